@@ -26,7 +26,7 @@ def modules_of(root: Path) -> Modules:
 
 
 def imports_of(source: str, known: Mapping[str, object]) -> frozenset[str]:
-    """Return the `known` modules that a source imports: `from a import b` is the module a.b, if there is one, else a."""
+    """Return the `known` modules that a source imports; `from a import b` is the module a.b if there is one, else a."""
     names = {
         full if (full := f"{module}.{name}" if name else module) in known else module
         for module, name in _imported(ast.parse(source))
