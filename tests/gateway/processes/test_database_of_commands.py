@@ -5,10 +5,10 @@ import os
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
+import httpx
 import pytest
 
 from quality.store.database import head_revision
@@ -19,7 +19,14 @@ from tests.ports import held_port
 
 pytestmark = pytest.mark.processes
 
-_EARLIER = "0028"
+# Of commit 92c3e35e, which answered three requests of a team's key within a budget; its database as an SQL dump.
+_OLDER, _EARLIER = Path(__file__).parents[2] / "stored_data" / "schema_0028", "0028"
+_KEY = "sk-aio-BuQYHEsnOYiPO19vPK1gxFBEODSNET019A6U1LR1tJM"
+_REQUESTS = [
+    "chatcmpl-01a21d6d1744efb80ffcada66bdf8b1f",
+    "chatcmpl-01a21d6d1778e6fec383475b9679a213",
+    "chatcmpl-01a21d6d179d61eb3ff3c6921693d933",
+]
 _COMMANDS = [
     ["report", "live"],
     ["route", "Hello"],
@@ -40,18 +47,22 @@ def settings(tmp_path: Path) -> Settings:
 
 
 @pytest.fixture
-def at_revision(settings: Settings) -> Callable[[str], Path]:
-    """Make a data folder whose database has the schema of a revision, or says that it has."""
+def database(settings: Settings) -> Path:
+    """The database in a copy of the older data folder."""
+    folder = Path(settings["AIO_DATA_DIR"])
+    folder.mkdir(mode=0o700)
+    with closing(sqlite3.connect(folder / "aio.sqlite3")) as opened:
+        opened.execute("PRAGMA journal_mode=WAL")
+        opened.executescript((_OLDER / "aio.sql").read_text())
+    return folder / "aio.sqlite3"
 
-    def make(revision: str) -> Path:
-        for words in (("migrate",), ("migrate", "--to", _EARLIER)):
-            assert command(*words, settings=settings).returncode == 0
-        database = Path(settings["AIO_DATA_DIR"]) / "aio.sqlite3"
-        with closing(sqlite3.connect(database)) as opened, opened:
-            opened.execute("UPDATE alembic_version SET version_num = ?", [revision])
-        return database
 
-    return make
+@pytest.fixture
+def newer(database: Path) -> Path:
+    """The same, which says that it has a revision of a later version."""
+    with closing(sqlite3.connect(database)) as opened, opened:
+        opened.execute("UPDATE alembic_version SET version_num = '9999'")
+    return database
 
 
 def command(*words: str, settings: Settings) -> "subprocess.CompletedProcess[str]":
@@ -68,9 +79,8 @@ def schema_of(database: Path) -> tuple[str, list[str]]:
 
 @pytest.mark.parametrize("words", _COMMANDS, ids=" ".join)
 def test_a_command_leaves_the_schema_of_an_earlier_version(
-    words: list[str], settings: Settings, at_revision: Callable[[str], Path]
+    words: list[str], settings: Settings, database: Path
 ) -> None:
-    database = at_revision(_EARLIER)
     before = schema_of(database)
 
     said = refusal(*words, settings=settings)
@@ -79,33 +89,35 @@ def test_a_command_leaves_the_schema_of_an_earlier_version(
     assert schema_of(database) == before
 
 
-def test_a_start_upgrades_the_schema_of_an_earlier_version(
-    settings: Settings, at_revision: Callable[[str], Path], tmp_path: Path
+def test_a_start_upgrades_the_schema_of_an_earlier_version_and_keeps_what_it_has(
+    settings: Settings, database: Path, tmp_path: Path
 ) -> None:
-    database = at_revision(_EARLIER)
-
-    with served(tmp_path / "data", tmp_path / "cache", "--catalog", settings["AIO_CATALOG"]):
+    with served(tmp_path / "data", tmp_path / "cache", "--catalog", settings["AIO_CATALOG"]) as aio:
         assert schema_of(database)[0] == head_revision()
+        rows = aio.admin.get("/admin/api/requests").json()["rows"]
+        assert sorted(row["request_id"] for row in rows) == _REQUESTS
+        headers = {"authorization": f"Bearer {_KEY}"}
+        assert httpx.get(f"{aio.url}/v1/models", headers=headers).status_code == 200
+        assert httpx.get(f"{aio.url}/v1/models").status_code == 401
+        (budget,) = aio.admin.get("/admin/api/budgets").json()["rows"]
+        assert (budget["amount_usd"], budget["period"]) == (25.0, "month")
+
+    listed = command("keys", "list", settings=settings)
+    assert (listed.returncode, "app" in listed.stdout) == (0, True)
 
 
 @pytest.mark.parametrize("words", [["migrate"], ["keys", "list"], ["report", "live"]], ids=" ".join)
-def test_a_newer_database_is_named_and_kept(
-    words: list[str], settings: Settings, at_revision: Callable[[str], Path]
-) -> None:
-    database = at_revision("9999")
-    before = schema_of(database)
+def test_a_newer_database_is_named_and_kept(words: list[str], settings: Settings, newer: Path) -> None:
+    before = schema_of(newer)
 
     said = refusal(*words, settings=settings)
 
     assert f"is newer than this version of AIO (schema 9999, known up to {head_revision()})" in said
-    assert schema_of(database) == before
+    assert schema_of(newer) == before
 
 
-def test_a_start_on_a_newer_database_ends_with_one_sentence(
-    settings: Settings, at_revision: Callable[[str], Path]
-) -> None:
-    at_revision("9999")
-
+@pytest.mark.usefixtures("newer")
+def test_a_start_on_a_newer_database_ends_with_one_sentence(settings: Settings) -> None:
     ended = command("serve", "--port", "0", settings=settings)
 
     # The lines before are the server's log.
