@@ -51,6 +51,7 @@ def database(settings: Settings) -> Path:
     """The database in a copy of the older data folder."""
     folder = Path(settings["AIO_DATA_DIR"])
     folder.mkdir(mode=0o700)
+    (folder / "aio.sqlite3").touch(mode=0o600)
     with closing(sqlite3.connect(folder / "aio.sqlite3")) as opened:
         opened.execute("PRAGMA journal_mode=WAL")
         opened.executescript((_OLDER / "aio.sql").read_text())
@@ -92,7 +93,9 @@ def test_a_command_leaves_the_schema_of_an_earlier_version(
 def test_a_start_upgrades_the_schema_of_an_earlier_version_and_keeps_what_it_has(
     settings: Settings, database: Path, tmp_path: Path
 ) -> None:
-    with served(tmp_path / "data", tmp_path / "cache", "--catalog", settings["AIO_CATALOG"]) as aio:
+    words = ("--catalog", settings["AIO_CATALOG"])
+    kept = {"AIO_RETAIN_DAYS": "null"}
+    with served(tmp_path / "data", tmp_path / "cache", *words, environment=kept) as aio:
         assert schema_of(database)[0] == head_revision()
         rows = aio.admin.get("/admin/api/requests").json()["rows"]
         assert sorted(row["request_id"] for row in rows) == _REQUESTS
