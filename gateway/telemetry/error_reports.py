@@ -2,13 +2,9 @@
 
 By convention a log line has a stack only for an unexpected failure. Each such line becomes a report: the line with an
 event id and, if a tracker is configured, an event there. Neither contains values of variables, texts of exceptions or
-messages, which may quote a prompt. A process sets up its log and its error reports at its start.
-
-A tracker speaks Sentry's protocol: Sentry itself, GlitchTip, Bugsink and others.
+messages, which may quote a prompt.
 """
 
-import atexit
-import importlib
 import logging
 import sys
 import threading
@@ -17,13 +13,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from traceback import extract_tb
 from types import TracebackType
-from typing import Any
 
 import msgspec
 
 from gateway import __version__
-from gateway.base.logs import FIELDS, LOG_CONTEXT, REPORT, chain_of, configure_logging, without_outages
-from gateway.base.settings import Settings, SettingsError
+from gateway.base.logs import FIELDS, LOG_CONTEXT, REPORT, chain_of, without_outages
 
 log = logging.getLogger(__name__)
 
@@ -123,78 +117,3 @@ def _uncaught(kind: type[BaseException], error: BaseException | None, stack: Tra
 def _raised(error: BaseException) -> Raised:
     frames = [Frame(frame.filename, frame.lineno, frame.name) for frame in extract_tb(error.__traceback__)]
     return Raised(type(error).__module__, type(error).__qualname__, frames)
-
-
-DSN = "AIO_ERROR_REPORT_DSN"
-# How long the end of a process waits for unsent reports.
-FLUSH_SECONDS = 2.0
-# The client adds nothing: events are made here, field by field.
-_NOTHING_ELSE: dict[str, Any] = {
-    "default_integrations": False,
-    "auto_enabling_integrations": False,
-    "include_local_variables": False,
-    "include_source_context": False,
-    "max_request_body_size": "never",
-    "max_breadcrumbs": 0,
-    "auto_session_tracking": False,
-    "send_client_reports": False,
-    "spotlight": False,
-}
-
-
-def sentry_sender(dsn: str) -> Send:
-    """Return a sender of reports to `dsn`, in its own thread, by the library `sentry-sdk`. Blocks for a name lookup.
-
-    Raises `SettingsError` for an invalid DSN, for a cloud's metadata server, and if the library is not installed.
-    """
-    # It imports httpx, which a core without a tracker does not need.
-    from gateway.telemetry.telemetry_url import refuse_metadata_behind, telemetry_url
-
-    refuse_metadata_behind(DSN, telemetry_url(DSN, dsn))
-    try:
-        sdk = importlib.import_module("sentry_sdk")
-    except ImportError:
-        raise SettingsError(f"{DSN} needs the library sentry-sdk: pip install 'aio-gateway[sentry]'") from None
-    try:
-        client = sdk.Client(dsn=dsn, release=RELEASE, **_NOTHING_ELSE)
-    except sdk.utils.BadDsn as error:
-        raise SettingsError(f"{DSN} is no DSN: {error}") from None
-    atexit.register(client.close, timeout=FLUSH_SECONDS)
-
-    def send(report: ErrorReport) -> None:
-        client.capture_event(_sentry_event(report))
-
-    return send
-
-
-def _sentry_event(report: ErrorReport) -> dict[str, Any]:
-    """Return the report in the form of https://develop.sentry.dev/sdk/data-model/event-payloads/."""
-    tags = {"role": report.role, "request_id": report.request_id, "tier": report.tier}
-    event: dict[str, Any] = {
-        "event_id": report.event_id,
-        "timestamp": report.timestamp,
-        "platform": "python",
-        "level": report.level,
-        "logger": report.logger,
-        "release": RELEASE,
-        "tags": {name: str(value) for name, value in tags.items() if value not in (None, "")},
-        # Sentry lists causes first.
-        "exception": {"values": [_exception(raised) for raised in reversed(report.raised)]},
-    }
-    if report.trace_id:
-        event["contexts"] = {"trace": {"trace_id": report.trace_id, "span_id": report.event_id[:16]}}
-    return event
-
-
-def _exception(raised: Raised) -> dict[str, Any]:
-    frames = [
-        {"filename": frame.file, "abs_path": frame.file, "lineno": frame.line, "function": frame.function}
-        for frame in raised.frames
-    ]
-    return {"type": raised.type, "module": raised.module, "value": "", "stacktrace": {"frames": frames}}
-
-
-def set_up_telemetry(settings: Settings, role: str) -> None:
-    """Set up the process with this `role`. Raises `SettingsError` for an unusable DSN."""
-    configure_logging(settings.log_level, settings.log_format)
-    report_errors(role, sentry_sender(settings.error_report_dsn) if settings.error_report_dsn else None)

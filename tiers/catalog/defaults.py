@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from inference_core.loaders.hub_model import PREFIX, parse_hub_model
-from tiers.catalog.catalog import Catalog, EmbeddingSpec, TargetSpec
+from tiers.catalog.catalog import Catalog, TargetSpec
 from tiers.catalog.pricing import estimated_prices, named_billions, planned_billions
 from tiers.catalog.tier_spec import (
     NO_PRICE,
@@ -43,8 +43,6 @@ MEAN_LATENCY_MS = 10_000.0
 MAX_TOKENS = 4096
 LOCAL_MAX_TOKENS = 2048
 """Of a model in process whose context is known only once it is loaded."""
-REMOTE_EMBEDDING_TOKENS = 8192
-"""Most tokens of a text that a provider's embedding models read."""
 
 
 def expanded(table: Mapping[str, Any]) -> dict[str, Any]:
@@ -63,10 +61,10 @@ def expanded(table: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(embeddings, list) and any(
         {"url", "provider"} & {*one} for one in embeddings if isinstance(one, Mapping)
     ):
-        table = {
-            **table,
-            "embeddings": [_embedding_of_a_server(one) if isinstance(one, Mapping) else one for one in embeddings],
-        }
+        from tiers.catalog.providers import embedding_of_a_server
+
+        expand = embedding_of_a_server
+        table = {**table, "embeddings": [expand(one) if isinstance(one, Mapping) else one for one in embeddings]}
     return {**table, "tiers": written} | ({"core": {**core, "models": models}} if models else {})
 
 
@@ -76,24 +74,8 @@ def _long_form(tier: Mapping[str, Any], models: list[Any]) -> dict[str, Any]:
     if "engine" in tier and "remote" not in tier:
         remote = _engine_form(written)
         return {**written, "remote": remote}
-    if _names_provider(tier):
-        from tiers.catalog.providers import provider_remote
-
-        url, key_variable = written.pop("url", None), written.pop("api_key_env", None)
-        remote = provider_remote(tier["provider"], written.pop("model"), url, key_variable, os.environ)
-        if "api_keys" in tier:
-            remote["api_keys"] = written.pop("api_keys")
-            if key_variable is None:
-                remote.pop("api_key_env", None)
-        if "credentials" in tier:
-            # Its own key is not wanted then.
-            remote["credentials"] = written.pop("credentials")
-            if key_variable is None and remote["credentials"] == "caller":
-                remote.pop("api_key_env", None)
-        further = ("body", "forward", "read_timeout_seconds", "total_timeout_seconds", "balancing")
-        remote |= {key: written.pop(key) for key in further if key in written}
-        remote["max_context"] = written.pop("max_context", None)  # else the price list's, or the provider's
-        return {**written, "remote": remote}
+    if "provider" in tier and (provided := _provider_form(tier)) is not None:
+        return provided
     if "url" in tier and "remote" not in tier:
         remote = {"base_url": written.pop("url")}
         remote |= {key: written.pop(key) for key in ("model", *TierSpec.SHORT_FORM) if key in written}
@@ -117,6 +99,30 @@ def _long_form(tier: Mapping[str, Any], models: list[Any]) -> dict[str, Any]:
     return written
 
 
+def _provider_form(tier: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Expand a tier on a provider; None where it names none that is known."""
+    from tiers.catalog.providers import names_provider, provider_remote
+
+    if not names_provider(tier):
+        return None
+    written = dict(tier)
+    url, key_variable = written.pop("url", None), written.pop("api_key_env", None)
+    remote = provider_remote(tier["provider"], written.pop("model"), url, key_variable, os.environ)
+    if "api_keys" in tier:
+        remote["api_keys"] = written.pop("api_keys")
+        if key_variable is None:
+            remote.pop("api_key_env", None)
+    if "credentials" in tier:
+        # Its own key is not wanted then.
+        remote["credentials"] = written.pop("credentials")
+        if key_variable is None and remote["credentials"] == "caller":
+            remote.pop("api_key_env", None)
+    further = ("body", "forward", "read_timeout_seconds", "total_timeout_seconds", "balancing")
+    remote |= {key: written.pop(key) for key in further if key in written}
+    remote["max_context"] = written.pop("max_context", None)  # else the price list's, or the provider's
+    return {**written, "remote": remote}
+
+
 def _engine_form(written: dict[str, Any]) -> dict[str, Any]:
     """Move the short keys of an engine out of `written` and return its `remote` table."""
     short = {"engine": "kind", "model": "model", "engine_args": "args", "engine_env": "env"}
@@ -132,31 +138,6 @@ def _engine_form(written: dict[str, Any]) -> dict[str, Any]:
     else:
         remote["model"] = model or ""
     return remote
-
-
-def _names_provider(tier: Mapping[str, Any]) -> bool:
-    """Whether an entry has a known provider and the fields that go with it."""
-    if "provider" not in tier:
-        return False
-    from tiers.catalog.providers import PROVIDERS
-
-    fields = [tier.get("provider"), tier.get("model"), tier.get("url", ""), tier.get("api_key_env", "")]
-    return all(isinstance(field, str) for field in fields) and fields[0] in PROVIDERS and "remote" not in tier
-
-
-def _embedding_of_a_server(embedding: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Give an embedding model of a server elsewhere its address, the variable of its key and a usual length."""
-    if _names_provider(embedding):
-        from tiers.catalog.providers import provider_remote
-
-        url, key = embedding.get("url"), embedding.get("api_key_env")
-        remote = provider_remote(embedding["provider"], embedding["model"], url, key, os.environ)
-        found = {"url": remote["base_url"], "api_key_env": remote.get("api_key_env")}
-    elif "url" in embedding:
-        found = {}
-    else:
-        return embedding
-    return {"max_tokens": REMOTE_EMBEDDING_TOKENS} | dict(embedding) | found
 
 
 def _is_entry(model: str, entries: Sequence[Mapping[str, Any]]) -> bool:
@@ -186,7 +167,9 @@ def completed(catalog: Catalog) -> Catalog:
     targets = [_target(one, tiers) for one in catalog.targets]
     embeddings = catalog.embeddings
     if any(one.is_remote for one in embeddings):
-        embeddings = list(map(_embedding_with_listed_price, embeddings))
+        from tiers.catalog.price_list import embedding_with_price
+
+        embeddings = list(map(embedding_with_price, embeddings))
     return msgspec.structs.replace(catalog, tiers=tiers, targets=targets, embeddings=embeddings)
 
 
@@ -232,18 +215,6 @@ def _listed(tier: T) -> T:
         price=tier.price if found is None or tier.price != NO_PRICE else found.price,
         remote=msgspec.structs.replace(remote, max_context=context),
     )
-
-
-def _embedding_with_listed_price(spec: EmbeddingSpec) -> EmbeddingSpec:
-    """Return the embedding model with the price list's price, where it has none and the list is sure."""
-    if spec.input_usd_per_million is not None or spec.url is None or spec.model is None:
-        return spec
-    from tiers.catalog.price_list import listed_embedding
-
-    found = listed_embedding(spec.model, provider=spec.provider, base_url=spec.url)
-    if found is None:
-        return spec
-    return msgspec.structs.replace(spec, input_usd_per_million=found.input_usd_per_million, listed=found.listed)
 
 
 def _with_tokens(tier: T, contexts: Mapping[str, int | None]) -> T:

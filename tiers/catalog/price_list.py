@@ -137,6 +137,16 @@ def listed_embedding(model: str, *, provider: str | None = None, base_url: str =
     return None if found is None else _price_of(found[1].get_prices(datetime.now(UTC)), answers=False)
 
 
+def embedding_with_price(spec: EmbeddingSpec) -> EmbeddingSpec:
+    """Return an embedding model of a server with the list's price, where it has none and the list is sure."""
+    if spec.input_usd_per_million is not None or spec.url is None or spec.model is None:
+        return spec
+    found = listed_embedding(spec.model, provider=spec.provider, base_url=spec.url)
+    if found is None:
+        return spec
+    return msgspec.structs.replace(spec, input_usd_per_million=found.input_usd_per_million, listed=found.listed)
+
+
 def similar_listed(model: str, *, provider: str | None = None) -> Sequence[str]:
     """Return names of listed models like `model`, of `provider` or of the makers of closed models."""
     from difflib import get_close_matches

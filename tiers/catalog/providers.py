@@ -1,5 +1,6 @@
-"""The providers that a tier's `provider` may name: their protocol, address, key variable and context."""
+"""The providers that the `provider` of an entry may name: their protocol, address, key variable and context."""
 
+import os
 from collections.abc import Mapping
 from typing import Any, Literal
 from urllib.parse import urlsplit
@@ -106,6 +107,8 @@ PROVIDERS: dict[ProviderName, Provider] = {
 }
 
 
+EMBEDDING_TOKENS = 8192
+"""Most tokens of a text that a provider's embedding models read."""
 PROVIDER_KINDS = frozenset(kind for one in PROVIDERS.values() for kind in (one.kind, *one.kinds.values()))
 
 
@@ -119,6 +122,25 @@ def provider_remote(
     remote["base_url"] = _address(provider, url, environ)
     key_variable = key_variable or _key_variable(provider, environ)
     return remote if key_variable is None else remote | {"api_key_env": key_variable}
+
+
+def names_provider(entry: Mapping[str, Any]) -> bool:
+    """Whether an entry has a known provider and the fields that go with it."""
+    fields = [entry.get("provider"), entry.get("model"), entry.get("url", ""), entry.get("api_key_env", "")]
+    return all(isinstance(field, str) for field in fields) and fields[0] in PROVIDERS and "remote" not in entry
+
+
+def embedding_of_a_server(embedding: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Give an embedding model of a server elsewhere its address, the variable of its key and a usual length."""
+    if names_provider(embedding):
+        url, key = embedding.get("url"), embedding.get("api_key_env")
+        remote = provider_remote(embedding["provider"], embedding["model"], url, key, os.environ)
+        found = {"url": remote["base_url"], "api_key_env": remote.get("api_key_env")}
+    elif "url" in embedding:
+        found = {}
+    else:
+        return embedding
+    return {"max_tokens": EMBEDDING_TOKENS} | dict(embedding) | found
 
 
 def _key_variable(provider: Provider, environ: Mapping[str, str]) -> str | None:

@@ -73,7 +73,6 @@ def serve(
 
     leave_out_unused_modules()
     from gateway.base.stores.data_folder import claim_for_one_server, private_data_folder
-    from gateway.telemetry.error_reports import set_up_telemetry
 
     settings = settings_from(role="all" if role == "core" else role, **options)
     if role == "gateway" or (role == "all" and settings.core_process):
@@ -87,7 +86,7 @@ def serve(
         refuse_open_access(settings)
     if settings.cluster:
         settings = _with_cores_elsewhere(settings, role, deploys=worker is None)
-    set_up_telemetry(settings, f"core {group or ''}".strip() if role == "core" else role)
+    _set_up_telemetry(settings, f"core {group or ''}".strip() if role == "core" else role)
     if group is not None and role != "core":
         raise click.UsageError(f"--group {group} goes with --role core; --role {role} serves all cores")
     private_data_folder(settings.data_path)
@@ -304,13 +303,27 @@ def worker(**options: Any) -> None:
     from gateway.http import worker_app
     from gateway.processes.announcement import worker_text
     from gateway.processes.server import run_server
-    from gateway.telemetry.error_reports import set_up_telemetry
 
     # The gateways evaluate the alerts. A worker takes no requests that a key could guard: batches of callers without a
     # key are answered as long as no key is required.
     settings = settings_from(**options, alert_webhook="", insecure=True)
     if not settings.batch_concurrency:
         raise click.UsageError("a worker with --concurrency 0 (or AIO_BATCH_CONCURRENCY=0) would answer nothing")
-    set_up_telemetry(settings, "worker")
+    _set_up_telemetry(settings, "worker")
     private_data_folder(settings.data_path)
     run_server(settings, http=worker_app, ready=worker_text, administers=False)
+
+
+def _set_up_telemetry(settings: "Settings", role: str) -> None:
+    """Set up the log and the error reports of the process with this `role`. Raises `SettingsError` for an unusable
+    DSN."""
+    from gateway.base.logs import configure_logging
+    from gateway.telemetry.error_reports import report_errors
+
+    configure_logging(settings.log_level, settings.log_format)
+    send = None
+    if settings.error_report_dsn:
+        from gateway.telemetry.sentry import sentry_sender
+
+        send = sentry_sender(settings.error_report_dsn)
+    report_errors(role, send)

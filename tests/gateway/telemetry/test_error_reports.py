@@ -18,7 +18,8 @@ from gateway import __version__
 from gateway.base.configuration import load_settings
 from gateway.base.logs import configure_logging
 from gateway.base.settings import Settings, SettingsError
-from gateway.telemetry.error_reports import ErrorReport, report_errors, sentry_sender
+from gateway.telemetry.error_reports import ErrorReport, report_errors
+from gateway.telemetry.sentry import sentry_sender
 from inference_core.core import Core
 from inference_core.errors import CoreError
 from inference_core.transport.core_thread import ThreadCoreClient

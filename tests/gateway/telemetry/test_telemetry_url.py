@@ -14,7 +14,7 @@ from gateway.app import create_app
 from gateway.base.settings import Settings, SettingsError
 from gateway.processes.server import first_cause
 from gateway.telemetry import telemetry_url
-from gateway.telemetry.error_reports import sentry_sender
+from gateway.telemetry.sentry import sentry_sender
 from gateway.telemetry.telemetry_url import refuse_metadata_behind
 
 NAME = "collector.example"
