@@ -36,7 +36,9 @@ from tests.database_servers import (  # noqa: F401 - fixtures
     sqlite_url,
 )
 
-# As many pytest workers run as there are cores. Threads of BLAS and OpenMP, which spin while they wait, would only take
+pytest_plugins = ["tests.forked_workers"]
+
+# Pytest's processes keep all cores busy. Threads of BLAS and OpenMP, which spin while they wait, would only take
 # turns with them: some fits take eight times the CPU time. To be set before numpy is imported.
 for _variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(_variable, "1")
