@@ -11,7 +11,7 @@ WORKERS ?= 4
 GATEWAY_WORKERS ?= 3
 BUSY_WORKERS ?= 2
 
-.PHONY: run install test test-properties test-processes test-models snapshots lint types test-browser screenshots test-mesh test-ray test-ray-short test-newest test-clients test-kernels test-deploy test-wheel test-gpu bench-gpu test-slow test-replicas docs soak explore fuzz fuzz-files fuzz-api attack sanitize sanitize-threads lock demo replay mutants bench bench-all bench-peers bench-report checklist release clean
+.PHONY: run install test test-properties test-processes test-models snapshots lint style contracts types test-browser screenshots test-mesh test-ray test-ray-short test-newest test-clients test-kernels test-deploy test-wheel test-gpu bench-gpu test-slow test-replicas docs soak explore fuzz fuzz-files fuzz-api attack sanitize sanitize-threads lock demo replay mutants bench bench-all bench-peers bench-report checklist release clean
 
 # A clone that is not developed on gets what serving needs alone, in half the time.
 run: $(if $(wildcard $(STAMP)),$(STAMP),$(SERVING))
@@ -40,25 +40,26 @@ GROUPS := not slow and not gpu and not mesh and not kernels and not deploy and n
 test test-properties test-processes test-models: export PYTHONHASHSEED := 0
 test test-properties test-processes test-models: export PYTHONDONTWRITEBYTECODE :=
 
-# What a contributor runs: at most six minutes on two idle cores. Property tests draw a quarter of their examples. Types
-# are checked while the tests run, and shown after them.
+# What a contributor runs: at most six minutes on two idle cores. Property tests draw a quarter of their examples. Tests run
+# in forks of the process that collects them, which takes one core; prose, contracts and types are checked on the other, and
+# shown after the tests.
 test: export HYPOTHESIS_PROFILE := quick
-test: lint
-	@mkdir -p build; $(BIN)/mypy > build/types.log 2>&1 & types=$$!; \
-	$(BIN)/pytest -n $(WORKERS) --dist loadfile --durations 10 -m "$(GROUPS) and not processes and not models and not properties"; \
-	tests=$$?; wait $$types; types=$$?; cat build/types.log; test $$tests -eq 0 -a $$types -eq 0
+test: style
+	@mkdir -p build; $(MAKE) --no-print-directory contracts types > build/checks.log 2>&1 & checks=$$!; \
+	$(BIN)/pytest --forks $(WORKERS) --durations 10 -m "$(GROUPS) and not processes and not models and not properties"; \
+	tests=$$?; wait $$checks; checks=$$?; cat build/checks.log; test $$tests -eq 0 -a $$checks -eq 0
 
 # The files that say that they have tests of a marker: to collect all takes each process ten seconds of processor time more.
 files_with = $$(grep -rlE "$(1)" tests --include="test_*.py")
 
 # Property tests with all their examples, and what they find in engines that are broken on purpose.
 test-properties: install
-	$(BIN)/pytest -n $(WORKERS) --dist loadfile --durations 10 -m "$(GROUPS) and not processes and not models and (hypothesis or properties)" \
+	$(BIN)/pytest --forks $(WORKERS) --durations 10 -m "$(GROUPS) and not processes and not models and (hypothesis or properties)" \
 		$(call files_with,hypothesis|mark\.properties)
 
 # Gateways as users run them: several processes, databases and cores killed, attacks, real clients, whole learning loops.
 test-processes: install
-	$(BIN)/pytest -n $(GATEWAY_WORKERS) --dist loadfile --durations 10 -m "$(GROUPS) and processes" $(call files_with,mark\.processes)
+	$(BIN)/pytest --forks $(GATEWAY_WORKERS) --durations 10 -m "$(GROUPS) and processes" $(call files_with,mark\.processes)
 
 # The laptop catalogue's weights, and each architecture and format: exactness against transformers, batch invariance, what
 # quantisation loses.
@@ -113,7 +114,7 @@ test-newest:
 	rm -rf $(NEWEST)
 	$(MAKE) install VENV=$(NEWEST)
 	$(NEWEST)/bin/pip freeze --exclude-editable
-	$(NEWEST)/bin/pytest -n $(BUSY_WORKERS) --dist loadfile --durations 10 -m "$(GROUPS)" $(NEWEST_TESTS)
+	$(NEWEST)/bin/pytest --forks $(BUSY_WORKERS) --durations 10 -m "$(GROUPS)" $(NEWEST_TESTS)
 	$(MAKE) test-ray-short VENV=$(NEWEST) RAY=$(NEWEST)/ray
 
 # Clients as PyPI and npm give them, with the lines of docs/clients.md: a tool loop each, through `aio serve`. Two or three minutes
@@ -194,7 +195,7 @@ soak: install
 # each time.
 # A failure prints how to repeat it; what it found becomes an `@example` of its test.
 explore: install
-	HYPOTHESIS_PROFILE=explore $(BIN)/pytest -n $(WORKERS) --dist loadfile --timeout 3600 -m "hypothesis and not gpu and not mesh and not kernels and not ray"
+	HYPOTHESIS_PROFILE=explore $(BIN)/pytest --forks $(WORKERS) --timeout 3600 -m "hypothesis and not gpu and not mesh and not kernels and not ray"
 
 # Every parser of bytes that others choose, FUZZ_SECONDS each, guided by coverage: a table of what ran, and every input that
 # fails in build/fuzz with the command that replays it. TARGET: a part of the names, as `python -m tests.fuzz list` prints
@@ -251,9 +252,13 @@ lock: install
 	$(BIN)/pip install --quiet --group lock
 	UPGRADE=$(UPGRADE) sh deploy/docker/lock.sh $(BIN)/uv
 
-lint: install
+lint: style contracts
+
+style: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+contracts: install
 	$(BIN)/python -m tests.lint.language .
 	$(BIN)/lint-imports
 

@@ -100,7 +100,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     if (numpy := sys.modules.get("numpy")) is not None:
         numpy.random.seed(seed)
     if (torch := sys.modules.get("torch")) is not None:
-        torch.manual_seed(seed)
+        # `torch.manual_seed` also keeps a seed, with the stack of its caller, for each kind of device that was not used yet.
+        torch.default_generator.manual_seed(seed)
 
 
 @pytest.fixture(autouse=True)
@@ -110,7 +111,8 @@ def _root_log_level_and_umask() -> Iterator[None]:
     level = root.level
     umask = os.umask(0o022)
     yield
-    root.setLevel(level)
+    if root.level != level:  # to set it forgets what every logger knows of its level
+        root.setLevel(level)
     os.umask(umask)
 
 
