@@ -100,7 +100,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     if (numpy := sys.modules.get("numpy")) is not None:
         numpy.random.seed(seed)
     if (torch := sys.modules.get("torch")) is not None:
-        # `torch.manual_seed` also keeps a seed, with the stack of its caller, for each kind of device that was not used yet.
+        # `torch.manual_seed` also keeps the stack of its caller, for each kind of device that is not in use yet.
         torch.default_generator.manual_seed(seed)
 
 
