@@ -3,6 +3,7 @@ calls follow the same form and their schemas."""
 
 import itertools
 import json
+from functools import cache
 from typing import Any
 
 import jsonschema
@@ -112,9 +113,14 @@ TOOLS = {tool.name: tool for tool in (Tool(name="add", parameters=ADD, strict=Tr
 Calls = list[tuple[str, Any]]
 
 
+@cache
+def template_of(body: str) -> ChatTemplate:
+    return ChatTemplate(TURN.replace("@", body), {})
+
+
 def dialect_of(body: str) -> tuple[AnyDialect, bool]:
     """The dialect, and whether arguments are text."""
-    template = ChatTemplate(TURN.replace("@", body), {})
+    template = template_of(body)
 
     def render(turns: Any, tools: Any) -> str:
         return template.render(turns, add_generation_prompt=False, extra={"tools": tools})
@@ -131,9 +137,7 @@ def written(body: str, calls: Calls, *, text_arguments: bool) -> str:
         for place, (name, said) in enumerate(calls)
     ]
     turns = [{"role": "assistant", "content": "", "tool_calls": made}]
-    rendered = ChatTemplate(TURN.replace("@", body), {}).render(
-        turns, add_generation_prompt=False, extra={"tools": None}
-    )
+    rendered = template_of(body).render(turns, add_generation_prompt=False, extra={"tools": None})
     return rendered.removeprefix("<|assistant|>").removesuffix("None").removesuffix("<|end|>")
 
 
