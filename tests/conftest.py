@@ -42,6 +42,8 @@ pytest_plugins = ["tests.forked_workers"]
 # turns with them: some fits take eight times the CPU time. To be set before numpy is imported.
 for _variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(_variable, "1")
+# So would threads of tokenizers; and a process that forks should have none.
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 # All servers of the tests are on this machine, whatever proxy its user has.
 os.environ["NO_PROXY"] = os.environ["no_proxy"] = "127.0.0.1,localhost"
