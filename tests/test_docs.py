@@ -17,6 +17,9 @@ PACKAGES = "gateway|quality|classifier|tiers|inference_core|migrations|benchmark
 MOST_PAGES, MOST_WORDS = 20, 22_000
 # Words of docs/reference that people wrote: tables and lists in which one thing is looked up.
 MOST_REFERENCE_WORDS = 19_500
+_PAGE = re.compile(r"(?<![\w./])(docs/[\w/-]+\.md)(?:#([\w-]+))?")
+# Of other projects, and of a made-up one.
+OTHER_PAGES = {"docs/guide.md", "docs/protocol/extension_generate.md", "docs/user_guide/model_configuration.md"}
 # Created by the commands on the page; not part of the repository.
 MADE = {"deploy/compose/models", "deploy/compose/weights"}
 
@@ -56,6 +59,20 @@ def test_every_link_leads_to_a_file_and_a_heading_that_exist(page: Path) -> None
 def test_every_file_that_a_page_names_exists(page: Path) -> None:
     named = re.findall(rf"`((?:{PACKAGES})/[\w./-]+)`", "\n".join(prose_lines(page)))
     assert [name for name in named if name not in MADE and not (ROOT / name).exists()] == []
+
+
+def test_every_page_that_code_names_exists_with_its_heading() -> None:
+    """In docstrings, comments and messages of what is shipped."""
+    shipped = [ROOT / package for package in PACKAGES.split("|") if package != "tests"]
+    kinds = ("*.py", "*.toml", "*.yaml", "*.txt", "*.html", "*Dockerfile")
+    files = [file for folder in shipped for kind in kinds for file in folder.rglob(kind)]
+    lost = set()
+    for file in (ROOT / "Makefile", ROOT / "pyproject.toml", *files):
+        for name, anchor in _PAGE.findall(file.read_text(encoding="utf-8")):
+            page = ROOT / name
+            if name not in OTHER_PAGES and not (page.exists() and (not anchor or anchor in anchors(page))):
+                lost.add((by_name(file), f"{name}#{anchor}"))
+    assert lost == set()
 
 
 def words_of(pages: Iterable[Path]) -> dict[str, int]:
