@@ -69,6 +69,9 @@ class TextThreads:
         except asyncio.CancelledError:
             abandoned.set()
             raise
+        finally:
+            # An error's traceback refers to this frame. Without a reference back, the texts in its frames end with it.
+            del begun
 
     def close(self) -> None:
         """Accept no more work; running work ends by itself."""

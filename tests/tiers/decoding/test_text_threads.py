@@ -1,8 +1,11 @@
 """Threads for long texts: few at a time, never all for one caller, and fair turns."""
 
 import asyncio
+import gc
 import threading
-from collections.abc import AsyncIterator, Callable
+import weakref
+from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
 
 import pytest
 import pytest_asyncio
@@ -50,6 +53,33 @@ async def test_work_runs_on_a_thread_and_gives_what_it_gives(threads: TextThread
     with pytest.raises(ZeroDivisionError):
         await threads.run("one", lambda: 1 // 0)
     await eventually(lambda: threads.running == 0)
+
+
+class Text:
+    """A long text that work refuses."""
+
+    def refused(self) -> None:
+        raise ValueError(id(self))
+
+
+@pytest.fixture
+def uncollected() -> Iterator[None]:
+    """Garbage of cycles stays, as it does for minutes where most objects live long."""
+    gc.disable()
+    yield
+    gc.enable()
+
+
+async def test_a_text_that_is_refused_is_freed_without_a_collection(threads: TextThreads, uncollected: None) -> None:
+    text = Text()
+    there = weakref.ref(text)
+    work = partial(Text.refused, text)
+    del text
+    try:
+        await threads.run("one", work)
+    except ValueError:
+        del work
+    await eventually(lambda: there() is None)
 
 
 async def test_a_caller_never_has_all_threads(threads: TextThreads, work: Work) -> None:
