@@ -1,9 +1,13 @@
 """Hostile inputs of most classes find nothing in a gateway with tenants; one after another, then many at once."""
 
+from typing import Any
+
 import pytest
 
+from tests.gateway.attacks import runner
 from tests.gateway.attacks.in_process.sitecustomize import FLOOR
-from tests.gateway.attacks.runner import STALL_SECONDS, Verdict, judge_lags
+from tests.gateway.attacks.outcome import AttackClass
+from tests.gateway.attacks.runner import MOST_GROWTH, STALL_SECONDS, Verdict, judge_lags, run_class
 from tests.gateway.attacks.short_run import found_by_attacks
 
 pytestmark = pytest.mark.processes
@@ -25,3 +29,20 @@ def test_a_stall_counts_without_what_the_machine_took() -> None:
     assert FLOOR < STALL_SECONDS
     assert verdict.stalls == 1
     assert "regular expression" in verdict.examples[0]
+
+
+@pytest.mark.parametrize(
+    ("growths", "clean", "attacks"), [([1], True, 1), ([9, 9, 1], True, 3), ([9, 9, 9, 9, 1], False, 4)]
+)
+def test_a_pool_may_fill_in_several_attacks_and_a_leak_grows_in_the_last_one_too(
+    growths: list[int], clean: bool, attacks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = iter(growths)
+
+    def attacked(*_: Any) -> Verdict:
+        return Verdict("x", inputs=10, grown_bytes=next(left) * MOST_GROWTH // 2)
+
+    monkeypatch.setattr(runner, "_attacked", attacked)
+    never: Any = None
+    found = run_class(AttackClass("x", never, "keyed", 10, False), never, 1, 10)
+    assert (found.is_clean(), found.inputs) == (clean, 10 * attacks)
