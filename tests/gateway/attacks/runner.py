@@ -55,7 +55,7 @@ class Verdict(msgspec.Struct):
 
 
 def run_class(chosen: AttackClass, targets: Targets, seed: int, inputs: int) -> Verdict:
-    """Attack with `inputs` inputs, and judge. Where the memory grew beyond its bound, attack again, up to `MOST_ATTACKS`
+    """Attack with `inputs` inputs, and judge. Where the memory grew beyond its bound, attack up to `MOST_ATTACKS`
     times altogether, and judge the growth of the last one: what attacks make a process load or fill is no leak. A pool
     of blocks has an end, which a class that fills a part of it reaches after several."""
     verdicts = [_attacked(chosen, targets, seed, inputs)]
