@@ -221,7 +221,7 @@ fuzz-files: install
 fuzz-api: install
 	HYPOTHESIS_PROFILE=fuzz $(BIN)/pytest --timeout 3600 tests/gateway/inference/api/test_api_fuzz.py
 
-# More than 20,000 hostile inputs of every class against gateways of our own, on loopback; about ten minutes on two idle cores.
+# More than 40,000 hostile inputs of every class against gateways of our own, on loopback; about a quarter of an hour on two idle cores.
 # A table of what each class did; docs/results/attacks.md shows the last one. ATTACK="--class NAME --inputs N --seed N" for a part.
 attack: install
 	$(BIN)/python -m tests.gateway.attacks $(ATTACK)

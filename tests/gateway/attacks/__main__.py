@@ -1,6 +1,6 @@
 """`python -m tests.gateway.attacks`: attack gateways of our own, on loopback only, and print what each class did.
 
-    python -m tests.gateway.attacks                      all classes, 20,000 inputs and more
+    python -m tests.gateway.attacks                      all classes, 40,000 inputs and more
     python -m tests.gateway.attacks --inputs 1000        a short run
     python -m tests.gateway.attacks --class login --seed 7
 
