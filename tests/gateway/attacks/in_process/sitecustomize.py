@@ -54,11 +54,11 @@ def _times() -> _Times:
 def _stacks() -> str:
     """What the other threads do, the ends of their stacks."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
-    frames = [(names.get(ident, str(ident)), frame) for ident, frame in sys._current_frames().items()]
+    frames = sys._current_frames()
+    # This frame in it would be a cycle: all frames, and the texts in them, would stay until a collection of garbage.
+    del frames[threading.get_ident()]
     return "".join(
-        f"{name}:\n{''.join(traceback.format_stack(frame)[-6:])}"
-        for name, frame in frames
-        if name != threading.current_thread().name
+        f"{names.get(ident, ident)}:\n{''.join(traceback.format_stack(frame)[-6:])}" for ident, frame in frames.items()
     )
 
 
