@@ -246,6 +246,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             if self.cycle is not None and self.cycle.response_complete:
                 # Answered before its body was here.
                 self._begin_idle()
+                self._forget_request()
         HttpToolsProtocol.on_message_complete(self)
 
     def on_response_complete(self) -> None:
@@ -255,6 +256,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if self._arriving:
             # The next request has started, and the deadline belongs to it.
             self._unset_keepalive_if_required()
+        elif last:
+            self._forget_request()
         if last and self._last_answer is not None and not self.transport.is_closing():
             self.transport.write(self._last_answer)
             self.transport.close()
@@ -291,11 +294,23 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._unset_keepalive_if_required()
         self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
 
+    def _forget_request(self) -> None:
+        """Let go of the last request, whose scope has its body, perhaps megabytes, while the connection idles."""
+        nothing: Any = {}
+        self.scope = nothing
+        if self.cycle is not None:
+            self.cycle.scope = nothing
+
     def connection_lost(self, exc: Exception | None) -> None:
         """See asyncio."""
         self._clear_deadline()
         super().connection_lost(exc)
         self._is_lost = True
+        # They lead back to this object: their bodies would stay until a collection of garbage. What answers has its own
+        # references.
+        nothing: Any = None
+        self.scope = self.cycle = nothing
+        self.pipeline.clear()
         for gone in list(self._watching):
             gone()
 

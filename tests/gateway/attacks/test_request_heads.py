@@ -1,7 +1,9 @@
 """Heads within the limits are parsed as without limits, and heads beyond them are refused, however they are split."""
 
+import gc
 import json
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import pairwise
 from types import SimpleNamespace
@@ -63,6 +65,7 @@ class Connection(BoundedHttpProtocol):
         limits: dict[str, Any] = {"patience": 30.0, "most": 9, "head_limit": LIMIT}
         super().__init__(config, ServerState(), {}, cast(Any, clock), **limits)
         self.started: list[Any] = []
+        self.scopes: dict[int, Any] = {}
         self.wire = Transport()
         self.connection_made(cast(Any, self.wire))
 
@@ -78,6 +81,7 @@ class Connection(BoundedHttpProtocol):
 
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:
         self.started.append(cycle)
+        self.scopes[id(cycle)] = cycle.scope
 
     def receive(self, data: bytes, cuts: list[int]) -> "Connection":
         """Receive `data` in packets that end at `cuts`, as long as the connection is open."""
@@ -100,9 +104,10 @@ class Connection(BoundedHttpProtocol):
     def requests(self) -> list[Any]:
         """The requests that the application would see."""
         parsed = [*self.started, *(cycle for cycle, _ in reversed(self.pipeline))]
+        seen = [(self.scopes.get(id(one), one.scope), one) for one in parsed]
         return [
-            (one.scope["method"], one.scope["raw_path"], one.scope["headers"], bytes(one.body), one.more_body)
-            for one in parsed
+            (scope["method"], scope["raw_path"], scope["headers"], bytes(one.body), one.more_body)
+            for scope, one in seen
         ]
 
     @property
@@ -405,3 +410,33 @@ def test_a_connection_answered_before_its_body_came_is_idle_from_then_on() -> No
     connection.data_received(b"12345")
     connection.wait()
     assert connection.wire.closed
+
+
+@pytest.fixture
+def uncollected() -> Iterator[None]:
+    """Garbage of cycles stays, as it does for minutes where most objects live long."""
+    gc.disable()
+    yield
+    gc.enable()
+
+
+class Body:
+    """What a framework keeps in the state of a request."""
+
+
+@pytest.mark.parametrize(
+    "end", [Connection.reply, lambda connection: connection.connection_lost(None)], ids=["answered", "lost"]
+)
+def test_a_request_is_let_go_with_its_answer_or_its_connection(
+    end: Callable[[Connection], None], uncollected: None
+) -> None:
+    connection = Connection().receive(b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\nhi", [])
+    body = Body()
+    there = weakref.ref(body)
+    connection.scope["state"]["body"] = body
+    del body
+    end(connection)
+    # What the application has, which has ended.
+    connection.started.clear()
+    connection.scopes.clear()
+    assert there() is None
