@@ -150,10 +150,10 @@ def _quantiles(figure: Quantiles) -> str:
 def _usd(value: float | None) -> str:
     if value is None:
         return "–"
-    if abs(value) >= 1 or value == 0:
-        return f"${value:,.2f}"
-    # Two significant digits, without an exponent.
-    return f"${value:.{1 - math.floor(math.log10(abs(value)))}f}"
+    sign, size = "-" if value < 0 else "", abs(value)
+    # Below a dollar two significant digits, without an exponent.
+    digits = 2 if size >= 1 or not size else 1 - math.floor(math.log10(size))
+    return f"{sign}${size:,.{digits}f}"
 
 
 def _percent(value: float | None) -> str:

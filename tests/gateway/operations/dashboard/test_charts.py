@@ -1,8 +1,9 @@
-"""Marks of a chart's axis: few digits, so that their labels are the values."""
+"""Marks of a chart's axis: few digits, so that their labels are the values; and amounts of money."""
 
 import pytest
 
 from gateway.operations.dashboard.html.charts import ticks, top_of
+from gateway.operations.dashboard.html.rendering import TEMPLATES
 
 
 @pytest.mark.parametrize(
@@ -27,3 +28,11 @@ def test_other_values_are_marked_in_steps_that_three_digits_show(most: float) ->
     assert (values[0], values[-1]) == (0, top_of([most]))
     assert len(values) <= 6
     assert [float(f"{value:.3g}") for value in values] == pytest.approx(values, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("usd", "text"),
+    [(0.0, "$0.00"), (0.0391, "$0.039"), (-0.0391, "-$0.039"), (1234.5, "$1,234.50"), (-1234.5, "-$1,234.50")],
+)
+def test_the_sign_of_an_amount_stands_before_the_dollar(usd: float, text: str) -> None:
+    assert TEMPLATES.filters["usd"](usd) == text
