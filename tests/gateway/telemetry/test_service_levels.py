@@ -108,6 +108,9 @@ def test_sketches_merge_without_loss_and_odd_values_break_nothing() -> None:
         (one if place % 2 else two).add(value)
         whole.add(value)
     one.merge(two)
+    shares = [0.01, 0.5, 0.99]
+    # Values are counted when they are asked for.
+    assert one.quantiles(shares) == whole.quantiles(shares)
     assert (one.counts, one.total) == (whole.counts, 1004)
     assert Sketch().quantile(0.5) is None
 
