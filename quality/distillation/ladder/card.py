@@ -1,5 +1,7 @@
 """The model card of the ladder's adapter, in the folder of its weights."""
 
+from pathlib import Path
+
 from quality.distillation.ladder.record import LadderRecord
 from quality.distillation.ladder.tasks import families
 
@@ -16,6 +18,23 @@ the assistant's turn begins chooses one:
 | nothing | directly |
 | `In short:` | after a short thought, behind `Answer:` |
 | `Step by step:` | after a longer thought, behind `Answer:` |
+
+A tier binds it in a catalogue; without the policy it answers directly:
+
+```toml
+[[tiers]]
+name = "thinks"
+model = "{name}"
+adapter = "{folder}"
+
+[tiers.policy]
+kind = "chain-of-thought"
+budget_tokens = 384
+instruction = ""
+opening = "Step by step:\\n"
+end_markers = ["Answer:"]
+answer_opening = "Answer:"
+```
 
 ## What it was trained on
 
@@ -46,8 +65,8 @@ Made with `aio adapters train {name} FOLDER --recipe ladder`; `training.json` ha
 """
 
 
-def model_card(record: LadderRecord) -> str:
-    """Return the card of the adapter that `record` tells of."""
+def model_card(record: LadderRecord, folder: Path) -> str:
+    """Return the card of the adapter that `record` describes, which is written to `folder`."""
     recipe = record.recipe
     losses = [f"| {mode} | {loss.before:.3f} | {loss.after:.3f} |" for mode, loss in record.held_out_loss.items()]
     return _CARD.format(
@@ -66,4 +85,5 @@ def model_card(record: LadderRecord) -> str:
         losses="\n".join(losses),
         untrained=", ".join(families("untrained")),
         name=record.base,
+        folder=folder,
     )

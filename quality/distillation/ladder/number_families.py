@@ -14,6 +14,11 @@ _ADD = (
     "What is {a} + {b}?",
     "{who} counts {a} {what} on one table and {b} on another. How many are there in all?",
     "Add {b} to {a}.",
+    "What do {a} and {b} make together?",
+    "{who} owns {a} {what}. Then {b} {what} arrive. How many are there?",
+    "Calculate {a} plus {b}.",
+    "In one jar are {a} {what}, in the other {b}. How many {what} are in both?",
+    "{who} carries {a} {what} and picks up {b}. Say how many that makes.",
     "{who} made {a} {what} today and {b} yesterday. What is the total?",
 )
 _TAKE = (
@@ -22,6 +27,11 @@ _TAKE = (
     "What is {a} - {b}?",
     "Of {a} {what}, {b} broke. How many are whole?",
     "Subtract {b} from {a}.",
+    "How much is {a} minus {b}?",
+    "From {a} {what} {who} eats {b}. What is left?",
+    "{who} had {a} {what} but lost {b}. How many does {who} have?",
+    "Take {b} away from {a}.",
+    "What is the difference between {a} and {b}?",
     "{who} needs {a} {what} and has {b}. How many are missing?",
 )
 _TIMES = (
@@ -29,18 +39,33 @@ _TIMES = (
     "What is {a} x {b}?",
     "There are {a} rows of {b} {what}. How many {what} are there?",
     "{b} times {a} is what?",
+    "Multiply {a} by {b}.",
+    "{who} fills {a} boxes, and {b} {what} go into each. How many {what} are packed?",
+    "One set has {b} {what}. How many are in {a} sets?",
+    "Calculate {a} times {b}.",
+    "On {a} days {who} sells {b} {what} a day. How many are sold?",
     "Each of {a} children gets {b} {what}. How many {what} are needed?",
 )
 _TIMES_ADD = (
     "{who} has {a} bags of {b} {what} and {c} loose ones. How many {what} in all?",
     "What is {a} x {b} + {c}?",
     "There are {a} rows of {b} {what}, and {c} more on the floor. How many are there together?",
+    "Calculate {a} times {b} plus {c}.",
+    "{who} fills {a} trays with {b} {what} each and has {c} left over. How many {what} does {who} have?",
+    "On {a} shelves are {b} {what} each. {c} more lie on a desk. What is the total?",
+    "Add {c} to the product of {a} and {b}.",
+    "{a} friends bring {b} {what} each, and {who} brings {c}. How many {what} are there?",
     "{who} buys {a} packs of {b} {what} and finds {c} besides. How many {what} does {who} own?",
 )
 _ADD_TAKE = (
     "{who} has {a} {what}, gets {b} and then loses {c}. How many are left?",
     "What is {a} + {b} - {c}?",
     "A shelf has {a} {what}. {b} are added, then {c} are taken away. How many are on it?",
+    "Add {b} to {a}, then subtract {c}.",
+    "{who} owns {a} {what}, buys {b} and sells {c}. How many remain?",
+    "In a store are {a} {what}. {b} come in and {c} go out. How many are there at the end?",
+    "{a} plus {b} minus {c} is what?",
+    "{who} picked {a} {what} and then {b} more, but {c} were bad. How many are good?",
     "{who} starts with {a} {what}, wins {b} and gives away {c}. How many does {who} keep?",
 )
 
@@ -78,6 +103,11 @@ _LARGER = (
     "Name the {wanted} of these numbers: {numbers}.",
     "{numbers}. Which of them is the {wanted}?",
     "Find the {wanted} number: {numbers}.",
+    "What is the {wanted} of {numbers}?",
+    "Tell which is {wanted}: {numbers}.",
+    "Look at {numbers}. Which one is the {wanted}?",
+    "Pick the {wanted} number out of {numbers}.",
+    "Of the numbers {numbers}, which is the {wanted}?",
     "From {numbers} choose the {wanted} one.",
 )
 
@@ -107,6 +137,11 @@ _SORT = (
     "Put {numbers} in order, {first} first.",
     "Write {numbers} from {first} to {last}.",
     "Order the numbers {numbers}, beginning with the {first}.",
+    "Bring {numbers} into order from {first} to {last}.",
+    "Rearrange {numbers}: {first} to {last}.",
+    "Start with the {first} and list {numbers} in order.",
+    "List {numbers} beginning with the {first} and ending with the {last}.",
+    "Here are numbers: {numbers}. Sort them, {first} first.",
     "Arrange {numbers} so that the {first} comes first and the {last} last.",
 )
 
@@ -143,18 +178,33 @@ _CONVERT = (
     "Convert {n} {large} to {small}.",
     "{n} {large} are how many {small}?",
     "Express {n} {large} in {small}.",
+    "{n} {large} is how much in {small}?",
+    "Change {n} {large} into {small}.",
+    "Give {n} {large} in {small}.",
+    "If something takes {n} {large}, how many {small} is that?",
+    "Write {n} {large} as {small}.",
     "What do {n} {large} make in {small}?",
 )
 _MIXED = (
     "How many {small} are {n} {large} and {m} {small}?",
     "Convert {n} {large} {m} {small} to {small}.",
     "{n} {large} and {m} {small}: how many {small} is that?",
+    "Express {n} {large} and {m} {small} in {small} alone.",
+    "Change {n} {large} and {m} {small} into {small}.",
+    "{n} {large} plus {m} {small} is how many {small}?",
+    "Give {n} {large} {m} {small} in {small}.",
+    "What is {n} {large} and {m} {small} altogether in {small}?",
     "A total of {n} {large} and {m} {small} is how many {small}?",
 )
 _BACK = (
     "How many {large} are {m} {small}?",
     "Convert {m} {small} to {large}.",
     "{m} {small} are how many {large}?",
+    "Express {m} {small} in {large}.",
+    "Change {m} {small} into {large}.",
+    "{m} {small} is how much in {large}?",
+    "Give {m} {small} in {large}.",
+    "If something has {m} {small}, how many {large} is that?",
     "What do {m} {small} make in {large}?",
 )
 
@@ -194,30 +244,50 @@ _IS_LARGER = (
     "Is {a} larger than {b}?",
     "Is the number {a} more than {b}?",
     "Yes or no: {a} is greater than {b}.",
+    "Is it true that {a} is larger than {b}?",
+    "Compare {a} and {b}: is the first one larger?",
+    "Is {a} greater than {b}?",
+    "Does {a} exceed {b}?",
     "Would you say that {a} is bigger than {b}?",
 )
 _IS_EVEN = (
     "Is {a} an even number?",
     "Is {a} even?",
     "Yes or no: {a} is even.",
+    "Is it true that {a} is even?",
+    "Does {a} belong to the even numbers?",
+    "Is {a} divisible by 2?",
+    "Someone says {a} is even. Is that true?",
     "Can {a} be divided by 2 without a rest?",
 )
 _IS_SUM = (
     "Is {a} + {b} equal to {c}?",
     "Do {a} and {b} add up to {c}?",
     "Yes or no: {a} + {b} = {c}.",
+    "Is it true that {a} + {b} = {c}?",
+    "Is {c} the sum of {a} and {b}?",
+    "{a} plus {b} is {c}. True?",
+    "Check whether {a} + {b} gives {c}. Yes or no?",
     "Someone says that {a} + {b} makes {c}. Is that right?",
 )
 _IS_PRODUCT = (
     "Is {a} x {b} equal to {c}?",
     "Yes or no: {a} x {b} = {c}.",
     "Does {a} times {b} make {c}?",
+    "Is it true that {a} x {b} = {c}?",
+    "Is {c} the product of {a} and {b}?",
+    "{a} times {b} is {c}. True?",
+    "Check whether {a} x {b} gives {c}. Yes or no?",
     "Someone says that {a} x {b} makes {c}. Is that right?",
 )
 _IN_LIST = (
     "Is {a} in this list: {numbers}?",
     "Does the list {numbers} contain {a}?",
     "Yes or no: {a} is one of {numbers}.",
+    "Can you find {a} in {numbers}?",
+    "Is the number {a} part of {numbers}?",
+    "Is it true that {a} is in the list {numbers}?",
+    "Here is a list: {numbers}. Does it have {a}?",
     "Look at {numbers}. Is {a} among them?",
 )
 

@@ -22,6 +22,11 @@ _COUNT = (
     "Count the letter {letter} in {word}.",
     "How often is {letter} in {word}?",
     "In {word}, how many letters are {letter}?",
+    "What is the number of {letter} in {word}?",
+    "{word}: how many {letter} are there?",
+    "Find how many times {letter} appears in {word}.",
+    "How many {letter} does {word} have?",
+    "Look at {word}. How many times is {letter} in it?",
     "Tell how many {letter} you see in {word}.",
 )
 
@@ -51,12 +56,22 @@ _BACKWARDS = (
     "Reverse the order of {shown}.",
     "Give {shown} from last to first.",
     "Turn this list around: {shown}.",
+    "List {shown} in reverse.",
+    "Say {shown} backwards, item by item.",
+    "Start at the end of {shown} and write the list.",
+    "What is the reverse of {shown}?",
+    "Here is a list: {shown}. Give it in the opposite order.",
     "Which list do you get if you read {shown} from the end?",
 )
 _SPELL = (
     'Write the word "{word}" backwards.',
     'Reverse the letters of "{word}".',
     'Spell "{word}" from the end.',
+    'What is "{word}" in reverse?',
+    'Give the letters of "{word}" from last to first.',
+    'Turn the word "{word}" around.',
+    'Say "{word}" backwards, letter by letter.',
+    'Start at the last letter of "{word}" and spell it.',
     'Which letters do you get if you read "{word}" from the end?',
 )
 
@@ -100,18 +115,33 @@ _AFTER = (
     "Which {kind} is {n} {kind}s after {start}?",
     "It is {start} now. What {kind} comes {n} {kind}s later?",
     "{n} {kind}s after {start} is which {kind}?",
+    "Count {n} {kind}s on from {start}. Where do you arrive?",
+    "Name the {kind} that comes {n} {kind}s after {start}.",
+    "Starting on {start}, which {kind} is it {n} {kind}s later?",
+    "Go {n} {kind}s forward from {start}.",
+    "What {kind} follows {start} by {n} {kind}s?",
     "If it is {start}, what {kind} will it be {n} {kind}s from now?",
 )
 _BEFORE = (
     "Which {kind} is {n} {kind}s before {start}?",
     "Today is {start}. Which {kind} was it {n} {kind}s ago?",
     "It is {start} now. What {kind} was {n} {kind}s earlier?",
+    "Count {n} {kind}s back from {start}. Where do you arrive?",
+    "Name the {kind} that was {n} {kind}s before {start}.",
+    "Go {n} {kind}s back from {start}.",
+    "What {kind} comes {n} {kind}s earlier than {start}?",
+    "Starting on {start}, which {kind} was it {n} {kind}s earlier?",
     "If it is {start}, what {kind} was it {n} {kind}s before?",
 )
 _DATE = (
     "Which date is {n} days after {month} {day}?",
     "Today is {month} {day}. What is the date in {n} days?",
     "Add {n} days to {month} {day}.",
+    "What is {month} {day} plus {n} days?",
+    "Count {n} days on from {month} {day}.",
+    "Starting on {month} {day}, what date is it {n} days later?",
+    "{n} days after {month} {day} is which date?",
+    "A trip begins on {month} {day} and ends {n} days later. On which date?",
     "If it is {month} {day}, what date will it be {n} days from now?",
 )
 

@@ -1,6 +1,8 @@
 """The ladder's recipe: it continues where it was stopped, learns, and writes an adapter with its card."""
 
 import json
+import re
+import tomllib
 from pathlib import Path
 
 import msgspec
@@ -11,10 +13,12 @@ from safetensors.torch import load_file
 from inference_core.loaders.huggingface.hf_config import read_config
 from inference_core.lora.adapter_file import read_adapter
 from quality.distillation.ladder import train
+from quality.distillation.ladder.packing import ANSWER_OPENING, DETAILED_OPENING
 from quality.distillation.ladder.record import LadderRecipe
 from quality.distillation.ladder.train import STATE_FILE, train_ladder
 from quality.distillation.train import DistillationError, NamedModel
 from tests.inference_core.quantization.tiny_model import write_tiny_model
+from tiers.catalog.tier_spec import ChainOfThoughtSpec
 
 RECIPE = LadderRecipe(
     rank=4, steps=8, warmup=2, rows=1, row_tokens=600, everyday_prompts=6, everyday_tokens=8, checkpoint_steps=3,
@@ -78,6 +82,13 @@ def test_it_learns_held_out_wordings_in_every_mode_and_says_what_it_learned(base
     assert f"{stored['held_out_loss']['brief']['after']:.3f}" in card
     for family in ("sums", "letters", "roman"):
         assert family in card
+    bound = re.search(r"```toml\n(.*?)```", card, re.DOTALL)
+    assert bound is not None
+    [tier] = tomllib.loads(bound[1])["tiers"]
+    assert (tier["model"], tier["adapter"]) == ("tiny", str(tmp_path / "ladder"))
+    policy = msgspec.convert(tier["policy"], ChainOfThoughtSpec)
+    assert (policy.instruction, policy.opening) == ("", DETAILED_OPENING)
+    assert (policy.end_markers, policy.answer_opening) == ((ANSWER_OPENING,), ANSWER_OPENING)
 
 
 def test_a_quarter_of_the_tokens_is_what_the_base_says_to_everyday_prompts(base: NamedModel, tmp_path: Path) -> None:
