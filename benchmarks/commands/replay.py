@@ -1,18 +1,15 @@
-"""`python -m benchmarks demo`, `replay`, `utility`, `expert-errors`, `list-judging`: on recorded answers."""
+"""`python -m benchmarks demo`, `replay`, `utility`: on recorded answers."""
 
 import asyncio
 import sys
 from pathlib import Path
-from typing import get_args
 
 import click
 
-from benchmarks.classifier.levels import level_gains
 from benchmarks.classifier.utility import COUNTS, ERROR, ROUTED, WITHIN, labels_until_within, read_customers, table
 from benchmarks.replay.checks import checks
 from benchmarks.replay.demo import demo as run_demo
 from benchmarks.replay.deployment import Conditions
-from benchmarks.replay.expert_errors import Lasting, labels_under_errors, recorded_questions
 from benchmarks.replay.figures import Figure
 from benchmarks.replay.ladder import Ladder
 from benchmarks.replay.own_prompts import own_prompts
@@ -21,11 +18,7 @@ from benchmarks.replay.recorded import CUSTOMER_MODELS, arena, customers
 from benchmarks.replay.report import drawn_lines, report
 from benchmarks.replay.retrainings import retrainings
 from benchmarks.replay.timeline import NEW_KIND, REPAIRED, RETRAINED, Life, Look, Plan, live
-from classifier.errors import TrainingDataError
-from classifier.training.data.dataset import data_folder, load_outcomes
-from quality.estimates.verified_sample import Share
-from quality.retraining.levels import ABOVE
-from quality.verification.judging import MOST_OPINIONS
+from classifier.training.data.dataset import data_folder
 
 
 @click.command()
@@ -123,12 +116,11 @@ def _lived(number: int, plan: Plan, conditions: Conditions, until: str) -> Life:
     help=f"Own labels.  [{', '.join(map(str, COUNTS))}]",
 )
 @click.option("--draws", type=click.IntRange(min=1), default=6, show_default=True, help="Of the labels, per customer.")
-@click.option("--together", type=click.IntRange(min=1), help="Instead: labels of all customers, for a retraining.")
 @click.option("--least", type=click.IntRange(min=2), default=450, show_default=True, help="Rows of a customer.")
 @click.option("--seed", default=0, show_default=True)
 def utility(
     file: Path, weak: str, strong: str, rate: float, by: str, counts: tuple[int, ...], draws: int,
-    together: int | None, least: int, seed: int,
+    least: int, seed: int,
 ) -> None:  # fmt: skip
     """What routing between two models of FILE (JSON lines, as customers.jsonl.gz) is worth after N own labels."""
     try:
@@ -136,15 +128,6 @@ def utility(
     except ValueError as error:
         raise click.ClickException(str(error)) from error
     click.echo(f"{len(customers)} customers, {sum(map(len, customers.values()))} rows; points of 100, 95% intervals")
-    if together is not None:
-        for shuffled in (False, True):
-            found = level_gains(customers, rate, together, draws, shuffled=shuffled, seed=seed)
-            adopted = ", ".join(f"{above.name} {found.adopted.get(above.name, 0)}" for above in ABOVE)
-            click.echo(f"{'shuffled labels' if shuffled else 'labels'}, adopted in {draws} draws: {adopted}")
-            for name, gain in found.gains.items():
-                click.echo(f"  {name}: squared error, times 100, below the table's by {_signed(gain.error)}")
-                click.echo(f"  {name}: points above the table {_signed(gain.utility)}")
-        return
     outcomes = table(customers, rate, counts or COUNTS, draws, seed)
     for way, labels, points in outcomes:
         click.echo(f"{way:<14} {f'{labels} labels' if way in (*ROUTED, ERROR) else '':>10}  {_signed(points)}")
@@ -154,36 +137,5 @@ def utility(
         click.echo(f"{way:<14} within {WITHIN:g} point of each customer's better constant {when}")
 
 
-@click.command("expert-errors")
-@click.option(
-    "--data", type=click.Path(path_type=Path), help="Folder of the recorded outcomes.  [AIO_DATA; ../shared/data]"
-)
-@click.option("--rate", type=click.FloatRange(0, 1), default=0.1, show_default=True, help="Of the planted errors.")
-@click.option("--prompts", type=click.IntRange(min=1), help="At most so many.  [all]")
-def expert_errors(data: Path | None, rate: float, prompts: int | None) -> None:
-    """How often right answers are labelled worse because the strongest tier errs, by the number of second opinions."""
-    try:
-        questions = recorded_questions(load_outcomes(data or data_folder()))[:prompts]
-    except TrainingDataError as error:
-        raise click.ClickException(str(error)) from error
-    click.echo(f"{len(questions)} prompts, three weaker tiers; {rate:.0%} planted errors of the strongest")
-    for lasting in get_args(Lasting):
-        click.echo(f"\nan erring answer is {lasting} when asked again")
-        click.echo(_row("opinions", "right, called worse", '"worse" that is false', "worse, called so", "uncertain",
-                        "no worse by labels", "in truth", "cost"))  # fmt: skip
-        for opinions in range(MOST_OPINIONS + 1):
-            one = asyncio.run(labels_under_errors(questions, rate=rate, lasting=lasting, opinions=opinions))
-            shares = one.right_as_worse, one.false_worse, one.worse_kept, one.uncertain, one.no_worse, one.true_no_worse
-            click.echo(_row(str(opinions), *map(_interval, shares), f"{one.cost:.1f}"))
-
-
 def _signed(one: Figure) -> str:
     return f"{one.value:+6.2f} [{one.low:+6.2f}, {one.high:+6.2f}]"
-
-
-def _row(*cells: str) -> str:
-    return cells[0].ljust(10) + "".join(cell.ljust(24) for cell in cells[1:])
-
-
-def _interval(share: Share) -> str:
-    return f"{share.value or 0:.1%} [{share.low:.1%}, {share.high:.1%}]"

@@ -1,19 +1,28 @@
 """The stages of one answer at a time, by a tier that runs here: scheduling, KV blocks, prompt, tokens (SPEC GW-02)."""
 
+import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 
 import msgspec
 import numpy as np
 
-from benchmarks.gateway.edge import own_service, prompts_of
 from benchmarks.sources.stages import StageTimes
 from gateway.base.requests.inference_request import InferenceRequest
 from gateway.base.settings import Settings
 from gateway.inference.answering.answer import Answer, Stamps
+from gateway.inference.catalogue.class_prior import class_prior
+from gateway.inference.routing.classifier_versions import ActiveClassifier
 from gateway.inference.routing.knobs import RoutingKnobFile
+from gateway.inference.routing.router import RoutingService
+from gateway.inference.service import RecordSink, Service
 from gateway.planning.backtests.backtest import dry_request
+from gateway.planning.load_test.workload import Prompts
+from gateway.runtime.cores.engine import running_engine
+from inference_core.tokenization.tokenizer import Tokenizer
 from quality.records.record import Record
+from tiers.catalog.load import load_catalog
 from tiers.errors import CatalogError
 from tiers.tier import ChatMessage
 
@@ -34,7 +43,7 @@ async def bench_stages(
     def finished(answer: Answer, record: Record) -> None:
         found.append((answer.stamps, record))
 
-    async with own_service(settings, RoutingKnobFile(), finished) as service:
+    async with _own_service(settings, finished) as service:
         asked = service.routing.served.tier(tier)
         if asked.tokenizer is None:
             raise CatalogError(f"catalogue '{settings.catalog}': tier {tier} does not run here")
@@ -45,6 +54,30 @@ async def bench_stages(
                 found.clear()
             progress("answering", max(number + 1, 0) / requests)
     return _times(found, asked.model, prompt_tokens)
+
+
+@asynccontextmanager
+async def _own_service(settings: Settings, finished: RecordSink) -> AsyncIterator[Service]:
+    """The gateway without HTTP, over the catalogue's own tiers; `finished` is called with every answer."""
+    catalog = load_catalog(settings.catalog)
+    classifier = ActiveClassifier(
+        settings.registry_path, catalog.fingerprint, prior=class_prior(catalog, settings.data_path)
+    )
+    await asyncio.to_thread(classifier.load)
+    async with running_engine(settings, catalog) as engine:
+        routing = RoutingService(catalog, engine.tiers, classifier, settings.quality_target, RoutingKnobFile())
+        yield Service(routing, [finished])
+
+
+def prompts_of(tokenizer: Tokenizer, tokens: int) -> Iterator[str]:
+    """Endless prompts of so many tokens, no two alike."""
+    words = Prompts(seed=11, shared_prefix=0)
+    while True:
+        text = words.draw(tokens)
+        while len(tokenizer.encode(text)) > tokens:
+            text = text.rpartition(" ")[0]
+        if len(tokenizer.encode(text)) == tokens:
+            yield text
 
 
 def _request(text: str, tier: int, new_tokens: int) -> InferenceRequest:

@@ -8,7 +8,7 @@ import httpx
 import msgspec
 import numpy as np
 
-from benchmarks.gateway.edge import prompts_of
+from benchmarks.gateway.stages import prompts_of
 from gateway.base.configuration import variable_of
 from gateway.base.settings import Settings
 from gateway.processes.server_process import running_server

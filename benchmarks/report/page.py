@@ -10,7 +10,6 @@ from typing import Any
 import msgspec
 
 from benchmarks.core.interference import InterferenceResults
-from benchmarks.core.profiles import ProfileResults
 from benchmarks.core.speculation import SpeculationResults
 from benchmarks.gateway.soak.figures import SoakResults
 from benchmarks.report.markdown import limit_table, markdown, number
@@ -21,7 +20,6 @@ from benchmarks.report.peer_tables import goals_table, results_of, systems_table
 from benchmarks.report.soak_table import soak_table
 from benchmarks.report.tables import (
     interference_tables,
-    profiles_table,
     speculation_table,
     workloads_table,
 )
@@ -143,10 +141,6 @@ def _workloads(measurement: Measurement, folder: Path, kind: str) -> dict[str, s
     return {"workloads": workloads_table(msgspec.convert(measurement.results, SpeculationResults))}
 
 
-def _profiles(measurement: Measurement, folder: Path, kind: str) -> dict[str, str]:
-    return {"profiles": profiles_table(msgspec.convert(measurement.results, ProfileResults))}
-
-
 def _limit(measurement: Measurement, folder: Path, kind: str) -> dict[str, str]:
     results = msgspec.convert(measurement.results, LimitResults)
     return {results.profile: limit_table(results)}
@@ -162,7 +156,6 @@ _MEASURED: dict[str, Callable[[Measurement, Path, str], dict[str, str]]] = {
     "lookup": _speculation,
     "draft": _speculation,
     "workloads": _workloads,
-    "profiles": _profiles,
     "voice": _limit,
     "rewrite": _limit,
     "soak": _soak,

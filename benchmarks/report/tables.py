@@ -1,7 +1,6 @@
 """Tables in Markdown of benchmarks of the core; the command line shows the same."""
 
 from benchmarks.core.interference import InterferenceResults
-from benchmarks.core.profiles import ProfileResults
 from benchmarks.core.speculation import SpeculationResults
 from benchmarks.report.markdown import markdown, middle, number, ranged, times
 
@@ -77,24 +76,4 @@ def workloads_table(results: SpeculationResults) -> str:
                 number(None if drafts is None else drafts.per_round),
             ]
         )
-    return markdown(head, rows)
-
-
-def profiles_table(results: ProfileResults) -> str:
-    """One row per set of knobs, with its tokens per second relative to the catalogue's own knobs."""
-    head = ["knobs", "output tokens/s", "to the catalogue's", "TTFT p50 ms", "TTFT p99 ms", "ITL p99 ms", "E2E p95 ms"]
-    head += ["running", "KV MB", "refused"]
-    columns = ("ttft_p50_ms", "ttft_p99_ms", "itl_p99_ms", "e2e_p95_ms")
-    rows = [
-        [
-            each.profile,
-            ranged(each.figures["out_tok_s"]),
-            times(each.gain),
-            *(ranged(each.figures[name]) for name in columns),
-            middle(each.figures["running_mean"]),
-            middle(each.figures["kv_mb_mean"]),
-            str(each.failed),
-        ]
-        for each in results.profiles
-    ]
     return markdown(head, rows)

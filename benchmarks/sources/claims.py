@@ -5,10 +5,9 @@ Every figure of ours is read from a stored measurement, so that a new run change
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from benchmarks.claims.batching_steps import StepCounts
-from benchmarks.claims.prefix_hits import PrefixResults
-from benchmarks.gateway.loop_lag import LagRow
 from benchmarks.report.markdown import number, times
 from benchmarks.report.measured import AblationResults, LimitResults, Spread, SweepResults, read_results
 from benchmarks.report.peer_tables import results_of
@@ -116,24 +115,24 @@ def _hits(folder: Path) -> Claim:
         "prefix cache, hits",
         "about 90% where voice bots have one system prompt (001: L4; prompts of 1,900 to 2,000)",
     )
-    found = read_results(folder, "prefix-hits", PrefixResults)
+    found = read_results(folder, "prefix-hits", dict[str, list[dict[str, Any]]])
     if found is None:
         return Claim(name=name, source=source)
     head, results = found
     options = head.settings["options"]
     here = "; ".join(
-        f"{one.share:.1%} of prompt tokens with `{one.arithmetic}` prompts (first turns {one.first_turns:.1%}, later "
-        f"ones {one.later_turns:.1%})"
-        for one in results.hits
+        f"{one['share']:.1%} of prompt tokens with `{one['arithmetic']}` prompts (first turns "
+        f"{one['first_turns']:.1%}, later ones {one['later_turns']:.1%})"
+        for one in results["hits"]
     )
-    one = results.hits[0]
+    one = results["hits"][0]
     return Claim(
         name=name,
         source=source,
         here=here,
         setting=f"{options['calls']} calls at a time of {options['turns']} turns through a gateway, "
-        f"{one.prompt_tokens:,.0f} tokens in and {one.answer_tokens:.0f} out on average, {head.settings['model']}; "
-        f"{origin(folder, 'prefix-hits.jsonl')}",
+        f"{one['prompt_tokens']:,.0f} tokens in and {one['answer_tokens']:.0f} out on average, "
+        f"{head.settings['model']}; {origin(folder, 'prefix-hits.jsonl')}",
         why="the first call computes the system prompt; `fast` prompts compute what the model said before again, "
         "`exact` ones do not (knob `prefill_arithmetic`)",
     )
@@ -234,7 +233,7 @@ def _lag(folder: Path) -> list[Claim]:
         "event loop's lag, p99, with a core under the gateway",
         "model steps never block the event loop (003)",
     )
-    found = read_results(folder, "core-lag", LagRow)
+    found = read_results(folder, "core-lag", dict[str, Any])
     if found is None:
         return [Claim(name=name, source=source)]
     options, row = found[0].settings["options"], found[1]
@@ -244,8 +243,8 @@ def _lag(folder: Path) -> list[Claim]:
         Claim(
             name=name,
             source=source,
-            here=f"{row.p99_ms:g} ms (limit {options['limit_ms']:g} ms), {row.p50_ms:g} ms at p50",
-            setting=f"{row.streams} streams of the {options['catalog']} catalogue for {options['seconds']:g} s; "
+            here=f"{row['p99_ms']:g} ms (limit {options['limit_ms']:g} ms), {row['p50_ms']:g} ms at p50",
+            setting=f"{row['streams']} streams of the {options['catalog']} catalogue for {options['seconds']:g} s; "
             + origin(folder, "core-lag.jsonl")
             + others,
         )

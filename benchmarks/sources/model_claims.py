@@ -2,9 +2,9 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 from benchmarks.claims.quantised import QuantisedResults, QuantisedRow
-from benchmarks.claims.savings import SavingResults
 from benchmarks.core.speculation import SpeculationResults
 from benchmarks.report.measured import AblationResults, read_results
 from benchmarks.sources.card import CARD, card_speeds
@@ -126,21 +126,21 @@ def drafts(folder: Path) -> list[Claim]:
 def savings(folder: Path) -> list[Claim]:
     """Return what comparing cheap answers saves on recorded answers."""
     name = "saving by cheap answers that agree (no routing by the prompt), and times cheaper"
-    found = read_results(folder, "savings", SavingResults)
+    found = read_results(folder, "savings", dict[str, Any])
     if found is None:
         return [Claim(name=name, source=_SAVING)]
     head, results = found
-    least = min(one.cost_at_98 for one in results.savings)
-    most = max(one.cost_at_98 for one in results.savings)
-    each = ", ".join(f"{one.ladder} {1 - one.cost_at_98:.0%}" for one in results.savings)
-    lottery = [1 - one.lottery_cost_at_98 for one in results.savings]
+    costs = {one["ladder"]: one["cost_at_98"] for one in results["savings"]}
+    least, most = min(costs.values()), max(costs.values())
+    each = ", ".join(f"{ladder} {1 - cost:.0%}" for ladder, cost in costs.items())
+    lottery = [1 - one["lottery_cost_at_98"] for one in results["savings"]]
     prices = " : ".join(f"{price:g}" for price in head.settings["prices"])
     return [
         Claim(
             name=name,
             source=_SAVING,
             here=f"{1 - most:.0%} to {1 - least:.0%} ({each}), {1 / most:.1f} to {1 / least:.1f} times",
-            setting=f"recorded answers of real models at {prices}, {results.enough:.0%} of the strongest's quality "
+            setting=f"recorded answers of real models at {prices}, {results['enough']:.0%} of the strongest's quality "
             f"kept, no labels; {origin(folder, 'savings.jsonl')}",
             why=f"another technique than the source's: two cheap tiers are asked, and the strongest where they differ. "
             f"The source counts no lost quality. Fixed tiers mixed in hindsight save {min(lottery):.0%} to "

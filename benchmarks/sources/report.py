@@ -66,8 +66,8 @@ def claim_section(measurements: Path) -> str:
     ]
     return (
         _table(HEAD, rows) + "\n\nNumbers in brackets are the sources'. `python -m benchmarks claims PART` measures "
-        "batching-steps, prefix-hits, quantised and savings again; other commands are in "
-        "[performance.md](performance.md)."
+        "batching-steps and quantised again, `cascade` the savings; prefix-hits, core-lag and loop-lag are of commit "
+        "33132abc, which had their programs; other commands are in [performance.md](performance.md)."
     )
 
 

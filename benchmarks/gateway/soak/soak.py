@@ -2,13 +2,14 @@
 
 import asyncio
 import itertools
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+import httpx
 import msgspec
 
-from benchmarks.gateway.memory import caught_up
 from benchmarks.gateway.soak.figures import Look, Minute, SoakResults, changes_of, look, minute_of
 from benchmarks.gateway.soak.traffic import EMBEDDER, MOST_TOKENS, Traffic
 from benchmarks.gateway.upstream import proxied_catalogue
@@ -43,6 +44,7 @@ concurrency = 1000
 budgets = {{ total = 10000000 }}
 """
 Say = Callable[[str], None]
+_LAG = re.compile(r"^aio_ledger_lag_records ([\d.]+)", re.MULTILINE)
 
 
 class SoakOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -136,3 +138,11 @@ def _line(row: Minute, traffic: Traffic) -> str:
         f"{row.resident_most / 1e6:.1f}), {row.open_files} files, {row.threads} threads, "
         f"{row.data / 1e6:.1f} MB of data, {sum(traffic.failures.values())} failures"
     )
+
+
+async def caught_up(url: str) -> None:
+    """Return once the server's database has every record."""
+    async with httpx.AsyncClient(base_url=url) as client:
+        # Polled: it happens in another process.
+        while (lag := _LAG.search((await client.get("/metrics")).text)) and float(lag[1]):  # noqa: ASYNC110
+            await asyncio.sleep(0.1)

@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.classifier.levels import RETRAINED, level_gains
 from benchmarks.classifier.utility import Outcome, labels_until_within, read_customers, table
 from benchmarks.replay.figures import Figure
 
@@ -51,15 +50,3 @@ def test_labels_are_counted_until_it_stays_within_a_point_of_the_better_constant
 ) -> None:
     outcomes = [Outcome("aio", n, Figure(p, p, p)) for n, p in zip((0, 10, 30), points, strict=True)]
     assert labels_until_within([*outcomes, Outcome("shuffled", 0, Figure(9.0, 9.0, 9.0))], "aio") == expected
-
-
-def test_a_retraining_on_labels_of_all_is_compared_with_its_table_and_shuffled_labels_teach_no_head(
-    recorded: Path,
-) -> None:
-    customers = read_customers(recorded, "weak", "strong", "domain", 100)
-    few = level_gains(customers, 0.3, 40, 2)
-    assert not few.adopted
-    assert few.gains[RETRAINED].utility == Figure(0.0, 0.0, 0.0)
-    assert few.gains["classes"].error.low <= few.gains["classes"].error.value <= few.gains["classes"].error.high
-    shuffled = level_gains(customers, 0.3, 120, 2, shuffled=True)
-    assert (dict(shuffled.adopted), shuffled.gains) == ({}, {})

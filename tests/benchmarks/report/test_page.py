@@ -9,7 +9,6 @@ import pytest
 
 from benchmarks.__main__ import main
 from benchmarks.core.limits import FIGURES as LIMIT_FIGURES
-from benchmarks.core.profiles import FIGURES as PROFILE_FIGURES
 from benchmarks.core.speculation import FIGURES as WORKLOAD_FIGURES
 from benchmarks.core.sweep import COLUMNS
 from benchmarks.report.measured import MeasurementError
@@ -101,25 +100,22 @@ def test_another_kind_of_machine_has_tables_of_its_own(tmp_path):
     assert "peers.png" not in parts["goals-avx512"]
 
 
-def test_searches_profiles_and_workloads_become_tables_of_their_own(tmp_path):
+def test_searches_and_workloads_become_tables_of_their_own(tmp_path):
     one = {"median": 1.0, "low": 1.0, "high": 1.0}
     load = {"offered": 2, "rounds": 1, "kept": 1, "figures": dict.fromkeys(LIMIT_FIGURES, one)}
     found = {"profile": "voice", "offered": "in flight", "promise": "p", "highest": one, "loads": [load]}
-    profile = {"profile": "tail", "figures": dict.fromkeys(PROFILE_FIGURES, one), "gain": one, "failed": 0}
     figures = dict.fromkeys((*WORKLOAD_FIGURES, "mean_output"), one)
     loads = [{"workload": "code", "level": 8, "mode": "off", "figures": figures}]
     for name, results in (
         ("voice", found),
-        ("profiles", {"profiles": [profile]}),
         ("workloads", {"way": "prompt_lookup", "worth": [], "loads": loads}),
     ):
         Measurement.begin(name, {}, tmp_path / f"{name}.jsonl").finish(results)
 
     parts = parts_of(tmp_path)
 
-    assert list(parts) == ["workloads", "profiles", "voice"]
+    assert list(parts) == ["workloads", "voice"]
     assert "| code     |         8 |" in parts["workloads"]
-    assert "| tail  |" in parts["profiles"]
     assert "The most with p: 1 (1 to 1 over the rounds)." in parts["voice"]
 
 
@@ -196,14 +192,12 @@ def test_the_performance_page_says_what_the_kept_measurements_say():
 def test_commands_of_the_performance_page_are_those_that_ran():
     context, shown = click.Context(main), {}
     for line in "\n".join(page.read_text(encoding="utf-8") for page in PAGES).splitlines():
-        if match := re.match(
-            r"python -m benchmarks (sweep|interference|ablation|speculation|profiles|limits)\b(.*)", line
-        ):
+        if match := re.match(r"python -m benchmarks (sweep|interference|ablation|speculation|limits)\b(.*)", line):
             command = main.get_command(context, match[1])
             given = command.make_context(match[1], match[2].split()).params
             shown[str(given["out"] or f"{match[1]}.jsonl")] = given
 
-    names = ("sweep", "interference", "ablation", "lookup", "draft", "profiles", "voice", "rewrite")
+    names = ("sweep", "interference", "ablation", "lookup", "draft", "voice", "rewrite")
     assert shown.keys() == {f"{name}.jsonl" for name in names}
     for name, given in shown.items():
         ran = json.loads((RESULTS / name).read_text(encoding="utf-8").splitlines()[0])["settings"]["options"]
@@ -231,7 +225,7 @@ def test_the_performance_page_has_a_place_for_every_part():
         "peers-epyc",
         "soak",
     }
-    assert marked == parts | {"lookup", "draft", "proxy", "loop-lag", "profiles", "workloads", "voice", "rewrite"} | {
+    assert marked == parts | {"lookup", "draft", "proxy", "loop-lag", "workloads", "voice", "rewrite"} | {
         f"{name}-avx512-bf16" for name in ("goals", "peers", "kernels", "proxy", "start")
     }
 

@@ -1,11 +1,13 @@
 """Does routing pay: the three verdicts, their errors under continuous looking, and the constant."""
 
+from math import log
+
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.classifier.pays import verdict_after_each
 from quality.comparison.routing_worth import (
     LEVEL,
     Bounded,
@@ -16,7 +18,9 @@ from quality.comparison.routing_worth import (
     in_words,
     mix_weights,
     routing_worth,
+    sums_of_gains,
 )
+from quality.statistics import log_evidence
 
 PRICES = np.array([1.0, 5.0, 30.0])
 
@@ -30,6 +34,18 @@ def probes(n: int, skill: float, seed: int = 0, good: tuple[float, float] = (0.6
     return Probes(
         no_worse, np.tile(PRICES, (n, 1)), no_worse[np.arange(n), chosen], PRICES[chosen], np.full(n, PRICES[-1])
     )
+
+
+def verdict_after_each(
+    gains: npt.NDArray[np.floating], worth: float, weight: float
+) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+    """Return whether routing is found to pay [n], and not to pay [n], by `gains` [n, tiers + 1] up to each probe."""
+    sums = [sums_of_gains(column, weight) for column in gains.T]
+    supposed = worth / sums[0].scale * np.arange(1, len(gains) + 1)
+    above = [log_evidence(one.total, one.variance) > log(1 / LEVEL) for one in sums]
+    below = [log_evidence(supposed - one.total, one.variance) > log(len(sums) / LEVEL) for one in sums]
+    pays = np.all(above, axis=0)
+    return pays, np.any(below, axis=0) & ~pays
 
 
 def test_a_router_that_knows_the_cheapest_good_tier_pays() -> None:

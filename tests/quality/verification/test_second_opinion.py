@@ -1,6 +1,7 @@
 """Second opinions: "worse" counts where the strongest tier agrees with itself and no other one with the answer."""
 
 import json
+import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -9,7 +10,6 @@ import numpy as np
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from benchmarks.replay.expert_errors import Question, labels_under_errors
 from migrations.tables.quality import training_rows, verifications
 from quality.judges.calibration import Calibration, calibrate
 from quality.judges.judge import Judge
@@ -19,9 +19,11 @@ from quality.judges.panel import Panel, rule_based_judges
 from quality.monitor.monitor import Monitor
 from quality.monitor.worker import MonitorSettings
 from quality.records.record import Record
+from quality.verification.job import VerificationJob
 from quality.verification.queue import VerificationQueue
 from quality.verification.sampling import SamplingSettings
 from quality.verification.training_rows import EncodedPrompt
+from quality.verification.verifier import Verifier
 from tests.quality.loop_world import ScriptedTier, price, record, rows, store_request, unavailable
 from tiers.tier import GenerationRequest
 
@@ -193,17 +195,40 @@ async def test_an_open_answer_is_judged_against_a_second_answer_too(
     assert (len(strongest.seen), len(tiers[2].seen)) == (6, 0)
 
 
-@pytest.mark.parametrize("lasting", ["drawn again", "the same"])
-async def test_a_tenth_of_planted_errors_makes_no_false_labels(lasting: Any) -> None:
-    # All models know all answers, so that every "worse" is an error of the strongest tier.
-    questions = [
-        Question(f"What is {n} + 1? Answer with the number only.", str(n + 1), ("3", "4", "5"), (True,) * 4)
-        for n in range(100, 300)
-    ]
+@pytest.mark.parametrize("lasting", [False, True])
+async def test_a_tenth_of_planted_errors_makes_no_false_labels(lasting: bool) -> None:
+    """The weaker tiers know all answers, so that every "worse" is an error of the strongest tier. `lasting`: it errs
+    alike when it is asked again."""
+    known = {f"What is {n} + 1? Answer with the number only.": n + 1 for n in range(100, 300)}
 
-    before = await labels_under_errors(questions, rate=0.1, lasting=lasting, opinions=0)
-    after = await labels_under_errors(questions, rate=0.1, lasting=lasting, opinions=2)
+    def planted(request: GenerationRequest) -> str:
+        assert request.messages is not None
+        prompt = request.messages[-1].content
+        again = bool(request.sampling.temperature) and not lasting
+        wrong = random.Random(f"{prompt}{again}").random() < 0.1
+        return f"The answer is {3 if wrong else known[prompt]}."
 
-    assert 0.05 < (before.right_as_worse.value or 0) < 0.15
-    assert after.right_as_worse.count == 0
-    assert (after.uncertain.value, after.no_worse.value) == (before.right_as_worse.value, 1.0)
+    def right(request: GenerationRequest) -> str:
+        assert request.messages is not None
+        return f"The answer is {known[request.messages[-1].content]}."
+
+    tiers = [ScriptedTier(number, reply=right) for number in (1, 2, 3)]
+    judges = rule_based_judges()
+    panel = Panel(judges, {judge.name: await calibrate(judge, graded_pairs()) for judge in judges})
+    labels: dict[int, list[str]] = {}
+    for opinions in (0, 2):
+        verifier = Verifier(
+            [*tiers, ScriptedTier(reply=planted)], panel, lambda tier, usage: 0.0, max_tokens=64, opinions=opinions
+        )
+        jobs = [
+            VerificationJob(
+                verification_id=number, request_id=f"req-{number}", key_id=None, purpose="sample", served_tier=1,
+                messages=[{"role": "user", "content": prompt}], answer=f"The answer is {answer}.", attempts=0,
+            )
+            for number, (prompt, answer) in enumerate(known.items())
+        ]  # fmt: skip
+        labels[opinions] = [ruling.label for job in jobs for ruling in await verifier.verify(job)]
+
+    assert 0.05 < labels[0].count("worse") / len(known) < 0.15
+    assert labels[2].count("worse") == 0
+    assert labels[2].count("uncertain") == labels[0].count("worse")
