@@ -50,6 +50,8 @@ _DATA_SQLSTATES = ("22", "23")
 # 08 connection, 28 authorization, 3D no such database, 53 out of resources, 57P shutting down or starting.
 _AWAY_SQLSTATES = ("08", "28", "3D", "53", "57P")
 _UNREACHABLE = (None, errno.EHOSTUNREACH, errno.ENETUNREACH)
+_OLDEST_COMMIT = "92c3e35e"
+"""It brings earlier databases to the oldest revision that is here."""
 MOST_INTEGER = 2**63 - 1
 """The largest that an integer column of either database holds."""
 
@@ -90,14 +92,14 @@ async def migrate(url: str) -> str:
 
     Raises:
         DatabaseUrlError: not a SQLite file or PostgreSQL URL.
-        SchemaError: the database is at a revision this version does not know.
+        SchemaError: the database is at a revision this version does not know, a later or a much earlier one.
     """
     parsed, newest = _parse(url), head_revision()
     if not await _is_migrated(parsed, newest):
         # A SQLite file that is not there yet, or not yet as we make one, is opened under its lock alone.
         is_made = parsed.get_backend_name() != "sqlite" or _is_in_wal_mode(Path(str(parsed.database)))
-        if is_made and (current := await current_revision(url)) is not None and current > newest:
-            raise _newer_schema(parsed, current)
+        if is_made and (current := await current_revision(url)) is not None:
+            _refuse_unknown(parsed, current)
         await _run_alembic(parsed, "upgrade", "head")
     return newest
 
@@ -113,9 +115,9 @@ async def require_schema(url: str) -> None:
     current = await current_revision(url)
     if current is None:
         await migrate(url)
-    elif current > newest:
-        raise _newer_schema(parsed, current)
-    elif current != newest:
+        return
+    _refuse_unknown(parsed, current)
+    if current != newest:
         raise SchemaError(
             f"the database {parsed.render_as_string()} has schema {current}, and this version of AIO needs {newest}: "
             "run `aio migrate`, after which an earlier version cannot use it"
@@ -196,11 +198,15 @@ async def checkpoint(engine: AsyncEngine) -> None:
 
 def head_revision() -> str:
     """Return the newest revision that this version of AIO knows."""
+    return max(_revisions())
+
+
+def _revisions() -> list[str]:
     # Their files are named by revisions, which are consecutive numbers.
-    names = [path.name for path in (_MIGRATIONS / "versions").glob("[0-9]*.py")]
+    names = [path.name.partition("_")[0] for path in (_MIGRATIONS / "versions").glob("[0-9]*.py")]
     if not names:
         raise SchemaError("no alembic revision was found in the migrations package: reinstall AIO")
-    return max(names).partition("_")[0]
+    return names
 
 
 async def _is_migrated(url: URL, revision: str) -> bool:
@@ -224,11 +230,19 @@ def _is_in_wal_mode(database: Path) -> bool:
         return False
 
 
-def _newer_schema(url: URL, current: str) -> SchemaError:
-    return SchemaError(
-        f"the database {url.render_as_string()} is newer than this version of AIO (schema {current}, known up to "
-        f"{head_revision()}): install the version that wrote it, or restore a backup"
-    )
+def _refuse_unknown(url: URL, current: str) -> None:
+    """Raise `SchemaError` for a revision after the newest or before the oldest one."""
+    known = _revisions()
+    if current > max(known):
+        raise SchemaError(
+            f"the database {url.render_as_string()} is newer than this version of AIO (schema {current}, known up to "
+            f"{max(known)}): install the version that wrote it, or restore a backup"
+        )
+    if current < min(known):
+        raise SchemaError(
+            f"the database {url.render_as_string()} has schema {current}, and this version of AIO migrates schemas "
+            f"from {min(known)} on: run `aio migrate` of commit {_OLDEST_COMMIT} first"
+        )
 
 
 def _revision_of(connection: Connection) -> str | None:

@@ -13,15 +13,12 @@ from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, insert, inspect, select, text
+from sqlalchemy import Connection, inspect, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 import migrations
-from migrations.tables.api_objects import files
 from migrations.tables.columns import metadata
-from migrations.tables.quality import training_rows
 from migrations.tables.requests import requests
-from migrations.tables.tenancy import api_keys
 from quality.store.database import (
     DatabaseUrlError,
     SchemaError,
@@ -30,9 +27,8 @@ from quality.store.database import (
     head_revision,
     migrate,
     open_database,
+    require_schema,
 )
-from quality.store.queries import get_request, insert_records
-from tests.quality.store.records import make_embedding, make_record
 
 pytestmark = pytest.mark.processes
 
@@ -126,27 +122,6 @@ async def test_the_revisions_build_exactly_what_the_tables_declare(database_url:
     await engine.dispose()
 
 
-async def test_requests_of_before_embeddings_keep_their_decisions_and_embeddings_go_with_the_revision(
-    database_url: str,
-) -> None:
-    await migrate(database_url)
-    engine = open_database(database_url)
-    async with engine.begin() as connection:
-        await insert_records(connection, [make_record("r-1"), make_embedding("e-1")])
-
-    await downgrade(database_url, "0016")
-    await migrate(database_url)
-
-    assert await get_request(engine, "r-1") == make_record("r-1")
-    assert await get_request(engine, "e-1") is None
-    async with engine.connect() as connection:
-        indexes = await connection.run_sync(lambda c: inspect(c).get_indexes("requests"))
-    await engine.dispose()
-    [texts] = [one for one in indexes if one["name"] == "ix_requests_texts"]
-    [where] = [value for name, value in texts["dialect_options"].items() if name.endswith("_where")]
-    assert str(where).strip("()") == "messages IS NOT NULL"
-
-
 async def test_one_retraining_may_run_at_a_time(database_url: str) -> None:
     await migrate(database_url)
     engine = open_database(database_url)
@@ -213,6 +188,21 @@ async def test_a_database_from_a_newer_version_is_refused_by_name(database_url: 
         await migrate(database_url)
 
 
+async def test_a_database_of_before_the_oldest_revision_is_refused_with_the_commit_that_brings_it_there(
+    database_url: str,
+) -> None:
+    await migrate(database_url)
+    engine = open_database(database_url)
+    async with engine.begin() as connection:
+        await connection.execute(text("UPDATE alembic_version SET version_num = '0027'"))
+    await engine.dispose()
+
+    for open_schema in (migrate, require_schema):
+        with pytest.raises(SchemaError, match=r"schema 0027.*from 0028 on: run `aio migrate` of commit 92c3e35e first"):
+            await open_schema(database_url)
+    assert await current_revision(database_url) == "0027"
+
+
 @pytest.mark.parametrize("url", ["mysql://localhost/x", "sqlite://", "sqlite:///:memory:", "no url", ""])
 def test_a_url_that_cannot_be_used_is_refused_with_what_is_allowed(url: str) -> None:
     with pytest.raises(DatabaseUrlError, match=r"allowed are sqlite:///.*postgresql://"):
@@ -269,83 +259,6 @@ async def test_text_with_a_nul_character_can_be_stored(database_url: str) -> Non
     assert stored.answer == "a\ufffdb"
 
 
-async def test_times_that_no_clock_shows_are_repaired_and_all_others_kept(database_url: str) -> None:
-    await migrate(database_url)
-    await downgrade(database_url, "0025")
-    engine = open_database(database_url)
-    file = {"tenant": "t", "purpose": "batch", "filename": "f", "bytes": 1, "status": "processed", "created_at": 1e9}
-    key = {"digest": "", "prefix": "", "scopes": [], "consent": True, "priority_ceiling": 0, "created_at": 1e9}
-    ends = {"never": None, "soon": 1.1e9, "year 9999": 253_402_300_799.0, "huge": 1e300, "infinite": float("inf")}
-    if not database_url.startswith("sqlite"):
-        ends["nan"] = float("nan")
-    async with engine.begin() as connection:
-        for name, end in ends.items():
-            await connection.execute(insert(files).values(file | {"file_id": name, "expires_at": end}))
-            row = key | {"key_id": name, "name": name, "digest": name, "expires_at": end}
-            await connection.execute(insert(api_keys).values(row))
-
-    await migrate(database_url)
-
-    async with engine.connect() as connection:
-        of_files = dict((await connection.execute(select(files.c.file_id, files.c.expires_at))).tuples().all())
-        of_keys = dict((await connection.execute(select(api_keys.c.key_id, api_keys.c.expires_at))).tuples().all())
-    await engine.dispose()
-    kept = {"never": None, "soon": 1.1e9}
-    assert of_files == dict.fromkeys(ends, 1e9 + 2_592_000) | kept
-    assert of_keys == dict.fromkeys(ends) | kept
-
-
-async def test_sessions_of_before_0027_lose_what_they_held_of_a_key_and_those_of_users_go_on(
-    database_url: str,
-) -> None:
-    await migrate(database_url)
-    await downgrade(database_url, "0026")
-    engine = open_database(database_url)
-    async with engine.begin() as connection:
-        await connection.execute(
-            text("INSERT INTO dashboard_users (name, role, password, created_at) VALUES ('ada', 'viewer', 'x', 1.0)")
-        )
-        for session, user, prefix in (("a", "'ada'", "NULL"), ("b", "NULL", "'sk-aio-canary12'")):
-            await connection.execute(
-                text(
-                    "INSERT INTO dashboard_sessions (session_id, user_name, key_prefix, key_digest, created_at, "
-                    f"expires_at) VALUES ('{session}', {user}, {prefix}, {prefix}, 1.0, 2.0)"
-                )
-            )
-
-    await migrate(database_url)
-
-    async with engine.connect() as connection:
-        rows = (await connection.execute(text("SELECT * FROM dashboard_sessions"))).mappings().all()
-        columns = await connection.run_sync(lambda c: {one["name"] for one in inspect(c).get_columns(_SESSIONS)})
-    await engine.dispose()
-    assert [(row["session_id"], row["user_name"]) for row in rows] == [("a", "ada")]
-    assert columns.isdisjoint({"key_prefix", "key_digest"})
-
-
-async def test_training_rows_lose_their_empty_column_of_clusters_and_nothing_else(database_url: str) -> None:
-    await migrate(database_url)
-    engine = open_database(database_url)
-    row = {"source": "probe", "feature_spec": "f", "embedding": b"e", "no_worse": [True], "weights": [1.0]}
-    async with engine.begin() as connection:
-        await connection.execute(insert(training_rows).values(row | {"created_at": 1.0}))
-
-    async def stored() -> dict[str, object]:
-        async with engine.connect() as connection:
-            found = (await connection.execute(text("SELECT * FROM training_rows"))).mappings().one()
-        # PostgreSQL's driver keeps the plan of a statement, and with it the columns.
-        await engine.dispose()
-        return dict(found)
-
-    now = await stored()
-    await downgrade(database_url, "0028")
-    before = await stored()
-    await downgrade(database_url, "0027")
-    assert await stored() == before | {"cluster": None}
-    await migrate(database_url)
-    assert await stored() == now
-
-
 async def test_texts_of_keys_with_tiers_of_their_own_are_shown_to_no_tier_again(database_url: str) -> None:
     await migrate(database_url)
     await downgrade(database_url, "0028")
@@ -374,6 +287,3 @@ async def _insert(connection: AsyncConnection, table: str, row: dict[str, object
     names = ", ".join(row)
     values = ", ".join(f":{name}" for name in row)
     await connection.execute(text(f"INSERT INTO {table} ({names}) VALUES ({values})"), row)
-
-
-_SESSIONS = "dashboard_sessions"

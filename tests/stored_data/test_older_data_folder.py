@@ -1,6 +1,6 @@
 """A gateway opens a data folder that an older version wrote, with its database, knob files and classifier.
 
-`schema_0019` holds such a folder: its database as an SQL dump at revision 0019, the rest as it was written.
+`written_at_0019` holds such a folder: its database as an SQL dump at revision 0028, the rest as it was written.
 """
 
 import shutil
@@ -20,7 +20,7 @@ from tests.gateway.running_gateway import RunningGateway, laptop_hash_core, runn
 from tests.tiers.tier_world import remote_spec
 from tiers.replicas.replica_set import ReplicaSet
 
-STORED = Path(__file__).with_name("schema_0019")
+STORED = Path(__file__).with_name("written_at_0019")
 # Of the key "notebook" in the stored database.
 NOTEBOOK_KEY = "sk-aio-nUrpCEvh7TZTL79k4ZjmRBAfMoBhVpDFEDWr-KofNxI"
 REQUESTS = ("chatcmpl-01a201ad7cfcb3b3d84ab3cea53656b5", "resp-01a201ad7de0137ed9fff7d76b4cce06")

@@ -1,11 +1,8 @@
 """Knob changes with actor and old value can be read back, newest first."""
 
-import asyncio
-
 from msgspec.structs import replace
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from quality.store.database import downgrade, migrate, open_database
 from quality.store.queries import KnobChange, list_knob_changes, record_knob_changes
 
 CHANGE = KnobChange(
@@ -33,19 +30,3 @@ async def test_history_comes_in_pages_and_by_knob(engine: AsyncEngine) -> None:
 async def test_nothing_to_write_down_touches_nothing(engine: AsyncEngine) -> None:
     await record_knob_changes(engine, [])
     assert await list_knob_changes(engine) == []
-
-
-def test_an_older_schema_never_shows_a_refused_change_as_made(sqlite_url: str) -> None:
-    async def run() -> list[KnobChange]:
-        await migrate(sqlite_url)
-        engine = open_database(sqlite_url)
-        await record_knob_changes(engine, [CHANGE, REFUSED])
-        await downgrade(sqlite_url, "0001")
-        await migrate(sqlite_url)
-        changes = await list_knob_changes(engine)
-        await engine.dispose()
-        return changes
-
-    assert [(change.knob, change.model, change.kept) for change in asyncio.run(run())] == [
-        ("max_num_seqs", None, False)
-    ]

@@ -3,7 +3,7 @@ CREATE TABLE alembic_version (
 	version_num VARCHAR(32) NOT NULL, 
 	CONSTRAINT alembic_version_pkc PRIMARY KEY (version_num)
 );
-INSERT INTO "alembic_version" VALUES('0019');
+INSERT INTO "alembic_version" VALUES('0028');
 CREATE TABLE api_keys (
 	key_id VARCHAR(64) NOT NULL, 
 	name VARCHAR(128) NOT NULL, 
@@ -24,11 +24,11 @@ CREATE TABLE api_keys (
 	created_at DOUBLE NOT NULL, 
 	expires_at DOUBLE, 
 	rotated_at DOUBLE, 
-	revoked_at DOUBLE, revision BIGINT DEFAULT '0' NOT NULL, 
+	revoked_at DOUBLE, revision BIGINT DEFAULT '0' NOT NULL, quality JSON, min_tier INTEGER, strict BOOLEAN DEFAULT 0 NOT NULL, aliases JSON, 
 	CONSTRAINT pk_api_keys PRIMARY KEY (key_id), 
 	CONSTRAINT fk_api_keys_team_id FOREIGN KEY(team_id) REFERENCES teams (team_id)
 );
-INSERT INTO "api_keys" VALUES('key_d9414428842bb97c','notebook',NULL,'sk-aio-nUrpCEvh','0a49ea162a681699bb1c6c2db1158a1abec8235f204ae68880211daf4acce379',NULL,NULL,NULL,'["inference"]',NULL,NULL,1,0,NULL,NULL,NULL,1.79532447653944444649e+09,NULL,NULL,NULL,3);
+INSERT INTO "api_keys" VALUES('key_d9414428842bb97c','notebook',NULL,'sk-aio-nUrpCEvh','0a49ea162a681699bb1c6c2db1158a1abec8235f204ae68880211daf4acce379',NULL,NULL,NULL,'["inference"]',NULL,NULL,1,0,NULL,NULL,NULL,1.79532447653944444649e+09,NULL,NULL,NULL,3,NULL,NULL,0,NULL);
 CREATE TABLE audit_events (
 	audit_event_id INTEGER NOT NULL, 
 	created_at DOUBLE NOT NULL, 
@@ -51,7 +51,7 @@ CREATE TABLE batch_lines (
 	answer TEXT, 
 	visible_at DOUBLE NOT NULL, 
 	taken_by VARCHAR(64), 
-	deliveries INTEGER NOT NULL, 
+	deliveries INTEGER NOT NULL, deaths INTEGER DEFAULT '0' NOT NULL, 
 	CONSTRAINT pk_batch_lines PRIMARY KEY (batch_id, number), 
 	CONSTRAINT fk_batch_lines_batch_id FOREIGN KEY(batch_id) REFERENCES batches (batch_id) ON DELETE CASCADE
 );
@@ -125,10 +125,8 @@ CREATE TABLE classifier_versions (
 CREATE TABLE dashboard_sessions (
 	session_id VARCHAR(64) NOT NULL, 
 	user_name VARCHAR(128), 
-	key_prefix VARCHAR(32), 
-	key_digest VARCHAR(64), 
 	created_at DOUBLE NOT NULL, 
-	expires_at DOUBLE NOT NULL, 
+	expires_at DOUBLE NOT NULL, key_id VARCHAR(128), key_proof VARCHAR(64), 
 	CONSTRAINT pk_dashboard_sessions PRIMARY KEY (session_id), 
 	CONSTRAINT fk_dashboard_sessions_user_name FOREIGN KEY(user_name) REFERENCES dashboard_users (name) ON DELETE CASCADE
 );
@@ -288,6 +286,18 @@ INSERT INTO "routing_decisions" VALUES('chatcmpl-01a201ad7cfcb3b3d84ab3cea53656b
 INSERT INTO "routing_decisions" VALUES('chatcmpl-01a201ad7d61d1d8d35670672eaffbaf',1.79532447676969885829e+09,1,'tier 1 has the least expected loss: P(worse) 0.001 + lambda 0.05 x cost share 0.010','scripted','measured',0.1,0.95,'[0.999,0.999,0.999,1.0]','[0.00149019415,0.0034509708,0.0509998039,0.05]','{"prediction":{"p_ok":[0.999,0.999,0.999,1.0],"kind":"measured","novelty":0.1,"classifier_version":"scripted","contributions":[],"p_correct":[],"predicted_tokens":[],"p_ok_before":[]},"costs":[2.5e-6,0.0000125,0.000255,0.00025500100000000003],"rule":"lambda","quality_target":0.95,"lambda_":0.050000000000000044,"tau":0.95,"pinned_tier":null,"min_tier":null,"max_cost_usd":null,"exclusions":[],"predicted_waits":[0.0,0.0,0.0,0.0],"novelty_threshold":0.98,"safe_tier":4,"previous_tier":null,"reuse_usd":[],"in_tool_loop":false,"canary":false,"experiment_id":null,"arm":null,"arm_tier":null,"observe_tier":null,"edge":null}',NULL,NULL,NULL);
 INSERT INTO "routing_decisions" VALUES('resp-01a201ad7de0137ed9fff7d76b4cce06',1.79532447689658212659e+09,1,'pinned to tier 1','scripted','measured',0.1,0.95,'[0.999,0.999,0.999,1.0]','[0.0014545436,null,null,null]','{"prediction":{"p_ok":[0.999,0.999,0.999,1.0],"kind":"measured","novelty":0.1,"classifier_version":"scripted","contributions":[],"p_correct":[],"predicted_tokens":[],"p_ok_before":[]},"costs":[2.25e-6,0.00001125,0.0002475,0.000247501],"rule":"lambda","quality_target":0.95,"lambda_":0.050000000000000044,"tau":0.95,"pinned_tier":1,"min_tier":null,"max_cost_usd":null,"exclusions":[],"predicted_waits":[0.0,0.0,0.0,0.0],"novelty_threshold":0.98,"safe_tier":4,"previous_tier":null,"reuse_usd":[],"in_tool_loop":false,"canary":false,"experiment_id":null,"arm":null,"arm_tier":null,"observe_tier":null,"edge":null}',NULL,NULL,NULL);
 INSERT INTO "routing_decisions" VALUES('batchline-01a201ad7e71efaf51619f8cd3a2d133',1.79532447704137110714e+09,1,'pinned to tier 1','scripted','measured',0.1,0.95,'[0.999,0.999,0.999,1.0]','[0.00152380555,null,null,null]','{"prediction":{"p_ok":[0.999,0.999,0.999,1.0],"kind":"measured","novelty":0.1,"classifier_version":"scripted","contributions":[],"p_correct":[],"predicted_tokens":[],"p_ok_before":[]},"costs":[1.375e-6,6.875e-6,0.00013125,0.00013125099999999998],"rule":"lambda","quality_target":0.95,"lambda_":0.050000000000000044,"tau":0.95,"pinned_tier":1,"min_tier":null,"max_cost_usd":null,"exclusions":[],"predicted_waits":[0.0,0.0,0.0,0.0],"novelty_threshold":0.98,"safe_tier":4,"previous_tier":null,"reuse_usd":[],"in_tool_loop":false,"canary":false,"experiment_id":null,"arm":null,"arm_tier":null,"observe_tier":null,"edge":null}',NULL,NULL,NULL);
+CREATE TABLE stored_responses (
+	response_id VARCHAR(64) NOT NULL, 
+	key_id VARCHAR(128), 
+	tenant VARCHAR(128) NOT NULL, 
+	previous_response_id VARCHAR(64), 
+	conversation VARCHAR(128) NOT NULL, 
+	context_bytes BIGINT NOT NULL, 
+	input JSON NOT NULL, 
+	response JSON NOT NULL, 
+	created_at DOUBLE NOT NULL, 
+	CONSTRAINT pk_stored_responses PRIMARY KEY (response_id)
+);
 CREATE TABLE teams (
 	team_id VARCHAR(64) NOT NULL, 
 	name VARCHAR(128) NOT NULL, 
@@ -312,8 +322,7 @@ CREATE TABLE training_rows (
 	no_worse JSON NOT NULL, 
 	correct JSON, 
 	weights JSON NOT NULL, 
-	cluster INTEGER, 
-	created_at DOUBLE NOT NULL, 
+	created_at DOUBLE NOT NULL, tiers JSON, classes JSON, app VARCHAR(16), 
 	CONSTRAINT pk_training_rows PRIMARY KEY (training_row_id)
 );
 CREATE TABLE verifications (
@@ -340,10 +349,10 @@ CREATE TABLE verifications (
 	lease_until DOUBLE, 
 	error TEXT, 
 	created_at DOUBLE NOT NULL, 
-	finished_at DOUBLE, facet TEXT GENERATED ALWAYS AS (CAST(tier AS TEXT) || '/' || status || '/' || COALESCE(label, '') || '/' || COALESCE(judge, '') || '/' || sampled_reason), 
+	finished_at DOUBLE, facet TEXT GENERATED ALWAYS AS (CAST(tier AS TEXT) || '/' || status || '/' || COALESCE(label, '') || '/' || COALESCE(judge, '') || '/' || sampled_reason), judged_answer TEXT, judged_cost_usd DOUBLE, 
 	CONSTRAINT pk_verifications PRIMARY KEY (verification_id)
 );
-INSERT INTO "verifications" VALUES(1,'chatcmpl-01a201ad7d61d1d8d35670672eaffbaf','app',1,'smollm2-int4',1.0,'feedback','done',NULL,NULL,'user',1.0,'worse','{"user":0.0}',NULL,'the user''s score is 0',0.0,0.0,0,NULL,NULL,NULL,1795324476.83186,1795324476.83186);
+INSERT INTO "verifications" VALUES(1,'chatcmpl-01a201ad7d61d1d8d35670672eaffbaf','app',1,'smollm2-int4',1.0,'feedback','done',NULL,NULL,'user',1.0,'worse','{"user":0.0}',NULL,'the user''s score is 0',0.0,0.0,0,NULL,NULL,NULL,1795324476.83186,1795324476.83186,NULL,NULL);
 CREATE INDEX ix_routing_decisions_classifier_version_created_at ON routing_decisions (classifier_version, created_at);
 CREATE INDEX ix_routing_decisions_created_at ON routing_decisions (created_at);
 CREATE INDEX ix_routing_decisions_tier_created_at ON routing_decisions (tier, created_at);
@@ -413,4 +422,7 @@ CREATE INDEX ix_requests_created_at_tier_cost_usd ON requests (created_at, tier,
 CREATE INDEX ix_requests_texts ON requests (created_at, tier, api, status) WHERE messages IS NOT NULL;
 CREATE INDEX ix_verifications_spending ON verifications (finished_at, verification_id, sampled_reason, status, request_id, cost_usd, reserved_usd);
 CREATE INDEX ix_verifications_verdicts ON verifications (tier, finished_at, verification_id) WHERE label IS NOT NULL;
+CREATE INDEX ix_routing_decisions_observed ON routing_decisions (created_at) WHERE would_be_tier IS NOT NULL;
+CREATE INDEX ix_stored_responses_created_at ON stored_responses (created_at);
+CREATE INDEX ix_stored_responses_key_id_created_at ON stored_responses (key_id, created_at);
 COMMIT;
