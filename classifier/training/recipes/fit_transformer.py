@@ -16,10 +16,10 @@ from classifier.features.routing_input import routing_input_of_text
 from classifier.training.data.dataset import HEADS, RIGHT, TIER_MODELS, OutcomeRow, outcome_labels, tier_scores
 from classifier.training.recipes.fine_tune import FineTuneSettings, LabelledTexts, fine_tune
 from classifier.training.recipes.pretrain import save_checkpoint
-from classifier.training.recipes.training_loop import Progress
+from classifier.training.recipes.training_loop import Progress as Descent
 
 Float = npt.NDArray[np.float32]
-Report = Callable[[Progress, int], None]
+Report = Callable[[Descent, int], None]
 
 # The kept directions of the pooled state; fine-tuning does not use the others.
 EMBEDDING_DIM = 96
