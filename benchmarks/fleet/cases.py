@@ -4,8 +4,7 @@ import math
 
 import msgspec
 
-from gateway.planning.capacity.capacity import Objectives, Operation, Plan, operation, plan
-from gateway.planning.capacity.knob_profiles import knob_profile
+from gateway.planning.capacity.capacity import Objectives, Operation, Plan, knob_profile, operation, plan
 from gateway.planning.capacity.replica_profile import replica_profile
 from gateway.planning.capacity.workload import Workload, per_second
 

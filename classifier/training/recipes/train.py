@@ -148,6 +148,6 @@ def train_command(
     if isinstance(encoder, ReadLayer):
         return train_over_hidden_states(rows, root, encoder, seed=seed, progress=progress)
     # Loads torch and transformers, which the static encoder does not need.
-    from classifier.training.recipes.train_transformer import train_over_checkpoint
+    from classifier.training.recipes.fit_transformer import train_over_checkpoint
 
     return train_over_checkpoint(rows, root, encoder, seed=seed, progress=progress)

@@ -278,8 +278,7 @@ def plan(
     """Calculate replicas, devices and dollars for a rate of requests and their lengths."""
     import msgspec
 
-    from gateway.planning.capacity.capacity import Objectives, cheapest
-    from gateway.planning.capacity.knob_profiles import knob_profile
+    from gateway.planning.capacity.capacity import Objectives, cheapest, knob_profile
     from gateway.planning.capacity.replica_profile import replica_profile
     from gateway.planning.capacity.workload import Workload, per_second, read_trace, trace_workload
 

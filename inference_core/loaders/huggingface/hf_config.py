@@ -1,4 +1,8 @@
-"""Reads a Hugging Face config.json as ModelConfig, with transformers' defaults; unsupported settings are refused."""
+"""Reads a Hugging Face config.json as ModelConfig, with transformers' defaults; unsupported settings are refused.
+
+What transformers makes of a file is in a table: the defaults of its classes, and the keys that change their logits. It
+was made from those classes, so that serving imports none of them; a test makes it again and compares.
+"""
 
 import logging
 import math
@@ -10,13 +14,14 @@ import msgspec
 
 from inference_core.errors import ModelFileError
 from inference_core.io.files import JSON_ERRORS
-from inference_core.loaders.huggingface.hf_defaults import ignored_keys, keys_of
 from inference_core.loaders.huggingface.hf_quantization import LayerFormat, Sparsity, layer_format, sparsity
 from inference_core.loaders.model_file import MAX_SETTINGS, read_model_file
 from inference_core.loaders.rope_scaling import Rope, read_ropes, rope_scaling
 from inference_core.model_config import Activation, Architecture, ModelConfig
 
 log = logging.getLogger(__name__)
+
+TABLE = Path(__file__).with_name("transformers_configs.json")
 
 T = TypeVar("T")
 ARCHITECTURES: tuple[Architecture, ...] = get_args(Architecture)
@@ -47,8 +52,37 @@ COMPUTATION: dict[str, tuple[str, ...]] = {
 _ACTIVATIONS: dict[str, Activation] = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu-tanh"}
 
 
+class Keys(msgspec.Struct, frozen=True):
+    """The keys of one architecture. `defaults`: by key; None where the class derives the value. `effective`: changing
+    them changes logits, or what the class accepts. `without_effect`: changing them changes nothing."""
+
+    defaults: dict[str, Any]
+    effective: frozenset[str]
+    without_effect: frozenset[str]
+
+
+class _Table(msgspec.Struct):
+    ignored: frozenset[str]
+    architectures: dict[str, Keys]
+
+
+def keys_of(architecture: str) -> Keys:
+    """Return the keys of a supported architecture."""
+    return _table().architectures[architecture]
+
+
+def ignored_keys() -> frozenset[str]:
+    """Return keys that all classes have and that change no logits: of generation, of the file itself, of training."""
+    return _table().ignored
+
+
+@cache
+def _table() -> _Table:
+    return msgspec.json.decode(TABLE.read_bytes(), type=_Table)
+
+
 class _Config(msgspec.Struct):
-    """The keys of config.json that affect the computation. Defaults are those of no class: see `hf_defaults`."""
+    """The keys of config.json that affect the computation. Defaults are those of no class: see `Keys`."""
 
     model_type: str
     vocab_size: int

@@ -21,8 +21,8 @@ from classifier.registry.artefact import (
 )
 from classifier.registry.registry import ArtefactRegistry
 from classifier.training.recipes.fine_tune import FineTuneSettings
+from classifier.training.recipes.fit_transformer import train_over_checkpoint
 from classifier.training.recipes.train_static import Candidate
-from classifier.training.recipes.train_transformer import train_over_checkpoint
 from tests.classifier.synthetic_outcomes import EASY, HARD, generated_rows
 from tests.classifier.tiny_checkpoints import tiny_checkpoint
 

@@ -12,8 +12,15 @@ from hypothesis import strategies as st
 
 from benchmarks.fleet.cases import VOICE, cases, edge_nodes, voice_rows
 from benchmarks.fleet.disaggregated import spread
-from gateway.planning.capacity.capacity import Objectives, best_operation, cheapest, operation, plan
-from gateway.planning.capacity.knob_profiles import KNOB_PROFILES, knob_profile
+from gateway.planning.capacity.capacity import (
+    KNOB_PROFILES,
+    Objectives,
+    best_operation,
+    cheapest,
+    knob_profile,
+    operation,
+    plan,
+)
 from gateway.planning.capacity.replica_profile import profiles, replica_profile
 from gateway.planning.capacity.workload import Arrival, PlanError, Workload, per_second, trace_workload
 from tiers.catalog.load import load_catalog

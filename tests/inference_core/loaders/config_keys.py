@@ -15,7 +15,7 @@ import torch
 import transformers
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from inference_core.loaders.huggingface.hf_defaults import TABLE
+from inference_core.loaders.huggingface.hf_config import TABLE
 from inference_core.model_config import Architecture
 from tests.inference_core.models.test_decoder_against_transformers import ARCHITECTURES, checkpoint_folder
 

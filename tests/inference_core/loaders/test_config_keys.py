@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from inference_core.errors import ModelFileError
-from inference_core.loaders.huggingface.hf_defaults import ignored_keys, keys_of
+from inference_core.loaders.huggingface.hf_config import ignored_keys, keys_of
 from tests.inference_core.loaders import config_keys
 from tests.inference_core.loaders.config_keys import KINDS, MISSING, TOKENS, Folder, variants
 from tests.inference_core.models.test_decoder_against_transformers import last_logits, runner_for

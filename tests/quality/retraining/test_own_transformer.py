@@ -12,7 +12,7 @@ from classifier.registry import artefact as artefact_module
 from classifier.registry.acceptance import accepted_artefact
 from classifier.registry.artefact import load_artefact
 from classifier.training.recipes.fine_tune import FineTuneSettings
-from classifier.training.recipes.train_transformer import train_over_checkpoint
+from classifier.training.recipes.fit_transformer import train_over_checkpoint
 from quality.verification.training_rows import encode_prompt, vector_of
 from tests.classifier.synthetic_outcomes import EASY, HARD, generated_rows
 from tests.classifier.tiny_checkpoints import tiny_checkpoint

@@ -1,5 +1,15 @@
-"""Signing in and out: by an admin key, or by a user's name and password."""
+"""Signing in and out: by an admin key, or by a user's name and password.
 
+Failures of an account are limited, so that its password cannot be guessed; without exceptions anyone could lock its
+owner out. A device on which the account signed in before has a cookie and a limit of its own instead (OWASP, "Slow
+Down Online Guessing Attacks with Device Cookies"). The stored hash of the password signs the cookie: it is secret, the
+same for all processes of a deployment, and another password makes its devices unknown.
+"""
+
+import hashlib
+import hmac
+import re
+import secrets
 from typing import Any
 
 from litestar import get, post
@@ -12,12 +22,6 @@ from gateway.edge.proxies import network_of
 from gateway.inference.service import serving_of
 from gateway.operations.dashboard.html.rendering import HOME, LOGIN, back_to, page
 from gateway.operations.dashboard.sign_in.cookies import set_cookie
-from gateway.operations.dashboard.sign_in.known_devices import (
-    DEVICE_SECONDS,
-    device_cookie_name,
-    known_device,
-    new_device_cookie,
-)
 from gateway.operations.dashboard.sign_in.login_limit import Attempt
 from gateway.operations.dashboard.sign_in.sign_in_trail import Means, limits_of, note, note_failure
 from gateway.operations.running import operations_of
@@ -35,7 +39,36 @@ from gateway.tenancy.users.sessions import (
     csrf_of,
     new_token,
 )
-from gateway.tenancy.users.users import TooManyPasswordsError, kept_password, password_is_right
+from gateway.tenancy.users.users import PROVIDER_PREFIX, TooManyPasswordsError, kept_password, password_is_right
+
+DEVICE_SECONDS = 90 * 86_400
+_COOKIE = re.compile(r"([0-9a-f]{32})\.([0-9]{1,12})\.([0-9a-f]{64})\Z")
+
+
+def device_cookie_name(account: str) -> str:
+    """Return the name of the cookie, one for each account of a browser."""
+    return f"aio_device_{hashlib.sha256(account.encode()).hexdigest()[:16]}"
+
+
+def new_device_cookie(account: str, kept: str, now: float) -> str:
+    """Return the value of a cookie for a new device of the account. `kept`: the stored hash; `now`: epoch seconds."""
+    device, expires = secrets.token_hex(16), str(int(now) + DEVICE_SECONDS)
+    return f"{device}.{expires}.{_signature(account, kept, device, expires)}"
+
+
+def known_device(cookie: str, account: str, kept: str | None, now: float) -> str | None:
+    """Return the id of the device if the cookie is right for this account and not expired."""
+    found = _COOKIE.match(cookie)
+    # What stands for the password of a provider's user is no secret.
+    if found is None or kept is None or kept.startswith(PROVIDER_PREFIX) or int(found[2]) <= now:
+        return None
+    return found[1] if hmac.compare_digest(_signature(account, kept, found[1], found[2]), found[3]) else None
+
+
+def _signature(account: str, kept: str, device: str, expires: str) -> str:
+    message = "\0".join(("aio known device", account, device, expires))
+    return hmac.new(kept.encode(), message.encode(), hashlib.sha256).hexdigest()
+
 
 PATH = "/admin/login"
 FORM_BYTES = 16 * 1024

@@ -9,8 +9,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gateway.edge.asgi import HttpRequest
-from gateway.operations.dashboard.sign_in.login_limit import LoginLimits, OwnLoginLimits, Subject
-from gateway.operations.dashboard.sign_in.shared_login_limit import SharedLoginLimits
+from gateway.operations.dashboard.sign_in.login_limit import LoginLimits, OwnLoginLimits, SharedLoginLimits, Subject
 from gateway.operations.running import operations_of
 from gateway.tenancy.access.guard import client_of
 from gateway.tenancy.changes import Order, write_down

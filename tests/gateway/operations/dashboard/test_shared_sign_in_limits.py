@@ -7,8 +7,7 @@ import pytest_asyncio
 
 from gateway.base.settings import Settings
 from gateway.base.stores.redis_store import RedisStore
-from gateway.operations.dashboard.sign_in.login_limit import MOST_FAILURES, WINDOW_SECONDS, Subject
-from gateway.operations.dashboard.sign_in.shared_login_limit import SharedLoginLimits
+from gateway.operations.dashboard.sign_in.login_limit import MOST_FAILURES, WINDOW_SECONDS, SharedLoginLimits, Subject
 from tests.database_servers import RedisServer
 from tests.gateway.operations.dashboard.browsing import browser, sign_in
 from tests.gateway.running_gateway import running_gateway

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import insert, select, update
 
 from gateway.base.settings import Settings
-from gateway.operations.dashboard.sign_in.known_devices import (
+from gateway.operations.dashboard.sign_in.login import (
     DEVICE_SECONDS,
     device_cookie_name,
     known_device,
