@@ -61,13 +61,12 @@ def bench_kernels(
     rows: tuple[int, ...],
     threads: int,
     stream_bytes: int = _STREAM_BYTES,
-    prompt: bool = False,
 ) -> Iterator[dict[str, Any]]:
     """One row per scheme, projection and number of rows, on `threads` threads.
 
     `us`: the fastest of many runs with weights from memory, quantised activations included, less what a call itself
     takes. `bound_us`: the longer of reading the weights and multiplying at the machine's peak; `of_bound`: the share
-    of it that is reached. `prompt`: in prompt arithmetic, whose tiles that peak does not count.
+    of it that is reached.
     """
     cpu.set_threads(threads)
     call = _call_seconds()
@@ -76,7 +75,7 @@ def bench_kernels(
             weights = _streamed(scheme, inputs, outputs, stream_bytes)
             for count in rows:
                 # A tiny product may take less than calls differ by.
-                seconds = max(_seconds(scheme, weights, inputs, outputs, count, prompt) - call, 1e-9)
+                seconds = max(_seconds(scheme, weights, inputs, outputs, count) - call, 1e-9)
                 yield {"scheme": scheme, "projection": name, "inputs": inputs, "outputs": outputs, "rows": count} | (
                     _figures(scheme, peaks, threads, weights[0].numel(), inputs * outputs * count, seconds)
                 )
@@ -120,14 +119,12 @@ def _random(kind: Kind, rows: int, columns: int) -> PackedTensor:
     return PackedTensor(kind, (rows, columns), values if kind == "F32" else float32_to_bfloat16(values))
 
 
-def _seconds(
-    scheme: Scheme, weights: torch.Tensor, inputs: int, outputs: int, rows: int, prompt: bool = False
-) -> float:
+def _seconds(scheme: Scheme, weights: torch.Tensor, inputs: int, outputs: int, rows: int) -> float:
     x, out = torch.randn(rows, inputs), torch.empty(rows, outputs)
     copies = cycle(weights)
 
     def run() -> None:
-        cpu.linear(scheme, next(copies), x, out, prompt=prompt)
+        cpu.linear(scheme, next(copies), x, out)
 
     once = fastest(run, 2)
     return fastest(run, max(_REPEATS, int(_SECONDS / once)))
