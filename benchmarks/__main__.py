@@ -2,7 +2,7 @@
 
 from gateway.operations.cli.group import LazyGroup
 
-# Where each command is, under benchmarks.commands, and its line in the help.
+# Where each command is, under benchmarks, and its line in the help.
 _COMMANDS = {
     "sweep": ("core.sweep:sweep", "The latency-throughput curve of the core, and its knee."),
     "interference": ("core.interference:interference", "What requests do to each other's latency."),
@@ -12,42 +12,48 @@ _COMMANDS = {
     "limits": ("core.limits:limits", "The most voice bots at a time, or query rewrites a second."),
     "quality": ("core.quality:quality", "How far quantised arithmetic is from float32."),
     "quantisers": ("core.quantisers:quantisers", "What each way of quantising loses."),
-    "kernels": ("core.kernels:kernels", "The kernels against the machine's bounds."),
-    "prompts": ("core.prompts:prompts", "Fast prompts against exact ones: what they lose."),
+    "kernels": ("kernels.linear_kernels:kernels", "The kernels against the machine's bounds."),
+    "prompts": ("core.prompt_accuracy:prompts", "Fast prompts against exact ones: what they lose."),
     "templates": ("core.templates:templates", "Chat templates: which are read, and whose tool calls are read back."),
     "schemas": ("core.schemas:schemas", "JSON schemas: which compile, and whether random answers are valid."),
     "step": ("core.step:step", "Where the time of one step of a model goes."),
     "route": ("gateway.route:route", "CPU and wall-clock time of a routing decision, by stage."),
     "stages": ("gateway.stages:stages", "Scheduling, KV blocks, prompt and tokens of an answer, apart."),
     "proxy": ("gateway.proxy:proxy", "What a request through the gateway costs, compared with a peer."),
-    "fidelity": ("gateway.fidelity:fidelity", "What is lost between agents' clients and providers' servers."),
+    "fidelity": ("gateway.fidelity.matrix:fidelity", "What is lost between agents' clients and providers' servers."),
     "start": ("gateway.start:start", "Time to ready and memory of server processes."),
-    "soak": ("gateway.soak:soak", "Memory, files and latency of a gateway under mixed traffic for half an hour."),
+    "soak": (
+        "gateway.soak.soak:soak_command",
+        "Memory, files and latency of a gateway under mixed traffic for half an hour.",
+    ),
     "peers": ("gateway.peers:peers", "Other engines and AIO under the same loads, in turn."),
-    "mix": ("gateway.mix:mix", "Prompts that routing sends to the tiers in given shares."),
+    "mix": ("gateway.mixed_workload:mix", "Prompts that routing sends to the tiers in given shares."),
     "fleet": ("fleet.simulate:simulate", "Scaling rules on recorded traces, in simulated time."),
-    "fleet-split": ("fleet.split:split", "Prefill and decode in pools of their own, and in one."),
-    "source-loads": ("fleet.source_loads:source_loads", "The loads of the sources, planned."),
-    "report": ("report:report", "Tables and plots of kept measurements."),
-    "device": ("device:device", "Tables of what was measured on a card."),
-    "sources": ("sources:sources", "The sources' tables next to measurements: docs/results/report.md."),
-    "claims": ("claims:claims", "Counts and ratios to compare with what the sources claim."),
-    "origins": ("origins:origins", "Commit, day and age of each stored measurement."),
-    "checklist": ("checklist:checklist", "The best practices and the requirements, with their evidence."),
-    "compare": ("compare:compare", "Two kept measurements, before and after."),
-    "demo": ("replay:demo", "The whole loop in plain words, in under two minutes."),
-    "replay": ("replay:replay", "The whole gateway in front of recorded answers."),
-    "utility": ("replay:utility", "What routing is worth after so many labels."),
-    "sessions": ("sessions:sessions", "The rules of sessions on recorded runs, and simulated with caches."),
-    "flips": ("flips:flips", "How often words that change nothing of the task change the tier."),
-    "alarms": ("alarms:alarms", "False alarms and delays of the two triggers of a retraining."),
-    "cascade": ("cascade:cascade", "What cheap answers that agree are worth."),
+    "fleet-split": ("fleet.disaggregated:split", "Prefill and decode in pools of their own, and in one."),
+    "source-loads": ("fleet.cases:source_loads", "The loads of the sources, planned."),
+    "report": ("report.page:report", "Tables and plots of kept measurements."),
+    "device": ("report.device_tables:device", "Tables of what was measured on a card."),
+    "sources": ("sources.report:sources", "The sources' tables next to measurements: docs/results/report.md."),
+    "claims": ("claims.claims:claims", "Counts and ratios to compare with what the sources claim."),
+    "origins": ("sources.origins:origins", "Commit, day and age of each stored measurement."),
+    "checklist": (
+        "requirements.checklist:checklist_command",
+        "The best practices and the requirements, with their evidence.",
+    ),
+    "compare": ("report.before_after:compare", "Two kept measurements, before and after."),
+    "demo": ("replay.commands:demo", "The whole loop in plain words, in under two minutes."),
+    "replay": ("replay.commands:replay", "The whole gateway in front of recorded answers."),
+    "utility": ("replay.commands:utility", "What routing is worth after so many labels."),
+    "sessions": ("sessions.command:sessions", "The rules of sessions on recorded runs, and simulated with caches."),
+    "flips": ("classifier.flips:flips_command", "How often words that change nothing of the task change the tier."),
+    "alarms": ("classifier.alarms:alarms", "False alarms and delays of the two triggers of a retraining."),
+    "cascade": ("cascade.command:cascade", "What cheap answers that agree are worth."),
 }
 
 main = LazyGroup(
     name="benchmarks",
     help="Measure parts of AIO on this machine. `aio bench` has the benchmarks that are part of the product.",
-    commands={name: (f"benchmarks.commands.{place}", text) for name, (place, text) in _COMMANDS.items()},
+    commands={name: (f"benchmarks.{place}", text) for name, (place, text) in _COMMANDS.items()},
 )
 
 if __name__ == "__main__":

@@ -6,13 +6,19 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
+import click
 import msgspec
 
+from benchmarks.core.core_memory import roomy
+from benchmarks.report.kept import kept_options, show_measurement
+from benchmarks.report.markdown import markdown, middle, ranged, times
 from benchmarks.report.measured import Spread
 from benchmarks.report.measurement import Measurement, Row
 from benchmarks.report.rounds import ratio, spread
+from gateway.planning.commands.bench import ManyNumbers, numbers_of
 from gateway.planning.load_test.run import AskError, CoreTarget, Timing, percentile
 from gateway.planning.load_test.workload import Job, Prompts
 
@@ -161,6 +167,34 @@ def results_of(rows: Iterable[Row]) -> InterferenceResults:
     )
 
 
+def interference_tables(results: InterferenceResults) -> str:
+    """The long prompt, joining a busy batch, the shared prefix."""
+    prefix = results.shared_prefix
+    beside: list[list[str]] = []
+    for long in results.long_prompts:
+        knobs = "auto-tuned" if long.tuned else "fixed knobs"
+        quiet = [middle(long.quiet_p50), ranged(long.quiet_p95), ranged(long.quiet_p99), "1", "–"]
+        beside.append([f"nothing else, {knobs}", *quiet])
+        loaded = [middle(long.beside_p50), ranged(long.beside_p95), ranged(long.beside_p99), times(long.p99_ratio)]
+        beside.append([f"the long prefill, {knobs}", *loaded, ranged(long.long_ttft)])
+    return "\n\n".join(
+        [
+            markdown(
+                ["other load", "streams' ITL p50 ms", "p95 ms", "p99 ms", "p99 ratio", "the long prompt's TTFT ms"],
+                beside,
+            ),
+            markdown(
+                ["streams decoding", "TTFT p50 ms", "TTFT p99 ms"],
+                [[str(j.streams), ranged(j.ttft_p50), ranged(j.ttft_p99)] for j in results.occupancy],
+            ),
+            markdown(
+                ["TTFT p50 ms, new prompt", "prefix cached", "times lower"],
+                [[ranged(prefix.cold), ranged(prefix.warm), times(prefix.times_lower)]],
+            ),
+        ]
+    )
+
+
 @dataclass(slots=True)
 class _Stream:
     """A decoding request: when each of its pieces came, who waits for how many of them, and whether it is over."""
@@ -282,3 +316,49 @@ def _milliseconds(name: str, seconds: list[float]) -> dict[str, float | None]:
         f"{name}_{label}_ms": None if (p := percentile(seconds, q)) is None else round(p * 1e3, 4)
         for label, q in (("p50", 0.5), ("p95", 0.95), ("p99", 0.99))
     }
+
+
+@click.command(cls=ManyNumbers)
+@click.option("--model", help="Model of the catalogue.  [its first]")
+@click.option("--rounds", default=5, show_default=True)
+@click.option("--streams", default=8, show_default=True, help="Decoding while the long prompt arrives.")
+@click.option("--long-words", default=8000, show_default=True, help="Words of the long prompt, about one token each.")
+@click.option("--quiet-tokens", default=100, show_default=True, help="Tokens of each stream before it arrives.")
+@click.option("--prompt-tokens", default=128, show_default=True, help="Words of the other prompts.")
+@click.option(
+    "--levels",
+    callback=numbers_of(int),
+    metavar="N...",
+    default="0 1 2 4 8 16 32",
+    show_default=True,
+    help="Streams decoding when a prompt joins.",
+)
+@click.option("--probes", default=8, show_default=True, help="Prompts that join at each level.")
+@click.option("--prefix-words", default=1024, show_default=True, help="Words of the prompts that share a prefix.")
+@click.option("--shared-percent", default=90, show_default=True, help="How much of them they share.")
+@click.option("--pairs", default=4, show_default=True, help="Prompts with and without a cached prefix.")
+@click.option("--seed", default=7, show_default=True)
+@kept_options
+def interference(**given: Any) -> None:
+    """ITL of streams during a long prefill, TTFT of joining a busy batch, TTFT with a cached prefix.
+
+    Example: python -m benchmarks interference --rounds 5 --out interference.jsonl
+    """
+    show_measurement(given, InterferenceOptions, _run, interference_tables)
+
+
+async def _run(
+    settings: Any, model: str | None, options: "InterferenceOptions", out: Path | None, keep: bool
+) -> "InterferenceResults":
+    from gateway.planning.load_test.open_core import core_target, model_of
+    from tiers.catalog.load import load_catalog
+
+    catalog = load_catalog(settings.catalog)
+    spec = model_of(catalog.core, model)
+    most = max(*options.levels, options.streams) + 1
+    core, knobs = roomy(catalog.core, spec, settings.cache_path, sequences=most, tokens_each=2 * options.prompt_tokens)
+    extra, _ = roomy(catalog.core, spec, settings.cache_path, sequences=options.streams, tokens_each=options.long_words)
+    core = max(core, extra, key=lambda each: each.arena_bytes)
+    measurement = Measurement.begin("interference", {"model": spec, "knobs": knobs, "options": options}, out, keep=keep)
+    async with core_target(core, spec, settings.cache_path, knobs) as target:
+        return await interfere(target, options, measurement, lambda line: click.echo(line, err=True))

@@ -7,17 +7,21 @@ with its limits, as when serving. What ends is validated by `jsonschema_rs`, whi
 import json
 import random
 import re
+from collections import Counter
 from collections.abc import Iterator
 from functools import cached_property
+from itertools import islice, permutations, product
 from math import isfinite
 from pathlib import Path
 from typing import Any, Literal
 
+import click
 import jsonschema_rs
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from gateway.operations.cli.options import json_option
 from inference_core.errors import CoreError
 from inference_core.grammar.limits import LIMITS
 from inference_core.grammar.masks import TokenMask
@@ -197,3 +201,146 @@ def _is_finite(value: Any) -> bool:
     if isinstance(value, dict):
         return all(map(_is_finite, value.values()))
     return all(map(_is_finite, value)) if isinstance(value, list) else not isinstance(value, float) or isfinite(value)
+
+
+# The folders of drafts under `tests`, and the identifier for schemas that have none.
+DRAFTS = {
+    "draft7": "http://json-schema.org/draft-07/schema#",
+    "draft2020-12": "https://json-schema.org/draft/2020-12/schema",
+}
+# Orders of properties that are tried for an instance.
+_MOST_ORDERS = 120
+
+
+class GroupRow(msgspec.Struct):
+    """The tests of one schema. `refused`: why it does not compile. `invalid_accepted`: descriptions and texts."""
+
+    name: str
+    refused: str = ""
+    valid: int = 0
+    valid_accepted: int = 0
+    invalid: int = 0
+    invalid_accepted: list[tuple[str, str]] = []
+
+
+def bench_suite(compiler: SchemaCompiler, folder: Path) -> Iterator[GroupRow]:
+    """Yield a row for each group of the suite in `folder`, its optional ones included."""
+    for draft, identifier in DRAFTS.items():
+        for file in sorted((folder / "tests" / draft).rglob("*.json")):
+            for group in json.loads(file.read_bytes()):
+                name = f"{file.relative_to(folder / 'tests')}: {group['description']}"
+                yield _row(compiler, name, _identified(group["schema"], identifier), group["tests"])
+
+
+def _identified(schema: Any, identifier: str) -> Any:
+    return {"$schema": identifier, **schema} if isinstance(schema, dict) else schema
+
+
+def _row(compiler: SchemaCompiler, name: str, schema: Any, tests: list[dict[str, Any]]) -> GroupRow:
+    try:
+        make = compiler.compile(schema)
+    except CoreError as error:
+        return GroupRow(name, str(error))
+    row = GroupRow(name)
+    for test in tests:
+        accepted = next(
+            (text for text in islice(_texts(test["data"]), _MOST_ORDERS) if accepts(compiler, make, text)), None
+        )
+        if test["valid"]:
+            row.valid += 1
+            row.valid_accepted += accepted is not None
+        else:
+            row.invalid += 1
+            if accepted is not None:
+                row.invalid_accepted.append((test["description"], accepted))
+    return row
+
+
+def accepts(compiler: SchemaCompiler, make: MatcherFactory, text: str) -> bool:
+    """Whether `text` may be a finished answer."""
+    matcher = make()
+    for token in compiler.tokeniser.encode_continued(text):
+        matcher.accept(token)
+    matcher.ask_masks(())
+    mask = matcher.masks()[0]
+    return matcher.failure is None and any(mask[end // 8] >> end % 8 & 1 for end in compiler.eos_token_ids)
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """The texts of a value in grammars' style, by the orders of its properties."""
+    if isinstance(value, dict):
+        for order in permutations(value):
+            for parts in product(*(list(islice(_texts(value[key]), _MOST_ORDERS)) for key in order)):
+                yield "{" + ", ".join(f"{_dumped(k)}: {part}" for k, part in zip(order, parts, strict=True)) + "}"
+    elif isinstance(value, list):
+        for parts in product(*(list(islice(_texts(part), _MOST_ORDERS)) for part in value)):
+            yield f"[{', '.join(parts)}]"
+    else:
+        yield _dumped(value)
+
+
+def _dumped(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+@click.command()
+@click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("--answers", default=3, show_default=True, help="Random answers per schema.")
+@click.option("--tokens", default=300, show_default=True, help="Tokens of an answer at most.")
+@click.option("--seed", default=0, show_default=True)
+@click.option("--every", default=1, show_default=True, help="Take every n-th schema.")
+@click.option("--suite", is_flag=True, help="FOLDER is a copy of the JSON-Schema-Test-Suite.")
+@json_option
+def schemas(folder: Path, answers: int, tokens: int, seed: int, every: int, suite: bool, as_json: bool) -> None:
+    """Compile each schema of FOLDER (`*.json` files, or `*.jsonl` rows with `json_schema`) and draw random answers.
+
+    Counts: compiled, refused by reason; answers finished valid, finished invalid, failed on the way, unfinished after
+    their tokens. JSONSchemaBench has such a folder. With --suite the suite's own instances are tried as answers.
+    """
+
+    compiler, rows = SchemaCompiler.of_laptop(), []
+    if suite:
+        _try_suite(compiler, folder, as_json)
+        return
+    for number, (name, schema) in enumerate(schemas_in(folder)):
+        if number % every:
+            continue
+        row = try_schema(compiler, name, schema, answers=answers, tokens=tokens, seed=seed)
+        rows.append(row)
+        for answer in () if as_json else row.answers:
+            if answer.outcome in ("invalid", "failed"):
+                click.echo(f"{name}: {answer.outcome}: {answer.detail}: {answer.text[-100:]!r}")
+    compiler.close()
+    if as_json:
+        click.echo(msgspec.json.encode(rows))
+        return
+    refused = Counter(row.reason for row in rows if row.refused)
+    outcomes = Counter(answer.outcome for row in rows for answer in row.answers)
+    for reason, count in refused.most_common():
+        click.echo(f"{count} refused: {reason}")
+    click.echo(f"schemas: {len(rows)}, compiled {len(rows) - refused.total()}, refused {refused.total()}")
+    click.echo(
+        f"answers: {outcomes['valid']} finished valid, {outcomes['invalid']} finished invalid, "
+        f"{outcomes['failed']} failed in the answer, {outcomes['unfinished']} unfinished"
+    )
+
+
+def _try_suite(compiler: "SchemaCompiler", folder: Path, as_json: bool) -> None:
+    groups = list(bench_suite(compiler, folder))
+    compiler.close()
+    if as_json:
+        click.echo(msgspec.json.encode(groups))
+        return
+    for group in groups:
+        for description, text in group.invalid_accepted:
+            click.echo(f"{group.name}: accepted, although invalid ({description}): {text}")
+    for kind, some in (
+        ("required", [group for group in groups if "/optional/" not in group.name]),
+        ("optional", [group for group in groups if "/optional/" in group.name]),
+    ):
+        refused = sum(bool(group.refused) for group in some)
+        click.echo(
+            f"{kind} groups: {len(some)}, compiled {len(some) - refused}, refused {refused}; instances: "
+            f"{sum(len(group.invalid_accepted) for group in some)} of {sum(group.invalid for group in some)} invalid "
+            f"accepted, {sum(group.valid_accepted for group in some)} of {sum(group.valid for group in some)} valid"
+        )

@@ -1,17 +1,66 @@
 """The latency-throughput curve: a closed loop at every concurrency, in rounds, and its knee (SPEC BS-11, TB-07)."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
+import click
 import msgspec
 
-from benchmarks.core.knee import OperatingPoint, knee, saturation
+from benchmarks.core.core_memory import roomy
 from benchmarks.core.load_rows import load_row
+from benchmarks.report.kept import kept_options, show_measurement
+from benchmarks.report.markdown import sweep_table
 from benchmarks.report.measured import Spread, SweepPoint, SweepResults
 from benchmarks.report.measurement import Measurement, Row
 from benchmarks.report.rounds import geometric_interval, spread
+from gateway.planning.commands.bench import ManyNumbers, numbers_of, show_progress
 from gateway.planning.load_test.run import BenchTarget, LoadRun, ProgressHook
 from gateway.planning.load_test.workload import Load, Prompts, jobs_of
+
+
+@dataclass(frozen=True, slots=True)
+class OperatingPoint:
+    """One load of a closed loop: `concurrency` in flight gave `throughput` at `latency`, in any units."""
+
+    concurrency: int
+    throughput: float
+    latency: float
+
+
+def knee(points: Sequence[OperatingPoint]) -> OperatingPoint:
+    """The point farthest above the straight line from the curve's start to its end (Kneedle, Satopaa et al. 2011).
+
+    Throughput over latency, both scaled to their range, so the choice depends on how far the curve was measured. Of
+    equals the lowest concurrency. Raises `ValueError` for fewer than three points.
+    """
+    if len(points) < 3:
+        raise ValueError(f"a knee needs at least 3 points, not {len(points)}")
+    curve = sorted(points, key=lambda point: point.concurrency)
+    across = _scaled([point.latency for point in curve])
+    up = _scaled([point.throughput for point in curve])
+    heights = [y - x for x, y in zip(across, up, strict=True)]
+    return curve[heights.index(max(heights))]
+
+
+def saturation(points: Sequence[OperatingPoint]) -> float:
+    """The concurrency at which the two asymptotes of a closed loop meet (Denning and Buzen 1978): N* = X_max R_1.
+
+    Below it a server is limited by what is offered, above it by what it can do. By Little's law R_1 = N_1 / X_1 at the
+    lowest load measured. Raises `ValueError` without points.
+    """
+    if not points:
+        raise ValueError("saturation needs at least 1 point")
+    lowest = min(points, key=lambda point: point.concurrency)
+    return lowest.concurrency * max(point.throughput for point in points) / lowest.throughput
+
+
+def _scaled(values: list[float]) -> list[float]:
+    """To the range 0…1; all 0 if they do not differ."""
+    low, span = min(values), max(values) - min(values)
+    return [(value - low) / span if span else 0.0 for value in values]
+
 
 COLUMNS = ("out_tok_s", "ttft_p50_ms", "ttft_p99_ms", "itl_p50_ms", "itl_p99_ms", "e2e_p50_ms")
 
@@ -40,7 +89,7 @@ class SweepOptions:
             raise ValueError(f"levels are {self.levels}; a curve needs 3 different ones of 1 and more")
 
 
-async def sweep(
+async def measure_sweep(
     target: BenchTarget, options: SweepOptions, measurement: Measurement, progress: ProgressHook = lambda _: None
 ) -> SweepResults:
     """Measure what `measurement` lacks, row by row, and finish it. The levels of a round have the same prompts, as many
@@ -88,3 +137,46 @@ def _gain(rows: list[Row], level: int) -> Spread | None:
     pairs = [(row["out_tok_s"], alone.get(row["round"])) for row in rows if row["concurrency"] == level]
     gains = [speed / base for speed, base in pairs if speed and base]
     return geometric_interval(gains) if level != 1 and len(gains) > 1 else None
+
+
+@click.command(cls=ManyNumbers)
+@click.option("--model", help="Model of the catalogue.  [its first]")
+@click.option(
+    "--levels",
+    callback=numbers_of(int),
+    metavar="N...",
+    default="1 2 4 8 16 32 64 128 256",
+    show_default=True,
+    help="In flight.",
+)
+@click.option("--rounds", default=3, show_default=True, help="Times that every level is measured.")
+@click.option("--per-level", default=2, show_default=True, help="Requests per unit of concurrency.")
+@click.option("--requests", default=16, show_default=True, help="Requests of a level at least.")
+@click.option("--prompt-tokens", default=128, show_default=True, help="Words per prompt, about one token each.")
+@click.option("--output-tokens", default=64, show_default=True)
+@click.option("--seed", default=7, show_default=True)
+@click.option("--timeout", default=600.0, show_default=True, help="Seconds for one request.")
+@kept_options
+def sweep(**given: Any) -> None:
+    """A closed loop at every level, in rounds that begin with one request at a time, with room for all to run at once.
+
+    Example: python -m benchmarks sweep --levels 1 8 64 --rounds 3 --out sweep.jsonl
+    """
+
+    show_measurement(given, SweepOptions, _run, sweep_table)
+
+
+async def _run(
+    settings: Any, model: str | None, options: "SweepOptions", out: Path | None, keep: bool
+) -> "SweepResults":
+    from gateway.planning.load_test.open_core import core_target, model_of
+    from tiers.catalog.load import load_catalog
+
+    catalog = load_catalog(settings.catalog)
+    spec = model_of(catalog.core, model)
+    most, length = max(options.levels), options.prompt_tokens + options.output_tokens
+    core, knobs = roomy(catalog.core, spec, settings.cache_path, sequences=most, tokens_each=length)
+    given = {"model": spec, "arena_bytes": core.arena_bytes, "options": options}
+    measurement = Measurement.begin("sweep", given, out, keep=keep)
+    async with core_target(core, spec, settings.cache_path, knobs) as target:
+        return await measure_sweep(target, options, measurement, show_progress)

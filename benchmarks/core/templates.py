@@ -4,8 +4,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+import click
 import msgspec
 
+from gateway.operations.cli.options import json_option
 from inference_core.errors import CoreError
 from inference_core.tokenization.chat_template import ChatTemplate
 from tiers.tools.probe_dialect import probed
@@ -39,3 +41,24 @@ def _row(file: Path) -> TemplateRow:
         return template.render(turns, add_generation_prompt=False, extra={"tools": tools})
 
     return TemplateRow(file.name, "shows no calls" if probed(render, _ENDS).dialect is None else "read back")
+
+
+@click.command()
+@click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@json_option
+def templates(folder: Path, as_json: bool) -> None:
+    """Read each `*.jinja` of FOLDER: does it compile, does it know tools, and is a call that it writes read back?
+
+    A template that knows tools and shows no calls is named when a model with it is loaded.
+    """
+
+    rows = bench_templates(folder)
+    if as_json:
+        click.echo(msgspec.json.encode(rows))
+        return
+    counts: dict[str, int] = {}
+    for row in rows:
+        counts[row.outcome] = counts.get(row.outcome, 0) + 1
+        if row.outcome not in ("read back", "no tools"):
+            click.echo(f"{row.name}: {row.outcome}{': ' + row.detail if row.detail else ''}")
+    click.echo(", ".join(f"{count} {outcome}" for outcome, count in sorted(counts.items())))

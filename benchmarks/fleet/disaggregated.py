@@ -9,15 +9,18 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
+import click
 import msgspec
 
 from benchmarks.fleet.rules import FixedRule, ScalingRule
 from benchmarks.fleet.scoring import was_served_well
 from benchmarks.fleet.simulated_replica import SimulatedRequest
 from benchmarks.fleet.simulation import FleetRun, FleetSimulation
-from gateway.planning.capacity.replica_profile import ReplicaProfile
-from gateway.planning.capacity.workload import Arrival
+from gateway.operations.cli.options import echo_json, json_option, table
+from gateway.planning.capacity.replica_profile import ReplicaProfile, replica_profile
+from gateway.planning.capacity.workload import Arrival, read_trace
 from gateway.planning.scaling.scaling import FleetSettings, ServiceObjectives
 from inference_core.kv_cache.layout import kv_bytes_per_token
 from inference_core.loaders.decoder_tensors import shape
@@ -166,3 +169,84 @@ def spread(arrivals: Sequence[Arrival]) -> list[Arrival]:
         place[arrival.at] += 1
         found.append(replace(arrival, at=arrival.at + share * (following[arrival.at] - arrival.at)))
     return found
+
+
+@click.command()
+@click.option("--trace", type=click.Path(path_type=Path), help="CSV or JSONL.  [the Mooncake trace in the data folder]")
+@click.option(
+    "--trace-unit", type=click.Choice(["s", "ms"]), default="ms", show_default=True, help="Unit of the trace's times."
+)
+@click.option("--replica", default="llama-3.3-70b/fp8/8xh100", show_default=True, help="As for `aio plan`.")
+@click.option("--replicas", type=click.IntRange(min=2), default=8, show_default=True, help="Total number of replicas.")
+@click.option("--chunk", type=click.IntRange(min=1), default=2048, show_default=True, help="Prompt tokens per step.")
+@click.option(
+    "--itl-ms",
+    "itls",
+    type=float,
+    multiple=True,
+    default=(8, 10, 12, 15, 20, 33),
+    show_default=True,
+    help="Objectives for the mean time between tokens.",
+)
+@click.option(
+    "--gbit",
+    "links",
+    type=float,
+    multiple=True,
+    default=(10, 25, 50, 100, 400),
+    show_default=True,
+    help="Link bandwidth per request.",
+)
+@click.option(
+    "--ttft-ms",
+    type=float,
+    default=800.0,
+    show_default=True,
+    help="Objective, or three times the unloaded time if longer.",
+)
+@json_option
+def split(
+    trace: Path | None,
+    trace_unit: str,
+    replica: str,
+    replicas: int,
+    chunk: int,
+    itls: tuple[float, ...],
+    links: tuple[float, ...],
+    ttft_ms: float,
+    as_json: bool,
+) -> None:
+    """Find the multiple of a trace's rate that a fleet serves with 90 % within objectives, combined and best split."""
+
+    from classifier.training.data.dataset import data_folder
+
+    path = trace or data_folder() / "traces/mooncake_conversation.jsonl"
+    arrivals = spread(read_trace(path, "ms" if trace_unit == "ms" else "s"))
+    profile = msgspec.structs.replace(replica_profile(replica), chunk_tokens=chunk)
+    rows: list[tuple[float, float, Split]] = []
+    for itl in itls:
+        for gbit in links if itl == itls[len(itls) // 2] else links[-1:]:
+            found = best_split(
+                lambda speed: requests_at(arrivals, speed),
+                profile,
+                Transfer(bytes_per_token=kv_bytes_of(profile), bytes_per_s=gbit * 1e9 / 8),
+                ServiceObjectives(ttft_s=ttft_ms / 1e3, itl_s=itl / 1e3),
+                replicas=replicas,
+            )
+            rows.append((itl, gbit, found))
+    if as_json:
+        echo_json([{"itl_ms": itl, "gbit": gbit, "split": found, "gain": found.gain} for itl, gbit, found in rows])
+        return
+    head = ["ITL ms", "Gbit/s", "together", "apart", "prefill + decode", "gain"]
+    cells = [
+        [
+            f"{itl:g}",
+            f"{gbit:g}",
+            f"{found.together:.2f}",
+            f"{found.apart:.2f}",
+            f"{found.prefill_replicas} + {found.replicas - found.prefill_replicas}",
+            f"{found.gain:.2f}",
+        ]
+        for itl, gbit, found in rows
+    ]
+    click.echo(table(head, cells))

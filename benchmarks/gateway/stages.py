@@ -1,14 +1,23 @@
 """The stages of one answer at a time, by a tier that runs here: scheduling, KV blocks, prompt, tokens (SPEC GW-02)."""
 
 import asyncio
+import secrets
+import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
 
+import click
+import httpx
 import msgspec
 import numpy as np
 
+from benchmarks.report.machine import describe_machine
 from benchmarks.sources.stages import StageTimes
+from gateway.base.configuration import variable_of
 from gateway.base.requests.inference_request import InferenceRequest
 from gateway.base.settings import Settings
 from gateway.inference.answering.answer import Answer, Stamps
@@ -17,9 +26,22 @@ from gateway.inference.routing.classifier_versions import ActiveClassifier
 from gateway.inference.routing.knobs import RoutingKnobFile
 from gateway.inference.routing.router import RoutingService
 from gateway.inference.service import RecordSink, Service
+from gateway.operations.cli.options import (
+    cache_dir_option,
+    catalog_option,
+    data_dir_option,
+    echo_json,
+    json_option,
+    settings_from,
+    staged_progress,
+    table,
+)
 from gateway.planning.backtests.backtest import dry_request
 from gateway.planning.load_test.workload import Prompts
+from gateway.processes.server_process import running_server
 from gateway.runtime.cores.engine import running_engine
+from inference_core.loaders.hub_model import resolve_model_path
+from inference_core.tokenization.load_tokenizer import load_tokenizer
 from inference_core.tokenization.tokenizer import Tokenizer
 from quality.records.record import Record
 from tiers.catalog.load import load_catalog
@@ -109,3 +131,112 @@ def _times(found: list[tuple[Stamps, Record]], model: str, prompt_tokens: int) -
         prefill_ms=prefill,
         token_ms=token,
     )
+
+
+class WireStages(msgspec.Struct, frozen=True, kw_only=True):
+    """Medians in milliseconds: `route_ms` of a decision, `stream_ms` of a streamed answer between the client's sending
+    and its end, without routing and without the tier's stages."""
+
+    route_ms: float
+    stream_ms: float
+
+
+async def bench_wire(
+    settings: Settings, key: str, *, tier: int, requests: int, prompt_tokens: int, new_tokens: int, progress: Progress
+) -> WireStages:
+    """Ask a server process of its own one request at a time: `auto` for the decision, then tier number `tier` for a
+    streamed answer. Both parts of each answer's time are of the same answer: the client's, and the server's record.
+
+    Raises `CatalogError` if the tier does not run in process.
+    """
+    texts = _texts(settings, tier, prompt_tokens)
+    environment = {variable_of("api_keys"): f"bench={key}", variable_of("monitor"): "false"}
+    found = []
+    async with running_server(settings, environment) as server:
+        headers = {"authorization": f"Bearer {key}", "x-aio-cache": "off"}
+        async with httpx.AsyncClient(base_url=server.url, timeout=120, headers=headers) as client:
+            for number in range(-WARM_UP, requests):
+                _, decided = await _asked(client, "auto", next(texts), 2)
+                seconds, record = await _asked(client, f"tier-{tier}", next(texts), new_tokens)
+                if number >= 0:
+                    stages = ("route_ms", "queue_ms", "prefill_ms", "decode_ms")
+                    found.append((decided["route_ms"], seconds * 1e3 - sum(record[name] for name in stages)))
+                progress("asking a server", max(number + 1, 0) / requests)
+    route, stream = (round(float(ms), 4) for ms in np.median(found, axis=0))
+    return WireStages(route_ms=route, stream_ms=stream)
+
+
+def _texts(settings: Settings, tier: int, tokens: int) -> Iterator[str]:
+    catalog = load_catalog(settings.catalog)
+    name = next((one.model for one in catalog.tiers if one.number == tier), None)
+    path = next((spec.path for spec in catalog.core.models if spec.name == name), None)
+    if path is None:
+        raise CatalogError(f"catalogue '{settings.catalog}': tier {tier} does not run here")
+    return prompts_of(load_tokenizer(resolve_model_path(path)), tokens)
+
+
+async def _asked(client: httpx.AsyncClient, model: str, text: str, tokens: int) -> tuple[float, dict[str, Any]]:
+    """Return the seconds of a streamed answer, and the timings of its record. Raises `httpx.HTTPError`."""
+    body = {
+        "model": model,
+        "messages": [{"role": "user", "content": text}],
+        "max_tokens": tokens,
+        "ignore_eos": True,
+        "stream": True,
+    }
+    began = time.perf_counter()
+    async with client.stream("POST", "/v1/chat/completions", json=body) as answer:
+        answer.raise_for_status()
+        async for _ in answer.aiter_bytes():
+            pass
+    seconds = time.perf_counter() - began
+    record = await client.get(f"/v1/requests/{answer.headers['x-aio-decision-id']}")
+    record.raise_for_status()
+    return seconds, record.json()["timings"]
+
+
+@click.command()
+@click.option("--tier", type=click.IntRange(min=1), default=1, show_default=True, help="Number of the tier.")
+@click.option("--requests", type=click.IntRange(min=1), default=30, show_default=True, help="Answers to time.")
+@click.option("--prompt-tokens", type=click.IntRange(2, 4096), default=128, show_default=True)
+@click.option("--new-tokens", type=click.IntRange(2, 4096), default=100, show_default=True, help="Length of an answer.")
+@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="File to write, as `sources` reads it.")
+@catalog_option
+@data_dir_option
+@cache_dir_option
+@json_option
+def stages(
+    tier: int, requests: int, prompt_tokens: int, new_tokens: int, out: Path | None, as_json: bool, **given: Any
+) -> None:
+    """Time the stages of answers that a tier of the catalogue gives one after the other, here and through a server.
+
+    Example: python -m benchmarks stages --out docs/measurements/stages.json
+    """
+
+    started = datetime.now(UTC).isoformat(timespec="seconds")
+    settings = settings_from(**given, monitor=False)
+    asked = {"tier": tier, "requests": requests, "prompt_tokens": prompt_tokens, "new_tokens": new_tokens}
+    with staged_progress("loading") as show, tempfile.TemporaryDirectory(prefix="aio-bench-") as folder:
+        times = asyncio.run(bench_stages(settings, **asked, progress=show))
+        alone = msgspec.structs.replace(settings, data_dir=folder)
+        wire = asyncio.run(bench_wire(alone, secrets.token_urlsafe(24), **asked, progress=show))
+    times = msgspec.structs.replace(
+        times, route_ms=wire.route_ms, stream_ms=wire.stream_ms, started=started, machine=describe_machine()
+    )
+    if out is not None:
+        out.write_bytes(msgspec.json.format(msgspec.json.encode(times), indent=1) + b"\n")
+    echo_json(times) if as_json else click.echo(_text(times))
+
+
+def _text(times: "StageTimes") -> str:
+    rows = [
+        ["queue", f"{times.queue_ms:.3f}"],
+        ["planning", f"{times.planning_ms:.3f}"],
+        ["prompt", f"{times.prefill_ms:.3f}"],
+        ["of which KV blocks", f"{times.kv_ms:.3f}"],
+        ["each further token", f"{times.token_ms:.3f}"],
+        ["routing", f"{times.route_ms:.3f}"],
+        ["stream", f"{times.stream_ms:.3f}"],
+    ]
+    of = f"{times.requests} answers of {times.model} to {times.prompt_tokens} tokens, one at a time"
+    return f"{of}\n\n{table(['stage', 'p50 (ms)'], rows)}"

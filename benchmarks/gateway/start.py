@@ -8,11 +8,13 @@ from contextlib import asynccontextmanager
 from itertools import islice
 from typing import Any
 
+import click
 import httpx
 import msgspec
 
 from benchmarks.gateway.process_figures import resident_bytes
 from gateway.base.settings import Settings
+from gateway.operations.cli.options import cache_dir_option, catalog_option, json_option, settings_from, staged_progress
 from gateway.planning.load_test.workload import Prompts
 from gateway.processes.server_process import ServerProcess, launched, running_server, stopped
 from tiers.catalog.load import load_catalog
@@ -113,3 +115,26 @@ async def running_cores(settings: Settings) -> AsyncIterator[None]:
         yield
     finally:
         await asyncio.gather(*map(stopped, processes))
+
+
+@click.command()
+@click.option(
+    "--starts", type=click.IntRange(min=1), default=5, show_default=True, help="First ones, and warm ones per role."
+)
+@click.option("--requests", type=click.IntRange(min=1), default=2000, show_default=True)
+@click.option("--samples", type=click.IntRange(min=1), default=10, show_default=True, help="Readings of memory.")
+@catalog_option
+@cache_dir_option
+@json_option
+def start(starts: int, requests: int, samples: int, as_json: bool, **given: Any) -> None:
+    """Time from launch to ready, and resident memory over many requests on all tiers."""
+    with tempfile.TemporaryDirectory(prefix="aio-bench-") as folder:
+        settings = settings_from(data_dir=folder, **given)
+        asyncio.run(_run(settings, starts, requests, samples, as_json))
+
+
+async def _run(settings: Any, starts: int, requests: int, samples: int, as_json: bool) -> None:
+    with staged_progress("starting") as show:
+        async for row in bench_start(settings, starts=starts, requests=requests, samples=samples, progress=show):
+            text = msgspec.json.encode(row).decode() if as_json else "  ".join(f"{k}={v}" for k, v in row.items())
+            click.echo(text)

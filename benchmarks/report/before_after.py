@@ -4,6 +4,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import click
+
 from benchmarks.report.markdown import markdown, ranged, times
 from benchmarks.report.measured import Head, MeasurementError, Spread, machine_line
 from benchmarks.report.measurement import Measurement, Row
@@ -125,3 +127,26 @@ def _costs(rows: list[Row], usd_per_hour: float) -> list[float | None]:
     """Dollars for a million tokens, prompt and answer, at the rows' rates."""
     rates = [row.get("total_tok_s") for row in rows]
     return [usd_per_hour / 3600 / rate * 1e6 if rate else None for rate in rates]
+
+
+@click.command()
+@click.argument("before", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("after", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option(
+    "--usd-per-hour",
+    type=click.FloatRange(min=0, min_open=True),
+    nargs=2,
+    metavar="BEFORE AFTER",
+    help="Price of the machine then and now.  [no cost]",
+)
+@click.option("--differing", is_flag=True, help="Compare other machines or settings too, and name what differs.")
+def compare(before: Path, after: Path, usd_per_hour: tuple[float, float] | None, differing: bool) -> None:
+    """Latency p50 and p95, requests/s, tokens/s and cost of two measurements of one kind, with intervals.
+
+    Example: python -m benchmarks compare old/sweep.jsonl new/sweep.jsonl --usd-per-hour 0.10 0.10
+    """
+
+    try:
+        click.echo(before_after(before, after, usd_per_hour, differing=differing))
+    except MeasurementError as error:
+        raise click.ClickException(str(error)) from error

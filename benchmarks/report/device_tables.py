@@ -4,10 +4,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import click
 import msgspec
 
 from benchmarks.report.markdown import markdown
 from benchmarks.report.measured import MeasurementError
+from benchmarks.report.page import page_option, show_tables
 
 Row = dict[str, Any]
 _ROWS = (1, 4, 16, 64, 256, 4096)
@@ -96,3 +98,14 @@ def _median_is_cached(row: Row, before: Sequence[Row]) -> bool:
     }
     hits = sum(number * row["prompt_tokens"] in cached_starts for number in range(row["requests"]))
     return hits > int(row["requests"]) / 2
+
+
+@click.command()
+@click.argument("results", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@page_option
+def device(results: Path, pages: tuple[Path, ...]) -> None:
+    """Write down what `make bench-gpu > RESULTS` measured on a card.
+
+    Example: python -m benchmarks device docs/measurements/gpu-h200.jsonl --page docs/results/performance-gpu.md
+    """
+    show_tables(device_tables, results, pages)

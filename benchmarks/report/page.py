@@ -7,22 +7,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import click
 import msgspec
 
-from benchmarks.core.interference import InterferenceResults
-from benchmarks.core.speculation import SpeculationResults
-from benchmarks.gateway.soak.figures import SoakResults
+from benchmarks.core.interference import InterferenceResults, interference_tables
+from benchmarks.core.speculation import SpeculationResults, speculation_table, workloads_table
+from benchmarks.gateway.soak.figures import SoakResults, soak_table
 from benchmarks.report.markdown import limit_table, markdown, number
 from benchmarks.report.measured import LimitResults, MeasurementError, machine_line
 from benchmarks.report.measured_tables import measured_tables
 from benchmarks.report.measurement import Measurement
 from benchmarks.report.peer_tables import goals_table, results_of, systems_table
-from benchmarks.report.soak_table import soak_table
-from benchmarks.report.tables import (
-    interference_tables,
-    speculation_table,
-    workloads_table,
-)
 
 _PLACE = re.compile(r"(<!-- measured: (?P<name>[a-z0-9-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
@@ -254,3 +249,59 @@ def _cell(value: Any) -> str:
     if value is None:
         return "–"
     return number(value) if isinstance(value, float) else str(value)
+
+
+page_option = click.option(
+    "--page",
+    "pages",
+    multiple=True,
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Markdown with marked places; filled in place. Repeatable: a table goes to its place.  [prints the tables]",
+)
+
+
+def show_tables(tables_of: Callable[[Path], Mapping[str, str]], results: Path, pages: Sequence[Path]) -> None:
+    """Fill the tables of `results` into the places of `pages` that have their names, or print them. Raises
+    `ClickException`."""
+
+    try:
+        tables = tables_of(results)
+        if not pages:
+            click.echo("\n\n".join(f"{name}\n\n{text}" for name, text in tables.items()))
+            return
+        texts = filled_pages([page.read_text(encoding="utf-8") for page in pages], tables)
+        for page, text in zip(pages, texts, strict=True):
+            page.write_text(text, encoding="utf-8")
+        click.echo(f"{', '.join(map(str, pages))}: {', '.join(tables) or 'nothing measured yet'}")
+    except (MeasurementError, PageError) as error:
+        raise click.ClickException(str(error)) from error
+
+
+@click.command()
+@click.argument("results", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@page_option
+@click.option(
+    "--images", type=click.Path(file_okay=False, path_type=Path), help="Folder for plots; needs matplotlib.  [no plots]"
+)
+def report(results: Path, pages: tuple[Path, ...], images: Path | None) -> None:
+    """Write down what the finished measurements in the folder RESULTS say.
+
+    Example: python -m benchmarks report docs/measurements --page docs/results/performance.md --images docs/img
+    """
+    show_tables(parts_of, results, pages)
+    if images is not None:
+        for path in _plots(results, images):
+            click.echo(str(path))
+
+
+def _plots(results: Path, images: Path) -> list[Path]:
+    """Draw what there are measurements of. Raises `ClickException` without matplotlib and for other files."""
+
+    try:
+        from benchmarks.report.plots import draw_plots
+    except ModuleNotFoundError as error:
+        raise click.ClickException(f"plots need matplotlib: pip install 'aio-gateway[dev]' ({error})") from error
+    try:
+        return draw_plots(results, images)
+    except MeasurementError as error:
+        raise click.ClickException(str(error)) from error

@@ -10,10 +10,12 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
+import click
 import msgspec
 
 from benchmarks.report.machine import describe_machine
 from benchmarks.requirements.evidence_runs import git
+from gateway.operations.cli.options import table
 
 RECORD = "origins.json"
 UNKNOWN = "–"
@@ -122,3 +124,31 @@ def _own(path: Path) -> Origin:
 
 def _digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+@click.command()
+@click.argument("files", nargs=-1, type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option(
+    "--folder",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    default=Path("docs/measurements"),
+    show_default=True,
+    help="Of measurements.",
+)
+def origins(files: tuple[Path, ...], folder: Path) -> None:
+    """Print where the measurements of a folder are from, and how old they are.
+
+    FILES, if given, are first recorded as measured just now, by this checkout on this machine: lists of plain rows do
+    not say it themselves. Files that name no commit are recorded with the commit that stored them.
+    """
+
+    record_measured(list(files))
+    record_stored(folder)
+    rows, today = [], datetime.now(UTC).date()
+    for path in measurements_of(folder):
+        found = origin_of(path)
+        days = found.age_days(today)
+        since = git(folder, "rev-list", "--count", f"{found.commit.rstrip('+')}..HEAD") if found.commit else None
+        age = [UNKNOWN if days is None else str(days), UNKNOWN if since is None else since]
+        rows.append([path.name, found.processor, found.at, found.day or UNKNOWN, *age])
+    click.echo(table(["file", "machine", "commit", "day", "days ago", "commits ago"], rows))

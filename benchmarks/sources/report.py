@@ -5,11 +5,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import click
+
 from benchmarks.report.markdown import limit_table, number, ranged, times
 from benchmarks.report.measured import (
     AblationResults,
     Head,
     LimitResults,
+    MeasurementError,
     Spread,
     SweepPoint,
     SweepResults,
@@ -305,3 +308,28 @@ def _seed(value: object) -> str:
             return str(value["seed"])
         return next((found for each in value.values() if (found := _seed(each)) != "–"), "–")
     return "–"
+
+
+@click.command()
+@click.option(
+    "--measurements",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    default=Path("docs/measurements"),
+    show_default=True,
+    help="Folder of measurements.",
+)
+@click.option("--page", type=click.Path(dir_okay=False, path_type=Path), help="Page to write.  [print it]")
+def sources(measurements: Path, page: Path | None) -> None:
+    """Make the page from measurements.
+
+    Example: python -m benchmarks sources --page docs/results/report.md
+    """
+
+    try:
+        text = report(measurements)
+    except MeasurementError as error:
+        raise click.ClickException(str(error)) from error
+    if page is None:
+        click.echo(text, nl=False)
+    else:
+        page.write_text(text, encoding="utf-8")

@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.core.speculation import FIGURES, SpeculationOptions, results_of, speculate
+from benchmarks.core.speculation import FIGURES, SpeculationOptions, results_of, speculate, workloads_table
 from benchmarks.core.workloads import WorkloadTarget
 from benchmarks.report.measurement import Measurement
-from benchmarks.report.tables import workloads_table
 from tests.benchmarks.core.test_workloads import ChatTokenizer
 
 ROOT = Path(__file__).parents[3]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.core.knee import OperatingPoint, knee, saturation
+from benchmarks.core.sweep import OperatingPoint, knee, saturation
 
 LEVELS = [1, 2, 4, 8, 16, 32, 64, 128, 256]
 

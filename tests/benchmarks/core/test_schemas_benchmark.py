@@ -9,8 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from benchmarks.__main__ import main
-from benchmarks.core.schema_suite import bench_suite
-from benchmarks.core.schemas import SchemaCompiler, error_of, schemas_in, try_schema
+from benchmarks.core.schemas import SchemaCompiler, bench_suite, error_of, schemas_in, try_schema
 from tests.inference_core.grammar.byte_vocabulary import EOS, ByteVocabulary
 
 PERSON = {

@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.core.sweep import SweepOptions, results_of, sweep
+from benchmarks.core.sweep import SweepOptions, measure_sweep, results_of
 from benchmarks.report.markdown import sweep_table
 from benchmarks.report.measurement import Measurement
 
@@ -12,7 +12,7 @@ OPTIONS = SweepOptions(levels=(1, 2, 4), rounds=2, requests=3, prompt_tokens=5, 
 async def test_every_level_is_measured_in_every_round_with_its_requests(target):
     measurement = Measurement.begin("sweep", {})
 
-    results = await sweep(target, OPTIONS, measurement)
+    results = await measure_sweep(target, OPTIONS, measurement)
 
     seen = [(row["round"], row["concurrency"], row["ok"]) for row in measurement.rows]
     assert seen == [(0, 1, 3), (0, 2, 4), (0, 4, 8), (1, 1, 3), (1, 2, 4), (1, 4, 8)]
@@ -22,12 +22,12 @@ async def test_every_level_is_measured_in_every_round_with_its_requests(target):
 
 async def test_a_sweep_that_was_cut_short_measures_only_what_it_lacks(target, tmp_path):
     path = tmp_path / "sweep.jsonl"
-    await sweep(target, OPTIONS, Measurement.begin("sweep", {}, path))
+    await measure_sweep(target, OPTIONS, Measurement.begin("sweep", {}, path))
     lines = path.read_text().splitlines(keepends=True)
     path.write_text("".join(lines[:5]))  # the head and four rows
     labels = []
 
-    await sweep(target, OPTIONS, Measurement.begin("sweep", {}, path), lambda now: labels.append(now.label))
+    await measure_sweep(target, OPTIONS, Measurement.begin("sweep", {}, path), lambda now: labels.append(now.label))
 
     assert list(dict.fromkeys(labels)) == ["concurrency=2", "concurrency=4"]
     assert Measurement.read(path).results["points"][0]["concurrency"] == 1
@@ -43,7 +43,7 @@ async def test_levels_of_a_round_have_the_same_prompts_and_share_no_cached_prefi
 
     monkeypatch.setattr(target, "ask", remembering)
 
-    await sweep(
+    await measure_sweep(
         target, SweepOptions(levels=(1, 2, 4), rounds=2, requests=8, prompt_tokens=20), Measurement.begin("s", {})
     )
 
@@ -56,7 +56,9 @@ async def test_levels_of_a_round_have_the_same_prompts_and_share_no_cached_prefi
 async def test_every_round_begins_with_the_loop_of_one_request_whatever_the_levels(target):
     measurement = Measurement.begin("sweep", {})
 
-    results = await sweep(target, SweepOptions(levels=(2, 3, 4), rounds=2, requests=2, output_tokens=2), measurement)
+    results = await measure_sweep(
+        target, SweepOptions(levels=(2, 3, 4), rounds=2, requests=2, output_tokens=2), measurement
+    )
 
     assert [row["concurrency"] for row in measurement.rows] == [1, 2, 3, 4] * 2
     assert [point.gain is None for point in results.points] == [True, False, False, False]

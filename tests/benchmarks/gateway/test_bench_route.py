@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from benchmarks.__main__ import main
-from benchmarks.commands.gateway.route import TimedClassifier
+from benchmarks.gateway.route import TimedClassifier
 from classifier.features.routing_input import routing_input_of_text
 from gateway.inference.routing.classifier_versions import ActiveClassifier
 from gateway.inference.routing.router import RoutingService

@@ -13,13 +13,12 @@ from click.testing import CliRunner
 
 from benchmarks.__main__ import main
 from benchmarks.gateway.soak import soak as soak_module
-from benchmarks.gateway.soak.figures import Minute, SoakResults, changes_of, look, minute_of
+from benchmarks.gateway.soak.figures import Minute, SoakResults, changes_of, look, minute_of, soak_table
 from benchmarks.gateway.soak.soak import soaked_catalogue
 from benchmarks.gateway.soak.traffic import SHARES, Traffic
 from benchmarks.gateway.soak.upstream import soak_upstream
 from benchmarks.gateway.upstream import running_upstream
 from benchmarks.report.page import parts_of
-from benchmarks.report.soak_table import soak_table
 from gateway.base.settings import Settings
 from tests.gateway.running_gateway import running_gateway
 from tests.gateway.walk import BOUNDED
@@ -166,7 +165,7 @@ def test_the_command_fails_where_memory_grows_or_an_answer_is_wrong(
     async def soaked(*_: object) -> SoakResults:
         return results_of(changes_of([minute(1, resident=100), minute(2), minute(3, resident=last)]), **failures)
 
-    monkeypatch.setattr("benchmarks.commands.gateway.soak._run", soaked)
+    monkeypatch.setattr("benchmarks.gateway.soak.soak._run", soaked)
     result = CliRunner().invoke(main, ["soak"])
     assert result.exit_code == status, result.output
     assert said in result.output

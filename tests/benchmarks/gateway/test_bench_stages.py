@@ -12,9 +12,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from benchmarks.gateway import wire_stages
-from benchmarks.gateway.stages import _times, bench_stages
-from benchmarks.gateway.wire_stages import bench_wire
+from benchmarks.gateway import stages as wire_stages
+from benchmarks.gateway.stages import _times, bench_stages, bench_wire
 from benchmarks.sources.report import report
 from benchmarks.sources.stages import StageTimes, stages
 from gateway.base.settings import Settings

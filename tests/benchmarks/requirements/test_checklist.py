@@ -9,8 +9,8 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from benchmarks.commands.checklist import checklist as command
 from benchmarks.requirements.checklist import ITEMS, checklist, named_tests, requirement_states
+from benchmarks.requirements.checklist import checklist_command as command
 from benchmarks.requirements.evidence_runs import EvidenceRun, write_record
 from benchmarks.requirements.requirements import read_requirements
 

@@ -1,16 +1,17 @@
 """`python -m benchmarks claims`: counts and ratios that the sources claim too, each kept in a file of its own."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 import msgspec
 
+from benchmarks.claims.batching_steps import BatchingOptions, count_steps
+from benchmarks.claims.quantised import SAMPLES, compare_ways
+from benchmarks.report.measured import MeasurementError
+from benchmarks.report.measurement import Measurement
+from gateway.base.settings import Settings
 from gateway.operations.cli.options import cache_dir_option, catalog_option, settings_from
-
-if TYPE_CHECKING:
-    from benchmarks.report.measurement import Measurement
-    from gateway.base.settings import Settings
 
 PARTS = ("batching-steps", "quantised")
 # Pages of a checkout; the text that copies are compared on is another.
@@ -39,7 +40,6 @@ def claims(part: str, folder: Path, model: str | None, sums: int, **given: Any) 
 
     Example: python -m benchmarks claims quantised --sums 60
     """
-    from benchmarks.report.measured import MeasurementError
 
     settings = settings_from(**given)
     out = folder / f"{part}.jsonl"
@@ -54,20 +54,15 @@ def claims(part: str, folder: Path, model: str | None, sums: int, **given: Any) 
 
 
 def _begun(part: str, settings: dict[str, Any], out: Path) -> "Measurement":
-    from benchmarks.report.measurement import Measurement
-
     return Measurement.begin(part, settings, out)
 
 
 def _batching_steps(out: Path) -> Any:
-    from benchmarks.claims.batching_steps import BatchingOptions, count_steps
-
     options = BatchingOptions()
     return count_steps(options, _begun("batching-steps", {"options": options}, out))
 
 
 def _quantised(settings: "Settings", out: Path, model: str | None, most: int) -> Any:
-    from benchmarks.claims.quantised import SAMPLES, compare_ways
     from gateway.planning.load_test.open_core import model_of
     from inference_core.quantization.calibration import calibration_text
     from quality.evaluation.quantised_model import read_questions

@@ -1,1 +1,0 @@
-"""Commands that measure a core, its models and kernels."""

@@ -1,1 +1,0 @@
-"""Commands that measure a gateway and its parts."""
