@@ -20,7 +20,7 @@ _COMMANDS = {
     "route": ("gateway.route:route", "CPU and wall-clock time of a routing decision, by stage."),
     "stages": ("gateway.stages:stages", "Scheduling, KV blocks, prompt and tokens of an answer, apart."),
     "proxy": ("gateway.proxy:proxy", "What a request through the gateway costs, compared with a peer."),
-    "fidelity": ("gateway.fidelity.matrix:fidelity", "What is lost between agents' clients and providers' servers."),
+    "fidelity": ("gateway.fidelity.page:fidelity", "What is lost between agents' clients and providers' servers."),
     "start": ("gateway.start:start", "Time to ready and memory of server processes."),
     "soak": (
         "gateway.soak.soak:soak_command",

@@ -13,8 +13,7 @@ from click.testing import CliRunner
 
 from benchmarks.__main__ import main
 from benchmarks.gateway.peers import PeersError
-from benchmarks.gateway.proxy import Target, TargetError, bench_proxy, require_answer
-from benchmarks.gateway.proxy_peers import GATEWAYS, running_peers
+from benchmarks.gateway.proxy import GATEWAYS, Target, TargetError, bench_proxy, require_answer, running_peers
 from benchmarks.gateway.upstream import running_upstream
 from tests.ports import held_port
 from tests.tiers.remote.loopback_server import Call, LoopbackServer
