@@ -111,6 +111,7 @@ _PARTS = ("text", "answers")
 @json_option
 def prompts(model: str | None, parts: tuple[str, ...], emulated: bool, as_json: bool, **given: Any) -> None:
     """Fast prompts against exact ones: perplexity on prose, greedy answers to real prompts."""
+    from gateway.planning.load_test.open_core import model_of
     from tiers.catalog.load import load_catalog
 
     options = {name: given.pop(name) for name in ("prompts", "count", "answer", "tokens")}
@@ -124,14 +125,11 @@ def prompts(model: str | None, parts: tuple[str, ...], emulated: bool, as_json: 
         )
         return
     settings = settings_from(**given)
-    specs = {spec.name: spec for spec in load_catalog(settings.catalog).core.models}
-    name = model or next(iter(specs), "")
-    if name not in specs:
-        raise click.ClickException(f"the catalogue has no model {name!r} on its core; it has {', '.join(specs)}")
+    spec = model_of(load_catalog(settings.catalog).core, model)
     fast = "amx-emulated" if emulated else chosen
     for part in parts or _PARTS:
-        for row in _rows(part, specs[name], settings.cache_path, fast, options):
-            row = {"model": name, "kernels": fast, **row}
+        for row in _rows(part, spec, settings.cache_path, fast, options):
+            row = {"model": spec.name, "kernels": fast, **row}
             click.echo(msgspec.json.encode(row) if as_json else "  ".join(f"{key}={row[key]}" for key in row))
 
 

@@ -95,18 +95,16 @@ def quality(model: str | None, text: Path | None, tokens: int, window: int, as_j
 
     A row passes if the mean normalised dot product of its logits is above 0.99 and its perplexity within 1%.
     """
+    from gateway.planning.load_test.open_core import model_of
     from tiers.catalog.load import load_catalog
 
     settings = settings_from(**given)
-    specs = {spec.name: spec for spec in load_catalog(settings.catalog).core.models}
-    name = model or next(iter(specs), "")
-    if name not in specs:
-        raise click.ClickException(f"the catalogue has no model {name!r} on its core; it has {', '.join(specs)}")
+    spec = model_of(load_catalog(settings.catalog).core, model)
     content = None if text is None else text.read_text("utf-8")
-    rows = bench_quality(specs[name].path, settings.cache_path, text=content, tokens=tokens, window=window)
+    rows = bench_quality(spec.path, settings.cache_path, text=content, tokens=tokens, window=window)
     try:
         for row in rows:
-            row = {"model": name, **row}
+            row = {"model": spec.name, **row}
             click.echo(msgspec.json.encode(row) if as_json else "  ".join(f"{key}={row[key]}" for key in row))
     except ValueError as error:
         raise click.ClickException(str(error)) from error

@@ -82,14 +82,12 @@ def _medians(runner: LogitsRunner, shares: list[ScheduledSequence], repeats: int
 @json_option
 def step(model: str | None, as_json: bool, sequences: tuple[int, ...], **given: Any) -> None:
     """Milliseconds of a decode step and of a prompt chunk: linears, attention, vocabulary projection, rest."""
+    from gateway.planning.load_test.open_core import model_of
     from tiers.catalog.load import load_catalog
 
     shape = {name: given.pop(name) for name in ("context", "chunk", "repeats")}
     settings = settings_from(**given)
-    specs = {spec.name: spec for spec in load_catalog(settings.catalog).core.models}
-    name = model or next(iter(specs), "")
-    if name not in specs:
-        raise click.ClickException(f"the catalogue has no model {name!r} on its core; it has {', '.join(specs)}")
-    for row in bench_step(specs[name], settings.cache_path, sequences=sequences, **shape):
-        row = {"model": name, **row}
+    spec = model_of(load_catalog(settings.catalog).core, model)
+    for row in bench_step(spec, settings.cache_path, sequences=sequences, **shape):
+        row = {"model": spec.name, **row}
         click.echo(msgspec.json.encode(row) if as_json else "  ".join(f"{key}={value}" for key, value in row.items()))

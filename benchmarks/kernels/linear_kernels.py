@@ -164,6 +164,7 @@ def kernels(
 
     Example: python -m benchmarks kernels --scheme int4-int8 --rows 1 8 64 --json
     """
+    from gateway.planning.load_test.open_core import model_of
     from inference_core.loaders.hub_model import resolve_model_path
     from inference_core.loaders.open_checkpoint import open_checkpoint
     from inference_core.loading.load_core import weight_bytes
@@ -174,15 +175,12 @@ def kernels(
     if unknown:
         raise click.BadParameter(f"no scheme {', '.join(sorted(unknown))}; there are {', '.join(SCHEMES)}")
     settings = settings_from(**given)
-    specs = {spec.name: spec for spec in load_catalog(settings.catalog).core.models}
-    name = model or next(iter(specs), "")
-    if name not in specs:
-        raise click.ClickException(f"the catalogue has no model {name!r} on its core; it has {', '.join(specs)}")
-    checkpoint = open_checkpoint(resolve_model_path(specs[name].path), settings.cache_path)
+    spec = model_of(load_catalog(settings.catalog).core, model)
+    checkpoint = open_checkpoint(resolve_model_path(spec.path), settings.cache_path)
     peaks = machine_peaks()
     _show({"machine": asdict(peaks)}, as_json)
     _show(
-        {"model": name, "bounds": model_bounds(peaks, checkpoint.config, weight_bytes(checkpoint, specs[name]))},
+        {"model": spec.name, "bounds": model_bounds(peaks, checkpoint.config, weight_bytes(checkpoint, spec))},
         as_json,
     )
     for row in bench_kernels(checkpoint.config, peaks, schemes=chosen, rows=rows, threads=threads):
