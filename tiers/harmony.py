@@ -14,13 +14,13 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from inference_core.grammar.vocabulary import JSON_STYLE
 from inference_core.protocol import Grammar
 from inference_core.tokenization.stop_strings import StopStrings
 from inference_core.tokenization.tokenizer import Tokenizer
 from tiers.errors import TierRequestError
 from tiers.message_content import Tool, ToolCallDelta, Tooling, new_call_id
 from tiers.tier import ChatMessage, Delta, GenerationRequest, TextLogprob
+from tiers.tools.call_grammar import json_rule
 from tiers.tools.tool_calling import ToolCalling
 
 # A control token as a text that no model can write: lone surrogates are in no decoded text.
@@ -265,7 +265,7 @@ def _call_rules(number: int, tool: Tool, schema: dict[str, Any], tokens: Mapping
     behind_role = f'{recipient} {tokens["channel"]} "commentary"'
     return [
         f"call_{number}: ({in_channel} | {behind_role}) {kind} {tokens['message']} args_{number}",
-        f"args_{number}: {_json_rule(schema)}",
+        f"args_{number}: {json_rule(schema)}",
     ]
 
 
@@ -274,7 +274,7 @@ def _answer_rule(answer: Grammar | None) -> str:
     if answer is None:
         return "answer: TEXT"
     if answer.kind == "json_object":
-        return f"answer: {_json_rule(_ANY_OBJECT)}"
+        return f"answer: {json_rule(_ANY_OBJECT)}"
     if answer.kind == "regex":
         return f"answer: ANSWER\nANSWER: /(?:{_delimited(answer.text)})/"
     if answer.kind == "lark":
@@ -291,18 +291,13 @@ def _answer_rule(answer: Grammar | None) -> str:
         if not isinstance(given, list) or not given or not all(isinstance(text, str) and text for text in given):
             raise TierRequestError(f"{answer.param} must be a list of texts, none of them empty", answer.param)
         return f"answer: ANSWER\nANSWER: {' | '.join(json.dumps(text, ensure_ascii=False) for text in given)}"
-    return f"answer: {_json_rule(given if isinstance(given, dict) else {})}"
+    return f"answer: {json_rule(given if isinstance(given, dict) else {})}"
 
 
 def _delimited(regex: str) -> str:
     """A regular expression that may stand between slashes, on one line."""
     escaped = re.sub(r"\\.|/", lambda found: "\\/" if found[0] == "/" else found[0], regex, flags=re.DOTALL)
     return escaped.replace("\n", "\\n")
-
-
-def _json_rule(schema: dict[str, Any]) -> str:
-    styled = schema if "x-guidance" in schema else {**schema, "x-guidance": JSON_STYLE}
-    return f"%json {json.dumps(styled)}"
 
 
 # They end an answer even if the model's files do not say so.

@@ -173,7 +173,7 @@ def flaw_of(calls: Sequence[ToolCall], tooling: Tooling | None) -> str | None:
 
 def _malformed(call: ToolCall, tool: Tool) -> str | None:
     try:
-        arguments = json.loads(call.arguments or "{}", parse_constant=_refuse_any_constant)
+        arguments = json.loads(call.arguments or "{}", parse_constant=_refuse_constant)
     except (ValueError, RecursionError):
         return "its arguments are not JSON"
     if not isinstance(arguments, dict):
@@ -204,7 +204,3 @@ def judge_calls(
         return JudgeVerdict(no_worse=None, score=1.0, reason="nothing but long free texts to compare")
     apart = f", {compared.free} long free texts apart" if compared.free else ""
     return JudgeVerdict(no_worse=True, score=1.0, reason=f"the calls are equal{apart}")
-
-
-def _refuse_any_constant(name: str) -> object:
-    raise ValueError(f"{name} is not JSON")

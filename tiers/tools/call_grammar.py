@@ -116,10 +116,11 @@ def _answer_rule(answer: Grammar) -> str:
         schema = json.loads(answer.text) if answer.kind == "json_schema" else ANY_ARGUMENTS
     except (ValueError, RecursionError) as error:
         raise TierRequestError(f"{answer.param} is no JSON: {error}", answer.param) from error
-    return _json_rule(schema)
+    return json_rule(schema)
 
 
-def _json_rule(schema: dict[str, Any]) -> str:
+def json_rule(schema: dict[str, Any]) -> str:
+    """Return a Lark rule for values of `schema`, in the style of models unless it has its own."""
     styled = schema if "x-guidance" in schema else {**schema, "x-guidance": JSON_STYLE}
     return f"%json {json.dumps(styled)}"
 
@@ -149,12 +150,12 @@ class _Rules:
         pieces += [f'"{self._dialect.arguments_key}"', ": "]
         head = " ".join(json.dumps(piece) for piece in pieces)
         self._rules.append(f'call_{number}: {head} args_{number} "}}"')
-        self._rules.append(f"args_{number}: {_json_rule(schema)}")
+        self._rules.append(f"args_{number}: {json_rule(schema)}")
 
     def _add_named(self, dialect: NamedDialect, number: int, tool: Tool, schema: dict[str, Any]) -> None:
         head = f"call_{number}: {_literal(tool.name)} {self._markup(dialect.after_name)}"
         if dialect.arguments is None:
-            self._rules += [f"{head} args_{number}", f"args_{number}: {_json_rule(schema)}"]
+            self._rules += [f"{head} args_{number}", f"args_{number}: {json_rule(schema)}"]
             return
         values, rules = marked_arguments(dialect.arguments, schema, f"args_{number}", self._markup)
         self._rules += [f"{head} {values}", *rules]
