@@ -150,11 +150,11 @@ def test_the_first_days_routing_is_shown_with_the_quality_that_it_loses(tmp_path
     assert found.here == "arena 81% at 48% of the quality"
 
 
-def test_on_record_the_loops_lag_is_below_twenty_milliseconds_beside_a_core_and_under_large_bodies() -> None:
+def test_on_record_the_loops_lag_is_below_twenty_milliseconds_with_a_core_and_under_large_bodies() -> None:
     """GW-07, of the runs on record."""
-    beside_a_core = read_results(MEASUREMENTS, "core-lag", dict[str, Any])
-    assert beside_a_core is not None
-    assert beside_a_core[1]["p99_ms"] < 20
+    with_a_core = read_results(MEASUREMENTS, "core-lag", dict[str, Any])
+    assert with_a_core is not None
+    assert with_a_core[1]["p99_ms"] < 20
     bodies = rows_of(MEASUREMENTS / "loop-lag.jsonl")
     measured = [row for row in bodies if "p99_ms" in row]
     assert len(measured) >= 4
