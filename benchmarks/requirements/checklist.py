@@ -163,7 +163,6 @@ def checklist_command(
 
     `--run` and `--reports` need a checkout without changes.
     """
-
     try:
         if reports is not None:
             write_record(measurements, reported_runs(Path.cwd(), reports, named_tests(only)))
@@ -173,7 +172,7 @@ def checklist_command(
                 write_record(measurements, {test: run})
     except EvidenceRunError as error:
         raise click.ClickException(str(error)) from error
-    checked = checklist_command(measurements)
+    checked = checklist(measurements)
     if only is not None:
         checked = [one for one in [*checked, *requirement_states(measurements)] if one.item.row.startswith(only)]
     if as_json:

@@ -3,6 +3,8 @@
 A database at an earlier revision is refused (`quality.store.database`); the version that it names brings it here.
 """
 
+from typing import Any
+
 import sqlalchemy as sa
 from alembic import op
 
@@ -15,7 +17,7 @@ depends_on = None
 ROW_ID = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
 
-def _where(condition: str) -> dict[str, sa.TextClause]:
+def _where(condition: str) -> dict[str, Any]:
     """An index of the rows of `condition` alone."""
     return {"sqlite_where": sa.text(condition), "postgresql_where": sa.text(condition)}
 

@@ -209,6 +209,4 @@ async def _run(options: "SoakOptions", out: Path | None) -> "SoakResults":
             settings = settings_from(catalog=str(catalogue), data_dir=str(data))
             environment = {KEY_VARIABLE: key, "AIO_KEYS_FILE": str(keys_file)}
             server = await stack.enter_async_context(running_server(settings, environment))
-            return await soak_command(
-                server, direct, key, data, options, measurement, lambda line: click.echo(line, err=True)
-            )
+            return await soak(server, direct, key, data, options, measurement, lambda line: click.echo(line, err=True))

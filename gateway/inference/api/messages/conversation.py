@@ -21,7 +21,7 @@ from gateway.base.errors import ApiError, bad_request
 from gateway.inference.api.messages.schemas import Block, ResultBlock, Source, Text, Turn
 from gateway.inference.api.reading.parsing import refusal_of
 from gateway.inference.api.reading.schemas import ContentPart, FunctionCall, Message, MessageToolCall
-from tiers.message_content import FAILED_RESULT, NativeBlock, NativeContent, text_part
+from tiers.message_content import FAILED_RESULT, NativeBlock, NativeContent
 
 UNSIGNED = "YWlvLXVuc2lnbmVk"
 
@@ -278,7 +278,7 @@ def _call(block: Block, placed: Placed) -> MessageToolCall:
 def _read(block: Block | ResultBlock, placed: Placed, foreign: list[str]) -> list[ContentPart]:
     """The parts that a block of a user's turn, or of a tool's result, is; none for what is `foreign`."""
     if block.type == "text":
-        return [text_part(_text(block.text, placed))]
+        return [_text_part(_text(block.text, placed))]
     if block.type == "image":
         image = _image(_source(block, placed), placed)
         foreign += [] if image else [_foreign_source(block)]
@@ -289,7 +289,7 @@ def _read(block: Block | ResultBlock, placed: Placed, foreign: list[str]) -> lis
         return document
     if block.type == "search_result":
         head = " ".join(filter(None, [block.title, f"({block.source})" if isinstance(block.source, str) else None]))
-        return [text_part(_lines(head, _joined(block.content, f"{placed.where}.content")))]
+        return [_text_part(_lines(head, _joined(block.content, f"{placed.where}.content")))]
     foreign.append(block.type)
     return []
 
@@ -315,13 +315,13 @@ def _image(source: Source, placed: Placed) -> list[ContentPart]:
 def _document(block: Block | ResultBlock, source: Source, placed: Placed) -> list[ContentPart]:
     head = _lines(block.title, block.context)
     if source.type == "text":
-        return [text_part(_lines(head, source.data))]
+        return [_text_part(_lines(head, source.data))]
     if source.type == "content":
-        return [text_part(_lines(head, _joined(source.content, f"{placed.where}.source.content")))]
+        return [_text_part(_lines(head, _joined(source.content, f"{placed.where}.source.content")))]
     if source.type == "base64":
         file = {"filename": block.title or "document.pdf", "file_data": _data_url(source, placed)}
         part = ContentPart(type="file", file=file)
-        return [text_part(block.context), part] if block.context else [part]
+        return [_text_part(block.context), part] if block.context else [part]
     return []
 
 
@@ -341,6 +341,10 @@ def _joined(content: str | Sequence[Text | ResultBlock] | None, where: str) -> s
 
 def _lines(*texts: str | None) -> str:
     return "\n".join(filter(None, texts))
+
+
+def _text_part(text: str) -> ContentPart:
+    return ContentPart(type="text", text=text)
 
 
 def _text(text: str | None, placed: Placed) -> str:
