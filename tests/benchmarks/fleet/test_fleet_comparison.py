@@ -4,7 +4,8 @@ import random
 
 import pytest
 
-from benchmarks.fleet.comparison import FITTED, REACTIVE, compare, comparison_text, fewest_misses, write_between
+from benchmarks.fleet.comparison import FITTED, REACTIVE, compare, fewest_misses
+from benchmarks.fleet.comparison_tables import comparison_text, write_between
 from benchmarks.fleet.scoring import Score, Setting
 from gateway.planning.capacity.replica_profile import replica_profile
 from gateway.planning.capacity.workload import Arrival
