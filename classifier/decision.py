@@ -94,7 +94,7 @@ class SessionStep(msgspec.Struct, frozen=True, kw_only=True):
     last boundary. `at`: inside a tool loop, or at which boundary. `gap_seconds`: since the last answer. Since the
     boundary: `errors` in results of tools, `repeats` of the same call; `bad_calls`: calls in a row that the tier could
     not form; `last_exit`: of the last check or command. `end`: how the work before this boundary ended, by `end_sign`
-    (`gateway.inference.sessions.moves`), in `end_words`; `end_weight`: how much it counts as a label.
+    (`gateway.inference.session_moves`), in `end_words`; `end_weight`: how much it counts as a label.
 
     `previous`: the tier of the last answer; 0 for a session's first step. `raised_from`: the tier before a move up that
     no good end has followed yet. `floor`: of a subagent, its parent's tier. `prompt_tokens`: an estimate.

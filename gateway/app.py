@@ -22,14 +22,14 @@ from gateway.batches.api.line_answers import LineAnswers
 from gateway.batches.jobs import JOBS, Jobs
 from gateway.edge.proxies import START_SECONDS, TrustedProxies
 from gateway.http import Lifespan, http_app
-from gateway.inference.answering.agreement import Agreements
-from gateway.inference.answering.escalation import ActiveProbes
-from gateway.inference.answering.kept_reasoning import DatabaseTurns, RedisTurns
+from gateway.inference.agreement import Agreements
 from gateway.inference.cache.response_cache import running_cache
-from gateway.inference.catalogue.replica_knobs import ReplicaKnobs
+from gateway.inference.classifier_versions import ActiveClassifier, ActiveVersions, Classifier
 from gateway.inference.embedding.embedders import close_clients, embedders_of
-from gateway.inference.routing.classifier_versions import ActiveClassifier, ActiveVersions, Classifier
-from gateway.inference.routing.knobs import RoutingKnobFile
+from gateway.inference.escalation import ActiveProbes
+from gateway.inference.kept_reasoning import DatabaseTurns, RedisTurns
+from gateway.inference.replica_knobs import ReplicaKnobs
+from gateway.inference.routing_knobs import RoutingKnobFile
 from gateway.inference.running_routing import running_routing
 from gateway.inference.service import SERVING, RecordSink, RecordStore, Service, Serving, of_record
 from gateway.operations.privacy import Privacy

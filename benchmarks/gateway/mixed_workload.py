@@ -8,7 +8,7 @@ from typing import Any
 import click
 import msgspec
 
-from gateway.inference.routing.router import RoutingService
+from gateway.inference.router import RoutingService
 from gateway.operations.cli.options import catalog_option, data_dir_option, settings_from
 from gateway.planning.backtests.backtest import dry_request, dry_routing
 from gateway.planning.commands.plan import percent_shares

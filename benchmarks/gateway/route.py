@@ -16,10 +16,10 @@ from classifier.features.surface_features import LEXICON, surface_features
 from classifier.features.words import tokenise
 from classifier.model.outcome_model import EncodedTurn
 from classifier.policy.decide import decide
-from gateway.base.requests.inference_request import InferenceRequest
-from gateway.inference.catalogue.class_prior import class_prior
-from gateway.inference.routing.classifier_versions import ActiveClassifier, Reading
-from gateway.inference.routing.router import RoutingService
+from gateway.base.inference_request import InferenceRequest
+from gateway.inference.class_prior import class_prior
+from gateway.inference.classifier_versions import ActiveClassifier, Reading
+from gateway.inference.router import RoutingService
 from gateway.operations.cli.options import catalog_option, data_dir_option, echo_json, json_option, settings_from, table
 from inference_core.protocol import SamplingParams
 from inference_core.tokenization.prompt_size import FITTED_CHARS_PER_TOKEN

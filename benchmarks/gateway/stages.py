@@ -18,13 +18,13 @@ import numpy as np
 from benchmarks.report.machine import describe_machine
 from benchmarks.sources.stages import StageTimes
 from gateway.base.configuration import variable_of
-from gateway.base.requests.inference_request import InferenceRequest
+from gateway.base.inference_request import InferenceRequest
 from gateway.base.settings import Settings
-from gateway.inference.answering.answer import Answer, Stamps
-from gateway.inference.catalogue.class_prior import class_prior
-from gateway.inference.routing.classifier_versions import ActiveClassifier
-from gateway.inference.routing.knobs import RoutingKnobFile
-from gateway.inference.routing.router import RoutingService
+from gateway.inference.answer import Answer, Stamps
+from gateway.inference.class_prior import class_prior
+from gateway.inference.classifier_versions import ActiveClassifier
+from gateway.inference.router import RoutingService
+from gateway.inference.routing_knobs import RoutingKnobFile
 from gateway.inference.service import RecordSink, Service
 from gateway.operations.cli.options import (
     cache_dir_option,

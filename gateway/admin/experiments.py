@@ -22,8 +22,8 @@ from gateway.base.stores.database import reached
 from gateway.edge.asgi import HttpRequest
 from gateway.edge.openapi import describe
 from gateway.inference.api.reading.parsing import read_body
-from gateway.inference.catalogue.class_prior import tier_prior
-from gateway.inference.routing.knobs import objective_of
+from gateway.inference.class_prior import tier_prior
+from gateway.inference.routing_knobs import objective_of
 from gateway.inference.service import Serving, serving_of
 from gateway.operations.dashboard.html.forms import fields_of, number_of, reason_of
 from gateway.operations.dashboard.html.page import Page

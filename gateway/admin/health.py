@@ -8,7 +8,7 @@ from litestar.openapi.datastructures import ResponseSpec
 from litestar.response import Response
 
 from gateway.edge.asgi import HttpRequest
-from gateway.inference.routing.exclusions import WITHOUT_CHATS
+from gateway.inference.exclusions import WITHOUT_CHATS
 from gateway.operations.running import Operations, operations_of
 from gateway.operations.worker_answers import WITH_PRIVATE
 from gateway.telemetry.metrics.metrics import CONTENT_TYPE

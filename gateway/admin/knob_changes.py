@@ -13,7 +13,7 @@ from msgspec import Meta
 from gateway.base.errors import ApiError
 from gateway.base.knobs import KnobFile
 from gateway.base.numbers import whole_number
-from gateway.inference.catalogue.replica_knobs import ReplicaKnobs
+from gateway.inference.replica_knobs import ReplicaKnobs
 from gateway.operations.running import Operations
 from gateway.runtime.cores.knob_profiles import Profile, profile_named
 from gateway.runtime.cores.knobs import KnobOrder

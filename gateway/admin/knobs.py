@@ -38,8 +38,8 @@ from gateway.edge.asgi import HttpRequest
 from gateway.edge.openapi import describe
 from gateway.inference.api.reading.parsing import read_body
 from gateway.inference.cache.stores import CacheKnobs, MemoryStore
-from gateway.inference.routing.classifier_versions import ActiveClassifier
-from gateway.inference.routing.knobs import EARLIER_NAMES, RoutingKnobs
+from gateway.inference.classifier_versions import ActiveClassifier
+from gateway.inference.routing_knobs import EARLIER_NAMES, RoutingKnobs
 from gateway.inference.service import Serving, serving_of
 from gateway.operations.running import operations_of
 from gateway.runtime.cores.knob_profiles import PROFILES, Profile

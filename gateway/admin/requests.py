@@ -21,8 +21,8 @@ from gateway.base.numbers import number, whole_number
 from gateway.base.stores.database import reached
 from gateway.edge.asgi import HttpRequest
 from gateway.edge.openapi import describe
-from gateway.inference.routing.classifier_versions import RoutingRule, rule_of, ruled_by
-from gateway.inference.routing.router import RoutingService
+from gateway.inference.classifier_versions import RoutingRule, rule_of, ruled_by
+from gateway.inference.router import RoutingService
 from gateway.inference.service import Serving, serving_of
 from gateway.operations.dashboard.html.first_request import first_request
 from gateway.operations.dashboard.html.page import Page

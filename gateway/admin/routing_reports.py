@@ -23,7 +23,7 @@ from gateway.base.numbers import number
 from gateway.base.stores.database import reached
 from gateway.edge.asgi import HttpRequest
 from gateway.edge.openapi import describe
-from gateway.inference.routing.classifier_versions import (
+from gateway.inference.classifier_versions import (
     ActiveClassifier,
     LoadedVersion,
     RoutingRule,

@@ -19,8 +19,8 @@ from gateway.base.stores.database import reached
 from gateway.edge.asgi import HttpRequest
 from gateway.edge.openapi import describe
 from gateway.inference.api.reading.parsing import read_body
-from gateway.inference.catalogue.class_prior import tier_prior
-from gateway.inference.routing.knobs import objective_of
+from gateway.inference.class_prior import tier_prior
+from gateway.inference.routing_knobs import objective_of
 from gateway.inference.service import Serving, serving_of
 from gateway.runtime.cores.hidden_states import require_model
 from gateway.tenancy.access.admin_guard import OPERATOR, actor_of

@@ -12,7 +12,7 @@ from litestar.datastructures import State
 from litestar.exceptions import HTTPException
 from litestar.response import Response
 
-from gateway.base.requests.identity import caller_request_id, new_request_id
+from gateway.base.identity import caller_request_id, new_request_id
 from tiers.errors import (
     CONTEXT_CODE,
     CallerCredentialError,

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from gateway.base.errors import ErrorEnvelope
-from gateway.base.requests.identity import new_request_id
+from gateway.base.identity import new_request_id
 
 Status = Literal["validating", "failed", "in_progress", "finalizing", "completed", "expired", "cancelling", "cancelled"]
 UNDER_WAY: tuple[Status, ...] = ("validating", "in_progress", "finalizing", "cancelling")

@@ -11,7 +11,7 @@ import msgspec
 from sqlalchemy import ColumnElement, delete, exists, func, insert, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from gateway.base.requests.identity import new_request_id
+from gateway.base.identity import new_request_id
 from gateway.base.stores.database import DatabaseTime
 from gateway.batches.batch import (
     UNDER_WAY,

@@ -14,7 +14,7 @@ from sqlalchemy import ColumnElement, Table, delete, func, insert, or_, select, 
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from gateway.base.requests.identity import new_request_id
+from gateway.base.identity import new_request_id
 from migrations.tables.api_objects import file_parts, files
 
 

@@ -14,7 +14,7 @@ import msgspec
 from sqlalchemy.exc import SQLAlchemyError
 
 from gateway.base.errors import ApiError, ErrorEnvelope, as_api_error
-from gateway.base.requests.identity import new_request_id
+from gateway.base.identity import new_request_id
 from gateway.batches.batch import (
     EXHAUSTED,
     PROCESS_DIED,

@@ -8,11 +8,11 @@ from functools import partial
 from gateway.base.settings import Settings
 from gateway.base.stores.redis_store import RedisStore
 from gateway.base.stores.retries import background
-from gateway.inference.catalogue.class_prior import class_prior
-from gateway.inference.routing.classifier_versions import ActiveClassifier, ActiveVersions, Classifier
-from gateway.inference.routing.conversations import Conversations, SharedTurns
-from gateway.inference.routing.knobs import RoutingKnobFile
-from gateway.inference.routing.router import RoutingService
+from gateway.inference.class_prior import class_prior
+from gateway.inference.classifier_versions import ActiveClassifier, ActiveVersions, Classifier
+from gateway.inference.conversations import Conversations, SharedTurns
+from gateway.inference.router import RoutingService
+from gateway.inference.routing_knobs import RoutingKnobFile
 from gateway.runtime.cores.engine import Engine
 from gateway.runtime.cores.hidden_states import CoreStates
 from tiers.catalog.catalog import Catalog

@@ -18,18 +18,18 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from classifier.decision import Decision
 from gateway.base.errors import request_id_of
-from gateway.base.requests.inference_request import CALLER, KEYLESS, Caller, InferenceRequest
+from gateway.base.inference_request import CALLER, KEYLESS, Caller, InferenceRequest
 from gateway.base.settings import Settings
 from gateway.edge.asgi import Connection
-from gateway.inference.answering.agreement import Agreements
-from gateway.inference.answering.answer import Answer, AnswerSource
-from gateway.inference.answering.escalation import ActiveProbes
-from gateway.inference.answering.generation import Generation
-from gateway.inference.answering.kept_reasoning import KeptReasoning
+from gateway.inference.agent_session import Answered
+from gateway.inference.agreement import Agreements
+from gateway.inference.answer import Answer, AnswerSource
 from gateway.inference.cache.response_cache import ResponseCache
 from gateway.inference.embedding.embedder import Embedder
-from gateway.inference.routing.router import RoutingService
-from gateway.inference.sessions.session import Answered
+from gateway.inference.escalation import ActiveProbes
+from gateway.inference.generation import Generation
+from gateway.inference.kept_reasoning import KeptReasoning
+from gateway.inference.router import RoutingService
 from gateway.runtime.cores.adapters import CoreAdapters
 from gateway.tenancy.admission import Admission, most_usd, smaller_answer
 from gateway.tenancy.limits.overload import OverloadQueue

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from gateway.base.requests.inference_request import Period
+from gateway.base.inference_request import Period
 from gateway.tenancy.budgets.lease_book import BudgetUsd
 from gateway.tenancy.keys.key_commands import GRACE_SECONDS, KeyTerms, Name
 

@@ -9,7 +9,7 @@ from gateway.base.stores.redis_store import RedisStore
 from gateway.batches.jobs import Jobs
 from gateway.edge.asgi import HttpRequest
 from gateway.inference.cache.response_cache import ResponseCache
-from gateway.inference.catalogue.replica_knobs import ReplicaKnobs
+from gateway.inference.replica_knobs import ReplicaKnobs
 from gateway.inference.service import Serving
 from gateway.operations.privacy import Privacy
 from gateway.operations.quality_loop.active_labels import ActiveLabels

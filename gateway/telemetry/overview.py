@@ -12,7 +12,7 @@ from contextlib import suppress
 import msgspec
 from sqlalchemy.exc import SQLAlchemyError
 
-from gateway.inference.routing.router import RoutingService
+from gateway.inference.router import RoutingService
 from gateway.runtime.cores.reading import read_cores
 from gateway.runtime.peers import Peers
 from gateway.telemetry.metrics.metrics import Metrics

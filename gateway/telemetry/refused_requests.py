@@ -15,9 +15,9 @@ from prometheus_client import CollectorRegistry
 from sqlalchemy.exc import SQLAlchemyError
 
 from gateway.base.errors import CLIENT_CLOSED_REQUEST, ApiError, as_api_error, is_recorded
+from gateway.base.inference_request import Caller
 from gateway.base.logs import FIELDS
-from gateway.base.requests.inference_request import Caller
-from gateway.inference.answering.answer import Answer
+from gateway.inference.answer import Answer
 from gateway.telemetry.metrics.families import CounterFamily
 from gateway.telemetry.metrics.request_metrics import NO_NAME, OTHER, BoundedNames
 from quality.records.record import Record

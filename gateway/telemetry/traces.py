@@ -24,9 +24,9 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags, TraceState
 
 from gateway import __version__
-from gateway.base.requests.identity import TraceContext, new_span_id
+from gateway.base.identity import TraceContext, new_span_id
 from gateway.base.settings import Settings, SettingsError, TraceContent
-from gateway.inference.answering.answer import Answer
+from gateway.inference.answer import Answer
 from gateway.telemetry.metrics.request_metrics import operation_name
 from gateway.telemetry.telemetry_url import refuse_metadata_behind, telemetry_url
 from quality.records.record import Record

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import msgspec
 
 from gateway.base.errors import ApiError
-from gateway.base.requests.inference_request import Caller, InferenceRequest
+from gateway.base.inference_request import Caller, InferenceRequest
 from gateway.base.stores.redis_store import RedisUnavailableError
 from gateway.tenancy.budgets.budget_leases import BudgetExceededError, BudgetLeases, BudgetsUnavailableError, Hold
 from gateway.tenancy.budgets.lease_book import MICRO, microusd, microusd_at_least, period_bounds, period_key

@@ -16,7 +16,7 @@ from msgspec import Meta
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from gateway.base.requests.inference_request import Period
+from gateway.base.inference_request import Period
 from gateway.base.settings import SettingsError
 from gateway.tenancy.budgets.budget_commands import remove_budget, set_budget
 from gateway.tenancy.budgets.lease_book import MICRO, BudgetUsd

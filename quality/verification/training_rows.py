@@ -126,7 +126,7 @@ JUDGED = ("verification", "probe")
 FEEDBACK, REVIEW = "feedback", "review"
 # Neither is a random sample, so they count as a quarter of a verification.
 FEEDBACK_WEIGHT = 0.25
-# Whose a row is, as `gateway.base.requests.inference_request.Caller.tenant`: the team of its key, else the key, ""
+# Whose a row is, as `gateway.base.inference_request.Caller.tenant`: the team of its key, else the key, ""
 # without one. A key's team never changes.
 WITH_KEYS = training_rows.outerjoin(api_keys, api_keys.c.key_id == training_rows.c.key_id)
 TENANT = func.coalesce(api_keys.c.team_id, training_rows.c.key_id, "").label("tenant")

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from classifier.features.stray_text import BILLING_HEADER, CLIENTS_OPENINGS, CLIENTS_RULES, END_OF_EXAMPLES
-from gateway.inference.sessions.clients import RULES
+from gateway.inference.clients import RULES
 
 RECORDED = Path(__file__).parents[1] / "gateway" / "inference" / "sessions" / "recorded"
 # Of the connection, or secret.

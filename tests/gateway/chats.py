@@ -3,7 +3,7 @@
 import time
 from typing import Any
 
-from gateway.base.requests.inference_request import InferenceRequest
+from gateway.base.inference_request import InferenceRequest
 from inference_core.protocol import SamplingParams
 from tiers.tier import ChatMessage, GenerationRequest
 

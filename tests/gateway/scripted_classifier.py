@@ -9,7 +9,7 @@ import numpy.typing as npt
 from classifier.decision import Prediction
 from classifier.features.routing_input import RoutingInput
 from classifier.policy.experiment_split import Split
-from gateway.inference.routing.classifier_versions import Reading
+from gateway.inference.classifier_versions import Reading
 
 
 class ScriptedClassifier:

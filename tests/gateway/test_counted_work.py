@@ -23,7 +23,16 @@ from tests.gateway.walk import BODY, BOUNDED, ROOT
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 # Where each stage's functions are.
-ROUTE = ("classifier/", "gateway/inference/routing/")
+ROUTING = (
+    "gateway/inference/classifier_versions.py",
+    "gateway/inference/conversations.py",
+    "gateway/inference/exclusions.py",
+    "gateway/inference/request_context.py",
+    "gateway/inference/router.py",
+    "gateway/inference/routing_knobs.py",
+    "gateway/inference/rules_and_chains.py",
+)
+ROUTE = ("classifier/", *ROUTING)
 SCHEDULE = (
     "inference_core/core.py",
     "inference_core/engine/",
@@ -93,7 +102,7 @@ async def calls_of(gateway: RunningGateway, counter: CallCounter, tokens: int) -
     return {
         "route": routed,
         "schedule": counter.within(SCHEDULE),
-        "stream": counter.within(STREAM) - counter.within(("gateway/inference/routing/",)),
+        "stream": counter.within(STREAM) - counter.within(ROUTING),
     }
 
 

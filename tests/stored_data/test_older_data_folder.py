@@ -15,7 +15,7 @@ from classifier.features.routing_input import routing_input_of_text
 from classifier.registry.artefact import load_artefact, load_base
 from classifier.registry.registry import ArtefactRegistry
 from gateway.base.settings import Settings
-from gateway.inference.catalogue.replica_knobs import ReplicaKnobs
+from gateway.inference.replica_knobs import ReplicaKnobs
 from tests.gateway.running_gateway import RunningGateway, laptop_hash_core, running_gateway
 from tests.tiers.tier_world import remote_spec
 from tiers.replicas.replica_set import ReplicaSet

@@ -13,8 +13,8 @@ from litestar.response import Response, Stream
 from multipart import MultipartError, MultipartSegment, PushMultipartParser
 
 from gateway.base.errors import ApiError, ClientGoneError, bad_request
+from gateway.base.inference_request import Caller
 from gateway.base.numbers import whole_number, whole_seconds
-from gateway.base.requests.inference_request import Caller
 from gateway.base.stores.database import reached
 from gateway.batches.file_store import FileWriter, Owner, Purpose, QuotaError, StoredFile
 from gateway.batches.jobs import jobs_of

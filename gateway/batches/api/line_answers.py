@@ -8,9 +8,9 @@ import msgspec
 from sqlalchemy.exc import SQLAlchemyError
 
 from gateway.base.errors import ApiError, bad_request
-from gateway.base.requests.inference_request import SLO_CLASSES, Caller, InferenceRequest
+from gateway.base.inference_request import SLO_CLASSES, Caller, InferenceRequest
 from gateway.batches.batch import Batch, InputLine
-from gateway.inference.answering.answer import Answer
+from gateway.inference.answer import Answer
 from gateway.inference.api.openai.completions import CHAT, COMPLETION
 from gateway.inference.api.openai.embeddings import EMBEDDINGS, embedded
 from gateway.inference.api.reading.build_request import Received, chat_request, completion_request

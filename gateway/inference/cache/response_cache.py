@@ -14,13 +14,12 @@ from functools import partial
 import msgspec
 
 from classifier.decision import Decision
+from gateway.base.inference_request import InferenceRequest
 from gateway.base.knobs import KnobFile
-from gateway.base.requests.inference_request import InferenceRequest
 from gateway.base.settings import Settings
 from gateway.base.stores.redis_store import RedisStore
 from gateway.base.stores.retries import background
-from gateway.inference.answering.answer import AnswerSource
-from gateway.inference.answering.generation import Generation
+from gateway.inference.answer import AnswerSource
 from gateway.inference.cache.shared_generation import (
     KeptAnswer,
     Replay,
@@ -38,7 +37,8 @@ from gateway.inference.cache.stores import (
     answers_path,
     delete_answers_beyond,
 )
-from gateway.inference.routing.router import RoutingService
+from gateway.inference.generation import Generation
+from gateway.inference.router import RoutingService
 from gateway.runtime.peers import WorkerPlace
 from inference_core.io.files import JSON_ERRORS
 from quality.records.record import CacheUse

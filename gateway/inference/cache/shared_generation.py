@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable, Iterable
 import msgspec
 
 from classifier.decision import Decision
-from gateway.inference.answering.answer import Bill
-from gateway.inference.answering.generation import Generation
+from gateway.inference.answer import Bill
+from gateway.inference.generation import Generation
 from quality.records.record import Attempt, CacheUse
 from tiers.errors import TierRequestError
 from tiers.tier import AnswerEnd, Delta, Tier, Usage

@@ -15,8 +15,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from gateway.base.inference_request import InferenceRequest
 from gateway.base.knobs import KnobFile
-from gateway.base.requests.inference_request import InferenceRequest
 from gateway.inference.cache.stores import CacheKnobs, Clock, MemoryStore
 
 # Code, quotations, what follows a colon, and prompts about a text: there the very form may be what is asked about.

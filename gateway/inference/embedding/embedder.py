@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gateway.base.errors import CLIENT_CLOSED_REQUEST, ApiError, as_api_error, bad_request, mark_recorded
-from gateway.base.requests.inference_request import InferenceRequest
+from gateway.base.inference_request import InferenceRequest
 from inference_core.errors import CoreError, CoreLostError, InvalidRequestError
 from inference_core.loaders.hub_model import resolve_model_path
 from inference_core.protocol import ModelInfo

@@ -9,9 +9,9 @@ from functools import partial
 import msgspec
 
 from classifier.decision import Decision
-from gateway.base.requests.inference_request import InferenceRequest, PrivateMark
-from gateway.inference.answering.answer import AnswerSource, Bill
-from gateway.inference.routing.router import RoutingService
+from gateway.base.inference_request import InferenceRequest, PrivateMark
+from gateway.inference.answer import AnswerSource, Bill
+from gateway.inference.router import RoutingService
 from gateway.inference.screening.guardrail import Asked, AskedText, CountVerdict, Guardrail, guardrail_of, refused
 from gateway.inference.screening.rules import PrivateRules
 from gateway.inference.screening.texts import SentTexts, passages, replaced, texts_of

@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from gateway.base.requests.inference_request import InferenceRequest, Prompt
+from gateway.base.inference_request import InferenceRequest, Prompt
 from inference_core.io.files import JSON_ERRORS
 from tiers.chat_state import state_texts
 from tiers.message_content import NativeContent

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.base.stores.retries import look_every
-from gateway.inference.routing.classifier_versions import ActiveClassifier, LoadedVersion
+from gateway.inference.classifier_versions import ActiveClassifier, LoadedVersion
 from gateway.telemetry.metrics.metrics import Metrics
 from quality.learning.own_labels import OwnLabels
 

@@ -16,9 +16,9 @@ from classifier.registry.artefact import default_artefact
 from classifier.registry.registry import ArtefactRegistry
 from gateway.base.settings import Settings
 from gateway.base.stores.retries import background, until_it_works
-from gateway.inference.answering.answer import Answer
-from gateway.inference.catalogue.class_prior import tier_prior
-from gateway.inference.routing.knobs import objective_of
+from gateway.inference.answer import Answer
+from gateway.inference.class_prior import tier_prior
+from gateway.inference.routing_knobs import objective_of
 from gateway.operations.quality_loop.label_sources import (
     MACHINE_SHARE,
     cold_start_cap,

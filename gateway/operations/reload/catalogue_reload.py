@@ -16,11 +16,11 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.base.settings import Settings
-from gateway.inference.catalogue.class_prior import class_prior
-from gateway.inference.catalogue.replica_knobs import ReplicaKnobs
-from gateway.inference.catalogue.served_catalogue import ServedCatalogue
+from gateway.inference.class_prior import class_prior
+from gateway.inference.classifier_versions import ActiveClassifier, Classifier
 from gateway.inference.embedding.embedder import Embedder
-from gateway.inference.routing.classifier_versions import ActiveClassifier, Classifier
+from gateway.inference.replica_knobs import ReplicaKnobs
+from gateway.inference.served_catalogue import ServedCatalogue
 from gateway.inference.service import Service
 from gateway.runtime.cores.core_swap import CoreSwap, NextVersion
 from inference_core.io.background_tasks import once

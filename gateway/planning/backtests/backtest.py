@@ -15,13 +15,13 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from classifier.decision import Exclusion
 from classifier.training.data.dataset import RIGHT
-from gateway.base.requests.inference_request import Caller, InferenceRequest
+from gateway.base.inference_request import Caller, InferenceRequest
 from gateway.base.settings import Settings
-from gateway.inference.answering.escalation import ActiveProbes
-from gateway.inference.catalogue.class_prior import class_prior
-from gateway.inference.routing.classifier_versions import ActiveClassifier, choice_at, rule_of
-from gateway.inference.routing.knobs import RoutingKnobFile
-from gateway.inference.routing.router import RoutingService
+from gateway.inference.class_prior import class_prior
+from gateway.inference.classifier_versions import ActiveClassifier, choice_at, rule_of
+from gateway.inference.escalation import ActiveProbes
+from gateway.inference.router import RoutingService
+from gateway.inference.routing_knobs import RoutingKnobFile
 from gateway.planning.backtests.log import BacktestLogError, LogRow, TierNames
 from gateway.tenancy.keys.directory import INFERENCE, KnownKeys
 from gateway.tenancy.keys.key_commands import name_of_team, shown_key

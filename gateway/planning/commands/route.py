@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
 
     from classifier.decision import Decision, PolicyInputs
-    from gateway.base.requests.inference_request import Caller
+    from gateway.base.inference_request import Caller
     from gateway.base.settings import Settings
     from gateway.planning.backtests.backtest import Report
     from tiers.catalog.catalog import Catalog
@@ -86,8 +86,8 @@ def route(
 def _decide(
     settings: "Settings", prompt: str, key: str | None, max_tokens: int | None, wishes: dict[str, Any]
 ) -> "tuple[Decision, float, Catalog]":
-    from gateway.base.requests.inference_request import KEYLESS
-    from gateway.inference.answering.agreement import Agreements
+    from gateway.base.inference_request import KEYLESS
+    from gateway.inference.agreement import Agreements
     from gateway.planning.backtests.backtest import caller_named, dry_request, dry_routing, follow_labels
     from tiers.tier import ChatMessage
 

@@ -8,9 +8,9 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from gateway.base.requests.inference_request import slo_class
-from gateway.inference.answering.answer import Answer
-from gateway.inference.routing.exclusions import is_below_target
+from gateway.base.inference_request import slo_class
+from gateway.inference.answer import Answer
+from gateway.inference.exclusions import is_below_target
 from gateway.telemetry.metrics.families import Bounds, CounterFamily, HistogramFamily
 from gateway.telemetry.objectives.service_levels import ServiceLevels
 from gateway.telemetry.objectives.slo import SECONDS

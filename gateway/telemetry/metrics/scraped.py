@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry, Gauge
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from gateway.base.requests.inference_request import SERVICE_TIERS
+from gateway.base.inference_request import SERVICE_TIERS
 from gateway.telemetry.objectives.slo import STATE_NUMBERS, Quantiles, SloReport, TierLevel
 from gateway.tenancy.limits.overload import OverloadQueue
 from tiers.tier import Tier

@@ -12,8 +12,8 @@ from typing import Literal, TypeVar
 import msgspec
 import numpy as np
 
-from gateway.base.requests.inference_request import slo_class
-from gateway.inference.answering.answer import Answer
+from gateway.base.inference_request import slo_class
+from gateway.inference.answer import Answer
 from gateway.runtime.peers import Peers
 from inference_core.io.files import JSON_ERRORS
 from quality.records.record import Record

@@ -4,7 +4,7 @@ from typing import Literal
 
 import msgspec
 
-from gateway.base.requests.inference_request import SLO_CLASSES
+from gateway.base.inference_request import SLO_CLASSES
 from gateway.telemetry.objectives.service_levels import STAGES, LevelsByTier, Sketch, Stage, TierServiceLevels
 
 # Bounds of the buckets of times.

@@ -5,7 +5,7 @@ from typing import cast
 from litestar.handlers import BaseRouteHandler
 
 from gateway.base.errors import ApiError
-from gateway.base.requests.inference_request import CALLER, Caller
+from gateway.base.inference_request import CALLER, Caller
 from gateway.edge.asgi import Connection, HttpRequest
 from gateway.tenancy.access.guard import READING, access_of, begun, caller_of, cookie_name, known_caller, out_of_scope
 from gateway.tenancy.changes import Order

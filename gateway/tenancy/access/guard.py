@@ -25,9 +25,9 @@ from litestar.handlers import BaseRouteHandler, HTTPRouteHandler
 from litestar.types import ASGIApp, Empty, ExceptionHandlersMap, Middleware, Receive, Scope, Send
 
 from gateway.base.errors import ApiError
+from gateway.base.identity import new_request_id
+from gateway.base.inference_request import CALLER, KEYLESS, Caller
 from gateway.base.logs import LOG_CONTEXT, LogContext
-from gateway.base.requests.identity import new_request_id
-from gateway.base.requests.inference_request import CALLER, KEYLESS, Caller
 from gateway.base.settings import Settings
 from gateway.edge.asgi import Connection, HttpRequest
 from gateway.edge.proxies import (

@@ -8,7 +8,7 @@ import msgspec
 from sqlalchemy import case, delete, func, insert, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from gateway.base.requests.inference_request import Period
+from gateway.base.inference_request import Period
 from gateway.tenancy.budgets.lease_book import MICRO, period_bounds, period_key, recorded_microusd
 from gateway.tenancy.changes import (
     Database,

@@ -12,7 +12,7 @@ from decimal import Decimal
 import msgspec
 from sqlalchemy.exc import SQLAlchemyError
 
-from gateway.base.requests.inference_request import BudgetRef
+from gateway.base.inference_request import BudgetRef
 from gateway.base.stores.database import DatabaseTime
 from gateway.tenancy.budgets.lease_book import MICRO, Grant, LeaseBook, Statement, period_key
 

@@ -17,7 +17,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from classifier.complexity.quality_setting import target_of
-from gateway.base.requests.inference_request import KEYLESS, Allowance, BudgetRef, Caller
+from gateway.base.inference_request import KEYLESS, Allowance, BudgetRef, Caller
 from gateway.base.stores.database import DatabaseTime
 from gateway.tenancy.budgets.lease_book import MICRO
 from gateway.tenancy.keys.key_secrets import ApiKeys, SettingsKeys, bearer_of, digest_of

@@ -14,8 +14,8 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from classifier.complexity.quality_setting import QualitySetting
+from gateway.base.inference_request import Scope
 from gateway.base.numbers import MOST_EPOCH, EpochSeconds, utc_text
-from gateway.base.requests.inference_request import Scope
 from gateway.tenancy.changes import (
     REVISION,
     Database,

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from gateway.base.requests.inference_request import Caller
+from gateway.base.inference_request import Caller
 from gateway.base.settings import Settings, SettingsError
 from tiers.consent import ALL, Consent
 

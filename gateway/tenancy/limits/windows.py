@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
-from gateway.base.requests.inference_request import Allowance
+from gateway.base.inference_request import Allowance
 from gateway.base.stores.redis_store import Argument, Call, RedisScripts, RedisStore, RedisUnavailableError, script
 
 # Requests are counted per whole second; each counts until its second has left the window.

@@ -10,7 +10,7 @@ from sqlalchemy import delete, insert, select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from gateway.base.requests.inference_request import Caller
+from gateway.base.inference_request import Caller
 from gateway.base.stores.database import DatabaseTime
 from gateway.tenancy.keys.directory import Directory, KeysUnavailableError, UnknownKeyError
 from gateway.tenancy.users.users import SCOPES_OF

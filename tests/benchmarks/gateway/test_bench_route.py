@@ -14,8 +14,8 @@ from click.testing import CliRunner, Result
 from benchmarks.__main__ import main
 from benchmarks.gateway.route import TimedClassifier
 from classifier.features.routing_input import routing_input_of_text
-from gateway.inference.routing.classifier_versions import ActiveClassifier
-from gateway.inference.routing.router import RoutingService
+from gateway.inference.classifier_versions import ActiveClassifier
+from gateway.inference.router import RoutingService
 from gateway.planning.backtests.backtest import dry_request
 from tiers.catalog.load import load_catalog
 from tiers.tier import ChatMessage

@@ -17,7 +17,7 @@ from benchmarks.gateway.stages import _times, bench_stages, bench_wire
 from benchmarks.sources.report import report
 from benchmarks.sources.stages import StageTimes, stages
 from gateway.base.settings import Settings
-from gateway.inference.answering.answer import Stamps
+from gateway.inference.answer import Stamps
 from inference_core.protocol import StepTimes
 from tests.quality.store.records import make_record
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from gateway.base.settings import Settings
-from gateway.inference.routing.knobs import RoutingKnobFile
+from gateway.inference.routing_knobs import RoutingKnobFile
 from gateway.operations.quality_loop.quality_loop import retrain_settings
 from tiers.catalog.load import load_catalog
 from tiers.catalog.pricing import predicted_costs

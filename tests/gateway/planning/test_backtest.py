@@ -18,7 +18,7 @@ from classifier.training.data.dataset import (
     tier_scores,
 )
 from classifier.training.recipes.train_static import train
-from gateway.inference.routing.router import RoutingService
+from gateway.inference.router import RoutingService
 from gateway.operations.cli import main
 from gateway.planning.backtests.backtest import Backtest, gain_over_shuffled, saving
 from gateway.planning.backtests.log import BacktestLogError, LogRow, TierNames, read_log, training_rows, write_training

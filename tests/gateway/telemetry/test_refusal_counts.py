@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from websockets.asyncio.client import connect
 
 from gateway.base.errors import ApiError, ClientGoneError, as_api_error, is_recorded, mark_recorded
-from gateway.base.requests.inference_request import Caller
+from gateway.base.inference_request import Caller
 from gateway.telemetry.refused_requests import MOST_KINDS, MOST_LINES, RefusedMetrics, RefusedRequests
 from quality.store.database import migrate, open_database
 from quality.store.pages import REFUSED

@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway.base.requests.inference_request import slo_class
-from gateway.inference.answering.answer import Stamps
+from gateway.base.inference_request import slo_class
+from gateway.inference.answer import Stamps
 from gateway.telemetry.metrics.metrics import Metrics
 from gateway.telemetry.metrics.scraped import SloCollector
 from gateway.telemetry.objectives.service_levels import LevelsByTier, ServiceLevels, Sketch, TierServiceLevels, merged

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from gateway.base.configuration import load_settings
-from gateway.base.requests.identity import trace_context
+from gateway.base.identity import trace_context
 from gateway.base.settings import SettingsError
 from tests.gateway.running_gateway import running_gateway
 from tests.gateway.telemetry.otlp_collector import running_collector

@@ -8,9 +8,9 @@ import msgspec
 import pytest
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from gateway.base.requests.identity import TraceContext, trace_context
+from gateway.base.identity import TraceContext, trace_context
 from gateway.base.settings import Settings, SettingsError
-from gateway.inference.catalogue.served_catalogue import ServedCatalogue
+from gateway.inference.served_catalogue import ServedCatalogue
 from gateway.telemetry import traces
 from gateway.telemetry.traces import Traces, span_exporter
 from quality.records.record import Record

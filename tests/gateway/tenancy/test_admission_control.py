@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from gateway.base.errors import ApiError
-from gateway.base.requests.inference_request import Allowance, BudgetRef, Caller
+from gateway.base.inference_request import Allowance, BudgetRef, Caller
 from gateway.tenancy.admission import Admission, AdmissionControl
 from gateway.tenancy.budgets.lease_book import Grant
 from gateway.tenancy.limits.windows import LocalWindows

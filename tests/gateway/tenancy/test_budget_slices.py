@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from gateway.base.requests.inference_request import BudgetRef, Period
+from gateway.base.inference_request import BudgetRef, Period
 from gateway.base.stores.database import DatabaseTime
 from gateway.tenancy.budgets.budget_leases import BudgetExceededError, BudgetLeases, BudgetsUnavailableError
 from gateway.tenancy.budgets.lease_book import MICRO, Grant, LeaseBook, Statement

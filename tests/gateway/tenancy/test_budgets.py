@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from sqlalchemy import func, insert, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from gateway.base.requests.inference_request import BudgetRef, Period
+from gateway.base.inference_request import BudgetRef, Period
 from gateway.base.stores.database import DatabaseTime
 from gateway.tenancy.budgets.budget_commands import BudgetState, remove_budget, set_budget, states_of
 from gateway.tenancy.budgets.budget_leases import (
@@ -382,7 +382,7 @@ async def test_a_slice_is_not_spent_after_its_time_though_the_database_is_away(s
 
 _DOOMED = """
 import asyncio, sys
-from gateway.base.requests.inference_request import BudgetRef
+from gateway.base.inference_request import BudgetRef
 from gateway.base.stores.database import DatabaseTime
 from gateway.tenancy.budgets.lease_book import LeaseBook
 from gateway.tenancy.budgets.budget_leases import BudgetLeases

@@ -11,8 +11,8 @@ from litestar.exceptions.http_exceptions import RequestEntityTooLarge
 from litestar.handlers import BaseRouteHandler
 
 from gateway.base.errors import ApiError
+from gateway.base.inference_request import CALLER, KEYLESS, Caller
 from gateway.base.logs import LOG_CONTEXT
-from gateway.base.requests.inference_request import CALLER, KEYLESS, Caller
 from gateway.base.settings import Settings
 from gateway.base.stores.database import DatabaseTime
 from gateway.edge.asgi import Connection

@@ -12,7 +12,7 @@ import pytest_asyncio
 from sqlalchemy import event, insert, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from gateway.base.requests.inference_request import KEYLESS, Allowance, BudgetRef, Caller
+from gateway.base.inference_request import KEYLESS, Allowance, BudgetRef, Caller
 from gateway.base.settings import Settings
 from gateway.base.stores.database import DatabaseTime
 from gateway.tenancy.budgets.budget_commands import set_budget

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from sqlalchemy import select
 
-from gateway.base.requests.inference_request import BudgetRef
+from gateway.base.inference_request import BudgetRef
 from gateway.base.stores.database import DatabaseTime
 from gateway.tenancy.budgets.budget_commands import set_budget
 from gateway.tenancy.budgets.budget_leases import BudgetExceededError, BudgetLeases, Hold

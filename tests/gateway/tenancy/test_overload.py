@@ -12,7 +12,7 @@ import pytest_asyncio
 from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.base.errors import ApiError
-from gateway.base.requests.inference_request import SLO_CLASSES
+from gateway.base.inference_request import SLO_CLASSES
 from gateway.base.settings import Settings
 from gateway.tenancy.limits.overload import OverloadQueue
 from tests.gateway.running_gateway import RunningGateway, running_gateway

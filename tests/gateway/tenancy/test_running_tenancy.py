@@ -14,7 +14,7 @@ import pytest_asyncio
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.base.errors import ApiError
-from gateway.base.requests.inference_request import Allowance, BudgetRef, Caller
+from gateway.base.inference_request import Allowance, BudgetRef, Caller
 from gateway.base.settings import Settings
 from gateway.base.stores.redis_store import RedisStore
 from gateway.tenancy.budgets.budget_commands import set_budget, states_of

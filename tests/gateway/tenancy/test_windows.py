@@ -9,7 +9,7 @@ import pytest_asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.base.requests.inference_request import Allowance
+from gateway.base.inference_request import Allowance
 from gateway.base.stores.redis_store import Call, RedisStore, RedisUnavailableError
 from gateway.tenancy.limits import windows
 from gateway.tenancy.limits import windows as redis_windows

@@ -15,7 +15,7 @@ STARTERS = ("create_task", "ensure_future")
 # Tasks that somebody awaits, or that note their own failure, with who does.
 AWAITED = {
     "gateway/edge/client_watch.py": "the request that is watched",
-    "gateway/inference/answering/tier_attempt.py": "the request, which waits for it and gets its error",
+    "gateway/inference/tier_attempt.py": "the request, which waits for it and gets its error",
     "gateway/inference/api/writing/sending.py": "the connection that is sent to",
     "gateway/inference/cache/shared_generation.py": "its readers get its error",
     "gateway/runtime/cores/engine.py": "the start of the tiers",

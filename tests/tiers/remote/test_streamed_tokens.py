@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from gateway.inference.answering.answer import Stamps
+from gateway.inference.answer import Stamps
 from tests.tiers.remote.loopback_server import Call, LoopbackServer
 from tests.tiers.tier_world import chat, remote_spec
 from tiers.remote.remote_tier import RemoteTier

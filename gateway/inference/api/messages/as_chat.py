@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 from gateway.base.errors import ApiError, ContextLengthError, bad_request
-from gateway.base.requests.inference_request import InferenceRequest
+from gateway.base.inference_request import InferenceRequest
 from gateway.inference.api.messages.conversation import conversation_of, decoded
 from gateway.inference.api.messages.schemas import (
     CountTokensRequest,

@@ -7,8 +7,8 @@ from typing import Any, Literal
 import msgspec
 
 from gateway.base.errors import as_api_error
-from gateway.base.requests.inference_request import SERVICE_TIERS
-from gateway.inference.answering.answer import Answer
+from gateway.base.inference_request import SERVICE_TIERS
+from gateway.inference.answer import Answer
 from gateway.inference.api.messages.conversation import UNSIGNED, shown_call_id
 from gateway.inference.api.messages.schemas import envelope_of, error_event
 from gateway.inference.api.writing.answers import Routed, billed_usage, routed

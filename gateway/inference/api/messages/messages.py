@@ -11,10 +11,10 @@ from litestar.response import Response
 from litestar.types import ASGIApp
 
 from gateway.base.errors import ApiError, as_api_error
-from gateway.base.requests.inference_request import InferenceRequest
+from gateway.base.inference_request import InferenceRequest
 from gateway.edge.asgi import HttpRequest
 from gateway.edge.openapi import describe
-from gateway.inference.answering.answer import Answer
+from gateway.inference.answer import Answer
 from gateway.inference.api.messages.as_chat import chat_of
 from gateway.inference.api.messages.message_body import PING, MessageBody, MessageEvents, ThinkingShown, whole_message
 from gateway.inference.api.messages.schemas import (
@@ -31,7 +31,7 @@ from gateway.inference.api.reading.build_request import chat_request, received
 from gateway.inference.api.reading.foreign_fields import FieldReader
 from gateway.inference.api.reading.parsing import read_fields
 from gateway.inference.api.writing.sending import ignored_header, respond
-from gateway.inference.routing.router import RoutingService
+from gateway.inference.router import RoutingService
 from gateway.inference.service import serving_of
 from gateway.tenancy.access.guard import InferenceRoute
 from tiers.errors import TierRequestError

@@ -17,9 +17,9 @@ from litestar.handlers import websocket
 from msgspec import Meta
 
 from gateway.base.errors import ApiError, ErrorBody, ErrorEnvelope, as_api_error, bad_request
-from gateway.base.requests.inference_request import CALLER
+from gateway.base.inference_request import CALLER
 from gateway.edge.websocket_protocol import admit_frames
-from gateway.inference.answering.answer import Answer
+from gateway.inference.answer import Answer
 from gateway.inference.api.reading.build_request import chat_request, received
 from gateway.inference.api.reading.foreign_fields import FieldReader, shown_names
 from gateway.inference.api.reading.parsing import decode_body, decoded_body, decoded_fields

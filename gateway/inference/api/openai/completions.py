@@ -12,7 +12,7 @@ from litestar.types import ASGIApp
 from msgspec import Meta
 
 from gateway.base.errors import ApiError, bad_request
-from gateway.base.requests.inference_request import InferenceRequest, Prompt
+from gateway.base.inference_request import InferenceRequest, Prompt
 from gateway.edge.asgi import HttpRequest
 from gateway.edge.openapi import describe
 from gateway.inference.api.reading.build_request import chat_request, completion_request, reading_request, received

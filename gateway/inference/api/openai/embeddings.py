@@ -15,8 +15,8 @@ from litestar.types import ASGIApp
 from msgspec import Meta
 
 from gateway.base.errors import ApiError, ClientGoneError, bad_request
+from gateway.base.inference_request import Caller, PrivateMark, Prompt
 from gateway.base.numbers import usd_text
-from gateway.base.requests.inference_request import Caller, PrivateMark, Prompt
 from gateway.edge.asgi import HttpRequest
 from gateway.edge.client_watch import DisconnectWatch
 from gateway.edge.openapi import describe

@@ -9,11 +9,11 @@ from litestar.params import FromPath
 from litestar.response import Response
 
 from gateway.base.errors import ApiError, bad_request
+from gateway.base.inference_request import Caller
 from gateway.base.numbers import whole_number
-from gateway.base.requests.inference_request import Caller
 from gateway.edge.asgi import HttpRequest
 from gateway.edge.openapi import describe
-from gateway.inference.catalogue.served_catalogue import ServedCatalogue
+from gateway.inference.served_catalogue import ServedCatalogue
 from gateway.inference.service import Serving, serving_of
 from gateway.tenancy.access.guard import caller_of
 from tiers.catalog.tier_spec import TierSpec

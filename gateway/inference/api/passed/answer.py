@@ -14,8 +14,8 @@ from litestar.types import Receive, Scope, Send
 from multipart import MultipartError, MultipartSegment, PushMultipartParser
 
 from gateway.base.errors import ApiError, ClientGoneError, as_api_error, bad_request
+from gateway.base.inference_request import InferenceRequest, PrivateMark
 from gateway.base.numbers import usd_text
-from gateway.base.requests.inference_request import InferenceRequest, PrivateMark
 from gateway.edge.asgi import HttpRequest
 from gateway.edge.client_watch import DisconnectWatch, StallWatch
 from gateway.inference.api.passed.endpoints import MOST_TOKENS, Asked, FormFields, PassedEndpoint

@@ -12,10 +12,8 @@ from litestar.datastructures import Headers
 
 from classifier.complexity.quality_setting import QUALITY_SETTINGS
 from gateway.base.errors import bad_request
-from gateway.base.logs import LOG_CONTEXT, LogContext
-from gateway.base.numbers import number, whole_number
-from gateway.base.requests.identity import TraceContext, trace_context
-from gateway.base.requests.inference_request import (
+from gateway.base.identity import TraceContext, trace_context
+from gateway.base.inference_request import (
     CALLER,
     SLO_CLASSES,
     CacheMode,
@@ -25,6 +23,8 @@ from gateway.base.requests.inference_request import (
     Prompt,
     SloName,
 )
+from gateway.base.logs import LOG_CONTEXT, LogContext
+from gateway.base.numbers import number, whole_number
 from gateway.inference.api.reading.constraints import format_of, template_variables_of, tooling_of
 from gateway.inference.api.reading.parsing import (
     EXTRA,
@@ -40,8 +40,8 @@ from gateway.inference.api.reading.parsing import (
     unset_of,
 )
 from gateway.inference.api.reading.schemas import ChatRequest, CompletionRequest
+from gateway.inference.clients import recognised
 from gateway.inference.service import Serving
-from gateway.inference.sessions.clients import recognised
 from inference_core.protocol import SamplingParams
 from tiers.consent import ALL, Consent
 from tiers.errors import HEADER, CallerCredential

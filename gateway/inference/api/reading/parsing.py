@@ -9,7 +9,7 @@ from typing import Any, TypeVar, cast
 import msgspec
 
 from gateway.base.errors import ApiError, bad_request
-from gateway.base.requests.inference_request import (
+from gateway.base.inference_request import (
     CALLER,
     SERVICE_TIERS,
     TIER_DEFAULTS,

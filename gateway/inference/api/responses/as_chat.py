@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from gateway.base.errors import ApiError, ContextLengthError, bad_request
-from gateway.base.requests.inference_request import InferenceRequest
+from gateway.base.inference_request import InferenceRequest
 from gateway.inference.api.reading.constraints import arguments_of
 from gateway.inference.api.reading.parsing import refuse_given
 from gateway.inference.api.reading.schemas import (

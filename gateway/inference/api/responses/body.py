@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 
 from gateway.base.errors import ErrorBody
-from gateway.base.requests.inference_request import InferenceRequest
-from gateway.inference.answering.answer import Answer
+from gateway.base.inference_request import InferenceRequest
+from gateway.inference.answer import Answer
 from gateway.inference.api.reading.constraints import input_of
 from gateway.inference.api.responses.as_chat import SEALED_REASONING, sealed, wants_logprobs
 from gateway.inference.api.responses.exchange import Exchange

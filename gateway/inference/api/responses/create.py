@@ -6,7 +6,7 @@ from litestar.types import ASGIApp
 from gateway.base.errors import ApiError, ContextLengthError, as_api_error
 from gateway.edge.asgi import HttpRequest
 from gateway.edge.openapi import describe
-from gateway.inference.answering.answer import Answer
+from gateway.inference.answer import Answer
 from gateway.inference.api.reading.build_request import received
 from gateway.inference.api.reading.foreign_fields import FieldReader, mend_response
 from gateway.inference.api.reading.parsing import IGNORED, read_fields

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from gateway.base.errors import as_api_error
-from gateway.inference.answering.answer import Answer
+from gateway.inference.answer import Answer
 from gateway.inference.api.reading.constraints import InputReader
 from gateway.inference.api.responses.as_chat import sealed
 from gateway.inference.api.responses.body import ResponseBody, annotation, logprobs_of, refusal_part, text_part

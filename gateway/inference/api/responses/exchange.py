@@ -8,7 +8,7 @@ import msgspec
 from sqlalchemy.exc import SQLAlchemyError
 
 from gateway.base.errors import ApiError, bad_request
-from gateway.base.requests.inference_request import InferenceRequest
+from gateway.base.inference_request import InferenceRequest
 from gateway.base.stores.database import reached
 from gateway.inference.api.reading.build_request import Received, chat_request
 from gateway.inference.api.reading.foreign_fields import whole_text

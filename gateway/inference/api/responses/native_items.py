@@ -21,7 +21,7 @@ from typing import Any
 
 import msgspec
 
-from gateway.inference.answering.answer import Answer
+from gateway.inference.answer import Answer
 from gateway.inference.api.responses.schemas import Item, ResponsesRequest, ResponseTool
 from inference_core.io.files import JSON_ERRORS
 from tiers.chat_state import FORM, MOST_STATE_BYTES, kept_state, with_kept_state, without_thoughts

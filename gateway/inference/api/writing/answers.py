@@ -6,7 +6,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from gateway.inference.answering.answer import Answer
+from gateway.inference.answer import Answer
 from gateway.inference.api.reading.constraints import CUSTOM, custom_names, input_of
 from quality.records.record import CacheUse, Record
 from tiers.chat_state import collected_state

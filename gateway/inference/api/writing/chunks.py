@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 import msgspec
 
 from gateway.base.errors import ErrorBody, ErrorEnvelope, as_api_error
-from gateway.inference.answering.answer import Answer
+from gateway.inference.answer import Answer
 from gateway.inference.api.reading.constraints import CUSTOM, InputReader, custom_names
 from gateway.inference.api.reading.schemas import StreamOptions
 from gateway.inference.api.writing.answers import (

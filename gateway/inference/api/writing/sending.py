@@ -6,12 +6,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from litestar.types import ASGIApp, Receive, Scope, Send
 
 from gateway.base.errors import ClientGoneError
+from gateway.base.identity import caller_request_id
+from gateway.base.inference_request import InferenceRequest
 from gateway.base.numbers import usd_text
-from gateway.base.requests.identity import caller_request_id
-from gateway.base.requests.inference_request import InferenceRequest
 from gateway.edge.asgi import HttpRequest
 from gateway.edge.client_watch import DisconnectWatch, StallWatch
-from gateway.inference.answering.answer import Answer
+from gateway.inference.answer import Answer
 from gateway.inference.api.reading.foreign_fields import shown_names
 from gateway.inference.api.reading.parsing import IGNORED
 from gateway.inference.api.writing.chunks import AnswerFormat, Chunks

@@ -26,7 +26,7 @@ from gateway.operations.cli.options import (
 from gateway.tenancy.keys.key_commands import VERBS, KeyVerb
 
 if TYPE_CHECKING:
-    from gateway.base.requests.inference_request import Period
+    from gateway.base.inference_request import Period
     from gateway.tenancy.changes import Order
     from gateway.tenancy.declared import Applied
     from gateway.tenancy.keys.key_commands import KeyTerms

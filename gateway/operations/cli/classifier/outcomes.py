@@ -144,7 +144,7 @@ async def _collect(
 ) -> int:
     from classifier.class_predictor import ClassPredictor
     from classifier.training.data.outcome_folder import OutcomeFolder
-    from gateway.inference.catalogue.class_prior import class_prior
+    from gateway.inference.class_prior import class_prior
     from gateway.runtime.cores.engine import running_engine
     from quality.evaluation.collect_outcomes import PromptModel, collect_outcomes, outcomes_manifest
 

@@ -160,8 +160,8 @@ def _accepted(settings: "Settings", version: str) -> "tuple[ArtefactRegistry, st
     from classifier.registry.acceptance import accepted_artefact
     from classifier.registry.artefact import default_artefact
     from classifier.registry.registry import ArtefactRegistry
-    from gateway.inference.catalogue.class_prior import tier_prior
-    from gateway.inference.routing.knobs import objective_of
+    from gateway.inference.class_prior import tier_prior
+    from gateway.inference.routing_knobs import objective_of
     from tiers.catalog.load import load_catalog
 
     catalog = load_catalog(settings.catalog)
@@ -211,7 +211,7 @@ def predict(
     The output is written completely or not at all.
     """
     from classifier.prompt_predictions import predict_lines, read_prompts
-    from gateway.inference.catalogue.class_prior import class_prior
+    from gateway.inference.class_prior import class_prior
     from inference_core.io.files import atomic_file
     from tiers.catalog.load import load_catalog
 

@@ -117,8 +117,8 @@ def start(
     from classifier.registry.acceptance import accepted_artefact
     from classifier.registry.artefact import default_artefact
     from classifier.registry.registry import ArtefactRegistry
-    from gateway.inference.catalogue.class_prior import tier_prior
-    from gateway.inference.routing.knobs import objective_of
+    from gateway.inference.class_prior import tier_prior
+    from gateway.inference.routing_knobs import objective_of
     from gateway.operations.experiment_plan import with_guardrails
     from quality.rollout.experiments import Experiments, Plan
     from tiers.catalog.load import load_catalog

@@ -77,7 +77,7 @@ def live(days: float, as_json: bool, **options: Any) -> None:
 @json_option
 def learning(days: float, as_json: bool, **options: Any) -> None:
     """Show what was learned for each key: labels, classes of prompts, saving, quality, and the learning curve."""
-    from gateway.inference.routing.label_source import stored_label_source
+    from gateway.inference.label_source import stored_label_source
     from gateway.operations.cli.options import with_database
     from quality.learning.learning import LearningRecord, in_words
 
@@ -105,7 +105,7 @@ def worth(as_json: bool, **options: Any) -> None:
     often one looks.
     """
     from classifier.complexity.quality_setting import DEFAULT_TARGET, target_of
-    from gateway.inference.routing.knobs import RoutingKnobFile
+    from gateway.inference.routing_knobs import RoutingKnobFile
     from gateway.operations.cli.options import with_database
     from gateway.operations.worth import worth_said
     from quality.comparison.routing_probes import WorthAsked, WorthRecord

@@ -16,7 +16,7 @@ from litestar.exceptions import HTTPException
 from litestar.response import Response
 
 from gateway.base.errors import as_api_error, request_id_of
-from gateway.base.requests.inference_request import CALLER, KEYLESS
+from gateway.base.inference_request import CALLER, KEYLESS
 from gateway.edge.asgi import HttpRequest
 from gateway.operations.dashboard.html import assets, charts
 from gateway.operations.dashboard.html.page import OPT, Page, links

@@ -8,9 +8,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gateway.base.errors import ApiError
-from gateway.base.requests.inference_request import InferenceRequest
-from gateway.inference.answering.answer import Answer
-from gateway.inference.routing.router import RoutingService
+from gateway.base.inference_request import InferenceRequest
+from gateway.inference.answer import Answer
+from gateway.inference.router import RoutingService
 from gateway.inference.service import Service
 from quality.records.record import Record
 from tests.examples import examples

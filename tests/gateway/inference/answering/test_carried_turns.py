@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from gateway.inference.answering.kept_reasoning import KeptReasoning
 from gateway.inference.api.responses.native_items import CARRIED, with_carried
+from gateway.inference.kept_reasoning import KeptReasoning
 from tests.gateway.inference.answering.test_native_forms import SIGNED_CALL, Recorded, recorded
 from tiers.message_content import ToolCall
 from tiers.remote.provider_state import MAKERS

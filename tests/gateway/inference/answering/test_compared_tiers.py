@@ -12,11 +12,11 @@ import pytest
 
 from classifier.policy.agreement import AgreementSettings
 from classifier.policy.agreement_counts import AgreementPlace, AgreementTable
-from gateway.base.requests.inference_request import InferenceRequest
+from gateway.base.inference_request import InferenceRequest
 from gateway.base.settings import Settings
-from gateway.inference.answering.agreement import Agreements
-from gateway.inference.routing.knobs import RoutingKnobFile
-from gateway.inference.routing.router import RoutingService
+from gateway.inference.agreement import Agreements
+from gateway.inference.router import RoutingService
+from gateway.inference.routing_knobs import RoutingKnobFile
 from gateway.inference.service import Service
 from gateway.tenancy.admission import most_usd
 from gateway.tenancy.budgets.lease_book import microusd

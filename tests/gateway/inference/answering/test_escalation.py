@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from classifier.policy.agreement_counts import AgreementPlace, AgreementTable
 from classifier.registry.registry import ArtefactRegistry
-from gateway.inference.answering.agreement import Agreements
-from gateway.inference.answering.answer import Answer
-from gateway.inference.answering.escalation import ActiveProbes
-from gateway.inference.routing.knobs import RoutingKnobFile
-from gateway.inference.routing.router import RoutingService
+from gateway.inference.agreement import Agreements
+from gateway.inference.answer import Answer
+from gateway.inference.escalation import ActiveProbes
+from gateway.inference.router import RoutingService
+from gateway.inference.routing_knobs import RoutingKnobFile
 from gateway.inference.service import Service
 from quality.records.record import Record
 from tests.examples import examples

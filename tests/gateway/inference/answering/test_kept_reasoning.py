@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from gateway.base.requests.inference_request import Caller
+from gateway.base.inference_request import Caller
 from gateway.base.stores.redis_store import RedisStore
-from gateway.inference.answering.kept_reasoning import DatabaseTurns, KeptReasoning, KeptTurn, RedisTurns, TurnStore
+from gateway.inference.kept_reasoning import DatabaseTurns, KeptReasoning, KeptTurn, RedisTurns, TurnStore
 from migrations.tables.columns import metadata
 from quality.store.database import open_database
 from quality.store.queries import delete_key_data

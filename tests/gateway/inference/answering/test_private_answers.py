@@ -7,8 +7,8 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from gateway.inference.answering.generation import Generation
-from gateway.inference.catalogue.served_catalogue import ServedCatalogue
+from gateway.inference.generation import Generation
+from gateway.inference.served_catalogue import ServedCatalogue
 from gateway.tenancy.admission import Admission
 from tests.gateway.inference.answering.test_escalation import CATALOG, UNSURE, World
 from tests.gateway.inference.routing.test_conversations import ask

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncGenerator
 
-from gateway.inference.answering.tier_attempt import tier_deltas
+from gateway.inference.tier_attempt import tier_deltas
 from inference_core.protocol import SamplingParams
 from tests.gateway.scripted_tier import ScriptedTier
 from tiers.errors import ReplicaTry

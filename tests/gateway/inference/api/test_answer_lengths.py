@@ -10,10 +10,10 @@ from classifier.decision import Decision
 from classifier.evidence import EvidenceModels
 from classifier.features.surface_features import FEATURE_NAMES
 from classifier.model.answer_length import AnswerLength
-from gateway.inference.answering.escalation import ActiveProbes
-from gateway.inference.routing.classifier_versions import ActiveClassifier
-from gateway.inference.routing.knobs import RoutingKnobFile
-from gateway.inference.routing.router import RoutingService
+from gateway.inference.classifier_versions import ActiveClassifier
+from gateway.inference.escalation import ActiveProbes
+from gateway.inference.router import RoutingService
+from gateway.inference.routing_knobs import RoutingKnobFile
 from tests.gateway.chats import chat
 from tiers.catalog.load import load_catalog
 from tiers.catalog.pricing import predicted_costs

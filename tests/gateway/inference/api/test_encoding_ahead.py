@@ -16,9 +16,9 @@ from classifier.features.routing_input import routing_input_of_text
 from classifier.features.surface_features import FEATURE_NAMES
 from classifier.model.outcome_model import OutcomeModel
 from classifier.registry.artefact import default_artefact, load_artefact
-from gateway.base.requests.inference_request import InferenceRequest
-from gateway.inference.routing.classifier_versions import LoadedVersion
-from gateway.inference.routing.router import RoutingService
+from gateway.base.inference_request import InferenceRequest
+from gateway.inference.classifier_versions import LoadedVersion
+from gateway.inference.router import RoutingService
 from tests.gateway.chats import chat
 from tiers.catalog.load import load_catalog
 

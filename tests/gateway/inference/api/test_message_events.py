@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from gateway.inference.answering.answer import Answer
+from gateway.inference.answer import Answer
 from gateway.inference.api.messages import message_body as events_module
 from gateway.inference.api.messages.conversation import UNSIGNED, given_call_id
 from gateway.inference.api.messages.message_body import PING, MessageEvents, ThinkingShown, whole_message

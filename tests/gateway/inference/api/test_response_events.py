@@ -13,7 +13,7 @@ from openai.lib.streaming.responses._responses import ResponseStreamState
 from openai.types.responses import ResponseStreamEvent
 from pydantic import TypeAdapter
 
-from gateway.inference.answering.answer import Answer
+from gateway.inference.answer import Answer
 from gateway.inference.api.responses.body import ResponseBody
 from gateway.inference.api.responses.events import ResponseEvents
 from gateway.inference.api.responses.exchange import Exchange

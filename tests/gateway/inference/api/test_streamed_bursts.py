@@ -6,7 +6,7 @@ from typing import Any, cast
 import pytest
 
 from gateway.edge.client_watch import DisconnectWatch
-from gateway.inference.answering.answer import Answer
+from gateway.inference.answer import Answer
 from gateway.inference.api.writing.chunks import Chunks
 from gateway.inference.api.writing.sending import EventResponse, KeepAlive
 from tiers.tier import Delta

@@ -7,7 +7,7 @@ import pytest
 
 from classifier.decision import PolicyInputs, Prediction, RuledBy
 from classifier.policy.decide import decide
-from gateway.base.requests.inference_request import KEYLESS, InferenceRequest
+from gateway.base.inference_request import KEYLESS, InferenceRequest
 from gateway.inference.cache.response_cache import CatalogueDigest, cache_key
 from inference_core.protocol import SamplingParams
 from tests.gateway.chats import chat

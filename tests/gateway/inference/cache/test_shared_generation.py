@@ -8,12 +8,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from gateway.base.inference_request import InferenceRequest
 from gateway.base.knobs import KnobFile
-from gateway.base.requests.inference_request import InferenceRequest
 from gateway.inference.cache.response_cache import ResponseCache
 from gateway.inference.cache.shared_generation import KeptAnswer, Replay, SharedGeneration, SharedGenerationReader
 from gateway.inference.cache.stores import AnswerStore, CacheKnobs, MemoryStore
-from gateway.inference.routing.router import RoutingService
+from gateway.inference.router import RoutingService
 from gateway.inference.service import Service
 from inference_core.protocol import SamplingParams
 from quality.records.record import Record

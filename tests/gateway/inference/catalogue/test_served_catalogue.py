@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from gateway.base.errors import ApiError
-from gateway.inference.catalogue.served_catalogue import AUTO, ServedCatalogue
+from gateway.inference.served_catalogue import AUTO, ServedCatalogue
 from tests.gateway.scripted_tier import ScriptedTier
 from tiers.catalog.load import load_catalog
 from tiers.catalog.pricing import cost_usd

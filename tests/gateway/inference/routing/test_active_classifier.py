@@ -18,9 +18,9 @@ from classifier.local.cells import prior_table
 from classifier.policy.experiment_split import Arm, Split
 from classifier.registry.artefact import default_artefact, load_base, load_manifest, load_model_tensors, save_artefact
 from classifier.registry.registry import ArtefactRegistry
-from gateway.base.requests.inference_request import InferenceRequest
-from gateway.inference.routing.classifier_versions import ActiveClassifier, ActiveVersions, RoutingRule
-from gateway.inference.routing.router import RoutingService
+from gateway.base.inference_request import InferenceRequest
+from gateway.inference.classifier_versions import ActiveClassifier, ActiveVersions, RoutingRule
+from gateway.inference.router import RoutingService
 from tests.gateway.chats import chat
 from tiers.catalog.load import load_catalog
 

@@ -15,7 +15,7 @@ from classifier.features.routing_input import routing_input_of_text
 from classifier.local.cells import prior_table
 from classifier.policy.decide import decide
 from classifier.registry.artefact import default_artefact, load_artefact
-from gateway.inference.catalogue.class_prior import class_prior, tier_kinds
+from gateway.inference.class_prior import class_prior, tier_kinds
 from quality.evaluation.everyday_outcomes import TaskClasses, read_outcomes, write_outcomes
 from quality.evaluation.measured_outcomes import OWN_FOLDER, SHIPPED, task_classes
 from tiers import catalogs

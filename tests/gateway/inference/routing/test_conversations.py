@@ -5,8 +5,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from gateway.base.requests.inference_request import Caller, InferenceRequest
-from gateway.inference.routing.conversations import TIERS_KEPT, Conversations, circumstances, digested
+from gateway.base.inference_request import Caller, InferenceRequest
+from gateway.inference.conversations import TIERS_KEPT, Conversations, circumstances, digested
 from tests.gateway.chats import chat
 from tests.gateway.running_gateway import RunningGateway
 from tiers.catalog.load import load_catalog
@@ -235,7 +235,7 @@ def test_the_messages_of_a_request_are_digested_once(monkeypatch: pytest.MonkeyP
         read.append(message.content)
         return digested(message)
 
-    monkeypatch.setattr("gateway.inference.routing.conversations.digested", noting)
+    monkeypatch.setattr("gateway.inference.conversations.digested", noting)
     known, second = Conversations(), ask(HELLO, ANSWER, MORE)
     known.history(second)
     known.remember(second, 2)

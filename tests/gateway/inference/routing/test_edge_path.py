@@ -9,14 +9,14 @@ import pytest
 from classifier.features.routing_input import RoutingInput
 from classifier.policy.decide import decide
 from classifier.policy.experiment_split import Arm, Split
+from gateway.base.inference_request import Caller, InferenceRequest
 from gateway.base.knobs import KnobFile
-from gateway.base.requests.inference_request import Caller, InferenceRequest
-from gateway.inference.answering.answer import Answer
-from gateway.inference.answering.escalation import ActiveProbes
+from gateway.inference.answer import Answer
 from gateway.inference.cache.response_cache import ResponseCache
 from gateway.inference.cache.stores import CacheKnobs, MemoryStore
-from gateway.inference.routing.knobs import RoutingKnobFile
-from gateway.inference.routing.router import RoutingService
+from gateway.inference.escalation import ActiveProbes
+from gateway.inference.router import RoutingService
+from gateway.inference.routing_knobs import RoutingKnobFile
 from gateway.inference.service import Service
 from inference_core.loaders.hub_model import resolve_model_path
 from inference_core.tokenization.load_tokenizer import load_tokenizer

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from classifier.policy.experiment_split import Arm, Split, SplitBy
-from gateway.base.requests.inference_request import Caller, InferenceRequest
-from gateway.inference.routing.request_context import unit_of
-from gateway.inference.routing.router import RoutingService
+from gateway.base.inference_request import Caller, InferenceRequest
+from gateway.inference.request_context import unit_of
+from gateway.inference.router import RoutingService
 from tests.gateway.chats import chat
 from tests.gateway.scripted_classifier import ScriptedClassifier
 from tiers.catalog.load import load_catalog

@@ -19,9 +19,9 @@ from classifier.registry.artefact import default_artefact
 from classifier.registry.registry import ArtefactRegistry
 from classifier.training.recipes.train import ReadLayer, train_over_hidden_states
 from classifier.training.recipes.train_static import Candidate
-from gateway.base.requests.inference_request import InferenceRequest
-from gateway.inference.routing.classifier_versions import ActiveClassifier
-from gateway.inference.routing.router import RoutingService
+from gateway.base.inference_request import InferenceRequest
+from gateway.inference.classifier_versions import ActiveClassifier
+from gateway.inference.router import RoutingService
 from gateway.runtime.cores.hidden_states import CoreStates, require_model
 from inference_core.loading.load_core import load_core
 from inference_core.transport.core_thread import ThreadCoreClient
@@ -159,7 +159,7 @@ async def test_a_core_that_was_started_with_another_model_is_refused(
 
 async def test_a_gateway_process_reads_states_without_torch() -> None:
     program = (
-        "import sys, gateway.inference.routing.classifier_versions, gateway.runtime.cores.hidden_states; "
+        "import sys, gateway.inference.classifier_versions, gateway.runtime.cores.hidden_states; "
         "print('torch' in sys.modules)"
     )
     done = await asyncio.to_thread(

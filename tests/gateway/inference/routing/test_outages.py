@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from classifier.decision import Decision, Exclusion, PolicyInputs, Prediction
-from gateway.inference.routing.exclusions import DOWN, is_below_target
+from gateway.inference.exclusions import DOWN, is_below_target
 from quality.records.record import Attempt
 from tests.quality.store.records import make_record
 

@@ -9,9 +9,9 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from classifier.features.routing_input import app_of
 from classifier.policy.decide import decide
-from gateway.base.requests.inference_request import Caller
-from gateway.inference.routing.request_context import MOST, OWN_WEIGHT, ReferencePrices
-from gateway.inference.routing.router import RoutingService
+from gateway.base.inference_request import Caller
+from gateway.inference.request_context import MOST, OWN_WEIGHT, ReferencePrices
+from gateway.inference.router import RoutingService
 from quality.store.database import migrate, open_database
 from tests.gateway.chats import chat
 from tests.gateway.scripted_classifier import ScriptedClassifier

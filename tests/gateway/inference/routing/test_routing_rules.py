@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from classifier.features.routing_input import routing_input
 from classifier.policy.decide import decide
-from gateway.base.requests.inference_request import Caller, InferenceRequest
-from gateway.inference.catalogue.routing_rules import Matched, RoutingRules, script_of
+from gateway.base.inference_request import Caller, InferenceRequest
+from gateway.inference.routing_rules import Matched, RoutingRules, script_of
 from gateway.planning.backtests.backtest import dry_request
 from tests.examples import examples
 from tests.gateway.chained_tiers import BACKUP, HELLO, SECOND, broken, chained_tiers

@@ -6,12 +6,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gateway.base.requests.inference_request import Caller, ClientTurn
+from gateway.base.inference_request import Caller, ClientTurn
 from gateway.base.settings import Settings
 from gateway.base.stores.redis_store import open_redis
-from gateway.inference.routing.conversations import MOST, REPEAT_SECONDS, Conversations, SharedTurns
-from gateway.inference.routing.router import RoutingService
-from gateway.inference.sessions.session import CachedPrefix, Session
+from gateway.inference.agent_session import CachedPrefix, Session
+from gateway.inference.conversations import MOST, REPEAT_SECONDS, Conversations, SharedTurns
+from gateway.inference.router import RoutingService
 from tests.database_servers import RedisServer
 from tests.gateway.inference.routing.test_conversations import ANSWER, CATALOG, HELLO, MORE, Clock, ask
 from tests.gateway.running_gateway import RunningGateway, running_gateway

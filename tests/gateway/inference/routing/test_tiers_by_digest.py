@@ -3,7 +3,7 @@
 import hashlib
 import tracemalloc
 
-from gateway.inference.routing.conversations import DIGEST_BYTES, TIERS_KEPT, TiersByDigest
+from gateway.inference.conversations import DIGEST_BYTES, TIERS_KEPT, TiersByDigest
 
 LONG_AGO = 0.0
 

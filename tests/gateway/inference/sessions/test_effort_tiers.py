@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gateway.inference.sessions.session import CachedPrefix, Session
+from gateway.inference.agent_session import CachedPrefix, Session
 from tests.gateway.chats import chat
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.load import load_catalog

@@ -2,8 +2,8 @@
 
 import pytest
 
-from gateway.inference.sessions.moves import WEIGHTS, end_before
-from gateway.inference.sessions.session import read_result
+from gateway.inference.agent_session import read_result
+from gateway.inference.session_moves import WEIGHTS, end_before
 from tiers.message_content import ToolCall
 from tiers.tier import ChatMessage
 

@@ -6,10 +6,10 @@ import msgspec
 import pytest
 
 from classifier.decision import Decision
-from gateway.base.requests.inference_request import Caller, ClientTurn, InferenceRequest
-from gateway.inference.routing.conversations import Conversations
-from gateway.inference.routing.router import RoutingService
-from gateway.inference.sessions.session import Answered
+from gateway.base.inference_request import Caller, ClientTurn, InferenceRequest
+from gateway.inference.agent_session import Answered
+from gateway.inference.conversations import Conversations
+from gateway.inference.router import RoutingService
 from tests.gateway.chats import chat
 from tests.gateway.scripted_classifier import ScriptedClassifier
 from tests.gateway.scripted_tier import ScriptedTier

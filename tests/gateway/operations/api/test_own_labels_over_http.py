@@ -12,7 +12,7 @@ from sqlalchemy import delete, insert
 from classifier.decision import PolicyInputs
 from classifier.policy.decide import decide
 from gateway.base.settings import Settings
-from gateway.inference.routing.classifier_versions import ActiveClassifier
+from gateway.inference.classifier_versions import ActiveClassifier
 from gateway.operations.quality_loop.active_labels import ActiveLabels
 from migrations.tables.audit import audit_events
 from migrations.tables.quality import training_rows

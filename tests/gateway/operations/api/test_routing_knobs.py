@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from gateway.base.errors import ApiError
-from gateway.inference.routing.knobs import RoutingKnobFile, RoutingKnobs
+from gateway.inference.routing_knobs import RoutingKnobFile, RoutingKnobs
 from tests.gateway.running_gateway import RunningGateway
 
 ROUTING = "/v1/admin/routing"

@@ -12,7 +12,7 @@ from classifier.complexity.classes import Complexity
 from gateway.admin.quality import estimate_rows
 from gateway.admin.routes import PAGES
 from gateway.base.settings import Settings
-from gateway.inference.routing.classifier_versions import ActiveClassifier
+from gateway.inference.classifier_versions import ActiveClassifier
 from gateway.operations.quality_loop.active_labels import ActiveLabels
 from quality.estimates.verified_sample import Kind, KindShare, UpgradeRate, wilson_interval
 from quality.judges.calibration import Calibration

@@ -16,7 +16,7 @@ from classifier.complexity.classes import Complexity
 from classifier.decision import PolicyInputs, Prediction
 from gateway.admin.routing_reports import active_version
 from gateway.base.settings import Settings
-from gateway.inference.routing.classifier_versions import ActiveClassifier
+from gateway.inference.classifier_versions import ActiveClassifier
 from migrations.tables.quality import training_rows, verifications
 from migrations.tables.requests import routing_decisions
 from migrations.tables.tenancy import api_keys

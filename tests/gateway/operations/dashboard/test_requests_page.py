@@ -11,7 +11,7 @@ from classifier.decision import Exclusion, PolicyInputs, Prediction
 from classifier.policy.decide import decide
 from gateway.admin.requests import chances_of, rerouted, stages_of
 from gateway.admin.resource import cell
-from gateway.inference.routing.classifier_versions import ActiveClassifier, RoutingModel
+from gateway.inference.classifier_versions import ActiveClassifier, RoutingModel
 from gateway.tenancy.changes import Order
 from gateway.tenancy.keys.key_commands import KeyTerms, create_key
 from tests.gateway.operations.dashboard.rows import insert_requests

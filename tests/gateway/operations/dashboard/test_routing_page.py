@@ -16,7 +16,7 @@ from classifier.decision import PolicyInputs, Prediction
 from classifier.policy.decide import decide
 from gateway.admin.routing_reports import preview
 from gateway.base.settings import Settings
-from gateway.inference.routing.classifier_versions import ActiveClassifier, RoutingRule
+from gateway.inference.classifier_versions import ActiveClassifier, RoutingRule
 from migrations.tables.quality import training_rows, verifications
 from migrations.tables.requests import routing_decisions
 from quality.estimates.traffic import RoutedRequest

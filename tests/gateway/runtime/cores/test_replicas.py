@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from gateway.inference.routing.router import RoutingService
+from gateway.inference.router import RoutingService
 from gateway.inference.service import Service
 from quality.records.record import Record
 from tests.gateway.chats import chat

@@ -11,12 +11,13 @@ import msgspec
 
 from classifier.decision import Decision
 from classifier.policy.decide import fallen_over
+from gateway.base.inference_request import InferenceRequest
 from gateway.base.logs import FIELDS
-from gateway.base.requests.inference_request import InferenceRequest
-from gateway.inference.answering.agreement import AgreementStage, Comparison
-from gateway.inference.answering.answer import Bill
-from gateway.inference.answering.escalation import ActiveProbes, Escalation, EscalationDecision
-from gateway.inference.answering.tier_attempt import (
+from gateway.inference.agreement import AgreementStage, Comparison
+from gateway.inference.answer import Bill
+from gateway.inference.escalation import ActiveProbes, Escalation, EscalationDecision
+from gateway.inference.router import RoutingService
+from gateway.inference.tier_attempt import (
     RefusedLengths,
     SideAnswer,
     TierAttempt,
@@ -24,7 +25,6 @@ from gateway.inference.answering.tier_attempt import (
     claimed,
     tier_deltas,
 )
-from gateway.inference.routing.router import RoutingService
 from gateway.tenancy.admission import Admission, most_tokens, most_usd
 from quality.records.record import Attempt, AttemptStatus, CacheUse, ComparedAs
 from tiers.consent import hidden_from
@@ -42,7 +42,7 @@ from tiers.tier import Delta, GenerationRequest, Tier, Usage
 from tiers.uncertainty import asking_uncertainty
 
 if TYPE_CHECKING:
-    from gateway.inference.routing.rules_and_chains import FallbackChain
+    from gateway.inference.rules_and_chains import FallbackChain
 
 log = logging.getLogger(__name__)
 
@@ -387,7 +387,7 @@ class Generation:
                 # After a comparison, what is there costs nothing more.
                 is_over = failed_before or self._comparison is not None
                 return None if is_over and not is_refused else self._other()
-            from gateway.inference.routing.rules_and_chains import FallbackChain, chain_of
+            from gateway.inference.rules_and_chains import FallbackChain, chain_of
 
             names = chain_of(served.catalog, self._attempt.spec, named)
             self._chain = FallbackChain(names, self._asking, self.decision, served, self._affords, self._fits, named)

@@ -26,12 +26,12 @@ from classifier.policy.agreement import (
 )
 from classifier.policy.agreement_counts import AgreementPlace, AgreementTable
 from classifier.policy.decide import beside_agreement
-from gateway.base.requests.inference_request import InferenceRequest
+from gateway.base.inference_request import InferenceRequest
 from gateway.base.stores.retries import look_every
-from gateway.inference.answering.answer import Answer
-from gateway.inference.answering.tier_attempt import SideAnswer, one_more_over
-from gateway.inference.routing.knobs import RoutingKnobFile, RoutingKnobs
-from gateway.inference.routing.router import RoutingService
+from gateway.inference.answer import Answer
+from gateway.inference.router import RoutingService
+from gateway.inference.routing_knobs import RoutingKnobFile, RoutingKnobs
+from gateway.inference.tier_attempt import SideAnswer, one_more_over
 from quality.records.record import Attempt, ComparedAs, Record
 from quality.verification.comparison import VerifiedComparison, place_of, read_agreements
 from quality.verification.sampling import Purpose

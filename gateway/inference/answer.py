@@ -12,9 +12,9 @@ import msgspec
 
 from classifier.decision import Decision
 from gateway.base.errors import CLIENT_CLOSED_REQUEST, as_api_error, mark_recorded
-from gateway.base.requests.inference_request import InferenceRequest, slo_class
-from gateway.inference.routing.router import RoutingService
-from gateway.inference.sessions.session import on_strongest
+from gateway.base.inference_request import InferenceRequest, slo_class
+from gateway.inference.agent_session import on_strongest
+from gateway.inference.router import RoutingService
 from inference_core.protocol import NO_TIMES, StepTimes
 from quality.records.record import Attempt, CacheUse, Record, Timings, comparison_of
 from tiers.deltas import CollectedChoice

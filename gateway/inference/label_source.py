@@ -10,7 +10,7 @@ from classifier.model.outcome_model import OutcomeModel
 from classifier.registry.artefact import default_artefact, load_artefact
 from classifier.registry.registry import ArtefactRegistry
 from gateway.base.settings import Settings
-from gateway.inference.catalogue.class_prior import class_prior
+from gateway.inference.class_prior import class_prior
 from quality.learning.learning import LabelSource
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.load import load_catalog

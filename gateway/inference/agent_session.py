@@ -18,7 +18,7 @@ import msgspec
 
 from classifier.decision import SessionStep
 from classifier.policy.sessions import EndSituation, LearnedEnds, LoopCounters, RemainingSteps, Warmth, trouble_signs
-from gateway.base.requests.inference_request import ClientTurn, InferenceRequest
+from gateway.base.inference_request import ClientTurn, InferenceRequest
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.tier_spec import TierSpec
 from tiers.tier import ChatMessage, Usage

@@ -28,8 +28,8 @@ from classifier.policy.sessions import (
     warm_tokens,
     work_end,
 )
-from gateway.base.requests.inference_request import InferenceRequest
-from gateway.inference.sessions.session import Counters, Session, counted, read_result
+from gateway.base.inference_request import InferenceRequest
+from gateway.inference.agent_session import Counters, Session, counted, read_result
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.pricing import reuse_usd
 from tiers.catalog.tier_spec import TierSpec

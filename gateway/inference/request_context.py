@@ -18,12 +18,12 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from classifier.decision import PolicyInputs, SessionStep
 from classifier.policy.decide import barred_tiers
 from classifier.policy.experiment_split import ArmName, Split, SplitBy
-from gateway.base.requests.inference_request import InferenceRequest
-from gateway.inference.catalogue.served_catalogue import ServedCatalogue
-from gateway.inference.routing.conversations import Conversations, History, digested
-from gateway.inference.routing.knobs import RoutingKnobs
-from gateway.inference.sessions.moves import Known, SessionRules, next_step
-from gateway.inference.sessions.session import SessionLearning
+from gateway.base.inference_request import InferenceRequest
+from gateway.inference.agent_session import SessionLearning
+from gateway.inference.conversations import Conversations, History, digested
+from gateway.inference.routing_knobs import RoutingKnobs
+from gateway.inference.served_catalogue import ServedCatalogue
+from gateway.inference.session_moves import Known, SessionRules, next_step
 from quality.store.queries import strongest_prices
 from tiers.tier import ChatMessage
 
@@ -81,7 +81,7 @@ def unit_of(request: InferenceRequest, by: SplitBy) -> Unit:
 
     A user belongs to the tenant, and a conversation to the caller's key. A conversation without an id of its own is
     known by its messages up to the first of the user, which all of its turns repeat; unlike in
-    `gateway.inference.routing.conversations`, nothing has to be remembered. A client that cuts off the
+    `gateway.inference.conversations`, nothing has to be remembered. A client that cuts off the
     beginning thereby starts another conversation.
     """
     caller = request.caller

@@ -18,29 +18,8 @@ from classifier.policy.decide import barred_tiers, decide, may_answer
 from classifier.policy.experiment_split import ArmName
 from classifier.policy.length_heuristic import heuristic_prediction
 from gateway.base.errors import ApiError, bad_request
-from gateway.base.requests.inference_request import SLO_CLASSES, InferenceRequest
-from gateway.inference.catalogue.served_catalogue import AUTO, ServedCatalogue
-from gateway.inference.routing.classifier_versions import (
-    Classifier,
-    EncodesAhead,
-    Routed,
-    RoutingRule,
-    VersionPrediction,
-    routing_input_of,
-)
-from gateway.inference.routing.conversations import Conversations, History, circumstances
-from gateway.inference.routing.exclusions import (
-    Excluded,
-    count_in_doubt,
-    exclusions,
-    is_in_doubt,
-    no_tier,
-    not_allowed,
-    of_private,
-)
-from gateway.inference.routing.knobs import RoutingKnobFile, RoutingKnobs
-from gateway.inference.routing.request_context import Assigned, ReferencePrices, SessionSteps, assigned, in_experiment
-from gateway.inference.sessions.session import (
+from gateway.base.inference_request import SLO_CLASSES, InferenceRequest
+from gateway.inference.agent_session import (
     Answered,
     Session,
     SessionLearning,
@@ -49,6 +28,27 @@ from gateway.inference.sessions.session import (
     is_followed,
     is_housekeeping,
 )
+from gateway.inference.classifier_versions import (
+    Classifier,
+    EncodesAhead,
+    Routed,
+    RoutingRule,
+    VersionPrediction,
+    routing_input_of,
+)
+from gateway.inference.conversations import Conversations, History, circumstances
+from gateway.inference.exclusions import (
+    Excluded,
+    count_in_doubt,
+    exclusions,
+    is_in_doubt,
+    no_tier,
+    not_allowed,
+    of_private,
+)
+from gateway.inference.request_context import Assigned, ReferencePrices, SessionSteps, assigned, in_experiment
+from gateway.inference.routing_knobs import RoutingKnobFile, RoutingKnobs
+from gateway.inference.served_catalogue import AUTO, ServedCatalogue
 from inference_core.errors import InvalidRequestError
 from inference_core.tokenization.tokenizer import Tokenizer
 from tiers.catalog.catalog import Catalog
@@ -58,7 +58,7 @@ from tiers.decoding.text_threads import TextThreads
 from tiers.tier import Tier, TierLoad
 
 if TYPE_CHECKING:
-    from gateway.inference.routing.rules_and_chains import Ruled, StandIn
+    from gateway.inference.rules_and_chains import Ruled, StandIn
 
 # Text with more bytes than this per allowed token is not tokenised to learn that it is not short.
 LONG_TEXT_BYTES_PER_TOKEN = 16
@@ -328,7 +328,7 @@ class RoutingService:
         """What answers in place of the entry that the request names, which cannot take it now; None if nothing does."""
         if pinned is None or not excluded.exclusions or not served.spec(pinned).fallback:
             return None
-        from gateway.inference.routing.rules_and_chains import stand_in_of
+        from gateway.inference.rules_and_chains import stand_in_of
 
         return stand_in_of(request, routing_input, served.spec(pinned), excluded, self.served)
 
@@ -336,7 +336,7 @@ class RoutingService:
         self, request: InferenceRequest, name: str, routing_input: RoutingInput, pinned: int | None, excluded: Excluded
     ) -> "Ruled | None":
         """What the catalogue's rules leave of a request for `name`, and the target of that name; None without both."""
-        from gateway.inference.routing.rules_and_chains import ruled, to_target
+        from gateway.inference.rules_and_chains import ruled, to_target
 
         found = None
         if (rules := self.served.rules) is not None:

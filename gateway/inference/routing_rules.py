@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 
 from classifier.complexity.quality_setting import target_of
 from classifier.features.routing_input import RoutingInput
-from gateway.base.requests.inference_request import InferenceRequest
+from gateway.base.inference_request import InferenceRequest
 from tiers.catalog.catalog import ANY, Catalog, RuleSpec, RuleWhen, Script, minutes_of
 from tiers.catalog.rule_check import bounds_of
 

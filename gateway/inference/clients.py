@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from gateway.base.requests.inference_request import ClientTurn, TurnKind
+from gateway.base.inference_request import ClientTurn, TurnKind
 from tiers.tier import ChatMessage
 
 # Its requests are kept with the tests.

@@ -11,8 +11,8 @@ from classifier.decision import Exclusion, PolicyInputs
 from classifier.errors import NoTierAllowedError
 from classifier.policy.utility import worths
 from gateway.base.errors import ApiError, ContextLengthError, bad_request
-from gateway.base.requests.inference_request import InferenceRequest
-from gateway.inference.catalogue.served_catalogue import ServedCatalogue
+from gateway.base.inference_request import InferenceRequest
+from gateway.inference.served_catalogue import ServedCatalogue
 from quality.records.record import Record
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.tier_spec import MEDIA, Capability, TierSpec

@@ -16,9 +16,9 @@ from sqlalchemy import bindparam, delete, exists, func, insert, select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from gateway.base.requests.inference_request import InferenceRequest
+from gateway.base.inference_request import InferenceRequest
 from gateway.base.stores.redis_store import Call, RedisScripts, RedisStore, RedisUnavailableError, script
-from gateway.inference.answering.answer import Answer
+from gateway.inference.answer import Answer
 from migrations.tables.api_objects import kept_turns
 from migrations.tables.audit import erasures
 from quality.store.queries import exclude_erasures

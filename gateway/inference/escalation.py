@@ -18,10 +18,10 @@ from classifier.evidence import EvidenceModel, EvidenceModels, Float, evidence_f
 from classifier.model.answer_length import AnswerLength
 from classifier.policy.utility import weigh_escalation
 from classifier.registry.registry import POINTER, ArtefactRegistry
-from gateway.base.requests.inference_request import InferenceRequest
+from gateway.base.inference_request import InferenceRequest
 from gateway.base.stores.followed_file import FollowedFile
-from gateway.inference.routing.knobs import RoutingKnobFile, RoutingKnobs
-from gateway.inference.routing.router import RoutingService
+from gateway.inference.router import RoutingService
+from gateway.inference.routing_knobs import RoutingKnobFile, RoutingKnobs
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.tier_spec import TierSpec
 from tiers.deltas import CollectedChoice

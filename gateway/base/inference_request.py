@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from gateway.base.requests.identity import TraceContext
+from gateway.base.identity import TraceContext
 from tiers.catalog.tier_spec import SamplingDefaults, TierSpec
 from tiers.consent import ALL, NO_CREDENTIAL, Consent, CredentialConsent, Reader, hidden_from
 from tiers.errors import CallerCredential
@@ -97,10 +97,10 @@ TurnKind = Literal["main", "housekeeping", "compaction", "subagent"]
 class ClientTurn(msgspec.Struct, frozen=True, kw_only=True):
     """One request of a known client, or of a caller that names its conversation.
 
-    `client`: its name in `gateway.inference.sessions.clients`, "" for a caller that is none of them. `session`:
+    `client`: its name in `gateway.inference.clients`, "" for a caller that is none of them. `session`:
     its id of the session, `agent` that of an agent within it, None for the main one, and `parent` the agent or session
     that started that one. They are hints of the caller: at most 128 plain characters each, and without meaning outside
-    the caller's key (`gateway.inference.routing.conversations.session_digest`). `kind`: housekeeping is a title, a
+    the caller's key (`gateway.inference.conversations.session_digest`). `kind`: housekeeping is a title, a
     topic check or a commit message; compaction a summary in place of a long history. `plan_mode`: a plan is asked for,
     and nothing may be changed yet.
     """

@@ -10,11 +10,11 @@ from typing import NamedTuple
 from classifier.decision import Decision, Exclusion, RuledBy
 from classifier.features.routing_input import RoutingInput
 from classifier.policy.decide import barred_tiers
-from gateway.base.requests.inference_request import InferenceRequest
-from gateway.inference.catalogue.routing_rules import RoutingRules
-from gateway.inference.catalogue.served_catalogue import ServedCatalogue
-from gateway.inference.routing.classifier_versions import routing_input_of
-from gateway.inference.routing.exclusions import Excluded, context_problem, is_plain, lacks_of, load_problem, needs_of
+from gateway.base.inference_request import InferenceRequest
+from gateway.inference.classifier_versions import routing_input_of
+from gateway.inference.exclusions import Excluded, context_problem, is_plain, lacks_of, load_problem, needs_of
+from gateway.inference.routing_rules import RoutingRules
+from gateway.inference.served_catalogue import ServedCatalogue
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.pricing import request_cost_usd
 from tiers.catalog.tier_spec import TierSpec

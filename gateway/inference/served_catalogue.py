@@ -9,14 +9,14 @@ import msgspec
 
 from classifier.decision import Decision
 from gateway.base.errors import ApiError
-from gateway.base.requests.inference_request import Caller
+from gateway.base.inference_request import Caller
 from tiers.catalog.catalog import Catalog, TargetSpec
 from tiers.catalog.pricing import cost_usd
 from tiers.catalog.tier_spec import TierSpec
 from tiers.tier import Tier, Usage
 
 if TYPE_CHECKING:
-    from gateway.inference.catalogue.routing_rules import RoutingRules
+    from gateway.inference.routing_rules import RoutingRules
 
 AUTO = "auto"
 # Kinds of servers whose models seal their reasoning, and those whose requests say what to cache.
@@ -199,6 +199,6 @@ def _named_targets(catalog: Catalog, named: Mapping[str, TierSpec]) -> dict[str,
 def _compiled_rules(catalog: Catalog) -> "RoutingRules | None":
     if not catalog.rules:
         return None
-    from gateway.inference.catalogue.routing_rules import RoutingRules
+    from gateway.inference.routing_rules import RoutingRules
 
     return RoutingRules(catalog)

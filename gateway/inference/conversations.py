@@ -20,9 +20,9 @@ import msgspec
 import numpy as np
 
 from classifier.features.stray_text import CLIENTS_OPENINGS, users_text
-from gateway.base.requests.inference_request import ClientTurn, InferenceRequest, TurnKind
+from gateway.base.inference_request import ClientTurn, InferenceRequest, TurnKind
 from gateway.base.stores.redis_store import Call, RedisScripts, RedisStore, RedisUnavailableError, script
-from gateway.inference.sessions.session import Session, decode_session, encode_session
+from gateway.inference.agent_session import Session, decode_session, encode_session
 from inference_core.tokenization.prompt_size import FITTED_CHARS_PER_TOKEN, FITTED_TOKENS_PER_MESSAGE
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.pricing import reread_usd, reuse_usd

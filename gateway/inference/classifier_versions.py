@@ -33,7 +33,7 @@ from classifier.policy.experiment_split import Arm, ArmName, Split
 from classifier.registry.acceptance import accepted_artefact
 from classifier.registry.artefact import default_artefact
 from classifier.registry.registry import POINTER, ArtefactRegistry
-from gateway.base.requests.inference_request import InferenceRequest
+from gateway.base.inference_request import InferenceRequest
 from gateway.base.stores.followed_file import FollowedFile
 from inference_core.extras import MissingExtraError, optional_imports
 

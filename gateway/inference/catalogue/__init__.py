@@ -1,1 +1,0 @@
-"""What is served: tiers, names, aliases, prices."""

@@ -1,1 +1,0 @@
-"""Sessions of agents: which client asks, and which of its sessions a request goes on with."""
