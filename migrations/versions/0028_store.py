@@ -22,6 +22,11 @@ def _where(condition: str) -> dict[str, Any]:
     return {"sqlite_where": sa.text(condition), "postgresql_where": sa.text(condition)}
 
 
+def _computed(expression: str) -> sa.Computed:
+    """PostgreSQL stores such columns; SQLite cannot add a stored one to a table."""
+    return sa.Computed(expression, persisted=True if op.get_bind().dialect.name == "postgresql" else None)
+
+
 def _index(table: str, *columns: str) -> None:
     """An index for each of `columns`, names that spaces part."""
     for names in map(str.split, columns):
@@ -109,9 +114,7 @@ def _create_requests() -> None:
         sa.Column(
             "facet",
             sa.Text(),
-            sa.Computed(
-                "COALESCE(CAST(tier AS TEXT), '') || '/' || status || '/' || SUBSTR(requested_model, 1, 256)",
-            ),
+            _computed("COALESCE(CAST(tier AS TEXT), '') || '/' || status || '/' || SUBSTR(requested_model, 1, 256)"),
         ),
         sa.PrimaryKeyConstraint("request_id", name="pk_requests"),
     )
@@ -182,7 +185,7 @@ def _create_verification() -> None:
         sa.Column(
             "facet",
             sa.Text(),
-            sa.Computed(
+            _computed(
                 "CAST(tier AS TEXT) || '/' || status || '/' || COALESCE(label, '') || '/' || COALESCE(judge, '') || "
                 "'/' || sampled_reason",
             ),
