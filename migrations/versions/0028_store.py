@@ -23,7 +23,7 @@ def _where(condition: str) -> dict[str, Any]:
 
 
 def _computed(expression: str) -> sa.Computed:
-    """PostgreSQL stores such columns; SQLite cannot add a stored one to a table."""
+    """Stored on PostgreSQL, which before version 18 has no others; SQLite adds no stored one to a table."""
     return sa.Computed(expression, persisted=True if op.get_bind().dialect.name == "postgresql" else None)
 
 
