@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry
 
 from gateway.batches.batch import BatchKnobs
 from gateway.inference.cache.stores import CacheKnobs
-from gateway.inference.routing.knobs import RoutingKnobs
+from gateway.inference.routing_knobs import RoutingKnobs
 from gateway.operations.cli import main
 from gateway.processes.commands.migrate import settings_table
 from gateway.runtime.cores.knob_profiles import PROFILES
