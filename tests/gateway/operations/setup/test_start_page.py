@@ -115,8 +115,10 @@ def test_commands_within_sentences_are_those_of_the_blocks_or_run_elsewhere() ->
     typed = "\n".join(blocks("docs/index.md"))
     assert {command for command in named if command not in typed} == set(RUN_ELSEWHERE)
     assert all((ROOT / file).is_file() for file in RUN_ELSEWHERE.values())
-    shown = subprocess.run(["make", "-n", "run"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    assert shown.splitlines()[-1].endswith("/bin/aio serve")
+    shown = subprocess.run(
+        ["make", "--no-print-directory", "-n", "run"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert shown.stdout.splitlines()[-1].endswith("/bin/aio serve")
 
 
 def test_the_readme_begins_with_the_same_commands() -> None:
