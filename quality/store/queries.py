@@ -71,14 +71,12 @@ def _prepared(dialect: Dialect, table: Table) -> _Prepared:
     given = [column.name for column in table.c if column.computed is None]
     compiled = insert_into(table, dialect).on_conflict_do_nothing().compile(dialect=dialect, column_keys=given)
     names = compiled.positiontup or []
-    # Rows have numbers where the columns have.
-    kinds = [(place, table.c[name].type) for place, name in enumerate(names)]
-    converts = [
-        (place, kind.dialect_impl(dialect).bind_processor(dialect))
-        for place, kind in kinds
-        if not isinstance(kind, Float)
+    converted = [
+        (place, convert)
+        for place, kind in enumerate(table.c[name].type for name in names)
+        # Rows have numbers where such columns have.
+        if not isinstance(kind, Float) and (convert := kind.dialect_impl(dialect).bind_processor(dialect)) is not None
     ]
-    converted = [(place, convert) for place, convert in converts if convert is not None]
     return _Prepared(str(compiled), itemgetter(*names), converted)
 
 

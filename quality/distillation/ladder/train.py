@@ -105,15 +105,16 @@ def train_ladder(
     encoder = Encoder(load_tokenizer(resolve_model_path(base.path)))
     unfinished = folder.with_name(f".{folder.name}.training")
     unfinished.mkdir(parents=True, exist_ok=True)
-    begun = _Reached(recipe=recipe, base_weights=checkpoint.fingerprint)
-    _read_state(unfinished, begun)
+    expected = _Reached(recipe=recipe, base_weights=checkpoint.fingerprint)
+    # Refused here before the everyday prompts are answered, which takes minutes; `_resumed` reads what is there.
+    _read_state(unfinished, expected)
     everyday = _everyday_answers(unfinished / EVERYDAY_FILE, base, encoder, recipe, cache_dir, progress)
     source = _Source(encoder, everyday, recipe)
     dtype = torch.float32 if recipe.base == "float32" else torch.bfloat16
     low = LowRank(recipe.rank, recipe.alpha / recipe.rank)
     student = AdaptedDecoder(checkpoint, low, dtype, recipe.seed, longest=LONGEST).to(device)
     before = held_out_losses(student, encoder, recipe)
-    reached = _trained(student, source, unfinished, begun, progress)
+    reached = _trained(student, source, unfinished, expected, progress)
     after = held_out_losses(student, encoder, recipe)
     losses = {
         mode: HeldOutLoss(before=sum(first) / len(first), after=sum(last) / len(last))
@@ -186,11 +187,13 @@ def held_out_losses(student: AdaptedDecoder, encoder: Encoder, recipe: LadderRec
     return found
 
 
-def _trained(student: AdaptedDecoder, source: _Source, folder: Path, begun: _Reached, progress: Progress) -> _Reached:
+def _trained(
+    student: AdaptedDecoder, source: _Source, folder: Path, expected: _Reached, progress: Progress
+) -> _Reached:
     recipe = source.recipe
     parameters = list(student.parameters())
     optimizer = torch.optim.AdamW(parameters, lr=recipe.learning_rate, weight_decay=0.0)
-    reached = _resumed(folder, begun, parameters, optimizer)
+    reached = _resumed(folder, expected, parameters, optimizer)
     for step in range(reached.steps, recipe.steps):
         began = time.perf_counter()
         questions = step_questions(source, step)
@@ -245,14 +248,14 @@ def _store(
     unfinished.rename(folder / STATE_FILE)
 
 
-def _read_state(folder: Path, begun: _Reached) -> _Reached:
+def _read_state(folder: Path, expected: _Reached) -> _Reached:
     """How far training came in `folder`. Raises DistillationError if it is another recipe's or model's state."""
     file = folder / STATE_FILE
     if not file.exists():
-        return begun
+        return expected
     with safe_open(file, "pt") as stored:
         reached = msgspec.json.decode(stored.metadata()["reached"], type=_Reached)
-    if (reached.recipe, reached.base_weights) != (begun.recipe, begun.base_weights):
+    if (reached.recipe, reached.base_weights) != (expected.recipe, expected.base_weights):
         raise DistillationError(
             f"{folder} holds a training with another recipe or model, which cannot be continued with this one; delete "
             "it, or choose another folder"
@@ -261,9 +264,9 @@ def _read_state(folder: Path, begun: _Reached) -> _Reached:
 
 
 def _resumed(
-    folder: Path, begun: _Reached, parameters: Sequence[torch.nn.Parameter], optimizer: torch.optim.Optimizer
+    folder: Path, expected: _Reached, parameters: Sequence[torch.nn.Parameter], optimizer: torch.optim.Optimizer
 ) -> _Reached:
-    reached = _read_state(folder, begun)
+    reached = _read_state(folder, expected)
     if reached.steps:
         with safe_open(folder / STATE_FILE, "pt") as stored, torch.no_grad():
             for number, parameter in enumerate(parameters):
