@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -197,7 +198,8 @@ class ArtefactRegistry:
 
     def _write(self, pointer: dict[str, Any]) -> None:
         self.root.mkdir(parents=True, exist_ok=True)
-        temporary = self.root / f".{POINTER}.{os.getpid()}"
+        # Two threads may write at once: a seed by the loop, a promotion by an administrator.
+        temporary = self.root / f".{POINTER}.{os.getpid()}-{threading.get_ident()}"
         with temporary.open("w") as file:
             json.dump(pointer, file, indent=1)
             file.write("\n")

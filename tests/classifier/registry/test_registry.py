@@ -1,6 +1,8 @@
 """Canaries and lineages in the registry of versions."""
 
 import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
@@ -124,3 +126,17 @@ def test_an_experiment_that_began_first_leaves_room_for_the_shipped_version(tiny
     seeded = registry.seed(shipped)
     assert seeded == registry.current() == registry.current_or(shipped) != shipped
     assert registry.experiment() == split
+
+
+def test_versions_that_many_threads_promote_leave_a_pointer_that_can_be_read(tmp_path: Path) -> None:
+    registry = registry_of(tmp_path, "v1", "v2")
+    start = threading.Barrier(4)
+
+    def promote(version: str) -> None:
+        start.wait()
+        for _ in range(50):
+            registry.promote(version)
+            registry.current()
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(promote, ["v1", "v2", "v1", "v2"]))
