@@ -1,7 +1,7 @@
 """A Llama-family decoder in plain torch that gradients pass through: frozen weights, low-rank updates that learn."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -128,15 +128,22 @@ class AdaptedDecoder(nn.Module):  # type: ignore[misc]  # torch is untyped here
 
     def adapter_tensors(self) -> dict[str, torch.Tensor]:
         """A and B of every layer under PEFT's names, float32 on the CPU."""
-        tensors: dict[str, torch.Tensor] = {}
+        return {name: factor.cpu().clone() for name, factor in self._named_factors()}
+
+    def load_adapter_tensors(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Set A and B of every layer to `tensors`, of any type, with the names and shapes of `adapter_tensors`."""
+        for name, factor in self._named_factors():
+            factor.copy_(tensors[name])
+
+    def _named_factors(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Views of A and B of every layer, by PEFT's names."""
         for index, layer in enumerate(self.layers):
             for projection in layer.projections.values():
                 for name, down, up in projection.factors():
                     parent = adapter_targets(self.config)[name].parent
                     module = f"base_model.model.model.layers.{index}.{parent}.{name}"
-                    tensors[f"{module}.lora_A.weight"] = down.cpu().clone()
-                    tensors[f"{module}.lora_B.weight"] = up.cpu().clone()
-        return tensors
+                    yield f"{module}.lora_A.weight", down
+                    yield f"{module}.lora_B.weight", up
 
 
 class _Layer(nn.Module):  # type: ignore[misc]  # torch is untyped here

@@ -42,6 +42,12 @@ _POSITIVE = click.FloatRange(min=0, min_open=True)
     help="Learn tasks that a program makes: answers without a thought, after a short one and after a longer one.",
 )
 @click.option("--steps", type=click.IntRange(min=10), help="Of the recipe; a stopped one is continued.  [480]")
+@click.option(
+    "--from",
+    "start",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="An adapter of the recipe, at which training begins.",
+)
 @click.option("--tier", type=click.IntRange(min=1), help="The tier whose recorded answers count.  [the strongest]")
 @click.option("--limit", type=click.IntRange(min=1), default=20_000, show_default=True, help="Most recorded answers.")
 @click.option("--teacher", metavar="MODEL", help="A model of the same vocabulary, whose distribution is learned.")
@@ -92,6 +98,8 @@ def train(model: str, folder: Path, as_json: bool, **options: Any) -> None:
         return
     if options["steps"] is not None:
         raise click.UsageError("--steps is of --recipe; examples are seen --epochs times")
+    if options["start"] is not None:
+        raise click.UsageError("--from is of --recipe; without it training begins at the model itself")
     examples, source = _examples(settings, catalog, model, options)
     recipe = Recipe(**{name: options[name] for name in Recipe.__struct_fields__ if options.get(name) is not None})
     try:
@@ -132,6 +140,7 @@ def _train_ladder(
             base,
             folder,
             recipe,
+            start=given["start"],
             device=_device(given["device"], given["threads"]),
             cache_dir=settings.cache_path,
             progress=progress,

@@ -39,13 +39,13 @@ answer_opening = "Answer:"
 ## What it was trained on
 
 - {tokens:,} tokens in {steps} steps, {minutes:.0f} minutes on {rows} sequences of about {row_tokens} tokens each. Every
-  step has fresh tasks; none is seen twice except by chance.
+  step has fresh tasks; none is seen twice except by chance.{start}
 - Tasks with checkable answers, made by a program: {families}; six levels each. Answers and thoughts are computed, not
   written by a model.
 - Everyday prompts, also made by a program, for {share:.0%} of the tokens, with the greedy answers of the base model
   itself ({everyday} prompts): they hold the adapter to what the base says. No text of a user is in it.
 - Held out: a wording of every question, and two of the sentences around questions. Loss on {held_out} such tasks, in
-  nats per token:
+  nats per token, before and after these steps:
 
 | answer | before | after |
 | --- | --- | --- |
@@ -61,13 +61,18 @@ answer_opening = "Answer:"
 A thought is a computation that the model learned to write, not an explanation that anyone checked. The base model's
 licence (Apache-2.0 for SmolLM2) holds for the adapter, too.
 
-Made with `aio adapters train {name} FOLDER --recipe ladder`; `training.json` has all figures of the recipe.
+Made with `aio adapters train {name} FOLDER --recipe ladder{option}`; `training.json` has all figures of the recipe.
 """
+
+_START = """
+- They began at an adapter of the same recipe, whose own training had {tokens:,} tokens in {steps} steps."""
 
 
 def model_card(record: LadderRecord, folder: Path) -> str:
     """Return the card of the adapter that `record` describes, which is written to `folder`."""
     recipe = record.recipe
+    earlier = record.started_from
+    start = "" if earlier is None else _START.format(tokens=earlier.tokens, steps=earlier.recipe.steps)
     losses = [f"| {mode} | {loss.before:.3f} | {loss.after:.3f} |" for mode, loss in record.held_out_loss.items()]
     return _CARD.format(
         rank=recipe.rank,
@@ -82,6 +87,8 @@ def model_card(record: LadderRecord, folder: Path) -> str:
         share=recipe.everyday_share,
         everyday=record.everyday,
         held_out=record.held_out,
+        start=start,
+        option="" if earlier is None else " --from EARLIER",
         losses="\n".join(losses),
         untrained=", ".join(families("untrained")),
         name=record.base,

@@ -41,7 +41,8 @@ class HeldOutLoss(msgspec.Struct, frozen=True, kw_only=True):
 class LadderRecord(msgspec.Struct, frozen=True, kw_only=True):
     """How an adapter came to be, stored next to it. `base_weights`: content hash of the model's files. `everyday`:
     prompts that the base model answered. `held_out`: tasks in held-out wordings, with their losses by mode.
-    `first_loss`, `last_loss`: over the first and the last tenth of the steps. `created_at`: epoch seconds."""
+    `first_loss`, `last_loss`: over the first and the last tenth of the steps. `created_at`: epoch seconds.
+    `started_from`: the record of the adapter at which this training began; None: at the base model."""
 
     base: str
     base_path: str
@@ -55,3 +56,4 @@ class LadderRecord(msgspec.Struct, frozen=True, kw_only=True):
     first_loss: float
     last_loss: float
     created_at: float
+    started_from: "LadderRecord | None" = None

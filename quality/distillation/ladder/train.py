@@ -16,13 +16,13 @@ from typing import NamedTuple
 import msgspec
 import torch
 from safetensors import safe_open
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch.nn import functional
 
 from inference_core.io.files import JSON_ERRORS, atomic_file
 from inference_core.loaders.hub_model import resolve_model_path
 from inference_core.loaders.open_checkpoint import open_checkpoint
-from inference_core.lora.adapter_file import CONFIG_FILE
+from inference_core.lora.adapter_file import CONFIG_FILE, WEIGHTS_FILE, read_adapter
 from inference_core.tokenization.load_tokenizer import load_tokenizer
 from quality.distillation.ladder.card import CARD_FILE, model_card
 from quality.distillation.ladder.everyday_prompts import everyday_prompts
@@ -68,6 +68,7 @@ class _Reached(msgspec.Struct, frozen=True, kw_only=True):
 
     recipe: LadderRecipe
     base_weights: str
+    started_from: LadderRecord | None = None
     steps: int = 0
     tokens: int = 0
     seconds: float = 0.0
@@ -87,15 +88,17 @@ def train_ladder(
     folder: Path,
     recipe: LadderRecipe,
     *,
+    start: Path | None = None,
     device: str = "cpu",
     cache_dir: Path,
     progress: Progress = lambda stage, share: None,
 ) -> LadderRecord:
     """Train the ladder's adapter for `base` and write it to `folder`, which must not exist.
 
-    What is reached is kept in a folder next to it, and the next call with the same arguments continues it. Raises
-    DistillationError for a folder that exists, a state of another recipe or model, or an adapter that is not better on
-    held-out wordings, and ModelFileError.
+    What is reached is kept in a folder next to it, and the next call with the same arguments continues it. `start`: the
+    folder of an adapter of this recipe, at whose factors training begins, with a fresh optimiser. Raises
+    DistillationError for a folder that exists, a `start` of another model, rank or alpha, a state of another recipe,
+    model or start, or an adapter that is not better on held-out wordings, and ModelFileError.
     """
     if folder.exists():
         raise DistillationError(f"{folder} exists; adapters are not overwritten, choose another folder")
@@ -105,7 +108,8 @@ def train_ladder(
     encoder = Encoder(load_tokenizer(resolve_model_path(base.path)))
     unfinished = folder.with_name(f".{folder.name}.training")
     unfinished.mkdir(parents=True, exist_ok=True)
-    expected = _Reached(recipe=recipe, base_weights=checkpoint.fingerprint)
+    started_from = None if start is None else _start_record(start, recipe, checkpoint.fingerprint)
+    expected = _Reached(recipe=recipe, base_weights=checkpoint.fingerprint, started_from=started_from)
     # Refused here before the everyday prompts are answered, which takes minutes; `_resumed` reads what is there.
     _read_state(unfinished, expected)
     everyday = _everyday_answers(unfinished / EVERYDAY_FILE, base, encoder, recipe, cache_dir, progress)
@@ -113,6 +117,9 @@ def train_ladder(
     dtype = torch.float32 if recipe.base == "float32" else torch.bfloat16
     low = LowRank(recipe.rank, recipe.alpha / recipe.rank)
     student = AdaptedDecoder(checkpoint, low, dtype, recipe.seed, longest=LONGEST).to(device)
+    if start is not None:
+        read_adapter(start, student.config)  # Checks names and shapes.
+        student.load_adapter_tensors(load_file(start / WEIGHTS_FILE))
     before = held_out_losses(student, encoder, recipe)
     reached = _trained(student, source, unfinished, expected, progress)
     after = held_out_losses(student, encoder, recipe)
@@ -135,6 +142,7 @@ def train_ladder(
         first_loss=sum(reached.losses[:tenth]) / tenth,
         last_loss=sum(reached.losses[-tenth:]) / tenth,
         created_at=time.time(),
+        started_from=started_from,
     )
     if not float(gains.mean()) > 1.645 * float(gains.std()) / math.sqrt(len(gains)):
         raise DistillationError(
@@ -149,6 +157,22 @@ def train_ladder(
     }
     write_adapter(folder, tensors, files, student.config)
     shutil.rmtree(unfinished)
+    return record
+
+
+def _start_record(start: Path, recipe: LadderRecipe, base_weights: str) -> LadderRecord:
+    """The record of the adapter in `start`. Raises DistillationError if training with `recipe` cannot begin at it."""
+    file = start / RECORD_FILE
+    try:
+        record = msgspec.json.decode(file.read_bytes(), type=LadderRecord)
+    except (OSError, *JSON_ERRORS) as error:
+        raise DistillationError(f"{start} is no adapter of the recipe: {file} cannot be read ({error})") from error
+    has = (record.base_weights, record.recipe.rank, record.recipe.alpha)
+    if has != (base_weights, recipe.rank, recipe.alpha):
+        raise DistillationError(
+            f"{start} is an adapter for {record.base} with rank {record.recipe.rank} and alpha {record.recipe.alpha:g}; it "
+            f"must be for the weights of this model, with rank {recipe.rank} and alpha {recipe.alpha:g}"
+        )
     return record
 
 
@@ -255,10 +279,11 @@ def _read_state(folder: Path, expected: _Reached) -> _Reached:
         return expected
     with safe_open(file, "pt") as stored:
         reached = msgspec.json.decode(stored.metadata()["reached"], type=_Reached)
-    if (reached.recipe, reached.base_weights) != (expected.recipe, expected.base_weights):
+    same = ("recipe", "base_weights", "started_from")
+    if any(getattr(reached, name) != getattr(expected, name) for name in same):
         raise DistillationError(
-            f"{folder} holds a training with another recipe or model, which cannot be continued with this one; delete "
-            "it, or choose another folder"
+            f"{folder} holds a training with another recipe, model or start, which cannot be continued with this one; "
+            "delete it, or choose another folder"
         )
     return reached
 

@@ -62,6 +62,7 @@ def test_figures_are_shown_where_nothing_is_written(versions: Versions, tmp_path
         (("--recipe", "ladder", "--recorded"), "tiny", "give no --examples, --recorded or --teacher"),
         (("--recipe", "ladder"), "tiny", "tiny reads 256 tokens; the tasks need 1024"),
         (("--recorded", "--steps", "20"), "tiny", "--steps is of --recipe"),
+        (("--recorded", "--from", "/"), "tiny", "--from is of --recipe"),
     ],
 )
 def test_what_is_missing_is_named(
@@ -75,10 +76,10 @@ def test_what_is_missing_is_named(
 def test_the_ladders_recipe_takes_its_options_and_shows_what_it_learned(
     versions: Versions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[LadderRecipe] = []
+    asked: list[tuple[LadderRecipe, object]] = []
 
     def trained(base: NamedModel, folder: Path, recipe: LadderRecipe, **options: object) -> LadderRecord:
-        asked.append(recipe)
+        asked.append((recipe, options["start"]))
         losses = {"direct": HeldOutLoss(before=2.0, after=0.5), "brief": HeldOutLoss(before=3.0, after=0.25)}
         return LadderRecord(
             base=base.name, base_path=base.path, base_weights="", recipe=recipe, everyday=3, held_out=66,
@@ -86,8 +87,9 @@ def test_the_ladders_recipe_takes_its_options_and_shows_what_it_learned(
         )  # fmt: skip
 
     monkeypatch.setattr("quality.distillation.ladder.train.train_ladder", trained)
-    done = train(versions, tmp_path / "ladder", "--recipe", "ladder", "--steps", "50", "--rank", "8")
+    options = ("--recipe", "ladder", "--steps", "50", "--rank", "8", "--from", str(tmp_path))
+    done = train(versions, tmp_path / "ladder", *options)
     assert done.exit_code == 0, done.output
-    assert asked == [LadderRecipe(steps=50, rank=8)]
+    assert asked == [(LadderRecipe(steps=50, rank=8), tmp_path)]
     assert "12,345 tokens in 50 steps and 60 s" in done.output
     assert re.search(r"brief +3\.0000 +0\.2500", done.output)

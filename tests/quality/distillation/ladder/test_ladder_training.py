@@ -48,12 +48,18 @@ def few_held_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(train, "LONGEST", 2048)
 
 
-def run(base: NamedModel, folder: Path, recipe: LadderRecipe = RECIPE, stop_at: int | None = None) -> None:
+def run(
+    base: NamedModel,
+    folder: Path,
+    recipe: LadderRecipe = RECIPE,
+    stop_at: int | None = None,
+    start: Path | None = None,
+) -> None:
     def progress(stage: str, share: float) -> None:
         if stage == "training" and stop_at is not None and round(share * recipe.steps) == stop_at:
             raise Stopped
 
-    train_ladder(base, folder, recipe, cache_dir=folder.parent / "cache", progress=progress)
+    train_ladder(base, folder, recipe, start=start, cache_dir=folder.parent / "cache", progress=progress)
 
 
 def test_a_stopped_training_ends_with_the_weights_of_an_undisturbed_one(base: NamedModel, tmp_path: Path) -> None:
@@ -91,6 +97,32 @@ def test_it_learns_held_out_wordings_in_every_mode_and_says_what_it_learned(base
     assert (policy.end_markers, policy.answer_opening) == ((ANSWER_OPENING,), ANSWER_OPENING)
 
 
+def test_a_training_from_an_adapter_begins_with_what_that_one_learned(base: NamedModel, tmp_path: Path) -> None:
+    run(base, tmp_path / "first", msgspec.structs.replace(RECIPE, steps=20))
+    run(base, tmp_path / "second", msgspec.structs.replace(RECIPE, steps=20), start=tmp_path / "first")
+    first, second = (json.loads((tmp_path / name / "training.json").read_text()) for name in ("first", "second"))
+    assert second["started_from"] == first
+    for mode, loss in first["held_out_loss"].items():
+        # Files hold bfloat16, so that what was learned is there again but for rounding.
+        learned = loss["before"] - loss["after"]
+        assert abs(second["held_out_loss"][mode]["before"] - loss["after"]) < 0.2 * learned
+    card = (tmp_path / "second" / "README.md").read_text()
+    assert f"whose own training had {first['tokens']:,} tokens in 20 steps" in card
+    assert "--recipe ladder --from" in card
+
+
+def test_what_a_training_cannot_begin_at_is_refused(base: NamedModel, tmp_path: Path) -> None:
+    run(base, tmp_path / "first", msgspec.structs.replace(RECIPE, steps=20))
+    with pytest.raises(DistillationError, match=r"with rank 4 and alpha 32; it must be .* with rank 2"):
+        run(base, tmp_path / "second", msgspec.structs.replace(RECIPE, rank=2), start=tmp_path / "first")
+    with pytest.raises(DistillationError, match="is no adapter of the recipe"):
+        run(base, tmp_path / "second", start=Path(base.path))
+    with pytest.raises(Stopped):
+        run(base, tmp_path / "second", stop_at=4, start=tmp_path / "first")
+    with pytest.raises(DistillationError, match="another recipe, model or start"):
+        run(base, tmp_path / "second")
+
+
 def test_a_quarter_of_the_tokens_is_what_the_base_says_to_everyday_prompts(base: NamedModel, tmp_path: Path) -> None:
     seen: list[int] = []
     shares: list[float] = []
@@ -115,7 +147,7 @@ def test_a_quarter_of_the_tokens_is_what_the_base_says_to_everyday_prompts(base:
 def test_a_state_of_another_recipe_and_a_folder_that_exists_are_refused(base: NamedModel, tmp_path: Path) -> None:
     with pytest.raises(Stopped):
         run(base, tmp_path / "ladder", stop_at=4)
-    with pytest.raises(DistillationError, match="another recipe or model"):
+    with pytest.raises(DistillationError, match="another recipe, model or start"):
         run(base, tmp_path / "ladder", msgspec.structs.replace(RECIPE, steps=9))
     (tmp_path / "ladder").mkdir()
     with pytest.raises(DistillationError, match="exists"):
