@@ -170,8 +170,8 @@ def _start_record(start: Path, recipe: LadderRecipe, base_weights: str) -> Ladde
     has = (record.base_weights, record.recipe.rank, record.recipe.alpha)
     if has != (base_weights, recipe.rank, recipe.alpha):
         raise DistillationError(
-            f"{start} is an adapter for {record.base} with rank {record.recipe.rank} and alpha {record.recipe.alpha:g}; it "
-            f"must be for the weights of this model, with rank {recipe.rank} and alpha {recipe.alpha:g}"
+            f"{start} is an adapter for {record.base} with rank {record.recipe.rank} and alpha {record.recipe.alpha:g}; "
+            f"it must be for this model's weights, with rank {recipe.rank} and alpha {recipe.alpha:g}"
         )
     return record
 
