@@ -170,8 +170,8 @@ def _start_record(start: Path, recipe: LadderRecipe, base_weights: str) -> Ladde
     begun = record.recipe
     if (record.base_weights, begun.rank, begun.alpha) != (base_weights, recipe.rank, recipe.alpha):
         raise DistillationError(
-            f"{start} is an adapter for {record.base} with rank {begun.rank} and alpha {begun.alpha:g}; it must be for this "
-            f"model's weights, with rank {recipe.rank} and alpha {recipe.alpha:g}"
+            f"{start} is an adapter for {record.base} with rank {begun.rank} and alpha {begun.alpha:g}; it must be for "
+            f"the weights of this model, with rank {recipe.rank} and alpha {recipe.alpha:g}"
         )
     return record
 
