@@ -13,9 +13,11 @@ BUSY_WORKERS ?= 2
 
 .PHONY: run install test test-properties test-processes test-models snapshots lint style contracts types test-browser screenshots test-mesh test-ray test-ray-short test-newest test-clients test-kernels test-deploy test-wheel test-gpu bench-gpu test-slow test-replicas docs soak explore fuzz fuzz-files fuzz-api attack sanitize sanitize-threads lock demo replay mutants bench bench-all bench-peers bench-report checklist release clean
 
+CONFIGURED := $(or $(XDG_CONFIG_HOME),$(HOME)/.config)/aio/aio.toml
+
 # A clone that is not developed on gets what serving needs alone, in half the time.
 run: $(if $(wildcard $(STAMP)),$(STAMP),$(SERVING))
-	$(BIN)/aio serve
+	$(BIN)/aio serve$(if $(AIO_CATALOG)$(wildcard aio.toml $(CONFIGURED)),, --catalog ladder)
 
 install: $(STAMP)
 

@@ -58,8 +58,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     catalog: Annotated[
         str,
         Meta(
-            description="Catalogue: `laptop`, `one-card`, `four-cards`, `datacenter` or a TOML file; unset: `aio.toml` "
-            "in this folder, else in `$XDG_CONFIG_HOME/aio` or ~/.config/aio, else `laptop`"
+            description="Catalogue: `laptop`, `ladder`, `one-card`, `four-cards`, `datacenter` or a TOML file; unset: "
+            "`aio.toml` in this folder, else in `$XDG_CONFIG_HOME/aio` or ~/.config/aio, else `laptop`"
         ),
     ] = "laptop"
     measure_cards: Annotated[

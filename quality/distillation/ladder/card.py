@@ -1,7 +1,5 @@
 """The model card of the ladder's adapter, in the folder of its weights."""
 
-from pathlib import Path
-
 from quality.distillation.ladder.record import LadderRecord
 from quality.distillation.ladder.tasks import families
 
@@ -53,7 +51,8 @@ answer_opening = "Answer:"
 
 ## What it is no better at
 
-- Families of tasks that it never saw ({untrained}): expect the base model.
+- Wordings of its tasks that it never saw: it is right in them less often than in those of training.
+- Families of tasks that it never saw ({untrained}): expect the base model, and less behind a thought.
 - Knowledge: it has learned no facts, and everyday chat is the base model's at best.
 - Longer or larger cases than it saw: words above nine letters, numbers above four digits, more than six things to sort.
 - Languages other than English, tools, code, and several turns.
@@ -68,8 +67,8 @@ _START = """
 - They began at an adapter of the same recipe, whose own training had {tokens:,} tokens in {steps} steps."""
 
 
-def model_card(record: LadderRecord, folder: Path) -> str:
-    """Return the card of the adapter that `record` describes, which is written to `folder`."""
+def model_card(record: LadderRecord, folder: str) -> str:
+    """Return the card of the adapter that `record` describes. `folder`: where a catalogue finds it."""
     recipe = record.recipe
     earlier = record.started_from
     start = "" if earlier is None else _START.format(tokens=earlier.tokens, steps=earlier.recipe.steps)

@@ -153,7 +153,7 @@ def train_ladder(
     files = {
         CONFIG_FILE: json_bytes(peft_config(base.path, recipe.rank, recipe.alpha, student.config)),
         RECORD_FILE: json_bytes(record),
-        CARD_FILE: model_card(record, folder).encode(),
+        CARD_FILE: model_card(record, str(folder)).encode(),
     }
     write_adapter(folder, tensors, files, student.config)
     shutil.rmtree(unfinished)

@@ -60,9 +60,10 @@ def make_replicated(*urls: str, **changes: object) -> Edit:
 
 
 def test_every_shipped_catalogue_loads() -> None:
-    assert shipped_catalogs() == ["datacenter", "four-cards", "laptop", "one-card"]
+    assert shipped_catalogs() == ["datacenter", "four-cards", "ladder", "laptop", "one-card"]
     tiers = {name: [t.number for t in load_catalog(name).tiers] for name in shipped_catalogs()}
-    assert tiers == {"datacenter": [1, 2, 3, 4], "four-cards": [1, 2, 3], "laptop": [1, 2, 3, 4], "one-card": [1, 2]}
+    four = [1, 2, 3, 4]
+    assert tiers == {"datacenter": four, "four-cards": [1, 2, 3], "ladder": four, "laptop": four, "one-card": [1, 2]}
 
 
 @pytest.mark.parametrize("name", ["datacenter", "four-cards", "one-card"])
@@ -116,7 +117,9 @@ def test_a_catalogue_is_read_from_a_path(tmp_path: Path) -> None:
 
 
 def test_an_unknown_catalogue_name_says_which_names_ship(tmp_path: Path) -> None:
-    with pytest.raises(CatalogError, match="datacenter, four-cards, laptop, one-card, or the path of a TOML file"):
+    with pytest.raises(
+        CatalogError, match="datacenter, four-cards, ladder, laptop, one-card, or the path of a TOML file"
+    ):
         load_catalog(str(tmp_path / "absent"))
 
 

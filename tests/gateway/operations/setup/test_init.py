@@ -126,7 +126,7 @@ def test_without_any_model_one_sentence_and_one_command_are_printed(servers: Ser
     said = [line for line in result.output.splitlines() if line]
     assert said[0].startswith("No model was found: start Ollama")
     assert said[1:][0] == "To try AIO with its demonstration model:"
-    assert said[2].strip().endswith("aio serve")
+    assert said[2].strip().endswith("aio serve --catalog ladder")
     assert len(said) == 3
     assert list(empty_folder.iterdir()) == []
 

@@ -22,7 +22,7 @@ INSTALL = "pip install ."
 # Commands within sentences, which other tests run.
 RUN_ELSEWHERE = {
     "aio check --security": "tests/gateway/operations/setup/test_security_checklist.py",
-    "make run": "tests/gateway/inference/api/test_structured_answers.py",
+    "make run": "tests/tiers/local/test_ladder_tiers.py",
 }
 CONFIG = """\
 model_list:
@@ -115,10 +115,21 @@ def test_commands_within_sentences_are_those_of_the_blocks_or_run_elsewhere() ->
     typed = "\n".join(blocks("docs/index.md"))
     assert {command for command in named if command not in typed} == set(RUN_ELSEWHERE)
     assert all((ROOT / file).is_file() for file in RUN_ELSEWHERE.values())
+
+
+@pytest.mark.parametrize("named", ["nothing", "AIO_CATALOG", "the configured file"])
+def test_make_run_serves_the_ladder_where_no_catalogue_is_named(named: str, tmp_path: Path) -> None:
+    if (ROOT / "aio.toml").exists():
+        pytest.skip("this clone has an aio.toml, which is served")
+    if named == "the configured file":
+        (tmp_path / "aio").mkdir()
+        (tmp_path / "aio" / "aio.toml").touch()
     shown = subprocess.run(
-        ["make", "--no-print-directory", "-n", "run"], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    assert shown.stdout.splitlines()[-1].endswith("/bin/aio serve")
+        ["make", "--no-print-directory", "-n", "run"], cwd=ROOT, capture_output=True, text=True, check=True,
+        env=os.environ | {"XDG_CONFIG_HOME": str(tmp_path), "AIO_CATALOG": "laptop" if named == "AIO_CATALOG" else ""},
+    )  # fmt: skip
+    served = shown.stdout.splitlines()[-1].strip()
+    assert served.endswith("/bin/aio serve --catalog ladder" if named == "nothing" else "/bin/aio serve")
 
 
 def test_the_readme_begins_with_the_same_commands() -> None:
