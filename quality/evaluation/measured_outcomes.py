@@ -1,7 +1,7 @@
 """Measured results of a catalogue's tiers on the everyday tasks, known before its first request.
 
-The laptop catalogue ships with its own (`tiers/catalogs`); `aio classifier measure` measures any other catalogue and
-stores the results in the data folder.
+The catalogues laptop and ladder ship with theirs (`tiers/catalogs`); `aio classifier measure` measures any other
+catalogue and stores the results in the data folder.
 """
 
 import logging

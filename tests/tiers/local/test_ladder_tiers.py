@@ -42,7 +42,7 @@ async def right(tier: Tier) -> int:
 
 async def test_each_of_the_adapters_tiers_is_right_where_the_base_is_not(tiers: list[Tier]) -> None:
     base, *adapted = [await right(tier) for tier in tiers]
-    # XX
+    # Measured: see docs/results/tier-accuracy.md. Another machine rounds differently, so half of the distance is enough.
     assert all(count >= base + 3 for count in adapted), (base, adapted)
 
 
