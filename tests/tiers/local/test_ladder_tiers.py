@@ -35,15 +35,15 @@ async def tiers(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[list[
 
 async def right(tier: Tier) -> int:
     """How many of `TASKS` the tier answers rightly."""
-    requests = [chat(task.prompt, max_tokens=200, request_id=f"{tier.number}-{i}") for i, task in enumerate(TASKS)]
+    requests = [chat(task.prompt, max_tokens=120, request_id=f"{tier.number}-{i}") for i, task in enumerate(TASKS)]
     told = await asyncio.gather(*(collect(tier, request) for request in requests))
     return sum(task.is_right(answer.text) for task, ([answer], _) in zip(TASKS, told, strict=True))
 
 
 async def test_each_of_the_adapters_tiers_is_right_where_the_base_is_not(tiers: list[Tier]) -> None:
     base, *adapted = [await right(tier) for tier in tiers]
-    # Measured: see docs/results/tier-accuracy.md. Another machine rounds differently, so half of the distance is enough.
-    assert all(count >= base + 3 for count in adapted), (base, adapted)
+    # 6 against 19 of 22 on one machine; others round differently.
+    assert all(count >= base + 4 for count in adapted), (base, adapted)
 
 
 @pytest.mark.parametrize(("number", "thinks"), [(1, False), (2, False), (3, True), (4, True)])
