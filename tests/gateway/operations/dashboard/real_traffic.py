@@ -40,17 +40,23 @@ def ask_until_judged_worse(gateway: ServedProcess, wanted: int) -> None:
     answer that a judge called worse may be one of another tier than was served, which is not reviewed."""
     questions = [prompt for number, prompt in enumerate(real_prompts(3 * MOST_QUESTIONS // 2)) if number % 3]
     with administration(gateway) as admin:
+        for number, question in enumerate(questions):
+            until_judged(gateway)
+            if len(admin.get("/admin/api/reviews").json()["rows"]) >= wanted:
+                return
+            ask(gateway, f"tier-{1 + number % 2}", question, WHOLE_ANSWER)
+    raise AssertionError(f"of {MOST_QUESTIONS} answers fewer than {wanted} were judged worse")
+
+
+def until_judged(gateway: ServedProcess) -> None:
+    """Wait until no answer waits for a judge other than people."""
+    with administration(gateway) as admin:
 
         def pending() -> int:
             rows = admin.get("/admin/api/verifications", params={"status": "pending", "limit": "200"}).json()["rows"]
             return sum(row["judge"] != "user" for row in rows)
 
-        for number, question in enumerate(questions):
-            until(lambda: not pending(), every=0.5)
-            if len(admin.get("/admin/api/reviews").json()["rows"]) >= wanted:
-                return
-            ask(gateway, f"tier-{1 + number % 2}", question, WHOLE_ANSWER)
-    raise AssertionError(f"of {MOST_QUESTIONS} answers fewer than {wanted} were judged worse")
+        until(lambda: not pending(), every=0.5)
 
 
 def complain(gateway: ServedProcess, prompt: str) -> None:

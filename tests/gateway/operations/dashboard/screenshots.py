@@ -11,6 +11,8 @@ from playwright.sync_api import Browser, Page, ViewportSize
 
 from gateway.admin.routes import PAGES
 from gateway.telemetry.overview import SAMPLE_SECONDS
+from quality.distillation.ladder.tasks import ladder_tasks
+from quality.evaluation.everyday_tasks import everyday_tasks
 from tests.gateway.operations.dashboard.real_gateway import add_user, asked_gateway, chromium, signed_in
 from tests.gateway.operations.dashboard.real_prompts import real_prompts
 from tests.gateway.operations.dashboard.real_traffic import (
@@ -22,6 +24,7 @@ from tests.gateway.operations.dashboard.real_traffic import (
     order,
     rate,
     retrain,
+    until_judged,
 )
 from tests.gateway.served_process import ServedProcess, served
 
@@ -51,9 +54,7 @@ def take(folder: Path) -> None:
         with chromium() as browser:
             _every_page(browser, gateway, folder, request_id)
             _login(browser, gateway, folder)
-            for name, scheme, size in (("dark", "dark", SIZE), ("phone", "light", PHONE)):
-                other = browser.new_context(base_url=gateway.url, viewport=size, color_scheme=scheme)  # type: ignore[arg-type]
-                signed_in(other).screenshot(path=folder / f"dashboard-overview-{name}.png")
+    _overview(folder)
 
 
 def _first_day(folder: Path) -> None:
@@ -65,6 +66,30 @@ def _first_day(folder: Path) -> None:
     ):
         page = signed_in(browser.new_context(base_url=gateway.url, viewport=SIZE))
         _whole(page, folder / "dashboard-first-day.png")
+
+
+def _overview(folder: Path) -> None:
+    """The overview of what `make run` serves: the ladder, asked tasks in wordings that its adapter never saw and
+    everyday questions, by turns, without complaints or other traffic that would make its figures."""
+    learned = (task.prompt for task in ladder_tasks(seed=3, per_level=1, part="held-out"))
+    everyday = (task.prompt for task in everyday_tasks(seed=3, per_level=2))
+    watched = {"AIO_ADMIN_KEYS": f"boss={ADMIN}", **WATCHED}
+    with (
+        tempfile.TemporaryDirectory() as data,
+        served(Path(data), Path(data) / "cache", "--catalog", "ladder", environment=watched) as gateway,
+    ):
+        gateway.until_whole()
+        for prompts in zip(learned, everyday, strict=False):
+            for prompt in prompts:
+                ask(gateway, "auto", prompt, 256)
+        until_judged(gateway)
+        with chromium() as browser:
+            _whole(
+                signed_in(browser.new_context(base_url=gateway.url, viewport=SIZE)), folder / "dashboard-overview.png"
+            )
+            for name, scheme, size in (("dark", "dark", SIZE), ("phone", "light", PHONE)):
+                other = browser.new_context(base_url=gateway.url, viewport=size, color_scheme=scheme)  # type: ignore[arg-type]
+                signed_in(other).screenshot(path=folder / f"dashboard-overview-{name}.png")
 
 
 def _lived_in(gateway: ServedProcess) -> str:
@@ -86,7 +111,7 @@ def _lived_in(gateway: ServedProcess) -> str:
 
 def _every_page(browser: Browser, gateway: ServedProcess, folder: Path, request_id: str) -> None:
     page = signed_in(browser.new_context(base_url=gateway.url, viewport=SIZE))
-    for path in (*(one.path for one in PAGES), "/quality/review"):
+    for path in (*(one.path for one in PAGES if name_of(one.path) != "overview"), "/quality/review"):
         page.goto(f"/admin{path}".rstrip("/"))
         _whole(page, folder / f"dashboard-{name_of(path)}.png", MOST_HEIGHT.get(path, USUAL_MOST_HEIGHT))
     page.goto(f"/admin/requests/{request_id}?quality=0.8")
