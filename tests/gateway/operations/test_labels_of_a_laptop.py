@@ -1,4 +1,4 @@
-"""What `make run` sets up, in front of scripted models as slow as its catalogue says, on a clock of the test's own."""
+"""What `aio serve` sets up by default, in front of scripted models as slow as its catalogue says, on a clock of the test's own."""
 
 import pytest
 

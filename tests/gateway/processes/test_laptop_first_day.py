@@ -1,4 +1,4 @@
-"""`make run` alone, with its shipped catalogue and real model: 160 requests, half of them for rules, reach labels."""
+"""`aio serve` alone, with its default catalogue and real model: 160 requests, half of them for rules, reach labels."""
 
 import os
 import sys
