@@ -1,4 +1,4 @@
-"""What `aio serve` sets up by default, in front of scripted models as slow as its catalogue says, on a clock of the test's own."""
+"""What `aio serve` sets up by default, before scripted models as slow as its catalogue says, on a clock of its own."""
 
 import pytest
 
