@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.fleet.cases import VOICE, cases, edge_nodes, voice_rows
-from benchmarks.fleet.disaggregated import spread
+from benchmarks.sources.cases import VOICE, cases, edge_nodes, voice_rows
 from gateway.planning.capacity.capacity import (
     KNOB_PROFILES,
     Objectives,
@@ -174,11 +173,6 @@ def test_a_trace_is_planned_for_its_busy_windows():
     calm, busy = trace_workload(steady), trace_workload(sorted(steady + burst, key=lambda each: each.at))
     assert (calm.rate, busy.rate) == (1.0, 10.0)
     assert calm.prompt_tokens == 100
-
-
-def test_requests_of_one_time_stamp_are_spread_to_the_next():
-    coarse = [Arrival(at, 1, 1) for at in (0.0, 0.0, 3.0, 3.0, 3.0, 6.0)]
-    assert [each.at for each in spread(coarse)] == [0.0, 1.5, 3.0, 4.0, 5.0, 6.0]
 
 
 @pytest.mark.parametrize(

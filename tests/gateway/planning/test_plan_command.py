@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from benchmarks.fleet.cases import source_loads
+from benchmarks.sources.cases import source_loads
 from gateway.planning.commands.plan import plan
 
 PAGE = Path(__file__).parents[3] / "docs" / "results" / "capacity.md"

@@ -1,14 +1,13 @@
-"""Separate prefill and decode pools: the same requests end, pools size and scale alone, a slow link removes the
-gain."""
+"""Separate prefill and decode pools: the same requests end, pools size and scale alone."""
 
 import pytest
 
-from benchmarks.fleet.disaggregated import Transfer, best_split, kv_bytes_of, requests_at, run_apart
-from benchmarks.fleet.rules import FixedRule
 from gateway.planning.capacity.replica_profile import replica_profile
 from gateway.planning.capacity.workload import Arrival
 from gateway.planning.scaling.predictive import PredictiveKnobs, PredictiveRule
 from gateway.planning.scaling.scaling import FleetSettings, ServiceObjectives
+from tests.gateway.planning.scaling.simulated_fleet import FixedRule
+from tests.gateway.planning.scaling.split_pools import Transfer, kv_bytes_of, requests_of, run_apart
 
 PROFILE = replica_profile("llama-3.1-8b/awq-int4/l4")
 FAST = Transfer(bytes_per_token=kv_bytes_of(PROFILE), bytes_per_s=50e9)
@@ -20,7 +19,7 @@ def fixed(replicas: int) -> tuple[FleetSettings, FixedRule]:
 
 
 def test_every_request_ends_after_its_prompt_its_transfer_and_its_tokens():
-    requests, _, _ = run_apart(requests_at(LONG_PROMPTS, 1.0), PROFILE, FAST, fixed(2), fixed(2))
+    requests, _, _ = run_apart(requests_of(LONG_PROMPTS), PROFILE, FAST, fixed(2), fixed(2))
     for request in requests:
         assert request.ttft_s >= PROFILE.prefill_s(3000) * (1 - 1e-9)
         least = FAST.seconds(3000) + 149 * PROFILE.base_s
@@ -28,13 +27,13 @@ def test_every_request_ends_after_its_prompt_its_transfer_and_its_tokens():
 
 
 def test_an_answer_of_one_token_needs_no_second_pool():
-    requests, _, decode = run_apart(requests_at([Arrival(1.0, 500, 1)], 1.0), PROFILE, FAST, fixed(1), fixed(1))
+    requests, _, decode = run_apart(requests_of([Arrival(1.0, 500, 1)]), PROFILE, FAST, fixed(1), fixed(1))
     assert requests[0].finished_at == requests[0].first_token_at
     assert decode.requests == []
 
 
 def test_decoding_apart_never_waits_for_a_prompt():
-    requests, _, _ = run_apart(requests_at(LONG_PROMPTS, 1.0), PROFILE, FAST, fixed(2), fixed(2))
+    requests, _, _ = run_apart(requests_of(LONG_PROMPTS), PROFILE, FAST, fixed(2), fixed(2))
     alone = PROFILE.base_s + 100 * PROFILE.decode_s(3075)
     assert max(request.itl_s for request in requests) < alone
 
@@ -49,7 +48,7 @@ def predictive() -> tuple[FleetSettings, PredictiveRule]:
 
 def test_each_pool_scales_alone():
     def sizes(arrivals: list[Arrival]) -> tuple[int, int]:
-        _, prefill, decode = run_apart(requests_at(arrivals, 1.0), PROFILE, FAST, predictive(), predictive())
+        _, prefill, decode = run_apart(requests_of(arrivals), PROFILE, FAST, predictive(), predictive())
         return tuple(max(ordered for _, ordered, _ in pool.sizes) for pool in (prefill, decode))
 
     plain = [Arrival(number / 2, 1000, 100) for number in range(400)]
@@ -59,21 +58,6 @@ def test_each_pool_scales_alone():
     assert prompts[0] > base[0]
     assert answers[0] == base[0]
     assert answers[1] > base[1]
-
-
-def test_a_slow_link_takes_the_gain_of_a_tight_objective_away():
-    def gain(link: Transfer) -> float:
-        return best_split(
-            lambda speed: requests_at(LONG_PROMPTS[:60], speed),
-            PROFILE,
-            link,
-            ServiceObjectives(itl_s=0.045),
-            replicas=3,
-        ).gain
-
-    slow = Transfer(bytes_per_token=kv_bytes_of(PROFILE), bytes_per_s=5e7)
-    assert gain(FAST) > 1
-    assert gain(slow) < 1
 
 
 def test_the_bytes_that_travel_are_those_of_the_cache():

@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
-from benchmarks.fleet.hpa import HpaBehaviour, HpaRule, by_in_flight, by_utilisation, hpa_replicas
 from gateway.planning.scaling.scaling import Observation
+from tests.gateway.planning.scaling.hpa import HpaBehaviour, HpaRule, by_in_flight, by_utilisation, hpa_replicas
 
 QUIET = Observation(
     at=0, seconds=15, requests=0, prompt_tokens=0, finished=0, output_tokens=0, replicas=4, ready=4, in_flight=0, busy=0
