@@ -11,9 +11,7 @@ _COMMANDS = {
     "workloads": ("core.speculation:workloads", "Chat, code, JSON and long answers apart, without and with drafts."),
     "limits": ("core.limits:limits", "The most voice bots at a time, or query rewrites a second."),
     "quality": ("core.quality:quality", "How far quantised arithmetic is from float32."),
-    "quantisers": ("core.quantisers:quantisers", "What each way of quantising loses."),
     "kernels": ("kernels.linear_kernels:kernels", "The kernels against the machine's bounds."),
-    "prompts": ("core.prompt_accuracy:prompts", "Fast prompts against exact ones: what they lose."),
     "templates": ("core.templates:templates", "Chat templates: which are read, and whose tool calls are read back."),
     "schemas": ("core.schemas:schemas", "JSON schemas: which compile, and whether random answers are valid."),
     "step": ("core.step:step", "Where the time of one step of a model goes."),
@@ -42,9 +40,8 @@ _COMMANDS = {
     "demo": ("replay.commands:demo", "The whole loop in plain words, in under two minutes."),
     "replay": ("replay.commands:replay", "The whole gateway in front of recorded answers."),
     "utility": ("replay.commands:utility", "What routing is worth after so many labels."),
-    "sessions": ("sessions.command:sessions", "The rules of sessions on recorded runs, and simulated with caches."),
+    "sessions": ("sessions.command:sessions", "The rules of sessions on recorded runs."),
     "flips": ("classifier.flips:flips_command", "How often words that change nothing of the task change the tier."),
-    "alarms": ("classifier.alarms:alarms", "False alarms and delays of the two triggers of a retraining."),
     "cascade": ("cascade.command:cascade", "What cheap answers that agree are worth."),
 }
 

@@ -1,1 +1,1 @@
-"""Sessions of agents, simulated and recorded: what the rules of `classifier.policy.sessions` cost and gain."""
+"""Recorded sessions of agents: what the rules of `classifier.policy.sessions` cost and gain."""

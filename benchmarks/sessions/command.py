@@ -1,4 +1,4 @@
-"""`python -m benchmarks sessions`: the product's rules of sessions on recorded runs and on simulated sessions."""
+"""`python -m benchmarks sessions`: the product's rules of sessions on recorded runs."""
 
 from pathlib import Path
 
@@ -8,7 +8,6 @@ import msgspec
 from benchmarks.sessions.ends import end_rates, learn
 from benchmarks.sessions.figures import Price, Rule, measure
 from benchmarks.sessions.recorded import read_runs
-from benchmarks.sessions.simulated import compare
 
 BOUND = (
     "An upper bound: the strong model's run began with the task on untouched files, and a share {share:.0%} of users "
@@ -33,7 +32,7 @@ def _prices(_context: click.Context, parameter: click.Parameter, value: str | No
 
 
 @click.command()
-@click.argument("file", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--cheap", help="Model that runs each task.")
 @click.option("--strong", help="Model that is asked where the rule says so.")
 @click.option("--rule", type=click.Choice(["bad-end", "trouble", "steps"]), default="bad-end", show_default=True)
@@ -51,21 +50,15 @@ def _prices(_context: click.Context, parameter: click.Parameter, value: str | No
     help="Where no dollars are recorded: MODEL=IN:OUT per million tokens, or MODEL=USD of a step, parted by commas.",
 )
 @click.option("--ends", is_flag=True, help="Instead: how often each kind of end failed, and what signs in mid-run say.")
-@click.option("--simulated", is_flag=True, help="Simulated sessions with caches instead of a file.")
-@click.option("--sessions", "count", type=click.IntRange(min=1), default=300, show_default=True, help="Simulated.")
 @click.option("--seed", default=0, show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def sessions(
-    file: Path | None, cheap: str | None, strong: str | None, rule: Rule, asks_again: float, steps: int,
-    prices: dict[str, Price], ends: bool, simulated: bool, count: int, seed: int, as_json: bool,
+    file: Path, cheap: str | None, strong: str | None, rule: Rule, asks_again: float, steps: int,
+    prices: dict[str, Price], ends: bool, seed: int, as_json: bool,
 ) -> None:  # fmt: skip
-    """The product's rules of sessions on the recorded runs in FILE (JSON lines), or simulated sessions with caches
-    compared with the exact optimum."""
-    if simulated:
-        _simulated(count, seed, as_json)
-        return
-    if file is None or not (ends or (cheap and strong)):
-        raise click.UsageError("give FILE with --cheap and --strong or with --ends, or give --simulated")
+    """The product's rules of sessions on the recorded runs in FILE (JSON lines)."""
+    if not (ends or (cheap and strong)):
+        raise click.UsageError("give --cheap and --strong, or --ends")
     try:
         if ends:
             _ends(file, seed, as_json)
@@ -100,14 +93,3 @@ def _ends(file: Path, seed: int, as_json: bool) -> None:
             f"{model:<28} {row.labels:6} labels, {row.bad:4.0%} bad, signs {row.gain:+.4f} nats over steps alone "
             f"(standard error {row.standard_error:.4f}): {used}"
         )
-
-
-def _simulated(count: int, seed: int, as_json: bool) -> None:
-    families = compare(count, seed)
-    if as_json:
-        click.echo(msgspec.json.encode({"sessions": count, "seed": seed, "families": families}))
-        return
-    for family in families:
-        click.echo(f"{family.name}: cost above the exact optimum, above that in hindsight; turns below the wanted tier")
-        for name, row in family.policies.items():
-            click.echo(f"  {name:<24} {row.above_exact:+8.1%} {row.above_hindsight:+8.1%} {row.below_wanted:8.1%}")

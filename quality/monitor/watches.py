@@ -1,8 +1,8 @@
 """What raises an alarm. The stored verdicts, from any replica, are fed to the sequential test that requests retraining;
 and the sources' rule: more than 15% of the last 100 verified answers needed an upgrade (SPEC QM-04).
 
-The rule knows no predictions, so it is simple to explain; `python -m benchmarks alarms` has its false alarms next to
-the sequential test's."""
+The rule knows no predictions, so it is simple to explain; docs/results/quality.md has its false alarms next to the
+sequential test's."""
 
 import re
 from collections.abc import Mapping, Sequence

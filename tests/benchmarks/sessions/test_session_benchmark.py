@@ -1,22 +1,14 @@
-"""The benchmark of sessions: figures computed by hand on made runs, caches by the step, and bounds of the optimum."""
+"""The benchmark of sessions: figures computed by hand on made runs."""
 
 import gzip
 import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from click.testing import CliRunner, Result
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from benchmarks.__main__ import main
-from benchmarks.sessions.exact import SmallCase
-from benchmarks.sessions.families import FAMILIES, draw_session
-from benchmarks.sessions.policies import policies_of
-from benchmarks.sessions.provider_cache import CachedPrefix, SimulatedTurn, run_turn
-from benchmarks.sessions.simulated import compare, optimum, played
 
 CLEAN_STEP = ["x", 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, -1]
 ERROR_STEP = ["x", 2, 1, *CLEAN_STEP[3:]]
@@ -139,44 +131,3 @@ def test_ends_are_counted_by_the_products_definition_and_signs_by_its_own_table(
     assert shown["ends"]["none"] == {"runs": 215, "failed": 0}
     assert shown["signs"]["cheap"]["is_active"]
     assert not shown["signs"]["strong"]["is_active"]
-
-
-def test_a_simulated_cache_reads_what_it_wrote_until_its_lifetime_ends() -> None:
-    tier = FAMILIES[0].tiers[0]
-    turn = SimulatedTurn(steps=2, growth=1000, output=0, gap=0, wanted=0)
-
-    usd, prefix = run_turn(tier, CachedPrefix(), turn, 10_000, 0.0)
-    # 10,000 written, then 10,000 read and 1,000 written.
-    assert usd == pytest.approx((11_000 * 1.25 + 10_000 * 0.1) / 1e6)
-    warm, _ = run_turn(tier, prefix, SimulatedTurn(1, 0, 0, 0, 0), 11_000, prefix.at + tier.cache_seconds)
-    cold, _ = run_turn(tier, prefix, SimulatedTurn(1, 0, 0, 0, 0), 11_000, prefix.at + tier.cache_seconds + 1)
-    assert [warm, cold] == pytest.approx([11_000 * 0.1 / 1e6, 11_000 * 1.25 / 1e6])
-
-
-@settings(deadline=None, max_examples=40)
-@given(st.sampled_from(FAMILIES), st.integers(0, 10_000))
-def test_no_policy_that_keeps_the_wanted_quality_costs_less_than_the_optimum(family: Any, seed: int) -> None:
-    turns = draw_session(family, np.random.default_rng(seed))
-    least = optimum(family, turns)
-
-    for policy in policies_of(family).values():
-        usd, tiers = played(family, turns, policy)
-        if all(tier >= turn.wanted for tier, turn in zip(tiers, turns, strict=True)):
-            assert usd >= least - 1e-12
-
-
-@pytest.mark.parametrize("family", FAMILIES[2:4] + FAMILIES[5:6], ids=lambda family: family.name)
-def test_the_rest_of_the_session_is_within_three_percent_of_the_exact_optimum(family: Any) -> None:
-    case, policies = SmallCase(family), policies_of(family)
-
-    above = case.cost(policies["rest of the session"]) / case.optimum() - 1
-
-    assert 0 <= above + 1e-12 <= 0.03
-    assert case.cost(policies["never move down"]) > case.optimum() * 1.03
-
-
-def test_the_comparison_names_each_policy_and_repeats_with_its_seed() -> None:
-    rows = compare(5, 1, FAMILIES[:1])
-
-    assert rows == compare(5, 1, FAMILIES[:1])
-    assert set(rows[0].policies) == set(policies_of(FAMILIES[0]))

@@ -2,9 +2,9 @@
 
 import torch
 
-from benchmarks.core.quantisers import weights
 from inference_core.model_config import ModelConfig
 from inference_core.quantization.method import SITES, ActivationStatistics, LayerTensors, Site, layer_forward
+from tests.inference_core.quantization.synthetic_layers import weights
 from tests.inference_core.quantization.tiny_model import HEAD_DIM, HEADS, HIDDEN, INNER, KV_HEADS
 
 CONFIG = ModelConfig(

@@ -3,12 +3,12 @@
 import pytest
 import torch
 
-from benchmarks.core.quantisers import activations, weights
 from inference_core.models.transformer import rotary_table
 from inference_core.quantization.awq import AWQ, search_scales, search_shrink
 from inference_core.quantization.int4 import int4_grid
 from inference_core.quantization.method import LINEARS, layer_forward, output_error
 from tests.inference_core.quantization.layers import CONFIG, layer, layer_statistics, seen
+from tests.inference_core.quantization.synthetic_layers import activations, weights
 
 GROUP = 32
 

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from benchmarks.core.quantisers import activations
 from inference_core.models.transformer import rotary_table
 from inference_core.quantization.method import ATTENTION_OUTPUT, SITES, Site, fold, layer_forward, tied_to_values
 from tests.inference_core.quantization.layers import CONFIG, layer
+from tests.inference_core.quantization.synthetic_layers import activations
 
 HIDDEN_STATES = activations(24, CONFIG.hidden_size, seed=5)
 COS_SIN = rotary_table(CONFIG, 24)

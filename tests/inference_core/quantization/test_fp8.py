@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.core.quantisers import weights
 from inference_core.loaders.block_formats import E4M3
 from inference_core.quantization.eight_bit import BLOCK, fp8_blocks, fp8_rows, spread
+from tests.inference_core.quantization.synthetic_layers import weights
 
 
 def test_every_weight_becomes_the_nearest_number_of_the_format() -> None:

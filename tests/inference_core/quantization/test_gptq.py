@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from benchmarks.core.quantisers import activations, weights
 from inference_core.errors import QuantizationError
 from inference_core.quantization.gptq import gptq_codes, shrunk
 from inference_core.quantization.int4 import int4_grid
 from tests.inference_core.quantization.layers import seen
+from tests.inference_core.quantization.synthetic_layers import activations, weights
 
 GROUP = 32
 

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.core.quantisers import weights
 from inference_core.loaders.huggingface.quantized_layer import GroupFormat
 from inference_core.loaders.packed_tensor import dequantize
 from inference_core.quantization.int4 import Int4Grid, awq_parts, gptq_parts, int4_grid
 from tests.inference_core.loaders import int4_checkpoints
+from tests.inference_core.quantization.synthetic_layers import weights
 
 GROUP = 32
 

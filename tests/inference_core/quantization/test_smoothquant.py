@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from benchmarks.core.quantisers import activations, w8a8_outputs, weights
 from inference_core.quantization.eight_bit import int8_rows, smoothing_scales
+from tests.inference_core.quantization.synthetic_layers import activations, w8a8_outputs, weights
 
 
 @pytest.mark.parametrize("seed", range(4))

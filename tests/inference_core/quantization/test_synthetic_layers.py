@@ -1,6 +1,6 @@
 """The table of quantisers: every method beats the plain rounding of its precision where inputs have outliers."""
 
-from benchmarks.core.quantisers import bench_quantisers
+from tests.inference_core.quantization.synthetic_layers import bench_quantisers
 
 
 def test_each_method_errs_less_than_plain_rounding_on_inputs_it_was_not_calibrated_on() -> None:

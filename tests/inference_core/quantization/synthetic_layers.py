@@ -8,10 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import click
 import torch
 
-from gateway.operations.cli.options import echo_json, json_option, table
 from inference_core.quantization.awq import search_scales, search_shrink
 from inference_core.quantization.eight_bit import fp8_rows, int8_rows, smoothing_scales
 from inference_core.quantization.gptq import gptq_codes, shrunk
@@ -110,31 +108,3 @@ def w8a8_outputs(weight: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
     steps, sizes = int8_rows(inputs)
     # Sums of products of 8-bit integers are exact in float64.
     return (steps.double() @ codes.double().T).float() * sizes * scales.T
-
-
-@click.command()
-@click.option("--outputs", type=click.IntRange(min=8), default=512, show_default=True)
-@click.option("--inputs", type=click.IntRange(min=32), default=512, show_default=True)
-@click.option(
-    "--tokens", type=click.IntRange(min=1), default=2048, show_default=True, help="To calibrate, and to test."
-)
-@click.option("--group-size", type=click.Choice(["32", "64", "128"]), default="64", show_default=True)
-@click.option("--seed", default=0, show_default=True)
-@json_option
-def quantisers(outputs: int, inputs: int, tokens: int, group_size: str, seed: int, as_json: bool) -> None:
-    """Relative error of the outputs of random layers, per method, and its share of plain rounding's.
-
-    `random` has independent inputs, `outliers` correlated ones of which four are thirty times as large.
-    """
-    if inputs % int(group_size):
-        raise click.UsageError(f"--inputs {inputs} is no multiple of --group-size {group_size}")
-    rows = list(bench_quantisers(outputs=outputs, inputs=inputs, tokens=tokens, group_size=int(group_size), seed=seed))
-    if as_json:
-        echo_json(rows)
-        return
-    shown = [
-        [row["layer"], row["weights"], row["method"], f"{row['error']:.6f}",
-         "" if row["of_plain"] is None else f"{row['of_plain']:.2f}"]
-        for row in rows
-    ]  # fmt: skip
-    click.echo(table(["layer", "weights", "method", "relative error", "of plain rounding's"], shown))
