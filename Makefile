@@ -293,7 +293,6 @@ bench: install
 	$(BIN)/aio bench core --rounds 2
 	$(BIN)/python -m benchmarks step --repeats 5
 	$(BIN)/python -m benchmarks sweep --rounds 1 --levels 1 4 16 64 --per-level 1 --requests 8
-	$(BIN)/python -m benchmarks interference --rounds 1 --levels 0 8 32 --probes 4 --pairs 2
 	$(BIN)/python -m benchmarks ablation --rounds 1 --requests 16 --concurrency 16 --small-requests 2 --small-concurrency 2
 
 # The measurements of docs/results/performance.md, with all rounds; best on an idle machine. The same command resumes an
@@ -304,7 +303,6 @@ bench-all: install
 	mkdir -p $(RESULTS)
 	$(call measured,step.jsonl,step)
 	$(BIN)/python -m benchmarks sweep --rounds 3 --keep --out $(RESULTS)/sweep.jsonl
-	$(BIN)/python -m benchmarks interference --rounds 5 --keep --out $(RESULTS)/interference.jsonl
 	$(BIN)/python -m benchmarks ablation --rounds 3 --keep --out $(RESULTS)/ablation.jsonl
 	$(call measured,route.json,route)
 	$(call measured,start.jsonl,start)

@@ -5,7 +5,6 @@ from gateway.operations.cli.group import LazyGroup
 # Where each command is, under benchmarks, and its line in the help.
 _COMMANDS = {
     "sweep": ("core.sweep:sweep", "The latency-throughput curve of the core, and its knee."),
-    "interference": ("core.interference:interference", "What requests do to each other's latency."),
     "ablation": ("core.ablation:ablation", "What each technique of the core is worth."),
     "speculation": ("core.speculation:speculation", "What drafted tokens are worth."),
     "workloads": ("core.speculation:workloads", "Chat, code, JSON and long answers apart, without and with drafts."),

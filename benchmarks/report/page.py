@@ -10,7 +10,6 @@ from typing import Any
 import click
 import msgspec
 
-from benchmarks.core.interference import InterferenceResults, interference_tables
 from benchmarks.core.speculation import SpeculationResults, speculation_table, workloads_table
 from benchmarks.gateway.soak.figures import SoakResults, soak_table
 from benchmarks.report.markdown import limit_table, markdown, number
@@ -122,10 +121,6 @@ def _rows(path: Path) -> list[dict[str, Any]]:
         raise MeasurementError(f"{path} does not hold rows as JSON lines: {error}") from error
 
 
-def _interference(measurement: Measurement, folder: Path, kind: str) -> dict[str, str]:
-    return {"interference": interference_tables(msgspec.convert(measurement.results, InterferenceResults))}
-
-
 def _speculation(measurement: Measurement, folder: Path, kind: str) -> dict[str, str]:
     results = msgspec.convert(measurement.results, SpeculationResults)
     name = {"prompt_lookup": "lookup", "draft_model": "draft"}[results.way]
@@ -147,7 +142,6 @@ def _soak(measurement: Measurement, folder: Path, kind: str) -> dict[str, str]:
 
 _MEASURED: dict[str, Callable[[Measurement, Path, str], dict[str, str]]] = {
     "peers": _peers,
-    "interference": _interference,
     "lookup": _speculation,
     "draft": _speculation,
     "workloads": _workloads,

@@ -20,7 +20,6 @@ def test_every_listed_benchmark_has_a_help_text(name: str) -> None:
     ("arguments", "said"),
     [
         (("sweep", "--levels", "1", "2"), "levels are (1, 2)"),
-        (("interference", "--streams", "0"), "streams is 0"),
     ],
 )
 def test_a_mistake_is_explained_without_a_traceback(arguments: tuple[str, ...], said: str) -> None:

@@ -174,15 +174,6 @@ class CoreTarget(BenchTarget):
         except CoreError as error:
             raise AskError("refused", str(error)) from error
 
-    async def pieces(self, job: Job) -> AsyncIterator[float]:
-        """The times on `time.perf_counter()` at which pieces of one answer come. Raises `CoreError`."""
-        async with contextlib.aclosing(self.client.generate(self._request(job))) as outputs:
-            async for output in outputs:
-                if output.finish_reason == "error":
-                    raise CoreError(output.error or "the request failed")
-                if output.token_ids:
-                    yield time.perf_counter()
-
 
 def _note(output: SequenceOutput, due: float, last: float, timing: Timing) -> float:
     """Take in one output; returns when text last came."""

@@ -38,7 +38,7 @@ def test_one_that_was_cut_short_goes_on_without_its_broken_last_line(path):
     assert Measurement.read(path).rows == [{"round": 0, "level": 1}, {"round": 0, "level": 2}]
 
 
-@pytest.mark.parametrize("other", [("sweep", {"levels": [1]}), ("interference", SETTINGS)])
+@pytest.mark.parametrize("other", [("sweep", {"levels": [1]}), ("ablation", SETTINGS)])
 def test_rows_of_another_kind_or_with_other_settings_are_not_continued(path, other):
     Measurement.begin("sweep", SETTINGS, path).add({"level": 1})
 

@@ -192,12 +192,12 @@ def test_the_performance_page_says_what_the_kept_measurements_say():
 def test_commands_of_the_performance_page_are_those_that_ran():
     context, shown = click.Context(main), {}
     for line in "\n".join(page.read_text(encoding="utf-8") for page in PAGES).splitlines():
-        if match := re.match(r"python -m benchmarks (sweep|interference|ablation|speculation|limits)\b(.*)", line):
+        if match := re.match(r"python -m benchmarks (sweep|ablation|speculation|limits)\b(.*)", line):
             command = main.get_command(context, match[1])
             given = command.make_context(match[1], match[2].split()).params
             shown[str(given["out"] or f"{match[1]}.jsonl")] = given
 
-    names = ("sweep", "interference", "ablation", "lookup", "draft", "voice", "rewrite")
+    names = ("sweep", "ablation", "lookup", "draft", "voice", "rewrite")
     assert shown.keys() == {f"{name}.jsonl" for name in names}
     for name, given in shown.items():
         ran = json.loads((RESULTS / name).read_text(encoding="utf-8").splitlines()[0])["settings"]["options"]
@@ -213,7 +213,6 @@ def test_the_performance_page_has_a_place_for_every_part():
         "goals",
         "peers",
         "sweep",
-        "interference",
         "ablation",
         "step",
         "start",
