@@ -35,7 +35,7 @@ from gateway.inference.service import SERVING, RecordSink, RecordStore, Service,
 from gateway.operations.privacy import Privacy
 from gateway.operations.quality_loop.active_labels import ActiveLabels
 from gateway.operations.quality_loop.constant_tier import ConstantFollower
-from gateway.operations.quality_loop.quality_loop import QualityLoop, running_quality_loop
+from gateway.operations.quality_loop.quality_loop import offer_answer, quality_loop, running_quality_loop
 from gateway.operations.reload.catalogue_reload import CatalogueReload, reloading_on_hangup
 from gateway.operations.running import OPERATIONS, Operations
 from gateway.operations.running_figures import running_alerts, running_readings
@@ -230,7 +230,7 @@ class Composition:
         agreements = Agreements(knobs, routing)
         loop = None
         if settings.monitor:
-            loop = QualityLoop(
+            loop = quality_loop(
                 settings,
                 self.catalog,
                 database,
@@ -238,10 +238,9 @@ class Composition:
                 encode,
                 self._redact,
                 lambda: knobs.active.shadow_share,
-                agreements.to_verify,
             )
             await stack.enter_async_context(running_quality_loop(loop))
-            self.sinks.append(loop.offer)
+            self.sinks.append(partial(offer_answer, loop, agreements.to_verify))
         self.sinks.append(self.metrics.requests.observe)
         if settings.log_requests:
             self.sinks.append(log_request)

@@ -41,8 +41,7 @@ def health_of(operations: Operations) -> Health:
         problems["tiers"] = f"these take no requests: {', '.join(down)}"
     if (overdue := _retraining_overdue(operations)) is not None:
         problems["retraining"] = overdue
-    loop = operations.quality_loop
-    labels = "" if loop is None else loop.labels(costs=False)
+    labels = operations.labels(costs=False) or ""
     status = NOT_READY if operations.not_ready or len(down) == len(tiers) else "degraded" if problems else "ok"
     # It serves what it can: nothing is missing that will come.
     raw = {f"chats of tier {tier.number}": WITHOUT_CHATS for tier in tiers.values() if not tier.takes_chats}

@@ -308,7 +308,7 @@ async def show_quality(request: HttpRequest) -> Response[Any]:
         estimates=estimates,
         not_sampled="" if estimates is None else _not_sampled(estimates),
         rules=None if monitor is None else monitor.settings,
-        labels_come=None if operations.quality_loop is None else operations.quality_loop.labels(),
+        labels_come=operations.labels(),
         judge=None if operations.quality_loop is None else operations.quality_loop.judge,
         loop_runs=operations.quality_loop is not None,
         own_labels=None if labels is None else labels.labels,

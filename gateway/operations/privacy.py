@@ -12,8 +12,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from classifier.errors import ArtefactError
 from classifier.registry.registry import ArtefactRegistry
 from gateway.base.settings import Settings
-from gateway.operations.quality_loop.quality_loop import QualityLoop
 from quality.ledger.ledger import Ledger
+from quality.loop import QualityLoop
 from quality.privacy import Retention, RetentionLimits, erase_user, forget_erased
 from quality.store.queries import ErasedRows
 

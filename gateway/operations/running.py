@@ -14,7 +14,7 @@ from gateway.inference.service import Serving
 from gateway.operations.privacy import Privacy
 from gateway.operations.quality_loop.active_labels import ActiveLabels
 from gateway.operations.quality_loop.constant_tier import ConstantFollower
-from gateway.operations.quality_loop.quality_loop import QualityLoop
+from gateway.operations.quality_loop.label_sources import labels_text
 from gateway.operations.reload.catalogue_reload import CatalogueReload
 from gateway.runtime.cores.knobs import CoreKnobs
 from gateway.runtime.peers import Peers
@@ -24,6 +24,7 @@ from gateway.tenancy.access.guard import Access
 from quality.comparison.paired_outcomes import CostQualityCurves
 from quality.learning.kind_names import KindNames
 from quality.learning.learning import LearningRecord
+from quality.loop import QualityLoop
 
 if TYPE_CHECKING:
     from gateway.tenancy.users.identity_provider import IdentityProvider
@@ -72,6 +73,13 @@ class Operations:
         if self.drain_until is None:
             self.drain_until = time.monotonic() + seconds
         return max(self.drain_until - time.monotonic(), 0.0)
+
+    def labels(self, *, costs: bool = True) -> str | None:
+        """Where quality labels come from now; None where nothing is verified. Without `costs` for everybody to read."""
+        if self.quality_loop is None:
+            return None
+        serving = self.serving
+        return labels_text(serving.settings, serving.routing.served.catalog, self.quality_loop.judge, costs=costs)
 
     @property
     def problems(self) -> dict[str, str]:

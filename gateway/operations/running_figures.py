@@ -18,13 +18,14 @@ from gateway.base.stores.retries import background
 from gateway.batches.jobs import Jobs
 from gateway.inference.cache.stores import AnswerStore, MemoryStore
 from gateway.inference.service import Service
-from gateway.operations.quality_loop.quality_loop import QualityLoop
+from gateway.operations.quality_loop.quality_loop import show_loop
 from gateway.runtime.cores.engine import Engine
 from gateway.runtime.peers import Peers
 from gateway.telemetry.metrics.metrics import Metrics
 from gateway.telemetry.objectives.alert_rules import AlertInputs, Figure, alert_figures
 from gateway.telemetry.objectives.service_levels import levels_of_all
 from quality.ledger.ledger import Ledger
+from quality.loop import QualityLoop
 
 if TYPE_CHECKING:
     from quality.estimates.costs import KeyCost
@@ -86,7 +87,7 @@ async def running_readings(
     cores = partial(metrics.read_cores, engine.cores)
     readings: dict[str, Reading] = {"cores": cores, "GPUs": metrics.read_gpus, "batches": jobs.show}
     if loop is not None:
-        readings["quality"] = partial(loop.show, metrics)
+        readings["quality"] = partial(show_loop, loop, metrics)
     figures = BackgroundReadings(readings)
 
     async def refresh() -> None:

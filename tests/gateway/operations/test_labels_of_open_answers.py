@@ -10,7 +10,7 @@ import pytest
 
 from gateway.base.settings import Settings
 from gateway.operations.quality_loop.label_sources import labels_text
-from gateway.operations.quality_loop.quality_loop import QualityLoop
+from gateway.operations.quality_loop.quality_loop import quality_loop
 from gateway.operations.quality_loop.stored_judge import stored_judge
 from migrations.tables.quality import verifications
 from quality.judges.calibration import Calibration, InUse, RealPairs, Verdicts
@@ -59,7 +59,7 @@ async def test_most_verifications_of_open_answers_have_a_label_and_few_labels_ar
     engine = open_database(settings.database)
     tiers: dict[int, Tier] = {n: ScriptedTier(n, reply=strongest) for n in (1, 2, 3, 4)}
     given = msgspec.structs.replace(settings, sampling_rate=1.0, verification_budget=1e6, cold_start_usd=1.0)
-    loop = QualityLoop(given, load_catalog("laptop"), engine, tiers, encode=None)
+    loop = quality_loop(given, load_catalog("laptop"), engine, tiers, encode=None)
     try:
         await loop.start()
         assert loop.monitor is not None
@@ -195,7 +195,7 @@ async def test_health_and_the_quality_page_say_where_labels_come_from(settings: 
 async def test_real_pairs_move_the_weight_of_the_judge_and_end_its_trust_while_serving(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.operations.quality_loop.quality_loop.JUDGE_POLL_SECONDS", 0.1)
+    monkeypatch.setattr("quality.loop.JUDGE_POLL_SECONDS", 0.1)
     catalog = load_catalog(settings.catalog)
     judging = judging_fingerprint(catalog.tier_fingerprints[-1])
     await migrate(settings.database)

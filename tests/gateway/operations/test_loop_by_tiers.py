@@ -11,7 +11,7 @@ import pytest
 
 from classifier.decision import Decision
 from gateway.base.settings import Settings
-from gateway.operations.quality_loop.quality_loop import QualityLoop
+from quality.loop import QualityLoop
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 from tests.gateway.walk import BOUNDED
 from tests.polling import eventually

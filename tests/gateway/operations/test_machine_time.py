@@ -5,7 +5,7 @@ import pytest
 
 from gateway.base.settings import Settings
 from gateway.operations.quality_loop.label_sources import MACHINE_SHARE, budget_text, cold_start_cap, judging_cap
-from gateway.operations.quality_loop.quality_loop import QualityLoop, monitor_settings, sampling_settings
+from gateway.operations.quality_loop.quality_loop import monitor_settings, quality_loop, sampling_settings
 from quality.store.database import migrate, open_database
 from tests.gateway.operations.test_labels_of_open_answers import BILLED, LAPTOP
 from tests.gateway.running_gateway import scripted_tiers
@@ -64,7 +64,7 @@ async def test_a_reload_to_servers_elsewhere_ends_the_free_time(settings: Settin
     await migrate(settings.database)
     engine = open_database(settings.database)
     given = msgspec.structs.replace(settings, cold_start_usd=1.0, verification_most_usd=20.0)
-    loop = QualityLoop(given, LAPTOP, engine, {tier.number: tier for tier in scripted_tiers()}, encode=None)
+    loop = quality_loop(given, LAPTOP, engine, {tier.number: tier for tier in scripted_tiers()}, encode=None)
     try:
         await loop.start()
         assert loop.monitor is not None

@@ -16,7 +16,7 @@ from classifier.policy.experiment_split import Arm, Split
 from classifier.registry.artefact import default_artefact, load_base, load_manifest, load_model_tensors, save_artefact
 from classifier.registry.registry import ArtefactRegistry
 from gateway.base.settings import Settings
-from gateway.operations.quality_loop.quality_loop import QualityLoop
+from gateway.operations.quality_loop.quality_loop import quality_loop, show_loop
 from gateway.telemetry.metrics.metrics import Metrics
 from gateway.telemetry.objectives.alert_rules import RULES
 from gateway.telemetry.objectives.alerts import keep_looking
@@ -35,7 +35,6 @@ from tests.quality.loop_world import ScriptedTier as KnowingTier
 from tests.quality.loop_world import record, rows, store_request
 from tests.quality.store.records import make_record
 from tests.tiers.remote.loopback_server import Call, LoopbackServer
-from tiers.catalog.catalog import Catalog
 from tiers.catalog.load import load_catalog
 from tiers.tier import Tier
 
@@ -47,7 +46,7 @@ async def test_every_finished_answer_is_offered_to_the_monitor(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     offered: list[str] = []
-    monkeypatch.setattr(QualityLoop, "offer", lambda self, answer, record: offered.append(record.request_id))
+    monkeypatch.setattr("gateway.app.offer_answer", lambda loop, to, answer, record: offered.append(record.request_id))
     async with running_gateway(msgspec.structs.replace(settings, monitor=True)) as gateway:
         whole = await gateway.openai.chat.completions.create(model="tier-1", messages=HELLO)
         stream = await gateway.openai.chat.completions.create(model="tier-1", messages=HELLO, stream=True)
@@ -59,7 +58,7 @@ async def test_the_loop_schedules_retraining_and_an_alarm_starts_one(settings: S
     await migrate(settings.database)
     engine = open_database(settings.database)
     tiers = {tier.number: tier for tier in scripted_tiers()}
-    loop = QualityLoop(settings, load_catalog("laptop"), engine, tiers, encode=None)
+    loop = quality_loop(settings, load_catalog("laptop"), engine, tiers, encode=None)
     try:
         await loop.start()
         assert loop.monitor is not None
@@ -87,7 +86,7 @@ async def test_the_share_of_worse_answers_starts_a_retraining_where_it_is_the_tr
     given = msgspec.structs.replace(
         settings, retrain_trigger=trigger, retrain_cron="", sampling_rate=1.0, verification_budget=1e6
     )
-    loop = QualityLoop(given, load_catalog("laptop"), engine, tiers, encode=None)
+    loop = quality_loop(given, load_catalog("laptop"), engine, tiers, encode=None)
     try:
         await loop.start()
         assert loop.monitor is not None
@@ -109,7 +108,7 @@ async def test_judges_are_set_up_again_for_another_catalogue_by_its_measurements
     engine = open_database(settings.database)
     tiers = {tier.number: tier for tier in scripted_tiers()}
     catalog = load_catalog("laptop")
-    loop = QualityLoop(settings, catalog, engine, tiers, encode=None)
+    loop = quality_loop(settings, catalog, engine, tiers, encode=None)
     trusted = Calibration(
         judge="pairwise", true_no_worse=90, false_worse=5, true_worse=90, false_no_worse=5, abstained=0
     )
@@ -154,7 +153,7 @@ async def test_the_first_open_answer_that_is_drawn_starts_the_test_of_the_judge(
     tiers: dict[int, Tier] = {1: KnowingTier(1), 2: KnowingTier(2), 3: KnowingTier(3), 4: strongest}
     catalog = load_catalog("laptop")
     given = msgspec.structs.replace(settings, sampling_rate=1.0, verification_budget=1e6, cold_start_usd=1.0)
-    loop = QualityLoop(given, catalog, engine, tiers, encode=None)
+    loop = quality_loop(given, catalog, engine, tiers, encode=None)
     try:
         await loop.start()
         assert loop.monitor is not None
@@ -171,7 +170,7 @@ async def test_the_first_open_answer_that_is_drawn_starts_the_test_of_the_judge(
         [spent] = [row["details"]["spent_usd"] for row in tested]
         assert 0 < spent <= 0.5
         asked = len(strongest.seen)
-        again = QualityLoop(given, catalog, engine, tiers, encode=None)
+        again = quality_loop(given, catalog, engine, tiers, encode=None)
         try:
             await again.start()
             await again._judging.drain()
@@ -191,7 +190,7 @@ async def test_a_judge_that_is_not_trusted_is_tested_once(settings: Settings) ->
     tiers: dict[int, Tier] = {1: KnowingTier(1), 2: KnowingTier(2), 3: KnowingTier(3), 4: strongest}
     catalog = load_catalog("laptop")
     given = msgspec.structs.replace(settings, sampling_rate=1.0, verification_budget=1e6, cold_start_usd=100.0)
-    loop = QualityLoop(given, catalog, engine, tiers, encode=None)
+    loop = quality_loop(given, catalog, engine, tiers, encode=None)
 
     async def draw(first: int) -> Panel:
         assert loop.monitor is not None
@@ -224,10 +223,10 @@ async def test_a_refused_retraining_after_an_alarm_is_tried_again_a_day_later_an
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = open_database(settings.database)
-    loop = QualityLoop(settings, load_catalog("laptop"), engine, {}, encode=None)
+    loop = quality_loop(settings, load_catalog("laptop"), engine, {}, encode=None)
     outcome, asked, later = ["refused"], [], []
 
-    async def run(settings: Settings, catalog: Catalog, engine: AsyncEngine, trigger: str) -> RetrainResult:
+    async def run(registry: object, ordered: object, engine: AsyncEngine, trigger: str, **due: object) -> RetrainResult:
         asked.append(trigger)
         return RetrainResult(run_id="r", outcome=outcome[0], reason="", incumbent="v1")  # type: ignore[arg-type]
 
@@ -236,11 +235,11 @@ async def test_a_refused_retraining_after_an_alarm_is_tried_again_a_day_later_an
             later.append((seconds, lambda: call(*args)))
             return running.call_later(1e6, lambda: None)
 
-    monkeypatch.setattr("gateway.operations.quality_loop.quality_loop.run_retraining", run)
+    monkeypatch.setattr("quality.loop.run_retraining", run)
     running = asyncio.get_running_loop()
     try:
         with monkeypatch.context() as patched:
-            patched.setattr("gateway.operations.quality_loop.quality_loop.asyncio.get_running_loop", Clock)
+            patched.setattr("quality.loop.asyncio.get_running_loop", Clock)
             await loop.on_alarm(ALARM)
             await loop.retraining_ended()
             [(seconds, again)] = later
@@ -265,7 +264,7 @@ async def test_the_loop_looks_after_rollouts_and_experiments(settings: Settings)
     registry.seed(default_artefact())
     split = Split(experiment_id="x", share=0.5, a=Arm(tier=1), b=Arm(tier=2))
     tiers = {tier.number: tier for tier in scripted_tiers()}
-    loop = QualityLoop(settings, load_catalog("laptop"), engine, tiers, encode=None)
+    loop = quality_loop(settings, load_catalog("laptop"), engine, tiers, encode=None)
     try:
         await loop.start()
         # The database knows neither: the process that started them died before the commit.
@@ -286,7 +285,7 @@ async def test_a_scheduled_run_before_the_first_start_of_the_loop_is_made_up_for
     tiers = {tier.number: tier for tier in scripted_tiers()}
     async with engine.begin() as connection:
         await insert_records(connection, [make_record(created_at=time.time() - 8 * 86_400)])
-    loops = [QualityLoop(settings, load_catalog("laptop"), engine, tiers, encode=None) for _ in range(2)]
+    loops = [quality_loop(settings, load_catalog("laptop"), engine, tiers, encode=None) for _ in range(2)]
 
     await asyncio.gather(*(loop.job.check() for loop in loops))
 
@@ -302,7 +301,7 @@ async def test_a_start_that_failed_half_way_is_repeated_without_a_second_monitor
     await migrate(settings.database)
     engine = open_database(settings.database)
     tiers = {tier.number: tier for tier in scripted_tiers()}
-    loop = QualityLoop(settings, load_catalog("laptop"), engine, tiers, encode=None)
+    loop = quality_loop(settings, load_catalog("laptop"), engine, tiers, encode=None)
 
     async def refuse() -> None:
         raise ConnectionRefusedError("database away")
@@ -332,14 +331,14 @@ async def test_second_opinions_are_as_many_as_set_and_metrics_count_each_once(se
     engine, metrics = open_database(settings.database), Metrics()
     tiers = {tier.number: tier for tier in scripted_tiers()}
     given = msgspec.structs.replace(settings, second_opinions=1)
-    loop = QualityLoop(given, load_catalog("laptop"), engine, tiers, encode=None)
+    loop = quality_loop(given, load_catalog("laptop"), engine, tiers, encode=None)
     try:
         await loop.start()
         assert loop.monitor is not None
         assert loop.monitor.settings.second_opinions == 1
         for confirmed in (2, 3):
             loop.monitor.worker.second_opinions = OpinionsGiven(confirmed=confirmed, uncertain=1, cost_usd=0.25)
-            await loop.show(metrics)
+            await show_loop(loop, metrics)
     finally:
         await loop.close()
         await engine.dispose()

@@ -160,7 +160,9 @@ def retrain(rollback: bool, reason: str, address: str | None, as_json: bool, **o
 
 
 def _retrain(settings: "Settings", show: "OnProgress", address: str | None) -> "RetrainResult":
-    from gateway.operations.quality_loop.quality_loop import run_retraining
+    from classifier.registry.registry import ArtefactRegistry
+    from gateway.operations.quality_loop.quality_loop import retrain_settings
+    from quality.loop import run_retraining
     from quality.retraining.training_process import run_training_process
     from tiers.catalog.load import load_catalog
 
@@ -169,7 +171,8 @@ def _retrain(settings: "Settings", show: "OnProgress", address: str | None) -> "
     if address is not None:
         joined(address)
         from gateway.runtime.cluster.training import train_on_cluster as train
-    return with_database(settings, lambda engine: run_retraining(settings, catalog, engine, "cli", show, train))
+    registry, ordered = ArtefactRegistry(settings.registry_path), retrain_settings(settings, catalog)
+    return with_database(settings, lambda engine: run_retraining(registry, ordered, engine, "cli", show, train))
 
 
 def _rollback(settings: "Settings", reason: str) -> str:
