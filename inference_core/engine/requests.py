@@ -187,7 +187,7 @@ class LiveRequests:
     def add(self, scheduler: Scheduler, choices: list[Sequence], now: float) -> None:
         """Queue the choices of a request. Raises `QueueFullError`."""
         scheduler.add(choices, now)
-        self.by_id[choices[0].request_id] = LiveRequest(scheduler, choices, len(choices))
+        self.by_id[choices[0].request.request_id] = LiveRequest(scheduler, choices, len(choices))
 
     def abort(self, request_id: str, index: int | None) -> list[SequenceOutput]:
         """End a request, or its choice `index` alone; [] if it is not live."""
@@ -204,7 +204,7 @@ class LiveRequests:
             for sequence in scheduler.deadlines.too_late(now):
                 scheduler.totals.deadline_refusals += 1
                 late = f"{scheduler.name}: the first token was due {(now - sequence.deadline) * 1e3:.0f} ms ago"
-                output = self._end(self.by_id[sequence.request_id], sequence, "error", late)
+                output = self._end(self.by_id[sequence.request.request_id], sequence, "error", late)
                 output.error_kind = "overloaded"
                 outputs.append(output)
         return outputs
@@ -215,7 +215,7 @@ class LiveRequests:
         for sequence_id, error in failed.items():
             sequence = scheduler.running[sequence_id]
             matcher = sequence.sample_spec.matcher
-            output = self._end(self.by_id[sequence.request_id], sequence, "error", error)
+            output = self._end(self.by_id[sequence.request.request_id], sequence, "error", error)
             if matcher is not None and matcher.failure is not None:
                 blame(output, matcher.failure)
             outputs.append(output)
@@ -243,7 +243,7 @@ class LiveRequests:
         self, request: LiveRequest, sequence: Sequence, reason: FinishReason, error: str | None = None
     ) -> SequenceOutput:
         request.scheduler.remove(sequence, self._clock())
-        self.forget_choice(request, sequence.request_id)
+        self.forget_choice(request, sequence.request.request_id)
         return sequence.output([], finish_reason=reason, error=error)
 
     def forget_choice(self, request: LiveRequest, request_id: str) -> None:

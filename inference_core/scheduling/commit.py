@@ -119,7 +119,7 @@ class StepCommit:
                     self._register_full_blocks(sequence, computed // size)
                 if not sequence.prompt_computed:
                     sequence.prompt_computed = sequence.prompt_is_shareable(computed, size)
-                if sequence.prefills and computed == len(sequence.token_ids):
+                if sequence.request.prefill and computed == len(sequence.token_ids):
                     self._remove(sequence, now)
                     silent.append(sequence.output([], finish_reason="stop"))
             if not entry.draws:
@@ -134,7 +134,7 @@ class StepCommit:
                 continue
             outputs.append(
                 SequenceOutput(
-                    request_id=sequence.request_id,
+                    request_id=sequence.request.request_id,
                     index=sequence.index,
                     token_ids=[token.token_id],
                     logprobs=None if token.logprob is None else [token.logprob],

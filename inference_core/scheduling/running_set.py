@@ -49,13 +49,13 @@ class Deadlines:
     def check_integrity(self, live: Iterable[Sequence]) -> None:
         """Exactly the live sequences without a first token are here. Raises `IntegrityError`."""
         due = sorted((s.deadline, s.number, s) for s in live if s.deadline < math.inf and not s.output_token_ids)
-        if due != self._due or [d for d in due if d[2].strict_deadline] != self._strictly_due:
+        if due != self._due or [d for d in due if d[2].request.strict_deadline] != self._strictly_due:
             raise IntegrityError(f"first tokens are due {due}, not {self._due} and strictly {self._strictly_due}")
 
     def _lists_of(self, sequence: Sequence) -> tuple[list[Due], ...]:
         if sequence.deadline == math.inf:
             return ()
-        return (self._due, self._strictly_due) if sequence.strict_deadline else (self._due,)
+        return (self._due, self._strictly_due) if sequence.request.strict_deadline else (self._due,)
 
 
 class RunningSet:
@@ -141,7 +141,7 @@ class RunningSet:
                     f"{sequence.id} ({sequence.status.value}) holds {len(sequence.block_table)} blocks for "
                     f"{sequence.num_computed_tokens} computed tokens; {needed} are needed"
                 )
-            least = 0 if sequence.prefills else 1
+            least = 0 if sequence.request.prefill else 1
             if not least <= sequence.num_uncomputed_tokens <= len(sequence.token_ids):
                 raise IntegrityError(f"{sequence.id} runs with {sequence.num_uncomputed_tokens} tokens to compute")
 

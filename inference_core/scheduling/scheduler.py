@@ -183,7 +183,7 @@ class Scheduler:
     def forget_adapters(self) -> None:
         """Drop the unloaded adapters that no live sequence uses."""
         live = (*self.running.values(), *self.waiting.values())
-        self.adapters.forget(sequence.adapter for sequence in live)
+        self.adapters.forget(sequence.request.adapter for sequence in live)
 
     # -- cached prefixes -----------------------------------------------------------------------
 
@@ -336,7 +336,7 @@ class Scheduler:
 
     def _admit(self, sequence: Sequence, now: float) -> bool:
         """Start `sequence` if `max_num_seqs` and memory allow it, preempting strictly lower classes if need be."""
-        if self._peer_queue_precedes(sequence, now) or not self.adapters.has_room(sequence.adapter):
+        if self._peer_queue_precedes(sequence, now) or not self.adapters.has_room(sequence.request.adapter):
             return False
         digests = sequence.shareable_digests(self.pool.block_size) if self.knobs.prefix_caching else []
         hit = self._look_up(digests)
@@ -369,7 +369,7 @@ class Scheduler:
         )
         sequence.num_computed_tokens = len(sequence.block_table) * self.pool.block_size
         sequence.num_cached_tokens = 0
-        sequence.share.adapter = self.adapters.pin(sequence.adapter)
+        sequence.share.adapter = self.adapters.pin(sequence.request.adapter)
         self._running_set.add(sequence)
         sequence.admissions += 1
         if sequence.admissions == 1 and not sequence.pinned:
@@ -531,7 +531,7 @@ class Scheduler:
         self.on_leave(sequence)
         self._running_set.remove(sequence)
         self.pool.release(self._blocks_of(sequence))
-        self.adapters.unpin(sequence.adapter)
+        self.adapters.unpin(sequence.request.adapter)
         sequence.share.adapter = NO_SLOT
         sequence.block_table = sequence.share.block_table = []
         sequence.num_registered_blocks = 0
@@ -621,6 +621,6 @@ class Scheduler:
                 raise IntegrityError(f"{sequence.id} ({sequence.status.value}) waits but holds {sequence.block_table}")
         self.pool.check_integrity(map(self._blocks_of, self.running.values()))
         self.pool.host.check_integrity(set(self.waiting))
-        self.adapters.check_integrity(s.adapter for s in self.running.values())
+        self.adapters.check_integrity(s.request.adapter for s in self.running.values())
         self.waiting.check_integrity()
         self.deadlines.check_integrity([*self.running.values(), *self.waiting.values()])

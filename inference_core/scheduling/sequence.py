@@ -128,8 +128,8 @@ class Sequence:
     began to wait; None while it decodes. Waiting and prefilling age it, decoding does not; `waited_seconds` sums up
     earlier waits. `share` is its part of the step that it was last scheduled in; `share.block_table` is `block_table`.
     `num_scored`: prompt tokens after the first whose log-probabilities are known, if requested. `num_accepted`: drafts
-    accepted in that step. `states` pools the prompt's hidden state, if requested of this choice. `prefills`: it exists
-    for its prompt's blocks alone. `times`: by the core's clock, so far. `reported_times`: as last put out.
+    accepted in that step. `states` pools the prompt's hidden state, if requested of this choice. `times`: by the
+    core's clock, so far. `reported_times`: as last put out.
 
     `num_public_blocks`: how many of its first blocks are those of a public prefix, and named accordingly. `pinned`: the
     pinned blocks that it fills, all that it needs; [] for a sequence that allocates its blocks as it grows.
@@ -139,7 +139,7 @@ class Sequence:
     """
 
     id: str
-    request_id: str
+    request: AddRequest
     index: int
     number: int
     prompt_token_ids: list[int]
@@ -149,7 +149,6 @@ class Sequence:
     max_output_tokens: int
     priority: int
     deadline: float
-    strict_deadline: bool
     arrival: float
     leader: "Sequence | None"
     root: bytes
@@ -158,7 +157,6 @@ class Sequence:
     waiting_since: float | None
     share: ScheduledSequence
     sample_spec: SampleSpec
-    adapter: str = ""
     output_token_ids: list[int] = field(default_factory=list)
     status: Status = Status.WAITING
     num_computed_tokens: int = 0
@@ -178,11 +176,9 @@ class Sequence:
     joined_at: float = 0.0
     joined_beside: int = 0
     num_scored: int = 0
-    speculate: bool = True
     num_accepted: int = 0
     states: StatePool | None = None
     wants_evidence: bool = False
-    prefills: bool = False
     num_public_blocks: int = 0
     pinned: list[int] = field(default_factory=list)
     window_tables: list[list[int]] = field(default_factory=list)
@@ -221,7 +217,7 @@ class Sequence:
         wants_tokens = wanted is not None and wanted.tokens
         return cls(
             id=sequence_id,
-            request_id=request.request_id,
+            request=request,
             index=index,
             number=number,
             prompt_token_ids=request.prompt_token_ids,
@@ -231,7 +227,6 @@ class Sequence:
             max_output_tokens=min(sampling.max_tokens, max_context - len(request.prompt_token_ids)),
             priority=IDLE_CLASS if request.idle else request.priority,
             deadline=math.inf if request.deadline is None else request.deadline,
-            strict_deadline=request.strict_deadline,
             arrival=request.arrival or now,
             leader=leader,
             root=root_digest(request.salt, adapter_digest, fast=fast),
@@ -243,12 +238,9 @@ class Sequence:
                 sampling, request.prompt_token_ids, outputs, seed, 0, stop_ids, evidence=wants_tokens
             ),
             output_token_ids=outputs,
-            adapter=request.adapter,
             block_table=table,
-            speculate=request.speculate,
             states=states,
             wants_evidence=wants_tokens or states is not None,
-            prefills=request.prefill,
             digests=digests,
             num_public_blocks=len(digests),
         )
@@ -340,7 +332,7 @@ class Sequence:
     @property
     def draws(self) -> bool:
         """Whether tokens are drawn for the sequence."""
-        return not (self.prefills or self.exits)
+        return not (self.request.prefill or self.exits)
 
     def state_spec(self, start: int, tokens: int) -> StateSpec | None:
         """Which hidden states a step has to return that computes `tokens` tokens from position `start` on."""
@@ -417,14 +409,14 @@ class Sequence:
         """Return the event for these new tokens; the last one (with a `finish_reason`) carries all counts and times."""
         if finish_reason is None:
             return SequenceOutput(
-                request_id=self.request_id,
+                request_id=self.request.request_id,
                 index=self.index,
                 token_ids=token_ids,
                 logprobs=logprobs,
                 cached_tokens=self.cached_tokens,
             )
         return SequenceOutput(
-            request_id=self.request_id,
+            request_id=self.request.request_id,
             index=self.index,
             token_ids=token_ids,
             logprobs=logprobs,

@@ -341,7 +341,7 @@ class Speculator:
                 continue
             sequence = running[share.sequence_id]
             most = _most_drafts(sequence, knobs)
-            if sequence.speculate and most > 0:
+            if sequence.request.speculate and most > 0:
                 reach = drafter.reach(sequence, knobs, most)
                 if reach.most:
                     reaches.append((sequence, reach))
