@@ -170,26 +170,52 @@ class PrivateMark(msgspec.Struct, frozen=True):
         return f"{self.because} in {self.where}" if self.where else self.because
 
 
+class RoutingOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What a request itself says of its routing, in its headers; None where it says nothing."""
+
+    quality_target: float | None = None
+    """`x-aio-quality`, a number or a named setting: the share of answers that must be no worse than the strongest
+    tier's."""
+    min_tier: int | None = None
+    """`x-aio-min-tier`."""
+    max_cost_usd: float | None = None
+    """`x-aio-max-cost`: the most that it may be predicted to cost."""
+    deadline_seconds: float | None = None
+    """`x-aio-deadline-ms`: the bound on the time to the first token, from arrival."""
+    conversation: str | None = None
+    """`x-aio-conversation`: the caller's own id of it; None: it is recognised by its messages."""
+    slo: SloName | None = None
+    """`x-aio-slo`: its service class."""
+    cache: CacheMode | None = None
+    """`x-aio-cache`: use (of sampled answers too), refresh (a new answer), exact (of an equal request only), off."""
+    agree: bool | None = None
+    """`x-aio-agree`: whether cheap tiers answer at once and are compared; None: by the knob's rule."""
+    may_wait: bool | None = None
+    """`x-aio-may-wait`: whether the first byte of a stream may wait for that; None: by the knob's."""
+    consent: Consent = ALL
+    """`x-aio-consent`: answer (to be used for its answer alone), local (to be seen by local tiers alone), or both."""
+    private: PrivateMark | None = None
+    """`x-aio-private`, true: as local, for the rest of its session too; false: nothing."""
+    credential: CallerCredential | None = None
+    """`x-aio-upstream-authorization`: the caller's own credential, for a tier that asks for it."""
+
+
+NO_OPTIONS = RoutingOptions()
+
+
 class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What a caller wants, and how it is to be served. Of `generation.messages` and `prompts` exactly one is set.
 
     `generation`: what a tier is asked for, whichever it is; `generations` adds what depends on the tier, on the caller
     and on which of the `prompts` it is. Its `arrival` is set, and `n` are the choices that the caller gets per prompt:
     the best of `best_of` if that is set. `created_at`: UTC epoch seconds. `unset`: sampling fields left to the tier.
-    `usual_max_tokens`: `max_tokens` is the API's own default, which a server elsewhere is not sent. `quality_target`:
-    share of answers that must be no worse than the strongest tier's, None for the server's default. `deadline_seconds`:
-    the caller's bound on the time to the first token, from arrival. What follows the colon of `requested_model` is the
-    adapter. `own_consent`: what the request itself consents to, its key aside; `private`: what narrowed it to local
-    tiers, None for nothing. `service_tier`: repeated in the answer.
-    `metadata`: the caller's tags, recorded as they are. `user`: its end user, by whose name experiments are split; not
-    recorded. `conversation`: the caller's id of it, None if it is recognised by its messages. `client`: what its client
-    says of it, None where nothing is recognised. `slo`: its service class.
-    `cache`: how the response cache may be used, None for its default rule. `agree`: whether cheap tiers are compared,
-    None for the knob's rule; `may_wait`: whether a stream's first byte may wait for that, None for the knob's.
-    `ruled_headers`: those that the catalogue's rules look at, None without any.
-    `credential`: the caller's own, for the tier that is asked first, if that asks for one.
-    `dropped_turns`: how many of its oldest turns were left out, because no tier could read
-    them all.
+    `usual_max_tokens`: `max_tokens` is the API's own default, which a server elsewhere is not sent. `options`: what it
+    says of its routing; the credential there is for the tier that is asked first. What follows the colon of
+    `requested_model` is the adapter. `own_consent`: what the request itself consents to, its key aside; `private`: what
+    narrowed it to local tiers, None for nothing. `service_tier`: repeated in the answer. `metadata`: the caller's tags,
+    recorded as they are. `user`: its end user, by whose name experiments are split; not recorded. `client`: what its
+    client says of it, None where nothing is recognised. `ruled_headers`: those that the catalogue's rules look at, None
+    without any. `dropped_turns`: how many of its oldest turns were left out, because no tier could read them all.
     """
 
     api: Literal["chat", "completion"]
@@ -206,21 +232,12 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
     best_of: int | None = None
     service_tier: str | None = None
     metadata: dict[str, str] | None = None
-    quality_target: float | None = None
-    min_tier: int | None = None
-    max_cost_usd: float | None = None
-    deadline_seconds: float | None = None
+    options: RoutingOptions = NO_OPTIONS
     trace: TraceContext | None = None
     user: str | None = None
-    conversation: str | None = None
     client: ClientTurn | None = None
-    slo: SloName | None = None
-    cache: CacheMode | None = None
-    agree: bool | None = None
-    may_wait: bool | None = None
     dropped_turns: int = 0
     ruled_headers: dict[str, str] | None = None
-    credential: CallerCredential | None = None
 
     @property
     def request_id(self) -> str:
@@ -233,7 +250,9 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     def without_credential(self) -> "InferenceRequest":
         """Return the request as any tier but the first may see it."""
-        return self if self.credential is None else msgspec.structs.replace(self, credential=None)
+        if self.options.credential is None:
+            return self
+        return msgspec.structs.replace(self, options=msgspec.structs.replace(self.options, credential=None))
 
     def for_another_answer(self, avoid: tuple[int, ...]) -> "InferenceRequest":
         """Return the request for another answer than the tokens `avoid`: with another seed, if it has one, because
@@ -248,7 +267,14 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def wanted_quality(self) -> float | None:
         """The quality target that the request asks for, else that of its key; None for neither."""
-        return self.caller.quality_target if self.quality_target is None else self.quality_target
+        own = self.options.quality_target
+        return self.caller.quality_target if own is None else own
+
+    @property
+    def max_cost_usd(self) -> float | None:
+        """The most that it may be predicted to cost: by itself and by its key."""
+        own, allowed = self.options.max_cost_usd, self.caller.max_cost_usd
+        return own if allowed is None else allowed if own is None else min(own, allowed)
 
     @property
     def consent(self) -> Consent:
@@ -359,7 +385,7 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
             salt=self.caller.tenant,
             trace=None if self.trace is None else self.trace.headers,
             whole=not self.stream,
-            credential=self.credential if self.credential is not None and spec.asks_credential else None,
+            credential=self.options.credential if spec.asks_credential else None,
             # Each attempt counts its own.
             sent=Sent(),
             meter=UsageMeter(),

@@ -60,8 +60,8 @@ class Agreements:
     def plan(self, request: InferenceRequest, decision: Decision) -> "AgreementStage | None":
         """Return how tiers would be compared for `request`, which is done where `is_taken`; None where they cannot."""
         knobs = self._knobs.active
-        asked = request.agree is True or knobs.agreement == "always"
-        if knobs.agreement == "off" or request.agree is False or request.credential is not None:
+        asked = request.options.agree is True or knobs.agreement == "always"
+        if knobs.agreement == "off" or request.options.agree is False or request.options.credential is not None:
             return None
         # Most requests end here, before their texts are read for the kind of answer.
         if not (asked or may_pay(decision)):
@@ -106,7 +106,7 @@ class Agreements:
         where counts of such answers decide already, unless a probe asks all tiers anyway."""
         request, decision = answer.request, record.decision
         knobs = self._knobs.active
-        if knobs.agreement == "off" or request.agree is False or record.comparison is not None:
+        if knobs.agreement == "off" or request.options.agree is False or record.comparison is not None:
             return None
         # The answers of a probe are there anyway, so that those to a stream that does not wait are counted, too.
         if not (purpose == "probe" or _may_wait(request, knobs)) or not _may_be_compared(request, decision):
@@ -125,7 +125,7 @@ class Agreements:
 
     def second_sample_pays(self, request: InferenceRequest, decision: Decision, tier: int, kind: str) -> bool:
         """Return whether a second sample of `tier` is worth its price for an answer of `kind`, as verified ones say."""
-        if self._knobs.active.agreement == "off" or request.agree is False:
+        if self._knobs.active.agreement == "off" or request.options.agree is False:
             return False
         return second_sample_pays(decision.inputs, tier, kind, self._counted(request, kind), self._settings)
 
@@ -310,8 +310,8 @@ def app_of_request(request: InferenceRequest) -> str:
 
 def _may_wait(request: InferenceRequest, knobs: RoutingKnobs) -> bool:
     """Whether the first byte may wait for several whole answers."""
-    may_wait = knobs.streams_may_wait if request.may_wait is None else request.may_wait
-    return not request.stream or may_wait or request.agree is True
+    may_wait = knobs.streams_may_wait if request.options.may_wait is None else request.options.may_wait
+    return not request.stream or may_wait or request.options.agree is True
 
 
 def _may_be_compared(request: InferenceRequest, decision: Decision) -> bool:
@@ -323,7 +323,7 @@ def _may_be_compared(request: InferenceRequest, decision: Decision) -> bool:
     asked = request.generation
     forced = asked.tooling is not None and asked.tooling.is_forced
     bound = forced or bool(asked.adapter) or (asked.sampling.grammar is not None and asked.response_format is None)
-    free = not (named or bound or request.deadline_seconds)
+    free = not (named or bound or request.options.deadline_seconds)
     return request.is_single and free and asked.messages is not None
 
 

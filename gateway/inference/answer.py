@@ -321,9 +321,9 @@ class Answer:
     @property
     def ttft_limit(self) -> float:
         """Seconds until the first token that service levels and alerts hold the answer to."""
-        wanted = slo_class(self.request.slo, self.request.generation.priority)
+        wanted = slo_class(self.request.options.slo, self.request.generation.priority)
         objective = self._routing.served.spec(self.tier.number).objective
-        return wanted.ttft_limit(objective.ttft_ms / 1e3, asked=self.request.slo is not None)
+        return wanted.ttft_limit(objective.ttft_ms / 1e3, asked=self.request.options.slo is not None)
 
     @property
     def timings(self) -> Timings:

@@ -290,10 +290,10 @@ class Conversations:
             own = session_digest(request.client, request.key_id)
             if own is not None:
                 return own
-        if request.conversation is None:
+        if request.options.conversation is None:
             return None
         digest = self._digest_of(request, b"id")
-        digest.update(_counted(request.conversation.encode()))
+        digest.update(_counted(request.options.conversation.encode()))
         return digest.digest()
 
     def _key_of(self, request: InferenceRequest, count: int) -> bytes:

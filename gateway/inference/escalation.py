@@ -102,7 +102,11 @@ class Escalation:
         verdict, tier, inputs = self.verdict, self._spec.number, self._decision.inputs
         if verdict is None or not verdict.escalate or not self._model.spec.reads_agreement:
             return None
-        if self._request.stream or self._request.deadline_seconds is not None or inputs.max_cost_usd is not None:
+        if (
+            self._request.stream
+            or self._request.options.deadline_seconds is not None
+            or inputs.max_cost_usd is not None
+        ):
             return None
         end = final_answer(self._question, self._answer.text)
         if end is None or not self._second_sample_pays(end.kind):
@@ -156,9 +160,9 @@ class Escalation:
 
     def _lateness(self, higher: Tier) -> str | None:
         """Why a tier above cannot start in time; None if it can."""
-        if self._request.deadline_seconds is None:
+        if self._request.options.deadline_seconds is None:
             return None
-        left = self._request.generation.arrival + self._request.deadline_seconds - time.monotonic()
+        left = self._request.generation.arrival + self._request.options.deadline_seconds - time.monotonic()
         wait = higher.load().predicted_wait_seconds
         if left > 0 and wait <= left:
             return None

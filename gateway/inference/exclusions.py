@@ -144,7 +144,7 @@ def exclusions(
             or (_scores_problem(request, tier, spec) if many_scores else None)
         ):
             excluded.too_long.append(number)
-        elif (load := loads[number]).healthy and request.deadline_seconds is None:
+        elif (load := loads[number]).healthy and request.options.deadline_seconds is None:
             continue
         else:
             reason = load_problem(request, load)
@@ -235,9 +235,9 @@ def load_problem(request: InferenceRequest, load: TierLoad) -> str | None:
     """Why a tier with this load cannot take the request now."""
     if not load.healthy:
         return DOWN
-    if request.deadline_seconds is None:
+    if request.options.deadline_seconds is None:
         return None
-    left = request.generation.arrival + request.deadline_seconds - time.monotonic()
+    left = request.generation.arrival + request.options.deadline_seconds - time.monotonic()
     if load.predicted_wait_seconds <= left:
         return None
     return (

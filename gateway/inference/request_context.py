@@ -101,8 +101,8 @@ def _user_of(request: InferenceRequest) -> str:
 
 def _conversation_of(request: InferenceRequest) -> list[bytes]:
     """What makes the conversation unlike others of its key; empty without one."""
-    if request.conversation is not None:
-        return [b"id", request.conversation.encode(errors="replace")]
+    if request.options.conversation is not None:
+        return [b"id", request.options.conversation.encode(errors="replace")]
     opening = _opening(request.generation.messages or ())
     return [part for message in opening for part in digested(message)]
 

@@ -294,7 +294,7 @@ class RoutingService:
             reference_usd=self.references.of(request.key_id or "", routing_input.app, costs[-1]),
             app=routing_input.app if request.consent.reuse else "",
             pinned_tier=pinned,
-            min_tier=request.min_tier,
+            min_tier=request.options.min_tier,
             key_min_tier=request.caller.min_tier,
             max_cost_usd=request.max_cost_usd,
             exclusions=barred,
@@ -348,7 +348,9 @@ class RoutingService:
     def _most_wait_seconds(self, request: InferenceRequest) -> float | None:
         """How long a queue the request accepts before it costs more; a deadline says that itself, and a batch waits."""
         seconds = self.knobs.active.queue_seconds
-        waits = request.deadline_seconds is not None or request.generation.priority >= SLO_CLASSES["batch"].priority
+        waits = (
+            request.options.deadline_seconds is not None or request.generation.priority >= SLO_CLASSES["batch"].priority
+        )
         return None if waits or not seconds else seconds
 
     def _in_split(self, request: InferenceRequest) -> Assigned | None:
@@ -454,7 +456,7 @@ class RoutingService:
 
     def _check_allowed(self, request: InferenceRequest, pinned: int | None, served: ServedCatalogue) -> None:
         """Raises `ApiError` 403 where the key may not use what the request asks for."""
-        least = max(request.min_tier or 1, request.caller.min_tier or 1)
+        least = max(request.options.min_tier or 1, request.caller.min_tier or 1)
         consent, hidden = request.consent, None
         for number in range(least, served.strongest + 1) if pinned is None else [pinned]:
             spec = served.spec(number)

@@ -55,7 +55,7 @@ def _problem_of(
 ) -> str | None:
     if (hidden := hidden_from(spec, request.consent)) is not None:
         return hidden
-    least = max(request.min_tier or 1, request.caller.min_tier or 1, floor)
+    least = max(request.options.min_tier or 1, request.caller.min_tier or 1, floor)
     if spec.number < least:
         return f"it counts as tier {spec.number}, and tier {least} is asked for at least"
     if not is_allowed:

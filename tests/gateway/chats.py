@@ -3,14 +3,16 @@
 import time
 from typing import Any
 
-from gateway.base.inference_request import InferenceRequest
+from gateway.base.inference_request import InferenceRequest, RoutingOptions
 from inference_core.protocol import SamplingParams
 from tiers.tier import ChatMessage, GenerationRequest
 
 
 def chat(text: str = "Say hello.", **fields: Any) -> InferenceRequest:
-    """A chat of one user turn, or of the `messages` among `fields`; those are of either struct."""
+    """A chat of one user turn, or of the `messages` among `fields`; those are of any of the three structs."""
     of_generation = {name: fields.pop(name) for name in GenerationRequest.__struct_fields__ if name in fields}
+    own = InferenceRequest.__struct_fields__
+    asked = {name: fields.pop(name) for name in RoutingOptions.__struct_fields__ if name in fields and name not in own}
     usual: dict[str, Any] = {
         "request_id": "chatcmpl-1",
         "sampling": SamplingParams(),
@@ -19,5 +21,7 @@ def chat(text: str = "Say hello.", **fields: Any) -> InferenceRequest:
     }
     generation = GenerationRequest(**usual | of_generation)
     return InferenceRequest(
-        **{"api": "chat", "requested_model": "auto", "created_at": time.time()} | fields, generation=generation
+        **{"api": "chat", "requested_model": "auto", "created_at": time.time()} | fields,
+        generation=generation,
+        options=RoutingOptions(**asked),
     )

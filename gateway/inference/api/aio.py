@@ -17,7 +17,7 @@ from gateway.base.errors import ApiError, bad_request
 from gateway.base.stores.database import reached
 from gateway.edge.asgi import HttpRequest
 from gateway.edge.openapi import describe
-from gateway.inference.api.reading.build_request import dry_run_request, received, routing_headers, ruled_headers
+from gateway.inference.api.reading.build_request import dry_run_request, received, routing_options, ruled_headers
 from gateway.inference.api.reading.chat_turns import turns_of
 from gateway.inference.api.reading.parsing import read_body
 from gateway.inference.api.reading.schemas import Message, Metadata, PositiveInt
@@ -128,10 +128,10 @@ async def route(request: HttpRequest) -> Response[Any]:
     body = await read_body(request, RouteRequest)
     serving = serving_of(request)
     head = received(request)
-    headers = routing_headers(head.headers, serving.routing.served.strongest)
+    options = routing_options(head.headers, serving.routing.served.strongest)
     model = serving.routing.served.unaliased(body.model, head.caller)
     inference_request = dry_run_request(
-        head, headers, model, _messages(body), body.max_tokens, body.metadata, ruled_headers(serving, head)
+        head, options, model, _messages(body), body.max_tokens, body.metadata, ruled_headers(serving, head)
     )
     async with serving.service.reading(inference_request) as admission:
         began = time.thread_time()

@@ -87,7 +87,7 @@ def cache_key(request: InferenceRequest, decision: Decision, spec: TierSpec, cat
         asked.native,
         asked.passed.get("verbosity"),
         request.wanted_quality,
-        max(request.min_tier or 1, request.caller.min_tier or 1),
+        max(request.options.min_tier or 1, request.caller.min_tier or 1),
         request.max_cost_usd,
         None if consent.tiers is None else sorted(consent.tiers),
         consent.local,
@@ -153,7 +153,7 @@ class ResponseCache:
         if not self._concerns(request, decision):
             return generate()
         key, wording = self._key(request, decision), self._wording(request, decision, embedding)
-        if request.cache == "refresh":
+        if request.options.cache == "refresh":
             return SharedGenerationReader(
                 self._start_shared(key, request, generate, wording), decision, stream=request.stream
             )
@@ -174,13 +174,13 @@ class ResponseCache:
         return SharedGenerationReader(shared, decision, stream=request.stream, another=another)
 
     def _concerns(self, request: InferenceRequest, decision: Decision) -> bool:
-        if request.cache == "off" or not self.knobs.active.enabled or decision.target is not None:
+        if request.options.cache == "off" or not self.knobs.active.enabled or decision.target is not None:
             return False
         spec = self._routing.served.spec(decision.tier)
         # An answer that its caller's own credential has paid is for that caller alone.
         if spec.asks_credential:
             return False
-        return request.cache in ("use", "refresh") or request.is_deterministic(spec)
+        return request.options.cache in ("use", "refresh") or request.is_deterministic(spec)
 
     def _wording(self, request: InferenceRequest, decision: Decision, embedding: Embedding | None) -> Wording | None:
         if not self.knobs.active.semantic or embedding is None or not _may_be_kept(request):
@@ -234,7 +234,7 @@ class ResponseCache:
     ) -> tuple[KeptAnswer, CacheUse] | None:
         if (kept := await self._kept(key, request)) is not None:
             return kept, "hit"
-        if wording is None or request.cache == "exact":
+        if wording is None or request.options.cache == "exact":
             return None
         answer = await self.similar.find(wording)
         kept = None if answer is None else await self._kept(answer, request)

@@ -67,8 +67,8 @@ async def caller_named(settings: Settings, catalog: Catalog, engine: AsyncEngine
     return KnownKeys(catalog, {}).caller_of(row | {"team_name": await name_of_team(engine, row["team_id"])})
 
 
-def dry_request(messages: Iterable[ChatMessage], max_tokens: int | None = None, **wishes: Any) -> InferenceRequest:
-    """A request for `auto` that is not sent; `wishes` are fields of the InferenceRequest."""
+def dry_request(messages: Iterable[ChatMessage], max_tokens: int | None = None, **fields: Any) -> InferenceRequest:
+    """A request for `auto` that is not sent; `fields` are those of the InferenceRequest."""
     return InferenceRequest(
         api="chat",
         requested_model="auto",
@@ -80,7 +80,7 @@ def dry_request(messages: Iterable[ChatMessage], max_tokens: int | None = None, 
             max_tokens=max_tokens,
         ),
         created_at=time.time(),
-        **wishes,
+        **fields,
     )
 
 

@@ -86,7 +86,7 @@ def route(
 def _decide(
     settings: "Settings", prompt: str, key: str | None, max_tokens: int | None, wishes: dict[str, Any]
 ) -> "tuple[Decision, float, Catalog]":
-    from gateway.base.inference_request import KEYLESS
+    from gateway.base.inference_request import KEYLESS, RoutingOptions
     from gateway.inference.agreement import Agreements
     from gateway.planning.backtests.backtest import caller_named, dry_request, dry_routing, follow_labels
     from tiers.tier import ChatMessage
@@ -102,7 +102,7 @@ def _decide(
 
     caller = with_database(settings, as_a_server)
     turn = ChatMessage(role="user", content=prompt)
-    request = dry_request([turn], max_tokens=max_tokens, caller=caller, **wishes)
+    request = dry_request([turn], max_tokens=max_tokens, caller=caller, options=RoutingOptions(**wishes))
     routing.route(request)  # the first decision fills caches that are warm in a server
     began = time.thread_time()
     decision = agreements.told(request, routing.route(request))

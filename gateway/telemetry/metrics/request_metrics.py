@@ -206,7 +206,7 @@ class RequestMetrics(Collector):
             self._prefill.observe(model, timings.prefill_ms / 1e3)
             self._decode.observe(model, timings.decode_ms / 1e3)
             self._ttft.observe(model, timings.ttft_ms / 1e3)
-            wanted = slo_class(answer.request.slo, answer.request.generation.priority)
+            wanted = slo_class(answer.request.options.slo, answer.request.generation.priority)
             self._ttft_share.observe((wanted.name,), timings.ttft_ms / 1e3 / answer.ttft_limit)
         buckets = self._gap.observe_all(
             model, [seconds / tokens if tokens > 1 else seconds for seconds, tokens in stamps.gaps]

@@ -153,7 +153,7 @@ class TierServiceLevels(msgspec.Struct):
         if timings.ttft_ms is None or timings.prefill_ms is None or timings.decode_ms is None:
             return
         ttft, limit = timings.ttft_ms / 1e3, answer.ttft_limit
-        wanted = slo_class(answer.request.slo, answer.request.generation.priority)
+        wanted = slo_class(answer.request.options.slo, answer.request.generation.priority)
         self.ttft.add(ttft)
         _sketch(self.ttft_shares, wanted.name).add(ttft / limit)
         _count(self.classes, wanted.name, 1)

@@ -20,7 +20,7 @@ from gateway.base.numbers import usd_text
 from gateway.edge.asgi import HttpRequest
 from gateway.edge.client_watch import DisconnectWatch
 from gateway.edge.openapi import describe
-from gateway.inference.api.reading.build_request import Received, reading_request, received, routing_headers
+from gateway.inference.api.reading.build_request import Received, reading_request, received, routing_options
 from gateway.inference.api.reading.foreign_fields import FieldReader
 from gateway.inference.api.reading.parsing import prompts_of, read_fields
 from gateway.inference.api.reading.schemas import Metadata, PositiveInt, TokenId
@@ -257,7 +257,7 @@ async def passed_through(
     from tiers.remote.embedding_client import EmbeddingCounter
 
     spec = client.spec
-    own = routing_headers(head.headers, serving.routing.served.strongest)
+    own = routing_options(head.headers, serving.routing.served.strongest)
     if (head.caller.consent.local or own.consent.local) and own.private is None and not spec.local:
         raise ApiError(
             403, f"{spec.name} is on a server elsewhere, and the texts of this key or request stay here: name a model "

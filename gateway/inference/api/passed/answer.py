@@ -19,7 +19,7 @@ from gateway.base.numbers import usd_text
 from gateway.edge.asgi import HttpRequest
 from gateway.edge.client_watch import DisconnectWatch, StallWatch
 from gateway.inference.api.passed.endpoints import MOST_TOKENS, Asked, FormFields, PassedEndpoint
-from gateway.inference.api.reading.build_request import reading_request, received, routing_headers
+from gateway.inference.api.reading.build_request import reading_request, received, routing_options
 from gateway.inference.api.reading.parsing import decoded_body, json_of
 from gateway.inference.embedding.embedder import embedding_record
 from gateway.inference.service import Serving, serving_of
@@ -232,7 +232,7 @@ class PassedOn:
         self, form: PassedForm | None, fields: dict[str, msgspec.Raw]
     ) -> tuple[Consent, CallerCredential | None, PrivateMark | None]:
         """Return what key and request consent to, the caller's own credential, and what makes the request private."""
-        own = routing_headers(self._head.headers, self._serving.routing.served.strongest)
+        own = routing_options(self._head.headers, self._serving.routing.served.strongest)
         consent = self._head.caller.consent.narrowed(own.consent)
         mark, screen = own.private, self._serving.service.screen
         if mark is None and screen is not None and screen.has_rules:

@@ -15,12 +15,14 @@ from gateway.base.errors import bad_request
 from gateway.base.identity import TraceContext, trace_context
 from gateway.base.inference_request import (
     CALLER,
+    NO_OPTIONS,
     SLO_CLASSES,
     CacheMode,
     Caller,
     InferenceRequest,
     PrivateMark,
     Prompt,
+    RoutingOptions,
     SloName,
 )
 from gateway.base.logs import LOG_CONTEXT, LogContext
@@ -54,45 +56,19 @@ _OR_NAMED = f", or one of {', '.join(QUALITY_SETTINGS)}"
 CACHE_MODES: tuple[CacheMode, ...] = get_args(CacheMode)
 
 
-class RoutingHeaders(msgspec.Struct, frozen=True, kw_only=True):
-    """`x-aio-quality` (a number, or a named setting), `x-aio-min-tier`, `x-aio-max-cost` (US dollars),
-    `x-aio-deadline-ms` (to the first token), `x-aio-conversation` (the caller's own id of the conversation),
-    `x-aio-slo` (what it is for: `SLO_CLASSES`),
-    `x-aio-consent` (answer: to be used for its answer alone, local: to be seen by local tiers alone, or both),
-    `x-aio-private` (true: the same as local, for the rest of its session too; false: nothing),
-    `x-aio-cache` (use: of sampled answers too, refresh: a new answer, exact: of an equal request only, off),
-    `x-aio-agree` (true, false: whether cheap tiers answer at once and are compared),
-    `x-aio-may-wait` (true, false: whether the first byte of a stream may wait for that, where it pays),
-    `x-aio-upstream-authorization` (the caller's own credential, for a tier that asks for it)."""
-
-    quality_target: float | None = None
-    min_tier: int | None = None
-    max_cost_usd: float | None = None
-    deadline_seconds: float | None = None
-    conversation: str | None = None
-    slo: SloName | None = None
-    cache: CacheMode | None = None
-    agree: bool | None = None
-    may_wait: bool | None = None
-    consent: Consent = ALL
-    private: PrivateMark | None = None
-    credential: CallerCredential | None = None
-
-
 _NAMES = frozenset({
     "x-aio-quality", "x-aio-min-tier", "x-aio-max-cost", "x-aio-deadline-ms", "x-aio-conversation", "x-aio-slo",
     CONSENT, PRIVATE, "x-aio-cache", "x-aio-agree", "x-aio-may-wait", HEADER,
 })  # fmt: skip
-_USUAL = RoutingHeaders()
 
 
-def routing_headers(headers: Mapping[str, str], tiers: int) -> RoutingHeaders:
+def routing_options(headers: Mapping[str, str], tiers: int) -> RoutingOptions:
     """Read and check the headers. Raises `ApiError` 400 naming the header, its value and what is allowed."""
     if _NAMES.isdisjoint(headers):
-        return _USUAL
+        return NO_OPTIONS
     deadline_ms = _number(headers, "x-aio-deadline-ms", 1, 86_400_000)
     min_tier, consent, private = headers.get("x-aio-min-tier"), _stated_consent(headers), _private(headers)
-    return RoutingHeaders(
+    return RoutingOptions(
         quality_target=_quality(headers),
         min_tier=None if min_tier is None else whole_number(min_tier, "x-aio-min-tier", 1, tiers),
         max_cost_usd=_number(headers, "x-aio-max-cost", 0, 1e6),
@@ -230,9 +206,9 @@ def chat_request(serving: Serving, head: Received, body: ChatRequest) -> Inferen
     messages = check_chat(body)
     caller, routing = head.caller, serving.routing
     model = routing.served.unaliased(body.model, caller)
-    headers = routing_headers(head.headers, routing.served.strongest)
+    options = routing_options(head.headers, routing.served.strongest)
     sampling = sampling_params(body, (body.top_logprobs or 0) if body.logprobs else None)
-    priority = max(priority_of(body, headers.slo), caller.priority_ceiling)
+    priority = max(priority_of(body, options.slo), caller.priority_ceiling)
     return InferenceRequest(
         api="chat",
         requested_model=model,
@@ -259,22 +235,13 @@ def chat_request(serving: Serving, head: Received, body: ChatRequest) -> Inferen
         unset=unset_of(body),
         stream=bool(body.stream),
         caller=caller,
-        own_consent=_consent(serving, headers, store=body.store is not False),
-        private=headers.private,
+        own_consent=_consent(serving, options, store=body.store is not False),
+        private=options.private,
         service_tier=served_tier(body.service_tier, priority),
         metadata=body.metadata,
-        quality_target=headers.quality_target,
-        min_tier=headers.min_tier,
-        max_cost_usd=_most_usd(headers, head.caller),
-        deadline_seconds=headers.deadline_seconds,
+        options=options,
         user=body.user or body.safety_identifier,
-        conversation=headers.conversation,
         client=recognised(head.headers, body.metadata, messages),
-        slo=headers.slo,
-        cache=headers.cache,
-        agree=headers.agree,
-        may_wait=headers.may_wait,
-        credential=headers.credential,
         ruled_headers=None if routing.served.rules is None else ruled_headers(serving, head),
         trace=_traced(serving, head),
     )
@@ -285,7 +252,7 @@ def completion_request(serving: Serving, head: Received, body: CompletionRequest
     prompts = check_completion(body)
     caller, routing = head.caller, serving.routing
     model = routing.served.unaliased(body.model, caller)
-    headers = routing_headers(head.headers, routing.served.strongest)
+    options = routing_options(head.headers, routing.served.strongest)
     return InferenceRequest(
         api="completion",
         requested_model=model,
@@ -301,28 +268,19 @@ def completion_request(serving: Serving, head: Received, body: CompletionRequest
             n=body.n or 1,
             echo=bool(body.echo),
             include_stop=bool(body.include_stop_str_in_output),
-            priority=max(priority_of(body, headers.slo), caller.priority_ceiling),
+            priority=max(priority_of(body, options.slo), caller.priority_ceiling),
         ),
         created_at=time.time(),
         unset=unset_of(body),
         prompts=prompts,
         stream=bool(body.stream),
         caller=caller,
-        own_consent=_consent(serving, headers, store=True),
-        private=headers.private,
+        own_consent=_consent(serving, options, store=True),
+        private=options.private,
         usual_max_tokens=body.max_tokens is None,
         best_of=body.best_of,
-        quality_target=headers.quality_target,
-        min_tier=headers.min_tier,
-        max_cost_usd=_most_usd(headers, head.caller),
-        deadline_seconds=headers.deadline_seconds,
+        options=options,
         user=body.user,
-        conversation=headers.conversation,
-        slo=headers.slo,
-        cache=headers.cache,
-        agree=headers.agree,
-        may_wait=headers.may_wait,
-        credential=headers.credential,
         ruled_headers=None if routing.served.rules is None else ruled_headers(serving, head),
         trace=_traced(serving, head),
     )
@@ -365,7 +323,7 @@ def ruled_headers(serving: Serving, head: Received) -> dict[str, str] | None:
 
 def dry_run_request(
     head: Received,
-    headers: RoutingHeaders,
+    options: RoutingOptions,
     model: str,
     messages: list[ChatMessage],
     max_tokens: int | None,
@@ -387,32 +345,16 @@ def dry_run_request(
         caller=head.caller,
         metadata=metadata,
         ruled_headers=ruled,
-        quality_target=headers.quality_target,
-        min_tier=headers.min_tier,
-        max_cost_usd=_most_usd(headers, head.caller),
-        deadline_seconds=headers.deadline_seconds,
-        conversation=headers.conversation,
+        options=options,
         client=recognised(head.headers, metadata, messages),
-        slo=headers.slo,
-        cache=headers.cache,
-        agree=headers.agree,
-        credential=headers.credential,
-        own_consent=headers.consent,
-        private=headers.private,
+        own_consent=options.consent,
+        private=options.private,
     )
 
 
-def _consent(serving: Serving, headers: RoutingHeaders, *, store: bool) -> Consent:
+def _consent(serving: Serving, options: RoutingOptions, *, store: bool) -> Consent:
     """What a request itself consents to; `store`: its body does not refuse to be stored."""
-    return headers.consent if store and serving.settings.store_texts else headers.consent.narrowed(Consent(reuse=False))
-
-
-def _most_usd(headers: RoutingHeaders, caller: Caller) -> float | None:
-    """The most that a request may be predicted to cost: by itself and by its key."""
-    asked, allowed = headers.max_cost_usd, caller.max_cost_usd
-    if asked is None or allowed is None:
-        return allowed if asked is None else asked
-    return min(asked, allowed)
+    return options.consent if store and serving.settings.store_texts else options.consent.narrowed(Consent(reuse=False))
 
 
 def _traced(serving: Serving, head: Received) -> TraceContext | None:

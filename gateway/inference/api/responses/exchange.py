@@ -86,7 +86,7 @@ class Exchange:
             key_id=request.key_id,
             tenant=request.caller.tenant,
             previous_response_id=None if context is None else context.response_id,
-            conversation=request.conversation or request.request_id,
+            conversation=request.options.conversation or request.request_id,
             context_bytes=own + (0 if context is None else context.size),
             input=msgspec.Raw(given),
             response=response,
@@ -125,10 +125,11 @@ async def exchange_of(
     for earlier_consent in (named_consent, None if context is None else context.consent):
         if earlier_consent is not None:
             request = msgspec.structs.replace(request, own_consent=request.own_consent.narrowed(earlier_consent))
-    if request.conversation is None and (conversation is not None or request.consent.reuse):
+    if request.options.conversation is None and (conversation is not None or request.consent.reuse):
         # Routing recognises the conversation by its first response, whatever instructions come with a turn.
         known = conversation or request.request_id
-        request = msgspec.structs.replace(request, conversation=known)
+        options = msgspec.structs.replace(request.options, conversation=known)
+        request = msgspec.structs.replace(request, options=options)
     if body.truncation == "auto":
         request = await truncated(serving.routing, request)
     return Exchange(serving, body, request, context, said)
