@@ -279,10 +279,10 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def consent(self) -> Consent:
         """Which tiers may see it, and whether for more than its answer: what both its key and itself consent to."""
-        if self.own_consent is ALL and self.credential is None:
+        if self.own_consent is ALL and self.options.credential is None:
             return self.caller.consent
         both = self.caller.consent.narrowed(self.own_consent)
-        return both if self.credential is None else CredentialConsent.of(both)
+        return both if self.options.credential is None else CredentialConsent.of(both)
 
     @property
     def key_id(self) -> str | None:
@@ -364,13 +364,13 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
         ]
 
     def _generation(self, spec: TierSpec, request_id: str, prompt: Prompt | None) -> GenerationRequest:
-        shared = self.generation
+        shared, options = self.generation, self.options
         changes = {name: value for name in self.unset if (value := getattr(spec.sampling, name)) is not None}
         given = (*shared.given, *changes) if changes else shared.given
         if self.drawn > shared.n and shared.sampling.logprobs is None:
             changes["logprobs"] = 0  # the best choices are ranked by them
-        usual = spec.objective.ttft_ms / 1e3 if self.slo is None else SLO_CLASSES[self.slo].ttft_seconds
-        seconds = usual if self.deadline_seconds is None else self.deadline_seconds
+        usual = spec.objective.ttft_ms / 1e3 if options.slo is None else SLO_CLASSES[options.slo].ttft_seconds
+        seconds = usual if options.deadline_seconds is None else options.deadline_seconds
         return msgspec.structs.replace(
             shared,
             request_id=request_id,
@@ -381,11 +381,11 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
             given=given,
             n=self.drawn,
             deadline=shared.arrival + seconds,
-            strict_deadline=self.deadline_seconds is not None,
+            strict_deadline=options.deadline_seconds is not None,
             salt=self.caller.tenant,
             trace=None if self.trace is None else self.trace.headers,
             whole=not self.stream,
-            credential=self.options.credential if spec.asks_credential else None,
+            credential=options.credential if spec.asks_credential else None,
             # Each attempt counts its own.
             sent=Sent(),
             meter=UsageMeter(),

@@ -372,7 +372,7 @@ def _row(request: InferenceRequest, turn_id: str, turn: _Turn) -> KeptTurn:
 
 def _may_keep(request: InferenceRequest) -> bool:
     """Whether its texts may be stored, and belong to somebody."""
-    return request.consent.reuse and (request.credential is None or request.key_id is not None)
+    return request.consent.reuse and (request.options.credential is None or request.key_id is not None)
 
 
 def _content(request: InferenceRequest, choice: CollectedChoice) -> NativeContent | None:
