@@ -53,7 +53,8 @@ def served(
         decode_ms=phases.decode * 1e3,
     )
     record = make_record(tier=tier, attempts=[], timings=timings, **changes)
-    limit = slo_class(ask.slo, ask.generation.priority).ttft_limit(objective, asked=ask.slo is not None)
+    slo = ask.options.slo
+    limit = slo_class(slo, ask.generation.priority).ttft_limit(objective, asked=slo is not None)
     return SimpleNamespace(request=ask, stamps=stamps, ttft_limit=limit), record
 
 
