@@ -13,7 +13,7 @@ from classifier.complexity.quality_setting import DEFAULT_TARGET
 from classifier.decision import HALF_NOVELTY, Prediction
 from classifier.errors import PolicyInputsError
 from classifier.features.routing_input import RoutingInput
-from classifier.features.words import tokenise
+from classifier.features.stray_text import tokenise
 from classifier.local.cells import ClassTable, prior_table
 from classifier.local.own import OwnOutcomes
 from classifier.model.learned import RefittedClasses

@@ -53,7 +53,7 @@ from gateway.telemetry.refused_requests import RefusedRequests, log_request
 from gateway.telemetry.span_export import configured_exporter, running_traces
 from gateway.tenancy.access.guard import ACCESS, Access
 from gateway.tenancy.keys.key_secrets import keys_of
-from gateway.tenancy.limits.overload import OverloadQueue
+from gateway.tenancy.overload import OverloadQueue
 from gateway.tenancy.tenancy import ShowKey, running_tenancy
 from gateway.tenancy.users.sessions import Sessions
 from inference_core.transport.client import CoreClient
@@ -69,8 +69,8 @@ from quality.verification.feedback import FeedbackDesk
 from quality.verification.training_rows import encoder_of
 from tiers.catalog.catalog import CPU_CORE, Catalog
 from tiers.catalog.load import load_catalog
-from tiers.decoding.text_threads import TextThreads
 from tiers.engines import StatusOf
+from tiers.local.text_threads import TextThreads
 from tiers.tier import Tier
 
 if TYPE_CHECKING:

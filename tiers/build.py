@@ -15,10 +15,10 @@ from inference_core.tokenization.tokenizer import Tokenizer
 from inference_core.transport.client import CoreClient
 from tiers.catalog.catalog import Catalog, TargetSpec
 from tiers.catalog.tier_spec import OWN_SERVERS, TierSpec
-from tiers.decoding.text_threads import TextThreads
 from tiers.engines import EngineStatus, StatusOf
 from tiers.errors import CatalogError, ReplicaStatus, TierRequestError
-from tiers.local_tier import CoreWatch, LocalTier
+from tiers.local.local_tier import CoreWatch, LocalTier
+from tiers.local.text_threads import TextThreads
 from tiers.tier import Delta, GenerationRequest, Tier, TierLoad
 
 

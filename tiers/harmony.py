@@ -15,8 +15,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from inference_core.protocol import Grammar
-from inference_core.tokenization.stop_strings import StopStrings
-from inference_core.tokenization.tokenizer import Tokenizer
+from inference_core.tokenization.tokenizer import StopStrings, Tokenizer
 from tiers.errors import TierRequestError
 from tiers.message_content import Tool, ToolCallDelta, Tooling, new_call_id
 from tiers.tier import ChatMessage, Delta, GenerationRequest, TextLogprob

@@ -11,7 +11,7 @@ from benchmarks.core.ablation_worker import Batching, Configuration
 from benchmarks.core.mixed_load import mixed_jobs
 from benchmarks.report.measurement import Measurement
 from gateway.planning.load_test.workload import WORDS
-from inference_core.core import Core
+from inference_core.engine.core import Core
 from inference_core.execution.runner import ModelRunner
 from inference_core.kv_cache.layout import KVLayout
 from inference_core.loaders.decoder_tensors import shape

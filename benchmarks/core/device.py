@@ -21,10 +21,10 @@ from benchmarks.core.device_load import DeviceLoad, run_load
 from benchmarks.core.random_adapter import write_random_adapter
 from benchmarks.core.random_checkpoint import SHAPES, RandomCheckpoint
 from benchmarks.core.random_weights import random_linears
-from inference_core.core import Core
 from inference_core.device.batch import CudaGraphs, Graphs, NoGraphs
 from inference_core.device.cards import MemoryProfile, profile_cuda
 from inference_core.device.load_device_core import load_device_core
+from inference_core.engine.core import Core
 from inference_core.kv_cache.layout import KVDtype
 from inference_core.linear.device import DeviceScheme
 from inference_core.model_config import ModelConfig

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from inference_core.core import Core
+from inference_core.engine.core import Core
 from inference_core.protocol import AddRequest, SamplingParams
 
 

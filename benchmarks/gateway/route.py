@@ -12,8 +12,8 @@ import msgspec
 
 from classifier.class_predictor import ClassPredictor
 from classifier.features.routing_input import RoutingInput
+from classifier.features.stray_text import tokenise
 from classifier.features.surface_features import LEXICON, surface_features
-from classifier.features.words import tokenise
 from classifier.model.outcome_model import EncodedTurn
 from classifier.policy.decide import decide
 from gateway.base.inference_request import InferenceRequest

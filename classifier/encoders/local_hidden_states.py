@@ -11,7 +11,7 @@ import numpy as np
 from classifier.encoders.hidden_state_encoder import Float, StateSpec
 from classifier.encoders.micro_batcher import MicroBatcher
 from classifier.errors import ArtefactError
-from inference_core.core import Core
+from inference_core.engine.core import Core
 from inference_core.errors import CoreError, ModelFileError
 from inference_core.loaders.hub_model import resolve_model_path
 from inference_core.loaders.model_file import file_fingerprint

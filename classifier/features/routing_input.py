@@ -17,10 +17,10 @@ from classifier.features.stray_text import (
     CLIENTS_OPENINGS,
     CLIENTS_RULES,
     END_OF_EXAMPLES,
+    Marks,
     users_text,
     without_stray_text,
 )
-from classifier.features.words import Marks
 from inference_core.tokenization.prompt_size import FITTED_CHARS_PER_TOKEN, FITTED_TOKENS_PER_MESSAGE
 
 # A sentence is an instruction if it names a routing target, expresses a wish, and refers to itself or starts as an

@@ -1,15 +1,51 @@
-"""Text that changes nothing of the task: taken out of the classifier's input alone; the tier gets every word.
+"""Words of a turn, and text that changes nothing of its task: that is taken out of the classifier's input alone; the
+tier gets every word.
 
-What agents' clients put around the words of their users: reminders, environments, selections, maps of a repository.
-Clients put it at the beginning or at the end of a turn: of one that begins and ends otherwise nothing need be
-searched. Then greetings, thanks, and code or formulae that a request does not speak of. Rules, not a model: a greeting
-opens the turn and a request follows, thanks end it; a sentence says of itself that it is to be ignored; a run of code
-stands at an end of the turn, and the rest speaks neither of code nor of what stands next to it.
-"""
+Words are lower-case, without punctuation, digits masked; a few short texts are found in one pass where kernels are
+built. What agents' clients put around the words of their users: reminders, environments, selections, maps of a
+repository. Clients put it at the beginning or at the end of a turn: of one that begins and ends otherwise nothing
+need be searched. Then greetings, thanks, and code or formulae that a request does not speak of. Rules, not a model: a
+greeting opens the turn and a request follows, thanks end it; a sentence says of itself that it is to be ignored; a
+run of code stands at an end of the turn, and the rest speaks neither of code nor of what stands next to it."""
 
 import re
+import string
+from collections.abc import Iterable
 
-from classifier.features.words import Marks
+from classifier.native import KERNELS
+
+# On bytes, because translating non-ASCII text character by character is many times slower. Digits become "0": a
+# number's length generalises to other prompts, its value does not. Punctuation separates words, apostrophes are dropped
+# ("don't" → "dont").
+_SEPARATORS = string.punctuation.encode()
+_TABLE = bytes.maketrans(_SEPARATORS + string.digits.encode(), b" " * len(_SEPARATORS) + b"0" * 10)
+_DROPPED = b"'`"
+_TYPOGRAPHIC = {"’": "", "‘": " ", "“": " ", "”": " ", "–": " ", "—": " ", "…": " "}
+
+
+def tokenise(turn: str) -> list[str]:
+    """Return the lower-case words of `turn` in order; a number is "0" to "000…" by its length."""
+    lower = turn.lower()
+    if not lower.isascii():
+        for mark, plain in _TYPOGRAPHIC.items():
+            lower = lower.replace(mark, plain)
+    return lower.encode(errors="replace").translate(_TABLE, _DROPPED).decode().split()
+
+
+class Marks:
+    """At most 64 ASCII texts of two characters or more, to be looked for together."""
+
+    def __init__(self, marks: Iterable[str]) -> None:
+        self._marks = tuple(marks)
+        self._native = None if KERNELS is None else KERNELS.make_marks(self._marks)
+
+    def within(self, text: str) -> list[str]:
+        """Return the marks that occur in `text`, in their own order."""
+        if KERNELS is not None and text.isascii():
+            found: list[str] = KERNELS.marks_in(self._native, text)
+            return found
+        return [mark for mark in self._marks if mark in text]
+
 
 # Elements whose content is the client's. Names that users write too, such as `file` or `context`, are not here.
 _CLIENTS_OWN = (

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from classifier.features.words import Marks
+from classifier.features.stray_text import Marks
 from classifier.native import KERNELS
 
 

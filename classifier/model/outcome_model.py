@@ -17,8 +17,8 @@ import numpy.typing as npt
 from classifier.decision import Prediction
 from classifier.encoders.static_encoder import BatchEncoder, Encoder
 from classifier.features.routing_input import RoutingInput
+from classifier.features.stray_text import tokenise
 from classifier.features.surface_features import FEATURE_NAMES, surface_features
-from classifier.features.words import tokenise
 from classifier.model.knn_memory import Memory, Nearby
 from classifier.model.learned import LearnedHead
 from classifier.native import KERNELS

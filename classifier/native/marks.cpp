@@ -1,4 +1,4 @@
-// Which of a few short texts occur in a longer one, in one pass over it; `classifier.features.words` is the reference.
+// Which of a few short texts occur in a longer one, in one pass over it; `classifier.features.stray_text` is the reference.
 #include <bitset>
 #include <cstring>
 

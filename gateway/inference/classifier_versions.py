@@ -22,7 +22,7 @@ from classifier.encoders.hidden_state_encoder import HiddenStateEncoder, StateSo
 from classifier.encoders.static_encoder import SlowEncoder
 from classifier.errors import ArtefactError
 from classifier.features.routing_input import RoutingInput, routing_input
-from classifier.features.words import tokenise
+from classifier.features.stray_text import tokenise
 from classifier.local.cells import ClassTable
 from classifier.local.own import OwnOutcomes
 from classifier.model.answer_length import AnswerLength

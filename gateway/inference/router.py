@@ -54,7 +54,7 @@ from inference_core.tokenization.tokenizer import Tokenizer
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.pricing import predicted_costs
 from tiers.consent import hidden_from
-from tiers.decoding.text_threads import TextThreads
+from tiers.local.text_threads import TextThreads
 from tiers.tier import Tier, TierLoad
 
 if TYPE_CHECKING:

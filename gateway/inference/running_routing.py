@@ -16,7 +16,7 @@ from gateway.inference.routing_knobs import RoutingKnobFile
 from gateway.runtime.cores.engine import Engine
 from gateway.runtime.cores.hidden_states import CoreStates
 from tiers.catalog.catalog import Catalog
-from tiers.decoding.text_threads import TextThreads
+from tiers.local.text_threads import TextThreads
 
 
 @asynccontextmanager

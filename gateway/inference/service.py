@@ -32,7 +32,7 @@ from gateway.inference.kept_reasoning import KeptReasoning
 from gateway.inference.router import RoutingService
 from gateway.runtime.cores.adapters import CoreAdapters
 from gateway.tenancy.admission import Admission, most_usd, smaller_answer
-from gateway.tenancy.limits.overload import OverloadQueue
+from gateway.tenancy.overload import OverloadQueue
 from gateway.tenancy.tenancy import Tenancy
 from inference_core.io.background_tasks import once
 from quality.records.record import Record, Recorded

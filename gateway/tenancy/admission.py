@@ -15,7 +15,7 @@ from gateway.base.inference_request import Caller, InferenceRequest
 from gateway.base.stores.redis_store import RedisUnavailableError
 from gateway.tenancy.budgets.budget_leases import BudgetExceededError, BudgetLeases, BudgetsUnavailableError, Hold
 from gateway.tenancy.budgets.lease_book import MICRO, microusd, microusd_at_least, period_bounds, period_key
-from gateway.tenancy.limits.windows import Entry, Room, Windows
+from gateway.tenancy.windows import Entry, Room, Windows
 from inference_core.tokenization.prompt_size import BYTES_PER_TOKEN
 from quality.records.record import Record
 from tiers.catalog.pricing import most_cost_usd

@@ -24,7 +24,7 @@ from gateway.tenancy.changes import Order
 from gateway.tenancy.keys.directory import Directory
 from gateway.tenancy.keys.key_commands import GRACE_SECONDS, create_first_admin_key
 from gateway.tenancy.keys.key_secrets import SettingsKeys
-from gateway.tenancy.limits.windows import LocalWindows, RedisWindows, Windows
+from gateway.tenancy.windows import LocalWindows, RedisWindows, Windows
 from tiers.catalog.catalog import Catalog
 
 log = logging.getLogger(__name__)

@@ -20,13 +20,13 @@ from inference_core.device.sampling import (
     scored_rows,
 )
 from inference_core.device.step_inputs import Capacity, StepInputs, StepShape, bytes_of
+from inference_core.engine.running_set import MAX_SCORED_ROWS
 from inference_core.execution.block_memory import DeviceBlockBytes, DeviceSwaps, HostBlocks
 from inference_core.execution.runner import DraftingRunner, OverlappingRunner
 from inference_core.kv_cache.host_cache import SwapTimes
 from inference_core.kv_cache.layout import KVLayout
 from inference_core.protocol import ModelInfo
 from inference_core.sampling.sampler import drafts_from
-from inference_core.scheduling.running_set import MAX_SCORED_ROWS
 from inference_core.step_plan import (
     DraftLaw,
     SampledToken,

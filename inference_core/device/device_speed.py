@@ -6,7 +6,7 @@ from random import Random
 
 import torch
 
-from inference_core.core import Core
+from inference_core.engine.core import Core
 from inference_core.protocol import AddRequest, ModelInfo, SamplingParams
 
 Clock = Callable[[], float]

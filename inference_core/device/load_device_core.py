@@ -8,7 +8,6 @@ from pathlib import Path
 import msgspec
 import torch
 
-from inference_core.core import Core
 from inference_core.device.adapter_bank import DeviceAdapterBank
 from inference_core.device.batch import CudaGraphs, Graphs, NoGraphs
 from inference_core.device.block_tables import StepBuckets
@@ -17,6 +16,7 @@ from inference_core.device.device_decoder import DeviceDecoder
 from inference_core.device.device_runner import DeviceRunner
 from inference_core.device.step_inputs import Capacity
 from inference_core.device.weights import load_device_decoder, stored_experts, stored_linears, weight_bytes
+from inference_core.engine.core import Core
 from inference_core.engine.live_knobs import KnobsFile, LiveKnobs, changed_knobs
 from inference_core.errors import MemoryPlanError
 from inference_core.kv_cache.layout import KVLayout

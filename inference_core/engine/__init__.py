@@ -1,1 +1,2 @@
-"""What one core does around a step: validating, executing, isolating faults, tuning, reporting."""
+"""One core: which sequences a step computes and commits, what is guessed ahead of it (SPEC SD rows), and what runs,
+tunes and reports it."""

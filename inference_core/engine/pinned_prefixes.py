@@ -7,11 +7,11 @@ from itertools import count, takewhile
 
 import msgspec
 
+from inference_core.engine.scheduler import Scheduler
 from inference_core.errors import IntegrityError, PrefixError
 from inference_core.kv_cache.prefix_hash import chain_digests, public_root, root_digest, shareable_blocks
 from inference_core.kv_cache.slab_arena import SlabArena
 from inference_core.protocol import LAST_CLASS, AddRequest, PrefixStats, SamplingParams, SequenceOutput
-from inference_core.scheduling.scheduler import Scheduler
 
 logger = logging.getLogger(__name__)
 

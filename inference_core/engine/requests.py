@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NoReturn
 
+from inference_core.engine.scheduler import Scheduler
+from inference_core.engine.sequence import Sequence, Status
 from inference_core.errors import IntegrityError, InvalidRequestError
 from inference_core.kv_cache.block_pool import BlockPool
 from inference_core.protocol import AddRequest, FinishReason, Knobs, ModelInfo, SamplingParams, SequenceOutput
 from inference_core.protocol.outputs import blame
-from inference_core.scheduling.scheduler import Scheduler
-from inference_core.scheduling.sequence import Sequence, Status
 
 PRIORITIES = (0, 1, 2)
 

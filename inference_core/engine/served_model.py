@@ -11,13 +11,13 @@ from copy import copy
 from inference_core.engine.auto_tuner import AutoTuner
 from inference_core.engine.kv_transfer import KVTransfer
 from inference_core.engine.live_knobs import LiveKnobs
+from inference_core.engine.scheduler import Scheduler
+from inference_core.engine.sequence import Sequence
+from inference_core.engine.speculator import Speculator
 from inference_core.engine.step_times import StepMeasurement, StepStatistics
 from inference_core.errors import QueueFullError
 from inference_core.execution.runner import ModelRunner
 from inference_core.protocol import AddRequest, Knobs, ModelStats, PrefixStats, SequenceOutput, SwapStats
-from inference_core.scheduling.scheduler import Scheduler
-from inference_core.scheduling.sequence import Sequence
-from inference_core.speculation.speculator import Speculator
 
 
 class StepMeter:

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
+from inference_core.engine.commit import ExecutedPart, ExecutedStep, ScheduledEntry, entries_of
+from inference_core.engine.sequence import Sequence, Status
 from inference_core.errors import BadLogitsError, RankLostError
 from inference_core.execution.runner import ModelRunner, OverlappingRunner
-from inference_core.scheduling.commit import ExecutedPart, ExecutedStep, ScheduledEntry, entries_of
-from inference_core.scheduling.sequence import Sequence, Status
 from inference_core.step_plan import ScheduledSequence, ScoreSpec, StepPlan, StepResult
 
 Part = list[ScheduledSequence]

@@ -12,7 +12,7 @@ import torch
 from msgspec.structs import replace
 
 from inference_core.attention import ReferenceAttention
-from inference_core.core import Core
+from inference_core.engine.core import Core
 from inference_core.engine.live_knobs import KnobsFile, LiveKnobs, start_knobs
 from inference_core.errors import MemoryPlanError, ModelFileError
 from inference_core.execution.block_memory import allocate_arena

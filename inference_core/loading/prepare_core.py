@@ -9,7 +9,7 @@ from functools import cache
 from itertools import takewhile
 from typing import Protocol
 
-from inference_core.core import Core
+from inference_core.engine.core import Core
 from inference_core.engine.pinned_prefixes import PinnedPrefix
 from inference_core.errors import InvalidRequestError, ModelFileError, PrefixError
 from inference_core.loaders.hub_model import PACKAGE_PREFIX, resolve_model_path

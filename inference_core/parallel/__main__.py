@@ -64,7 +64,7 @@ def run_rank(options: argparse.Namespace) -> int:
 
 
 def _lead(environment: RankEnvironment, store: object, spec: MeshSpec, cache_dir: Path, socket: str | None) -> None:
-    from inference_core.core import Core
+    from inference_core.engine.core import Core
     from inference_core.parallel.leader import MeshLeader
     from inference_core.transport.listener import UnixListener
     from inference_core.transport.server import serve_core

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from inference_core.core import Core
+from inference_core.engine.core import Core
 from inference_core.errors import RankLostError
 from inference_core.execution.runner import ModelRunner
 from inference_core.kv_cache.memory_plan import format_bytes

@@ -6,9 +6,9 @@ from pathlib import Path
 import torch
 from msgspec.structs import replace
 
-from inference_core.core import Core
 from inference_core.device.cards import failure_cause, profile_cuda, profile_host
 from inference_core.device.load_device_core import load_device_core
+from inference_core.engine.core import Core
 from inference_core.errors import CoreError, DeviceFailedError, MemoryPlanError, RankLostError
 from inference_core.kv_cache.memory_plan import format_bytes
 from inference_core.loaders.hub_model import resolve_model_path

@@ -130,7 +130,7 @@ THE_CORE = "the core"
 
 
 class SteppingCore(Protocol):
-    """The interface of a core to its thread; implemented by `inference_core.core.Core`."""
+    """The interface of a core to its thread; implemented by `inference_core.engine.core.Core`."""
 
     @property
     def model_infos(self) -> list[ModelInfo]: ...

@@ -15,8 +15,8 @@ import torch
 from numpy.typing import NDArray
 
 from inference_core.attention import AttentionBackend, AttentionBatch, CpuAttention, ReferenceAttention
-from inference_core.core import Core
 from inference_core.device.weights import stored_linears
+from inference_core.engine.core import Core
 from inference_core.errors import ModelFileError
 from inference_core.execution.block_memory import allocate_arena
 from inference_core.execution.logits_runner import DecoderRunner, LogitsRunner

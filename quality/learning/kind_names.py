@@ -18,8 +18,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from classifier.complexity.classes import likeliest
 from classifier.features.routing_input import routing_input
+from classifier.features.stray_text import tokenise
 from classifier.features.surface_features import DOMAINS, FEATURE_NAMES
-from classifier.features.words import tokenise
 from migrations.tables.quality import training_rows
 from migrations.tables.requests import requests, routing_decisions
 from migrations.tables.tenancy import api_keys

@@ -16,8 +16,10 @@ import msgspec
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_core.io.background_tasks import repeated
-from quality.ledger.journal import Committed, Journal, JournalFullError
-from quality.ledger.journal_files import (
+from quality.ledger.journal import (
+    Committed,
+    Journal,
+    JournalFullError,
     Location,
     SegmentError,
     adopt_orphans,

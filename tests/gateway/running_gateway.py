@@ -26,7 +26,7 @@ from gateway.operations.running import OPERATIONS, Operations
 from gateway.processes.server import WEBSOCKETS
 from gateway.runtime.cores.engine import LoadFailed
 from gateway.tenancy.access.guard import Access
-from inference_core.core import Core
+from inference_core.engine.core import Core
 from inference_core.engine.live_knobs import KnobsFile, LiveKnobs
 from inference_core.protocol import Knobs, SequenceOutput
 from inference_core.transport.client import CoreClient

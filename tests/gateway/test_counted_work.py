@@ -34,10 +34,8 @@ ROUTING = (
 )
 ROUTE = ("classifier/", *ROUTING)
 SCHEDULE = (
-    "inference_core/core.py",
     "inference_core/engine/",
     "inference_core/kv_cache/",
-    "inference_core/scheduling/",
 )
 STREAM = ("gateway/", "inference_core/tokenization/", "inference_core/transport/", "tiers/")
 # About half as much again as was counted when this was written.

@@ -30,7 +30,7 @@ def test_a_gateway_of_local_models_imports_what_it_serves_with(tmp_path: Path) -
 
     imported = imported_modules(tmp_path / "data", tmp_path / "cache", "--catalog", str(versions.file))
 
-    assert {"gateway.app", "inference_core.core", "tiers.local_tier"} <= imported
+    assert {"gateway.app", "inference_core.engine.core", "tiers.local.local_tier"} <= imported
     assert not imported & set(LATE)
     lines = lines_by_folder(imported, 1)
     assert {name: lines[name].imported for name, most in MOST.items() if lines[name].imported > most} == {}

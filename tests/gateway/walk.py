@@ -33,7 +33,7 @@ from gateway.edge.http_protocol import BoundedHttpProtocol
 from gateway.telemetry.metrics import families
 from tests.gateway.running_gateway import RunningGateway, laptop_hash_core, running_gateway
 from tests.polling import eventually
-from tiers.local_tier import CoreWatch
+from tiers.local.local_tier import CoreWatch
 
 ROOT = f"{Path(__file__).parents[2]}/"
 RECORDED = 12

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from inference_core.core import Core
+from inference_core.engine.core import Core
 from inference_core.engine.live_knobs import LiveKnobs
 from inference_core.errors import BadLogitsError
 from inference_core.execution.runner import HostBlockBytes, ModelRunner

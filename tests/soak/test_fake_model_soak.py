@@ -6,9 +6,9 @@ from random import Random
 import pytest
 from traffic import Traffic, resident_bytes
 
-from inference_core.core import Core
+from inference_core.engine.core import Core
+from inference_core.engine.sequence import choice_seed
 from inference_core.protocol import AddRequest, Knobs, SequenceOutput
-from inference_core.scheduling.sequence import choice_seed
 from inference_core.step_plan import StepPlan, StepResult
 from tests.inference_core.hash_model import HashModelRunner, VirtualClock
 

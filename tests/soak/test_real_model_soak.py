@@ -14,7 +14,7 @@ import msgspec
 import pytest
 from traffic import Traffic, resident_bytes
 
-from inference_core.core import Core
+from inference_core.engine.core import Core
 from inference_core.loading.load_core import load_core
 from inference_core.model_spec import CoreSpec, ModelSpec
 from inference_core.native import cpu

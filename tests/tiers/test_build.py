@@ -13,7 +13,7 @@ from tiers.build import build_tiers, require_a_key
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.load import load_catalog, parse_catalog
 from tiers.errors import CatalogError
-from tiers.local_tier import LocalTier
+from tiers.local.local_tier import LocalTier
 from tiers.remote.remote_tier import RemoteTier
 from tiers.replicas.replica_set import ReplicaSet
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from inference_core.core import Core
+from inference_core.engine.core import Core
 from inference_core.protocol import SamplingParams
 from inference_core.tokenization.tokenizer import Tokenizer
 from inference_core.transport.core_thread import ThreadCoreClient
@@ -29,7 +29,7 @@ from tests.tiers.remote.provider_shapes import (
 )
 from tests.tiers.tier_world import GREEDY, Answer, chat, collect, local_tier, remote_spec, tier_spec
 from tiers.errors import TierRequestError, TierUnavailableError
-from tiers.local_tier import LocalTier
+from tiers.local.local_tier import LocalTier
 from tiers.remote.remote_tier import RemoteTier
 from tiers.replicas.replica_set import ReplicaSet
 from tiers.tier import ChatMessage, Delta, GenerationRequest, Tier

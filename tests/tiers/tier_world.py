@@ -23,7 +23,7 @@ from inference_core.tokenization.tokenizer import Tokenizer
 from inference_core.transport.client import CoreClient
 from tiers.catalog.load import load_catalog
 from tiers.catalog.tier_spec import PolicySpec, RemoteSpec, TierSpec
-from tiers.local_tier import CoreWatch, LocalTier
+from tiers.local.local_tier import CoreWatch, LocalTier
 from tiers.tier import ChatMessage, Delta, GenerationRequest, TextLogprob, Tier, Usage
 
 GREEDY = SamplingParams(temperature=0.0)

@@ -5,7 +5,7 @@ Stop strings that a server does not take: its answer is cut here, as the server 
 
 from collections.abc import Callable
 
-from inference_core.tokenization.stop_strings import StopStrings
+from inference_core.tokenization.tokenizer import StopStrings
 from tiers.remote.event_stream import ServerSentEvent
 from tiers.remote.http_exchange import is_whole
 from tiers.remote.lenient_json import SplitCharacters

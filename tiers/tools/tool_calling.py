@@ -10,8 +10,7 @@ import msgspec
 
 from inference_core.errors import InvalidRequestError
 from inference_core.tokenization.chat_template import ChatTemplate
-from inference_core.tokenization.stop_strings import StopStrings
-from inference_core.tokenization.tokenizer import Tokenizer
+from inference_core.tokenization.tokenizer import StopStrings, Tokenizer
 from tiers.message_content import Tool, Tooling
 from tiers.tier import ChatMessage, Delta, GenerationRequest
 from tiers.tools.call_grammar import call_grammar

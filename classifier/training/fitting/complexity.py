@@ -11,7 +11,7 @@ import scipy.sparse as sp
 from classifier.complexity.model import CUTS, ComplexityModel, standardised
 from classifier.complexity.ngrams import ROWS, trigram_rows, word_rows
 from classifier.features.routing_input import RoutingInput, routing_input_of_text
-from classifier.features.words import tokenise
+from classifier.features.stray_text import tokenise
 from classifier.model.outcome_model import OutcomeModel, encode_turns
 from classifier.training.fitting.logistic import fit_logistic
 from classifier.training.fitting.trees import fit_trees

@@ -14,8 +14,8 @@ from safetensors.numpy import save
 from classifier.encoders.static_encoder import Encoder, StoredEncoder, encoder_fingerprint
 from classifier.errors import TrainingDataError
 from classifier.features.routing_input import RoutingInput, routing_input_of_text
+from classifier.features.stray_text import tokenise
 from classifier.features.surface_features import FEATURE_NAMES, surface_features
-from classifier.features.words import tokenise
 from classifier.model.outcome_model import SCHEMA_VERSION, Manifest, OutcomeModel, TrainingWindow
 from classifier.registry.artefact import Tensors, model_from_tensors, model_tensors, save_artefact
 from classifier.training.data.dataset import (

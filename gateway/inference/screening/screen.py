@@ -18,8 +18,8 @@ from gateway.inference.screening.texts import SentTexts, passages, replaced, tex
 from quality.records.record import Attempt, CacheUse
 from tiers.catalog.catalog import Catalog, PrivateSpec, Stage
 from tiers.consent import Consent
-from tiers.decoding.text_threads import TextThreads
 from tiers.deltas import CollectedChoice
+from tiers.local.text_threads import TextThreads
 from tiers.message_content import ToolCallDelta
 from tiers.tier import Delta, Tier
 

@@ -30,7 +30,7 @@ from tiers.catalog.catalog import CPU_CORE, Catalog
 from tiers.catalog.load import load_catalog
 from tiers.catalog.tier_spec import TierSpec
 from tiers.errors import CatalogError, TierError
-from tiers.local_tier import LocalTier
+from tiers.local.local_tier import LocalTier
 from tiers.tier import Tier
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import numpy as np
 
 from gateway.planning.capacity.replica_profile import Evidence, ReplicaProfile
 from gateway.planning.capacity.workload import PlanError, Workload
-from inference_core.core import Core
+from inference_core.engine.core import Core
 from inference_core.errors import InvalidRequestError
 from inference_core.execution.runner import ModelRunner
 from inference_core.kv_cache.layout import KVLayout

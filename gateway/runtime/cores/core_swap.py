@@ -19,9 +19,9 @@ from inference_core.transport.client import CoreClient
 from inference_core.transport.event_client import EventClient
 from tiers.build import build_local, tokenizers_by_path
 from tiers.catalog.catalog import CPU_CORE, Catalog
-from tiers.decoding.text_threads import TextThreads
 from tiers.errors import CatalogError, TierError
-from tiers.local_tier import CoreWatch, LocalTier
+from tiers.local.local_tier import CoreWatch, LocalTier
+from tiers.local.text_threads import TextThreads
 
 
 class ReloadableCore(CoreClient):

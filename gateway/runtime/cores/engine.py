@@ -19,9 +19,9 @@ from inference_core.transport.client import CoreClient
 from inference_core.transport.event_client import EventClient
 from tiers.build import ReloadableTier, build_targets, build_tiers, require_a_key
 from tiers.catalog.catalog import CPU_CORE, Catalog
-from tiers.decoding.text_threads import TextThreads
 from tiers.engines import StatusOf
 from tiers.errors import CatalogError, MissingKeyError
+from tiers.local.text_threads import TextThreads
 from tiers.tier import Tier
 
 log = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ from prometheus_client.registry import Collector
 
 from gateway.base.inference_request import SERVICE_TIERS
 from gateway.telemetry.objectives.slo import STATE_NUMBERS, Quantiles, SloReport, TierLevel
-from gateway.tenancy.limits.overload import OverloadQueue
+from gateway.tenancy.overload import OverloadQueue
 from tiers.tier import Tier
 
 

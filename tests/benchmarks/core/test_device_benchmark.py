@@ -5,7 +5,7 @@ import torch
 
 from benchmarks.core.device import STAGES, most_streams, run_stage, tiny
 from benchmarks.core.device_load import DeviceLoad, _Timing, figures
-from inference_core.core import Core
+from inference_core.engine.core import Core
 from inference_core.protocol import AddRequest
 
 

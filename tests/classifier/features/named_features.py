@@ -1,7 +1,7 @@
 """Surface features by name."""
 
+from classifier.features.stray_text import tokenise
 from classifier.features.surface_features import FEATURE_NAMES, surface_features
-from classifier.features.words import tokenise
 
 
 def named_features(text: str) -> dict[str, float]:

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from classifier.features.stray_text import tokenise
 from classifier.features.surface_features import (
     FEATURE_NAMES,
     KEYWORDS,
@@ -14,7 +15,6 @@ from classifier.features.surface_features import (
     question_depth,
     surface_features,
 )
-from classifier.features.words import tokenise
 from tests.classifier.features.named_features import named_features
 
 

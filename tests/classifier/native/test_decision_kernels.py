@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from classifier.complexity import model as complexity
 from classifier.complexity.model import shipped_complexity
 from classifier.encoders import static_encoder
+from classifier.features import stray_text
 from classifier.features import surface_features as features
-from classifier.features import words
 from classifier.features.routing_input import routing_input_of_text
+from classifier.features.stray_text import Marks, tokenise
 from classifier.features.surface_features import FEATURE_NAMES, surface_features
-from classifier.features.words import Marks, tokenise
 from classifier.model import knn_memory, outcome_model
 from classifier.model.outcome_model import CONTRIBUTIONS, OutcomeModel
 from classifier.native import KERNELS
@@ -55,7 +55,7 @@ def shipped() -> OutcomeModel:
 @contextmanager
 def numpy_alone() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        for module in (complexity, features, outcome_model, knn_memory, words, static_encoder):
+        for module in (complexity, features, outcome_model, knn_memory, stray_text, static_encoder):
             patch.setattr(module, "KERNELS", None)
         yield
 

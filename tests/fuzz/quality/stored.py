@@ -6,7 +6,7 @@ from gateway.inference.cache.response_cache import _decode as decode_kept_answer
 from gateway.inference.cache.shared_generation import KeptAnswer
 from gateway.telemetry.objectives.service_levels import LevelsByTier
 from inference_core.io.files import JSON_ERRORS
-from quality.ledger.journal_files import HEADER_BYTES, Location, SegmentError, frame, read_payload, recover
+from quality.ledger.journal import HEADER_BYTES, Location, SegmentError, frame, read_payload, recover
 from quality.records.record import EmbeddingRecord, decoded, encoded
 from tests.fuzz.scratch import scratch_folder
 from tests.fuzz.target import fuzz_target

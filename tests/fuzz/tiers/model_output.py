@@ -1,13 +1,13 @@
 """What a model writes: tool calls, thoughts, stop strings and final answers; callers' prompts steer all of it."""
 
-from inference_core.tokenization.stop_strings import StopStrings
+from inference_core.tokenization.tokenizer import StopStrings
 from tests.fuzz.pieces import pieces_of, random_of
 from tests.fuzz.target import fuzz_target
 from tiers.final_answer.extract import agreement
 from tiers.final_answer.quantities import likely_number
 from tiers.final_answer.short_answers import options, yes_or_no
-from tiers.policies.chain_of_thought import _ThoughtText
-from tiers.policies.self_consistency import answer_kind, extract_answer
+from tiers.local.chain_of_thought import _ThoughtText
+from tiers.local.self_consistency import answer_kind, extract_answer
 from tiers.tools.call_parser import CallParser
 from tiers.tools.dialect import DIALECTS
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import Any
 
-from inference_core.core import Core
+from inference_core.engine.core import Core
 from inference_core.protocol import AddRequest
 from inference_core.transport.listener import UnixListener
 from inference_core.transport.server import serve_core

@@ -12,7 +12,7 @@ import pytest
 
 from gateway.planning.capacity.replica_profile import replica_profile
 from gateway.runtime.cores.knob_profiles import PROFILES
-from inference_core.core import Core
+from inference_core.engine.core import Core
 from inference_core.engine.live_knobs import start_knobs
 from inference_core.protocol import AddRequest, SamplingParams
 from inference_core.step_plan import SampledToken, StepPlan, StepResult

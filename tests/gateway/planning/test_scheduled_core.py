@@ -7,7 +7,7 @@ from gateway.planning.capacity.capacity import operation
 from gateway.planning.capacity.replica_profile import replica_profile
 from gateway.planning.capacity.scheduled_core import simulate_schedule
 from gateway.planning.capacity.workload import PlanError, Workload
-from inference_core.scheduling.scheduler import Scheduler
+from inference_core.engine.scheduler import Scheduler
 
 SEVENTY = replica_profile("llama-3.3-70b/fp8/8xh100")
 LOAD = Workload(rate=40.0, prompt_tokens=500, output_tokens=50)

@@ -20,7 +20,7 @@ from gateway.base.logs import configure_logging
 from gateway.base.settings import Settings, SettingsError
 from gateway.telemetry.error_reports import ErrorReport, report_errors
 from gateway.telemetry.sentry import sentry_sender
-from inference_core.core import Core
+from inference_core.engine.core import Core
 from inference_core.errors import CoreError
 from inference_core.transport.core_thread import ThreadCoreClient
 from tests.gateway.running_gateway import RunningGateway, running_gateway

@@ -8,7 +8,7 @@ from gateway.base.errors import ApiError
 from gateway.base.inference_request import Allowance, BudgetRef, Caller
 from gateway.tenancy.admission import Admission, AdmissionControl
 from gateway.tenancy.budgets.lease_book import Grant
-from gateway.tenancy.limits.windows import LocalWindows
+from gateway.tenancy.windows import LocalWindows
 from tests.gateway.chats import chat
 from tests.gateway.tenancy.test_budget_slices import ERROR, TOTAL, World
 from tests.quality.store.records import make_record

@@ -23,8 +23,8 @@ from gateway.tenancy.changes import Order
 from gateway.tenancy.keys.directory import UnknownKeyError
 from gateway.tenancy.keys.key_commands import BUDGETS, KeyTerms, create_key, shown_key
 from gateway.tenancy.keys.key_secrets import keys_of, make_key
-from gateway.tenancy.limits.windows import RedisWindows
 from gateway.tenancy.tenancy import Tenancy, running_tenancy
+from gateway.tenancy.windows import RedisWindows
 from quality.store.database import migrate, open_database
 from tests.database_outage import outage
 from tests.gateway.chats import chat

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from gateway.base.inference_request import Allowance
 from gateway.base.stores.redis_store import Call, RedisStore, RedisUnavailableError
-from gateway.tenancy.limits import windows
-from gateway.tenancy.limits import windows as redis_windows
-from gateway.tenancy.limits.windows import Entry, LocalWindows, RedisWindows, Room, Windows
+from gateway.tenancy import windows
+from gateway.tenancy import windows as redis_windows
+from gateway.tenancy.windows import Entry, LocalWindows, RedisWindows, Room, Windows
 from tests.database_servers import RedisServer
 from tests.polling import eventually
 

@@ -13,10 +13,10 @@ import pytest
 import torch
 from test_served_files import is_computed_by, scheme_of
 
-from inference_core.core import Core
 from inference_core.device.batch import CudaGraphs
 from inference_core.device.cards import MemoryProfile
 from inference_core.device.load_device_core import device_layout, load_device_core
+from inference_core.engine.core import Core
 from inference_core.loaders.open_checkpoint import open_checkpoint
 from inference_core.model_spec import DeviceCoreSpec, DeviceModelSpec
 from inference_core.protocol import AddRequest, SamplingParams, TokenLogprob

@@ -8,9 +8,9 @@ import torch
 import transformers
 from tiny_device import SLAB, SLABS, RecordingGraphs, TinyModels
 
-from inference_core.core import Core
 from inference_core.device.batch import Graphs, NoGraphs
 from inference_core.device.load_device_core import load_device_core
+from inference_core.engine.core import Core
 from inference_core.errors import ModelFileError
 from inference_core.loaders.open_checkpoint import open_checkpoint
 from inference_core.model_spec import DeviceCoreSpec, DeviceModelSpec

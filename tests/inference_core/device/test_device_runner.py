@@ -10,11 +10,11 @@ import torch
 from tape_graphs import TapeGraphs
 from tiny_device import SLAB, SLABS, RecordingGraphs, TinyModels
 
-from inference_core.core import Core
 from inference_core.device import sampling as edited_rows
 from inference_core.device.batch import Graphs, NoGraphs
 from inference_core.device.block_tables import LONGEST_QUERY
 from inference_core.device.device_runner import DeviceRunner
+from inference_core.engine.core import Core
 from inference_core.errors import BadLogitsError
 from inference_core.execution.runner import ModelRunner
 from inference_core.protocol import AddRequest, Knobs, SamplingParams, TokenLogprob

@@ -28,10 +28,10 @@ from test_device_runner import (
 )
 from tiny_device import SLAB, SLABS, RecordingGraphs, TinyModels
 
-from inference_core.core import Core
 from inference_core.device.batch import Graphs, NoGraphs
 from inference_core.device.device_runner import DeviceRunner
 from inference_core.device.step_inputs import Capacity
+from inference_core.engine.core import Core
 from inference_core.execution.runner import ModelRunner
 from inference_core.protocol import AddRequest, Knobs, SamplingParams
 from inference_core.sampling import sampler

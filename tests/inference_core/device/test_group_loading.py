@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from inference_core.core import Core
+from inference_core.engine.core import Core
 from inference_core.errors import InvalidRequestError, MemoryPlanError, ModelFileError
 from inference_core.loading.load_core import use_threads
 from inference_core.model_spec import DeviceCoreSpec, DeviceGroupSpec, DeviceModelSpec

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from benchmarks.core.random_checkpoint import SHAPES, RandomCheckpoint
-from inference_core.core import Core
 from inference_core.device.batch import NoGraphs
 from inference_core.device.cards import MemoryProfile
 from inference_core.device.load_device_core import load_device_core
+from inference_core.engine.core import Core
 from inference_core.errors import InvalidRequestError, MemoryPlanError
 from inference_core.linear.device import DeviceScheme
 from inference_core.model_spec import DeviceCoreSpec, DeviceModelSpec

@@ -12,8 +12,8 @@ from tiny_device import SLAB, SLABS, TinyModels
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from inference_core.core import Core
 from inference_core.device.device_decoder import DeviceDecoder
+from inference_core.engine.core import Core
 from inference_core.linear.device import EightBitLinear, Int4Linear, stack_experts
 from inference_core.protocol import AddRequest, Knobs, SamplingParams
 from inference_core.triton_kernels import reference

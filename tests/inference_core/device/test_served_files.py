@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from inference_core.core import Core
+from inference_core.engine.core import Core
 from inference_core.loaders.open_checkpoint import open_checkpoint
 from inference_core.model_config import DecoderKind
 from inference_core.model_spec import DeviceModelSpec, DeviceScheme

@@ -5,13 +5,13 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 from letters import know_grammars, matcher_of
 
-from inference_core.core import Core
+from inference_core.engine.core import Core
 from inference_core.engine.pinned_prefixes import PinnedPrefix
+from inference_core.engine.sequence import choice_seed
 from inference_core.errors import BadLogitsError, QueueFullError
 from inference_core.execution.runner import OverlappingRunner
 from inference_core.protocol import AddRequest, Knobs, SamplingParams, SequenceOutput, TokenLogprob
 from inference_core.protocol.kv_blocks import BlockChain, BlockFrame
-from inference_core.scheduling.sequence import choice_seed
 from inference_core.step_plan import PENDING, SampleSpec, ScheduledSequence, StepPlan, StepResult
 from tests.inference_core.hash_model import GREEDY, HashModelRunner, VirtualClock
 

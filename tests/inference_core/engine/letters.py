@@ -2,7 +2,7 @@
 
 from concurrent.futures import Future
 
-from inference_core.core import Core
+from inference_core.engine.core import Core
 from inference_core.grammar.compiler import GrammarCompiler
 from inference_core.grammar.server import trie_of
 from inference_core.grammar.vocabulary import marked_tokens

@@ -8,8 +8,8 @@ from core_driver import CoreDriver, greedy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from inference_core.engine.waiting_queue import batch_size, joins_now
 from inference_core.protocol import Knobs
-from inference_core.scheduling.waiting_queue import batch_size, joins_now
 from tests.examples import examples
 
 

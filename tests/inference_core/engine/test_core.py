@@ -5,8 +5,8 @@ import math
 import pytest
 from core_driver import BLOCK, CoreDriver, greedy
 
+from inference_core.engine.sequence import choice_seed
 from inference_core.protocol import AddRequest, Knobs, SamplingParams
-from inference_core.scheduling.sequence import choice_seed
 from tests.inference_core.hash_model import hash_core
 
 # -- how a choice ends -----------------------------------------------------------------------------

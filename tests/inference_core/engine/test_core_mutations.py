@@ -8,14 +8,13 @@ from core_machine import CoreMachine, OneModelMachine, OverlappingMachine, Specu
 from hypothesis import Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from inference_core.engine import step_executor
+from inference_core.engine import commit, scheduler, sequence, step_executor
+from inference_core.engine.commit import ScheduledEntry
+from inference_core.engine.draft_model import DraftModel
 from inference_core.errors import IntegrityError
 from inference_core.kv_cache import prefix_hash
 from inference_core.kv_cache.block_pool import BlockPool
 from inference_core.kv_cache.slab_arena import SlabArena
-from inference_core.scheduling import commit, scheduler, sequence
-from inference_core.scheduling.commit import ScheduledEntry
-from inference_core.speculation.draft_model import DraftModel
 from inference_core.step_plan import StepPlan
 
 # Neither shrinking nor remembering failures: they are expected here.

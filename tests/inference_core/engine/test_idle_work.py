@@ -3,8 +3,8 @@
 import pytest
 from core_driver import CoreDriver, greedy
 
+from inference_core.engine.sequence import IDLE_LIFTS
 from inference_core.protocol import Knobs
-from inference_core.scheduling.sequence import IDLE_LIFTS
 
 TWO = {"a": 1, "b": 1}
 

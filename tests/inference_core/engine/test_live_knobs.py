@@ -10,7 +10,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from inference_core.core import Core
+from inference_core.engine.core import Core
 from inference_core.engine.live_knobs import KNOB_NAMES, KnobsFile, LiveKnobs, knob_schemas, start_knobs
 from inference_core.errors import InvalidRequestError
 from inference_core.model_spec import CoreSpec, ModelSpec

@@ -5,10 +5,10 @@ import msgspec
 import pytest
 from core_driver import BLOCK, CoreDriver, greedy
 
+from inference_core.engine import sequence
 from inference_core.errors import InvalidRequestError
 from inference_core.kv_cache.prefix_hash import border_digest, root_digest
 from inference_core.protocol import Knobs
-from inference_core.scheduling import sequence
 from inference_core.step_plan import ScheduledSequence
 from tests.inference_core.hash_model import HashModelRunner
 

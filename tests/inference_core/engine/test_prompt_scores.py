@@ -4,9 +4,9 @@ import msgspec
 import pytest
 from core_driver import CoreDriver, greedy
 
+from inference_core.engine.running_set import MAX_SCORED_ROWS
 from inference_core.errors import InvalidRequestError
 from inference_core.protocol import Knobs, SamplingParams
-from inference_core.scheduling.running_set import MAX_SCORED_ROWS
 
 SCORED = msgspec.structs.replace(greedy(3), prompt_logprobs=0)
 

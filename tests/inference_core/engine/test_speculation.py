@@ -4,9 +4,9 @@ import pytest
 from core_driver import BLOCK, CoreDriver, GuessingRunner, greedy
 
 from gateway.telemetry.metrics.core_collector import CoreCollector
+from inference_core.engine.draft_model import DraftModel
 from inference_core.errors import IntegrityError, InvalidRequestError
 from inference_core.protocol import Knobs, SamplingParams
-from inference_core.speculation.draft_model import DraftModel
 
 FIXED = Knobs(speculation="draft_model", draft_control="fixed", max_draft_tokens=5)
 PAIR = {"models": {"m": 1, "d": 1}, "drafts": {"m": "d"}}

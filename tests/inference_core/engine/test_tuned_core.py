@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from inference_core.core import Core
+from inference_core.engine.core import Core
 from inference_core.protocol import AddRequest, Knobs, SamplingParams
 from inference_core.step_plan import SampledToken, StepPlan, StepResult
 from tests.inference_core.hash_model import HashModelRunner, VirtualClock

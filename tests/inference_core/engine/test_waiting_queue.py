@@ -4,9 +4,9 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from inference_core.engine.sequence import Sequence
+from inference_core.engine.waiting_queue import WaitingQueue, service_order
 from inference_core.protocol import AddRequest, SamplingParams
-from inference_core.scheduling.sequence import Sequence
-from inference_core.scheduling.waiting_queue import WaitingQueue, service_order
 from tests.examples import examples
 
 # Quarters of seconds add up exactly, so that classes change at the same instant however they are computed.

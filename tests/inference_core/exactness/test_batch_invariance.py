@@ -17,7 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from inference_core.core import Core
+from inference_core.engine.core import Core
 from inference_core.kv_cache.layout import CpuKVDtype
 from inference_core.loading.load_core import load_core
 from inference_core.model_spec import CoreSpec, ModelSpec

@@ -9,7 +9,7 @@ import pytest
 import torch
 import transformers
 
-from inference_core.core import Core
+from inference_core.engine.core import Core
 from inference_core.loaders.hub_model import resolve_model_path
 from inference_core.loaders.open_checkpoint import open_checkpoint
 from inference_core.loaders.packed_tensor import dequantize

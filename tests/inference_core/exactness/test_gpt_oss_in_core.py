@@ -7,7 +7,7 @@ import pytest
 import torch
 import transformers
 
-from inference_core.core import Core
+from inference_core.engine.core import Core
 from inference_core.loaders.open_checkpoint import open_checkpoint
 from inference_core.loading.load_core import load_core
 from inference_core.lora.adapter_file import read_adapter

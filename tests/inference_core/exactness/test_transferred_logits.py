@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from inference_core.core import Core
+from inference_core.engine.core import Core
 from inference_core.errors import KVTransferError
 from inference_core.kv_cache.layout import KVDtype
 from inference_core.loaders.hub_model import resolve_model_path

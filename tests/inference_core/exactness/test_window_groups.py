@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from benchmarks.core.random_checkpoint import RandomCheckpoint
-from inference_core.core import Core
+from inference_core.engine.core import Core
 from inference_core.execution.block_memory import allocate_arena
 from inference_core.execution.native_runner import NativeRunner
 from inference_core.kv_cache.layout import CpuKVDtype

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
+from inference_core.engine.sequence import StatePool
 from inference_core.execution.logits_runner import RowEvidence, StepEvidence
 from inference_core.protocol import SamplingParams
-from inference_core.scheduling.sequence import StatePool
 from inference_core.step_plan import SampledToken, SampleSpec, ScheduledSequence
 
 ASKS = SampleSpec(SamplingParams(), [], [], 0, 0, (), evidence=True)

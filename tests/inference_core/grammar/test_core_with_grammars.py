@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inference_core.core import Core
+from inference_core.engine.core import Core
 from inference_core.errors import InvalidRequestError
 from inference_core.grammar.limits import Limits
 from inference_core.grammar.remote import RemoteMatcher, own_server

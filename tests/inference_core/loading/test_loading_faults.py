@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from inference_core.core import Core
+from inference_core.engine.core import Core
 from inference_core.errors import MemoryPlanError, ModelFileError
 from inference_core.execution.block_memory import allocate_arena
 from inference_core.kv_cache.layout import KVDtype

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from inference_core.core import Core
+from inference_core.engine.core import Core
 from inference_core.errors import ModelFileError
 from inference_core.loading import load_core as loading
 from inference_core.loading.load_core import load_core

@@ -18,7 +18,7 @@ from pathlib import Path
 from inference_core.execution.block_memory import allocate_arena
 from benchmarks.core.random_checkpoint import SHAPES, RandomCheckpoint
 from inference_core.loading.load_core import runner_of
-from inference_core.core import Core
+from inference_core.engine.core import Core
 from inference_core.model_spec import CoreSpec, ModelSpec
 from inference_core.protocol import AddRequest, SamplingParams
 

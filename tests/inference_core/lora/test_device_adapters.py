@@ -10,11 +10,11 @@ import torch
 from adapters import TINY, MergedCheckpoint, write_adapter
 
 from benchmarks.core.random_checkpoint import RandomCheckpoint
-from inference_core.core import Core
 from inference_core.device.adapter_bank import DeviceAdapterBank
 from inference_core.device.batch import Graphs, NoGraphs
 from inference_core.device.cards import MemoryProfile
 from inference_core.device.load_device_core import load_device_core
+from inference_core.engine.core import Core
 from inference_core.errors import InvalidRequestError, ModelFileError
 from inference_core.loaders.checkpoint import Checkpoint
 from inference_core.lora.adapter import adapter_targets

@@ -7,10 +7,10 @@ import msgspec
 import torch
 import torch.distributed as dist
 
-from inference_core.core import Core
 from inference_core.device.batch import NoGraphs
 from inference_core.device.cards import MemoryProfile
 from inference_core.device.load_device_core import load_device_core
+from inference_core.engine.core import Core
 from inference_core.loaders.open_checkpoint import open_checkpoint
 from inference_core.model_spec import DeviceCoreSpec, DeviceModelSpec
 from inference_core.parallel.collectives import PipelineLinks, TensorGroup

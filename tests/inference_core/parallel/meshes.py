@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterable
 
-from inference_core.core import Core
+from inference_core.engine.core import Core
 from inference_core.protocol import AddRequest, SamplingParams
 from inference_core.step_plan import ScheduledSequence
 

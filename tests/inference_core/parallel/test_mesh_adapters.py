@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from inference_core.core import Core
+from inference_core.engine.core import Core
 from inference_core.errors import ModelFileError
 from inference_core.loaders.open_checkpoint import open_checkpoint
 from inference_core.loading.load_core import use_threads

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from inference_core.core import Core
+from inference_core.engine.core import Core
 from inference_core.loading.load_core import use_threads
 from inference_core.parallel.leader import LocalMesh
 from inference_core.parallel.mesh import Mesh

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from hypothesis import given
 
-from inference_core.core import Core
+from inference_core.engine.core import Core
 from inference_core.engine.requests import is_looping
 from inference_core.errors import InvalidRequestError
 from inference_core.protocol import AddRequest, SamplingParams, SequenceOutput

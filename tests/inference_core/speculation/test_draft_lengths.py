@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference_core.speculation.speculator import Candidate, draft_lengths
+from inference_core.engine.speculator import Candidate, draft_lengths
 
 rates = st.floats(0.05, 0.95)
 

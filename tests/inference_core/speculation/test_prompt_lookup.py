@@ -3,9 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from inference_core.engine.drafter import PromptLookup
+from inference_core.engine.sequence import Sequence
 from inference_core.protocol import AddRequest, Knobs, SamplingParams
-from inference_core.scheduling.sequence import Sequence
-from inference_core.speculation.drafter import PromptLookup
 
 KNOBS = Knobs(lookup_ngram=2)
 

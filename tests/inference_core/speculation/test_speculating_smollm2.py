@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from inference_core.core import Core
+from inference_core.engine.core import Core
 from inference_core.errors import ModelFileError
 from inference_core.loaders.hub_model import resolve_model_path
 from inference_core.loading.load_core import load_core

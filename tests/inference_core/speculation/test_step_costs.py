@@ -2,8 +2,8 @@
 
 import pytest
 
-from inference_core.speculation.drafter import StepCosts
-from inference_core.speculation.speculator import Acceptance
+from inference_core.engine.drafter import StepCosts
+from inference_core.engine.speculator import Acceptance
 
 
 def test_between_measurements_costs_go_on_as_they_rose_but_not_above_their_neighbours():

@@ -5,7 +5,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from inference_core.errors import InvalidRequestError
-from inference_core.tokenization.stop_strings import StopStrings
+from inference_core.tokenization.tokenizer import StopStrings
 
 ALPHABET = st.text(alphabet="abc\n", max_size=30)
 STOPS = st.lists(st.text(alphabet="abc\n", min_size=1, max_size=5), max_size=4)

@@ -3,7 +3,7 @@
 import threading
 from pathlib import Path
 
-from inference_core.core import Core
+from inference_core.engine.core import Core
 from inference_core.protocol import AddRequest, SamplingParams
 from inference_core.transport.listener import Listener, ReplacingListener, UnixListener
 from inference_core.transport.server import CoreServer

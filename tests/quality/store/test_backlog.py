@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from quality.ledger.journal_files import Location
+from quality.ledger.journal import Location
 from quality.ledger.ledger import Backlog, Entry
 from tests.examples import examples
 

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quality.ledger.journal import Committed, Journal, JournalFullError
-from quality.ledger.journal_files import frame, read_payload, recover
+from quality.ledger.journal import Committed, Journal, JournalFullError, frame, read_payload, recover
 from tests.examples import examples
 from tests.polling import until
 
@@ -26,7 +25,7 @@ class Disk:
         self._open = threading.Event()
         self._open.set()
         self._real = os.fdatasync
-        monkeypatch.setattr("quality.ledger.journal_files.os.fdatasync", self._sync)
+        monkeypatch.setattr("quality.ledger.journal.os.fdatasync", self._sync)
 
     def hold(self) -> None:
         self._open.clear()
@@ -191,9 +190,7 @@ def test_a_segment_filled_during_an_fsync_counts_as_growing_until_it_is_reported
 
 def test_a_disk_that_takes_a_few_bytes_at_a_time_gets_them_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write = os.pwrite
-    monkeypatch.setattr(
-        "quality.ledger.journal_files.os.pwrite", lambda fd, data, position: write(fd, data[:7], position)
-    )
+    monkeypatch.setattr("quality.ledger.journal.os.pwrite", lambda fd, data, position: write(fd, data[:7], position))
     journal = Journal(tmp_path, lambda _: None)
     journal.start()
     journal.append("a", b"a payload of several pieces")
@@ -255,7 +252,7 @@ def test_a_full_disk_costs_nothing_once_there_is_room_again(tmp_path: Path, monk
             raise OSError(28, "No space left on device")
         return write(descriptor, data, position)
 
-    monkeypatch.setattr("quality.ledger.journal_files.os.pwrite", write_some_and_fail)
+    monkeypatch.setattr("quality.ledger.journal.os.pwrite", write_some_and_fail)
     journal.append("b", b"a longer payload")
 
     assert keys(commits.get(timeout=30)) == ["b"]

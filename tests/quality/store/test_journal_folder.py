@@ -5,7 +5,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from quality.ledger.journal_files import adopt_orphans, claim_folder
+from quality.ledger.journal import adopt_orphans, claim_folder
 
 
 def test_every_claim_gets_a_folder_of_its_own(tmp_path: Path) -> None:
@@ -45,7 +45,7 @@ def test_a_released_folder_is_adopted_once_with_its_segments(tmp_path: Path) -> 
 
 def test_the_folder_of_a_killed_process_is_adopted(tmp_path: Path) -> None:
     script = (
-        "import sys, pathlib; from quality.ledger.journal_files import claim_folder\n"
+        "import sys, pathlib; from quality.ledger.journal import claim_folder\n"
         "print(claim_folder(pathlib.Path(sys.argv[1])).path.name, flush=True)\n"
         "sys.stdin.read()"
     )

@@ -83,7 +83,7 @@ async def test_a_record_is_not_found_before_it_is_durable(
         entered.set()
         assert may_end.wait(30)
 
-    monkeypatch.setattr("quality.ledger.journal_files.os.fdatasync", slow_sync)
+    monkeypatch.setattr("quality.ledger.journal.os.fdatasync", slow_sync)
     async with running(tmp_path, sqlite_engine) as ledger:
         ledger.append(make_record("r-1"))
         assert await asyncio.to_thread(entered.wait, 30)
@@ -280,7 +280,7 @@ async def test_a_stalled_disk_refuses_loudly_and_never_blocks(
     tmp_path: Path, sqlite_engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     may_end = threading.Event()
-    monkeypatch.setattr("quality.ledger.journal_files.os.fdatasync", lambda _: may_end.wait(30))
+    monkeypatch.setattr("quality.ledger.journal.os.fdatasync", lambda _: may_end.wait(30))
     async with running(tmp_path, sqlite_engine, max_pending_bytes=10_000) as ledger:
         for n in range(100):
             ledger.append(make_record(f"r-{n}"))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quality.ledger.journal_files import HEADER_BYTES, SegmentError, frame, read_payload, read_payloads, recover
+from quality.ledger.journal import HEADER_BYTES, SegmentError, frame, read_payload, read_payloads, recover
 
 payloads = st.lists(st.binary(max_size=40), min_size=1, max_size=5)
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from inference_core.protocol import SequenceOutput, TokenLogprob
 from inference_core.protocol.commands import Evidence, TokenEvidence
 from inference_core.tokenization.tokenizer import Tokenizer
-from tiers.decoding.choice_detokenizer import ChoiceDetokenizer
+from tiers.local.choice_detokenizer import ChoiceDetokenizer
 from tiers.tier import Delta
 
 TEXTS = st.text(st.sampled_from("ab né🙂漢END\n"), max_size=30)

@@ -13,10 +13,10 @@ from inference_core.tokenization.tokenizer import LONG_TEXT, Tokenizer
 from tests.polling import eventually
 from tests.tiers.policies.test_chain_of_thought import SPEC
 from tests.tiers.tier_world import ScriptedCore, chat, collect, tier_spec
-from tiers.decoding.decoder import TextPrompt, TokenPrompt
-from tiers.decoding.text_threads import TextThreads
 from tiers.errors import TierRequestError
-from tiers.local_tier import CoreWatch, LocalTier
+from tiers.local.decoder import TextPrompt, TokenPrompt
+from tiers.local.local_tier import CoreWatch, LocalTier
+from tiers.local.text_threads import TextThreads
 from tiers.message_content import media_part, text_part
 from tiers.tier import ChatMessage
 from tiers.tools.tool_calling import template_turns

@@ -12,7 +12,7 @@ import pytest_asyncio
 
 from inference_core.io.background_tasks import require_wanted
 from tests.polling import eventually
-from tiers.decoding.text_threads import TextThreads, usual_threads
+from tiers.local.text_threads import TextThreads, usual_threads
 
 
 class Work:
@@ -161,7 +161,7 @@ def test_half_of_the_processors_read_texts(
 async def test_what_work_has_left_is_cleared_when_none_is_under_way_and_not_before(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("tiers.decoding.text_threads.QUIET_SECONDS", 0.0)
+    monkeypatch.setattr("tiers.local.text_threads.QUIET_SECONDS", 0.0)
     cleared, goes_on = threading.Event(), threading.Event()
     threads = TextThreads(2, when_quiet=cleared.set)
     under_way = asyncio.create_task(threads.run("ann", goes_on.wait))

@@ -14,7 +14,7 @@ from tests.tiers.tier_world import GREEDY, ScriptedCore, chat, collect, local_ti
 from tiers.catalog.tier_spec import ChainOfThoughtSpec, PlainSpec, SelfConsistencySpec
 from tiers.errors import CatalogError, TierRequestError
 from tiers.harmony import HarmonyFormat, speaks_harmony
-from tiers.local_tier import LocalTier
+from tiers.local.local_tier import LocalTier
 from tiers.message_content import Tool, ToolCall, Tooling
 from tiers.tier import ChatMessage, Delta, GenerationRequest
 from tiers.tools.tool_calling import ToolCalling

@@ -8,7 +8,7 @@ from inference_core.protocol.commands import Evidence, TokenEvidence
 from inference_core.tokenization.tokenizer import Tokenizer
 from tests.tiers.tier_world import ScriptedCore, chat, collect, local_tier, tier_spec
 from tiers.catalog.tier_spec import ChainOfThoughtSpec
-from tiers.local_tier import LocalTier
+from tiers.local.local_tier import LocalTier
 
 SPEC = ChainOfThoughtSpec(
     budget_tokens=120,

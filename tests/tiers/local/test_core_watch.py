@@ -8,7 +8,7 @@ import pytest
 from inference_core.errors import CoreGoneError
 from inference_core.transport.core_thread import ThreadCoreClient
 from tests.inference_core.hash_model import hash_core
-from tiers.local_tier import CoreWatch
+from tiers.local.local_tier import CoreWatch
 
 
 class Watched(ThreadCoreClient):

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 import msgspec
 import pytest
 
-from inference_core.core import Core
+from inference_core.engine.core import Core
 from inference_core.errors import CoreGoneError
 from inference_core.loading.prepare_core import pin_prefixes, prefix_tokens
 from inference_core.model_spec import ModelSpec, PrefixMessage, PrefixSpec

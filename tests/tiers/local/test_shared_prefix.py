@@ -6,7 +6,7 @@ from inference_core.tokenization.tokenizer import Tokenizer
 from tests.tiers.test_tier_contract import hash_core
 from tests.tiers.tier_world import chat, collect, local_tier, tier_spec
 from tiers.catalog.load import load_catalog
-from tiers.local_tier import LocalTier
+from tiers.local.local_tier import LocalTier
 from tiers.tier import ChatMessage, GenerationRequest
 
 HISTORY = [

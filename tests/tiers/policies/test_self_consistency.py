@@ -11,8 +11,8 @@ from inference_core.protocol import SamplingParams
 from inference_core.tokenization.tokenizer import Tokenizer
 from tests.tiers.tier_world import GREEDY, ScriptedCore, chat, collect, local_tier, tier_spec
 from tiers.catalog.tier_spec import SelfConsistencySpec
-from tiers.local_tier import LocalTier
-from tiers.policies.self_consistency import AnswerKind, answer_kind, extract_answer, majority, still_needed
+from tiers.local.local_tier import LocalTier
+from tiers.local.self_consistency import AnswerKind, answer_kind, extract_answer, majority, still_needed
 from tiers.tier import GenerationRequest
 
 SPEC = SelfConsistencySpec(samples=5, temperature=0.6)

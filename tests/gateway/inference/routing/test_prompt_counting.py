@@ -10,7 +10,7 @@ import pytest_asyncio
 from gateway.base.settings import Settings
 from inference_core.tokenization.tokenizer import Tokenizer
 from tests.gateway.running_gateway import RunningGateway, laptop_hash_core, running_gateway
-from tiers.decoding.text_threads import TextThreads
+from tiers.local.text_threads import TextThreads
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 # More bytes than the context has tokens, and fewer tokens.

@@ -20,8 +20,8 @@ from gateway.planning.load_test.measured_groups import driver_version, measure_g
 from gateway.processes import start_checks
 from gateway.processes.start_checks import measure_or_say_how
 from gateway.runtime.device_report import DeviceReport, GroupSpeed, ModelSpeed, StreamSpeed, report_path
-from inference_core.core import Core
 from inference_core.device.device_speed import CoreSpeed, memory_bandwidth
+from inference_core.engine.core import Core
 from inference_core.loaders.decoder_tensors import SHAPES
 from inference_core.model_spec import DeviceGroupSpec
 from inference_core.parallel.load_group import load_group

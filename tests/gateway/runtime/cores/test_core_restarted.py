@@ -13,7 +13,7 @@ import pytest
 import gateway.runtime.cores.engine
 from gateway.base.settings import Settings
 from gateway.base.stores.retries import FIRST_PAUSE_SECONDS, LAST_PAUSE_SECONDS, STEADY_SECONDS, RestartPauses
-from inference_core.core import Core
+from inference_core.engine.core import Core
 from inference_core.errors import ModelFileError
 from inference_core.protocol import CoreStats, SequenceOutput
 from inference_core.transport.core_thread import ThreadCoreClient

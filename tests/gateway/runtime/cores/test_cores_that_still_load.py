@@ -12,7 +12,7 @@ import pytest
 from gateway.base.settings import Settings
 from gateway.processes.announcement import problems_text
 from gateway.runtime.cores.engine import Engine
-from inference_core.core import Core
+from inference_core.engine.core import Core
 from inference_core.errors import CoreGoneError, MemoryPlanError
 from inference_core.execution.runner import ModelRunner
 from inference_core.transport.client import CoreClient

@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from gateway.base.settings import Settings
 from gateway.runtime.core_factory import chosen_core, core_title, knobs_file_of, socket_of
 from gateway.runtime.cores.engine import Engine
-from inference_core.core import Core
+from inference_core.engine.core import Core
 from inference_core.engine.live_knobs import KnobsFile, LiveKnobs
 from inference_core.errors import InvalidRequestError
 from inference_core.protocol import Knobs

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from inference_core.engine.drafter import Draft, Drafter, Reach, StepCosts
+from inference_core.engine.sequence import Sequence, Status
 from inference_core.errors import IntegrityError, RankLostError
 from inference_core.execution.runner import DraftingRunner, ModelRunner
 from inference_core.kv_cache.block_pool import BlockPool
 from inference_core.protocol import Knobs, SamplingParams
-from inference_core.scheduling.sequence import Sequence, Status
-from inference_core.speculation.drafter import Draft, Drafter, Reach, StepCosts
 from inference_core.step_plan import DraftLaw, SampleSpec, ScheduledSequence, StepPlan
 
 logger = logging.getLogger(__name__)

@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 import msgspec
 
+from inference_core.engine.running_set import Deadlines, JoinStatistics, RunningSet, SchedulerTotals
+from inference_core.engine.sequence import Sequence, Status
 from inference_core.kv_cache.block_pool import BlockPool
 from inference_core.protocol import FinishReason, SequenceOutput
-from inference_core.scheduling.running_set import Deadlines, JoinStatistics, RunningSet, SchedulerTotals
-from inference_core.scheduling.sequence import Sequence, Status
 from inference_core.step_plan import SampledToken, StepPlan, StepResult
 
 

@@ -5,14 +5,10 @@ from dataclasses import dataclass
 from itertools import count, islice
 from operator import attrgetter
 
-from inference_core.errors import IntegrityError, QueueFullError
-from inference_core.kv_cache.block_pool import BlockPool
-from inference_core.lora.adapter import NO_SLOT, AdapterSlots
-from inference_core.protocol import LAST_CLASS, Knobs, SequenceOutput
-from inference_core.scheduling.commit import ExecutedPart, ExecutedStep, ScheduledEntry, StepCommit
-from inference_core.scheduling.running_set import Deadlines, JoinStatistics, RunningSet, SchedulerTotals, StepBudget
-from inference_core.scheduling.sequence import Sequence, Status
-from inference_core.scheduling.waiting_queue import (
+from inference_core.engine.commit import ExecutedPart, ExecutedStep, ScheduledEntry, StepCommit
+from inference_core.engine.running_set import Deadlines, JoinStatistics, RunningSet, SchedulerTotals, StepBudget
+from inference_core.engine.sequence import Sequence, Status
+from inference_core.engine.waiting_queue import (
     Batch,
     QueueEntry,
     Rank,
@@ -24,6 +20,10 @@ from inference_core.scheduling.waiting_queue import (
     newcomer_claim,
     service_order,
 )
+from inference_core.errors import IntegrityError, QueueFullError
+from inference_core.kv_cache.block_pool import BlockPool
+from inference_core.lora.adapter import NO_SLOT, AdapterSlots
+from inference_core.protocol import LAST_CLASS, Knobs, SequenceOutput
 from inference_core.step_plan import DraftLaw, StepPlan
 
 _turn = attrgetter("last_step", "number")

@@ -9,11 +9,17 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from inference_core.engine.commit import ScheduledEntry, entries_of
+from inference_core.engine.draft_model import DraftModel
+from inference_core.engine.drafter import Drafter, PromptLookup
 from inference_core.engine.kv_transfer import KVTransfer
 from inference_core.engine.live_knobs import LiveKnobs
 from inference_core.engine.pinned_prefixes import Pin, PinnedPrefix, PinnedPrefixes
 from inference_core.engine.requests import LiveRequests, validate_memory, validate_request, validate_token_ids
+from inference_core.engine.scheduler import Scheduler
+from inference_core.engine.sequence import Sequence
 from inference_core.engine.served_model import ServedModel, model_stats
+from inference_core.engine.speculator import Speculator
 from inference_core.engine.step_executor import StepExecutor
 from inference_core.engine.step_times import ModelRoundRobin, StepMeasurement
 from inference_core.errors import (
@@ -40,12 +46,6 @@ from inference_core.protocol import (
 )
 from inference_core.protocol.kv_blocks import BlockChain, BlockFrame
 from inference_core.protocol.outputs import refusal
-from inference_core.scheduling.commit import ScheduledEntry, entries_of
-from inference_core.scheduling.scheduler import Scheduler
-from inference_core.scheduling.sequence import Sequence
-from inference_core.speculation.draft_model import DraftModel
-from inference_core.speculation.drafter import Drafter, PromptLookup
-from inference_core.speculation.speculator import Speculator
 from inference_core.step_plan import MatcherFactory, StepPlan
 
 if TYPE_CHECKING:
@@ -560,6 +560,6 @@ def _scheduler_of(pool: BlockPool) -> type[Scheduler]:
     if pool.windows is None:
         return Scheduler
     # Most models have no layers with a window.
-    from inference_core.scheduling.windowed_scheduler import WindowedScheduler
+    from inference_core.engine.windowed_scheduler import WindowedScheduler
 
     return WindowedScheduler

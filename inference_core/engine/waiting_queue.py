@@ -30,9 +30,9 @@ from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
+from inference_core.engine.sequence import Sequence
 from inference_core.errors import IntegrityError
 from inference_core.protocol import Knobs
-from inference_core.scheduling.sequence import Sequence
 
 ServiceOrder = tuple[int, float, int, float, int]
 Rank = tuple[int, int, int]

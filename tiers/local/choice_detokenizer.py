@@ -7,8 +7,7 @@ from typing import NamedTuple
 
 from inference_core.protocol import SequenceOutput, TokenLogprob
 from inference_core.protocol.commands import Evidence, TokenEvidence
-from inference_core.tokenization.stop_strings import StopStrings
-from inference_core.tokenization.tokenizer import IncrementalDetokenizer, Tokenizer
+from inference_core.tokenization.tokenizer import IncrementalDetokenizer, StopStrings, Tokenizer
 from tiers.tier import Delta, FinishReason, TextLogprob
 
 

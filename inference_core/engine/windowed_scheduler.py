@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from inference_core.engine.commit import StepCommit
+from inference_core.engine.scheduler import PrefixHit, Scheduler
+from inference_core.engine.sequence import Sequence, Status
 from inference_core.errors import IntegrityError
 from inference_core.kv_cache.layout import RELEASED, CachedKey, WindowGroups
-from inference_core.scheduling.commit import StepCommit
-from inference_core.scheduling.scheduler import PrefixHit, Scheduler
-from inference_core.scheduling.sequence import Sequence, Status
 from inference_core.step_plan import DraftLaw
 
 

@@ -13,9 +13,9 @@ import msgspec
 
 from inference_core.protocol import TokenLogprob
 from inference_core.tokenization.tokenizer import Tokenizer
-from tiers.decoding.choice_detokenizer import prompt_text_logprobs
-from tiers.decoding.decoder import Decoder, Prompt
 from tiers.errors import TierError
+from tiers.local.choice_detokenizer import prompt_text_logprobs
+from tiers.local.decoder import Decoder, Prompt
 from tiers.tier import AnswerEnd, Delta, GenerationRequest, TextLogprob, Usage, is_long
 
 

@@ -13,10 +13,10 @@ import msgspec
 
 from inference_core.protocol.commands import Evidence
 from tiers.catalog.tier_spec import SelfConsistencySpec
-from tiers.decoding.decoder import Decoder
 from tiers.final_answer.quantities import asks_for_number, likely_number
 from tiers.final_answer.short_answers import asks_yes_or_no, choice_letter, names_yes_and_no, options, yes_or_no
-from tiers.policies.policy import Plain, Policy
+from tiers.local.decoder import Decoder
+from tiers.local.policy import Plain, Policy
 from tiers.tier import Delta, GenerationRequest
 
 AnswerKind = Literal["number", "choice", "yes-no"]

@@ -10,8 +10,8 @@ from bisect import bisect_left, insort
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from inference_core.engine.sequence import Sequence
 from inference_core.protocol import Knobs
-from inference_core.scheduling.sequence import Sequence
 from inference_core.step_plan import DraftLaw
 
 

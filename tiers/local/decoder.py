@@ -18,11 +18,8 @@ import msgspec
 from inference_core.errors import CoreGoneError, CoreLostError, InvalidRequestError, QueueFullError
 from inference_core.protocol import LAST_CLASS, NO_TIMES, AddRequest, SamplingParams, SequenceOutput, StepTimes
 from inference_core.protocol.commands import Evidence
-from inference_core.tokenization.stop_strings import StopStrings
-from inference_core.tokenization.tokenizer import Piece, Tokenizer
+from inference_core.tokenization.tokenizer import Piece, StopStrings, Tokenizer
 from inference_core.transport.client import CoreClient
-from tiers.decoding.choice_detokenizer import ChoiceDetokenizer
-from tiers.decoding.text_threads import TextThreads
 from tiers.errors import (
     InvalidAnswerError,
     TierContextError,
@@ -31,6 +28,8 @@ from tiers.errors import (
     TierRequestError,
     TierUnavailableError,
 )
+from tiers.local.choice_detokenizer import ChoiceDetokenizer
+from tiers.local.text_threads import TextThreads
 from tiers.tier import AnswerEnd, ChatMessage, Delta, GenerationRequest, Usage
 from tiers.tools.dialect import DialectName
 from tiers.tools.tool_calling import ToolCalling

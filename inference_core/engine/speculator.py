@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from inference_core.engine.drafter import Drafter, Reach, StepCosts
+from inference_core.engine.scheduler import Scheduler
+from inference_core.engine.sequence import Sequence
 from inference_core.protocol import Knobs, SpeculationStats
-from inference_core.scheduling.scheduler import Scheduler
-from inference_core.scheduling.sequence import Sequence
-from inference_core.speculation.drafter import Drafter, Reach, StepCosts
 from inference_core.step_plan import DraftLaw, Matcher, ScheduledSequence, StepPlan, ask_forced
 
 

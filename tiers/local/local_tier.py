@@ -18,12 +18,12 @@ from inference_core.tokenization.tokenizer import Tokenizer
 from inference_core.transport.client import CoreClient
 from tiers.catalog.catalog import CPU_CORE
 from tiers.catalog.tier_spec import ChainOfThoughtSpec, SelfConsistencySpec, TierSpec
-from tiers.decoding.decoder import Decoder
-from tiers.decoding.text_threads import TextThreads
 from tiers.errors import CatalogError, TierUnavailableError
-from tiers.policies.chain_of_thought import ChainOfThought
-from tiers.policies.policy import Plain, Policy
-from tiers.policies.self_consistency import SelfConsistency
+from tiers.local.chain_of_thought import ChainOfThought
+from tiers.local.decoder import Decoder
+from tiers.local.policy import Plain, Policy
+from tiers.local.self_consistency import SelfConsistency
+from tiers.local.text_threads import TextThreads
 from tiers.tier import Delta, GenerationRequest, Tier, TierLoad, UsageMeter
 
 

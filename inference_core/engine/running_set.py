@@ -10,10 +10,10 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from inference_core.engine.sequence import Sequence, Status
 from inference_core.errors import IntegrityError
 from inference_core.kv_cache.block_pool import BlockPool
 from inference_core.protocol import JoinStats
-from inference_core.scheduling.sequence import Sequence, Status
 from inference_core.step_plan import PENDING, ScheduledSequence
 
 Due = tuple[float, int, Sequence]

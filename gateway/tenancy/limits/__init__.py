@@ -1,1 +1,0 @@
-"""Rates per minute, and the queue of an overloaded gateway."""

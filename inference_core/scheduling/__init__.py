@@ -1,1 +1,0 @@
-"""Which sequences a step computes."""

@@ -1,1 +1,0 @@
-"""From requests to token ids, and from the core's outputs to deltas."""

@@ -1,1 +1,0 @@
-"""Decoding policies: ways to make an answer from one model's token streams."""
