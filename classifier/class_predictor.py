@@ -105,21 +105,22 @@ class ClassPredictor:
             labels, good = self._measured_labels(classes)
         else:
             p_ok, labels, good = known.p_ok.tolist(), known.labels.tolist(), known.good.tolist()
+        if isinstance(self.head, RefittedClasses):
+            classes = self._refitted(self.head, turn, classes)
+        # Whole parts of one: what `round` returns, which goes by way of a text.
         return Prediction(
-            p_ok=[*_rounded(p_ok, 1e6), 1.0],
-            classes=_rounded(self._refitted(turn, classes), 1e4),
-            labels=_rounded(labels, 10.0),
-            good_labels=_rounded(good, 10.0),
+            p_ok=[*[int(p * 1e6 + 0.5) / 1e6 for p in p_ok], 1.0],
+            classes=[int(p * 1e4 + 0.5) / 1e4 for p in classes],
+            labels=[int(count * 10.0 + 0.5) / 10.0 for count in labels],
+            good_labels=[int(count * 10.0 + 0.5) / 10.0 for count in good],
             kind=self._kind,
             novelty=1.0 if known is None else round(HALF_NOVELTY / (HALF_NOVELTY + float(known.labels.max())), 4),
             classifier_version=self._version,
         )
 
-    def _refitted(self, turn: EncodedTurn, classes: list[float]) -> list[float]:
-        """Return P of the classes by the class model that was refitted to this catalogue, if one was."""
-        if not isinstance(self.head, RefittedClasses):
-            return classes
-        found: list[float] = self.head.classes(*self._inputs(turn, classes)).tolist()
+    def _refitted(self, head: RefittedClasses, turn: EncodedTurn, classes: list[float]) -> list[float]:
+        """Return P of the classes by the class model that was refitted to this catalogue."""
+        found: list[float] = head.classes(*self._inputs(turn, classes)).tolist()
         return found
 
     def _inputs(self, turn: EncodedTurn, classes: list[float]) -> tuple[Float, Float, Float]:
@@ -132,11 +133,6 @@ class ClassPredictor:
             return [], []
         weights = np.array(classes, np.float32)
         return (weights @ self._prior.labels).tolist(), (weights @ self._prior.good).tolist()
-
-
-def _rounded(values: list[float], parts: float) -> list[float]:
-    """Values of at least 0 to whole parts of one: what `round` returns, which goes by way of a text."""
-    return [int(value * parts + 0.5) / parts for value in values]
 
 
 @cache

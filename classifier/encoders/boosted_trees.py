@@ -93,5 +93,8 @@ def _check(arrays: TreeArrays, features: int, heads: int) -> None:
     # Every child comes after its parent, so no walk loops.
     inner = (arrays.left > own) & (arrays.right > own) & (arrays.left < nodes) & (arrays.right < nodes)
     ranges = ((arrays.feature, features), (arrays.root, nodes), (arrays.head, heads))
-    if not (leaf | inner).all() or any(((a < 0) | (a >= limit)).any() for a, limit in ranges):
+    # A node has one parent at most, and a root none: else the trees may be far larger than their arrays.
+    reached = np.concatenate((arrays.root, arrays.left[~leaf], arrays.right[~leaf]))
+    is_forest = len(np.unique(reached)) == len(reached)
+    if not (leaf | inner).all() or not is_forest or any(((a < 0) | (a >= limit)).any() for a, limit in ranges):
         raise ValueError(f"trees: {nodes} nodes are no trees over {features} features and {heads} heads")

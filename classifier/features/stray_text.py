@@ -163,25 +163,12 @@ _IGNORED = re.compile(
     r"\bnothing to do with\b|^\W*(?:unrelated|off[- ]topic)\b|\bsent from my\b",
     re.IGNORECASE,
 )
+# What every sentence of that pattern has one of.
 _HINTS = frozenset(
-    (
-        "ignor",
-        "disregard",
-        "skip",
-        "attention",
-        "part of",
-        "irrelevant",
-        "nothing",
-        "filler",
-        "noise",
-        "tested",
-        "junk",
-        "unrelated",
-        "off topic",
-        "off-topic",
-        "sent from",
-    )
-)
+    ("ignore", "disregard", "skip", "pay no attention to", "not part of", "irrelevant to", "mean nothing",
+     "means nothing", "filler", "noise", "junk", "is being tested", "nothing to do with", "unrelated", "off topic",
+     "off-topic", "sent from my")
+)  # fmt: skip
 _SENTENCE = re.compile(r"[^.!?\n]*(?:[.](?=\w)[^.!?\n]*)*(?:[.!?]+[\"')\]]*[^\S\n]*|\n|$)")
 # Names of code; those that are words of prose as well count as neither.
 _NAMES = frozenset(
@@ -308,8 +295,14 @@ def _run(words: list[str]) -> int:
     """Return how many of the first words are a run of code, 0 without one."""
     length = code = prose = 0
     for place, word in enumerate(words, start=1):
-        bare = word.strip("()[]{},.;:\"'").lower()
-        if (_CODE.search(word) or bare in _NAMES) and not _MONEY.fullmatch(word):
+        if word.isalpha() and (word.islower() or word.istitle()):
+            # As most words; in other words of letters alone a capital after a small letter is code.
+            bare = word.lower()
+            is_code = bare in _NAMES
+        else:
+            bare = word.strip("()[]{},.;:\"'").lower()
+            is_code = bool(_CODE.search(word) or bare in _NAMES) and not _MONEY.fullmatch(word)
+        if is_code:
             length, code, prose = place, code + 1, 0
         elif bare.isalpha() and len(bare) > 1 and bare not in _NEITHER:
             prose += 1

@@ -25,21 +25,28 @@ struct Complexity {
   Logits bias, tree_bias;
 };
 
-// Distinct rows in ascending order, which is the order in which the reference adds them.
+// Distinct rows of a table in ascending order, which is the order in which the reference adds them.
 struct Rows {
+  const Table& table;
   std::array<uint64_t, (1 << kBits) / 64> seen{};
+  std::array<uint64_t, (1 << kBits) / 64 / 64> touched{};  // which of `seen` are not 0
 
   void add(uint64_t key) {
-    const uint64_t row = (key * kMultiplier) >> (64 - kBits);
-    seen[row / 64] |= uint64_t(1) << row % 64;
+    const uint64_t row = (key * kMultiplier) >> (64 - kBits), word = row / 64;
+    seen[word] |= uint64_t(1) << row % 64;
+    touched[word / 64] |= uint64_t(1) << word % 64;
+    __builtin_prefetch(&table[row]);
   }
-  void add_to(Logits& logits, const Table& table) const {
+  void add_to(Logits& logits) const {
     Logits sum{};
     int found = 0;
-    for (size_t i = 0; i < seen.size(); i++)
-      for (uint64_t bits = seen[i]; bits; bits &= bits - 1, found++) {
-        const Logits& row = table[i * 64 + size_t(__builtin_ctzll(bits))];
-        for (int k = 0; k < kCuts; k++) sum[k] += row[k];
+    for (size_t i = 0; i < touched.size(); i++)
+      for (uint64_t words = touched[i]; words; words &= words - 1) {
+        const size_t word = i * 64 + size_t(__builtin_ctzll(words));
+        for (uint64_t bits = seen[word]; bits; bits &= bits - 1, found++) {
+          const Logits& row = table[word * 64 + size_t(__builtin_ctzll(bits))];
+          for (int k = 0; k < kCuts; k++) sum[k] += row[k];
+        }
       }
     if (!found) return;
     const float root = std::sqrt(float(found));
@@ -112,8 +119,8 @@ Logits linear_logits(const Complexity& model, const float* features, const float
   }
   for (size_t i = 0; i < model.embedding.size(); i++)
     for (int k = 0; k < kCuts; k++) logits[k] += embedding[i] * model.embedding[i][k];
-  trigrams.add_to(logits, model.trigrams);
-  words.add_to(logits, model.words);
+  trigrams.add_to(logits);
+  words.add_to(logits);
   return logits;
 }
 
@@ -181,7 +188,7 @@ PyObject* class_probabilities(PyObject*, Values values, Py_ssize_t count) {
       !features.has(trees->features - kCuts, "features"))
     return nullptr;
   if (trees->heads != kCuts) return PyErr_Format(PyExc_ValueError, "trees of %d heads", trees->heads);
-  Rows trigrams, words;
+  Rows trigrams{model->trigrams}, words{model->words};
   add_trigrams(trigrams, values[2]);
   if (!add_words(words, values[3])) return nullptr;
   const Logits linear = linear_logits(*model, features.data(), embedding.data(), trigrams, words);

@@ -52,6 +52,8 @@ def worths(prediction: Prediction, costs: Sequence[float], reference: float, exc
     """Return the utility of every tier's answer at these `costs`, as a decision counts it."""
     enough = enough_of(prediction)
     # `utility` written out, because every request has several.
+    if enough >= 1.0:
+        return [p - exchange * usd / reference for p, usd in zip(prediction.p_ok, costs, strict=True)]
     return [
         (1.0 if p >= enough else p) - exchange * usd / reference for p, usd in zip(prediction.p_ok, costs, strict=True)
     ]

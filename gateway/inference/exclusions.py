@@ -16,7 +16,7 @@ from gateway.inference.served_catalogue import ServedCatalogue
 from quality.records.record import Record
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.tier_spec import MEDIA, Capability, TierSpec
-from tiers.consent import NO_CREDENTIAL, hidden_from
+from tiers.consent import ALL, NO_CREDENTIAL, hidden_from
 from tiers.errors import HEADER
 from tiers.message_content import PartType
 from tiers.remote.request_fields import NEUTRAL, SAMPLING, sampling_of
@@ -124,6 +124,7 @@ def exclusions(
     """Return the tiers that cannot take the request now, of all, or of `pinned` alone. `loads`: of every tier."""
     excluded = Excluded()
     plain, consent = is_plain(request), request.consent
+    is_for_all = consent is ALL
     needs = [] if plain and request.generation.tooling is None else needs_of(request)
     most, many_scores = request.most_prompt_tokens(), request.generation.echo and request.most_scores() > MAX_SCORES
     may_be_too_long = many_scores or not _fits_every_context(request, most, tiers)
@@ -132,7 +133,9 @@ def exclusions(
         number = spec.number
         if pinned is not None and number != pinned:
             continue
-        tier, reason = tiers.get(number), hidden_from(spec, consent)
+        tier = tiers.get(number)
+        # Only a server can ask for a credential.
+        reason = None if is_for_all and spec.remote is None else hidden_from(spec, consent)
         if reason is not None or tier is None:
             pass
         elif (asks_more or not tier.takes_chats) and (lacks := lacks_of(request, needs, tier, spec)):

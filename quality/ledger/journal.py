@@ -228,7 +228,7 @@ logger = logging.getLogger(__name__)
 _RETRY_FIRST_S, _RETRY_LAST_S = 0.05, 2.0
 _CLOSING_TRIES = 3
 # Payloads appended within this time are written together, because waking a thread costs more than one frame.
-_GATHER_S = 0.002
+_GATHER_S = 0.01
 
 
 class JournalFullError(RuntimeError):
@@ -278,7 +278,7 @@ class _Written(NamedTuple):
 class Journal:
     """Owner of the segments in `folder`; no other process may write there.
 
-    One thread writes what is appended within two milliseconds, so that it survives a kill of the process even on a slow
+    One thread writes what is appended within ten milliseconds, so that it survives a kill of the process even on a slow
     disk. A second thread fsyncs: an append to an idle journal is synced at once; a busy journal starts at most one
     fsync per `commit_interval` seconds, for everything written. `on_commit` is called from the writing thread.
 

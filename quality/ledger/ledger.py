@@ -5,6 +5,7 @@ The backlog is the durable records that are not in the database yet, with the jo
 import asyncio
 import contextlib
 import logging
+import math
 import time
 from collections import deque
 from collections.abc import Collection, Iterable
@@ -136,6 +137,8 @@ logger = logging.getLogger(__name__)
 _RETRY_FIRST_S = 0.05
 # A batch grows by one record for this many that wait, up to a multiple of the usual size.
 _BEHIND, _MOST_BATCHES = 16, 8
+# Fewer records than a usual batch wait this long after the last one: a transaction costs more than a dozen of them.
+_GATHER_S = 0.05
 # The disk counts as stalled if a record is not durable after this time.
 _PATIENCE_S = 1.0
 # And a process that ends leaves it after this time.
@@ -188,6 +191,8 @@ class Ledger:
 
         self._work = asyncio.Event()
         self._progress = asyncio.Event()
+        self._last_batch = -math.inf
+        self._waited_for = 0
 
     async def start(self) -> None:
         """Claim a journal folder, recover the journals of dead processes, and start to record and store.
@@ -261,8 +266,13 @@ class Ledger:
         self._check_running()
         target = self._appended + self._adopted
         rotation = self._journal.rotate()
-        while self._stored + self._rejected < target or self._rotations < rotation or self._deletable():
-            await self._progress.wait()
+        self._waited_for += 1
+        try:
+            self._work.set()
+            while self._stored + self._rejected < target or self._rotations < rotation or self._deletable():
+                await self._progress.wait()
+        finally:
+            self._waited_for -= 1
 
     async def close(self, *, store_seconds: float = 5.0) -> None:
         """Make everything appended durable and store records for at most `store_seconds`; the next process stores the
@@ -347,15 +357,23 @@ class Ledger:
         self._journaled += len(committed.frames)
         self._growing = committed.growing
         self._rotations = committed.rotations
-        self._work.set()
+        self._store_soon()
         self._announce()
+
+    def _store_soon(self) -> None:
+        """Have the records that wait stored, at once or a little later, together with others."""
+        rest = self._last_batch + _GATHER_S - time.monotonic()
+        if rest <= 0 or len(self._backlog) >= self._batch_records or self._waited_for or not self._running:
+            self._work.set()
+        else:
+            self._loop.call_later(rest, self._work.set)
 
     async def _store_forever(self) -> None:
         retry = _RETRY_FIRST_S
         while True:
             await self._work.wait()
             self._work.clear()
-            while batch := self._backlog.head(self._batch_size()):
+            if batch := self._backlog.head(self._batch_size()):
                 try:
                     await self._store(batch)
                 except Exception as error:
@@ -363,12 +381,13 @@ class Ledger:
                     self._store_failed(error)
                     await asyncio.sleep(retry)
                     retry = min(2 * retry, self._max_retry_seconds)
+                    self._work.set()
                 else:
                     self._store_error = None
+                    self._last_batch = time.monotonic()
                     retry = _RETRY_FIRST_S
-                    if self._deletable():
-                        await self._delete_stored()
-                self._announce()
+                    if self._backlog:
+                        self._store_soon()
             await self._delete_stored()
             self._announce()
 
@@ -416,8 +435,9 @@ class Ledger:
         """Delete segments and adopted folders that are no longer needed; in a thread, because disks may stall."""
         segments = self._deletable()
         try:
-            await asyncio.to_thread(_unlink, segments)
-            self._backlog.forget(segments)
+            if segments:
+                await asyncio.to_thread(_unlink, segments)
+                self._backlog.forget(segments)
             for orphan in [orphan for orphan in self._orphans if not self._backlog.needs_folder(orphan.path)]:
                 self._orphans.remove(orphan)
                 await asyncio.to_thread(orphan.remove)

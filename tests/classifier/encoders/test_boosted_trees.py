@@ -81,3 +81,12 @@ def test_arrays_that_are_no_trees_are_refused(name: str, place: int, value: int)
         Trees(arrays._replace(**{name: changed}), features=4, heads=2)
     with pytest.raises(ValueError, match="do not agree"):
         Trees(TreeArrays(*(array[:1] for array in arrays[:6]), arrays.head[:0]), features=4, heads=2)
+
+
+def test_a_node_of_two_parents_is_refused() -> None:
+    features, labels, fold = rows()
+    arrays = fit_trees(features, labels, fold, rounds=2)[0].arrays
+    shared = arrays.left.copy()
+    shared[0] = arrays.right[0]
+    with pytest.raises(ValueError, match="are no trees"):
+        Trees(arrays._replace(left=shared), features=4, heads=2)
