@@ -27,7 +27,8 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "gateway/tenancy/changes.py": (*_KEYS, *_tests(_TENANCY, "lease_grants")),
     "gateway/tenancy/declared.py": _tests(_TENANCY, "reconciled_keys", "declared_keys"),
     "gateway/tenancy/keys": _KEYS,
-    "gateway/tenancy/limits": _tests(_TENANCY, "windows", "overload"),
+    "gateway/tenancy/overload.py": _tests(_TENANCY, "overload"),
+    "gateway/tenancy/windows.py": _tests(_TENANCY, "windows"),
     "gateway/tenancy/users": (
         *_tests(_TENANCY, "dashboard_sessions", "identity_provider"),
         *_tests("gateway/operations/dashboard", "passwords"),
