@@ -14,6 +14,7 @@ from litestar.types import Guard
 from gateway.admin.core import CORE_PAGE, load_adapter, show_adapters, show_stats, unload_adapter
 from gateway.admin.costs import SPEND_PAGE, show_costs
 from gateway.admin.experiments import EXPERIMENTS_PAGE, start_experiment, stop_experiment
+from gateway.admin.first_day import show_first_day
 from gateway.admin.keys import (
     KEYS_PAGE,
     delete_budget,
@@ -72,6 +73,7 @@ from gateway.admin.routing_reports import (
     show_traffic,
 )
 from gateway.admin.system import SYSTEM_PAGE, forget_refusals, reload_catalogue, show_refusals, show_system
+from gateway.admin.tryout import TRY_PAGE
 from gateway.admin.users import USERS_PAGE, erase_user, list_users
 from gateway.admin.versions import begin_trial, end_trial, promote_version, roll_back
 from gateway.base.errors import envelope_response
@@ -87,6 +89,7 @@ from gateway.tenancy.access.guard import admit_visitor
 
 PAGES: tuple[Page, ...] = (
     OVERVIEW_PAGE,
+    TRY_PAGE,
     SPEND_PAGE,
     REQUESTS_PAGE,
     SESSIONS_PAGE,
@@ -184,6 +187,7 @@ def operations_routers() -> list[Router]:
             overview_figures,
             request_figures,
             show_curve,
+            show_first_day,
             show_preview,
             show_reliability,
             show_kinds,

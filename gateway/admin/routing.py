@@ -5,16 +5,18 @@ page with the worst cases and the switch.
 
 import asyncio
 import time
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from litestar import get, post
 from litestar.response import Response
 
 from classifier.complexity.quality_setting import QUALITY_SETTINGS
+from gateway.admin.first_day import FirstDay, first_day
 from gateway.admin.knob_changes import order_knobs
 from gateway.admin.resource import as_asked, time_asked
 from gateway.admin.routing_reports import (
+    CurveRow,
     CurveShown,
     KindRow,
     KindsShown,
@@ -77,7 +79,8 @@ async def show_shadow(request: HttpRequest) -> Response[Any]:
 
 T = TypeVar("T")
 ROUTING_PATH = "/admin/routing"
-_PROBES, _OWN = 4, 1
+# Numbers of colours.
+_OWN, _PREVIEWED, _PROBES, _ESTIMATE = 1, 3, 4, 5
 
 
 @get("/routing")
@@ -92,6 +95,7 @@ async def show_routing_page(request: HttpRequest) -> Response[Any]:
         _verified(operations),
     )
     active = rule_at(operations.serving, operations.serving.routing.active_target)
+    first = None if curve is None else await first_day(operations, wanted, curve.probes)
     return page(
         request,
         "routing.html",
@@ -103,9 +107,8 @@ async def show_routing_page(request: HttpRequest) -> Response[Any]:
         asked=wanted is not None,
         preview=previewed,
         curve=curve,
-        plane=Plane(y=_room(curve)),
-        curves=_curves(curve),
-        marks=_marks(curve, previewed, wanted is not None),
+        first=first,
+        **_plane_of(curve, first, previewed, wanted is not None),
         bins=bins,
         bin_marks=[_mark(one) for one in bins],
         diagonal=[Curve(name="as predicted", points=[(0.0, 0.0), (1.0, 1.0)], colour=5, dashes="4 4")],
@@ -155,27 +158,41 @@ async def _unless_off(shown: Awaitable[T]) -> T | None:
         return None
 
 
-def _room(curve: CurveShown | None) -> tuple[float, float]:
-    """From a tenth below the curve's least quality up to 1."""
-    least = min((point.no_worse for point in curve.points), default=0.0) if curve is not None else 0.0
-    return max(int(least * 10) / 10, 0.0) if least < 1 else 0.9, 1.0
+def _plane_of(curve: CurveShown | None, first: FirstDay | None, preview: Preview | None, asked: bool) -> dict[str, Any]:
+    """Return the curve on probes or, before the first of them, the estimate, with its marks and the plane for both."""
+    if curve is None or first is None:
+        return {"plane": Plane(), "curves": [], "marks": []}
+    if not curve.points:
+        estimate = first.estimate
+        marks = [_mark_at("the active target", estimate.now, _OWN)]
+        marks += [_mark_at("as previewed", estimate.then, _PREVIEWED)] if asked else []
+        return _drawn("estimate", _ESTIMATE, "2 4", estimate.points, marks)
+    return _drawn("probes", _PROBES, "6 4", curve.points, _marks(curve, preview, asked))
 
 
-def _curves(curve: CurveShown | None) -> list[Curve]:
-    if curve is None:
-        return []
-    points = [(point.cost_share, point.no_worse) for point in curve.points]
-    return [Curve(name="probes", points=points, colour=_PROBES, dashes="6 4")] if points else []
+def _drawn(name: str, colour: int, dashes: str, points: Sequence[CurveRow], marks: list[Mark]) -> dict[str, Any]:
+    """The plane reaches from a tenth below the curve's least quality up to 1."""
+    least = min(point.no_worse for point in points)
+    line = [(point.cost_share, point.no_worse) for point in points]
+    return {
+        "plane": Plane(y=(max(int(least * 10) / 10, 0.0) if least < 1 else 0.9, 1.0)),
+        "curves": [Curve(name=name, points=line, colour=colour, dashes=dashes)],
+        "marks": marks,
+    }
 
 
-def _marks(curve: CurveShown | None, preview: Preview | None, asked: bool) -> list[Mark]:
+def _mark_at(name: str, point: CurveRow, colour: int) -> Mark:
+    return Mark(name=name, x=point.cost_share, y=point.no_worse, colour=colour)
+
+
+def _marks(curve: CurveShown, preview: Preview | None, asked: bool) -> list[Mark]:
     marks = []
-    if curve is not None and curve.cost_share is not None and curve.no_worse is not None:
+    if curve.cost_share is not None and curve.no_worse is not None:
         marks.append(Mark(name="the active target", x=curve.cost_share, y=curve.no_worse, colour=_OWN))
     if preview is not None:
         marks.append(Mark(name="the newest requests", x=preview.now.cost_share, y=preview.now.no_worse, colour=2))
     if preview is not None and asked:
-        marks.append(Mark(name="as previewed", x=preview.then.cost_share, y=preview.then.no_worse, colour=3))
+        marks.append(Mark(name="as previewed", x=preview.then.cost_share, y=preview.then.no_worse, colour=_PREVIEWED))
     return marks
 
 

@@ -95,7 +95,7 @@ _inputs = msgspec.json.Decoder(PolicyInputs).decode
 
 def preview(routed: Sequence[RoutedRequest], now: RoutingRule, then: RoutingRule) -> Preview | None:
     """Both rules on requests of one ladder, newest first; None of none. Pure, some 50 µs a request."""
-    decided = [(one, inputs) for one in routed if (inputs := _read(one)) is not None]
+    decided = [(one, inputs) for one in routed if (inputs := inputs_of(one)) is not None]
     if not decided:
         return None
     costs = np.array([_costs(one) for one, _ in decided])
@@ -114,7 +114,7 @@ def preview(routed: Sequence[RoutedRequest], now: RoutingRule, then: RoutingRule
     )
 
 
-def _read(one: RoutedRequest) -> PolicyInputs | None:
+def inputs_of(one: RoutedRequest) -> PolicyInputs | None:
     """Decode the inputs; None where another version of this program wrote them and they cannot be read."""
     try:
         return _inputs(one.inputs)

@@ -154,6 +154,14 @@ class Service:
         """Return a request that is routed and not answered, as the screen marks it."""
         return request if self.screen is None else await self.screen.marked(request, self.routing)
 
+    async def decided(self, request: InferenceRequest) -> Decision:
+        """Return the decision that a request would get, without admitting or answering it. Raises `ApiError` as
+        `RoutingService.routed`."""
+        request = await self.marked(request)
+        await self.routing.prepare(request)
+        decision = self.routing.route(request)
+        return decision if self.agreements is None else self.agreements.told(request, decision)
+
     async def close_screen(self) -> None:
         """End what the screen holds."""
         if self.screen is not None:

@@ -81,6 +81,11 @@ class Timings(msgspec.Struct, frozen=True, kw_only=True):
     decode_ms: float | None = None
 
 
+TRIED_OUT = "aio-try"
+"""The tag of a request that an administrator tried out: the id of the key whose rules it was asked by, "" for none.
+Such requests are no sample of the traffic, so they are never verified."""
+
+
 class Record(msgspec.Struct, frozen=True, kw_only=True):
     """One request. `messages`, `answer` and `response_format` (the requested form, as OpenAI writes it) are None unless
     the key's owner consented to storing texts.

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from classifier.decision import tier_novelty
-from quality.records.record import Record
+from quality.records.record import TRIED_OUT, Record
 
 _PERSON = b"aio-sampling-v1"
 _DAY = 86_400.0
@@ -195,6 +195,7 @@ Reason = Literal[
     "guarded",
     "target",
     "cached",
+    "tried out",
     "no budget",
     "no judge",
 ]
@@ -215,6 +216,7 @@ WHY_NOT: Mapping[Reason, str] = {
     "guarded": "a guardrail changed the answer, which says nothing about its tier",
     "target": "a target stood in for its tier, of which the answer says nothing",
     "cached": "it is a copy of another request's answer, which would count twice",
+    "tried out": "an administrator tried it out on the dashboard, and is asked for the label",
     "no budget": "the budget of verification is spent",
     "no judge": "no trusted judge can label such an answer",
 }
@@ -349,6 +351,8 @@ def refusal(record: Record, *, has_turn: bool = False) -> Reason | None:
         return "not a chat"
     if not record.messages or record.answer is None:
         return "no consent"
+    if record.tags is not None and TRIED_OUT in record.tags:
+        return "tried out"
     if [attempt for attempt in record.attempts if attempt.guarded]:
         return "guarded"
     if record.status == "ok" and record.finish_reason == "length":

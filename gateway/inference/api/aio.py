@@ -135,11 +135,7 @@ async def route(request: HttpRequest) -> Response[Any]:
     )
     async with serving.service.reading(inference_request) as admission:
         began = time.thread_time()
-        inference_request = await serving.service.marked(inference_request)
-        await serving.routing.prepare(inference_request)
-        decision = serving.routing.route(inference_request)
-        if serving.service.agreements is not None:
-            decision = serving.service.agreements.told(inference_request, decision)
+        decision = await serving.service.decided(inference_request)
         cpu_ms = (time.thread_time() - began) * 1e3
     return Response(
         Routing(

@@ -1,9 +1,9 @@
 // What moves: parts marked data-live take their new content from the server's events. Everything works without it.
 "use strict";
 
-function replaceParts(html) {
+function replaceParts(html, which = "[data-live]") {
   const fresh = new DOMParser().parseFromString(html, "text/html");
-  for (const part of fresh.querySelectorAll("[data-live]")) {
+  for (const part of fresh.querySelectorAll(which)) {
     const old = document.querySelector(`[data-live="${CSS.escape(part.dataset.live)}"]`);
     if (old && old.innerHTML !== part.innerHTML) {
       const holder = old.contains(document.activeElement) ? document.activeElement.id : "";
@@ -55,6 +55,53 @@ async function copy(button) {
   }
 }
 
+const sent = (form, url, accept) =>
+  fetch(url, { method: "POST", headers: { accept }, body: new URLSearchParams(new FormData(form)) });
+
+// What answers instead of what was asked for: a page that says what is wrong, or the sign-in.
+async function instead(response) {
+  if (response.redirected) return location.reload();
+  const page = new DOMParser().parseFromString(await response.text(), "text/html");
+  document.getElementById("main").replaceWith(document.importNode(page.getElementById("main"), true));
+}
+
+// The route of the prompt as it is being written.
+function previewed(form) {
+  let timer = 0, newest = 0;
+  form.addEventListener("input", () => {
+    clearTimeout(timer);
+    timer = setTimeout(async () => {
+      const mine = ++newest;
+      if (!form.elements.prompt.value.trim()) return;
+      const response = await sent(form, form.action, "text/html");
+      const html = await response.text();
+      if (mine === newest && !response.redirected) replaceParts(html, '[data-live="route"]');
+    }, 300);
+  });
+}
+
+// Both answers as they come: lines of JSON, each a piece of a text, or parts of the page.
+async function ask(form, button) {
+  button.disabled = true;
+  try {
+    const response = await sent(form, button.formAction, "application/x-ndjson");
+    if (!response.headers.get("content-type")?.startsWith("application/x-ndjson")) return await instead(response);
+    let rest = "";
+    const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+    for (let read = await reader.read(); !read.done; read = await reader.read()) {
+      const lines = (rest + read.value).split("\n");
+      rest = lines.pop();
+      for (const line of lines) {
+        const said = JSON.parse(line);
+        if (said.html) replaceParts(said.html);
+        else document.querySelector(`[data-answer="${said.place}"]`)?.append(said.text);
+      }
+    }
+  } finally {
+    button.disabled = false;
+  }
+}
+
 document.documentElement.classList.add("js");
 document.addEventListener("click", (event) => {
   const button = event.target.closest?.("button[data-copy]");
@@ -71,4 +118,12 @@ for (const slider of document.querySelectorAll("[data-mirrors]")) {
 }
 for (const field of document.querySelectorAll("[data-submit]")) {
   field.addEventListener("change", () => field.form.requestSubmit());
+}
+for (const form of document.querySelectorAll("form[data-try]")) {
+  previewed(form);
+  form.addEventListener("submit", (event) => {
+    if (event.submitter?.dataset.ask === undefined) return;
+    event.preventDefault();
+    ask(form, event.submitter);
+  });
 }

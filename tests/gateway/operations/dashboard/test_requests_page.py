@@ -9,7 +9,8 @@ import pytest
 
 from classifier.decision import Exclusion, PolicyInputs, Prediction
 from classifier.policy.decide import decide
-from gateway.admin.requests import chances_of, rerouted, stages_of
+from gateway.admin.chances import chances_of
+from gateway.admin.requests import rerouted, stages_of
 from gateway.admin.resource import cell
 from gateway.inference.classifier_versions import ActiveClassifier, RoutingModel
 from gateway.tenancy.changes import Order
