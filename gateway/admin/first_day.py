@@ -1,5 +1,5 @@
-"""The first day of routing: what its estimate says of every quality target before any request was answered by all tiers,
-and what would make that a measurement. `GET /admin/api/routing/first-day`, and the curve of the page Routing until then.
+"""The first day of routing: what its estimate says of every quality target before any request was answered by all
+tiers, and what would make that a measurement: `GET /admin/api/routing/first-day`, and the page Routing until then.
 """
 
 import asyncio

@@ -60,13 +60,13 @@ EXAMPLES: tuple[tuple[str, str], ...] = (
         "Compare optimistic and pessimistic locking for bookings with many readers and rare conflicts.",
     ),
     ("EXPERT", "Prove that every continuous function on a compact metric space is uniformly continuous."),
-    ("EXPERT", "Design a protocol by which five data centres agree on a log while two may fail, and prove its safety."),
+    ("EXPERT", "Design a protocol by which five machines agree on a log while two fail, and prove that it is safe."),
 )
 
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True):
     """What is tried: a `prompt` with a `system` prompt, by the rules of a `key` (name or id, "" for the signed-in
-    caller's own), at a `quality_target` (a number or a name, "" for the usual one), answered in at most `max_tokens`."""
+    caller's own), at a `quality_target` (a number or a name, "" for the usual one), with at most `max_tokens`."""
 
     prompt: Annotated[str, Meta(min_length=1, max_length=20_000)]
     system: Annotated[str, Meta(max_length=20_000)] = ""

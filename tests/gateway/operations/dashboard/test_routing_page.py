@@ -4,16 +4,19 @@ import csv
 import io
 import time
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import httpx
 import msgspec
+import numpy as np
 import pytest
 import pytest_asyncio
 from sqlalchemy import insert
 
 from classifier.decision import PolicyInputs, Prediction
 from classifier.policy.decide import decide
+from gateway.admin.first_day import Predicted, at_targets, in_words
 from gateway.admin.routing_reports import preview
 from gateway.base.settings import Settings
 from gateway.inference.classifier_versions import ActiveClassifier, RoutingRule
@@ -72,12 +75,57 @@ async def test_an_empty_installation_says_what_is_missing(admin: httpx.AsyncClie
     assert page.status_code == 200
     for said in ("Nothing was routed yet.", "No answer has been verified yet.", "Not measured yet"):
         assert said in page.text
-    assert "There are no probes yet" in page.text
+    assert "an even mix of the four classes" in page.text
+    assert "needs 100 more labels" in page.text
     curve = (await admin.get("/admin/api/routing/curve")).json()
     assert (curve["probes"], curve["points"], curve["no_worse"], curve["cost_share"]) == (0, [], None, None)
     for wrong in ("2", "-0.1", "nan", "x"):
         assert (await admin.get(PAGE, params={"quality_target": wrong})).status_code == 400, wrong
     assert (await admin.get("/admin/api/routing/preview")).json() == {"preview": None}
+
+
+async def test_before_any_label_a_target_moves_along_the_first_days_curve(admin: httpx.AsyncClient) -> None:
+    page = await admin.get(PAGE, params={"quality_target": "1"})
+    assert "At 100.0%: 100.0%, and 100.0%." in page.text
+    assert "the active target: " in page.text
+    assert "as previewed: 100.0%, 100.0%." in page.text
+    shown = (await admin.get("/admin/api/routing/first-day", params={"quality_target": "1"})).json()
+    assert (shown["probes"], shown["missing"], shown["a_day"], shown["estimate"]["requests"]) == (0, 100, 0.0, 0)
+    assert shown["estimate"]["then"] == {"threshold": 1.0, "no_worse": 1.0, "cost_share": 1.0}
+    points = shown["estimate"]["points"]
+    assert [point["threshold"] for point in points] == sorted(point["threshold"] for point in points)
+    assert [point["cost_share"] for point in points] == sorted(point["cost_share"] for point in points)
+    assert shown["estimate"]["now"]["cost_share"] < 1.0
+    sheet = await admin.get("/admin/api/routing/first-day", params={"format": "csv"})
+    assert len(list(csv.DictReader(io.StringIO(sheet.text)))) == len(points)
+
+
+async def test_the_estimate_is_of_the_newest_requests_once_there_are_some() -> None:
+    """The second prompt goes to tier 3 once a strongest answer is worth less than 0.1 / 0.2 of its price."""
+    known = Predicted(
+        np.array([[0.9, 0.9, 0.95, 1.0], [0.3, 0.4, 0.9, 1.0]]), np.array([COSTS, COSTS]), np.full(2, 0.01), np.ones(2)
+    )
+    cheap, careful = at_targets(known, (0.0, 0.9))
+    assert (cheap.no_worse, cheap.cost_share) == (pytest.approx((0.9 + 0.9) / 2), pytest.approx(0.005 / 0.02))
+    assert (careful.no_worse, careful.cost_share) == (pytest.approx((1.0 + 1.0) / 2), 1.0)
+    first_day = msgspec.structs.replace(known, enough=np.full(2, 0.7))
+    assert at_targets(first_day, (0.9,))[0].cost_share == pytest.approx((0.001 + 0.004) / 0.02)
+
+
+@pytest.mark.parametrize(
+    ("missing", "a_day", "said"),
+    [
+        (0, 5.0, ""),
+        (100, 0.0, "none come now"),
+        (100, 0.1, "more than a year"),
+        (90, 30.0, "90 more labels, requests that every tier answers and a judge compares: expected on 2026-01-04"),
+        (1, 0.5, "1 more label, a request that every tier answers"),
+    ],
+)
+async def test_what_is_missing_is_one_sentence_with_a_number_and_a_day(missing: int, a_day: float, said: str) -> None:
+    sentence = in_words(missing, a_day, datetime(2026, 1, 1, tzinfo=UTC).timestamp())
+    assert said in sentence
+    assert sentence.count(". ") == 0
 
 
 def routed(p_ok: list[float], tier: int, paid: float, strongest: float, at: float = 1.0) -> RoutedRequest:
@@ -208,6 +256,10 @@ async def test_probes_draw_a_curve_again_after_another_and_verdicts_the_calibrat
     assert [(one["tier"], one["predicted"], one["no_worse"]["count"]) for one in bins] == [(1, 0.25, 0)]
     page = await admin.get(PAGE)
     assert "probes (4)" in page.text
+    assert "needs 96 more labels" in page.text
+    first = (await admin.get("/admin/api/routing/first-day")).json()
+    assert (first["probes"], first["missing"], first["a_day"]) == (4, 96, 4.0)
+    assert 0 < first["estimate"]["requests"] <= 300
     assert "tier 1, 0 of 1" in page.text
     for view in ("curve", "reliability", "kinds", "tiers"):
         answer = await admin.get(f"/admin/api/routing/{view}?format=csv")
