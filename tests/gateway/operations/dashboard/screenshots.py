@@ -58,7 +58,7 @@ def take(folder: Path) -> None:
 
 
 def _first_day(folder: Path) -> None:
-    """The overview of a gateway that has answered nothing yet."""
+    """The overview and the curve of a gateway that has answered nothing yet."""
     with (
         tempfile.TemporaryDirectory() as data,
         served(Path(data), Path(data) / "cache", environment={"AIO_ADMIN_KEYS": f"boss={ADMIN}"}) as gateway,
@@ -66,6 +66,9 @@ def _first_day(folder: Path) -> None:
     ):
         page = signed_in(browser.new_context(base_url=gateway.url, viewport=SIZE))
         _whole(page, folder / "dashboard-first-day.png")
+        page.goto("/admin/routing?quality_target=careful")
+        card = page.locator(".grid-2 > .card").first
+        card.screenshot(path=folder / "dashboard-first-curve.png")
 
 
 def _overview(folder: Path) -> None:
@@ -114,6 +117,13 @@ def _every_page(browser: Browser, gateway: ServedProcess, folder: Path, request_
     for path in (*(one.path for one in PAGES if name_of(one.path) != "overview"), "/quality/review"):
         page.goto(f"/admin{path}".rstrip("/"))
         _whole(page, folder / f"dashboard-{name_of(path)}.png", MOST_HEIGHT.get(path, USUAL_MOST_HEIGHT))
+    page.goto("/admin/try")
+    page.get_by_label("Prompt", exact=True).fill(TYPICAL)
+    page.get_by_label("Quality target").fill("economy")
+    page.get_by_label("Longest answer, tokens").fill("64")
+    page.get_by_role("button", name="Ask", exact=True).click()
+    page.get_by_role("heading", name="Which is better?").wait_for()
+    _whole(page, folder / "dashboard-try.png")
     page.goto(f"/admin/requests/{request_id}?quality=0.8")
     _whole(page, folder / "dashboard-request.png")
     page.goto("/admin/keys")
