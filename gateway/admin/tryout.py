@@ -289,7 +289,8 @@ async def try_answers(request: HttpRequest) -> Response[Any]:
         trial = _trial_of(form)
         ask = await order_answers(request, trial)
         if EVENTS_TYPE in request.headers.get("accept", ""):
-            return Stream(_events(request, ask), media_type=EVENTS_TYPE, headers=HEADERS)
+            headers = {**HEADERS, "x-accel-buffering": "no"}
+            return Stream(_events(request, ask), media_type=EVENTS_TYPE, headers=headers)
         serving = serving_of(request)
         tried = await asyncio.gather(*(answered(serving, tier, one, lambda text: None) for tier, one in ask.requests))
         return await _shown(request, form, found=ask.found, tried=tried, consents=ask.consents)

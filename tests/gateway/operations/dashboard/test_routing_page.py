@@ -85,29 +85,33 @@ async def test_an_empty_installation_says_what_is_missing(admin: httpx.AsyncClie
 
 
 async def test_before_any_label_a_target_moves_along_the_first_days_curve(admin: httpx.AsyncClient) -> None:
-    page = await admin.get(PAGE, params={"quality_target": "1"})
-    assert "At 100.0%: 100.0%, and 100.0%." in page.text
-    assert "the active target: " in page.text
-    assert "as previewed: 100.0%, 100.0%." in page.text
     shown = (await admin.get("/admin/api/routing/first-day", params={"quality_target": "1"})).json()
     assert (shown["probes"], shown["missing"], shown["a_day"], shown["estimate"]["requests"]) == (0, 100, 0.0, 0)
-    assert shown["estimate"]["then"] == {"threshold": 1.0, "no_worse": 1.0, "cost_share": 1.0}
+    now, then = shown["estimate"]["now"], shown["estimate"]["then"]
+    assert (now["threshold"], then["threshold"]) == (0.7, 1.0)
+    assert now["cost_share"] <= then["cost_share"] <= 1.0
+    assert now["no_worse"] <= then["no_worse"] <= 1.0
+    page = await admin.get(PAGE, params={"quality_target": "1"})
+    assert f"At 70.0% it costs {now['cost_share']:.1%} of the strongest tier alone" in page.text
+    assert f"At 100.0%: {then['cost_share']:.1%}, and {then['no_worse']:.1%}." in page.text
+    assert f"as previewed: {then['cost_share']:.1%}, {then['no_worse']:.1%}." in page.text
+    assert "as previewed" not in (await admin.get(PAGE)).text
     points = shown["estimate"]["points"]
     assert [point["threshold"] for point in points] == sorted(point["threshold"] for point in points)
     assert [point["cost_share"] for point in points] == sorted(point["cost_share"] for point in points)
-    assert shown["estimate"]["now"]["cost_share"] < 1.0
     sheet = await admin.get("/admin/api/routing/first-day", params={"format": "csv"})
     assert len(list(csv.DictReader(io.StringIO(sheet.text)))) == len(points)
 
 
 async def test_the_estimate_is_of_the_newest_requests_once_there_are_some() -> None:
-    """The second prompt goes to tier 3 once a strongest answer is worth less than 0.1 / 0.2 of its price."""
+    """At 0 a strongest answer is worth as much as a good one, so both prompts go lower; at 0.9 the second gets it."""
     known = Predicted(
         np.array([[0.9, 0.9, 0.95, 1.0], [0.3, 0.4, 0.9, 1.0]]), np.array([COSTS, COSTS]), np.full(2, 0.01), np.ones(2)
     )
     cheap, careful = at_targets(known, (0.0, 0.9))
     assert (cheap.no_worse, cheap.cost_share) == (pytest.approx((0.9 + 0.9) / 2), pytest.approx(0.005 / 0.02))
-    assert (careful.no_worse, careful.cost_share) == (pytest.approx((1.0 + 1.0) / 2), 1.0)
+    assert (careful.no_worse, careful.cost_share) == (pytest.approx((0.95 + 1.0) / 2), pytest.approx(0.014 / 0.02))
+    # On the first day what is good enough with 0.7 counts as certain.
     first_day = msgspec.structs.replace(known, enough=np.full(2, 0.7))
     assert at_targets(first_day, (0.9,))[0].cost_share == pytest.approx((0.001 + 0.004) / 0.02)
 
