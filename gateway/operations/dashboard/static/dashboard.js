@@ -83,6 +83,7 @@ function previewed(form) {
 // Both answers as they come: lines of JSON, each a piece of a text, or parts of the page.
 async function ask(form, button) {
   button.disabled = true;
+  form.querySelector("[data-examples]").open = false;
   try {
     const response = await sent(form, button.formAction, "application/x-ndjson");
     if (!response.headers.get("content-type")?.startsWith("application/x-ndjson")) return await instead(response);

@@ -120,7 +120,7 @@ async def test_the_estimate_is_of_the_newest_requests_once_there_are_some() -> N
     ("missing", "a_day", "said"),
     [
         (0, 5.0, ""),
-        (100, 0.0, "none come now"),
+        (100, 0.0, "none come while no requests do"),
         (100, 0.1, "more than a year"),
         (90, 30.0, "90 more labels, requests that every tier answers and a judge compares: expected on 2026-01-04"),
         (1, 0.5, "1 more label, a request that every tier answers"),
