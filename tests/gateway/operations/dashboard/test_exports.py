@@ -28,10 +28,11 @@ API = "/admin/api"
 # By page, its views on a server with a core, a monitor and the packaged classifier.
 EXPORTS = {
     "/": [f"{API}/overview"],
+    "/try": [],
     "/spend": [f"{API}/budgets"],
     "/requests": [],
     "/sessions": [],
-    "/routing": [f"{API}/routing/{name}" for name in ("curve", "tiers", "kinds", "traffic")],
+    "/routing": [f"{API}/routing/{name}" for name in ("first-day", "tiers", "kinds", "traffic")],
     "/shadow": [f"{API}/shadow"],
     "/quality": [f"{API}/{name}" for name in ("estimates", "learning", "retrainings", "artefacts")],
     "/quality/review": [f"{API}/reviews"],
@@ -44,6 +45,7 @@ EXPORTS = {
 # Linked only with a row, or from no page at all.
 _MORE = (
     "requests",
+    "routing/curve",
     "routing/preview",
     "routing/reliability",
     "experiments",
