@@ -233,7 +233,9 @@ def test_an_experiment_is_started_and_stopped(page: Page) -> None:
     expect(page.get_by_role("button", name="Start")).to_be_visible()
 
 
-def test_a_viewer_has_no_forms_but_searches_and_signs_out(chrome: Browser, gateway: ServedProcess) -> None:
+def test_a_viewer_has_no_forms_but_searches_tries_a_route_and_signs_out(
+    chrome: Browser, gateway: ServedProcess
+) -> None:
     context = chrome.new_context(base_url=gateway.url)
     context.set_default_timeout(15_000)
     page = signed_in_by_name(context, VIEWER, "/admin/core")
@@ -242,7 +244,10 @@ def test_a_viewer_has_no_forms_but_searches_and_signs_out(chrome: Browser, gatew
             continue
         page.goto(f"/admin{one.path}".rstrip("/"))
         expect(headline(page, one.title)).to_be_visible()
-        assert [form.get_attribute("action") for form in page.locator('form[method="post"]').all()] == ["/admin/logout"]
+        forms = [form.get_attribute("action") for form in page.locator('form[method="post"]').all()]
+        # What the page Try sends changes nothing; its button that asks for answers is an admin's.
+        assert forms == ["/admin/logout", *(["/admin/try"] if one.path == "/try" else [])]
+        expect(page.get_by_role("button", name="Ask", exact=True)).to_have_count(0)
     page.get_by_role("button", name="Sign out").click()
     page.wait_for_url("**/admin/login")
     page.goto("/admin/core")

@@ -24,7 +24,7 @@ from tests.gateway.served_process import served, started
 pytestmark = IN_CHROMIUM
 
 PATHS = {page.title: f"/admin{page.path}".rstrip("/") for page in PAGES}
-WITHOUT_DATABASE = ("Overview", "Core", "System")
+WITHOUT_DATABASE = ("Overview", "Try", "Core", "System")
 """What is read from memory is shown without the database."""
 
 Installation = tuple[Page, "subprocess.Popen[str]"]
