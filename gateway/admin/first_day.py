@@ -162,7 +162,8 @@ async def _probes_a_day(operations: Operations, now: float) -> float:
         count, first = (await connection.execute(counted)).one()
     if count:
         # Of less than a day nothing is known about the rest of it.
-        return float(count) / max((now - first) / _DAY, 1.0)
+        days = max(float(now - first) / _DAY, 1.0)
+        return float(count) / days
     if operations.quality_loop is None:
         return 0.0
     catalog = serving.routing.served.catalog
