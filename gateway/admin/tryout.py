@@ -1,5 +1,5 @@
 """The page Try: a prompt, and at once, without asking a model, its class, P(good enough) and price by tier, and the
-tier that would answer; then that tier's answer beside the strongest one's, and which is better, as a label of a person.
+tier that would answer; then that tier's answer with the strongest one's, and a person's label: which is better.
 
 The decision is that of a key's own requests. Asked answers take the path of every request: they are recorded and billed
 under the administrator who asks, within the budgets of that key or team, and only tiers that may see the simulated
@@ -167,7 +167,7 @@ async def routed(serving: Serving, trial: Trial, caller: Caller) -> Routed:
 
 
 async def answered(serving: Serving, tier: int, asked: InferenceRequest, say: Callable[[str], None]) -> Tried:
-    """Return the whole answer; `say` gets its text as it comes. A refusal or a failure is told in words."""
+    """Return the whole answer; `say` gets its text as it comes. `failed` holds the message of a refusal or a failure."""
     text = ""
     try:
         answer = await serving.service.start(asked)
