@@ -126,7 +126,7 @@ def in_words(missing: int, a_day: float, now: float) -> str:
     labels = "label, a request that every tier answers" if missing == 1 else "labels, requests that every tier answers"
     what = f"To be measured, this needs {missing} more {labels} and a judge compares"
     if a_day <= 0:
-        return f"{what}: none come while no requests do or verification is off, so no day can be told."
+        return f"{what}: none come while no requests do or verification is off, so no day is expected."
     days = math.ceil(missing / a_day)
     if days > _MOST_DAYS:
         return f"{what}: at the present pace that takes more than a year."

@@ -167,7 +167,7 @@ async def routed(serving: Serving, trial: Trial, caller: Caller) -> Routed:
 
 
 async def answered(serving: Serving, tier: int, asked: InferenceRequest, say: Callable[[str], None]) -> Tried:
-    """Return the whole answer; `say` gets its text as it comes. `failed` holds the message of a refusal or a failure."""
+    """Return the whole answer; `say` gets its text as it comes. A refusal or a failure is its `failed`."""
     text = ""
     try:
         answer = await serving.service.start(asked)
