@@ -139,6 +139,9 @@ _RETRY_FIRST_S = 0.05
 _BEHIND, _MOST_BATCHES = 16, 8
 # Fewer records than a usual batch wait this long after the last one: a transaction costs more than a dozen of them.
 _GATHER_S = 0.05
+# So many of the newest records are kept until they are stored, unless they are larger: reading one again takes as long
+# as writing it did.
+_FRESH, _FRESH_BYTES = 256, 1 << 15
 # The disk counts as stalled if a record is not durable after this time.
 _PATIENCE_S = 1.0
 # And a process that ends leaves it after this time.
@@ -182,6 +185,7 @@ class Ledger:
         self._running = False
 
         self._unjournaled: dict[str, float] = {}  # request id → monotonic seconds of its append
+        self._fresh: dict[str, Recorded] = {}
         self._backlog = Backlog()
         self._growing: frozenset[Path] = frozenset()
         self._rotations = 0
@@ -225,13 +229,16 @@ class Ledger:
             LedgerClosedError: the ledger is not running.
         """
         self._check_running()
+        payload = encoded(record)
         try:
-            self._journal.append(record.request_id, encoded(record))
+            self._journal.append(record.request_id, payload)
         except JournalFullError as error:
             self._refused += 1
             logger.error("request %s is not recorded: %s", record.request_id, error)
             return
         self._appended += 1
+        if len(payload) <= _FRESH_BYTES and len(self._fresh) < _FRESH:
+            self._fresh.setdefault(record.request_id, record)
         self._unjournaled[record.request_id] = time.monotonic()
 
     async def recorded(self, request_id: str) -> None:
@@ -419,9 +426,15 @@ class Ledger:
         else:
             self._backlog.stored(len(batch))
             self._stored += len(batch)
+        for entry in batch:
+            self._fresh.pop(entry.request_id, None)
 
     async def _insert(self, batch: list[Entry]) -> None:
-        records = await asyncio.to_thread(self._read, batch)
+        known = {entry.location: self._fresh.get(entry.request_id) for entry in batch}
+        if unknown := [entry for entry in batch if known[entry.location] is None]:
+            read = await asyncio.to_thread(self._read, unknown)
+            known |= {entry.location: record for entry, record in zip(unknown, read, strict=True)}
+        records = [record for entry in batch if (record := known[entry.location]) is not None]
         async with self._engine.begin() as connection:
             await insert_records(connection, records)
 
