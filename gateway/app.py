@@ -167,10 +167,10 @@ class Composition:
             self._redaction = RedactionProcess(settings.redaction)
             self._redact = self._redaction.text
         self._exporter = configured_exporter(settings)
-        if settings.alert_webhook:
-            from gateway.telemetry.objectives.alerts import webhook_url
+        if settings.alerts_somewhere:
+            from gateway.telemetry.objectives.alert_channels import channels_of
 
-            webhook_url(settings)  # an invalid URL is an error at once
+            channels_of(settings)  # an invalid address is an error at once
         self._tiers, self._classifier, self._cores = tiers, classifier, cores
         self.metrics = Metrics()
         self._screen = _screen_of(self.metrics, self.catalog)
@@ -358,7 +358,9 @@ class Composition:
         await self._start_prices(operations.reload)
         if self._peers is not None and isinstance(records, PeerRecords):
             await stack.enter_async_context(self._peers.answering(worker_answers(operations, records)))
-        await stack.enter_async_context(running_alerts(settings, self.metrics, engine, self._peers, loop, database))
+        await stack.enter_async_context(
+            running_alerts(settings, self.metrics, engine, self._peers, loop, database, constant, knobs)
+        )
         # Last: cores load while everything else starts.
         await engine.first_tier_serves()
         await stack.enter_async_context(jobs.working(LineAnswers(serving, tenancy)))

@@ -120,7 +120,8 @@ def _refuse_grpc(given: Mapping[str, str]) -> None:
 # Their values never appear in messages.
 SECRETS = (
     "api_keys", "admin_keys", "viewer_keys",
-    "alert_routing_key", "alert_webhook", "error_report_dsn", "oidc_client_secret",
+    "alert_routing_key", "alert_webhook", "alert_slack_webhook", "alert_teams_webhook", "alert_smtp_password",
+    "error_report_dsn", "oidc_client_secret",
 )  # fmt: skip
 
 

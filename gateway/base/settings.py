@@ -420,6 +420,24 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         str,
         Meta(description="Routing key in these events, as PagerDuty requires it"),
     ] = ""
+    alert_slack_webhook: Annotated[
+        str, Meta(description="Slack incoming webhook to which alerts are posted; empty: none")
+    ] = ""
+    alert_teams_webhook: Annotated[
+        str,
+        Meta(description="Microsoft Teams workflow webhook to which alerts are posted as Adaptive Cards; empty: none"),
+    ] = ""
+    alert_smtp: Annotated[
+        str,
+        Meta(
+            description="Mail server for alerts: `smtp://HOST:587` (STARTTLS, on this machine where it is offered) or "
+            "`smtps://HOST:465`; empty: none"
+        ),
+    ] = ""
+    alert_smtp_user: Annotated[str, Meta(description="User name at that server; empty: no sign-in")] = ""
+    alert_smtp_password: Annotated[str, Meta(description="Password of that user; sent over TLS alone")] = ""
+    alert_email_to: Annotated[str, Meta(description="Addresses that get alerts by e-mail, by commas")] = ""
+    alert_email_from: Annotated[str, Meta(description="Sender of these e-mails; empty: the first of them")] = ""
     alert_poll_seconds: Annotated[float, Meta(gt=0, description="Interval of evaluating the alerts")] = 15.0
     gpu_exporters: Annotated[
         str,
@@ -483,6 +501,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     def socket_path(self) -> Path:
         """The Unix socket between gateway and core processes."""
         return Path(self.core_socket) if self.core_socket else self.data_path / "core.sock"
+
+    @property
+    def verifies(self) -> bool:
+        """Whether answers are sampled and verified."""
+        return bool(self.monitor and self.sampling_rate and self.verification_budget)
+
+    @property
+    def alerts_somewhere(self) -> bool:
+        """Whether any channel of alerts is set."""
+        return bool(self.alert_webhook or self.alert_slack_webhook or self.alert_teams_webhook or self.alert_smtp)
 
     @property
     def traced_share(self) -> float | None:

@@ -17,7 +17,9 @@ from gateway.base.settings import Settings
 from gateway.base.stores.retries import background
 from gateway.batches.jobs import Jobs
 from gateway.inference.cache.stores import AnswerStore, MemoryStore
+from gateway.inference.routing_knobs import RoutingKnobFile
 from gateway.inference.service import Service
+from gateway.operations.quality_loop.constant_tier import ConstantFollower
 from gateway.operations.quality_loop.quality_loop import show_loop
 from gateway.runtime.cores.engine import Engine
 from gateway.runtime.peers import Peers
@@ -114,8 +116,10 @@ async def running_alerts(
     peers: Peers | None,
     loop: QualityLoop | None,
     database: AsyncEngine,
+    constant: ConstantFollower,
+    knobs: RoutingKnobFile,
 ) -> AsyncIterator[None]:
-    """Call the webhook of `settings`, if there is one; one process behind a port does so for all."""
+    """Tell the channels of `settings`, if there are any; one process behind a port does so for all."""
 
     costs = _KeyCosts(database)
 
@@ -133,12 +137,16 @@ async def running_alerts(
             return None if costs.dearest is None else costs.dearest.text
         return loop.last_retrainings() if loop is not None and figure == "retraining_days" else None
 
-    if not settings.alert_webhook or (peers is not None and peers.place.number):
+    if not settings.alerts_somewhere or (peers is not None and peers.place.number):
         yield
         return
+    from gateway.operations.alert_causes import RunningCauses
     from gateway.telemetry.objectives.alerts import keep_looking
 
-    async with background(partial(keep_looking, settings, figures, why=why), "alerts"):
+    causes = RunningCauses(
+        settings, database, lambda: list(engine.tiers.values()), loop, constant, lambda: knobs.active.constant
+    )
+    async with background(partial(keep_looking, settings, figures, causes.look, database, why=why), "alerts"):
         yield
 
 

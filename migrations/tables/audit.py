@@ -1,4 +1,4 @@
-"""Tables of what was changed and by which actor, and of what was erased."""
+"""Tables of what was changed and by which actor, of alerts that were sent, and of what was erased."""
 
 from sqlalchemy import Boolean, Column, Double, Index, String, Table, false
 
@@ -39,6 +39,20 @@ audit_events = Table(
     Index(None, "action", "created_at"),
     Index(None, "actor", "created_at"),
     Index(None, "action", "actor", "created_at"),
+)
+
+# The last message about each cause of an alert in each channel, so that restarts and replicas repeat none.
+alert_messages = Table(
+    "alert_messages",
+    metadata,
+    Column("channel", String(16), primary_key=True),
+    Column("cause", String(256), primary_key=True),
+    Column("state", String(8), nullable=False),  # on | over
+    Column("severity", String(16), nullable=False),
+    Column("summary", FreeText, nullable=False),
+    Column("ends", Boolean, nullable=False),  # its end is a message for people
+    Column("sent_at", Double, nullable=False),
+    Index(None, "sent_at"),
 )
 
 # A user's data are erased up to `erased_at`; records still in a journal are dropped on arrival.

@@ -37,7 +37,7 @@ def judging_cap(settings: Settings, catalog: "Catalog") -> float:
 
 def budget_text(settings: Settings, catalog: "Catalog") -> str:
     """Return what verification may cost; empty where it is switched off."""
-    if not (settings.monitor and settings.sampling_rate and settings.verification_budget):
+    if not settings.verifies:
         return ""
     beyond = f"${settings.cold_start_usd:g}"
     if has_idle_time(settings, catalog):
@@ -55,7 +55,7 @@ def labels_text(
 ) -> str:
     """Return what makes labels, and what would add more. `judge`: how the judge of open answers stands, None where that
     is not known. Without `costs` it is for everybody to read."""
-    if not (settings.monitor and settings.sampling_rate and settings.verification_budget):
+    if not settings.verifies:
         return "Quality labels come from feedback alone, because verification is switched off"
     cap = judging_cap(settings, catalog)
     if judge is not None and judge.calibration is not None:

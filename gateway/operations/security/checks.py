@@ -7,7 +7,7 @@ from urllib.parse import unquote, urlsplit
 
 from sqlalchemy import make_url
 
-from gateway.base.settings import SettingsError
+from gateway.base.settings import Settings, SettingsError
 from gateway.edge.proxies import TrustedProxies, is_loopback_host
 from gateway.operations.security.security_facts import (
     Facts,
@@ -267,7 +267,7 @@ def sign_in_encrypted(facts: Facts) -> Finding:
 def reports_encrypted(facts: Facts) -> Finding:
     """Traces, alerts and error reports leave the machine encrypted."""
     settings = facts.settings
-    named = {"AIO_ALERT_WEBHOOK": settings.alert_webhook, "AIO_ERROR_REPORT_DSN": settings.error_report_dsn}
+    named = {**_alert_webhooks(settings), "AIO_ERROR_REPORT_DSN": settings.error_report_dsn}
     if settings.trace_exporter == "otlp":
         named |= {
             "AIO_OTLP_TRACES_ENDPOINT": settings.otlp_traces_endpoint,
@@ -283,7 +283,7 @@ def reports_reachable(facts: Facts) -> Finding:
     """Webhook, traces, error reports and price list go to web servers, and to no cloud's credentials."""
     settings = facts.settings
     named = {
-        "AIO_ALERT_WEBHOOK": settings.alert_webhook,
+        **_alert_webhooks(settings),
         "AIO_ERROR_REPORT_DSN": settings.error_report_dsn,
         "AIO_OTLP_TRACES_ENDPOINT": settings.otlp_traces_endpoint,
         "AIO_OTLP_ENDPOINT": settings.otlp_endpoint,
@@ -298,6 +298,14 @@ def reports_reachable(facts: Facts) -> Finding:
             f"an https URL in {', '.join(odd)}",
         )
     return ok("webhook, traces, error reports and price list name web servers or nothing")
+
+
+def _alert_webhooks(settings: Settings) -> dict[str, str]:
+    return {
+        "AIO_ALERT_WEBHOOK": settings.alert_webhook,
+        "AIO_ALERT_SLACK_WEBHOOK": settings.alert_slack_webhook,
+        "AIO_ALERT_TEAMS_WEBHOOK": settings.alert_teams_webhook,
+    }
 
 
 def _is_web_server(url: str) -> bool:

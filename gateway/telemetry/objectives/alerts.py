@@ -1,130 +1,205 @@
-"""Alerts without Prometheus: figures are checked every few seconds, and a webhook is called when an alert starts and
-when it ends.
-
-Events have the form of PagerDuty's Events API v2, which incident tools understand.
+"""Alerts without Prometheus: figures and causes are checked every few seconds, and channels hear when one begins and
+when it is over.
 """
 
 import asyncio
 import logging
 import socket
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from datetime import UTC, datetime
-from typing import Any, Literal
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Literal
 
-import httpx
 import msgspec
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.base.settings import Settings
+from gateway.telemetry.objectives.alert_channels import (
+    SEND_ERRORS,
+    Cause,
+    Channel,
+    Message,
+    channels_of,
+    problem_of,
+)
+from gateway.telemetry.objectives.alert_messages import AlertMessages, Claim, Sent, State
 from gateway.telemetry.objectives.alert_rules import RULES, AlertInputs, AlertRule, Figure
-from gateway.telemetry.telemetry_url import telemetry_url
-from tiers.remote.http_exchange import bounded_answer
-from tiers.remote.http_transport import transport_to
 
 log = logging.getLogger(__name__)
 
-Send = Callable[[dict[str, Any]], Awaitable[None]]
 Why = Callable[[Figure], str | None]
+Causes = Mapping[str, Sequence[Cause]]
+"""The causes that stand now, by the name of their alert; of a name that is missing nothing is known."""
+# Tiers that are out are causes of their own.
+OWN_RULES = tuple(rule for rule in RULES if rule.figure != "tiers_down")
+DATABASE_ERRORS = (SQLAlchemyError, OSError)
 
-WEBHOOK_SECONDS, MOST_WEBHOOK_BYTES = 10.0, 2**20
+
+_ACTIONS: Mapping[State, Literal["trigger", "resolve"]] = {"on": "trigger", "over": "resolve"}
 
 
-class _Standing(msgspec.Struct):
-    """State of one rule: since when its figure has been too high, and whether the webhook has been notified."""
+class _Last(msgspec.Struct, frozen=True):
+    """The last message about a cause in a channel."""
 
-    above_since: float | None = None
-    notified: bool = False
+    state: State
+    at: float
+    cause: Cause
 
 
 class Alerts:
-    """Call `look` with figures periodically. A failed event is retried at the next call; each alert has one
-    `dedup_key`, so that a duplicate counts once. An unknown figure changes nothing. `why` adds to an event what is
-    known about its figure."""
+    """Call `look` with figures periodically. A message that failed is sent at the next call; a channel hears of a cause
+    again only when its state has changed, and not before the channel's gap has passed. Unknown figures change nothing.
+
+    `why` adds to a message what is known about its figure. `messages`: what was sent before this process and by others;
+    while the database is away, this process's own memory decides. `clock`: epoch seconds.
+    """
 
     def __init__(
         self,
-        send: Send,
-        routing_key: str = "",
+        channels: Sequence[Channel],
         rules: Sequence[AlertRule] = RULES,
         source: str = "",
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = time.time,
         why: Why = lambda figure: None,
+        messages: AlertMessages | None = None,
     ) -> None:
-        self._send, self._routing_key, self._rules, self._clock = send, routing_key, rules, clock
-        self._source, self._why = source or socket.gethostname(), why
-        self._standing = {rule.name: _Standing() for rule in rules}
+        self._channels, self._rules, self._clock = channels, rules, clock
+        self._source, self._why, self._messages = source or socket.gethostname(), why, messages
+        # When each cause began that stands now, with the name of its alert.
+        self._since: dict[str, tuple[float, str]] = {}
+        self._last: dict[str, dict[str, _Last]] = {channel.name: {} for channel in channels}
+        self._remembers = messages is None
 
-    async def look(self, figures: AlertInputs) -> None:
-        """Send events for alerts that started or ended."""
-        for rule in self._rules:
-            value = figures.get(rule.figure)
-            if value is not None:
-                await self._judge(rule, self._standing[rule.name], value)
+    async def look(self, figures: AlertInputs, causes: Causes | None = None) -> None:
+        """Send a message for each cause that began or ended."""
+        await self._remember()
+        known = self._by_rule(figures) | dict(causes or {})
+        now, active = self._clock(), {cause.id: cause for each in known.values() for cause in each}
+        self._since = {id_: one for id_, one in self._since.items() if id_ in active or one[1] not in known}
+        for id_, cause in active.items():
+            self._since.setdefault(id_, (now, cause.name))
+        lasting = {id_: one for id_, one in active.items() if now - self._since[id_][0] >= one.for_seconds}
+        await asyncio.gather(*(self._inform(channel, lasting, active, known) for channel in self._channels))
 
-    async def _judge(self, rule: AlertRule, standing: _Standing, value: float) -> None:
-        now = self._clock()
-        if value <= rule.above:
-            standing.above_since = None
-            if standing.notified and await self._tell(rule, "resolve", value):
-                standing.notified = False
-            return
-        standing.above_since = now if standing.above_since is None else standing.above_since
-        if not standing.notified and now - standing.above_since >= rule.for_seconds:
-            standing.notified = await self._tell(rule, "trigger", value)
+    def _by_rule(self, figures: AlertInputs) -> dict[str, Sequence[Cause]]:
+        values = {rule: value for rule in self._rules if (value := figures.get(rule.figure)) is not None}
+        return {rule.name: [self._cause(rule, value)] if value > rule.above else [] for rule, value in values.items()}
 
-    async def _tell(self, rule: AlertRule, action: Literal["trigger", "resolve"], value: float) -> bool:
+    def _cause(self, rule: AlertRule, value: float) -> Cause:
         why = self._why(rule.figure)
-        event = {
-            "routing_key": self._routing_key,
-            "event_action": action,
-            "dedup_key": f"aio/{self._source}/{rule.name}",
-            "client": "aio",
-            "payload": {
-                "summary": f"{rule.name}: {rule.summary} ({value:.4g})" + (f"; {why}" if why else ""),
-                "source": self._source,
-                "severity": rule.severity,
-                "timestamp": datetime.now(UTC).isoformat(),
-                "component": "gateway",
-                "custom_details": {"figure": rule.figure, "value": value, "above": rule.above},
-            },
-        }
+        return Cause(
+            name=rule.name,
+            key=rule.name,
+            summary=f"{rule.summary} ({value:.4g})" + (f"; {why}" if why else ""),
+            severity=rule.severity,
+            source=self._source,
+            for_seconds=rule.for_seconds,
+            details={"figure": rule.figure, "value": value, "above": rule.above},
+        )
+
+    async def _inform(
+        self, channel: Channel, lasting: Mapping[str, Cause], active: Mapping[str, Cause], known: Causes
+    ) -> None:
+        """Tell a channel what has changed, until a message fails."""
+        sent = self._last[channel.name]
+        for id_, cause in lasting.items():
+            is_new = id_ not in sent or sent[id_].state == "over"
+            if is_new and not await self._report(channel, cause, "on"):
+                return
+        for id_, last in list(sent.items()):
+            if id_ in active or last.cause.name not in known:
+                continue
+            if last.state == "over" or not (channel.pairs or last.cause.ends):
+                if self._clock() >= last.at + channel.gap_seconds:
+                    del sent[id_]
+            elif not await self._report(channel, last.cause, "over"):
+                return
+
+    async def _report(self, channel: Channel, cause: Cause, state: State) -> bool:
+        """Send what has changed, unless it is too early or another process has; False if the channel refused it."""
+        sent, now = self._last[channel.name], self._clock()
+        if (last := sent.get(cause.id)) is not None and now < last.at + channel.gap_seconds:
+            return True
+        note = Sent(channel.name, cause.id, state, cause.severity, cause.summary, cause.ends, now)
+        claim = await self._claim(note, channel)
+        if claim is not None and not claim.granted:
+            if claim.last is not None:
+                sent[cause.id] = _Last(claim.last.state, claim.last.sent_at, cause)
+            return True
+        action = _ACTIONS[state]
         try:
-            await self._send(event)
-        except (httpx.HTTPError, OSError) as error:
-            log.warning(
-                "alert %s (%s) could not be sent and will be again: %s", rule.name, action, type(error).__name__
-            )
+            await channel.send(Message(action=action, cause=cause, source=self._source, at=now))
+        except SEND_ERRORS as error:
+            refusal = problem_of(error)
+            log.warning("alert %s (%s) waits for %s: %s", cause.name, action, channel.name, refusal)
+            await self._release(note, claim)
             return False
-        log.warning("alert %s: %s (%.4g)", rule.name, action, value)
+        sent[cause.id] = _Last(state, now, cause)
+        log.warning("alert %s: %s (%s)", cause.name, action, channel.name)
         return True
+
+    async def _claim(self, note: Sent, channel: Channel) -> Claim | None:
+        """None while the database is away: what this process remembers decides."""
+        if self._messages is None:
+            return None
+        try:
+            return await self._messages.claim(note, channel.gap_seconds)
+        except DATABASE_ERRORS as error:
+            log.warning("sent alerts cannot be noted: %s", type(error).__name__)
+            return None
+
+    async def _release(self, note: Sent, claim: Claim | None) -> None:
+        if self._messages is None or claim is None:
+            return
+        try:
+            await self._messages.release(note, claim.last)
+        except DATABASE_ERRORS as error:
+            log.warning("alert %s counts as sent: %s", note.cause, type(error).__name__)
+
+    async def _remember(self) -> None:
+        """Read once what an earlier process on this machine reported, to report its end."""
+        if self._remembers or self._messages is None:
+            return
+        try:
+            pairing = [channel.name for channel in self._channels if channel.pairs]
+            standing = await self._messages.standing(self._source, pairing)
+        except DATABASE_ERRORS:
+            return
+        self._remembers = True
+        for one in standing:
+            key = one.cause.removeprefix(f"{self._source}/")
+            cause = Cause(
+                name=key.partition("/")[0],
+                key=key,
+                summary=one.summary,
+                severity="critical" if one.severity == "critical" else "warning",
+                source="" if key == one.cause else self._source,
+                ends=one.ends,
+            )
+            if one.channel in self._last:
+                self._last[one.channel].setdefault(one.cause, _Last("on", one.sent_at, cause))
 
 
 async def keep_looking(
     settings: Settings,
     figures: Callable[[], Awaitable[AlertInputs]],
-    rules: Sequence[AlertRule] = RULES,
+    causes: Callable[[], Awaitable[Causes]],
+    database: AsyncEngine,
+    rules: Sequence[AlertRule] = OWN_RULES,
     why: Why = lambda figure: None,
 ) -> None:
-    """Check every `alert_poll_seconds` and notify `alert_webhook`. Raises `SettingsError` for an invalid URL."""
-    url = webhook_url(settings)
-    transport = transport_to(url)
-    async with httpx.AsyncClient(transport=transport, timeout=WEBHOOK_SECONDS, follow_redirects=False) as client:
-
-        async def send(event: dict[str, Any]) -> None:
-            request = client.build_request("POST", url, json=event)
-            answer, _ = await bounded_answer(client, request, MOST_WEBHOOK_BYTES, WEBHOOK_SECONDS)
-            answer.raise_for_status()
-
-        alerts = Alerts(send, settings.alert_routing_key, rules, why=why)
+    """Check every `alert_poll_seconds` and tell the channels of `settings`. Raises `SettingsError` for an invalid
+    one."""
+    channels = channels_of(settings)
+    alerts = Alerts(channels, rules, why=why, messages=AlertMessages(database))
+    try:
         while True:
             try:
-                await alerts.look(await figures())
+                await alerts.look(await figures(), await causes())
             except Exception:
                 # A failed read is retried at the next check.
                 log.exception("alerts were not evaluated")
             await asyncio.sleep(settings.alert_poll_seconds)
-
-
-def webhook_url(settings: Settings) -> httpx.URL:
-    """Return the URL for events. Raises `SettingsError` as `telemetry_url` does."""
-    return telemetry_url("AIO_ALERT_WEBHOOK", settings.alert_webhook)
+    finally:
+        for channel in channels:
+            await channel.aclose()
