@@ -11,6 +11,7 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.response import Response
 from litestar.types import Guard
 
+from gateway.admin.alerts import ALERTS_PAGE, show_alerts, test_alerts
 from gateway.admin.core import CORE_PAGE, load_adapter, show_adapters, show_stats, unload_adapter
 from gateway.admin.costs import SPEND_PAGE, show_costs
 from gateway.admin.experiments import EXPERIMENTS_PAGE, start_experiment, stop_experiment
@@ -100,6 +101,7 @@ PAGES: tuple[Page, ...] = (
     CORE_PAGE,
     KEYS_PAGE,
     USERS_PAGE,
+    ALERTS_PAGE,
     SYSTEM_PAGE,
 )
 
@@ -161,6 +163,8 @@ def operations_routers() -> list[Router]:
             show_adapters,
             load_adapter,
             unload_adapter,
+            show_alerts,
+            test_alerts,
         ],
         guards=[admit_admin],
         tags=["admin"],

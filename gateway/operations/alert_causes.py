@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 LEVELS = (100, 80, 50)
 """Per cent of a budget that are reported, the highest first."""
-REFUSED_SECONDS = 3600.0
+OUT_SECONDS, REFUSED_SECONDS = 60.0, 3600.0
 SILENT_DAYS, LEAST_ANSWERS = 3, 200
 """Labels are silent if none came for so many days in which so many answers could have been verified."""
 LABELS_SECONDS = 300.0
@@ -42,7 +42,7 @@ def tiers_out(tiers: Sequence[Tier], source: str) -> list[Cause]:
             key=f"AioTierDown/{tier.number}",
             summary=f"tier {tier.number} ({tier.model}) takes no requests; other tiers answer",
             source=source,
-            for_seconds=60,
+            for_seconds=OUT_SECONDS,
         )
         for tier in tiers
         if not tier.load().healthy

@@ -30,6 +30,7 @@ main = LazyGroup(
         "knobs": ("gateway.operations.cli.live.knobs:knobs", "Show and change a running server's live knobs."),
         "refusals": ("gateway.operations.cli.live.tiers:refusals", "Show the parameters that servers refuse."),
         "reload": ("gateway.operations.cli.live.tiers:reload", "Make a running server read its catalogue again."),
+        "alerts": ("gateway.operations.cli.live.tiers:alerts", "Show where a server's alerts go, and test it."),
         "adapters": ("gateway.operations.cli.live.tiers:adapters", "Train, load and unload LoRA adapters."),
         "quantize": (
             "gateway.planning.commands.quantize:quantize",

@@ -13,7 +13,7 @@ import pytest_asyncio
 
 from gateway.app import create_app
 from gateway.base.settings import Settings, SettingsError
-from gateway.telemetry.objectives.alerts import webhook_url
+from gateway.telemetry.objectives.alert_channels import channels_of
 from tests.gateway.running_gateway import RunningGateway, laptop_hash_core, running_gateway
 from tests.tiers.remote.loopback_server import Call, LoopbackServer
 from tests.tiers.tier_world import remote_spec
@@ -80,7 +80,7 @@ async def test_a_catalogue_that_names_a_metadata_server_is_refused(host: str) ->
 @pytest.mark.parametrize("url", ["http://169.254.169.254/", "http://metadata/", "file:///etc/passwd", "gopher://x/"])
 async def test_a_webhook_is_http_and_no_metadata_server(url: str) -> None:
     with pytest.raises(SettingsError, match="AIO_ALERT_WEBHOOK"):
-        webhook_url(Settings(alert_webhook=url))
+        channels_of(Settings(alert_webhook=url))
 
 
 @pytest.mark.parametrize(

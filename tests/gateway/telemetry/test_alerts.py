@@ -11,7 +11,8 @@ import pytest
 from gateway.base.configuration import load_settings
 from gateway.base.settings import Settings, SettingsError
 from gateway.telemetry.objectives.alert_rules import RULES, AlertRule, alert_figures
-from gateway.telemetry.objectives.alerts import Alerts, keep_looking, webhook_url
+from gateway.telemetry.objectives.alert_channels import Channel, Message, channels_of, pagerduty_event
+from gateway.telemetry.objectives.alerts import Alerts, keep_looking
 from tests.gateway.running_gateway import running_gateway
 from tests.gateway.telemetry.test_service_levels import levels_of, served
 from tests.tiers.remote.loopback_server import Call, LoopbackServer
@@ -19,19 +20,21 @@ from tests.tiers.remote.loopback_server import Call, LoopbackServer
 QUEUE = AlertRule(name="Q", severity="critical", figure="waiting", above=500, for_seconds=30, summary="a queue")
 
 
-class Desk:
+class Desk(Channel):
     """The webhook's receiver, and the clock."""
+
+    name, where, pairs, gap_seconds = "webhook", "here", True, 0.0
 
     def __init__(self, *rules: AlertRule) -> None:
         self.events: list[dict[str, Any]] = []
         self.deaf = False
         self.now = 0.0
-        self.alerts = Alerts(self.take, "key", rules or (QUEUE,), "here", clock=lambda: self.now)
+        self.alerts = Alerts([self], rules or (QUEUE,), "here", clock=lambda: self.now)
 
-    async def take(self, event: dict[str, Any]) -> None:
+    async def send(self, message: Message) -> None:
         if self.deaf:
             raise httpx.ConnectError("no connection")
-        self.events.append(event)
+        self.events.append(pagerduty_event("key", message))
 
     async def at(self, seconds: float, waiting: float | None) -> list[str]:
         """Return the events sent at a time, with this many waiting."""
@@ -149,7 +152,7 @@ async def test_a_gateway_tells_its_webhook(settings: Settings, monkeypatch: pyte
 @pytest.mark.parametrize("url", ["ftp://host/x", "nonsense", "http://", "file:///etc/passwd"])
 def test_a_webhook_that_is_no_web_address_is_refused(url: str) -> None:
     with pytest.raises(SettingsError, match="AIO_ALERT_WEBHOOK"):
-        webhook_url(Settings(alert_webhook=url))
+        channels_of(Settings(alert_webhook=url))
 
 
 def test_its_key_is_in_no_message() -> None:

@@ -1,5 +1,5 @@
-"""`aio adapters`, `aio refusals` and `aio reload`: the tiers of a running server: their LoRA adapters, the parameters
-that their servers refuse, and the catalogue, read again.
+"""`aio adapters`, `aio refusals`, `aio reload` and `aio alerts`: of a running server the LoRA adapters of its tiers, the
+parameters that their servers refuse, its catalogue, read again, and where its alerts go.
 """
 
 import datetime
@@ -141,3 +141,23 @@ def reload(reason: str, url: str, key: str | None, as_json: bool) -> None:
         click.echo(f"changed embeddings: {', '.join(answer['embeddings'])}")
     if answer["loaded"]:
         click.echo(f"another version of the core serves: {', '.join(answer['loaded'])}")
+
+
+@click.command()
+@click.option("--test", is_flag=True, help="Send a test message to every channel.")
+@server_options
+@json_option
+def alerts(test: bool, url: str, key: str | None, as_json: bool) -> None:
+    """Show the channels of a running server's alerts and what was sent; ends with status 1 if a test is refused."""
+    answer = ask_server(url, key, "POST" if test else "GET", "/alerts/test" if test else "/alerts")
+    if as_json:
+        echo_json(answer)
+    elif test:
+        rows = [[one["channel"], one["where"], one["problem"] or "accepted"] for one in answer["channels"]]
+        click.echo(table(["channel", "to", "test"], rows))
+    else:
+        click.echo("\n".join(f"{one['channel']}: {one['where']}" for one in answer["channels"]) or "no channel is set")
+        rows = [[_time(one["sent_at"]), one["channel"], one["state"], one["summary"]] for one in answer["sent"]]
+        click.echo(table(["sent", "to", "state", "about"], rows))
+    if test and any(one["problem"] for one in answer["channels"]):
+        raise SystemExit(1)

@@ -1,0 +1,121 @@
+"""Where alerts go and what was sent: the page Alerts, with a button that sends a test to every channel."""
+
+import time
+from typing import Any
+
+import msgspec
+from litestar import get, post
+from litestar.response import Response
+
+from gateway.base.errors import ApiError
+from gateway.base.settings import Settings
+from gateway.base.stores.database import reached
+from gateway.edge.asgi import HttpRequest
+from gateway.edge.openapi import describe
+from gateway.inference.service import Serving, serving_of
+from gateway.operations.dashboard.html.page import Page
+from gateway.operations.dashboard.html.rendering import back_to, page
+from gateway.operations.running import operations_of
+from gateway.telemetry.objectives.alert_channels import Tested, channels_of, send_test
+from gateway.telemetry.objectives.alert_messages import AlertMessages
+from gateway.tenancy.access.admin_guard import OPERATOR, actor_of
+from quality.store.queries import record_audit
+
+PATH = "/admin/alerts"
+MOST_SHOWN = 100
+
+
+class ChannelShown(msgspec.Struct, frozen=True, kw_only=True):
+    """A channel that is set; `where` has no secret."""
+
+    channel: str
+    where: str
+
+
+class AlertSent(msgspec.Struct, frozen=True, kw_only=True):
+    """The last message about a cause in a channel. `state`: on or over; `sent_at`: epoch seconds."""
+
+    channel: str
+    cause: str
+    state: str
+    severity: str
+    summary: str
+    sent_at: float
+
+
+class AlertsShown(msgspec.Struct, frozen=True, kw_only=True):
+    """Where alerts go, and the newest messages first."""
+
+    channels: list[ChannelShown]
+    sent: list[AlertSent]
+
+
+class AlertsTested(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of the test message in each channel."""
+
+    channels: list[Tested]
+
+
+async def alerts_shown(serving: Serving) -> AlertsShown:
+    """Return channels and messages. Raises `ApiError` 503."""
+    rows = await reached(AlertMessages(serving.database).newest(MOST_SHOWN))
+    names = AlertSent.__struct_fields__
+    sent = [AlertSent(**{name: getattr(row, name) for name in names}) for row in rows]
+    return AlertsShown(channels=await _channels(serving.settings), sent=sent)
+
+
+async def _channels(settings: Settings) -> list[ChannelShown]:
+    found = []
+    for channel in channels_of(settings):
+        found.append(ChannelShown(channel=channel.name, where=channel.where))
+        await channel.aclose()
+    return found
+
+
+async def order_test(serving: Serving, actor: str) -> AlertsTested:
+    """Send a test message to every channel, and note who did. Raises `ApiError`: 409 where none is set."""
+    if not serving.settings.alerts_somewhere:
+        raise ApiError(409, "No channel is set: see AIO_ALERT_… of `aio settings`.", code="no_alert_channel")
+    now = time.time()
+    tested = await send_test(serving.settings, now)
+    details = {one.channel: one.problem or "accepted" for one in tested}
+    await reached(
+        record_audit(serving.database, at=now, actor=actor, action="alerts.tested", subject="alerts", details=details)
+    )
+    return AlertsTested(channels=tested)
+
+
+@get("/alerts", operation_class=describe(None, AlertsShown), summary="Show where alerts go and what was sent")
+async def show_alerts(request: HttpRequest) -> Response[Any]:
+    """The channels that are set, and the last message about each cause in each of them."""
+    return Response(await alerts_shown(serving_of(request)), media_type="application/json")
+
+
+@post(
+    "/alerts/test",
+    status_code=200,
+    opt=OPERATOR,
+    operation_class=describe(None, AlertsTested),
+    summary="Send a test message to every channel of alerts",
+)
+async def test_alerts(request: HttpRequest) -> Response[Any]:
+    """Answers once every receiver has accepted or refused it; `problem` says why one did not."""
+    return Response(await order_test(serving_of(request), actor_of(request)), media_type="application/json")
+
+
+@get("/alerts")
+async def show_alerts_page(request: HttpRequest) -> Response[Any]:
+    """As `/v1/admin/alerts`, with what stands now."""
+    operations = operations_of(request)
+    shown = await alerts_shown(operations.serving)
+    return page(request, "alerts.html", "Alerts", shown=shown, now=(await operations.live.overview()).alerts)
+
+
+@post("/alerts/test", opt=OPERATOR, status_code=200)
+async def test_from_page(request: HttpRequest) -> Response[Any]:
+    """Send the test, and say what became of it."""
+    done = await order_test(serving_of(request), actor_of(request))
+    return back_to(PATH, "Test: " + "; ".join(f"{one.channel} {one.problem or 'accepted it'}" for one in done.channels))
+
+
+ALERTS_PAGE = Page(title="Alerts", path="/alerts", handlers=(show_alerts_page, test_from_page))

@@ -1,0 +1,242 @@
+"""What a running gateway reports to real receivers: budgets, a tier that is out, missing labels, routing that does not
+pay; and the test of all channels."""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from click.testing import CliRunner
+from sqlalchemy import insert, select, update
+
+from gateway.base.settings import Settings
+from gateway.operations import alert_causes
+from gateway.operations.alert_causes import LEAST_ANSWERS
+from gateway.operations.cli import main
+from gateway.tenancy.budgets.lease_book import period_key
+from migrations.tables.audit import audit_events
+from migrations.tables.quality import verifications
+from migrations.tables.tenancy import budget_leases
+from quality.comparison.routing_probes import WorthFound
+from quality.comparison.routing_worth import routing_worth
+from quality.store.database import migrate, open_database
+from tests.gateway.administrator import ADMIN_KEY
+from tests.gateway.operations.dashboard.browsing import browser, forms_of, sign_in
+from tests.gateway.operations.dashboard.rows import insert_requests
+from tests.gateway.running_gateway import RunningGateway, running_gateway
+from tests.gateway.telemetry.smtp_server import PASSWORD, USER, SmtpServer, make_certificate, smtp_server
+from tests.quality.comparison.test_routing_worth import probes
+from tests.tiers.remote.loopback_server import Call, LoopbackServer
+
+DAY = 86_400.0
+HELLO = [{"role": "user", "content": "hello"}]
+
+
+class Receivers:
+    """What Slack, Teams and the mail server got: texts, and cards."""
+
+    def __init__(self, settings: Settings, mail: SmtpServer) -> None:
+        self.settings, self.mail = settings, mail
+        self.slack, self.teams = asyncio.Queue[str](), asyncio.Queue[dict[str, Any]]()
+
+    async def hear(self, call: Call) -> None:
+        if "slack" in call.path:
+            await call.reply(200, "ok")
+            self.slack.put_nowait(call.body["text"])
+        else:
+            await call.reply(202, {})
+            self.teams.put_nowait(call.body)
+
+    async def slack_says(self, wanted: str) -> str:
+        """Wait for a message with these words; others are passed over."""
+        while wanted not in (text := await asyncio.wait_for(self.slack.get(), 60)):
+            pass
+        return text
+
+
+@asynccontextmanager
+async def receivers(settings: Settings, folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Receivers]:
+    certificate = make_certificate(folder)
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    async with smtp_server(certificate) as mail:
+        found = Receivers(settings, mail)
+        async with LoopbackServer(found.hear) as desk:
+            found.settings = msgspec.structs.replace(
+                settings,
+                alert_slack_webhook=f"{desk.base_url}/slack/T0/B0/x",
+                alert_teams_webhook=f"{desk.base_url}/teams",
+                alert_smtp=f"smtp://127.0.0.1:{mail.port}",
+                alert_smtp_user=USER,
+                alert_smtp_password=PASSWORD,
+                alert_email_to="ops@example.com",
+                alert_poll_seconds=0.05,
+            )
+            yield found
+
+
+@pytest.fixture
+async def desk(settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Receivers]:
+    async with receivers(settings, tmp_path, monkeypatch) as found:
+        yield found
+
+
+async def spend(gateway: RunningGateway, budget_id: str, usd: float) -> None:
+    """What another replica reports to have spent this month."""
+    key = period_key("month", time.time())
+    row = {
+        "budget_id": budget_id, "period_key": key, "replica": "elsewhere", "status": "returned",
+        "granted_microusd": round(usd * 1e6), "spent_microusd": round(usd * 1e6), "expires_at": 0.0, "created_at": 1.0,
+    }  # fmt: skip
+    lease = budget_leases.c
+    async with gateway.serving.database.begin() as connection:
+        mine = (lease.budget_id == budget_id, lease.replica == "elsewhere")
+        if (await connection.execute(update(budget_leases).where(*mine).values(row))).rowcount == 0:
+            await connection.execute(insert(budget_leases).values(row))
+
+
+async def test_a_budget_is_reported_at_50_and_80_per_cent_and_when_it_refuses_requests(desk: Receivers) -> None:
+    async with running_gateway(desk.settings) as gateway:
+        made = (await gateway.http.post("/admin/api/keys", json={"name": "ada"})).json()
+        order = {"subject_kind": "key", "subject": "ada", "period": "month", "amount_usd": 4.0}
+        answer = await gateway.http.put("/admin/api/budgets", json=order)
+        assert answer.status_code == 200, answer.text
+        budget = answer.json()["budget_id"]
+
+        await spend(gateway, budget, 1.99)
+        await spend(gateway, budget, 2.0)
+        half = await desk.slack_says("AioBudget")
+        assert "50% of the budget of $4 per month of key ada is spent ($2.00 so far)" in half
+        await spend(gateway, budget, 3.9)
+        assert "80% of the budget" in await desk.slack_says("AioBudget")
+        await spend(gateway, budget, 3.9999999)
+        headers = {"authorization": f"Bearer {made['key']}"}
+        body = {"model": "tier-4", "messages": HELLO, "max_tokens": 4000}
+        assert (await gateway.http.post("/v1/chat/completions", json=body, headers=headers)).status_code == 429
+        assert "requests are refused by the budget of $4 per month of key ada" in await desk.slack_says("AioBudget")
+
+        subjects = [(await asyncio.wait_for(desk.mail.mails.get(), 60))[0].get_content() for _ in range(3)]
+        assert ["80%" in text for text in subjects] == [False, True, False]
+        cards = [await asyncio.wait_for(desk.teams.get(), 60) for _ in range(3)]
+        assert {card["attachments"][0]["content"]["type"] for card in cards} == {"AdaptiveCard"}
+        assert desk.slack.empty()
+    assert desk.mail.signed_in == [(USER, PASSWORD)] * 3
+
+
+async def test_a_tier_that_is_out_is_reported_by_its_number(desk: Receivers, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(alert_causes, "OUT_SECONDS", 0.0)
+    async with running_gateway(desk.settings) as gateway:
+        tier = gateway.tier(3)
+        tier.health = msgspec.structs.replace(tier.health, healthy=False)
+        said = await desk.slack_says("AioTierDown")
+    assert f"tier 3 ({tier.model}) takes no requests" in said
+
+
+async def answered(settings: Settings, days: float, count: int) -> None:
+    """Requests before a start whose answers could have been verified."""
+    await migrate(settings.database)
+    engine, now = open_database(settings.database), time.time()
+    rows: list[dict[str, Any]] = [
+        {"request_id": f"r{n}", "created_at": now - DAY, "messages": HELLO} for n in range(count)
+    ]
+    await insert_requests(engine, {"request_id": "first", "created_at": now - days * DAY, "messages": HELLO}, *rows)
+    await engine.dispose()
+
+
+async def test_labels_that_stay_away_are_reported(desk: Receivers) -> None:
+    loud = msgspec.structs.replace(desk.settings, monitor=True)
+    await answered(loud, 4, LEAST_ANSWERS)
+    async with running_gateway(loud):
+        said = await desk.slack_says("AioLabelsSilent")
+    assert f"no label for 3 days, in which {LEAST_ANSWERS} answers could have been verified" in said
+
+
+@pytest.mark.parametrize(
+    ("days", "count", "label", "found"),
+    [(4, 5, None, 5), (2, 5, None, 0), (4, 5, "no_worse", 0)],
+    ids=["silent", "a young installation", "a label came"],
+)
+async def test_labels_are_silent_only_where_they_could_have_come(
+    settings: Settings, days: float, count: int, label: str | None, found: int
+) -> None:
+    await answered(settings, days, count)
+    engine, now = open_database(settings.database), time.time()
+    row = {
+        "request_id": "r0", "tier": 1, "model": "m", "sampled_probability": 1.0, "sampled_reason": "sample",
+        "status": "done", "label": label, "cost_usd": 0.0, "reserved_usd": 0.0, "attempts": 1, "created_at": now,
+        "finished_at": now,
+    }  # fmt: skip
+    async with engine.begin() as connection:
+        await connection.execute(insert(verifications).values(row))
+    assert await alert_causes.unlabelled_answers(engine, now) == found
+    await engine.dispose()
+
+
+async def test_routing_that_does_not_pay_is_reported_in_a_sentence(desk: Receivers) -> None:
+    worth = routing_worth(probes(4000, 0.0), target=0.7, worth=0.01)
+    assert worth.verdict == "does_not_pay"
+    async with running_gateway(desk.settings) as gateway:
+        gateway.operations.constant.last = WorthFound(catalogue=worth, keys=[], computed_at=1.0)
+        said = await desk.slack_says("AioRoutingDoesNotPay")
+    assert "Routing does not pay here" in said
+
+
+async def heard_test(desk: Receivers) -> None:
+    assert "AioTest (test)" in await asyncio.wait_for(desk.slack.get(), 60)
+    card = (await asyncio.wait_for(desk.teams.get(), 60))["attachments"][0]["content"]
+    assert card["body"][0]["text"] == "AioTest (test)"
+    mail, _ = await asyncio.wait_for(desk.mail.mails.get(), 60)
+    assert mail["Subject"] == "AIO: AioTest (test)"
+
+
+async def test_the_page_and_the_command_test_every_channel(desk: Receivers, caplog: pytest.LogCaptureFixture) -> None:
+    async with running_gateway(desk.settings) as gateway:
+        async with browser(gateway) as client:
+            await sign_in(client)
+            shown = await client.get("/admin/alerts")
+            assert "ops@example.com by 127.0.0.1" in shown.text
+            form = forms_of(shown)["/admin/alerts/test"]
+            done = await client.post(form["action"], data=form["fields"])
+            assert done.status_code == 303
+            notice = (await client.get("/admin/alerts")).text
+            assert "Test: Slack accepted it; Teams accepted it; e-mail accepted it" in notice
+        await heard_test(desk)
+
+        order = ["alerts", "--test", "--url", gateway.url, "--key", ADMIN_KEY]
+        said = await asyncio.to_thread(CliRunner().invoke, main, [*order, "--json"])
+        assert said.exit_code == 0, said.output
+        assert [one["problem"] for one in json.loads(said.output)["channels"]] == [None, None, None]
+        await heard_test(desk)
+        async with gateway.serving.database.connect() as connection:
+            rows = (
+                await connection.execute(select(audit_events).where(audit_events.c.action == "alerts.tested"))
+            ).all()
+        assert len(rows) == 2
+        assert PASSWORD not in shown.text + notice + said.output + caplog.text
+        assert "/slack/T0" not in shown.text + notice + said.output + caplog.text
+
+
+async def test_a_refused_test_says_by_whom_and_why_without_secrets(settings: Settings) -> None:
+    async def refuse(call: Call) -> None:
+        await call.reply(404, "no_service")
+
+    async with LoopbackServer(refuse) as slack:
+        telling = msgspec.structs.replace(settings, alert_slack_webhook=f"{slack.base_url}/x-s3cret")
+        async with running_gateway(telling) as gateway:
+            answer = (await gateway.http.post("/v1/admin/alerts/test")).json()
+            assert answer == {"channels": [{"channel": "Slack", "where": "127.0.0.1", "problem": "HTTP 404"}]}
+            shown = await asyncio.to_thread(
+                CliRunner().invoke, main, ["alerts", "--test", "--url", gateway.url, "--key", ADMIN_KEY]
+            )
+            assert (shown.exit_code, "HTTP 404" in shown.output) == (1, True)
+
+
+async def test_without_a_channel_there_is_nothing_to_test(settings: Settings) -> None:
+    async with running_gateway(settings) as gateway:
+        answer = await gateway.http.post("/v1/admin/alerts/test")
+        assert (answer.status_code, answer.json()["error"]["code"]) == (409, "no_alert_channel")
+        assert (await gateway.http.get("/v1/admin/alerts")).json() == {"channels": [], "sent": []}
