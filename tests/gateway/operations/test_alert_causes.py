@@ -4,7 +4,7 @@ pay; and the test of all channels."""
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -220,7 +220,7 @@ async def test_the_page_and_the_command_test_every_channel(desk: Receivers, capl
         assert "/slack/T0" not in shown.text + notice + said.output + caplog.text
 
 
-async def test_a_refused_test_says_by_whom_and_why_without_secrets(settings: Settings) -> None:
+async def test_a_refused_test_names_the_channel_and_the_reason_without_secrets(settings: Settings) -> None:
     async def refuse(call: Call) -> None:
         await call.reply(404, "no_service")
 

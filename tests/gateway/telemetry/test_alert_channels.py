@@ -135,7 +135,7 @@ def message(summary: str, **changes: Any) -> Message:
     return Message(action="trigger", cause=cause, source="here", at=1_900_000_000)
 
 
-def test_a_slack_message_mentions_nobody() -> None:
+def test_a_slack_message_mentions_no_one() -> None:
     said = slack_message(message("<!channel> of a & b\nnext"))
     assert said == {
         "text": "*AioBudget (warning)*\n&lt;!channel&gt; of a &amp; b next\n_AIO on here, 2030-03-17 17:46 UTC_"
@@ -186,7 +186,7 @@ async def test_a_password_is_not_sent_unencrypted_and_a_local_relay_needs_none()
     assert server.signed_in == []
 
 
-async def test_a_certificate_that_nobody_vouches_for_is_refused(tmp_path: Path) -> None:
+async def test_a_certificate_of_an_unknown_authority_is_refused(tmp_path: Path) -> None:
     async with smtp_server(make_certificate(tmp_path)) as server:
         with pytest.raises(OSError, match="CERTIFICATE_VERIFY_FAILED"):
             await Mail(mail_settings(alert_smtp=f"smtp://127.0.0.1:{server.port}")).send(message("x"))

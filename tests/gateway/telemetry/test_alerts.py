@@ -10,8 +10,8 @@ import pytest
 
 from gateway.base.configuration import load_settings
 from gateway.base.settings import Settings, SettingsError
-from gateway.telemetry.objectives.alert_rules import RULES, AlertRule, alert_figures
 from gateway.telemetry.objectives.alert_channels import Channel, Message, channels_of, pagerduty_event
+from gateway.telemetry.objectives.alert_rules import RULES, AlertRule, alert_figures
 from gateway.telemetry.objectives.alerts import Alerts, keep_looking
 from tests.gateway.running_gateway import running_gateway
 from tests.gateway.telemetry.test_service_levels import levels_of, served

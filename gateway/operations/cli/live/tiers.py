@@ -1,5 +1,5 @@
-"""`aio adapters`, `aio refusals`, `aio reload` and `aio alerts`: of a running server the LoRA adapters of its tiers, the
-parameters that their servers refuse, its catalogue, read again, and where its alerts go.
+"""`aio adapters`, `aio refusals`, `aio reload` and `aio alerts`: the LoRA adapters of a running server, the parameters
+that servers of its tiers refuse, its catalogue, read again, and where its alerts go.
 """
 
 import datetime
