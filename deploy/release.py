@@ -1,8 +1,9 @@
 """Makes the files of a release from the commit that is checked out: `make release`.
 
 An sdist, the wheel that it builds on this machine, a list of what that wheel installs (CycloneDX) and SHA-256 sums. The
-wheel is installed in an empty environment and asked for an answer before anything is listed. The same commit gives the
-same sdist; it gives the same wheel with the same compiler, and the same list while the index has the same versions.
+wheel is built twice, in folders of different names, and both have the same bytes; it is installed in an empty environment
+and asked for an answer before anything is listed. The same commit gives the same sdist; it gives the same wheel with the
+same compiler, and the same list while the index has the same versions.
 """
 
 import argparse
@@ -18,6 +19,7 @@ import sys
 import tarfile
 import tempfile
 import tomllib
+import zipfile
 from pathlib import Path
 
 from tests.gateway.upstream import running_upstream
@@ -57,18 +59,37 @@ def ran(*command: str | Path, cwd: Path | None = None, **environment: str) -> st
 
 def build(source: Path, target: Path, epoch: int, tools: Path) -> list[Path]:
     """Build the sdist of a folder, and the wheel of what the sdist holds; `epoch`: the time that files get, in seconds.
-    `tools`: the environment of the group `release`."""
+    `tools`: the environment of the group `release`. Raises `ReleaseError` if a second wheel has other bytes."""
     target.mkdir(parents=True)
     python, times = tools / "bin" / "python", {"SOURCE_DATE_EPOCH": str(epoch)}
     ran(python, "-m", "build", "--no-isolation", "--sdist", "--outdir", target, source, **times)
     [sdist] = target.glob("*.tar.gz")
     repack(sdist, epoch)
-    with tempfile.TemporaryDirectory() as folder:
-        with tarfile.open(sdist) as archive:
-            archive.extractall(folder, filter="data")
-        [unpacked] = Path(folder).iterdir()
-        ran(python, "-m", "build", "--no-isolation", "--wheel", "--outdir", target, unpacked, **times)
-    return [sdist, *target.glob("*.whl")]
+    for place in (target, target / "again"):
+        with tempfile.TemporaryDirectory(suffix=f"-{place.name}") as folder:
+            with tarfile.open(sdist) as archive:
+                archive.extractall(folder, filter="data")
+            [unpacked] = Path(folder).iterdir()
+            ran(python, "-m", "build", "--no-isolation", "--wheel", "--outdir", place, unpacked, **times)
+    [wheel], [second] = target.glob("*.whl"), (target / "again").glob("*.whl")
+    if differing := different_files(wheel, second):
+        raise ReleaseError(f"two builds of the wheel differ in {', '.join(differing)}")
+    shutil.rmtree(target / "again")
+    return [sdist, wheel]
+
+
+def different_files(wheel: Path, other: Path) -> list[str]:
+    """Return the files in which two wheels differ, and their own name if only the archives do; empty for equal bytes."""
+    if wheel.read_bytes() == other.read_bytes():
+        return []
+    with zipfile.ZipFile(wheel) as one, zipfile.ZipFile(other) as two:
+        names = sorted({*one.namelist(), *two.namelist()})
+        found = [name for name in names if _content(one, name) != _content(two, name)]
+    return found or [wheel.name]
+
+
+def _content(archive: zipfile.ZipFile, name: str) -> bytes | None:
+    return archive.read(name) if name in archive.namelist() else None
 
 
 def repack(sdist: Path, epoch: int) -> None:
@@ -159,7 +180,9 @@ def main() -> None:
         version = make_release(ROOT, given.target.absolute(), given.tools.absolute())
     except ReleaseError as error:
         sys.exit(f"no release: {error}")
-    print(f"{version}, in {given.target}:\n{(given.target / SUMS).read_text()}", end="")
+    print(
+        f"{version}, in {given.target}; two builds of the wheel are equal:\n{(given.target / SUMS).read_text()}", end=""
+    )
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from deploy.release import ReleaseError, checked_version, make_release, repack, write_sums
+from deploy.release import ReleaseError, checked_version, different_files, make_release, repack, write_sums
 from gateway import __version__
 from tests.deploy.files import ROOT
 
@@ -116,6 +116,35 @@ def test_the_same_commit_gives_the_same_bytes(
     make_release(checkout, again, tools)
     for path in again.glob("aio_gateway*"):
         assert path.read_bytes() == (released / path.name).read_bytes(), path.name
+
+
+def test_two_wheels_are_told_apart_by_the_files_in_which_they_differ(tmp_path: Path) -> None:
+    def wheel(name: str, year: int, **files: str) -> Path:
+        with zipfile.ZipFile(tmp_path / name, "w") as packed:
+            for path, text in files.items():
+                packed.writestr(zipfile.ZipInfo(path, (year, 1, 1, 0, 0, 0)), text)
+        return tmp_path / name
+
+    one = wheel("a.whl", 2030, same="x", other="x", only="x")
+    assert different_files(one, wheel("b.whl", 2030, same="x", other="x", only="x")) == []
+    assert different_files(one, wheel("c.whl", 2030, same="x", other="y")) == ["only", "other"]
+    assert different_files(one, wheel("d.whl", 2031, same="x", other="x", only="x")) == ["a.whl"]
+
+
+def test_a_release_whose_second_wheel_differs_is_none(
+    checkout: Path, tools: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CXX", "false")
+    monkeypatch.setenv("CC", "false")
+    made = checkout / "setup.py"
+    knows = 'import pathlib\npathlib.Path("gateway/built_in.py").write_text(f"FOLDER = {str(pathlib.Path.cwd())!r}")\n'
+    made.write_text(knows + made.read_text())
+    git(checkout, "commit", "--quiet", "--all", "--message", "a wheel that knows where it was built")
+    try:
+        with pytest.raises(ReleaseError, match=r"differ in gateway/built_in\.py"):
+            make_release(checkout, tmp_path / "dist", tools)
+    finally:
+        git(checkout, "reset", "--quiet", "--hard", "HEAD~1")
 
 
 def test_archives_of_equal_files_are_repacked_to_equal_bytes(tmp_path: Path) -> None:
