@@ -1,9 +1,9 @@
 """Makes the files of a release from the commit that is checked out: `make release`.
 
 An sdist, the wheel that it builds on this machine, a list of what that wheel installs (CycloneDX) and SHA-256 sums. The
-wheel is built twice, in folders of different names, and both have the same bytes; it is installed in an empty environment
-and asked for an answer before anything is listed. The same commit gives the same sdist; it gives the same wheel with the
-same compiler, and the same list while the index has the same versions.
+wheel is built twice, in folders of different names, to the same bytes, installed in an empty environment and asked for an
+answer before anything is listed. The same commit gives the same sdist; it gives the same wheel with the same compiler,
+and the same list while the index has the same versions.
 """
 
 import argparse
@@ -79,7 +79,7 @@ def build(source: Path, target: Path, epoch: int, tools: Path) -> list[Path]:
 
 
 def different_files(wheel: Path, other: Path) -> list[str]:
-    """Return the files in which two wheels differ, and their own name if only the archives do; empty for equal bytes."""
+    """Return the files in which two wheels differ, their name if only the archives do; empty for equal bytes."""
     if wheel.read_bytes() == other.read_bytes():
         return []
     with zipfile.ZipFile(wheel) as one, zipfile.ZipFile(other) as two:

@@ -118,7 +118,7 @@ def test_the_same_commit_gives_the_same_bytes(
         assert path.read_bytes() == (released / path.name).read_bytes(), path.name
 
 
-def test_two_wheels_are_told_apart_by_the_files_in_which_they_differ(tmp_path: Path) -> None:
+def test_two_wheels_differ_in_the_files_that_are_named(tmp_path: Path) -> None:
     def wheel(name: str, year: int, **files: str) -> Path:
         with zipfile.ZipFile(tmp_path / name, "w") as packed:
             for path, text in files.items():
