@@ -1,9 +1,9 @@
 """Makes the files of a release from the commit that is checked out: `make release`.
 
 An sdist, the wheel that it builds on this machine, a list of what that wheel installs (CycloneDX) and SHA-256 sums. The
-wheel is built twice, in folders of different names, to the same bytes, installed in an empty environment and asked for an
-answer before anything is listed. The same commit gives the same sdist; it gives the same wheel with the same compiler,
-and the same list while the index has the same versions.
+wheel is built twice, in folders of different names, to the same bytes, installed in an empty environment and asked for
+an answer before anything is listed. The same commit gives the same sdist; it gives the same wheel with the same
+compiler, and the same list while the index has the same versions.
 """
 
 import argparse

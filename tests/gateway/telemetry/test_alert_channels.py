@@ -122,12 +122,18 @@ async def test_a_spent_budget_has_no_second_message_when_its_period_ends(message
     assert await here.at(2 * HOUR, known=("AioBudget",)) == []
 
 
-async def test_while_the_database_is_away_alerts_are_sent(tmp_path: Path) -> None:
-    engine = open_database(f"sqlite+aiosqlite:///{tmp_path / 'no-folder' / 'none.sqlite3'}")
-    here = Replica(Chat(), AlertMessages(engine))
+async def test_while_the_database_is_away_alerts_are_sent(
+    messages: AlertMessages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def away(*arguments: object) -> None:
+        raise OSError("no connection")
+
+    for name in ("claim", "standing"):
+        monkeypatch.setattr(messages, name, away)
+    here = Replica(Chat(), messages)
     assert await here.at(0, DOWN) == ["trigger AioTierDown/2"]
     assert await here.at(60, DOWN) == []
-    await engine.dispose()
+    assert await here.at(2 * HOUR) == ["resolve AioTierDown/2"]
 
 
 def message(summary: str, **changes: Any) -> Message:
@@ -172,7 +178,7 @@ async def test_e_mail_signs_in_over_starttls_alone(tmp_path: Path, monkeypatch: 
     assert server.signed_in == [(USER, PASSWORD)]
     assert mail["Subject"] == "AIO: AioBudget (warning)"
     assert (mail["From"], mail["To"]) == ("ops@example.com", "ops@example.com, on-call@example.com")
-    assert mail.get_content().startswith("80% of the budget of key ädä is spent\n")
+    assert mail.get_content().startswith("80% of the budget of key ädä is spent\r\n")
 
 
 async def test_a_password_is_not_sent_unencrypted_and_a_local_relay_needs_none() -> None:
