@@ -18,13 +18,17 @@ from gateway.base.settings import Settings
 from gateway.operations import alert_causes
 from gateway.operations.alert_causes import LEAST_ANSWERS
 from gateway.operations.cli import main
-from gateway.tenancy.budgets.lease_book import period_key
+from gateway.tenancy.admission import QUOTA_EXCEEDED
+from gateway.tenancy.budgets.budget_commands import set_budget
+from gateway.tenancy.changes import Order
+from gateway.tenancy.keys.key_commands import KeyTerms, create_key, create_team
 from migrations.tables.audit import audit_events
 from migrations.tables.quality import verifications
 from migrations.tables.tenancy import budget_leases
 from quality.comparison.routing_probes import WorthFound
 from quality.comparison.routing_worth import routing_worth
 from quality.store.database import migrate, open_database
+from quality.store.refused_requests import RefusalCount, RefusalKind, add_refused
 from tests.gateway.administrator import ADMIN_KEY
 from tests.gateway.operations.dashboard.browsing import browser, forms_of, sign_in
 from tests.gateway.operations.dashboard.rows import insert_requests
@@ -86,10 +90,9 @@ async def desk(settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 async def spend(gateway: RunningGateway, budget_id: str, usd: float) -> None:
-    """What another replica reports to have spent this month."""
-    key = period_key("month", time.time())
+    """What another replica reports to have spent."""
     row = {
-        "budget_id": budget_id, "period_key": key, "replica": "elsewhere", "status": "returned",
+        "budget_id": budget_id, "period_key": "total", "replica": "elsewhere", "status": "returned",
         "granted_microusd": round(usd * 1e6), "spent_microusd": round(usd * 1e6), "expires_at": 0.0, "created_at": 1.0,
     }  # fmt: skip
     lease = budget_leases.c
@@ -102,7 +105,7 @@ async def spend(gateway: RunningGateway, budget_id: str, usd: float) -> None:
 async def test_a_budget_is_reported_at_50_and_80_per_cent_and_when_it_refuses_requests(desk: Receivers) -> None:
     async with running_gateway(desk.settings) as gateway:
         made = (await gateway.http.post("/admin/api/keys", json={"name": "ada"})).json()
-        order = {"subject_kind": "key", "subject": "ada", "period": "month", "amount_usd": 4.0}
+        order = {"kind": "key", "subject": "ada", "period": "total", "amount_usd": 4.0}
         answer = await gateway.http.put("/admin/api/budgets", json=order)
         assert answer.status_code == 200, answer.text
         budget = answer.json()["budget_id"]
@@ -110,14 +113,14 @@ async def test_a_budget_is_reported_at_50_and_80_per_cent_and_when_it_refuses_re
         await spend(gateway, budget, 1.99)
         await spend(gateway, budget, 2.0)
         half = await desk.slack_says("AioBudget")
-        assert "50% of the budget of $4 per month of key ada is spent ($2.00 so far)" in half
+        assert "50% of the budget of $4 in total of key ada is spent ($2.00 so far)" in half
         await spend(gateway, budget, 3.9)
         assert "80% of the budget" in await desk.slack_says("AioBudget")
         await spend(gateway, budget, 3.9999999)
         headers = {"authorization": f"Bearer {made['key']}"}
         body = {"model": "tier-4", "messages": HELLO, "max_tokens": 4000}
         assert (await gateway.http.post("/v1/chat/completions", json=body, headers=headers)).status_code == 429
-        assert "requests are refused by the budget of $4 per month of key ada" in await desk.slack_says("AioBudget")
+        assert "requests are refused by the budget of $4 in total of key ada" in await desk.slack_says("AioBudget")
 
         subjects = [(await asyncio.wait_for(desk.mail.mails.get(), 60))[0].get_content() for _ in range(3)]
         assert ["80%" in text for text in subjects] == [False, True, False]
@@ -125,6 +128,24 @@ async def test_a_budget_is_reported_at_50_and_80_per_cent_and_when_it_refuses_re
         assert {card["attachments"][0]["content"]["type"] for card in cards} == {"AdaptiveCard"}
         assert desk.slack.empty()
     assert desk.mail.signed_in == [(USER, PASSWORD)] * 3
+
+
+async def test_a_teams_budget_refuses_the_keys_of_the_team_and_no_other_budget_is_named(settings: Settings) -> None:
+    order, now = Order(actor="test", now=1.0), time.time()
+    await migrate(settings.database)
+    engine = open_database(settings.database)
+    await create_team(engine, "red", order)
+    made = await create_key(engine, "ada", "red", KeyTerms(), order)
+    await set_budget(engine, "team", "red", "total", 4.0, order)
+    await set_budget(engine, "key", "ada", "total", 9.0, order)
+    refused = RefusalKind(made.key_id, 429, QUOTA_EXCEEDED, "the team's budget of $4 in total", "/v1/chat/completions")
+    assert await alert_causes.spent_budgets(engine, now) == []
+
+    await add_refused(engine, [(now - 120, refused, RefusalCount(count=1, last_at=now - 100))])
+    (cause,) = await alert_causes.spent_budgets(engine, now)
+    assert cause.summary == "requests are refused by the budget of $4 in total of team red ($0.00 so far)"
+    assert await alert_causes.spent_budgets(engine, now + 2 * alert_causes.REFUSED_SECONDS) == []
+    await engine.dispose()
 
 
 async def test_a_tier_that_is_out_is_reported_by_its_number(desk: Receivers, monkeypatch: pytest.MonkeyPatch) -> None:
