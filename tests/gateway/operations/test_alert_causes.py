@@ -116,7 +116,7 @@ async def test_a_budget_is_reported_at_50_and_80_per_cent_and_when_it_refuses_re
         assert "50% of the budget of $4 in total of key ada is spent ($2.00 so far)" in half
         await spend(gateway, budget, 3.9)
         assert "80% of the budget" in await desk.slack_says("AioBudget")
-        await spend(gateway, budget, 3.9999999)
+        await spend(gateway, budget, 3.999999)
         headers = {"authorization": f"Bearer {made['key']}"}
         body = {"model": "tier-4", "messages": HELLO, "max_tokens": 4000}
         assert (await gateway.http.post("/v1/chat/completions", json=body, headers=headers)).status_code == 429
