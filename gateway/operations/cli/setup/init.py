@@ -44,9 +44,10 @@ def _ports(context: click.Context, parameter: click.Parameter, value: str | None
 )
 @click.option(
     "--from",
-    "litellm",
+    "other",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="LiteLLM's config.yaml, whose models and settings are carried over; further tiers by --tier.",
+    help="LiteLLM's config.yaml, Portkey's or Bifrost's JSON, a tensorzero.toml or OpenRouter's presets, whose models "
+    "and settings are carried over; further tiers by --tier.",
 )
 @click.option(
     "--output", type=click.Path(dir_okay=False, path_type=Path), default=Path("aio.toml"), show_default=True,
@@ -65,7 +66,7 @@ def _ports(context: click.Context, parameter: click.Parameter, value: str | None
 def init(
     yes: bool,
     given: tuple[str, ...],
-    litellm: Path | None,
+    other: Path | None,
     output: Path,
     force: bool,
     ports: tuple[int, ...] | None,
@@ -85,8 +86,8 @@ def init(
     from tiers.catalog.tier_spec import MIN_TIERS
 
     _refuse_existing(output, force)
-    if litellm is not None:
-        _from_litellm(litellm, given, output, force, yes)
+    if other is not None:
+        _from_other(other, given, output, force, yes)
         return
     found, tiers, notes = asyncio.run(_looked(ports, given, offline))
     for note in notes:
@@ -111,12 +112,13 @@ def init(
     click.echo(f"\n{labels_text(settings_from(), catalog)}\n{private_text(catalog)}")
 
 
-def _from_litellm(file: Path, given: Sequence[str], output: Path, force: bool, yes: bool) -> None:
-    """Write the catalogue and the settings of a LiteLLM proxy, and say what became of every field."""
+def _from_other(file: Path, given: Sequence[str], output: Path, force: bool, yes: bool) -> None:
+    """Write the catalogue and the settings of another gateway, and say what became of every field."""
     from gateway.operations.setup.candidate import in_order, with_names
     from gateway.operations.setup.catalog_text import catalog_text
     from gateway.operations.setup.found_tiers import ask_server, given_tier
-    from gateway.operations.setup.litellm.migration import doubled, migrated
+    from gateway.operations.setup.gateways.any_file import migrated_file
+    from gateway.operations.setup.litellm.migration import doubled
     from tiers.catalog.tier_spec import MAX_TIERS, MIN_TIERS
 
     async def further() -> list["Candidate"]:
@@ -126,7 +128,7 @@ def _from_litellm(file: Path, given: Sequence[str], output: Path, force: bool, y
         return [one.model for one in asyncio.run(ask_server(url, key)).models]
 
     settings = output.with_suffix(".env")
-    found = migrated(file, os.environ, models_at, MAX_TIERS - len(given))
+    found = migrated_file(file, os.environ, models_at, MAX_TIERS - len(given))
     chosen = with_names(_priced(in_order([*found.candidates, *asyncio.run(further())]), yes))
     click.echo(f"{found.report()}\n")
     if len(chosen) == 1:

@@ -308,7 +308,13 @@ def migrated(
     """Return the migration of a file. `models_at`: which models a server lists; `most`: tiers. Raises `SetupError` if
     the file is none of LiteLLM's."""
     account = Account()
-    config = read_config(path, account)
+    return migrated_config(read_config(path, account), account, environ, models_at, most)
+
+
+def migrated_config(
+    config: Mapping[str, Any], account: Account, environ: Mapping[str, str], models_at: ModelsAt, most: int
+) -> Migration:
+    """Return the migration of the content of a file, as `migrated` does; `account` gets every field."""
     declared = mapping(config.get("environment_variables"))
     known = {str(name): str(value) for name, value in declared.items() if value is not None} | dict(environ)
     settings = settings_of(config, known, account)

@@ -1,0 +1,1 @@
+"""Configurations of other gateways, for `aio init --from`."""
