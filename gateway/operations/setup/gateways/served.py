@@ -63,7 +63,7 @@ def _key(found: Translation, name: str, provider: Mapping[str, Any], key: Mappin
     section = next((one for one in key if one.endswith("_key_config")), "")
     own, names = mapping(key.get(section)), {**mapping(mapping(key.get(section)).get("deployments"))}
     names |= {alias: one for alias, one in mapping(key.get("aliases")).items() if isinstance(one, str)}
-    models = [str(one) for one in key.get("models") or ["*"] if isinstance(one, str)]
+    models = _texts(key.get("models")) or ["*"]
     if "*" in models:
         models = [*names] or ["*"]
     params = _params(provider, key, own, f"providers.{name}", path, section)
@@ -106,6 +106,11 @@ def _params(
         "vertex_location": Field(_text(own.get("region")) if "vertex" in section else None, f"{at}.region"),
         "vertex_credentials": Field(_text(own.get("auth_credentials")), f"{at}.auth_credentials"),
     }
+
+
+def _texts(value: object) -> list[str]:
+    """Return the texts of a list; empty for anything else."""
+    return [one for one in value if isinstance(one, str)] if isinstance(value, list) else []
 
 
 def _text(value: Any) -> Any:
@@ -171,7 +176,7 @@ def read_tensorzero(document: Mapping[str, Any]) -> Translation:
 
 def _model(found: Translation, name: str, model: Mapping[str, Any], path: str) -> None:
     providers = mapping(model.get("providers"))
-    routing = [str(one) for one in model.get("routing") or [*providers] if isinstance(one, str)]
+    routing = _texts(model.get("routing")) or [*providers]
     for order, one in enumerate(routing, start=1):
         values, at = mapping(providers.get(one)), f"{path}.providers.{one}"
         kind = str(values.get("type", ""))

@@ -2,7 +2,11 @@
 
 import sys
 import tempfile
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +22,7 @@ from tests.gateway.operations.dashboard.real_prompts import real_prompts
 from tests.gateway.operations.dashboard.real_traffic import (
     ADMIN,
     WATCHED,
+    administration,
     ask,
     ask_until_judged_worse,
     complain,
@@ -27,6 +32,7 @@ from tests.gateway.operations.dashboard.real_traffic import (
     until_judged,
 )
 from tests.gateway.served_process import ServedProcess, served
+from tests.polling import until
 
 SIZE: ViewportSize = {"width": 1280, "height": 860}
 PHONE: ViewportSize = {"width": 390, "height": 844}
@@ -46,7 +52,8 @@ def take(folder: Path) -> None:
     _first_day(folder)
     with (
         tempfile.TemporaryDirectory() as data,
-        asked_gateway(Path(data), Path(data) / "cache", PROMPTS, **WATCHED) as gateway,
+        alerted() as channels,
+        asked_gateway(Path(data), Path(data) / "cache", PROMPTS, **WATCHED, **channels) as gateway,
     ):
         request_id = _lived_in(gateway)
         for name, role in (("vera", "viewer"), ("oscar", "operator"), ("ada", "admin")):
@@ -93,6 +100,50 @@ def _overview(folder: Path) -> None:
             for name, scheme, size in (("dark", "dark", SIZE), ("phone", "light", PHONE)):
                 other = browser.new_context(base_url=gateway.url, viewport=size, color_scheme=scheme)  # type: ignore[arg-type]
                 signed_in(other).screenshot(path=folder / f"dashboard-overview-{name}.png")
+class _Taken(BaseHTTPRequestHandler):
+    """Accepts every message."""
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["content-length"]))
+        self.send_response(200)
+        self.send_header("content-length", "0")
+        self.end_headers()
+
+    def log_message(self, *arguments: object) -> None:
+        """Print nothing."""
+
+
+@contextmanager
+def alerted() -> Iterator[dict[str, str]]:
+    """Settings that send alerts to a server here, and to a mail server that does not exist."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Taken) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        yield {
+            "AIO_ALERT_SLACK_WEBHOOK": f"{url}/slack",
+            "AIO_ALERT_TEAMS_WEBHOOK": f"{url}/teams",
+            "AIO_ALERT_SMTP": "smtp://mail.example.com:587",
+            "AIO_ALERT_EMAIL_TO": "ops@example.com",
+            "AIO_ALERT_POLL_SECONDS": "1",
+        }
+        server.shutdown()
+
+
+def spend_half(gateway: ServedProcess) -> None:
+    """Give the key `reports` a budget of which more than half is spent, and wait until it is reported."""
+    with administration(gateway) as admin:
+
+        def spent() -> float:
+            """Of the key's budget for all time, which is set to what that makes 63%."""
+            budget = {"kind": "key", "subject": "reports", "period": "total"}
+            made = admin.put("/admin/api/budgets", json=budget | {"amount_usd": 1000.0}).json()["budget_id"]
+            rows = admin.get("/admin/api/budgets").json()["rows"]
+            usd: float = next(row["spent_usd"] for row in rows if row["budget_id"] == made)
+            admin.put("/admin/api/budgets", json=budget | {"amount_usd": usd * 1.6})
+            return usd
+
+        until(spent, every=0.5)
+        until(lambda: len(admin.get("/v1/admin/alerts").json()["sent"]) > 1, every=0.5)
 
 
 def _lived_in(gateway: ServedProcess) -> str:
@@ -109,6 +160,7 @@ def _lived_in(gateway: ServedProcess) -> str:
         for model, prompt in zip(("auto", "tier-1", "auto", "tier-2"), prompts[begin:], strict=False):
             ask(gateway, model, prompt)
         time.sleep(SAMPLE_SECONDS)
+    spend_half(gateway)
     return typical
 
 
