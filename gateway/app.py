@@ -359,7 +359,17 @@ class Composition:
         if self._peers is not None and isinstance(records, PeerRecords):
             await stack.enter_async_context(self._peers.answering(worker_answers(operations, records)))
         await stack.enter_async_context(
-            running_alerts(settings, self.metrics, engine, self._peers, loop, database, constant, knobs)
+            running_alerts(
+                settings,
+                self.metrics,
+                engine,
+                self._peers,
+                loop,
+                database,
+                partial(operations.labels, costs=False),
+                constant,
+                knobs,
+            )
         )
         # Last: cores load while everything else starts.
         await engine.first_tier_serves()

@@ -14,7 +14,6 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from gateway.base.inference_request import BudgetRef
 from gateway.base.settings import Settings
 from gateway.operations.quality_loop.constant_tier import ConstantFollower
-from gateway.operations.quality_loop.quality_loop import QualityLoop
 from gateway.telemetry.objectives.alert_channels import Cause
 from gateway.tenancy.admission import QUOTA_EXCEEDED
 from gateway.tenancy.budgets.lease_book import MICRO, period_bounds, period_key
@@ -145,13 +144,13 @@ class RunningCauses:
         settings: Settings,
         database: AsyncEngine,
         tiers: Callable[[], Sequence[Tier]],
-        loop: QualityLoop | None,
+        labels: Callable[[], str | None],
         constant: ConstantFollower,
         knob: Callable[[], str],
     ) -> None:
-        """`knob`: the routing knob `constant`."""
+        """`labels`: where labels come from, None where nothing is verified; `knob`: the routing knob `constant`."""
         self._verifies = settings.verifies
-        self._database, self._tiers, self._loop, self._constant, self._knob = database, tiers, loop, constant, knob
+        self._database, self._tiers, self._labels, self._constant, self._knob = database, tiers, labels, constant, knob
         self._source = socket.gethostname()
         self._labels_at, self._unlabelled = 0.0, 0
 
@@ -165,7 +164,7 @@ class RunningCauses:
             name = "AioRoutingDoesNotPay"
             found[name] = [] if pays else [Cause(name=name, key=name, summary=summary)]
         await self._add(found, "AioBudget", self._budgets)
-        if self._loop is not None and self._verifies:
+        if self._verifies:
             await self._add(found, "AioLabelsSilent", self._silent)
         return found
 
@@ -181,12 +180,10 @@ class RunningCauses:
         return await spent_budgets(self._database, time.time())
 
     async def _silent(self) -> Sequence[Cause]:
-        assert self._loop is not None
         now = time.time()
         if now >= self._labels_at + LABELS_SECONDS:
             self._unlabelled, self._labels_at = await unlabelled_answers(self._database, now), now
         if self._unlabelled < LEAST_ANSWERS:
             return []
         said = f"no label for {SILENT_DAYS} days, in which {self._unlabelled:,} answers could have been verified"
-        why = self._loop.labels(costs=False)
-        return [Cause(name="AioLabelsSilent", key="AioLabelsSilent", summary=f"{said}. {why}")]
+        return [Cause(name="AioLabelsSilent", key="AioLabelsSilent", summary=f"{said}. {self._labels() or ''}".strip())]

@@ -116,10 +116,12 @@ async def running_alerts(
     peers: Peers | None,
     loop: QualityLoop | None,
     database: AsyncEngine,
+    labels: Callable[[], str | None],
     constant: ConstantFollower,
     knobs: RoutingKnobFile,
 ) -> AsyncIterator[None]:
-    """Tell the channels of `settings`, if there are any; one process behind a port does so for all."""
+    """Tell the channels of `settings`, if there are any; one process behind a port does so for all. `labels`: where
+    they come from."""
 
     costs = _KeyCosts(database)
 
@@ -144,7 +146,7 @@ async def running_alerts(
     from gateway.telemetry.objectives.alerts import keep_looking
 
     causes = RunningCauses(
-        settings, database, lambda: list(engine.tiers.values()), loop, constant, lambda: knobs.active.constant
+        settings, database, lambda: list(engine.tiers.values()), labels, constant, lambda: knobs.active.constant
     )
     async with background(partial(keep_looking, settings, figures, causes.look, database, why=why), "alerts"):
         yield

@@ -100,6 +100,8 @@ def _overview(folder: Path) -> None:
             for name, scheme, size in (("dark", "dark", SIZE), ("phone", "light", PHONE)):
                 other = browser.new_context(base_url=gateway.url, viewport=size, color_scheme=scheme)  # type: ignore[arg-type]
                 signed_in(other).screenshot(path=folder / f"dashboard-overview-{name}.png")
+
+
 class _Taken(BaseHTTPRequestHandler):
     """Accepts every message."""
 
