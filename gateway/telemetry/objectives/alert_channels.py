@@ -237,7 +237,7 @@ def problem_of(error: Exception) -> str:
         return f"HTTP {error.response.status_code}"
     if isinstance(error, smtplib.SMTPResponseException):
         return f"{type(error).__name__} {error.smtp_code}"
-    return type(error).__name__
+    return "its name has no address" if isinstance(error, socket.gaierror) else type(error).__name__
 
 
 def channels_of(settings: Settings) -> list[Channel]:
