@@ -47,7 +47,7 @@ alert_messages = Table(
     metadata,
     Column("channel", String(16), primary_key=True),
     Column("cause", String(256), primary_key=True),
-    Column("state", String(8), nullable=False),  # on | over
+    Column("state", String(8), nullable=False),  # on | over | sending
     Column("severity", String(16), nullable=False),
     Column("summary", FreeText, nullable=False),
     Column("ends", Boolean, nullable=False),  # its end is a message for people

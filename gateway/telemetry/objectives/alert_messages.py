@@ -1,7 +1,7 @@
 """Which messages about alerts were sent, in the database: replicas and restarts repeat none."""
 
 from collections.abc import Collection
-from typing import Any, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from sqlalchemy import ColumnElement, Row, delete, insert, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -13,6 +13,9 @@ _LOCK = 0x41494F0D  # PostgreSQL advisory lock number: "AIO", 13
 KEPT_SECONDS = 366 * 86_400.0
 _COLUMNS = alert_messages.c
 State = Literal["on", "over"]
+# Of a row whose message is on its way; after so long its process died.
+SENDING: Final = "sending"
+ATTEMPT_SECONDS = 120.0
 
 
 class Sent(NamedTuple):
@@ -20,7 +23,7 @@ class Sent(NamedTuple):
 
     channel: str
     cause: str
-    state: State
+    state: State | Literal["sending"]
     severity: str
     summary: str
     ends: bool
@@ -41,9 +44,9 @@ class AlertMessages:
         self._engine = engine
 
     async def claim(self, message: Sent, gap_seconds: float) -> Claim:
-        """Note `message` as sent unless the last one about its cause has the same state or is younger than
-        `gap_seconds`; an end whose beginning was not sent is not sent either."""
-        mine = _mine(message)
+        """Note that `message` is on its way unless the last one about its cause has the same state, is on its way or
+        is younger than `gap_seconds`; an end whose beginning was not sent is not sent either."""
+        mine, noted = _mine(message), message._asdict() | {"state": SENDING}
         async with exclusive(self._engine, _LOCK) as connection:
             row = (await connection.execute(select(alert_messages).where(*mine))).first()
             last = None if row is None else _sent(row)
@@ -52,12 +55,19 @@ class AlertMessages:
             if last is None:
                 old = _COLUMNS.sent_at < message.sent_at - KEPT_SECONDS
                 await connection.execute(delete(alert_messages).where(old))
-                await connection.execute(insert(alert_messages).values(message._asdict()))
-            elif last.state == message.state or message.sent_at < last.sent_at + gap_seconds:
+                await connection.execute(insert(alert_messages).values(noted))
+            elif last.state == SENDING and message.sent_at >= last.sent_at + ATTEMPT_SECONDS:
+                await connection.execute(update(alert_messages).where(*mine).values(noted))
+            elif last.state in (message.state, SENDING) or message.sent_at < last.sent_at + gap_seconds:
                 return Claim(False, last)
             else:
-                await connection.execute(update(alert_messages).where(*mine).values(message._asdict()))
+                await connection.execute(update(alert_messages).where(*mine).values(noted))
         return Claim(True, last)
+
+    async def confirm(self, message: Sent) -> None:
+        """Note that a claimed message was accepted."""
+        async with exclusive(self._engine, _LOCK) as connection:
+            await connection.execute(update(alert_messages).where(*_mine(message)).values(message._asdict()))
 
     async def release(self, message: Sent, before: Sent | None) -> None:
         """Note that a claimed message could not be sent: `before`, or nothing, is the last one."""
@@ -78,7 +88,7 @@ class AlertMessages:
 
     async def newest(self, most: int) -> list[Sent]:
         """Return the last message about each cause, newest first."""
-        query = select(alert_messages).order_by(_COLUMNS.sent_at.desc()).limit(most)
+        query = select(alert_messages).where(_COLUMNS.state != SENDING).order_by(_COLUMNS.sent_at.desc()).limit(most)
         async with self._engine.connect() as connection:
             return [_sent(row) for row in await connection.execute(query)]
 

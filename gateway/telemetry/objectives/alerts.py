@@ -22,7 +22,7 @@ from gateway.telemetry.objectives.alert_channels import (
     channels_of,
     problem_of,
 )
-from gateway.telemetry.objectives.alert_messages import AlertMessages, Claim, Sent, State
+from gateway.telemetry.objectives.alert_messages import SENDING, AlertMessages, Claim, Sent, State
 from gateway.telemetry.objectives.alert_rules import RULES, AlertInputs, AlertRule, Figure
 
 log = logging.getLogger(__name__)
@@ -123,7 +123,7 @@ class Alerts:
         note = Sent(channel.name, cause.id, state, cause.severity, cause.summary, cause.ends, now)
         claim = await self._claim(note, channel)
         if claim is not None and not claim.granted:
-            if claim.last is not None:
+            if claim.last is not None and claim.last.state != SENDING:
                 sent[cause.id] = _Last(claim.last.state, claim.last.sent_at, cause)
             return True
         action = _ACTIONS[state]
@@ -132,9 +132,10 @@ class Alerts:
         except SEND_ERRORS as error:
             refusal = problem_of(error)
             log.warning("alert %s (%s) waits for %s: %s", cause.name, action, channel.name, refusal)
-            await self._release(note, claim)
+            await self._close(note, claim, accepted=False)
             return False
         sent[cause.id] = _Last(state, now, cause)
+        await self._close(note, claim, accepted=True)
         log.warning("alert %s: %s (%s)", cause.name, action, channel.name)
         return True
 
@@ -148,13 +149,14 @@ class Alerts:
             log.warning("sent alerts cannot be noted: %s", type(error).__name__)
             return None
 
-    async def _release(self, note: Sent, claim: Claim | None) -> None:
+    async def _close(self, note: Sent, claim: Claim | None, *, accepted: bool) -> None:
+        """Note what became of a message; while the database is away it is sent again after a restart at most."""
         if self._messages is None or claim is None:
             return
         try:
-            await self._messages.release(note, claim.last)
+            await (self._messages.confirm(note) if accepted else self._messages.release(note, claim.last))
         except DATABASE_ERRORS as error:
-            log.warning("alert %s counts as sent: %s", note.cause, type(error).__name__)
+            log.warning("what became of alert %s cannot be noted: %s", note.cause, type(error).__name__)
 
     async def _remember(self) -> None:
         """Read once what an earlier process on this machine reported, to report its end."""

@@ -18,7 +18,7 @@ from gateway.telemetry.objectives.alert_channels import (
     slack_message,
     teams_card,
 )
-from gateway.telemetry.objectives.alert_messages import AlertMessages
+from gateway.telemetry.objectives.alert_messages import ATTEMPT_SECONDS, AlertMessages, Sent
 from gateway.telemetry.objectives.alerts import Alerts, Causes
 from quality.store.database import migrate, open_database
 from tests.gateway.telemetry.smtp_server import PASSWORD, USER, make_certificate, smtp_server
@@ -113,6 +113,15 @@ async def test_a_message_that_was_not_accepted_is_sent_at_the_next_look(messages
     assert [(one.cause, one.state, one.sent_at) for one in await messages.newest(9)] == [
         ("here/AioTierDown/2", "on", 15)
     ]
+
+
+async def test_a_message_that_a_dead_process_did_not_send_is_sent_by_another(messages: AlertMessages) -> None:
+    note = Sent("Slack", DOWN.id, "on", "warning", DOWN.summary, True, 0.0)
+    assert (await messages.claim(note, HOUR)).granted
+    assert await messages.newest(9) == []
+    here = Replica(Chat(), messages)
+    assert await here.at(15, DOWN) == []
+    assert await here.at(ATTEMPT_SECONDS, DOWN) == ["trigger AioTierDown/2"]
 
 
 async def test_a_spent_budget_has_no_second_message_when_its_period_ends(messages: AlertMessages) -> None:
