@@ -202,8 +202,10 @@ async def order_answers(request: HttpRequest, trial: Trial) -> Ask:
     simulated = await simulated_caller(request, trial.key)
     found = await routed(serving, trial, simulated)
     caller, tiers = billed_to(asker, simulated), dict.fromkeys((found.tier, serving.routing.served.strongest))
-    tag = simulated.key_id or ""
-    ordered = [(tier, request_of(serving, trial, caller, f"tier-{tier}", tag)) for tier in tiers]
+    tag, target = simulated.key_id or "", found.decision.target
+    # A rule may give the chosen tier's requests to a target in its place.
+    models = {tier: f"tier-{tier}" for tier in tiers} | ({found.tier: target} if target else {})
+    ordered = [(tier, request_of(serving, trial, caller, model, tag)) for tier, model in models.items()]
     details = {"key": simulated.key_id, "requests": {f"tier-{tier}": asked.request_id for tier, asked in ordered}}
     now, subject = access_of(request).tenancy.clock.now(), ordered[0][1].request_id
     audit = record_audit(

@@ -4,7 +4,7 @@ import csv
 import io
 import time
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import httpx
@@ -277,6 +277,28 @@ async def test_probes_draw_a_curve_again_after_another_and_verdicts_the_calibrat
         await connection.execute(insert(training_rows).values(row | {"request_id": "p4", "created_at": now + 1}))
     assert (await curves.of("a version", table)).probes == 5
     assert await curves.of("another", table) is not await curves.of("a version", table)
+
+
+async def test_before_the_first_probe_the_day_is_expected_by_the_days_requests(tmp_path: Path) -> None:
+    settings = Settings(data_dir=str(tmp_path), monitor=True, sampling_rate=1.0, verification_budget=1000.0)
+    async with running_gateway(settings) as running, browser(running) as client:
+        classifier = ActiveClassifier(settings.registry_path, running.serving.routing.served.catalog.fingerprint)
+        classifier.load()
+        running.serving.routing.classifier = classifier
+        await sign_in(client)
+        shown = (await client.get("/admin/api/routing/first-day")).json()
+        assert (shown["a_day"], shown["missing"]) == (0.0, 100)
+        now = time.time()
+        rows = [{"request_id": f"r{n}", "created_at": now - 60, "cost_usd": 1.0} for n in range(500)]
+        await insert_requests(running.serving.database, *(row | {"messages": [{"role": "user"}]} for row in rows))
+        shown = (await client.get("/admin/api/routing/first-day")).json()
+        # One in a hundred is asked of every tier, and the budget pays for all of them.
+        assert shown["a_day"] == 5.0
+        day = datetime.fromtimestamp(now, UTC) + timedelta(days=20)
+        assert (
+            f"expected on {day:%Y-%m-%d}" in shown["sentence"]
+            or f"{day + timedelta(days=1):%Y-%m-%d}" in shown["sentence"]
+        )
 
 
 async def test_without_its_database_the_page_says_so(tmp_path: Path) -> None:
