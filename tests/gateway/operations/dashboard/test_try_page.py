@@ -12,7 +12,7 @@ from gateway.admin.tryout import EVENTS_TYPE, EXAMPLES
 from migrations.tables.audit import audit_events
 from migrations.tables.quality import training_rows, verifications
 from migrations.tables.requests import requests
-from quality.records.record import TRIED_OUT, Record
+from quality.records.record import TRIED_OUT
 from quality.verification.sampling import refusal
 from tests.gateway.inference.api.test_disconnects import only_record
 from tests.gateway.operations.dashboard.browsing import browser, forms_of, sign_in, submit, with_user
@@ -60,12 +60,6 @@ async def tried_events(aio: RunningGateway) -> list[Any]:
     query = select(audit_events).where(audit_events.c.action == "answer.tried").order_by(audit_events.c.created_at)
     async with aio.serving.database.connect() as connection:
         return list((await connection.execute(query)).all())
-
-
-async def record_of(aio: RunningGateway, request_id: str) -> Record:
-    record = await aio.serving.records.find(request_id)
-    assert isinstance(record, Record)
-    return record
 
 
 async def test_it_is_the_second_entry_and_has_examples_of_each_class(admin: httpx.AsyncClient) -> None:
@@ -144,7 +138,7 @@ async def test_both_answers_are_billed_to_who_asks_and_written_down(
     assert (event.actor, event.details["key"]) == ("ann", made["key_id"])
     assert set(event.details["requests"]) == {"tier-2", "tier-4"}
     for name, request_id in event.details["requests"].items():
-        record = await record_of(aio, request_id)
+        record = await only_record(aio, request_id)
         assert (f"tier-{record.tier}", record.key_id, record.tags) == (name, "ann", {TRIED_OUT: made["key_id"]})
         assert record.cost_usd > 0
         assert refusal(record) == "tried out"
