@@ -271,16 +271,17 @@ def trouble_move(
     return TroubleMove(signs, moves, share if moves else 1.0 - share)
 
 
-EndSign = Literal["interrupted", "rejected", "unclean", "check", "exit_code", "cut", "accepted", "none"]
+EndSign = Literal["interrupted", "rejected", "unclean", "check", "build", "exit_code", "cut", "accepted", "none"]
 
 
 class EndSigns(msgspec.Struct, frozen=True, kw_only=True):
     """Signs of an end; None: unknown. `clean`: the run stopped by itself, without a crash, a limit or a call that no
-    tool could read. `check_passed`, `exit_passed`: the last test; the last exit code. `cut`: the last answer stopped at
-    its token limit. `user`: what the user says of it."""
+    tool could read. `check_passed`: the last test; `build_passed`: the last build or type check since then;
+    `exit_passed`: the last exit code. `cut`: the last answer stopped at its token limit. `user`: what the user says."""
 
     clean: bool | None = None
     check_passed: bool | None = None
+    build_passed: bool | None = None
     exit_passed: bool | None = None
     cut: bool = False
     user: Literal["interrupts", "rejects", "accepts"] | None = None
@@ -307,7 +308,9 @@ def work_end(signs: EndSigns) -> WorkEnd:
         return WorkEnd("bad", "unclean")
     if signs.check_passed is False:
         return WorkEnd("bad", "check")
-    if signs.exit_passed is False and signs.check_passed is None:
+    if signs.build_passed is False:
+        return WorkEnd("bad", "build")
+    if signs.exit_passed is False and signs.check_passed is None and signs.build_passed is None:
         return WorkEnd("bad", "exit_code")
     if signs.cut:
         return WorkEnd("bad", "cut")
@@ -315,4 +318,6 @@ def work_end(signs: EndSigns) -> WorkEnd:
         return WorkEnd("good", "accepted")
     if signs.check_passed:
         return WorkEnd("good", "check")
+    if signs.build_passed:
+        return WorkEnd("good", "build")
     return WorkEnd("none", "none")

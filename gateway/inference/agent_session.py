@@ -28,15 +28,16 @@ HEAD, TAIL = 512, 2048
 
 
 class SummaryRule(msgspec.Struct, frozen=True):
-    """How a test runner says how its run ended. `source`: the runner whose words these are."""
+    """How a checking program says how its run ended. `source`: the program whose words these are. `passed`: None where
+    it says nothing of success."""
 
     source: str
     failed: str
-    passed: str
+    passed: str | None
 
 
-# Multi-line patterns; of a text the last match of any counts.
-SUMMARIES = (
+# Multi-line patterns, of tests, and of compilers and type checkers.
+TESTS = (
     SummaryRule(
         "pytest",
         r"^=*\s*(?:\d+ [a-z]+, )*[1-9]\d* (?:failed|errors?)\b.* in \d[\d.]*s",
@@ -52,6 +53,15 @@ SUMMARIES = (
     SummaryRule("maven, gradle", r"^(?:\[ERROR\] )?.*BUILD FAIL(?:URE|ED)", r"^(?:\[INFO\] )?BUILD SUCCESS"),
     SummaryRule("rspec", r"^\d+ examples?, [1-9]\d* failures?", r"^[1-9]\d* examples?, 0 failures"),
     SummaryRule("dotnet test", r"^Failed!\s+- ", r"^Passed!\s+- "),
+)
+BUILDS = (
+    SummaryRule("mypy", r"^Found [1-9]\d* errors? in [1-9]\d* files?", r"^Success: no issues found in [1-9]\d* source"),
+    SummaryRule("tsc", r"^(?:Found [1-9]\d* errors?\b|\S+\(\d+,\d+\): error TS\d+: )", r"^Found 0 errors\."),
+    SummaryRule("pyright", r"^[1-9]\d* errors?, \d+ warnings?", r"^0 errors, \d+ warnings?"),
+    SummaryRule("cargo", r"^error: could not compile ", r"^\s*Finished `?(?:dev|release|test|bench)\b"),
+    SummaryRule("gcc, clang", r"^\S+:\d+:\d+: (?:fatal )?error: ", None),
+    SummaryRule("go build, go vet", r"^# \S+\n(?:vet: )?\S+\.go:\d+:\d+: ", None),
+    SummaryRule("make", r"^make(?:\[\d+\])?: \*\*\* .*\bError \d+", None),
 )
 # The code is the first group. By client or framework: Claude Code and Codex, Codex's JSON, mini-swe-agent, OpenHands,
 # shells and CI systems.
@@ -74,15 +84,23 @@ MALFORMED = (
     "Unknown tool",
     "No such tool available",
 )
-_FAILED = re.compile("|".join(f"(?:{rule.failed})" for rule in SUMMARIES), re.MULTILINE)
-_PASSED = re.compile("|".join(f"(?:{rule.passed})" for rule in SUMMARIES), re.MULTILINE)
+
+
+def _any(patterns: Iterable[str | None]) -> "re.Pattern[str]":
+    return re.compile("|".join(f"(?:{one})" for one in patterns if one is not None), re.MULTILINE)
+
+
+_TESTS = _any(rule.failed for rule in TESTS), _any(rule.passed for rule in TESTS)
+_BUILDS = _any(rule.failed for rule in BUILDS), _any(rule.passed for rule in BUILDS)
 _EXIT_CODES = re.compile("|".join(EXIT_CODES), re.MULTILINE)
 
 
 class ResultSigns(msgspec.Struct, frozen=True, kw_only=True):
-    """One result. `check`: what a test run in it says, and `code`: its exit code, None where it shows none."""
+    """One result. `check`: what a test run in it says, `build`: a compiler or type checker, and `code`: its exit code,
+    None where it shows none."""
 
     check: Exit | None = None
+    build: Exit | None = None
     code: int | None = None
     error: bool = False
     malformed: bool = False
@@ -91,18 +109,21 @@ class ResultSigns(msgspec.Struct, frozen=True, kw_only=True):
 def read_result(content: str) -> ResultSigns:
     """Return what the text of one result says. A failed check outweighs a passed one, as a run of several suites."""
     text = content if len(content) <= HEAD + TAIL else f"{content[:HEAD]}\n{content[-TAIL:]}"
-    check: Exit | None = None
-    if _FAILED.search(text) is not None:
-        check = "failed"
-    elif _PASSED.search(text) is not None:
-        check = "passed"
+    check, build = _summary(_TESTS, text), _summary(_BUILDS, text)
     code = None
     for match in _EXIT_CODES.finditer(text):
         code = int(next(group for group in match.groups() if group is not None))
     head = text[:HEAD]
     malformed = any(words in head for words in MALFORMED)
-    error = malformed or check == "failed" or bool(code) or head.lstrip().startswith(ERRORS)
-    return ResultSigns(check=check, code=code, error=error, malformed=malformed)
+    error = malformed or "failed" in (check, build) or bool(code) or head.lstrip().startswith(ERRORS)
+    return ResultSigns(check=check, build=build, code=code, error=error, malformed=malformed)
+
+
+def _summary(said: tuple["re.Pattern[str]", "re.Pattern[str]"], text: str) -> Exit | None:
+    failed, passed = said
+    if failed.search(text) is not None:
+        return "failed"
+    return "passed" if passed.search(text) is not None else None
 
 
 def new_results(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
@@ -117,12 +138,12 @@ def new_results(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
 
 
 def last_exit(signs: Iterable[ResultSigns]) -> Exit | None:
-    """How the last check among `signs` (oldest first) ended; without any, the last exit code."""
+    """How the last test run or build among `signs` (oldest first) ended; without any, the last exit code."""
     checks: list[Exit] = []
     codes: list[Exit] = []
     for one in signs:
-        if one.check is not None:
-            checks.append(one.check)
+        if (shown_by := one.check or one.build) is not None:
+            checks.append(shown_by)
         elif one.code is not None:
             codes.append("failed" if one.code else "passed")
     shown = checks or codes
@@ -144,7 +165,8 @@ class CachedPrefix(msgspec.Struct, frozen=True, array_like=True):
 class Session(msgspec.Struct, frozen=True, array_like=True):
     """What is known of a session after its last answer. `id`: a digest. `at`: epoch seconds of that answer, and `cut`:
     it stopped at its token limit. The counters are those of `SessionStep`; `last_exit` is of the work since the last
-    boundary. `message_tokens`: estimate of its last messages; `read_tokens`: those billed, with the answer."""
+    boundary. `message_tokens`: estimate of its last messages; `read_tokens`: those billed, with the answer. `check`:
+    how the caller's own check of that answer ended, by feedback."""
 
     id: bytes
     at: float
@@ -159,6 +181,7 @@ class Session(msgspec.Struct, frozen=True, array_like=True):
     read_tokens: int = 0
     caches: tuple[CachedPrefix, ...] = ()
     last_exit: Exit | None = None
+    check: Exit | None = None
 
     def warmth(self, catalog: Catalog, now: float) -> list[Warmth]:
         """What each tier has read of the session, and how long ago."""

@@ -22,7 +22,8 @@ import numpy as np
 from classifier.features.stray_text import CLIENTS_OPENINGS, users_text
 from gateway.base.inference_request import ClientTurn, InferenceRequest, TurnKind
 from gateway.base.stores.redis_store import Call, RedisScripts, RedisStore, RedisUnavailableError, script
-from gateway.inference.agent_session import Session, decode_session, encode_session
+from gateway.inference.agent_session import Exit, Session, decode_session, encode_session
+from gateway.inference.clients import RULES
 from inference_core.tokenization.prompt_size import FITTED_CHARS_PER_TOKEN, FITTED_TOKENS_PER_MESSAGE
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.pricing import reread_usd, reuse_usd
@@ -44,6 +45,12 @@ def session_digest(turn: ClientTurn, key_id: str | None) -> bytes | None:
         # The length goes first, so that no two lists of parts run into the same bytes.
         digest.update(len(encoded).to_bytes(8, "little") + encoded)
     return digest.digest()
+
+
+def session_digests(session: str, key_id: str | None) -> list[bytes]:
+    """Return the digests that a session of this id has at this key, one for each client that may have named it."""
+    turns = (ClientTurn(client=rule.name, session=session) for rule in RULES)
+    return [digest for turn in turns if (digest := session_digest(turn, key_id)) is not None]
 
 
 PREFIX = "aio:turns:"
@@ -256,6 +263,19 @@ class Conversations:
             self._tiers.note(now, key, _PRIVATE)
             if self._shared is not None:
                 self._shared.note(key, Noted(_PRIVATE), self.seconds)
+
+    async def note_check(self, digest: bytes, check: Exit) -> None:
+        """Note how the caller's own check of a session's last answer ended. `digest`: of its client's id; a session
+        that only its messages name is not found by it, and nothing is noted."""
+        if self._shared is not None and (noted := await self._shared.get(digest)).session:
+            self._keep(digest, noted.session)
+        session, tiers = self._session(digest), self._recall(digest)
+        if session is None or not tiers:
+            return
+        became = encode_session(msgspec.structs.replace(session, check=check))
+        self._keep(digest, became)
+        if self._shared is not None:
+            self._shared.note(digest, Noted(tiers, became), self.seconds)
 
     async def is_private(self, request: InferenceRequest) -> bool:
         """Whether the request goes on with a session that `note_private` was called for, here or in another process."""

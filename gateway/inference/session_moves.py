@@ -29,7 +29,7 @@ from classifier.policy.sessions import (
     work_end,
 )
 from gateway.base.inference_request import InferenceRequest
-from gateway.inference.agent_session import Counters, Session, counted, read_result
+from gateway.inference.agent_session import Counters, Exit, ResultSigns, Session, counted, read_result
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.pricing import reuse_usd
 from tiers.catalog.tier_spec import TierSpec
@@ -74,6 +74,7 @@ def _tier(spec: TierSpec, cache_seconds: float, usual: int) -> SessionTier:
 RESULTS_READ, TURN_READ = 8, 400
 WEIGHTS: dict[EndSign, float] = {
     "check": 1.0,
+    "build": 0.5,
     "rejected": 0.7,
     "cut": 0.7,
     "unclean": 0.7,
@@ -82,10 +83,11 @@ WEIGHTS: dict[EndSign, float] = {
     "interrupted": 0.4,
 }
 """How much a sign counts as a label, of a judged one: priors, until a customer's own probes and feedback say better. A
-test's result is the task's own check; an exit code is often that of a search without a match; a user interrupts for
-many reasons."""
+test's result is the task's own check, and a build that passes is half of one; an exit code is often that of a search
+without a match; a user interrupts for many reasons."""
 _WORDS: dict[EndSign, str] = {
     "check": "the last check",
+    "build": "the last build or type check",
     "exit_code": "the last exit code",
     "rejected": "the user rejects it",
     "accepted": "the user accepts it",
@@ -122,32 +124,47 @@ class ReadEnd(msgspec.Struct, frozen=True):
     @property
     def words(self) -> str:
         """What the sign says."""
-        verb = {"good": " passed", "bad": " failed"}[self.end] if self.sign in ("check", "exit_code") else ""
+        verb = {"good": " passed", "bad": " failed"}[self.end] if self.sign in ("check", "build", "exit_code") else ""
         return _WORDS[self.sign] + verb
 
 
-def end_before(messages: Sequence[ChatMessage], cut: bool) -> ReadEnd | None:
+def end_before(messages: Sequence[ChatMessage], cut: bool, posted: Exit | None = None) -> ReadEnd | None:
     """Return how the work before the last user turn of `messages` ended; None where nothing says so.
 
-    `cut`: the last answer stopped at its token limit.
+    `cut`: the last answer stopped at its token limit. `posted`: how the caller's own check of it ended, in place of
+    those that the messages show.
     """
     said = messages[-1].content
     words = users_text(said.strip())
     results = [read_result(message.content) for message in _results_before(messages)]
     # Clients without tools send a check's output as the user's turn.
-    checks = [one.check for one in (*results, read_result(words)) if one.check is not None]
+    shown = [*results, read_result(words)]
+    checks = [one.check for one in shown if one.check is not None] if posted is None else [posted]
+    builds = _builds_after_tests(shown) if posted is None else []
     codes = [one.code for one in results if one.code is not None]
     unanswered = len(messages) > 1 and bool(messages[-2].tool_calls)
     ended = work_end(
         EndSigns(
             clean=False if unanswered else None,
             check_passed=checks[-1] == "passed" if checks else None,
+            build_passed=builds[-1] == "passed" if builds else None,
             exit_passed=codes[-1] == 0 if codes else None,
             cut=cut,
             user=_said_by_user(said, words[:TURN_READ]),
         )
     )
     return None if ended.end == "none" else ReadEnd(ended.end, ended.sign)
+
+
+def _builds_after_tests(shown: Sequence[ResultSigns]) -> list[Exit]:
+    """The builds and type checks since the last tests, which needed a build themselves."""
+    found: list[Exit] = []
+    for one in shown:
+        if one.check is not None:
+            found.clear()
+        elif one.build is not None:
+            found.append(one.build)
+    return found
 
 
 def _said_by_user(said: str, words: str) -> Literal["interrupts", "rejects", "accepts"] | None:
@@ -221,7 +238,9 @@ def next_step(
     messages = request.generation.messages or []
     counters = counted(session, messages, at_boundary=at != "loop")
     loop_step = 1 if session is None or at != "loop" else session.loop_steps + 1
-    end = end_before(messages, session is not None and session.cut) if at == "turn" and messages else None
+    end = None
+    if at == "turn" and messages:
+        end = end_before(messages, session is not None and session.cut, None if session is None else session.check)
     step = SessionStep(
         session=(known.id if session is None else session.id).hex(),
         client=client,

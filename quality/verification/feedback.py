@@ -31,12 +31,14 @@ _REPLACED = {FEEDBACK: (FEEDBACK,), REVIEW: ("verification", FEEDBACK, REVIEW)}
 
 
 class Feedback(msgspec.Struct, frozen=True, kw_only=True):
-    """`score` in [0, 1], from useless to everything wanted; `correction`: what the answer should have been.
+    """`score` in [0, 1], from useless to everything wanted; `check`: how a program of the caller's judged the work,
+    such as its tests; `correction`: what the answer should have been.
 
     `comment` is only read by people.
     """
 
     score: float | None = None
+    check: Literal["passed", "failed"] | None = None
     correction: str | None = None
     comment: str | None = None
 
@@ -243,8 +245,10 @@ async def _verdict(record: Record, feedback: Feedback, who: str) -> tuple[bool, 
             return said.no_worse, f"the {who}'s correction: {said.reason}"
     if feedback.score is not None:
         return feedback.score >= 0.5, f"the {who}'s score is {feedback.score:g}"
+    if feedback.check is not None:
+        return feedback.check == "passed", f"the {who}'s check {feedback.check}"
     if feedback.correction is None:
-        raise ValueError("feedback needs a score or a correction")
+        raise ValueError("feedback needs a score, a check or a correction")
     return False, f"the {who} corrected the answer"
 
 

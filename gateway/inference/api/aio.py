@@ -21,8 +21,10 @@ from gateway.inference.api.reading.build_request import dry_run_request, receive
 from gateway.inference.api.reading.chat_turns import turns_of
 from gateway.inference.api.reading.parsing import read_body
 from gateway.inference.api.reading.schemas import Message, Metadata, PositiveInt
+from gateway.inference.conversations import session_digests
 from gateway.inference.service import serving_of
 from gateway.tenancy.access.guard import access_of, caller_of
+from quality.estimates.session_work import last_step
 from quality.records.record import EmbeddingRecord, Record, Recorded
 from quality.verification.feedback import Feedback, FeedbackTaken
 from tiers.tier import ChatMessage
@@ -55,11 +57,14 @@ _RATINGS = {"up": 1.0, "down": 0.0}
 
 
 class FeedbackGiven(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Feedback on the answer with this id: a rating, a score from 0 to 1, or the correct answer."""
+    """Feedback on the answer with this id, or on the last one of the agent's session that its client gives this id: a
+    rating, a score from 0 to 1, how the caller's own check of the work ended, or the correct answer."""
 
-    request_id: Annotated[str, Meta(min_length=1, max_length=128)]
+    request_id: Annotated[str, Meta(min_length=1, max_length=128)] | None = None
+    session: Annotated[str, Meta(min_length=1, max_length=128)] | None = None
     rating: Literal["up", "down"] | None = None
     score: Annotated[float, Meta(ge=0, le=1)] | None = None
+    check: Literal["passed", "failed"] | None = None
     correction: Annotated[str, Meta(min_length=1, max_length=65_536)] | None = None
     comment: Annotated[str, Meta(max_length=8192)] | None = None
 
@@ -67,15 +72,19 @@ class FeedbackGiven(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 @post("/feedback", status_code=200, operation_class=describe(FeedbackGiven, FeedbackTaken), summary="Rate an answer")
 async def give_feedback(request: HttpRequest) -> Response[Any]:
     """Stored at once, and counts in the decisions of its own key only; newer feedback on the same answer replaces
-    older. Counts against the key's requests per minute.
+    older. A check is also how the work of an agent's session ended, for its next turn. Counts against the key's
+    requests per minute.
 
     429 beyond that limit, 503 while the database is down.
     """
     feedback = await read_body(request, FeedbackGiven)
-    if feedback.rating is not None and feedback.score is not None:
-        raise bad_request("Give a rating or a score, not both.", "score")
-    if feedback.rating is None and feedback.score is None and feedback.correction is None:
-        raise bad_request("Give a rating (up or down), a score from 0 to 1, or a correction.", "rating")
+    if (feedback.request_id is None) == (feedback.session is None):
+        raise bad_request("Give a request_id, or the session of an agent's client.", "request_id")
+    given = [name for name in ("rating", "score", "check") if getattr(feedback, name) is not None]
+    if len(given) > 1:
+        raise bad_request("Give one of a rating, a score and a check.", given[1])
+    if not given and feedback.correction is None:
+        raise bad_request("Give a rating (up or down), a score from 0 to 1, a check or a correction.", "rating")
     admission_control = access_of(request).tenancy.admission_control
     admission = await admission_control.enter_call(caller_of(request), f"feedback-{uuid4().hex}")
     try:
@@ -86,12 +95,26 @@ async def give_feedback(request: HttpRequest) -> Response[Any]:
 
 
 async def _taken(request: HttpRequest, given: FeedbackGiven) -> FeedbackTaken:
-    record = await record_of_caller(request, given.request_id)
+    serving = serving_of(request)
+    record = await record_of_caller(request, given.request_id or await _last_of_session(request, given.session or ""))
     if isinstance(record, EmbeddingRecord):
         raise bad_request("Only answers can be rated: this request was for embeddings.", "request_id", "not_an_answer")
     score = given.score if given.rating is None else _RATINGS[given.rating]
-    feedback = Feedback(score=score, correction=given.correction, comment=given.comment)
-    return await reached(serving_of(request).feedback.take(record, feedback))
+    feedback = Feedback(score=score, check=given.check, correction=given.correction, comment=given.comment)
+    taken = await reached(serving.feedback.take(record, feedback))
+    step = record.decision.inputs.session
+    if step is not None and given.check is not None:
+        await serving.routing.conversations.note_check(bytes.fromhex(step.session), given.check)
+    return taken
+
+
+async def _last_of_session(request: HttpRequest, session: str) -> str:
+    """The id of the newest stored step of the caller's session of this name. Raises `ApiError` 404 and 503."""
+    digests = session_digests(session, caller_of(request).key_id)
+    found = await reached(last_step(serving_of(request).database, [digest.hex() for digest in digests]))
+    if found is None:
+        raise ApiError(404, f"No session {session!r} is stored.", param="session", code="session_not_found")
+    return found
 
 
 class RouteRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -1,18 +1,19 @@
 """`aio launch`: start Claude Code, Codex, opencode or aider on a running server, set up for it."""
 
 import os
+import shlex
 import shutil
 from collections.abc import Callable
 
 import click
 import msgspec
 
+from gateway.operations.cli.live.session_check import CHECK_VARIABLE, COMMAND, KEY_VARIABLE, URL_VARIABLE
+
 # Clients refuse to start without a key, also where the gateway asks for none.
 NO_KEY = "unused"
 MODEL = "auto"
 SMALL_MODEL = "tier-1"
-# Codex and opencode find the key in it, so that no argument has it.
-KEY_VARIABLE = "AIO_API_KEY"
 
 
 class ClientSetup(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,9 +87,38 @@ SETUPS: dict[str, Callable[[str, str], ClientSetup]] = {
 }
 
 
-def client_setup(client: str, url: str, key: str | None) -> ClientSetup:
-    """Return how `client`, one of `SETUPS`, is started against the gateway at `url`, which may end in /v1."""
-    return SETUPS[client](url.rstrip("/").removesuffix("/v1"), key or NO_KEY)
+def client_setup(client: str, url: str, key: str | None, check: str | None = None) -> ClientSetup:
+    """Return how `client`, one of `SETUPS`, is started against the gateway at `url`, which may end in /v1. `check`: a
+    shell command that says at the end of each turn whether the work is good. Raises `ValueError` where the client has
+    no hook for it."""
+    base = url.rstrip("/").removesuffix("/v1")
+    setup = SETUPS[client](base, key or NO_KEY)
+    if check is None:
+        return setup
+    if client not in CHECKED:
+        raise ValueError(f"{client} has no hook for a check; {', '.join(CHECKED)} have one")
+    variables = {CHECK_VARIABLE: check, URL_VARIABLE: base} | ({} if key is None else {KEY_VARIABLE: key})
+    if client == "aider":
+        # It runs the command after each edit and sends what failed as the next turn, where the gateway reads it.
+        variables = {}
+    return msgspec.structs.replace(
+        setup, environment=setup.environment | variables, arguments=(*setup.arguments, *CHECKED[client](check))
+    )
+
+
+def _claude_hook(_check: str) -> tuple[str, ...]:
+    """Settings of this one process, which Claude Code adds to the user's own: https://code.claude.com/docs/en/hooks."""
+    hook = {"type": "command", "command": COMMAND, "timeout": HOOK_SECONDS, "async": True}
+    return "--settings", _text({"hooks": {"Stop": [{"hooks": [hook]}]}})
+
+
+CHECKED: dict[str, Callable[[str], tuple[str, ...]]] = {
+    "claude": _claude_hook,
+    # Its hooks ask for trust first, and this setting does not.
+    "codex": lambda _check: ("-c", f"notify={_text(shlex.split(COMMAND))}"),
+    "aider": lambda check: ("--auto-test", "--test-cmd", check),
+}
+HOOK_SECONDS = 900
 
 
 def _text(value: object) -> str:
@@ -110,10 +140,19 @@ SECONDS = 10.0
     help="Where the gateway listens.  [AIO_URL]",
 )
 @click.option("--key", envvar=KEY_VARIABLE, help=f"A key of the gateway, where it asks for one.  [{KEY_VARIABLE}]")
-def launch(client: str, arguments: tuple[str, ...], url: str, key: str | None) -> None:
+@click.option(
+    "--check",
+    metavar="COMMAND",
+    help="Shell command that is run at the end of each turn (aider: after each edit), as your tests; whether it passed "
+    "is how the work ended. Not for opencode, which has no hook.",
+)
+def launch(client: str, arguments: tuple[str, ...], url: str, key: str | None, check: str | None) -> None:
     """Start the installed CLIENT with ARGS against the gateway. It gets variables and arguments of this one process;
     its own files are neither read differently nor changed. What was set is said on standard error."""
-    setup = client_setup(client, url, key)
+    try:
+        setup = client_setup(client, url, key, check)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
     program = shutil.which(setup.program)
     if program is None:
         raise click.ClickException(f"{setup.program} is not installed: there is no such command in PATH.")
