@@ -42,6 +42,9 @@ TROUBLED = LoopCounters(steps=6, errors=4)
         (EndSigns(exit_passed=True, user="accepts"), WorkEnd("good", "accepted")),
         (EndSigns(check_passed=True, user="accepts"), WorkEnd("good", "accepted")),
         (EndSigns(check_passed=True), WorkEnd("good", "check")),
+        (EndSigns(check_passed=True, build_passed=False), WorkEnd("bad", "build")),
+        (EndSigns(check_passed=False, build_passed=True), WorkEnd("bad", "check")),
+        (EndSigns(build_passed=True, exit_passed=False), WorkEnd("good", "build")),
     ],
 )
 def test_what_the_user_says_outweighs_checks_and_checks_outweigh_exit_codes(signs: EndSigns, expected: WorkEnd) -> None:

@@ -1,5 +1,7 @@
 """How an agent's work ended, as its messages say it: checks, exit codes, the user's words, and which of them counts."""
 
+from typing import Literal
+
 import pytest
 
 from gateway.inference.agent_session import read_result
@@ -70,6 +72,60 @@ def test_what_the_user_says_outweighs_a_check_and_a_check_an_exit_code(
     assert ((None, None) if found is None else (found.end, found.sign)) == (end, sign)
     if found is not None:
         assert 0 < WEIGHTS[found.sign] <= 1
+
+
+@pytest.mark.parametrize(
+    ("text", "build"),
+    [
+        ("Found 2 errors in 1 file (checked 3 source files)", "failed"),
+        ("Success: no issues found in 3 source files", "passed"),
+        ("src/a.ts(3,5): error TS2322: Type 'string' is not assignable to type 'number'.", "failed"),
+        ("Found 0 errors. Watching for file changes.", "passed"),
+        ("1 error, 0 warnings, 0 informations", "failed"),
+        ("0 errors, 0 warnings, 0 informations", "passed"),
+        ("error[E0308]: mismatched types\nerror: could not compile `x` (lib) due to 1 previous error", "failed"),
+        ("    Finished `dev` profile [unoptimized + debuginfo] target(s) in 0.1s", "passed"),
+        ("main.c:3:5: error: expected ';' before '}' token", "failed"),
+        ("# example.com/x\n./main.go:5:2: undefined: y", "failed"),
+        ("make: *** [Makefile:2: all] Error 1", "failed"),
+        ("notes.md:3:5: the error is here", None),
+        ("main.go:5:2: a line that a search found", None),
+    ],
+)
+def test_a_result_says_whether_a_build_or_a_type_check_passed(text: str, build: str | None) -> None:
+    found = read_result(text)
+    assert (found.build, found.check) == (build, None)
+    assert found.error == (build == "failed")
+
+
+TYPES_FAILED, TYPES_PASSED = "Found 2 errors in 1 file (checked 3 source files)", "0 errors, 0 warnings"
+
+
+@pytest.mark.parametrize(
+    ("messages", "end", "sign"),
+    [
+        (work(TYPES_FAILED), "bad", "build"),
+        (work(TYPES_FAILED, TYPES_PASSED), "good", "build"),
+        (work(TYPES_PASSED, "Exit code: 1"), "good", "build"),
+        # Tests outweigh the builds before them; a build that fails after them is newer.
+        (work(TYPES_FAILED, "==== 2 passed in 0.1s ===="), "good", "check"),
+        (work("==== 2 passed in 0.1s ====", TYPES_FAILED), "bad", "build"),
+        (work("==== 2 failed in 0.1s ====", TYPES_PASSED), "bad", "check"),
+    ],
+)
+def test_a_build_is_the_check_where_no_later_tests_are(messages: list[ChatMessage], end: str, sign: str) -> None:
+    found = end_before(messages, cut=False)
+    assert found is not None
+    assert (found.end, found.sign) == (end, sign)
+    assert found.words.startswith("the last ")
+
+
+@pytest.mark.parametrize(("posted", "end"), [("failed", "bad"), ("passed", "good")])
+def test_a_posted_check_counts_in_place_of_those_in_the_messages(posted: Literal["failed", "passed"], end: str) -> None:
+    for shown in (TYPES_FAILED, "==== 2 passed in 0.1s ====", "README.md"):
+        found = end_before(work(shown), cut=False, posted=posted)
+        assert found is not None
+        assert (found.end, found.sign) == (end, "check")
 
 
 def test_an_answer_that_was_cut_off_is_a_bad_end() -> None:

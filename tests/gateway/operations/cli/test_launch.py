@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 import tomllib
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 
 from gateway.operations.cli.live.launch import SETUPS
+from gateway.operations.cli.live.session_check import session_of
 
 AIO = [sys.executable, "-c", "from gateway.operations.cli import main; main()", "launch"]
 # Says how it was started, and ends with a status of its own.
@@ -111,6 +113,42 @@ def test_aider_gets_variables_and_models(programs: Path, url: str) -> None:
     assert said["environment"]["OPENAI_API_BASE"] == f"{url}/v1"
     assert said["arguments"][:2] == ["--model", "openai/auto"]
     assert said["arguments"][-2:] == ["--message", "hi"]
+
+
+def test_a_check_is_a_hook_of_clients_that_have_one(programs: Path, url: str) -> None:
+    with_check = ("--url", url, "--key", "sk-secret", "--check", "make test")
+    claude = json.loads(launched(programs, *with_check, "claude", "-p", "hi").stdout)
+    option, settings, *rest = claude["arguments"]
+    (stop,) = json.loads(settings)["hooks"]["Stop"]
+    (hook,) = stop["hooks"]
+    assert (option, rest, hook["type"], hook["async"]) == ("--settings", ["-p", "hi"], "command", True)
+    codex = json.loads(launched(programs, *with_check, "codex", "exec", "hi").stdout)
+    notify = next(one for one in codex["arguments"] if one.startswith("notify="))
+    assert tomllib.loads(notify)["notify"] == shlex.split(hook["command"])
+    for started in (claude, codex):
+        said = {name: started["environment"][name] for name in ("AIO_CHECK", "AIO_URL", "AIO_API_KEY")}
+        assert said == {"AIO_CHECK": "make test", "AIO_URL": url, "AIO_API_KEY": "sk-secret"}
+        assert "sk-secret" not in " ".join(started["arguments"])
+    aider = json.loads(launched(programs, *with_check, "aider", "--message", "hi").stdout)
+    assert aider["arguments"][-5:] == ["--auto-test", "--test-cmd", "make test", "--message", "hi"]
+    refused = launched(programs, *with_check, "opencode")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "opencode has no hook" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("event", "session"),
+    [
+        ('{"session_id": "s1", "hook_event_name": "Stop", "stop_hook_active": false}', "s1"),
+        ('{"type": "agent-turn-complete", "thread-id": "t1", "turn-id": "2"}', "t1"),
+        ('{"type": "approval-requested", "thread-id": "t1"}', None),
+        ('{"session_id": 3}', None),
+        ("[]", None),
+        ("", None),
+    ],
+)
+def test_an_event_names_its_session(event: str, session: str | None) -> None:
+    assert session_of(event) == session
 
 
 @pytest.mark.parametrize("client", SETUPS)

@@ -1,0 +1,128 @@
+"""Rows (task, model, resolved, usd) of any of the usual forms, as one table of tasks and models."""
+
+import csv
+import gzip
+import json
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from quality.comparison.session_pairs import RunOutcomes
+
+# The names that collections use for each column, in the order of columns without names.
+COLUMNS = {
+    "task": ("task", "task_id", "instance_id", "instance", "problem", "id"),
+    "model": ("model", "model_name", "model_id", "agent", "system", "name"),
+    "resolved": ("resolved", "reward", "success", "passed", "correct", "solved", "score"),
+    "usd": ("usd", "cost_usd", "cost", "dollars", "instance_cost", "total_cost", "price"),
+}
+_TRUE, _FALSE = {"true", "yes", "y", "t", "resolved", "passed"}, {"false", "no", "n", "f", "unresolved", "failed"}
+# A model with outcomes of fewer tasks is left out, and more models are while fewer tasks are known of all of them.
+LEAST_COVERED, LEAST_COMPLETE = 0.8, 0.5
+
+
+def read_outcomes(file: Path) -> tuple[RunOutcomes, list[str]]:
+    """Return the outcomes of the tasks that all models ran, and in a sentence each what was left out.
+
+    FILE is CSV (with names or in the order of `COLUMNS`), JSON lines or one JSON list of objects or lists, gzipped or
+    not. Several runs of a model on a task are averaged; unknown dollars are the model's mean. Raises `ValueError` for a
+    file without two models and two tasks, and for a row that cannot be read, with its number.
+    """
+    runs: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
+    skipped = 0
+    for number, row in enumerate(_rows(file), 1):
+        try:
+            resolved = _number(row.get("resolved"))
+            usd = _number(row.get("usd"))
+        except ValueError as error:
+            raise ValueError(f"{file}, row {number}: {error}") from error
+        if row.get("task") in (None, "") or row.get("model") in (None, "") or math.isnan(resolved):
+            skipped += 1
+            continue
+        if not 0 <= resolved <= 1 or usd < 0:
+            raise ValueError(
+                f"{file}, row {number}: resolved is {resolved:g} and usd is {usd:g}; allowed: 0 to 1, and 0 on"
+            )
+        runs[str(row["task"]), str(row["model"])].append((resolved, usd))
+    said = [f"{skipped} rows without a task, a model or an outcome"] if skipped else []
+    return _table(runs, said)
+
+
+def _table(runs: dict[tuple[str, str], list[tuple[float, float]]], said: list[str]) -> tuple[RunOutcomes, list[str]]:
+    tasks, models = (list(dict.fromkeys(names)) for names in (zip(*runs, strict=True) if runs else ((), ())))
+    resolved, usd = np.full((2, len(tasks), len(models)), np.nan)
+    row, column = {task: i for i, task in enumerate(tasks)}, {model: j for j, model in enumerate(models)}
+    for (task, model), ones in runs.items():
+        known = [paid for _, paid in ones if not math.isnan(paid)]
+        resolved[row[task], column[model]] = np.mean([outcome for outcome, _ in ones])
+        usd[row[task], column[model]] = np.mean(known) if known else np.nan
+    kept = list(range(len(models)))
+    for j, model in enumerate(models):
+        if np.isnan(usd[:, j]).all():
+            said.append(f"{model}: no dollars")
+        elif np.isfinite(resolved[:, j]).mean() < LEAST_COVERED:
+            said.append(f"{model}: outcomes of {np.isfinite(resolved[:, j]).mean():.0%} of the tasks")
+        else:
+            usd[:, j] = np.where(np.isnan(usd[:, j]), np.nanmean(usd[:, j]), usd[:, j])
+            continue
+        kept.remove(j)
+    while len(kept) > 2 and (complete := np.isfinite(resolved[:, kept]).all(axis=1)).mean() < LEAST_COMPLETE:
+        worst = min(kept, key=lambda j: float(np.isfinite(resolved[:, j]).mean()))
+        said.append(f"{models[worst]}: too few tasks in common with the others")
+        kept.remove(worst)
+    complete = np.isfinite(resolved[:, kept]).all(axis=1)
+    if len(kept) < 2 or complete.sum() < 2:
+        raise ValueError(f"{len(kept)} models with {int(complete.sum())} tasks in common; two of each are needed")
+    if not complete.all():
+        said.append(f"{int((~complete).sum())} of {len(tasks)} tasks that not all models ran")
+    names = [models[j] for j in kept]
+    return RunOutcomes(names, resolved[complete][:, kept], usd[complete][:, kept]), said
+
+
+def _rows(file: Path) -> Iterator[dict[str, Any]]:
+    data = file.read_bytes()
+    text = (gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data).decode("utf-8-sig")
+    lines = [line for line in text.splitlines() if line.strip()]
+    first = lines[0].lstrip() if lines else ""
+    if first.startswith("["):
+        try:
+            read = json.loads(text)
+        except ValueError:
+            read = [json.loads(line) for line in lines]
+        return (_named(one) for one in (read if isinstance(read[0], list | dict) else [read]))
+    if first.startswith("{"):
+        return (_named(json.loads(line)) for line in lines)
+    delimiter = max("\t;,", key=first.count)
+    cells = list(csv.reader(lines, delimiter=delimiter))
+    header = [cell.strip().lower() for cell in cells[0]] if cells else []
+    if sum(any(name in names for name in header) for names in COLUMNS.values()) >= 3:
+        return (_named(dict(zip(header, row, strict=False))) for row in cells[1:])
+    return (_named(row) for row in cells)
+
+
+def _named(row: dict[str, Any] | Sequence[Any]) -> dict[str, Any]:
+    """The columns of one row by our names."""
+    if not isinstance(row, dict):
+        return dict(zip(COLUMNS, row, strict=False))
+    given = {str(name).strip().lower(): value for name, value in row.items()}
+    return {
+        column: next((given[name] for name in names if given.get(name) is not None), None)
+        for column, names in COLUMNS.items()
+    }
+
+
+def _number(value: Any) -> float:
+    """A number, a truth value or an amount of dollars; NaN for nothing."""
+    text = str(value).strip().lower().removeprefix("$")
+    if value is None or text in ("", "nan", "null", "none", "na", "n/a"):
+        return math.nan
+    if text in _TRUE | _FALSE:
+        return float(text in _TRUE)
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"{value!r} is no number") from None
