@@ -169,7 +169,8 @@ def _counts(_context: click.Context, parameter: click.Parameter, value: str) -> 
 @click.option("--seed", default=0, show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def agents(
-    file: Path, labels: list[int], catches: float, rejects: float, scores: Path | None, draws: int, seed: int, as_json: bool,
+    file: Path, labels: list[int], catches: float, rejects: float, scores: Path | None, draws: int, seed: int,
+    as_json: bool,
 ) -> None:  # fmt: skip
     """Decide which two models serve runs of agents, in which order behind a check, or that no pair pays, by N labelled
     tasks of FILE: rows (task, model, resolved, usd) as CSV, JSON or JSON lines, gzipped or not."""
@@ -205,10 +206,10 @@ def _print(figures: AgentFigures) -> None:
         click.echo(f"left out: {line}")
     check = figures.check
     click.echo(
-        f"{figures.models} models, {figures.tasks} tasks; a check that catches {check.catches:.0%} of failures and rejects "
-        f"{check.rejects:.0%} of good runs. Gains in points over the best lottery of all models at equal dollars: of all "
-        f"pairs {figures.paying:.0%} gain; best {figures.best:+.1f} ({figures.best_pair}), median {figures.median:+.1f}, "
-        f"worst {figures.worst:+.1f}."
+        f"{figures.models} models, {figures.tasks} tasks; a check that catches {check.catches:.0%} of failures and "
+        f"rejects {check.rejects:.0%} of good runs. Gains in points over the best lottery of all models at equal "
+        f"dollars: of all pairs {figures.paying:.0%} gain; best {figures.best:+.1f} ({figures.best_pair}), median "
+        f"{figures.median:+.1f}, worst {figures.worst:+.1f}."
     )
     for row in figures.rows:
         gain = "–" if row.gain is None else f"{row.gain:+.1f} [{row.gain_low:+.1f}, {row.gain_high:+.1f}]"

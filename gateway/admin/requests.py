@@ -2,6 +2,7 @@
 the newest ones, and one with all of its steps, with tier, cost, cache and the reason of every move.
 """
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any
 
@@ -29,7 +30,9 @@ from gateway.operations.dashboard.html.first_request import first_request
 from gateway.operations.dashboard.html.page import Page
 from gateway.operations.dashboard.html.rendering import back_to, page
 from migrations.tables.quality import verifications
+from quality.comparison.session_verdict import SessionVerdict, session_verdicts
 from quality.estimates.served import MOST_SESSIONS, SessionRow, StepRow, newest_sessions, steps_of
+from quality.estimates.session_work import finished_work
 from quality.records.record import EmbeddingRecord, Record, Recorded
 from quality.records.rows import request_row
 from quality.store.pages import REFUSED, REQUESTS
@@ -191,9 +194,11 @@ REQUESTS_PAGE = Page(title="Requests", path="/requests", handlers=(show_requests
 
 
 class SessionsShown(msgspec.Struct, frozen=True, kw_only=True):
-    """The sessions with the newest steps, newest first."""
+    """The sessions with the newest steps, newest first; and which pair of tiers serves the sessions of each client, by
+    the work with a known end among the newest steps."""
 
     sessions: list[SessionRow]
+    verdicts: list[SessionVerdict]
 
 
 class SessionShown(msgspec.Struct, frozen=True, kw_only=True):
@@ -209,7 +214,9 @@ class SessionShown(msgspec.Struct, frozen=True, kw_only=True):
 async def sessions_shown(serving: Serving, query: Mapping[str, str]) -> SessionsShown:
     """Return what `query` asks for with `limit`. Raises `ApiError` 400 and 503."""
     limit = whole_number(query.get("limit", "50"), "limit", 1, MOST_SESSIONS)
-    return SessionsShown(sessions=await reached(newest_sessions(serving.database, limit)))
+    sessions = await reached(newest_sessions(serving.database, limit))
+    work = await reached(finished_work(serving.database)) if sessions else []
+    return SessionsShown(sessions=sessions, verdicts=await asyncio.to_thread(session_verdicts, work))
 
 
 async def session_shown(serving: Serving, session: str) -> SessionShown:
@@ -243,7 +250,7 @@ async def show_sessions_page(request: HttpRequest) -> Response[Any]:
     serving = serving_of(request)
     shown = await sessions_shown(serving, request.query_params)
     names = await names_of(serving.database, (row.key_id for row in shown.sessions))
-    return page(request, "sessions.html", "Sessions", sessions=shown.sessions, names=names)
+    return page(request, "sessions.html", "Sessions", shown=shown, sessions=shown.sessions, names=names)
 
 
 @get("/sessions/{session:str}")

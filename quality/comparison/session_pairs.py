@@ -257,7 +257,8 @@ def prior_pairs(usd: Float, check: Check, scores: Float | None = None, most: int
     good = one * (1 - check.rejects) + doubted * expected[second] + missed * other
     paid = usd[first] + (missed + doubted) * usd[second]
     gains = good - lottery(expected, usd, paid)
-    return np.argsort(-gains, kind="stable")[:most].tolist()
+    order: list[int] = np.argsort(-gains, kind="stable")[:most].tolist()
+    return order
 
 
 def why_shuffled(outcomes: RunOutcomes) -> str:

@@ -35,27 +35,26 @@ def session_verdicts(work: Sequence[Work]) -> list[SessionVerdict]:
 
 
 def _verdict(client: str, work: Sequence[Work]) -> SessionVerdict:
-    name = client or "other tools"
     found = session_ways(work)
-    if found is None:
-        sentence = (
-            f"{name}: which tiers serve these sessions is not known yet: {len(work)} pieces of work have a known end; a "
-            f"verdict needs {LEAST_TASKS} on each of two tiers, and {LEAST_AGAIN} done again after a bad end."
+    decision = None if found is None else decide_between(*found)
+    pieces = f"{len(work)} pieces of work with a known end"
+    if decision is None:
+        said = (
+            f"not known yet which tiers serve these sessions: {pieces}; a verdict needs {LEAST_TASKS} on each of two "
+            f"tiers, and {LEAST_AGAIN} done again after a bad end"
         )
-        return SessionVerdict(client=client, work=len(work), sentence=sentence)
-    names, single, pairs, order = found
-    decision = decide_between(names, single, pairs, order)
-    if decision.verdict == "pays":
-        sentence = (
-            f"{name}: {decision.first}, and {decision.second} after a bad end, ends well {100 * decision.gain:.1f} times "
-            f"in 100 more than the best mix of single tiers at the same dollars (at least {100 * decision.low:.1f}; "
-            f"{len(work)} pieces of work)."
+    elif decision.verdict == "pays":
+        said = (
+            f"{decision.first}, and {decision.second} after a bad end, ends well {100 * decision.gain:.1f} times "
+            f"in 100 more than the best mix of single tiers at the same dollars "
+            f"(at least {100 * decision.low:.1f}; {pieces})"
         )
     else:
-        sentence = (
-            f"{name}: no pair of tiers is shown to beat the best mix of single tiers at the same dollars "
-            f"({len(work)} pieces of work); of single tiers {decision.alone} is worth most."
+        said = (
+            "no pair of tiers is shown to beat the best mix of single tiers at the same dollars "
+            f"({pieces}); of single tiers {decision.alone} is worth most"
         )
+    sentence = f"{client or 'Other tools'}: {said}."
     return SessionVerdict(client=client, work=len(work), sentence=sentence, decision=decision)
 
 
@@ -84,7 +83,7 @@ def session_ways(work: Sequence[Work]) -> tuple[list[str], Ways, Ways, list[tupl
     for i, j in order:
         on_first, moved = tiers == known[i], (tiers == known[i]) & (again == known[j])
         # One success and one failure more: follow-ups that all ended alike have no variance by chance.
-        after = second[moved].sum(axis=0) + (1.0, 2 * second[moved][:, 1].mean())
+        after = second[moved].sum(axis=0) + np.array([1.0, 2 * second[moved][:, 1].mean()])
         after /= moved.sum() + 2
         bad = 1.0 - made[:, :1]
         values = _influenced(made + bad * after, on_first, len(work))
