@@ -25,9 +25,9 @@ from quality.comparison.session_pairs import (
 class LabelRow(msgspec.Struct, frozen=True, kw_only=True):
     """Over draws of `labels` tasks, the others held out. `pays`: the share of draws with this verdict, and `wrong` that
     in which the pair did not gain on the held-out tasks. `gain`: of the pairs that "pay", points held out over the best
-    lottery of all models at equal dollars, with the 5th and 95th percentiles; `proposed`: of the likeliest pair of every
-    draw, whatever the verdict. `pair`: the one that most draws name. `dealt_checks`, `dealt_rows`: the share of "pays"
-    with the check's verdicts, or all rows of each model, dealt to other tasks."""
+    lottery of all models at equal dollars, with the 5th and 95th percentiles; `proposed`: of the likeliest pair of
+    every draw, whatever the verdict. `pair`: the one that most draws name. `dealt_checks`, `dealt_rows`: the share of
+    "pays" with the check's verdicts, or all rows of each model, dealt to other tasks."""
 
     labels: int
     draws: int
@@ -129,10 +129,19 @@ def _scores(file: Path | None) -> dict[str, float]:
     text = file.read_text(encoding="utf-8-sig")
     try:
         rows = json.loads(text).items() if text.lstrip().startswith("{") else csv.reader(text.splitlines())
-        scores = {str(row[0]): float(row[1]) for row in rows if len(row) > 1 and row[1] not in ("", "score", None)}
-    except (ValueError, AttributeError) as error:
+        found = [(str(row[0]), row[1]) for row in rows if len(row) > 1]
+        # The first line may have names.
+        scores = {model: float(score) for model, score in found[0 if _is_number(found[0][1]) else 1 :]}
+    except (ValueError, TypeError, IndexError, AttributeError) as error:
         raise ValueError(f"{file}: not MODEL,SCORE lines or a JSON object: {error}") from error
     return {model: score / 100 if max(scores.values()) > 1 else score for model, score in scores.items()}
+
+
+def _is_number(value: object) -> bool:
+    try:
+        return float(str(value)) >= 0
+    except ValueError:
+        return False
 
 
 def _counts(_context: click.Context, parameter: click.Parameter, value: str) -> list[int]:

@@ -257,6 +257,9 @@ def prior_pairs(usd: Float, check: Check, scores: Float | None = None, most: int
     good = one * (1 - check.rejects) + doubted * expected[second] + missed * other
     paid = usd[first] + (missed + doubted) * usd[second]
     gains = good - lottery(expected, usd, paid)
+    if scores is None or not np.isfinite(scores).any():
+        # Dollars say nothing of which dear model a dearer one should come before.
+        gains[usd[first] > usd[second]] = -np.inf
     order: list[int] = np.argsort(-gains, kind="stable")[:most].tolist()
     return order
 

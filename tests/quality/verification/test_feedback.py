@@ -1,5 +1,7 @@
 """Feedback: it becomes the label and the training row, and replaces earlier ones."""
 
+from typing import Literal
+
 import msgspec
 import pytest
 from sqlalchemy import insert
@@ -119,6 +121,7 @@ async def test_a_verification_under_way_ends_as_it_will_so_that_its_money_is_boo
         (Feedback(correction="It is 8."), "worse"),
         # A correction with a checkable number outweighs the score given with it.
         (Feedback(correction="It is 8.", score=1.0), "worse"),
+        (Feedback(correction="It is 7.", check="failed"), "no_worse"),
     ],
 )
 async def test_a_correction_that_can_be_checked_speaks_for_itself(
@@ -163,8 +166,19 @@ async def test_those_who_complain_do_not_lower_the_estimate_of_what_was_drawn_at
     assert (await acceptance(engine)).by_tier == {}
 
 
+@pytest.mark.parametrize(("check", "label"), [("passed", "no_worse"), ("failed", "worse")])
+async def test_a_check_of_the_callers_own_is_a_label(
+    engine: AsyncEngine, check: Literal["passed", "failed"], label: str
+) -> None:
+    taken = await _desk(engine).take(record("req-1"), Feedback(check=check))
+
+    assert (taken.label, taken.learned, taken.reason) == (label, True, f"the user's check {check}")
+    [verdict] = await rows(engine, verifications)
+    assert (verdict["label"], verdict["scores"]) == (label, {})
+
+
 async def test_empty_feedback_is_refused(engine: AsyncEngine) -> None:
-    with pytest.raises(ValueError, match="score or a correction"):
+    with pytest.raises(ValueError, match="score, a check or a correction"):
         await _desk(engine).take(record("req-1"), Feedback(comment="hm"))
 
 

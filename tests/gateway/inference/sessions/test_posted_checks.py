@@ -1,4 +1,4 @@
-"""A caller's own check of an agent's work is how it ended: its session's next turn moves, and the answer has a label."""
+"""A caller's own check of an agent's work is how it ended: the session's next turn moves, the answer has a label."""
 
 import asyncio
 import os

@@ -54,7 +54,7 @@ async def test_an_empty_list_says_how_to_begin(admin: httpx.AsyncClient) -> None
     page = await admin.get("/admin/sessions")
     assert page.status_code == 200
     assert "aio launch claude" in page.text
-    assert (await admin.get("/v1/admin/sessions")).json() == {"sessions": []}
+    assert (await admin.get("/v1/admin/sessions")).json() == {"sessions": [], "verdicts": []}
 
 
 async def test_a_session_is_listed_with_its_sums_and_shown_step_by_step(
@@ -103,3 +103,30 @@ async def test_steps_go_with_their_requests_by_erasure_and_retention(aio: Runnin
     assert await stored(aio) == before - 1
     await delete_key_data(aio.serving.database, "ada", now=time.time() + 1)
     assert await stored(aio) == 0
+
+
+def finished(place: int) -> list[dict[str, Any]]:
+    """A session whose work ended well on tier 1, one whose bad end tier 3 made good, or one of tier 3 alone."""
+    kind, session = ("good", "again", "strong")[place % 3], f"{place:032x}"
+    named = {"session": session, "client": "claude-code"}
+    first = named | {"at": "start", "tier": 3 if kind == "strong" else 1, "cost_usd": 1.0 if kind == "strong" else 0.01}
+    if kind != "again":
+        return [first, named | {"at": "turn", "rule": "rest", "ended": "good"}]
+    up = named | {"at": "turn", "rule": "up", "tier": 3, "cost_usd": 1.0, "ended": "bad"}
+    return [first, up, named | {"at": "turn", "rule": "rest", "tier": 3, "ended": "good"}]
+
+
+async def test_the_verdict_on_pairs_of_tiers_is_one_sentence(aio: RunningGateway, admin: httpx.AsyncClient) -> None:
+    few = [step for place in range(9) for step in finished(place)]
+    await insert_steps(aio, *({"request_id": f"few-{place}"} | step for place, step in enumerate(few)))
+    (verdict,) = (await admin.get("/v1/admin/sessions")).json()["verdicts"]
+    assert (verdict["client"], verdict["work"], verdict["decision"]) == ("claude-code", 9, None)
+    assert verdict["sentence"].startswith(
+        "claude-code: not known yet which tiers serve these sessions: 9 pieces of work"
+    )
+    many = [step for place in range(9, 309) for step in finished(place)]
+    await insert_steps(aio, *({"request_id": f"many-{place}"} | step for place, step in enumerate(many)))
+    (verdict,) = (await admin.get("/v1/admin/sessions")).json()["verdicts"]
+    assert (verdict["work"], verdict["decision"]["verdict"]) == (309, "pays")
+    assert verdict["sentence"].startswith("claude-code: tier 1, and tier 3 after a bad end, ends well ")
+    assert verdict["sentence"] in (await admin.get("/admin/sessions")).text
