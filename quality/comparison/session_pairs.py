@@ -37,8 +37,8 @@ RATES = 40
 BOOTSTRAP = 400
 SHORTLIST = 8
 """Pairs that the prior names, with half of `LEVEL`."""
-# Between them and in units of standard errors, pairs are kept whose gain is not clearly negative.
-_ELIMINATED = -1.0
+# Pairs are eliminated at rates where they lose by more standard errors. Such a one is never the greatest of all.
+_ELIMINATED = -0.5
 # Added to each sum of squares of n differences: those that are all alike have no variance by chance.
 _PSEUDO_SQUARES = 0.1
 # Of the permutation tests of whether rows belong together.
@@ -154,16 +154,16 @@ def decide_between(
     rates = _rates(paid)
     bounds = _bounds(single, pairs, rates)
     scores = bounds.mean / bounds.error
-    alive = scores.max(axis=1) > _ELIMINATED
+    alive = scores > _ELIMINATED
     listed = np.zeros(len(order), bool)
     listed[list(shortlist)] = True
     low = np.full(len(order), -np.inf)
     for family in (listed, ~listed) if listed.any() else (~listed,):
         level = LEVEL / 2 if listed.any() else LEVEL
-        kept = np.nonzero(family & alive)[0]
-        if len(kept):
-            critical = _critical(single, pairs, rates, bounds, kept, level)
-            low[kept] = (bounds.mean[kept] - critical * bounds.error[kept]).max(axis=1)
+        kept = alive & family[:, None]
+        if kept.any():
+            lower = bounds.mean - _critical(single, pairs, rates, bounds, kept, level) * bounds.error
+            low[family] = np.where(kept, lower, -np.inf).max(axis=1)[family]
     best = int(low.argmax()) if np.isfinite(low).any() else int(scores.max(axis=1).argmax())
     value = right - exchange_of(DEFAULT_TARGET) * paid / paid[right.argmax()] if paid.max() > 0 else right
     first, second = order[best]
@@ -178,7 +178,7 @@ def decide_between(
         usd=float(pairs.usd[:, best].mean()),
         tasks=tasks,
         pairs=len(order),
-        eliminated=int((~alive).sum()),
+        eliminated=int((~alive.any(axis=1)).sum()),
         because="its lower bound is above 0 against every model" if pays else "no pair's lower bound is above 0",
     )
 
@@ -205,15 +205,19 @@ def _bounds(single: Ways, pairs: Ways, rates: Float) -> _Bounds:
     return _Bounds(means, errors, against.astype(np.intp))
 
 
-def _critical(single: Ways, pairs: Ways, rates: Float, bounds: _Bounds, kept: Whole, level: float) -> float:
-    """The number of standard errors that the greatest of the kept pairs' deviations exceeds with probability `level`,
-    at most at all rates at once."""
+def _critical(
+    single: Ways, pairs: Ways, rates: Float, bounds: _Bounds, kept: npt.NDArray[np.bool_], level: float
+) -> float:
+    """The number of standard errors that the greatest of the deviations of the `kept` pairs and rates [k, rates]
+    exceeds with probability `level`, at most."""
     tasks = len(single.resolved)
     normal = np.random.default_rng(0).standard_normal((BOOTSTRAP, tasks))
     most = np.full(BOOTSTRAP, -np.inf)
     for place, rate in enumerate(rates):
-        differences = _utility(pairs, rate)[:, kept] - _utility(single, rate)[:, bounds.against[kept, place]]
-        differences = (differences - differences.mean(axis=0)) / (bounds.error[kept, place] * tasks)
+        if not len(rows := np.nonzero(kept[:, place])[0]):
+            continue
+        differences = _utility(pairs, rate)[:, rows] - _utility(single, rate)[:, bounds.against[rows, place]]
+        differences = (differences - differences.mean(axis=0)) / (bounds.error[rows, place] * tasks)
         most = np.maximum(most, (normal @ differences).max(axis=1))
     critical = float(np.quantile(most, 1 - level))
     # Of Student's t, by the first term of Cornish and Fisher: errors are estimated from few tasks.
