@@ -71,6 +71,8 @@ def measure(
     rng = np.random.default_rng([seed, labels])
     public = np.array([scores.get(model, np.nan) for model in outcomes.models])
     prior = prior_pairs(outcomes.usd.mean(axis=0), check, public)
+    # Dollars alone order pairs before any label, but are worth no share of the error probability.
+    named = prior if np.isfinite(public).any() else []
     first, second = ordered_pairs(len(outcomes.models))
     names = [f"{outcomes.models[i]} > {outcomes.models[j]}" for i, j in zip(first, second, strict=True)]
     place = {name: number for number, name in enumerate(names)}
@@ -81,12 +83,12 @@ def measure(
         if labels < 2:
             pair, verdict = names[prior[0]], False
         else:
-            decision = decide(seen, check, prior)
+            decision = decide(seen, check, named)
             pair, verdict = f"{decision.first} > {decision.second}", decision.verdict == "pays"
             alone.append(decision.alone)
             controls = (
-                decide(seen, check, prior, seen=_dealt(seen, rng).resolved),
-                decide(_dealt(seen, rng), check, prior),
+                decide(seen, check, named, seen=_dealt(seen, rng).resolved),
+                decide(_dealt(seen, rng), check, named),
             )
             dealt.append([control.verdict == "pays" for control in controls])
         chosen.append(pair)
@@ -108,6 +110,18 @@ def measure(
         dealt_checks=float(shares[0]),
         dealt_rows=float(shares[1]),
     )
+
+
+def made_ladder(models: int, seed: int, tasks: int = 600) -> RunOutcomes:
+    """Return outcomes of made models: each has an ability, a price that rises with it on average, and luck of its own;
+    each task is of one difficulty for all of them."""
+    rng = np.random.default_rng(seed)
+    ability, hard = rng.normal(0.3, 1.0, models), rng.normal(0.0, 1.6, (tasks, 1))
+    price = np.exp(0.7 * ability + rng.normal(-1.0, 1.0, models))
+    luck = rng.normal(0, 0.9, (tasks, models)) + rng.logistic(0, 0.6, (tasks, models))
+    resolved = (ability - hard + luck > 0).astype(np.float64)
+    usd = price * np.exp(rng.normal(0, 0.6, (tasks, models)) + 0.25 * hard)
+    return RunOutcomes([f"model-{number}" for number in range(models)], resolved, usd)
 
 
 def _rows(outcomes: RunOutcomes, tasks: np.ndarray) -> RunOutcomes:
@@ -155,7 +169,8 @@ def _counts(_context: click.Context, parameter: click.Parameter, value: str) -> 
 
 
 @click.command()
-@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("file", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--made", type=click.IntRange(min=2), help="So many made models instead of a file.")
 @click.option("--labels", callback=_counts, default="0,30,60,100", show_default=True, help="Labelled tasks.")
 @click.option(
     "--catches",
@@ -178,14 +193,16 @@ def _counts(_context: click.Context, parameter: click.Parameter, value: str) -> 
 @click.option("--seed", default=0, show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def agents(
-    file: Path, labels: list[int], catches: float, rejects: float, scores: Path | None, draws: int, seed: int,
-    as_json: bool,
+    file: Path | None, made: int | None, labels: list[int], catches: float, rejects: float, scores: Path | None,
+    draws: int, seed: int, as_json: bool,
 ) -> None:  # fmt: skip
     """Decide which two models serve runs of agents, in which order behind a check, or that no pair pays, by N labelled
     tasks of FILE: rows (task, model, resolved, usd) as CSV, JSON or JSON lines, gzipped or not."""
     check = Check(catches, rejects)
+    if (file is None) == (made is None):
+        raise click.UsageError("give FILE, or --made")
     try:
-        outcomes, left_out = read_outcomes(file)
+        outcomes, left_out = (made_ladder(made or 2, seed), list[str]()) if file is None else read_outcomes(file)
         rows = [measure(outcomes, count, check, _scores(scores), draws, seed) for count in labels]
     except (ValueError, OSError) as error:
         raise click.ClickException(str(error)) from error

@@ -6,11 +6,11 @@ rates x (resolved tasks a dollar), of the least, over single models j, of mean(R
 if at ONE rate it beats EVERY model in utility (`classifier.policy.utility` has the same objective). Each bound on a
 pair at a rate is the weakest of those against the models (an intersection-union test, Berger 1982, has no multiplicity
 in j). Over pairs and rates the bounds are simultaneous: the critical value is a quantile of their joint maximum by a
-multiplier bootstrap (Chernozhukov, Chetverikov and Kato 2013). Pairs that lose at every rate are eliminated first
+multiplier bootstrap (Chernozhukov, Chetverikov and Kato 2013). Pairs are eliminated first at the rates where they lose
 (Hansen, "A test for superior predictive ability", 2005): a hundred tasks cannot tell a thousand pairs apart.
 
-The prior knows prices and, where they are given, public scores. It orders pairs before any label, and half of the error
-probability goes to the few that it names. It moves no bound.
+The prior knows dollars and, where they are given, public scores. It orders pairs before any label. Half of the error
+probability goes to the few pairs that a caller names by it; else all pairs share it.
 
 Joint outcomes mean something only if rows of one task belong together. Where models agree no more on which tasks are
 hard than chance, or tasks on which models are dear or good, the rows look shuffled, and no pair is named.
@@ -29,8 +29,8 @@ from classifier.decision import exchange_of
 Float = npt.NDArray[np.float64]
 Whole = npt.NDArray[np.intp]
 
-LEVEL = 0.025
-"""Probability of a wrong "pays", at most: half of what is allowed."""
+LEVEL = 0.04
+"""Probability of a wrong "pays", at most."""
 LEAST_TASKS = 20
 """Fewer say nothing: a bound from the normal distribution needs some of each outcome."""
 RATES = 40
@@ -39,6 +39,8 @@ SHORTLIST = 8
 """Pairs that the prior names, with half of `LEVEL`."""
 # Pairs are eliminated at rates where they lose by more standard errors. Such a one is never the greatest of all.
 _ELIMINATED = -0.5
+# Models whose difference to a pair is by more standard errors above the weakest one's do not matter for its bound.
+_NEAR = 4.0
 # Added to each sum of squares of n differences: those that are all alike have no variance by chance.
 _PSEUDO_SQUARES = 0.1
 # Of the permutation tests of whether rows belong together.
@@ -136,12 +138,11 @@ def true_gains(outcomes: RunOutcomes, check: Check) -> Float:
 
 
 class _Bounds(NamedTuple):
-    """Of pairs by rate, [k, rates]: the least mean difference of utility to a single model, in resolved tasks, and its
-    standard error; `against`: that model."""
+    """Of pairs by rate, [k, rates]: the mean difference of utility to the single model that is surest not to lose, in
+    resolved tasks, and its standard error."""
 
     mean: Float
     error: Float
-    against: Whole
 
 
 def decide_between(
@@ -162,9 +163,9 @@ def decide_between(
         level = LEVEL / 2 if listed.any() else LEVEL
         kept = alive & family[:, None]
         if kept.any():
-            lower = bounds.mean - _critical(single, pairs, rates, bounds, kept, level) * bounds.error
+            lower = bounds.mean - _critical(single, pairs, rates, kept, level) * bounds.error
             low[family] = np.where(kept, lower, -np.inf).max(axis=1)[family]
-    best = int(low.argmax()) if np.isfinite(low).any() else int(scores.max(axis=1).argmax())
+    best = int(low.argmax() if low.max() > 0 else scores.max(axis=1).argmax())
     value = right - exchange_of(DEFAULT_TARGET) * paid / paid[right.argmax()] if paid.max() > 0 else right
     first, second = order[best]
     pays = tasks >= LEAST_TASKS and bool(low[best] > 0)
@@ -191,34 +192,45 @@ def _rates(paid: Float) -> Float:
 
 
 def _bounds(single: Ways, pairs: Ways, rates: Float) -> _Bounds:
-    tasks, of_pairs = pairs.resolved.shape
-    means, errors, against = np.empty((3, of_pairs, len(rates)))
+    everything = np.arange(pairs.resolved.shape[1])
+    means, errors = np.empty((2, len(everything), len(rates)))
     for place, rate in enumerate(rates):
-        ours, theirs = _utility(pairs, rate), _utility(single, rate)
-        mean = ours.mean(axis=0)[:, None] - theirs.mean(axis=0)
-        ours, theirs = ours - ours.mean(axis=0), theirs - theirs.mean(axis=0)
-        squares = np.square(ours).sum(axis=0)[:, None] + np.square(theirs).sum(axis=0) - 2 * ours.T @ theirs
-        error = np.sqrt((np.maximum(squares, 0) + _PSEUDO_SQUARES) / (tasks - 1) / tasks)
+        mean, error = _differences(single, pairs, rate, everything)
         weakest = (mean / error).argmin(axis=1)
-        rows = np.arange(of_pairs)
-        means[:, place], errors[:, place], against[:, place] = mean[rows, weakest], error[rows, weakest], weakest
-    return _Bounds(means, errors, against.astype(np.intp))
+        means[:, place], errors[:, place] = mean[everything, weakest], error[everything, weakest]
+    return _Bounds(means, errors)
 
 
-def _critical(
-    single: Ways, pairs: Ways, rates: Float, bounds: _Bounds, kept: npt.NDArray[np.bool_], level: float
-) -> float:
-    """The number of standard errors that the greatest of the deviations of the `kept` pairs and rates [k, rates]
-    exceeds with probability `level`, at most."""
+def _differences(single: Ways, pairs: Ways, rate: float, rows: Whole) -> tuple[Float, Float]:
+    """The mean differences [k, m] of the utility of pairs `rows` to single models', and their standard errors."""
     tasks = len(single.resolved)
-    normal = np.random.default_rng(0).standard_normal((BOOTSTRAP, tasks))
+    ours, theirs = _utility(pairs, rate)[:, rows], _utility(single, rate)
+    mean = ours.mean(axis=0)[:, None] - theirs.mean(axis=0)
+    ours, theirs = ours - ours.mean(axis=0), theirs - theirs.mean(axis=0)
+    squares = np.square(ours).sum(axis=0)[:, None] + np.square(theirs).sum(axis=0) - 2 * ours.T @ theirs
+    return mean, np.sqrt((np.maximum(squares, 0) + _PSEUDO_SQUARES) / (tasks - 1) / tasks)
+
+
+def _critical(single: Ways, pairs: Ways, rates: Float, kept: npt.NDArray[np.bool_], level: float) -> float:
+    """The number of standard errors that the greatest rise, by chance, of the weakest bounds of the `kept` pairs and
+    rates [k, rates] exceeds with probability `level`. A bound rises only if those against all models do that are near
+    it, so that models which are nearly as strong make a rise less likely."""
+    tasks = len(single.resolved)
+    normal = np.random.default_rng(0).standard_normal((BOOTSTRAP, tasks)) / tasks
     most = np.full(BOOTSTRAP, -np.inf)
     for place, rate in enumerate(rates):
         if not len(rows := np.nonzero(kept[:, place])[0]):
             continue
-        differences = _utility(pairs, rate)[:, rows] - _utility(single, rate)[:, bounds.against[rows, place]]
-        differences = (differences - differences.mean(axis=0)) / (bounds.error[rows, place] * tasks)
-        most = np.maximum(most, (normal @ differences).max(axis=1))
+        mean, error = _differences(single, pairs, rate, rows)
+        scores = mean / error
+        ours, theirs = _utility(pairs, rate)[:, rows], _utility(single, rate)
+        drawn, drawn_single = normal @ (ours - ours.mean(axis=0)), normal @ (theirs - theirs.mean(axis=0))
+        weakest = scores.min(axis=1)
+        rises = np.full((BOOTSTRAP, len(rows)), np.inf)
+        for model in np.nonzero((scores < weakest[:, None] + _NEAR).any(axis=0))[0]:
+            moved = (drawn - drawn_single[:, model, None]) / error[:, model] + scores[:, model]
+            rises = np.minimum(rises, moved)
+        most = np.maximum(most, (rises - weakest).max(axis=1))
     critical = float(np.quantile(most, 1 - level))
     # Of Student's t, by the first term of Cornish and Fisher: errors are estimated from few tasks.
     return critical * (1 + (critical**2 + 1) / (4 * (tasks - 1)))
