@@ -40,7 +40,6 @@ _COMMANDS = {
     "replay": ("replay.commands:replay", "The whole gateway in front of recorded answers."),
     "utility": ("replay.commands:utility", "What routing is worth after so many labels."),
     "sessions": ("sessions.command:sessions", "The rules of sessions on recorded runs."),
-    "sessions": ("sessions.command:sessions", "The rules of sessions on recorded runs, and simulated with caches."),
     "agents": ("sessions.agents:agents", "Which models serve runs of agents, from few labelled tasks."),
     "flips": ("classifier.flips:flips_command", "How often words that change nothing of the task change the tier."),
     "cascade": ("cascade.command:cascade", "What cheap answers that agree are worth."),
