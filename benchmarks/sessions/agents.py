@@ -44,7 +44,7 @@ class LabelRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AgentFigures(msgspec.Struct, frozen=True, kw_only=True):
-    """`best` and `median`: gains in points of all ordered pairs on all tasks, which nobody knows beforehand; `paying`:
+    """`best` and `median`: gains in points of all ordered pairs on all tasks, which no labels tell; `paying`:
     the share of pairs with a gain."""
 
     models: int
