@@ -1,4 +1,4 @@
-"""Where alerts go and what was sent: the page Alerts, with a button that sends a test to every channel."""
+"""Where alerts go and what was sent: a page behind the system page, with a button that sends a test to every channel."""
 
 import time
 from typing import Any
@@ -13,7 +13,6 @@ from gateway.base.stores.database import reached
 from gateway.edge.asgi import HttpRequest
 from gateway.edge.openapi import describe
 from gateway.inference.service import Serving, serving_of
-from gateway.operations.dashboard.html.page import Page
 from gateway.operations.dashboard.html.rendering import back_to, page
 from gateway.operations.running import operations_of
 from gateway.telemetry.objectives.alert_channels import Tested, channels_of, send_test
@@ -21,7 +20,7 @@ from gateway.telemetry.objectives.alert_messages import AlertMessages
 from gateway.tenancy.access.admin_guard import OPERATOR, actor_of
 from quality.store.queries import record_audit
 
-PATH = "/admin/alerts"
+PATH = "/admin/system/alerts"
 MOST_SHOWN = 100
 
 
@@ -103,7 +102,7 @@ async def test_alerts(request: HttpRequest) -> Response[Any]:
     return Response(await order_test(serving_of(request), actor_of(request)), media_type="application/json")
 
 
-@get("/alerts")
+@get("/system/alerts")
 async def show_alerts_page(request: HttpRequest) -> Response[Any]:
     """As `/v1/admin/alerts`, with what stands now."""
     operations = operations_of(request)
@@ -111,11 +110,8 @@ async def show_alerts_page(request: HttpRequest) -> Response[Any]:
     return page(request, "alerts.html", "Alerts", shown=shown, now=(await operations.live.overview()).alerts)
 
 
-@post("/alerts/test", opt=OPERATOR, status_code=200)
+@post("/system/alerts/test", opt=OPERATOR, status_code=200)
 async def test_from_page(request: HttpRequest) -> Response[Any]:
     """Send the test, and say what became of it."""
     done = await order_test(serving_of(request), actor_of(request))
     return back_to(PATH, "Test: " + "; ".join(f"{one.channel} {one.problem or 'accepted it'}" for one in done.channels))
-
-
-ALERTS_PAGE = Page(title="Alerts", path="/alerts", handlers=(show_alerts_page, test_from_page))

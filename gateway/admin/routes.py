@@ -11,7 +11,7 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.response import Response
 from litestar.types import Guard
 
-from gateway.admin.alerts import ALERTS_PAGE, show_alerts, test_alerts
+from gateway.admin.alerts import show_alerts, show_alerts_page, test_alerts, test_from_page
 from gateway.admin.core import CORE_PAGE, load_adapter, show_adapters, show_stats, unload_adapter
 from gateway.admin.costs import SPEND_PAGE, show_costs
 from gateway.admin.experiments import EXPERIMENTS_PAGE, start_experiment, stop_experiment
@@ -101,14 +101,13 @@ PAGES: tuple[Page, ...] = (
     CORE_PAGE,
     KEYS_PAGE,
     USERS_PAGE,
-    ALERTS_PAGE,
     SYSTEM_PAGE,
 )
 
 
 def dashboard_routers() -> list[OnceRouter]:
     """Routers under `/admin`: the pages, which require a session, and the sign-in, which does not."""
-    inside = [sign_out, *(handler for page in PAGES for handler in page.handlers)]
+    inside = [sign_out, show_alerts_page, test_from_page, *(handler for page in PAGES for handler in page.handlers)]
     outside = [show_login, sign_in, leave_for_provider, return_from_provider, static_file]
     compiled = CompiledTemplates()
     return [_router(inside, [admit_page], compiled), _router(outside, [admit_visitor], compiled)]

@@ -218,12 +218,12 @@ async def test_the_page_and_the_command_test_every_channel(desk: Receivers, capl
     async with running_gateway(desk.settings) as gateway:
         async with browser(gateway) as client:
             await sign_in(client)
-            shown = await client.get("/admin/alerts")
+            shown = await client.get("/admin/system/alerts")
             assert "ops@example.com by 127.0.0.1" in shown.text
-            form = forms_of(shown)["/admin/alerts/test"]
+            form = forms_of(shown)["/admin/system/alerts/test"]
             done = await client.post(form["action"], data=form["fields"])
             assert done.status_code == 303
-            notice = (await client.get("/admin/alerts")).text
+            notice = (await client.get("/admin/system/alerts")).text
             assert "Test: Slack accepted it; Teams accepted it; e-mail accepted it" in notice
         await heard_test(desk)
 
@@ -260,4 +260,4 @@ async def test_without_a_channel_there_is_nothing_to_test(settings: Settings) ->
     async with running_gateway(settings) as gateway:
         answer = await gateway.http.post("/v1/admin/alerts/test")
         assert (answer.status_code, answer.json()["error"]["code"]) == (409, "no_alert_channel")
-        assert (await gateway.http.get("/v1/admin/alerts")).json() == {"channels": [], "sent": []}
+        assert (await gateway.http.get("/v1/admin/system/alerts")).json() == {"channels": [], "sent": []}

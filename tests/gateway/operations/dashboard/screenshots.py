@@ -168,7 +168,7 @@ def _lived_in(gateway: ServedProcess) -> str:
 
 def _every_page(browser: Browser, gateway: ServedProcess, folder: Path, request_id: str) -> None:
     page = signed_in(browser.new_context(base_url=gateway.url, viewport=SIZE))
-    for path in (*(one.path for one in PAGES if name_of(one.path) != "overview"), "/quality/review"):
+    for path in (*(one.path for one in PAGES if name_of(one.path) != "overview"), "/quality/review", "/system/alerts"):
         page.goto(f"/admin{path}".rstrip("/"))
         _whole(page, folder / f"dashboard-{name_of(path)}.png", MOST_HEIGHT.get(path, USUAL_MOST_HEIGHT))
     page.goto("/admin/try")

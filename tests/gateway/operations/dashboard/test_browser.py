@@ -35,6 +35,7 @@ PAGES = (
     "/admin/requests td a",
     "/admin/keys td a",
     "/admin/quality/review",
+    "/admin/system/alerts",
     "/admin/none",
 )
 PHONE: ViewportSize = {"width": 360, "height": 740}

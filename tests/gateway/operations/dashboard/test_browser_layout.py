@@ -33,6 +33,7 @@ PAGES = (
     "/admin/requests td a",
     "/admin/keys td a",
     "/admin/quality/review",
+    "/admin/system/alerts",
 )
 WIDTHS = (1280, 1024)
 LONG_NAME = "christabella.van-der-westhuizen@platform.example.com"
