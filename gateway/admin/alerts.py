@@ -1,4 +1,4 @@
-"""Where alerts go and what was sent: a page behind the system page, with a button that sends a test to every channel."""
+"""Where alerts go and what was sent: a page behind the system page, with a button that sends a test to all channels."""
 
 import time
 from typing import Any
