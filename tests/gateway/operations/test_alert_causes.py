@@ -260,4 +260,4 @@ async def test_without_a_channel_there_is_nothing_to_test(settings: Settings) ->
     async with running_gateway(settings) as gateway:
         answer = await gateway.http.post("/v1/admin/alerts/test")
         assert (answer.status_code, answer.json()["error"]["code"]) == (409, "no_alert_channel")
-        assert (await gateway.http.get("/v1/admin/system/alerts")).json() == {"channels": [], "sent": []}
+        assert (await gateway.http.get("/v1/admin/alerts")).json() == {"channels": [], "sent": []}
