@@ -157,7 +157,7 @@ def _parsed(param: str, text: str) -> Any:
         return None
 
 
-NICENESS = 15
+NICENESS = 10
 """Of work that no step waits for."""
 
 

@@ -20,6 +20,7 @@ AWAITED = {
     "gateway/inference/cache/shared_generation.py": "its readers get its error",
     "gateway/runtime/cores/engine.py": "the start of the tiers",
     "gateway/admin/overview.py": "the page that asks, and those that share its look",
+    "gateway/admin/tryout.py": "the page that asks",
     "gateway/runtime/engines/engine_child.py": "the owner of the program",
     "gateway/runtime/engines/engine_process.py": "the owner of the program",
     "gateway/batches/line_worker.py": "its callback logs the line that was given up",
