@@ -141,7 +141,7 @@ def test_a_release_whose_second_wheel_differs_is_none(
     made.write_text(knows + made.read_text())
     git(checkout, "commit", "--quiet", "--all", "--message", "a wheel that knows where it was built")
     try:
-        with pytest.raises(ReleaseError, match=r"differ in gateway/built_in\.py"):
+        with pytest.raises(ReleaseError, match=r"differ in .*gateway/built_in\.py"):
             make_release(checkout, tmp_path / "dist", tools)
     finally:
         git(checkout, "reset", "--quiet", "--hard", "HEAD~1")
