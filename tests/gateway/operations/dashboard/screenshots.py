@@ -40,6 +40,8 @@ PHONE: ViewportSize = {"width": 390, "height": 844}
 MOST_HEIGHT = {"/requests": 1000, "/system": 665}
 USUAL_MOST_HEIGHT = 2200
 PROMPTS, SAMPLES = 12, 6
+# Asked last, since the overview's tables are of five minutes, and judging the others may take longer.
+RECENT = 24
 # The request in the picture: `auto` chose its tier, and it has positive feedback.
 TYPICAL = (
     "What causes the seasons on Earth? A. its distance from the sun B. the tilt of its axis C. its speed D. the moon"
@@ -89,10 +91,12 @@ def _overview(folder: Path) -> None:
         served(Path(data), Path(data) / "cache", "--catalog", "ladder", environment=watched) as gateway,
     ):
         gateway.until_whole()
-        for prompts in zip(learned, everyday, strict=False):
-            for prompt in prompts:
-                ask(gateway, "auto", prompt, 256)
+        prompts = [prompt for pair in zip(learned, everyday, strict=False) for prompt in pair]
+        for prompt in prompts[:-RECENT]:
+            ask(gateway, "auto", prompt, 256)
         until_judged(gateway)
+        for prompt in prompts[-RECENT:]:
+            ask(gateway, "auto", prompt, 256)
         with chromium() as browser:
             _whole(
                 signed_in(browser.new_context(base_url=gateway.url, viewport=SIZE)), folder / "dashboard-overview.png"
