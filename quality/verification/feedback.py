@@ -95,7 +95,7 @@ class FeedbackDesk:
         texts = await self._kept(record, feedback, why)
         source = FEEDBACK if reviewer is None else REVIEW
         learned = await self._training_row(record, good, source)
-        async with self._engine.begin() as connection:
+        async with self._engine.execution_options(sqlite_begin="BEGIN IMMEDIATE").begin() as connection:
             scores: dict[str, float] = {} if feedback.score is None else {JUDGE: feedback.score}
             if reviewer is not None:
                 before = await self._before(connection, record)

@@ -1,6 +1,7 @@
 """Feedback: it becomes the label and the training row, and replaces earlier ones."""
 
-from typing import Literal
+import asyncio
+from typing import Any, Literal
 
 import msgspec
 import pytest
@@ -54,6 +55,26 @@ async def test_later_feedback_replaces_earlier_feedback(any_engine: AsyncEngine)
     assert (verdict["label"], verdict["reason"]) == ("worse", "the user's score is 0: I was too quick.")
     [lesson] = await rows(any_engine, training_rows)
     assert lesson["no_worse"][0] is False
+
+
+async def test_a_review_is_stored_although_another_writer_comes_between(
+    engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk, others = _desk(engine), []
+    before = desk._before
+
+    async def interrupted(*given: Any) -> Any:
+        found = await before(*given)
+        others.append(asyncio.create_task(store_request(engine, record("req-2"))))
+        # Another's transaction either ends here or waits for this one.
+        await asyncio.wait(others, timeout=0.3)
+        return found
+
+    monkeypatch.setattr(desk, "_before", interrupted)
+    taken = await desk.take(record("req-1"), Feedback(score=1.0), "ann")
+    await asyncio.gather(*others)
+
+    assert taken.learned
 
 
 @pytest.mark.parametrize(("reviewer", "left"), [(None, {"verification", "feedback"}), ("ann", {"review"})])

@@ -56,7 +56,8 @@ async def _written(
     operations = operations_of(request)
     order = Order(actor=actor, now=operations.access.tenancy.clock.now())
     try:
-        async with operations.serving.database.begin() as connection:
+        database = operations.serving.database.execution_options(sqlite_begin="BEGIN IMMEDIATE")
+        async with database.begin() as connection:
             shown = subject if not is_name or await _is_user(connection, subject) else UNKNOWN
             await write_down(connection, order, action, shown, details | {"from": client_of(request).address})
     except (SQLAlchemyError, OSError) as error:
