@@ -430,13 +430,12 @@ class Ledger:
             self._fresh.pop(entry.request_id, None)
 
     async def _insert(self, batch: list[Entry]) -> None:
-        known = {entry.location: self._fresh.get(entry.request_id) for entry in batch}
-        if unknown := [entry for entry in batch if known[entry.location] is None]:
+        records = {e.location: self._fresh[e.request_id] for e in batch if e.request_id in self._fresh}
+        if unknown := [entry for entry in batch if entry.location not in records]:
             read = await asyncio.to_thread(self._read, unknown)
-            known |= {entry.location: record for entry, record in zip(unknown, read, strict=True)}
-        records = [record for entry in batch if (record := known[entry.location]) is not None]
+            records |= {entry.location: record for entry, record in zip(unknown, read, strict=True)}
         async with self._engine.begin() as connection:
-            await insert_records(connection, records)
+            await insert_records(connection, [records[entry.location] for entry in batch])
 
     def _read(self, batch: list[Entry]) -> list[Recorded]:
         return [decoded(payload) for payload in read_payloads(entry.location for entry in batch)]

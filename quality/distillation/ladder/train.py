@@ -167,11 +167,11 @@ def _start_record(start: Path, recipe: LadderRecipe, base_weights: str) -> Ladde
         record = msgspec.json.decode(file.read_bytes(), type=LadderRecord)
     except (OSError, *JSON_ERRORS) as error:
         raise DistillationError(f"{start} is no adapter of the recipe: {file} cannot be read ({error})") from error
-    begun = record.recipe
-    if (record.base_weights, begun.rank, begun.alpha) != (base_weights, recipe.rank, recipe.alpha):
+    earlier = record.recipe
+    if (record.base_weights, earlier.rank, earlier.alpha) != (base_weights, recipe.rank, recipe.alpha):
         raise DistillationError(
-            f"{start} is an adapter for {record.base} with rank {begun.rank} and alpha {begun.alpha:g}; it must be for "
-            f"the weights of this model, with rank {recipe.rank} and alpha {recipe.alpha:g}"
+            f"{start} is an adapter for {record.base} with rank {earlier.rank} and alpha {earlier.alpha:g}; it must be "
+            f"for the weights of this model, with rank {recipe.rank} and alpha {recipe.alpha:g}"
         )
     return record
 
