@@ -43,6 +43,9 @@ _POSITIVE = click.FloatRange(min=0, min_open=True)
 )
 @click.option("--steps", type=click.IntRange(min=10), help="Of the recipe; a stopped one is continued.  [480]")
 @click.option(
+    "--rows", type=click.IntRange(min=1), help="Of the recipe: sequences of 480 tokens per step; more on a card.  [2]"
+)
+@click.option(
     "--from",
     "start",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
@@ -96,8 +99,8 @@ def train(model: str, folder: Path, as_json: bool, **options: Any) -> None:
     if options.pop("recipe") is not None:
         _train_ladder(base, folder.absolute(), settings, options, as_json=as_json, taught=teacher is not None)
         return
-    if options["steps"] is not None:
-        raise click.UsageError("--steps is of --recipe; examples are seen --epochs times")
+    if options["steps"] is not None or options["rows"] is not None:
+        raise click.UsageError("--steps and --rows are of --recipe; examples are seen --epochs times, --batch at once")
     if options["start"] is not None:
         raise click.UsageError("--from is of --recipe; without it training begins at the model itself")
     examples, source = _examples(settings, catalog, model, options)
@@ -133,7 +136,7 @@ def _train_ladder(
 
     if given["recorded"] or given["examples"] is not None or taught:
         raise click.UsageError("--recipe makes its own examples: give no --examples, --recorded or --teacher")
-    names = ("rank", "alpha", "learning_rate", "base", "seed", "steps")
+    names = ("rank", "alpha", "learning_rate", "base", "seed", "steps", "rows")
     recipe = LadderRecipe(**{name: given[name] for name in names if given[name] is not None})
     with staged_progress("training") as progress:
         record = train_ladder(

@@ -6,12 +6,11 @@ continues where it was stopped.
 
 import logging
 import math
-import random
 import shutil
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 import torch
@@ -24,18 +23,16 @@ from inference_core.loaders.hub_model import resolve_model_path
 from inference_core.loaders.open_checkpoint import open_checkpoint
 from inference_core.lora.adapter_file import CONFIG_FILE, WEIGHTS_FILE, read_adapter
 from inference_core.tokenization.load_tokenizer import load_tokenizer
+from quality.distillation.ladder.batches import Everyday, Source, batches
 from quality.distillation.ladder.card import CARD_FILE, model_card
 from quality.distillation.ladder.everyday_prompts import everyday_prompts
 from quality.distillation.ladder.packing import (
-    BRIEF_OPENING,
-    DETAILED_OPENING,
     Batch,
     Encoder,
-    Question,
     packed,
 )
 from quality.distillation.ladder.record import HeldOutLoss, LadderRecipe, LadderRecord
-from quality.distillation.ladder.tasks import LEVELS, families, ladder_task, ladder_tasks
+from quality.distillation.ladder.tasks import ladder_tasks
 from quality.distillation.network import AdaptedDecoder, LowRank
 from quality.distillation.train import (
     RECORD_FILE,
@@ -52,15 +49,10 @@ log = logging.getLogger(__name__)
 MODES = ("direct", "brief", "detailed")
 # No text is longer: a prompt and one of its answers.
 LONGEST = 1024
+# A device takes a step in less time than one process needs to make its tasks.
+DEVICE_PROCESSES = 3
 STATE_FILE = "state.safetensors"
 EVERYDAY_FILE = "everyday.json"
-
-
-class _Everyday(msgspec.Struct, frozen=True):
-    """A prompt with the base model's greedy answer."""
-
-    prompt: str
-    answer: list[int]
 
 
 class _Reached(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,14 +65,6 @@ class _Reached(msgspec.Struct, frozen=True, kw_only=True):
     tokens: int = 0
     seconds: float = 0.0
     losses: list[float] = []
-
-
-class _Source(NamedTuple):
-    """Where a step's questions come from."""
-
-    encoder: Encoder
-    everyday: Sequence[_Everyday]
-    recipe: LadderRecipe
 
 
 def train_ladder(
@@ -113,7 +97,7 @@ def train_ladder(
     # Refused here before the everyday prompts are answered, which takes minutes; `_resumed` reads what is there.
     _read_state(unfinished, expected)
     everyday = _everyday_answers(unfinished / EVERYDAY_FILE, base, encoder, recipe, cache_dir, progress)
-    source = _Source(encoder, everyday, recipe)
+    source = Source(base.path, everyday, recipe)
     dtype = torch.float32 if recipe.base == "float32" else torch.bfloat16
     low = LowRank(recipe.rank, recipe.alpha / recipe.rank)
     student = AdaptedDecoder(checkpoint, low, dtype, recipe.seed, longest=LONGEST).to(device)
@@ -176,28 +160,6 @@ def _start_record(start: Path, recipe: LadderRecipe, base_weights: str) -> Ladde
     return record
 
 
-def step_questions(source: _Source, step: int) -> list[Question]:
-    """The questions of a step: fresh tasks, and everyday prompts for the recipe's share of the tokens. Deterministic in
-    recipe and step, so that a continued training sees what an undisturbed one would."""
-    recipe, encoder = source.recipe, source.encoder
-    rng = random.Random(f"{recipe.seed}/{step}")
-    questions: list[Question] = []
-    used = everyday = 0
-    names = families("trained")
-    while used < recipe.rows * recipe.row_tokens:
-        if source.everyday and everyday < recipe.everyday_share * used:
-            one = rng.choice(source.everyday)
-            opening = rng.choice((BRIEF_OPENING, DETAILED_OPENING))
-            ended = len(one.answer) < recipe.everyday_tokens
-            question = encoder.everyday(one.prompt, one.answer, ended=ended, opening=opening)
-            everyday += question.tokens
-        else:
-            question = encoder.task(ladder_task(rng, rng.choice(names), rng.choice(LEVELS), "trained"))
-        questions.append(question)
-        used += question.tokens
-    return questions
-
-
 def held_out_losses(student: AdaptedDecoder, encoder: Encoder, recipe: LadderRecipe) -> list[tuple[float, ...]]:
     """Nats per wanted token of each task in held-out wordings, by mode in the order of `MODES`."""
     found: list[tuple[float, ...]] = []
@@ -211,42 +173,41 @@ def held_out_losses(student: AdaptedDecoder, encoder: Encoder, recipe: LadderRec
     return found
 
 
-def _trained(
-    student: AdaptedDecoder, source: _Source, folder: Path, expected: _Reached, progress: Progress
-) -> _Reached:
+def _trained(student: AdaptedDecoder, source: Source, folder: Path, expected: _Reached, progress: Progress) -> _Reached:
     recipe = source.recipe
     parameters = list(student.parameters())
     optimizer = torch.optim.AdamW(parameters, lr=recipe.learning_rate, weight_decay=0.0)
     reached = _resumed(folder, expected, parameters, optimizer)
-    for step in range(reached.steps, recipe.steps):
+    device = student.embedding.device
+    with closing(batches(source, reached.steps, DEVICE_PROCESSES if device.type == "cuda" else 0)) as made:
         began = time.perf_counter()
-        questions = step_questions(source, step)
-        batch = packed(questions, recipe.row_tokens)
-        for group in optimizer.param_groups:
-            group["lr"] = recipe.learning_rate * min((step + 1) / recipe.warmup, 1 - step / recipe.steps)
-        loss = (_losses(student, batch) * batch.weights.to(student.embedding.device)).sum() / batch.weights.sum()
-        optimizer.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(parameters, recipe.clip)
-        optimizer.step()
-        reached = msgspec.structs.replace(
-            reached,
-            steps=step + 1,
-            tokens=reached.tokens + sum(question.tokens for question in questions),
-            seconds=reached.seconds + time.perf_counter() - began,
-            losses=[*reached.losses, float(loss.detach())],
-        )
-        progress("training", reached.steps / recipe.steps)
-        if reached.steps % recipe.checkpoint_steps == 0:
-            recent = reached.losses[-recipe.checkpoint_steps :]
-            log.info(
-                "step %d: loss %.4f, %d tokens in %.0f s",
-                reached.steps,
-                sum(recent) / len(recent),
-                reached.tokens,
-                reached.seconds,
+        for step, (batch, tokens) in enumerate(made, reached.steps):
+            for group in optimizer.param_groups:
+                group["lr"] = recipe.learning_rate * min((step + 1) / recipe.warmup, 1 - step / recipe.steps)
+            loss = (_losses(student, batch) * batch.weights.to(device)).sum() / batch.weights.sum()
+            optimizer.zero_grad()
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(parameters, recipe.clip)
+            optimizer.step()
+            reached = msgspec.structs.replace(
+                reached,
+                steps=step + 1,
+                tokens=reached.tokens + tokens,
+                seconds=reached.seconds + time.perf_counter() - began,
+                losses=[*reached.losses, float(loss.detach())],
             )
-            _store(folder, reached, parameters, optimizer)
+            progress("training", reached.steps / recipe.steps)
+            if reached.steps % recipe.checkpoint_steps == 0:
+                recent = reached.losses[-recipe.checkpoint_steps :]
+                log.info(
+                    "step %d: loss %.4f, %d tokens in %.0f s",
+                    reached.steps,
+                    sum(recent) / len(recent),
+                    reached.tokens,
+                    reached.seconds,
+                )
+                _store(folder, reached, parameters, optimizer)
+            began = time.perf_counter()
     return reached
 
 
@@ -306,11 +267,11 @@ def _resumed(
 
 def _everyday_answers(
     file: Path, base: NamedModel, encoder: Encoder, recipe: LadderRecipe, cache_dir: Path, progress: Progress
-) -> list[_Everyday]:
+) -> list[Everyday]:
     """The base model's own greedy answers to everyday prompts; kept in `file`."""
     if file.exists():
         try:
-            return msgspec.json.decode(file.read_bytes(), type=list[_Everyday])
+            return msgspec.json.decode(file.read_bytes(), type=list[Everyday])
         except JSON_ERRORS as error:
             raise DistillationError(f"{file} cannot be read ({error}); delete it") from error
     prompts = everyday_prompts(recipe.seed, recipe.everyday_prompts)
@@ -325,7 +286,7 @@ def _everyday_answers(
         lambda share: progress("everyday answers", share),
     )
     torch.set_num_threads(threads)
-    made = [_Everyday(prompt, answer) for prompt, answer in zip(prompts, told, strict=True) if answer]
+    made = [Everyday(prompt, answer) for prompt, answer in zip(prompts, told, strict=True) if answer]
     with atomic_file(file) as out:
         out.write(msgspec.json.encode(made))
     return made

@@ -61,7 +61,7 @@ def test_figures_are_shown_where_nothing_is_written(versions: Versions, tmp_path
         (("--recorded", "--device", "cuda:99"), "tiny", "--device cuda:99: "),
         (("--recipe", "ladder", "--recorded"), "tiny", "give no --examples, --recorded or --teacher"),
         (("--recipe", "ladder"), "tiny", "tiny reads 256 tokens; the tasks need 1024"),
-        (("--recorded", "--steps", "20"), "tiny", "--steps is of --recipe"),
+        (("--recorded", "--steps", "20"), "tiny", "--steps and --rows are of --recipe"),
         (("--recorded", "--from", "/"), "tiny", "--from is of --recipe"),
     ],
 )
@@ -87,9 +87,9 @@ def test_the_ladders_recipe_takes_its_options_and_shows_what_it_learned(
         )  # fmt: skip
 
     monkeypatch.setattr("quality.distillation.ladder.train.train_ladder", trained)
-    options = ("--recipe", "ladder", "--steps", "50", "--rank", "8", "--from", str(tmp_path))
+    options = ("--recipe", "ladder", "--steps", "50", "--rank", "8", "--rows", "3", "--from", str(tmp_path))
     done = train(versions, tmp_path / "ladder", *options)
     assert done.exit_code == 0, done.output
-    assert asked == [(LadderRecipe(steps=50, rank=8), tmp_path)]
+    assert asked == [(LadderRecipe(steps=50, rank=8, rows=3), tmp_path)]
     assert "12,345 tokens in 50 steps and 60 s" in done.output
     assert re.search(r"brief +3\.0000 +0\.2500", done.output)

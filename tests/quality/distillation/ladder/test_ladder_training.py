@@ -3,7 +3,9 @@
 import json
 import re
 import tomllib
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -12,7 +14,7 @@ from safetensors.torch import load_file
 
 from inference_core.loaders.huggingface.hf_config import read_config
 from inference_core.lora.adapter_file import read_adapter
-from quality.distillation.ladder import train
+from quality.distillation.ladder import batches, train
 from quality.distillation.ladder.packing import ANSWER_OPENING, DETAILED_OPENING
 from quality.distillation.ladder.record import LadderRecipe
 from quality.distillation.ladder.train import STATE_FILE, train_ladder
@@ -123,25 +125,34 @@ def test_what_a_training_cannot_begin_at_is_refused(base: NamedModel, tmp_path: 
         run(base, tmp_path / "second")
 
 
-def test_a_quarter_of_the_tokens_is_what_the_base_says_to_everyday_prompts(base: NamedModel, tmp_path: Path) -> None:
+def test_a_quarter_of_the_tokens_is_what_the_base_says_to_everyday_prompts(
+    base: NamedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seen: list[int] = []
     shares: list[float] = []
-    real = train.Encoder.everyday
+    real = batches.Encoder.everyday
 
-    class Counting(train.Encoder):
-        def everyday(self, prompt: str, said: list[int], *, ended: bool, opening: str) -> train.Question:
-            question = real(self, prompt, said, ended=ended, opening=opening)
-            seen.append(question.tokens)
-            return question
+    def everyday(self: batches.Encoder, *given: Any, **options: Any) -> batches.Question:
+        question = real(self, *given, **options)
+        seen.append(question.tokens)
+        return question
 
-    encoder = Counting(train.load_tokenizer(Path(base.path)))
-    everyday = [train._Everyday("Hi!", [5, 6, 7])]
-    recipe = msgspec.structs.replace(RECIPE, rows=20)
+    monkeypatch.setattr(batches.Encoder, "everyday", everyday)
+    source = batches.Source(base.path, [batches.Everyday("Hi!", [5, 6, 7])], msgspec.structs.replace(RECIPE, rows=20))
     for step in range(3):
         seen.clear()
-        questions = train.step_questions(train._Source(encoder, everyday, recipe), step)
+        questions = batches.step_questions(source, step)
         shares.append(sum(seen) / sum(question.tokens for question in questions))
     assert all(0.22 < share < 0.3 for share in shares)
+
+
+def test_processes_make_the_batches_that_one_makes_alone(base: NamedModel) -> None:
+    source = batches.Source(base.path, [batches.Everyday("Hi!", [5, 6, 7])], RECIPE)
+    with closing(batches.batches(source, 2, 2)) as ahead:
+        for there, here in zip(ahead, batches.batches(source, 2, 0), strict=True):
+            assert there.tokens == here.tokens
+            assert torch.equal(there.batch.targets, here.batch.targets)
+            assert torch.equal(there.batch.layout.seen, here.batch.layout.seen)
 
 
 def test_a_state_of_another_recipe_and_a_folder_that_exists_are_refused(base: NamedModel, tmp_path: Path) -> None:
