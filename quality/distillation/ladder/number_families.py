@@ -19,6 +19,12 @@ _ADD = (
     "Calculate {a} plus {b}.",
     "In one jar are {a} {what}, in the other {b}. How many {what} are in both?",
     "{who} carries {a} {what} and picks up {b}. Say how many that makes.",
+    "{who} had {a} {what} and was given {b}. How many {what} are that now?",
+    "{a} {what} and {b} {what} are how many {what}?",
+    "Give the sum of {a} and {b}.",
+    "{who} saw {a} {what} in the morning and {b} in the evening. How many {what} did {who} see?",
+    "How much is {a} and {b}?",
+    "First {a} {what} came, then {b}. How many came altogether?",
     "{who} made {a} {what} today and {b} yesterday. What is the total?",
 )
 _TAKE = (
@@ -32,6 +38,12 @@ _TAKE = (
     "{who} had {a} {what} but lost {b}. How many does {who} have?",
     "Take {b} away from {a}.",
     "What is the difference between {a} and {b}?",
+    "{who} gave away {b} of {a} {what}. How many does {who} still have?",
+    "{a} less {b} is what?",
+    "There were {a} {what}. {b} are gone. How many are there now?",
+    "If you take {b} from {a}, what do you get?",
+    "{who} bought {a} {what} and used {b}. How many are unused?",
+    "How many more is {a} than {b}?",
     "{who} needs {a} {what} and has {b}. How many are missing?",
 )
 _TIMES = (
@@ -44,6 +56,11 @@ _TIMES = (
     "One set has {b} {what}. How many are in {a} sets?",
     "Calculate {a} times {b}.",
     "On {a} days {who} sells {b} {what} a day. How many are sold?",
+    "{a} plates hold {b} {what} each. How many {what} are on them?",
+    "What is the product of {a} and {b}?",
+    "{who} buys {b} {what} {a} times. How many {what} does {who} buy?",
+    "How much is {a} times {b}?",
+    "Every one of {a} boxes contains {b} {what}. What is the number of {what}?",
     "Each of {a} children gets {b} {what}. How many {what} are needed?",
 )
 _TIMES_ADD = (
@@ -55,6 +72,10 @@ _TIMES_ADD = (
     "On {a} shelves are {b} {what} each. {c} more lie on a desk. What is the total?",
     "Add {c} to the product of {a} and {b}.",
     "{a} friends bring {b} {what} each, and {who} brings {c}. How many {what} are there?",
+    "{who} carries {a} baskets with {b} {what} in each, and {c} in a pocket. How many {what} does {who} carry?",
+    "Multiply {a} by {b} and add {c}.",
+    "{a} times {b}, and {c} more: what is that?",
+    "In {a} drawers are {b} {what} each, and {c} lie outside. How many {what} are there in all?",
     "{who} buys {a} packs of {b} {what} and finds {c} besides. How many {what} does {who} own?",
 )
 _ADD_TAKE = (
@@ -66,6 +87,10 @@ _ADD_TAKE = (
     "In a store are {a} {what}. {b} come in and {c} go out. How many are there at the end?",
     "{a} plus {b} minus {c} is what?",
     "{who} picked {a} {what} and then {b} more, but {c} were bad. How many are good?",
+    "{who} finds {a} {what}, then {b} more, and throws away {c}. How many does {who} have?",
+    "Take {c} from the sum of {a} and {b}.",
+    "How much is {a} plus {b} less {c}?",
+    "A box gets {a} {what} and {b} {what}. Then {c} fall out. How many are in it?",
     "{who} starts with {a} {what}, wins {b} and gives away {c}. How many does {who} keep?",
 )
 
@@ -108,6 +133,11 @@ _LARGER = (
     "Look at {numbers}. Which one is the {wanted}?",
     "Pick the {wanted} number out of {numbers}.",
     "Of the numbers {numbers}, which is the {wanted}?",
+    "Say which is the {wanted}: {numbers}.",
+    "Here are numbers: {numbers}. Which is the {wanted}?",
+    "Among {numbers}, what is the {wanted} number?",
+    "Give me the {wanted} of {numbers}.",
+    "Compare {numbers}. Which is {wanted}?",
     "From {numbers} choose the {wanted} one.",
 )
 
@@ -142,6 +172,11 @@ _SORT = (
     "Start with the {first} and list {numbers} in order.",
     "List {numbers} beginning with the {first} and ending with the {last}.",
     "Here are numbers: {numbers}. Sort them, {first} first.",
+    "Order {numbers} so that the {first} is at the front.",
+    "Give {numbers} sorted, from {first} to {last}.",
+    "Can you sort {numbers}, {first} first?",
+    "Make a list of {numbers}, {first} to {last}.",
+    "Line up {numbers} with the {first} in front and the {last} at the end.",
     "Arrange {numbers} so that the {first} comes first and the {last} last.",
 )
 
@@ -183,6 +218,10 @@ _CONVERT = (
     "Give {n} {large} in {small}.",
     "If something takes {n} {large}, how many {small} is that?",
     "Write {n} {large} as {small}.",
+    "How much is {n} {large} in {small}?",
+    "Turn {n} {large} into {small}.",
+    "{n} {large} last or measure how many {small}?",
+    "A thing of {n} {large}: how many {small} is it?",
     "What do {n} {large} make in {small}?",
 )
 _MIXED = (
@@ -194,6 +233,10 @@ _MIXED = (
     "{n} {large} plus {m} {small} is how many {small}?",
     "Give {n} {large} {m} {small} in {small}.",
     "What is {n} {large} and {m} {small} altogether in {small}?",
+    "Turn {n} {large} and {m} {small} into {small}.",
+    "Someone counts {n} {large} and {m} {small}. How many {small} is it in all?",
+    "How much are {n} {large} and {m} {small} together, in {small}?",
+    "Write {n} {large} {m} {small} in {small} only.",
     "A total of {n} {large} and {m} {small} is how many {small}?",
 )
 _BACK = (
@@ -205,6 +248,10 @@ _BACK = (
     "{m} {small} is how much in {large}?",
     "Give {m} {small} in {large}.",
     "If something has {m} {small}, how many {large} is that?",
+    "Turn {m} {small} into {large}.",
+    "How much is {m} {small} in {large}?",
+    "Write {m} {small} as {large}.",
+    "A thing of {m} {small}: how many {large} is it?",
     "What do {m} {small} make in {large}?",
 )
 
@@ -248,6 +295,10 @@ _IS_LARGER = (
     "Compare {a} and {b}: is the first one larger?",
     "Is {a} greater than {b}?",
     "Does {a} exceed {b}?",
+    "Can you say that {a} is larger than {b}?",
+    "Is {a} above {b}?",
+    "Right or wrong, yes or no: {a} is more than {b}.",
+    "Someone says {a} is larger than {b}. Is it so?",
     "Would you say that {a} is bigger than {b}?",
 )
 _IS_EVEN = (
@@ -258,6 +309,10 @@ _IS_EVEN = (
     "Does {a} belong to the even numbers?",
     "Is {a} divisible by 2?",
     "Someone says {a} is even. Is that true?",
+    "Is the number {a} even?",
+    "Can {a} be halved into whole numbers?",
+    "Would you call {a} even?",
+    "Check whether {a} is even. Yes or no?",
     "Can {a} be divided by 2 without a rest?",
 )
 _IS_SUM = (
@@ -268,6 +323,9 @@ _IS_SUM = (
     "Is {c} the sum of {a} and {b}?",
     "{a} plus {b} is {c}. True?",
     "Check whether {a} + {b} gives {c}. Yes or no?",
+    "Does {a} + {b} give {c}?",
+    "Is the sum of {a} and {b} {c}?",
+    "If you add {a} and {b}, do you get {c}?",
     "Someone says that {a} + {b} makes {c}. Is that right?",
 )
 _IS_PRODUCT = (
@@ -278,6 +336,9 @@ _IS_PRODUCT = (
     "Is {c} the product of {a} and {b}?",
     "{a} times {b} is {c}. True?",
     "Check whether {a} x {b} gives {c}. Yes or no?",
+    "Does {a} x {b} give {c}?",
+    "Is the product of {a} and {b} {c}?",
+    "If you multiply {a} and {b}, do you get {c}?",
     "Someone says that {a} x {b} makes {c}. Is that right?",
 )
 _IN_LIST = (
@@ -288,6 +349,10 @@ _IN_LIST = (
     "Is the number {a} part of {numbers}?",
     "Is it true that {a} is in the list {numbers}?",
     "Here is a list: {numbers}. Does it have {a}?",
+    "The list is {numbers}. Is {a} on it?",
+    "Does {a} occur in {numbers}?",
+    "Search {numbers} for {a}. Is it there?",
+    "Is {a} one of the numbers {numbers}?",
     "Look at {numbers}. Is {a} among them?",
 )
 

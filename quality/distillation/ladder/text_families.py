@@ -23,6 +23,11 @@ _WHO = (
     "We know: {told} Which person is the {wanted}?",
     "{told} Pick the {wanted} person.",
     "{told} What is the name of the {wanted} person?",
+    "{told} Say who is the {wanted}.",
+    "People were compared. {told} Who is the {wanted} of them?",
+    "{told} So who is the {wanted}?",
+    "Think about this: {told} Name who is the {wanted}.",
+    "{told} Which one is the {wanted}?",
     "Given: {told} Find the {wanted} person.",
 )
 
@@ -65,6 +70,10 @@ _PRICE = (
     "{table}\nTell me the number next to {ware}.",
     "{table}\nWhat do you pay for {ware}?",
     "{table}\nWhich price does {ware} have?",
+    "{table}\nHow much does {ware} cost?",
+    "Look at this table.\n{table}\nSay the price of {ware}.",
+    "{table}\nRead off the price of {ware}.",
+    "A shop sells this.\n{table}\nWhat is the price of {ware}?",
     "{table}\nWhich number belongs to {ware}?",
 )
 _BOTH = (
@@ -76,6 +85,10 @@ _BOTH = (
     "This is a list.\n{table}\nHow much do you need for {ware} and {other}?",
     "{table}\nFind the total of {ware} and {other}.",
     "{table}\nSomeone buys {ware} and {other}. How much is it?",
+    "{table}\nHow much is {ware} with {other}?",
+    "A shop sells this.\n{table}\nWhat is the sum for {ware} and {other}?",
+    "{table}\n{ware} plus {other}: what is it?",
+    "Look at this table.\n{table}\nGive the cost of {ware} and {other} together.",
     "{table}\nYou buy {ware} and {other}. What do you pay?",
 )
 _APART = (
@@ -87,6 +100,10 @@ _APART = (
     "{table}\nHow much cheaper is {other} than {ware}?",
     "{table}\nWhat is {ware} minus {other}?",
     "{table}\nFind the difference between {ware} and {other}.",
+    "{table}\nHow much less is {other} than {ware}?",
+    "A shop sells this.\n{table}\nTake the price of {other} from the price of {ware}.",
+    "{table}\nWhat must you pay more for {ware} than for {other}?",
+    "Look at this table.\n{table}\nWhat is the gap between {ware} and {other}?",
     "{table}\nCompare {ware} with {other}: what is the difference?",
 )
 _EXTREME = (
@@ -98,6 +115,10 @@ _EXTREME = (
     "{table}\nTell me what costs the {wanted}.",
     "{table}\nPick the ware that costs the {wanted}.",
     "{table}\nOf these wares, which costs the {wanted}?",
+    "{table}\nSay which ware costs the {wanted}.",
+    "A shop sells this.\n{table}\nWhich ware costs the {wanted}?",
+    "Look at this table.\n{table}\nGive the ware that costs the {wanted}.",
+    "{table}\nOne of them costs the {wanted}. Which?",
     "{table}\nFind the ware for which you pay the {wanted}.",
 )
 
@@ -154,6 +175,9 @@ _ASK = {
         "{text} Say what {who} works as.",
         "{text} Find the job of {who}.",
         "{text} What work does {who} do?",
+        "{text} {who} works as what?",
+        "{text} Tell me the job of {who}.",
+        "{text} What is {who} by trade?",
         "{text} As what does {who} earn money?",
     ),
     "town": (
@@ -164,6 +188,9 @@ _ASK = {
         "{text} Which town is {who} from?",
         "{text} Find the town of {who}.",
         "{text} Say where {who} lives.",
+        "{text} {who} is at home in which town?",
+        "{text} Tell me the town of {who}.",
+        "{text} What town does {who} come from?",
         "{text} From where is {who}?",
     ),
     "room": (
@@ -174,6 +201,9 @@ _ASK = {
         "{text} Find the room of {who}.",
         "{text} Say the room number of {who}.",
         "{text} Where does {who} work? Give the room number.",
+        "{text} {who} works in which room?",
+        "{text} Tell me the room of {who}.",
+        "{text} What room is {who} in?",
         "{text} Which room belongs to {who}?",
     ),
     "who": (
@@ -184,6 +214,9 @@ _ASK = {
         "{text} Who works as a {job}?",
         "{text} Say the name of the {job}.",
         "{text} Which of these people is the {job}?",
+        "{text} The {job} is who?",
+        "{text} Tell me who is the {job}.",
+        "{text} What is the {job} called?",
         "{text} Which person works as a {job}?",
     ),
     "who-room": (
@@ -194,6 +227,9 @@ _ASK = {
         "{text} Where does the {job} work? Give the room number.",
         "{text} Say the room number of the {job}.",
         "{text} Which room does the {job} work in?",
+        "{text} The {job} works in which room?",
+        "{text} Tell me the room of the {job}.",
+        "{text} What room is the {job} in?",
         "{text} Which room belongs to the {job}?",
     ),
 }

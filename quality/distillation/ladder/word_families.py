@@ -27,6 +27,11 @@ _COUNT = (
     "Find how many times {letter} appears in {word}.",
     "How many {letter} does {word} have?",
     "Look at {word}. How many times is {letter} in it?",
+    "Say how often the letter {letter} is in {word}.",
+    "{word} has how many times the letter {letter}?",
+    "Count how many {letter} are in {word}.",
+    "In {word}, how often do you find {letter}?",
+    "The letter {letter}: how many times is it in {word}?",
     "Tell how many {letter} you see in {word}.",
 )
 
@@ -61,6 +66,11 @@ _BACKWARDS = (
     "Start at the end of {shown} and write the list.",
     "What is the reverse of {shown}?",
     "Here is a list: {shown}. Give it in the opposite order.",
+    "Read {shown} from the back and write it down.",
+    "Put {shown} the other way round.",
+    "Begin with the last of {shown} and end with the first.",
+    "Can you reverse {shown}?",
+    "Repeat {shown} starting from the end.",
     "Which list do you get if you read {shown} from the end?",
 )
 _SPELL = (
@@ -72,6 +82,10 @@ _SPELL = (
     'Turn the word "{word}" around.',
     'Say "{word}" backwards, letter by letter.',
     'Start at the last letter of "{word}" and spell it.',
+    'Read the word "{word}" from the back.',
+    'Put the letters of "{word}" the other way round.',
+    'Can you reverse "{word}"?',
+    'Begin with the last letter of "{word}" and end with the first.',
     'Which letters do you get if you read "{word}" from the end?',
 )
 
@@ -120,6 +134,11 @@ _AFTER = (
     "Starting on {start}, which {kind} is it {n} {kind}s later?",
     "Go {n} {kind}s forward from {start}.",
     "What {kind} follows {start} by {n} {kind}s?",
+    "{start} plus {n} {kind}s is which {kind}?",
+    "Now it is {start}. In {n} {kind}s, which {kind} will it be?",
+    "A visit is {n} {kind}s after {start}. On which {kind}?",
+    "{n} {kind}s from {start}: what {kind} is it?",
+    "Say the {kind} {n} {kind}s past {start}.",
     "If it is {start}, what {kind} will it be {n} {kind}s from now?",
 )
 _BEFORE = (
@@ -131,6 +150,10 @@ _BEFORE = (
     "Go {n} {kind}s back from {start}.",
     "What {kind} comes {n} {kind}s earlier than {start}?",
     "Starting on {start}, which {kind} was it {n} {kind}s earlier?",
+    "{start} minus {n} {kind}s is which {kind}?",
+    "{n} {kind}s before {start} was which {kind}?",
+    "A visit was {n} {kind}s before {start}. On which {kind}?",
+    "Say the {kind} {n} {kind}s prior to {start}.",
     "If it is {start}, what {kind} was it {n} {kind}s before?",
 )
 _DATE = (
@@ -142,6 +165,10 @@ _DATE = (
     "Starting on {month} {day}, what date is it {n} days later?",
     "{n} days after {month} {day} is which date?",
     "A trip begins on {month} {day} and ends {n} days later. On which date?",
+    "It is {month} {day}. Which date comes {n} days later?",
+    "A letter of {month} {day} arrives after {n} days. On which date?",
+    "Go {n} days forward from {month} {day}.",
+    "Which date do you reach {n} days past {month} {day}?",
     "If it is {month} {day}, what date will it be {n} days from now?",
 )
 
