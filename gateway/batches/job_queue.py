@@ -12,6 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from gateway.base.stores.database import DatabaseTime
 from migrations.tables.api_objects import batch_lines, batches
+from quality.store.database import writing_first
 
 
 class QueueUnavailableError(RuntimeError):
@@ -183,9 +184,7 @@ class DatabaseQueue(JobQueue):
 
     @asynccontextmanager
     async def _transaction(self, *, writing: bool = True) -> AsyncIterator[AsyncConnection]:
-        engine = self._engine
-        if writing and engine.dialect.name == "sqlite":
-            engine = engine.execution_options(sqlite_begin="BEGIN IMMEDIATE")
+        engine = writing_first(self._engine) if writing else self._engine
         try:
             async with engine.begin() as connection:
                 yield connection

@@ -27,6 +27,7 @@ from quality.estimates.verified_sample import (
     upgrade_rate,
 )
 from quality.monitor.detectors import HISTORY, RecoveryWatch, ShiftAlarm, ShiftDetector, ShiftSettings, Verdict
+from quality.store.database import writing_first
 from quality.store.queries import exclusive
 
 STREAM = "last verified answers"
@@ -246,7 +247,7 @@ class ShiftWatch:
             "reason": reason,
             "details": msgspec.to_builtins(change),
         }
-        async with self._engine.execution_options(sqlite_begin="BEGIN IMMEDIATE").begin() as connection:
+        async with writing_first(self._engine).begin() as connection:
             if await connection.scalar(select(func.count()).select_from(audit_events).where(known)):
                 return False
             await connection.execute(insert(audit_events).values(values))

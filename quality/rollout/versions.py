@@ -11,6 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from classifier.model.outcome_model import Manifest
 from migrations.tables.quality import classifier_versions
+from quality.store.database import writing_first
 from quality.store.queries import exclusive
 
 _REGISTRY_LOCK = 0x41494F04  # PostgreSQL advisory lock number: "AIO", 4
@@ -40,7 +41,7 @@ class ClassifierVersions:
         """Store that `manifest` serves, if its row does not say so: it shipped with the program or was promoted by
         hand."""
         # A transaction that reads before it writes must hold SQLite's write lock from the start.
-        async with self._engine.execution_options(sqlite_begin="BEGIN IMMEDIATE").begin() as connection:
+        async with writing_first(self._engine).begin() as connection:
             status = await self._status(connection, manifest.version)
             if status == "promoted":
                 return
@@ -84,7 +85,7 @@ class ClassifierVersions:
 
     async def trained(self, version: str, folder: Path, incumbent: str, now: float) -> None:
         """Store a new candidate against `incumbent`; a candidate that was stored before keeps its row."""
-        async with self._engine.execution_options(sqlite_begin="BEGIN IMMEDIATE").begin() as connection:
+        async with writing_first(self._engine).begin() as connection:
             if await self._status(connection, version) is None:
                 reason = "trained, to be decided on"
                 await self.became(connection, version, folder, "candidate", reason, now, parent=incumbent)

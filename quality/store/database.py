@@ -74,7 +74,7 @@ def open_database(url: str) -> AsyncEngine:
     SQLite runs in WAL mode (set by `migrate`) with synchronous=FULL: the journal deletes a segment once its records are
     committed here, so a commit has to survive a power failure. Transactions are deferred. A transaction that will write
     must write first, otherwise a concurrent writer makes it fail instead of wait; if it has to read first, begin it on
-    `engine.execution_options(sqlite_begin="BEGIN IMMEDIATE")`. Deleted content is overwritten, because erasing a user
+    `writing_first(engine)`. Deleted content is overwritten, because erasing a user
     must leave no text behind.
 
     PostgreSQL connections are tested before use, so that no request fails after an outage has ended. What hangs ends
@@ -85,6 +85,12 @@ def open_database(url: str) -> AsyncEngine:
         MissingExtraError: a PostgreSQL URL without its driver.
     """
     return _engine(_parse(url), sqlite_pragmas=("foreign_keys=ON",))
+
+
+def writing_first(engine: AsyncEngine) -> AsyncEngine:
+    """`engine` with transactions that hold SQLite's lock of writers from their beginning, for those that read what
+    they then write. Nothing changes on PostgreSQL."""
+    return engine.execution_options(sqlite_begin="BEGIN IMMEDIATE")
 
 
 async def migrate(url: str) -> str:
@@ -354,8 +360,7 @@ async def _locked_connection(url: URL) -> AsyncIterator[AsyncConnection]:
                 await connection.execute(text("SELECT pg_advisory_xact_lock(:number)"), {"number": _MIGRATION_LOCK})
                 yield connection
         else:
-            immediate = engine.execution_options(sqlite_begin="BEGIN IMMEDIATE")
-            async with _sqlite_lock_file(Path(str(url.database))), immediate.begin() as connection:
+            async with _sqlite_lock_file(Path(str(url.database))), writing_first(engine).begin() as connection:
                 yield connection
     finally:
         await engine.dispose()

@@ -24,7 +24,7 @@ from migrations.tables.quality import tool_definitions, training_rows, verificat
 from migrations.tables.requests import refused_requests, requests, routing_decisions, session_steps
 from quality.records.record import Record, Recorded
 from quality.records.rows import decision_row, recorded_of, request_row, session_row
-from quality.store.database import checkpoint
+from quality.store.database import checkpoint, writing_first
 
 
 @asynccontextmanager
@@ -36,7 +36,7 @@ async def exclusive(engine: AsyncEngine, lock: int) -> AsyncIterator[AsyncConnec
             await connection.execute(text("SELECT pg_advisory_xact_lock(:number)"), {"number": lock})
             yield connection
     else:
-        async with engine.execution_options(sqlite_begin="BEGIN IMMEDIATE").begin() as connection:
+        async with writing_first(engine).begin() as connection:
             yield connection
 
 

@@ -18,6 +18,7 @@ from quality.judges.calibration import REVIEW as REVIEW_SCORE
 from quality.judges.rules import ExactJudge
 from quality.records.record import Record
 from quality.records.redaction import DROPPED, RedactText, redacted_text
+from quality.store.database import writing_first
 from quality.store.queries import insert_into
 from quality.verification.judging import prompt_text
 from quality.verification.queue import NO_TURN
@@ -95,7 +96,7 @@ class FeedbackDesk:
         texts = await self._kept(record, feedback, why)
         source = FEEDBACK if reviewer is None else REVIEW
         learned = await self._training_row(record, good, source)
-        async with self._engine.execution_options(sqlite_begin="BEGIN IMMEDIATE").begin() as connection:
+        async with writing_first(self._engine).begin() as connection:
             scores: dict[str, float] = {} if feedback.score is None else {JUDGE: feedback.score}
             if reviewer is not None:
                 before = await self._before(connection, record)

@@ -16,6 +16,7 @@ from gateway.telemetry.metrics.metrics import Metrics
 from migrations.tables.audit import audit_events
 from quality.comparison.routing_probes import WorthAsked, WorthFound, WorthRecord
 from quality.comparison.routing_worth import RoutingWorth, in_words
+from quality.store.database import writing_first
 
 log = logging.getLogger(__name__)
 
@@ -75,7 +76,7 @@ class ConstantFollower:
         time may both store it."""
         row = audit_events.c
         trail = select(row.subject, row.details).where(row.action == CHANGED).order_by(row.audit_event_id)
-        async with self._engine.execution_options(sqlite_begin="BEGIN IMMEDIATE").begin() as connection:
+        async with writing_first(self._engine).begin() as connection:
             stored = {subject: details["tier"] for subject, details in await connection.execute(trail)}
             wanted = {CATALOGUE if key is None else key: one and one.tier for key, one in now.items()}
             reasons = {one.key_id or "": one.worth for one in found.keys}

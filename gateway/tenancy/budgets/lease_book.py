@@ -20,6 +20,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from gateway.base.stores.database import DatabaseTime
 from migrations.tables.requests import requests
 from migrations.tables.tenancy import api_keys, budget_leases, budgets
+from quality.store.database import writing_first
 
 MICRO = 1_000_000
 # At most a billion dollars: far above it, micro-dollars would be inexact.
@@ -146,10 +147,7 @@ class LeaseBook:
 
     @asynccontextmanager
     async def _transaction(self) -> AsyncIterator[AsyncConnection]:
-        engine = self._engine
-        if engine.dialect.name == "sqlite":
-            engine = engine.execution_options(sqlite_begin="BEGIN IMMEDIATE")
-        async with asyncio.timeout(TALK_SECONDS), engine.begin() as connection:
+        async with asyncio.timeout(TALK_SECONDS), writing_first(self._engine).begin() as connection:
             yield connection
 
     async def _locked_budget(self, connection: AsyncConnection, budget_id: str) -> dict[str, Any] | None:

@@ -22,6 +22,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from gateway.tenancy.changes import Order, TenancyError, UnknownSubjectError, write_down
 from migrations.tables.tenancy import dashboard_sessions, dashboard_users
+from quality.store.database import writing_first
 from quality.store.pages import Listing
 
 T = TypeVar("T")
@@ -180,7 +181,7 @@ async def change_role(engine: AsyncEngine, name: str, role: Role, order: Order) 
 
     Raises `UnknownSubjectError`, and `TenancyError` for one's own role, so that the last admin cannot lock itself out.
     """
-    async with engine.execution_options(sqlite_begin="BEGIN IMMEDIATE").begin() as connection:
+    async with writing_first(engine).begin() as connection:
         before = await _role(connection, name, order)
         await connection.execute(update(dashboard_users).where(dashboard_users.c.name == name).values(role=role))
         await write_down(connection, order, "user.changed", name, {"role": [before, role]})
@@ -189,7 +190,7 @@ async def change_role(engine: AsyncEngine, name: str, role: Role, order: Order) 
 
 async def end_sessions(engine: AsyncEngine, name: str, order: Order) -> int:
     """Sign a user out everywhere and return the number of sessions ended. Raises `UnknownSubjectError`."""
-    async with engine.execution_options(sqlite_begin="BEGIN IMMEDIATE").begin() as connection:
+    async with writing_first(engine).begin() as connection:
         await _role(connection, name)
         ended = await connection.execute(delete(dashboard_sessions).where(dashboard_sessions.c.user_name == name))
         await write_down(connection, order, "user.signed_out", name, {"sessions": [ended.rowcount, 0]})
@@ -198,7 +199,7 @@ async def end_sessions(engine: AsyncEngine, name: str, order: Order) -> int:
 
 async def remove_user(engine: AsyncEngine, name: str, order: Order) -> None:
     """Remove a user and end its sessions. Raises `UnknownSubjectError`, and `TenancyError` for oneself."""
-    async with engine.execution_options(sqlite_begin="BEGIN IMMEDIATE").begin() as connection:
+    async with writing_first(engine).begin() as connection:
         role = await _role(connection, name, order)
         await connection.execute(delete(dashboard_users).where(dashboard_users.c.name == name))
         await write_down(connection, order, "user.removed", name, {"role": [role, None]})

@@ -14,6 +14,7 @@ from gateway.operations.running import operations_of
 from gateway.tenancy.access.guard import client_of
 from gateway.tenancy.changes import Order, write_down
 from migrations.tables.tenancy import dashboard_users
+from quality.store.database import writing_first
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +57,7 @@ async def _written(
     operations = operations_of(request)
     order = Order(actor=actor, now=operations.access.tenancy.clock.now())
     try:
-        database = operations.serving.database.execution_options(sqlite_begin="BEGIN IMMEDIATE")
+        database = writing_first(operations.serving.database)
         async with database.begin() as connection:
             shown = subject if not is_name or await _is_user(connection, subject) else UNKNOWN
             await write_down(connection, order, action, shown, details | {"from": client_of(request).address})
