@@ -68,6 +68,8 @@ def _at_once(concurrency: int, prompt: int, output: int, shared: int = 0) -> Dev
     )
 
 
+# Prompts and answers of 1,000 tokens, as makers of engines publish them.
+_BATCHES = (_at_once(64, 1000, 1000), _at_once(256, 1000, 1000))
 _CONTEXTS = tuple(_one(prompt, 64) for prompt in (512, 4096, 16_384, 32_768))
 STAGES: dict[str, Stage] = {
     "8b-bf16-one-stream": Stage(shape="llama-3.1-8b", compute="dense", loads=(_one(),)),
@@ -82,8 +84,11 @@ STAGES: dict[str, Stage] = {
         loads=(_at_once(8, 128, 256), replace(_at_once(8, 128, 256), adapters=8), replace(_one(), adapters=1)),
     ),
     "8b-bf16-16": Stage(shape="llama-3.1-8b", compute="dense", loads=(_at_once(16, 512, 256),)),
-    "8b-bf16-256": Stage(shape="llama-3.1-8b", compute="dense", loads=(_at_once(256, 1024, 1024),)),
+    "8b-bf16-256": Stage(shape="llama-3.1-8b", compute="dense", loads=_BATCHES),
+    "8b-fp8-256": Stage(shape="llama-3.1-8b", compute="fp8", loads=_BATCHES, kv_dtype="fp8"),
+    "70b-int4-64": Stage(shape="llama-3.3-70b", compute="int4", loads=(_at_once(16, 512, 256), _at_once(64, 512, 256))),
     "8b-bf16-prefill": Stage(shape="llama-3.1-8b", compute="dense", loads=(_at_once(8, 8192, 2),)),
+    "8b-fp8-prefill": Stage(shape="llama-3.1-8b", compute="fp8", loads=(_at_once(8, 8192, 2),)),
     "8b-bf16-contexts": Stage(shape="llama-3.1-8b", compute="dense", loads=_CONTEXTS),
     "8b-fp8kv-contexts": Stage(shape="llama-3.1-8b", compute="dense", loads=_CONTEXTS, kv_dtype="fp8"),
     "8b-voice-ladder": Stage(
