@@ -4,6 +4,8 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
+#include <ctime>
+#include <numeric>
 
 #include "decoder.h"
 #include "runtime.h"
@@ -35,6 +37,19 @@ namespace {
 // Kept between steps; guarded by the runtime's mutex.
 Workspace workspace;
 PhaseCounters counters;
+
+double seconds_since(std::chrono::steady_clock::time_point began) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+}
+
+// Seconds for which a processor has run the calling thread; 0 where the system does not say.
+double processor_seconds() {
+#if defined(CLOCK_THREAD_CPUTIME_ID)
+  timespec t{};
+  if (clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t) == 0) return double(t.tv_sec) + double(t.tv_nsec) * 1e-9;
+#endif
+  return 0;
+}
 
 int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
@@ -764,8 +779,17 @@ StepTimes decode_step(const DecoderWeights& weights, const Batch& batch, const L
   const Geometry& g = weights.geometry;
   const int64_t linear = linear_scratch_floats(std::max({g.hidden, g.intermediate, g.heads * g.head_dim}));
   shared.reserve_scratch(size_t(std::max(attention_scratch_floats(g.heads / g.kv_heads, g.head_dim), linear)));
-  Step step(weights, batch, range, logits, *shared.kernels, shared.pool->threads());
-  shared.pool->run([&](int thread) { step.run(thread); });
+  const int threads = shared.pool->threads();
+  Step step(weights, batch, range, logits, *shared.kernels, threads);
+  std::vector<double> lost(size_t(threads), 0.0);
+  const auto began = std::chrono::steady_clock::now();
+  shared.pool->run([&](int thread) {
+    const double before = processor_seconds();
+    step.run(thread);
+    // A thread computes or spins: for the rest of the time it had no processor.
+    if (const double after = processor_seconds()) lost[size_t(thread)] = seconds_since(began) - (after - before);
+  });
+  shared.observe_step(seconds_since(began), std::accumulate(lost.begin(), lost.end(), 0.0));
   return step.times();
 }
 

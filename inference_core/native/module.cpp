@@ -15,17 +15,48 @@
 namespace aio {
 namespace {
 
-PyObject* set_threads(PyObject*, PyObject* arg) {
-  const long n = PyLong_AsLong(arg);
-  if (n == -1 && PyErr_Occurred()) return nullptr;
+// set_threads(threads, adapts = false)
+PyObject* set_threads(PyObject*, PyObject* const* values, Py_ssize_t count) {
+  if (count != 1 && !expect(count, 2, "set_threads")) return nullptr;
+  Arguments v{values};
+  const int64_t n = v.integer(0);
+  const bool adapts = count == 2 && v.integer(1) != 0;
+  if (v.failed) return nullptr;
   if (n < 1 || n > 1024) {
-    PyErr_Format(PyExc_ValueError, "threads must be between 1 and 1024, not %ld", n);
+    PyErr_Format(PyExc_ValueError, "threads must be between 1 and 1024, not %lld", (long long)n);
     return nullptr;
   }
   return without_gil([&] {
     std::lock_guard<std::mutex> lock(runtime().mutex);
-    runtime().set_threads(int(n));
+    runtime().set_threads(int(n), adapts);
   });
+}
+
+// Without the lock, which a step holds for its whole time.
+PyObject* threads_in_use(PyObject*, PyObject*) {
+  return PyLong_FromLong(runtime().threads_in_use.load(std::memory_order_relaxed));
+}
+
+// choose_threads(most, [(seconds, lost), ...])
+PyObject* choose_threads(PyObject*, PyObject* const* values, Py_ssize_t count) {
+  if (!expect(count, 2, "choose_threads")) return nullptr;
+  Arguments v{values};
+  ThreadChoice choice(int(v.integer(0)));
+  PyObject* steps = v.failed ? nullptr : PySequence_Fast(values[1], "steps must be a list");
+  if (!steps) return nullptr;
+  const Py_ssize_t size = PySequence_Fast_GET_SIZE(steps);
+  PyObject* chosen = PyList_New(size);
+  for (Py_ssize_t i = 0; chosen && i < size; ++i) {
+    double seconds, lost;
+    if (!PyArg_ParseTuple(PySequence_Fast_GET_ITEM(steps, i), "dd", &seconds, &lost)) {
+      Py_CLEAR(chosen);
+      break;
+    }
+    choice.observe(seconds, lost);
+    PyList_SET_ITEM(chosen, i, PyLong_FromLong(choice.threads()));
+  }
+  Py_DECREF(steps);
+  return chosen;
 }
 
 PyObject* instruction_sets(PyObject*, PyObject*) {
@@ -68,7 +99,9 @@ PyMethodDef fast(const char* name, Fast function) {
 }
 
 PyMethodDef methods[] = {
-    {"set_threads", set_threads, METH_O, "Set the number of threads, the caller included."},
+    fast("set_threads", set_threads),
+    {"threads_in_use", threads_in_use, METH_NOARGS, "The threads of the next step: fewer next to other processes."},
+    fast("choose_threads", choose_threads),
     {"instruction_sets", instruction_sets, METH_NOARGS, "Names this processor can run, best first."},
     {"instruction_set", instruction_set, METH_NOARGS, "The name of the chosen kernels."},
     {"prompt_format", prompt_format, METH_NOARGS, "What the chosen kernels multiply of prompts: 'tiles', 'spans' or None."},

@@ -93,9 +93,23 @@ Runtime& runtime() {
   return *shared;
 }
 
-void Runtime::set_threads(int threads) {
-  if (pool->threads() != threads) pool = std::make_unique<ThreadPool>(threads);
+void Runtime::set_threads(int threads, bool adapting) {
+  if (pool->size() != threads) pool = std::make_unique<ThreadPool>(threads);
+  choice = ThreadChoice(threads);
+  adapts = adapting;
+  use_threads(threads);
   scratch.resize(size_t(threads));
+}
+
+void Runtime::observe_step(double seconds, double lost) {
+  if (!adapts) return;
+  choice.observe(seconds, lost);
+  use_threads(choice.threads());
+}
+
+void Runtime::use_threads(int threads) {
+  pool->use(threads);
+  threads_in_use.store(threads, std::memory_order_relaxed);
 }
 
 void Runtime::rouse() {

@@ -100,7 +100,7 @@ def tables(built: Path) -> Path:
     kernels = ["kernels_portable", "kernels_neon", "kernels_dotprod", "kernels_i8mm", "kernels_bfmmla"]
     compiled = {path.stem: path for path in (built / "objects").rglob("*.o")}
     source = Path(__file__).with_name("arm_kernel_tables.cpp")
-    parts = [compiled[name] for name in ["runtime", "thread_pool", "amx_support", *kernels]]
+    parts = [compiled[name] for name in ["runtime", "thread_choice", "thread_pool", "amx_support", *kernels]]
     flags = ["-std=c++17", "-O1", "-pthread", "-static", "-Wno-psabi", f"-I{NATIVE}"]
     subprocess.run([COMPILER, *flags, source, *parts, "-o", program], check=True)
     return program

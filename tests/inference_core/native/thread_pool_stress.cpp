@@ -33,12 +33,33 @@ bool exchange(int threads, int rounds) {
   return true;
 }
 
+// The pool uses fewer threads and more again, with pauses long enough for those left out to fall asleep: every loop runs
+// once on each thread in use, and on no other.
+bool use_in_turns(int threads, int rounds) {
+  aio::ThreadPool pool(threads);
+  std::vector<int> runs(size_t(threads), 0), expected(size_t(threads), 0);
+  for (int round = 0; round < rounds; ++round) {
+    const int used = 1 + round * 7 / 3 % threads;
+    pool.use(used);
+    for (int loop = 0; loop < 4; ++loop) pool.run([&](int t) { ++runs[size_t(t)]; });
+    for (int t = 0; t < used; ++t) expected[size_t(t)] += 4;
+    if (round % 8 == 0) std::this_thread::sleep_for(std::chrono::microseconds(200));
+    if (round % 32 == 0) pool.rouse();
+  }
+  return runs == expected;
+}
+
 }  // namespace
 
 int main() {
   for (int threads : {1, 2, 3, 5})
     if (!exchange(threads, 400)) {
       std::fprintf(stderr, "a thread of %d saw what its neighbour had not written\n", threads);
+      return 1;
+    }
+  for (int threads : {1, 2, 3, 5})
+    if (!use_in_turns(threads, 400)) {
+      std::fprintf(stderr, "a loop on some of %d threads ran elsewhere, or not once on each\n", threads);
       return 1;
     }
   for (int i = 0; i < 100; ++i) aio::ThreadPool made_and_dropped(3);
