@@ -53,12 +53,15 @@ async def insert_if_absent(connection: AsyncConnection, table: Table, rows: Iter
     """Insert `rows`, at least one, each with a value for every column that is not computed, None for NULL; those whose
     key is there already stay unchanged."""
     statement, values, converted = _prepared(connection.dialect, table)
-    found = [list(values(row)) for row in rows]
-    for row in found:
-        for place, convert in converted:
-            if (value := row[place]) is not None:
-                row[place] = convert(value)
-    await connection.exec_driver_sql(statement, [*map(tuple, found)])
+    # By columns: many of them have no value in any row, and all rows of one are converted in one call.
+    columns = [*zip(*map(values, rows), strict=True)]
+    for place, convert in converted:
+        column = columns[place]
+        if (missing := column.count(None)) == 0:
+            columns[place] = tuple(map(convert, column))
+        elif missing < len(column):
+            columns[place] = tuple([None if value is None else convert(value) for value in column])
+    await connection.exec_driver_sql(statement, [*zip(*columns, strict=True)])
 
 
 def insert_into(table: Table, dialect: Dialect) -> postgresql.Insert | sqlite.Insert:
