@@ -8,10 +8,10 @@ it runs what is due, since what holds it up holds up every stream.
 import asyncio
 import time
 from bisect import bisect_left
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import accumulate
+from itertools import accumulate, repeat
 from operator import add
 
 from prometheus_client import CollectorRegistry, Gauge
@@ -20,13 +20,20 @@ from prometheus_client.registry import Collector
 
 Labels = tuple[str, ...]
 Bounds = tuple[float, ...]
+Settle = Callable[[], None]
+"""Called before a family is read: counts what still waits to be counted together."""
+
+
+def _nothing_waits() -> None:
+    pass
 
 
 class CounterFamily(Collector):
-    """A sum for each combination of labels. `sums` may be added to directly: a request counts in a dozen of them."""
+    """A sum for each combination of labels. `sums` may be added to directly: requests count in a dozen of them."""
 
-    def __init__(self, name: str, documentation: str, labels: Iterable[str]) -> None:
+    def __init__(self, name: str, documentation: str, labels: Iterable[str], settle: Settle = _nothing_waits) -> None:
         self._name, self._documentation, self._labels = name, documentation, list(labels)
+        self._settle = settle
         self.sums: defaultdict[Labels, float] = defaultdict(float)
 
     def add(self, labels: Labels, amount: float = 1.0) -> None:
@@ -35,10 +42,12 @@ class CounterFamily(Collector):
 
     def value(self, labels: Labels) -> float:
         """Return the sum."""
+        self._settle()
         return self.sums.get(labels, 0.0)
 
     def collect(self) -> Iterator[Metric]:
         """One family."""
+        self._settle()
         family = CounterMetricFamily(self._name, self._documentation, labels=self._labels)
         for labels, total in self.sums.items():
             family.add_metric(labels, total)
@@ -61,8 +70,16 @@ class HistogramFamily(Collector):
     shows them.
     """
 
-    def __init__(self, name: str, documentation: str, labels: Iterable[str], bounds: Bounds) -> None:
+    def __init__(
+        self,
+        name: str,
+        documentation: str,
+        labels: Iterable[str],
+        bounds: Bounds,
+        settle: Settle = _nothing_waits,
+    ) -> None:
         self.name, self.documentation, self.labels, self.bounds = name, documentation, list(labels), bounds
+        self._settle = settle
         self._histograms: defaultdict[Labels, _Histogram] = defaultdict(lambda: _Histogram(len(bounds) + 1))
 
     def observe(self, labels: Labels, value: float) -> None:
@@ -75,16 +92,15 @@ class HistogramFamily(Collector):
         """Count `values`; the labels are exported from now on even without values. Returns the counts per bucket, by
         index."""
         histogram = self._histograms[labels]
-        buckets: dict[int, int] = {}
-        for value in values:
-            place = bisect_left(self.bounds, value)
-            histogram.counts[place] += 1
-            buckets[place] = buckets.get(place, 0) + 1
-        histogram.sum += sum(values)
+        buckets = Counter(map(bisect_left, repeat(self.bounds), values))
+        for place, count in buckets.items():
+            histogram.counts[place] += count
+        histogram.sum = sum(values, histogram.sum)
         return buckets
 
     def collect(self) -> Iterator[Metric]:
         """Yield one family; its buckets are cumulative, as Prometheus requires."""
+        self._settle()
         family = HistogramMetricFamily(self.name, self.documentation, labels=self.labels)
         summed: dict[Labels, list[int]] = {}
         sums: dict[Labels, float] = {}

@@ -1,8 +1,13 @@
-"""What is counted once per request, in the event loop: latencies, tokens, costs, tiers."""
+"""What is counted once per request, in the event loop: latencies, tokens, costs, tiers.
+
+A request has thirty figures, and most requests have the same labels: those of many are counted together, which takes a
+tenth of the time. What is read has been counted to the last request.
+"""
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -12,7 +17,7 @@ from gateway.base.inference_request import slo_class
 from gateway.inference.answer import Answer
 from gateway.inference.exclusions import is_below_target
 from gateway.telemetry.metrics.families import Bounds, CounterFamily, HistogramFamily
-from gateway.telemetry.objectives.service_levels import ServiceLevels
+from gateway.telemetry.objectives.service_levels import Alike, Figures, ServiceLevels
 from gateway.telemetry.objectives.slo import SECONDS
 from quality.records.record import Record
 
@@ -25,6 +30,9 @@ TOKENS_PER_SECOND = (1, 2, 5, 10, 15, 20, 25, 30, 40, 50, 75, 100, 150, 200, 300
 OTHER = "other"
 NO_NAME = "none"
 _OPERATIONS = {"completion": "text_completion"}
+# Requests and gaps between tokens that wait to be counted together: with more of them, each one's share of the work
+# falls by little.
+_MOST_WAITING = 512
 
 
 def operation_name(api: str) -> str:
@@ -67,7 +75,12 @@ class RequestMetrics(Collector):
     def __init__(self, registry: CollectorRegistry, private: CollectorRegistry, levels: ServiceLevels) -> None:
         self._registry, self._private, self._levels = registry, private, levels
         self._keys = BoundedNames()
-        self.prefix_use: defaultdict[int, PrefixUse] = defaultdict(PrefixUse)
+        self._prefix_use: defaultdict[int, PrefixUse] = defaultdict(PrefixUse)
+        # By `Alike`, whose fields are the key: the figures of each request, and the gaps of all.
+        self._figures: defaultdict[tuple[Any, ...], list[tuple[Any, ...]]] = defaultdict(list)
+        self._gaps: defaultdict[tuple[Any, ...], list[float]] = defaultdict(list)
+        self._waiting = self._period = 0
+        levels.settle = self.settle
         self._declare_latencies()
         self._declare_counts()
         self._declare_costs()
@@ -145,14 +158,49 @@ class RequestMetrics(Collector):
         self._cost_sum = self._baseline_sum = 0.0
 
     def observe(self, answer: Answer, record: Record) -> None:
-        """Count one finished request."""
-        tier, made = (str(record.tier),), record.is_made
-        decision = record.decision
-        self._requests.sums[tier[0], record.status] += 1
-        self._cache.sums[(record.cache or "bypass",)] += 1
-        if record.status == "error" and record.http_status >= 500:
-            self._failed.sums[tier] += 1
-        self._decisions.sums[str(decision.tier), decision.inputs.prediction.kind] += 1
+        """Count one finished request: at once what few requests have, and the rest when it is read, with that of others
+        that are alike."""
+        decision, timings, stamps, attempts = record.decision, record.timings, answer.stamps, record.attempts
+        made, is_ok, slo = record.is_made, record.status == "ok", None
+        if (period := self._levels.period()) != self._period:
+            self.settle()
+            self._period = period
+        figures: tuple[Any, ...] = (
+            record.prompt_tokens, record.completion_tokens, record.cached_tokens, record.cost_usd,
+            record.baseline_cost_usd, timings.route_ms / 1e3, timings.overhead_ms / 1e3, timings.e2e_ms / 1e3,
+            stamps.times.queue_seconds,
+        )  # fmt: skip
+        if (
+            is_ok and made
+            and timings.ttft_ms is not None and timings.prefill_ms is not None and timings.decode_ms is not None
+        ):  # fmt: skip
+            slo = slo_class(answer.request.options.slo, answer.request.generation.priority).name
+            figures += (
+                timings.ttft_ms / 1e3, timings.prefill_ms / 1e3, timings.decode_ms / 1e3, answer.ttft_limit,
+                stamps.schedule_seconds, stamps.tokens_per_second,
+            )  # fmt: skip
+        is_usual = made and len(attempts) == 1 and decision.would_be is None and not decision.inputs.exclusions
+        if is_usual:
+            only = attempts[0]
+            is_usual = only.status == "ok" and only.tier == record.tier and only.cost_usd == record.cost_usd
+            is_usual = is_usual and only.claimed is None and only.stage is None
+        alike = (
+            record.tier, record.model, record.api, record.status, made, record.http_status >= 500, is_usual,
+            record.cache, record.finish_reason, record.key_id, decision.tier, decision.inputs.prediction.kind, slo,
+        )  # fmt: skip
+        self._figures[alike].append(figures)
+        self._waiting += 1
+        if stamps.gaps and is_ok and made:
+            self._gaps[alike] += [seconds / tokens if tokens > 1 else seconds for seconds, tokens in stamps.gaps]
+            self._waiting += len(stamps.gaps)
+        if not is_usual:
+            self._observe_unusual(record)
+        if self._waiting >= _MOST_WAITING:
+            self.settle()
+
+    def _observe_unusual(self, record: Record) -> None:
+        """Count what is to be said of a request beside its figures."""
+        tier, decision, made = (str(record.tier),), record.decision, record.is_made
         for attempt in record.attempts if made else ():
             place = str(attempt.tier)
             self._attempts.sums[place, attempt.status] += 1
@@ -161,69 +209,99 @@ class RequestMetrics(Collector):
                 self._disputed.sums[(place,)] += 1
             if attempt.stage is not None:
                 self._judged.sums[place, attempt.stage, "escalated" if attempt.status == "escalated" else "kept"] += 1
+        if made and any(attempt.claimed is not None for attempt in record.attempts):
+            self._levels.of(self._period, record.tier).disputed += 1
         if made and (found := record.comparison) is not None:
             self._agreements.sums[tier[0], found.compared_as.kind, found.outcome] += 1
-        self._baseline.sums[tier] += record.baseline_cost_usd
-        self._cost_sum += record.cost_usd
-        self._baseline_sum += record.baseline_cost_usd
-        self._count_tokens(record, tier, made=made)
         if decision.would_be is not None:
             self._would_be.sums[(str(decision.would_be),)] += 1
             self._would_be_cost.sums[(str(decision.would_be),)] += decision.inputs.costs[decision.would_be - 1]
-        self._route.observe((), record.timings.route_ms / 1e3)
-        self._overhead.observe((), record.timings.overhead_ms / 1e3)
-        if record.status == "ok":
-            self._success.sums[record.model, record.finish_reason or "stop"] += 1
-        timed = record.status == "ok" and made
-        self._levels.observe(answer, record, self._observe_latencies(answer, record) if timed else {})
-        # Nearly every request may go to every tier, and the first one answers.
-        if (decision.inputs.exclusions or len(record.attempts) > 1) and is_below_target(record):
+        if is_below_target(record):
             self._below_target.sums[tier] += 1
-            self._levels.count_below_target(record.tier)
+            self._levels.of(self._period, record.tier).below_target += 1
 
-    def _count_tokens(self, record: Record, tier: tuple[str], *, made: bool) -> None:
-        key = (self._keys.label(record.key_id),)
-        self._key_cost.sums[key] += record.cost_usd
-        self._key_requests.sums[key] += 1
-        self._key_tokens.sums[key] += record.prompt_tokens + record.completion_tokens
-        if not made:
-            return
-        self._prompt_tokens.sums[tier] += record.prompt_tokens
-        self._answer_tokens.sums[tier] += record.completion_tokens
-        self._cached_tokens.sums[tier] += record.cached_tokens
-        use = self.prefix_use[record.tier]
-        use.prompt_tokens += record.prompt_tokens
-        use.cached_tokens += record.cached_tokens
+    def settle(self) -> None:
+        """Count the requests that wait for it."""
+        waiting, gaps = self._figures, self._gaps
+        self._figures, self._gaps, self._waiting = defaultdict(list), defaultdict(list), 0
+        for key, rows in waiting.items():
+            self._count(Alike(*key), Figures(*zip(*rows, strict=True)), gaps[key])
 
-    def _observe_latencies(self, answer: Answer, record: Record) -> dict[int, int]:
-        """Count the gaps between tokens by bucket, which are returned, and all other latencies."""
-        model, stamps, timings = (record.model, operation_name(record.api)), answer.stamps, record.timings
-        self._e2e.observe(model, timings.e2e_ms / 1e3)
-        self._prompt.observe(model, record.prompt_tokens)
-        self._generated.observe(model, record.completion_tokens)
-        self._queue.observe(model, stamps.times.queue_seconds)
-        if timings.ttft_ms is not None and timings.prefill_ms is not None and timings.decode_ms is not None:
-            self._prefill.observe(model, timings.prefill_ms / 1e3)
-            self._decode.observe(model, timings.decode_ms / 1e3)
-            self._ttft.observe(model, timings.ttft_ms / 1e3)
-            wanted = slo_class(answer.request.options.slo, answer.request.generation.priority)
-            self._ttft_share.observe((wanted.name,), timings.ttft_ms / 1e3 / answer.ttft_limit)
-        buckets = self._gap.observe_all(
-            model, [seconds / tokens if tokens > 1 else seconds for seconds, tokens in stamps.gaps]
+    def _count(self, alike: Alike, figures: Figures, gaps: list[float]) -> None:
+        """Count requests that are alike; `gaps`: seconds between their tokens."""
+        requests, tier = len(figures.prompt_tokens), (str(alike.tier),)
+        self._requests.sums[tier[0], alike.status] += requests
+        self._cache.sums[(alike.cache or "bypass",)] += requests
+        if alike.status == "error" and alike.is_our_fault:
+            self._failed.sums[tier] += requests
+        self._decisions.sums[str(alike.decided), alike.kind] += requests
+        if alike.is_usual:
+            self._attempts.sums[tier[0], "ok"] += requests
+            self._cost.sums[tier] = sum(figures.cost_usd, self._cost.sums[tier])
+        self._baseline.sums[tier] = sum(figures.baseline_usd, self._baseline.sums[tier])
+        self._cost_sum = sum(figures.cost_usd, self._cost_sum)
+        self._baseline_sum = sum(figures.baseline_usd, self._baseline_sum)
+        self._count_tokens(alike, figures, tier)
+        self._route.observe_all((), figures.route)
+        self._overhead.observe_all((), figures.overhead)
+        if alike.status == "ok":
+            self._success.sums[alike.model, alike.finish_reason or "stop"] += requests
+        buckets = self._count_latencies(alike, figures, gaps) if alike.is_timed else {}
+        if alike.is_made:
+            # A cache hit says nothing about a tier.
+            self._levels.of(self._period, alike.tier).count(alike, figures, buckets)
+
+    def _count_tokens(self, alike: Alike, figures: Figures, tier: tuple[str]) -> None:
+        key, prompt_tokens, answer_tokens = (
+            (self._keys.label(alike.key_id),),
+            sum(figures.prompt_tokens),
+            sum(figures.answer_tokens),
         )
-        speed = stamps.tokens_per_second
-        if speed is not None:
-            self._per_token.observe(model, 1 / speed)
-            self._speed.observe((str(record.tier),), speed)
-        return buckets
+        self._key_cost.sums[key] = sum(figures.cost_usd, self._key_cost.sums[key])
+        self._key_requests.sums[key] += len(figures.prompt_tokens)
+        self._key_tokens.sums[key] += prompt_tokens + answer_tokens
+        if not alike.is_made:
+            return
+        cached_tokens = sum(figures.cached_tokens)
+        self._prompt_tokens.sums[tier] += prompt_tokens
+        self._answer_tokens.sums[tier] += answer_tokens
+        self._cached_tokens.sums[tier] += cached_tokens
+        use = self._prefix_use[alike.tier]
+        use.prompt_tokens += prompt_tokens
+        use.cached_tokens += cached_tokens
+
+    def _count_latencies(self, alike: Alike, figures: Figures, gaps: list[float]) -> dict[int, int]:
+        """Count the gaps between tokens by bucket, which are returned, and all other latencies."""
+        model = alike.model, operation_name(alike.api)
+        self._e2e.observe_all(model, figures.e2e)
+        self._prompt.observe_all(model, figures.prompt_tokens)
+        self._generated.observe_all(model, figures.answer_tokens)
+        self._queue.observe_all(model, figures.queue)
+        if alike.slo is not None:
+            self._prefill.observe_all(model, figures.prefill)
+            self._decode.observe_all(model, figures.decode)
+            self._ttft.observe_all(model, figures.ttft)
+            self._ttft_share.observe_all((alike.slo,), figures.ttft_shares)
+        if speeds := figures.speeds:
+            self._per_token.observe_all(model, [1 / speed for speed in speeds])
+            self._speed.observe_all((str(alike.tier),), speeds)
+        return self._gap.observe_all(model, gaps)
+
+    @property
+    def prefix_use(self) -> Mapping[int, PrefixUse]:
+        """By tier."""
+        self.settle()
+        return self._prefix_use
 
     @property
     def saving(self) -> float:
         """1 - cost / baseline cost, since start."""
+        self.settle()
         return 1 - self._cost_sum / self._baseline_sum if self._baseline_sum else 0.0
 
     def collect(self) -> Iterator[Metric]:
         """Yield OpenTelemetry's names for vLLM's metrics."""
+        self.settle()
         model = ["gen_ai_response_model", "gen_ai_operation_name"]
         yield self._ttft.named("gen_ai_server_time_to_first_token_seconds", model)
         yield self._per_token.named("gen_ai_server_time_per_output_token_seconds", model)
@@ -252,17 +330,17 @@ class RequestMetrics(Collector):
         return self._histogram(name, documentation, ["model_name"], bounds)
 
     def _histogram(self, name: str, documentation: str, labels: list[str], bounds: Bounds) -> HistogramFamily:
-        family = HistogramFamily(name, documentation, labels, bounds)
+        family = HistogramFamily(name, documentation, labels, bounds, self.settle)
         self._registry.register(family)
         return family
 
     def _counter(self, name: str, documentation: str, labels: list[str]) -> CounterFamily:
-        family = CounterFamily(name, documentation, labels)
+        family = CounterFamily(name, documentation, labels, self.settle)
         self._registry.register(family)
         return family
 
     def _private_counter(self, name: str, documentation: str, labels: list[str]) -> CounterFamily:
-        family = CounterFamily(name, documentation, labels)
+        family = CounterFamily(name, documentation, labels, self.settle)
         self._private.register(family)
         return family
 

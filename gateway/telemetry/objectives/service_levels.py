@@ -7,16 +7,14 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Literal, TypeVar
+from operator import le
+from typing import Literal, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
 
-from gateway.base.inference_request import slo_class
-from gateway.inference.answer import Answer
 from gateway.runtime.peers import Peers
 from inference_core.io.files import JSON_ERRORS
-from quality.records.record import Record
 
 _ACCURACY = 0.01
 _GAMMA = (1 + _ACCURACY) / (1 - _ACCURACY)
@@ -35,9 +33,9 @@ class Sketch(msgspec.Struct):
     sum_counted: float = 0.0
     added: list[float] = []
 
-    def add(self, value: float) -> None:
-        """Count a value."""
-        self.added.append(value)
+    def add(self, values: Iterable[float]) -> None:
+        """Count `values`."""
+        self.added += values
         if len(self.added) >= _COUNTED_AT_ONCE:
             self._count()
 
@@ -105,6 +103,69 @@ SLICES = 10
 SLICE_SECONDS = 30.0
 
 
+class Alike(NamedTuple):
+    """What finished requests have in common that are counted together.
+
+    `decided`: the tier of their decision, and `kind` that of its prediction. `is_made`: see `Record.is_made`.
+    `is_our_fault`: whether the HTTP status is a server's error. `is_usual`: whether the tier's one attempt gave the
+    answer, and nothing else is to be said of it. `slo`: their class of service; None for those that failed, or whose
+    phases are not known.
+    """
+
+    tier: int
+    model: str
+    api: str
+    status: str
+    is_made: bool
+    is_our_fault: bool
+    is_usual: bool
+    cache: str | None
+    finish_reason: str | None
+    key_id: str | None
+    decided: int
+    kind: str
+    slo: str | None
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether their times say something of the tier."""
+        return self.status == "ok" and self.is_made
+
+
+class Figures(NamedTuple):
+    """The figures of requests that are alike, each with one number per request: tokens, US dollars and seconds.
+
+    From `ttft` on only for those with a class of service: `ttft_limit` is that of `Answer.ttft_limit`, `schedule` that
+    of `Stamps`; `speed`: decoded tokens per second, None without a second token.
+    """
+
+    prompt_tokens: tuple[int, ...]
+    answer_tokens: tuple[int, ...]
+    cached_tokens: tuple[int, ...]
+    cost_usd: tuple[float, ...]
+    baseline_usd: tuple[float, ...]
+    route: tuple[float, ...]
+    overhead: tuple[float, ...]
+    e2e: tuple[float, ...]
+    queue: tuple[float, ...]
+    ttft: tuple[float, ...] = ()
+    prefill: tuple[float, ...] = ()
+    decode: tuple[float, ...] = ()
+    ttft_limit: tuple[float, ...] = ()
+    schedule: tuple[float, ...] = ()
+    speed: tuple[float | None, ...] = ()
+
+    @property
+    def ttft_shares(self) -> list[float]:
+        """Times to the first token divided by their limits."""
+        return [ttft / limit for ttft, limit in zip(self.ttft, self.ttft_limit, strict=True)]
+
+    @property
+    def speeds(self) -> list[float]:
+        """Those that there are."""
+        return [speed for speed in self.speed if speed is not None]
+
+
 class TierServiceLevels(msgspec.Struct):
     """Figures of one tier over a period. Seconds; `ttft_shares`: by class, times to the first token divided by their
     request's limit (`Answer.ttft_limit`). `speed`: decoded tokens per second. `gaps`: between tokens, by bucket of
@@ -131,38 +192,34 @@ class TierServiceLevels(msgspec.Struct):
     kept: dict[str, int] = {}
     classes: dict[str, int] = {}
 
-    def observe(self, answer: Answer, record: Record, gaps: Mapping[int, int]) -> None:
-        """Count one finished request."""
-        self.requests += 1
-        for attempt in record.attempts:
-            if attempt.claimed is not None:
-                self.disputed += 1
-                break
-        self.cost_usd += record.cost_usd
-        self.baseline_usd += record.baseline_cost_usd
-        self.tokens += record.prompt_tokens + record.completion_tokens
-        self.prompt_tokens += record.prompt_tokens
-        self.cached_tokens += record.cached_tokens
-        if record.status != "ok":
-            self.failed += record.http_status >= 500
+    def count(self, alike: "Alike", figures: "Figures", gaps: Mapping[int, int]) -> None:
+        """Count finished requests, with the gaps between their tokens by bucket."""
+        requests = len(figures.prompt_tokens)
+        self.requests += requests
+        self.cost_usd = sum(figures.cost_usd, self.cost_usd)
+        self.baseline_usd = sum(figures.baseline_usd, self.baseline_usd)
+        prompt_tokens = sum(figures.prompt_tokens)
+        self.tokens += prompt_tokens + sum(figures.answer_tokens)
+        self.prompt_tokens += prompt_tokens
+        self.cached_tokens += sum(figures.cached_tokens)
+        if alike.status != "ok":
+            self.failed += requests if alike.is_our_fault else 0
             return
-        stamps, timings = answer.stamps, record.timings
-        self.e2e.add(timings.e2e_ms / 1e3)
-        _sketch(self.stages, "route").add(timings.route_ms / 1e3)
-        _sketch(self.stages, "stream").add(max(timings.overhead_ms - timings.route_ms, 0.0) / 1e3)
-        if timings.ttft_ms is None or timings.prefill_ms is None or timings.decode_ms is None:
+        self.e2e.add(figures.e2e)
+        _sketch(self.stages, "route").add(figures.route)
+        streamed = [max(ours - route, 0.0) for ours, route in zip(figures.overhead, figures.route, strict=True)]
+        _sketch(self.stages, "stream").add(streamed)
+        if alike.slo is None:
             return
-        ttft, limit = timings.ttft_ms / 1e3, answer.ttft_limit
-        wanted = slo_class(answer.request.options.slo, answer.request.generation.priority)
-        self.ttft.add(ttft)
-        _sketch(self.ttft_shares, wanted.name).add(ttft / limit)
-        _count(self.classes, wanted.name, 1)
-        _count(self.kept, wanted.name, ttft <= limit)
-        _sketch(self.stages, "schedule").add(stamps.schedule_seconds)
-        _sketch(self.stages, "prefill").add(timings.prefill_ms / 1e3)
-        _sketch(self.stages, "decode").add(timings.decode_ms / 1e3)
-        if (speed := stamps.tokens_per_second) is not None:
-            self.speed.add(speed)
+        shares = figures.ttft_shares
+        self.ttft.add(figures.ttft)
+        _sketch(self.ttft_shares, alike.slo).add(shares)
+        _count(self.classes, alike.slo, requests)
+        _count(self.kept, alike.slo, sum(map(le, figures.ttft, figures.ttft_limit)))
+        _sketch(self.stages, "schedule").add(figures.schedule)
+        _sketch(self.stages, "prefill").add(figures.prefill)
+        _sketch(self.stages, "decode").add(figures.decode)
+        self.speed.add(figures.speeds)
         for place, count in gaps.items():
             _count(self.gaps, place, count)
 
@@ -226,28 +283,30 @@ class ServiceLevels:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.window_seconds = slices * slice_seconds
+        self.settle: Callable[[], None] | None = None
+        """Called before the figures are read: counts what still waits to be counted together."""
         self._slices: deque[tuple[int, LevelsByTier]] = deque(maxlen=slices)
         self._slice_seconds, self._clock = slice_seconds, clock
 
-    def observe(self, answer: Answer, record: Record, gaps: Mapping[int, int]) -> None:
-        """Count one finished request; a cache hit says nothing about a tier."""
-        if not record.is_made:
-            return
-        number = int(self._clock() / self._slice_seconds)
-        if not self._slices or self._slices[-1][0] != number:
-            self._slices.append((number, {}))
-        figures = self._slices[-1][1]
-        tier = figures.get(record.tier)
-        if tier is None:
-            tier = figures[record.tier] = TierServiceLevels()
-        tier.observe(answer, record, gaps)
+    def period(self) -> int:
+        """Return the number of the slice that is under way."""
+        return int(self._clock() / self._slice_seconds)
 
-    def count_below_target(self, tier: int) -> None:
-        """Count the request that was observed last as an answer below its target."""
-        self._slices[-1][1][tier].below_target += 1
+    def of(self, period: int, tier: int) -> TierServiceLevels:
+        """Return the figures of a tier in a slice, to be added to; no earlier slice than the last one that was asked
+        for."""
+        if not self._slices or self._slices[-1][0] != period:
+            self._slices.append((period, {}))
+        figures = self._slices[-1][1]
+        found = figures.get(tier)
+        if found is None:
+            found = figures[tier] = TierServiceLevels()
+        return found
 
     def figures(self) -> LevelsByTier:
         """Return the figures by tier of the window that ends now."""
+        if self.settle is not None:
+            self.settle()
         oldest = int(self._clock() / self._slice_seconds) - (self._slices.maxlen or 0)
         return merged(figures for number, figures in self._slices if number > oldest)
 

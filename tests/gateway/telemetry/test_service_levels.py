@@ -7,6 +7,7 @@ import math
 import random
 import tracemalloc
 from bisect import bisect_left
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,20 +15,23 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.base.inference_request import slo_class
 from gateway.inference.answer import Stamps
 from gateway.telemetry.metrics.metrics import Metrics
+from gateway.telemetry.metrics.request_metrics import RequestMetrics
 from gateway.telemetry.metrics.scraped import SloCollector
 from gateway.telemetry.objectives.service_levels import LevelsByTier, ServiceLevels, Sketch, TierServiceLevels, merged
 from gateway.telemetry.objectives.slo import SECONDS, SPEED, SPREAD, TTFT, bucket_quantile, slo_report, tier_level
 from gateway.telemetry.overview import tiers_now
-from quality.records.record import Record, Timings
+from quality.records.record import Attempt, Record, Timings
 from tests.gateway.chats import chat
 from tests.gateway.inference.api.test_disconnects import only_record
 from tests.gateway.running_gateway import RunningGateway
 from tests.quality.store.records import make_record
+from tiers.tier import Usage
 
 MODELS = {1: "small", 2: "large"}
 
@@ -52,16 +56,22 @@ def served(
         prefill_ms=phases.prefill * 1e3,
         decode_ms=phases.decode * 1e3,
     )
-    record = make_record(tier=tier, attempts=[], timings=timings, **changes)
+    record = make_record(tier=tier, timings=timings, **{"attempts": []} | changes)
     slo = ask.options.slo
     limit = slo_class(slo, ask.generation.priority).ttft_limit(objective, asked=slo is not None)
     return SimpleNamespace(request=ask, stamps=stamps, ttft_limit=limit), record
 
 
+def observed(levels: ServiceLevels) -> Callable[[Any, Record], None]:
+    """What counts finished answers in `levels`, as the gateway does."""
+    return RequestMetrics(CollectorRegistry(), CollectorRegistry(), levels).observe
+
+
 def levels_of(*answers: tuple[Any, Record]) -> ServiceLevels:
     levels = ServiceLevels(clock=lambda: 0.0)
+    observe = observed(levels)
     for answer, record in answers:
-        levels.observe(answer, record, {})
+        observe(answer, record)
     return levels
 
 
@@ -92,7 +102,7 @@ def test_quantiles_are_within_one_percent_of_the_exact_ones(seed: int) -> None:
     values = np.random.default_rng(seed).lognormal(-2, 1.5, 20_000)
     sketch = Sketch()
     for value in values:
-        sketch.add(value)
+        sketch.add([value])
     for share in (0.5, 0.95, 0.99, 0.999):
         exact = float(np.quantile(values, share, method="lower"))
         found = sketch.quantile(share)
@@ -106,8 +116,8 @@ def test_sketches_merge_without_loss_and_odd_values_break_nothing() -> None:
     values = [draw.expovariate(3.0) for _ in range(1000)] + [0.0, -1.0, 1e300, math.inf]
     one, two, whole = Sketch(), Sketch(), Sketch()
     for place, value in enumerate(values):
-        (one if place % 2 else two).add(value)
-        whole.add(value)
+        (one if place % 2 else two).add([value])
+        whole.add([value])
     one.merge(two)
     shares = [0.01, 0.5, 0.99]
     # Values are counted when they are asked for.
@@ -170,9 +180,10 @@ def test_failures_of_ours_count_and_kept_answers_do_not() -> None:
 def test_the_window_forgets_what_is_older_than_it() -> None:
     now = [0.0]
     levels = ServiceLevels(slices=3, slice_seconds=10.0, clock=lambda: now[0])
+    observe = observed(levels)
     for seconds in (0.0, 15.0, 29.0):
         now[0] = seconds
-        levels.observe(*served(), {})
+        observe(*served())
     assert (levels.window_seconds, levels.figures()[1].requests) == (30.0, 3)
     now[0] = 35.0
     assert levels.figures()[1].requests == 2
@@ -201,11 +212,7 @@ def test_a_report_has_all_tiers_together_and_each_and_survives_the_wire() -> Non
 def test_the_slowest_thousandth_is_a_figure_of_its_own_in_report_metrics_and_overview() -> None:
     """OB-03: of 2,000 answers the quantiles lie on four steps that are far apart."""
     steps = ((0.1, 1880), (0.2, 90), (0.4, 26), (0.8, 4))
-    levels = ServiceLevels(clock=lambda: 0.0)
-    for one, count in steps:
-        gaps = {bisect_left(SECONDS, one): 10}
-        for _ in range(count):
-            levels.observe(*served(ttft=one, route_ms=one * 10), gaps)
+    levels = levels_of(*(served(ttft=one, gap=one, route_ms=one * 10) for one, count in steps for _ in range(count)))
     figures = levels.figures()
     report = slo_report(figures, levels.window_seconds, MODELS)
     shown = report.overall.ttft_seconds
@@ -238,11 +245,13 @@ def test_memory_is_flat_while_records_pass_through_the_window() -> None:
     answers = [served(ttft=draw.expovariate(5.0), gap=draw.expovariate(40.0), tokens=3) for _ in range(500)]
     now = [0.0]
     levels = ServiceLevels(clock=lambda: now[0])
+    observe = observed(levels)
 
     def run(count: int) -> int:
         for number in range(count):
             now[0] += 0.05
-            levels.observe(*answers[number % 500], {})
+            observe(*answers[number % 500])
+        levels.figures()  # so that none waits to be counted
         return tracemalloc.get_traced_memory()[0]
 
     tracemalloc.start()
@@ -253,7 +262,7 @@ def test_memory_is_flat_while_records_pass_through_the_window() -> None:
         tracemalloc.stop()
     # The grid of a sketch bounds its size, whatever the figures are.
     for _ in range(200_000):
-        figures.e2e.add(draw.expovariate(1.0) * 10 ** draw.randint(-9, 9))
+        figures.e2e.add([draw.expovariate(1.0) * 10 ** draw.randint(-9, 9)])
     assert after < before * 1.05
     assert len(figures.e2e.counts) <= 1_400
 
@@ -265,11 +274,13 @@ def test_a_million_records_take_no_more_memory_than_fifty_thousand() -> None:
     answers = [served(ttft=draw.expovariate(5.0), gap=draw.expovariate(40.0), tokens=3) for _ in range(500)]
     now = [0.0]
     levels = ServiceLevels(clock=lambda: now[0])
+    observe = observed(levels)
 
     def run(count: int) -> int:
         for number in range(count):
             now[0] += 0.05
-            levels.observe(*answers[number % 500], {})
+            observe(*answers[number % 500])
+        levels.figures()
         gc.collect()
         status = Path("/proc/self/status").read_text()
         return int(status.partition("VmRSS:")[2].split()[0])
@@ -392,3 +403,57 @@ def test_keys_beyond_the_hundredth_share_one_series() -> None:
     families = {f.name: f for f in text_string_to_metric_families(metrics.own_exposition([], private=True).decode())}
     keys = {s.labels["key"]: s.value for s in families["aio_key_cost_usd"].samples if s.name.endswith("_total")}
     assert (len(keys), keys["other"], keys["key-7"]) == (101, 25.0, 0.5)
+
+
+def attempt(**changes: Any) -> Attempt:
+    given: dict[str, Any] = {"tier": 1, "model": "tiny", "status": "ok", "prompt_tokens": 3, "completion_tokens": 4}
+    return Attempt(**given | {"cost_usd": 0.25} | changes)
+
+
+def test_requests_that_are_counted_together_count_as_each_alone_would() -> None:
+    """Of two gateways one is scraped after each request and the other at the end."""
+    usual = {"cost_usd": 0.25, "baseline_cost_usd": 0.5}
+    kinds: list[dict[str, Any]] = [
+        {"attempts": [attempt()]},
+        {"attempts": [attempt()], "tokens": 1, "finish_reason": "length"},
+        {"attempts": [attempt()], "key_id": "alice", "slo": "chat"},
+        {"attempts": [attempt(claimed=Usage(prompt_tokens=9))]},
+        {"attempts": [attempt(stage="whole")]},
+        {"attempts": [attempt(status="escalated", stage="opening"), attempt(tier=2)], "tier": 2},
+        {"attempts": [attempt(status="error")], "status": "error", "http_status": 503},
+        {"attempts": [], "status": "error", "http_status": 400},
+        {"attempts": [], "cache": "hit"},
+        {"attempts": [attempt(tier=2)], "tier": 2, "api": "completion"},
+    ]
+    each, together = Metrics(), Metrics()
+    for number in range(300):
+        answer, record = served(ttft=0.01 + number / 64, **usual | kinds[number * 7 % len(kinds)])
+        for metrics in (each, together):
+            metrics.requests.observe(answer, record)
+        each.requests.settle()
+    found, expected = (
+        {
+            (sample.name, *sorted(sample.labels.items())): sample.value
+            for family in text_string_to_metric_families(metrics.own_exposition([], private=True).decode())
+            for sample in family.samples
+            if "window" not in sample.name and not sample.name.endswith("_created")
+        }
+        for metrics in (together, each)
+    )
+    assert found == pytest.approx(expected, rel=1e-12)
+    assert sum(value for (name, *_), value in found.items() if name == "aio_requests_total") == 300
+    assert together.levels.figures()[2].requests == each.levels.figures()[2].requests == 60
+    assert together.levels.figures()[1].disputed == each.levels.figures()[1].disputed == 30
+    assert together.requests.prefix_use[1].prompt_tokens == each.requests.prefix_use[1].prompt_tokens > 0
+
+
+def test_a_figure_that_is_read_has_all_requests_before_it() -> None:
+    metrics = Metrics()
+    for number in range(1, 4):
+        metrics.requests.observe(*served(cost_usd=0.25, baseline_cost_usd=1.0))
+        assert metrics.levels.figures()[1].requests == 2 * number - 1
+        metrics.requests.observe(*served(cost_usd=0.25, baseline_cost_usd=1.0))
+        assert (metrics.requests.saving, metrics.requests._requests.value(("1", "ok"))) == (0.75, 3 * number - 1)
+        metrics.requests.observe(*served(cache="hit", baseline_cost_usd=0.0, cost_usd=0.0))
+        text = metrics.own_exposition([], private=False).decode()
+        assert f'aio_cache_requests_total{{result="hit"}} {float(number)}' in text
