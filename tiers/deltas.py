@@ -127,8 +127,9 @@ class CollectedChoice(msgspec.Struct):
                 self.native.append(native)
             if delta.finish_reason is not None:
                 self.native_end = native
-        self.finish_reason = delta.finish_reason or self.finish_reason
-        self.stop_sequence = delta.stop_sequence or self.stop_sequence
+        if delta.finish_reason is not None:
+            self.finish_reason = delta.finish_reason
+            self.stop_sequence = delta.stop_sequence or self.stop_sequence
         if delta.end is not None:
             self.usage = delta.end.usage
 

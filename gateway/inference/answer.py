@@ -335,11 +335,11 @@ class Answer:
         return (time.monotonic() - self.stamps.arrival - self.stamps.tier_seconds) * 1e3
 
     def _take(self, delta: Delta, now: float) -> None:
-        stamps = self.stamps
-        if self.source.attempted != stamps.attempted:
+        stamps, attempted = self.stamps, self.source.attempted
+        if attempted != stamps.attempted:
             # Another tier has taken over.
             self.choices = [CollectedChoice() for _ in range(self.request.choices)]
-            stamps = self.stamps = stamps.again(self.source.attempted)
+            stamps = self.stamps = stamps.again(attempted)
         if delta.pieces:
             stamps.take_pieces(now, delta.pieces, delta.index, delta.made_at)
         elif not (delta.at_once or (delta.native is not None and delta.finish_reason is None)):

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Annotated, Any
 
 import msgspec
+from msgspec.structs import astuple
 
 from inference_core.io.files import JSON_ERRORS
 from tiers.chat_state import DETAILS, EXTRA, state_json, state_pieces
@@ -249,28 +250,22 @@ def _deltas(choice: _Choice, tally: Tally) -> list[Delta]:
         choice.usage.report(tally)
     if choice.error:
         raise _failure(choice.error)
-    deltas: list[Delta] = []
-    more: Any = (
-        message.reasoning_content or message.reasoning or message.tool_calls or choice.logprobs or message.refusal
-    )
-    more = more or message.annotations or message.function_call or message.thinking or message.reasoning_text
-    more = more or message.reasoning_details or message.extra_content
-    if text.__class__ is str and not more:
+    message.content = None
+    if text.__class__ is str and choice.logprobs is None and not any(astuple(message)):
         # Only a piece of text, as nearly every chunk is.
-        if text:
-            deltas.append(Delta(index=choice.index, text=text))
+        deltas = [Delta(index=choice.index, text=text)] if text else []
     else:
-        deltas = list(_said(choice, message, tally))
+        deltas = list(_said(choice, message, text, tally))
     if choice.finish_reason and choice.finish_reason not in _NO_REASONS:
         reason = _FINISH_REASONS.get(choice.finish_reason.lower(), "stop")
         deltas.append(Delta(index=choice.index, finish_reason=reason, stop_sequence=choice.stop_sequence))
     return deltas
 
 
-def _said(choice: _Choice, message: _Message, tally: Tally) -> Iterator[Delta]:
+def _said(choice: _Choice, message: _Message, content: str | list[_Part | str], tally: Tally) -> Iterator[Delta]:
     """The deltas of a chunk with more than a text: thoughts, text, refusal and calls, or a list's parts in their order;
     log-probabilities belong to the first of them, and so does what is cited."""
-    content, index = message.content or choice.text or "", choice.index
+    index = choice.index
     first = Delta(index=index, reasoning=message.thoughts)
     if isinstance(content, str):
         first.text, parts = content, []
