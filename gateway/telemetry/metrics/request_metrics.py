@@ -158,8 +158,8 @@ class RequestMetrics(Collector):
         self._cost_sum = self._baseline_sum = 0.0
 
     def observe(self, answer: Answer, record: Record) -> None:
-        """Count one finished request: at once what few requests have, and the rest when it is read, with that of others
-        that are alike."""
+        """Count one finished request: at once what few requests have, and its figures when they are read, with those of
+        others that are alike."""
         decision, timings, stamps, attempts = record.decision, record.timings, answer.stamps, record.attempts
         made, is_ok, slo = record.is_made, record.status == "ok", None
         if (period := self._levels.period()) != self._period:
@@ -199,7 +199,7 @@ class RequestMetrics(Collector):
             self.settle()
 
     def _observe_unusual(self, record: Record) -> None:
-        """Count what is to be said of a request beside its figures."""
+        """Count what few requests have."""
         tier, decision, made = (str(record.tier),), record.decision, record.is_made
         for attempt in record.attempts if made else ():
             place = str(attempt.tier)
