@@ -1,4 +1,4 @@
-"""`make demo`: the whole loop once, in plain words, on prompts of our own and tiers with declared abilities."""
+"""`make demo-replay`: the whole loop once, in plain words, on prompts of our own and tiers with declared abilities."""
 
 import time
 from collections import Counter
@@ -63,13 +63,13 @@ def _tell(look: Look, before: Look, plan: Plan, say: Say) -> None:
         say("")
         say("1. The first day. Nothing is known of these tiers; prompts go by how complex they look.")
         say("   always the strongest tier   cost 100%   quality 100%")
-        say(f"   the gateway                 {_shown(look)}   {_shares(look)}")
+        say(f"   the gateway                 {_shown(look)}   {shares(look)}")
         say(f"   Now users ask, until {plan.labels} answers are verified ...")
     elif look.phase == RETRAINED:
         say("")
         say(f"2. {look.spent.requests} requests later: {look.spent.labels} labels, {look.spent.worse} of them 'worse'.")
-        _tell_events(look, before, say)
-        say(f"   the gateway                 {_shown(look)}   {_shares(look)}")
+        tell_events(look, before, say)
+        say(f"   the gateway                 {_shown(look)}   {shares(look)}")
     elif look.phase == WORSE:
         say("")
         say(f"3. Tier {look.worse_tier} gets worse: {plan.degrade:.0%} of its answers are poor from now on.")
@@ -77,11 +77,12 @@ def _tell(look: Look, before: Look, plan: Plan, say: Say) -> None:
         say("   Users go on asking, until it was noticed and answered ...")
     elif look.phase == REPAIRED:
         say(f"   {look.spent.requests - before.spent.requests} requests later:")
-        _tell_events(look, before, say)
-        say(f"   the gateway                 {_shown(look)}   {_shares(look)}")
+        tell_events(look, before, say)
+        say(f"   the gateway                 {_shown(look)}   {shares(look)}")
 
 
-def _tell_events(look: Look, before: Look, say: Say) -> None:
+def tell_events(look: Look, before: Look, say: Say) -> None:
+    """The alarms and retrainings of `look` that came after `before`."""
     for alarm in look.alarms[len(before.alarms) :]:
         say(f"   alarm about {alarm.stream}: {alarm.reason}")
     for run in look.retrainings[len(before.retrainings) :]:
@@ -114,7 +115,8 @@ def _shown(look: Look) -> str:
     return f"cost {cost_of(look):4.0%}   quality {quality_of(look):4.0%}"
 
 
-def _shares(look: Look) -> str:
+def shares(look: Look) -> str:
+    """How many of the held-out prompts go to each tier."""
     counted = Counter(look.tiers)
     shares = (f"{counted[tier] / len(look.tiers):.0%}" for tier in range(1, len(look.ladder.tiers) + 1))
     return f"tiers 1 to {len(look.ladder.tiers)}: {' / '.join(shares)}"

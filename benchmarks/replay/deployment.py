@@ -97,10 +97,8 @@ class Alarm(msgspec.Struct, frozen=True):
 class Deployment:
     """The gateway at `url` with the database that it writes."""
 
-    def __init__(
-        self, url: str, admin_key: str, engine: AsyncEngine, upstream: ReplayUpstream, conditions: Conditions
-    ) -> None:
-        self.upstream, self.engine = upstream, engine
+    def __init__(self, url: str, admin_key: str, engine: AsyncEngine, conditions: Conditions) -> None:
+        self.engine = engine
         self._conditions = conditions
         self._client = httpx.AsyncClient(base_url=url, timeout=120)
         self._admin = httpx.AsyncClient(base_url=url, timeout=120, headers={"authorization": f"Bearer {admin_key}"})
@@ -253,10 +251,20 @@ class Deployment:
         return routing
 
 
+class ReplayDeployment(Deployment):
+    """In front of `upstream`."""
+
+    def __init__(
+        self, url: str, admin_key: str, engine: AsyncEngine, conditions: Conditions, upstream: ReplayUpstream
+    ) -> None:
+        super().__init__(url, admin_key, engine, conditions)
+        self.upstream = upstream
+
+
 @asynccontextmanager
 async def deployed(
     folder: Path, known: Ladder, measured_on: Ladder, conditions: Conditions
-) -> AsyncIterator[Deployment]:
+) -> AsyncIterator[ReplayDeployment]:
     """A gateway that has never served, with its state in `folder`; the upstream knows the answers of `known`.
 
     The judge is measured on recorded answers of `measured_on` first, as `aio quality calibrate` does it: one that was
@@ -277,7 +285,7 @@ async def deployed(
             admin_key = secrets.token_urlsafe(24)
             environment = {**conditions.environment, "AIO_ADMIN_KEYS": f"benchmark={admin_key}"}
             async with running_server(settings, environment) as server:
-                deployment = Deployment(server.url, admin_key, engine, upstream, conditions)
+                deployment = ReplayDeployment(server.url, admin_key, engine, conditions, upstream)
                 try:
                     yield deployment
                 finally:

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from benchmarks.replay.baselines import Experience
-from benchmarks.replay.deployment import Alarm, Conditions, Deployment, Retraining, Spent, deployed
+from benchmarks.replay.deployment import Alarm, Conditions, ReplayDeployment, Retraining, Spent, deployed
 from benchmarks.replay.figures import Float, chosen
 from benchmarks.replay.ladder import Ladder, Prompt
 from quality.verification.sampling import SamplingSettings
@@ -117,7 +117,7 @@ async def live(plan: Plan, conditions: Conditions, say: Say = lambda look: None,
 
 
 class _Run:
-    def __init__(self, deployment: Deployment, plan: Plan, say: Say) -> None:
+    def __init__(self, deployment: ReplayDeployment, plan: Plan, say: Say) -> None:
         self._gateway, self._plan, self._say = deployment, plan, say
         self._held = plan.held
         self._looks: list[Look] = []
