@@ -11,7 +11,7 @@ WORKERS ?= 4
 GATEWAY_WORKERS ?= 3
 BUSY_WORKERS ?= 2
 
-.PHONY: run install test test-properties test-processes test-models snapshots lint style contracts types test-browser screenshots test-mesh test-ray test-ray-short test-newest test-clients test-kernels test-deploy test-wheel test-gpu bench-gpu test-slow test-replicas docs soak explore fuzz fuzz-files fuzz-api attack sanitize sanitize-threads lock demo replay mutants bench bench-all bench-peers bench-report checklist release clean
+.PHONY: run install test test-properties test-processes test-models snapshots lint style contracts types test-browser screenshots test-mesh test-ray test-ray-short test-newest test-clients test-kernels test-deploy test-wheel test-gpu bench-gpu test-slow test-replicas docs soak explore fuzz fuzz-files fuzz-api attack sanitize sanitize-threads lock demo demo-replay replay mutants bench bench-all bench-peers bench-report checklist release clean
 
 CONFIGURED := $(or $(XDG_CONFIG_HOME),$(HOME)/.config)/aio/aio.toml
 
@@ -280,9 +280,13 @@ $(DOCS)/.installed: pyproject.toml
 types: install
 	$(BIN)/mypy
 
-# A demonstration of the whole loop, on our own prompts: under two minutes. Needs neither weights nor data.
+# A demonstration of the whole loop with the catalogue `ladder`, whose models answer here: two to four minutes.
 demo: install
 	$(BIN)/python -m benchmarks demo
+
+# The same loop on declared answers of our own prompts: under two minutes, without weights or data.
+demo-replay: install
+	$(BIN)/python -m benchmarks demo-replay
 
 # The same on recorded answers of real models, five deployments in sequence: data of AIO_DATA (../shared/data).
 replay: install

@@ -26,14 +26,13 @@ from migrations.tables.quality import verifications
 from migrations.tables.requests import requests
 from quality.distillation.ladder.tasks import ladder_tasks
 from quality.evaluation.everyday_tasks import everyday_tasks, is_right
-from quality.judges.rules import ExactJudge
-from quality.store.database import migrate, open_database
+from quality.store.database import open_database
 from tiers.catalog.load import load_catalog
 
 # A fifth of the questions that are routed is everyday chat.
 _CHAT = 0.2
-# Levels 1 to 3: questions on which the strongest tier agrees with itself.
-_EASY = 3
+# Whose answers are numbers, which a rule compares, at levels on which the strongest tier agrees with itself.
+_RULED, _EASY = ("sums", "letters"), 3
 _MOST_TOKENS = 160
 _IN_FLIGHT = 24
 # Nothing that a working gateway does here takes so long.
@@ -68,10 +67,9 @@ def questions(seed: int, held: int, traffic: int, rules: int) -> Questions:
     ]
     tasks = [
         (task, Question(Prompt(f"task {n}", task.family, task.prompt, ()), task.is_right))
-        for n, task in enumerate(ladder_tasks(seed, 8, "held-out"))
+        for n, task in enumerate(ladder_tasks(seed, 16, "held-out"))
     ]
-    judge = ExactJudge()
-    easy = [one for task, one in tasks if task.level <= _EASY and judge.may_decide(task.prompt, None)][:rules]
+    easy = [one for task, one in tasks if task.level <= _EASY and task.family in _RULED][:rules]
     kept = {one.prompt.text for one in easy}
     routed = [one for _, one in tasks if one.prompt.text not in kept]
     chat = [round(_CHAT * count) for count in (held, traffic)]
@@ -160,7 +158,7 @@ class LadderGateway(Deployment):
             json.dumps({"prompt": one.prompt.text, "scores": {str(a.tier): float(a.right) for a in answers}})
             for one, answers in zip(asked, said, strict=True)
         ]
-        file = self._settings.data_path / "outcomes.jsonl"
+        file = Path(self._settings.catalog).with_name("outcomes.jsonl")
         file.write_text("\n".join(lines), encoding="utf-8")
         before = await self._labels(asked[0].prompt)
         folders = {"data_dir": str(self._settings.data_path), "catalog": self._settings.catalog}
@@ -216,8 +214,6 @@ async def served_ladder(folder: Path, conditions: Conditions) -> AsyncIterator[L
     catalogue = folder / "ladder.toml"
     _write_catalogue(catalogue)
     settings = Settings(catalog=str(catalogue), data_dir=str(folder / "data"), cache_dir=str(folder / "cache"))
-    settings.data_path.mkdir(parents=True, exist_ok=True)
-    await migrate(settings.database)
     engine = open_database(settings.database)
     admin_key = secrets.token_urlsafe(24)
     try:

@@ -49,6 +49,12 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
     of: int
 
 
+def counts(questions: int) -> tuple[int, int, int]:
+    """How many of them are held out, are traffic, and are checked by the gateway's rules."""
+    held, traffic = round(_HELD * questions), round(_TRAFFIC * questions)
+    return held, traffic, questions - held - traffic
+
+
 async def demo(say: Say, page: Path, seed: int = 0, count: int = QUESTIONS) -> bool:
     """Run it, tell the story and write the `page`; whether every stated property holds."""
     began = time.monotonic()
@@ -87,8 +93,8 @@ class _Story:
 
     async def told(self, seed: int, count: int) -> Told:
         """From the first day to the tier that is worse."""
-        held, traffic = round(_HELD * count), round(_TRAFFIC * count)
-        asked = questions(seed, held, traffic, count - held - traffic)
+        held, traffic, rules = counts(count)
+        asked = questions(seed, held, traffic, rules)
         self._tell(f"{held} questions are held out: every tier answers them, and AIO only says whom it would ask.")
         ladder = checked_ladder(self._models, asked.held, await self._by_all(asked.held, [None] * held))
         cold = await self._look(COLD, ladder)
@@ -264,7 +270,7 @@ def picture(rows: Sequence[Worth], tiers: int) -> list[str]:
     lines.append(f"{'':>5} +{'-' * _WIDTH} cost")
     lines.append(f"{'':>6}0%{'of always the strongest tier':^{_WIDTH - 4}}100%")
     lines.append("")
-    lines += [f"   {one.name:<26}cost {_shown(one.cost):<22}right {_shown(one.quality)}" for one in rows]
+    lines += [f"   {one.name:<26}cost {_shown(one.cost):<24} right {_shown(one.quality)}" for one in rows]
     return lines
 
 
