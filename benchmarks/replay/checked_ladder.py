@@ -5,7 +5,6 @@ import asyncio
 import json
 import os
 import secrets
-import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import cached_property, partial
@@ -14,16 +13,13 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
-from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from benchmarks.replay.deployment import Alarm, Conditions, Deployment
+from benchmarks.replay.deployment import Conditions, Deployment
 from benchmarks.replay.ladder import GOOD, POOR, Answer, Bool, Float, Ladder, Prompt, TierTerms
 from gateway.base.configuration import own_command, variable_of
 from gateway.base.settings import Settings
 from gateway.processes.server_process import running_server
-from migrations.tables.quality import verifications
-from migrations.tables.requests import requests
 from quality.distillation.ladder.tasks import ladder_tasks
 from quality.evaluation.everyday_tasks import everyday_tasks, is_right
 from quality.store.database import open_database
@@ -134,7 +130,7 @@ class LadderGateway(Deployment):
         self._settings, self.catalog = settings, load_catalog(settings.catalog)
 
     async def answers(self, asked: Sequence[tuple[Question, str]], *, verified: bool = False) -> list[Said]:
-        """Ask each question of the model beside it, many at a time. Without `verified` nothing is learned from an
+        """Ask each question of its model, many at a time. Without `verified` nothing is learned from an
         answer. Raises `httpx.HTTPStatusError`."""
         free = asyncio.Semaphore(_IN_FLIGHT)
         headers = {"x-aio-cache": "off", "x-aio-agree": "false"} | ({} if verified else {"x-aio-consent": "answer"})
@@ -166,10 +162,11 @@ class LadderGateway(Deployment):
             *own_command("outcomes", "import", str(file), "--json"),
             env={**os.environ, **{variable_of(name): value for name, value in folders.items()}},
             stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
         )
-        printed, _ = await process.communicate()
+        printed, warned = await process.communicate()
         if process.returncode:
-            raise RuntimeError(f"aio outcomes import ended with status {process.returncode}")
+            raise RuntimeError(f"aio outcomes import ended with status {process.returncode}: {warned.decode()}")
         async with asyncio.timeout(_MOST_SECONDS):
             # Polled: the event happens in another process.
             while await self._labels(asked[0].prompt) == before:  # noqa: ASYNC110
@@ -186,26 +183,10 @@ class LadderGateway(Deployment):
         order = {"reason": f"tier {WORSE_TIER} without its adapter"}
         (await self._admin.post("/v1/admin/reload", json=order)).raise_for_status()
 
-    async def alarm(self, known: int, quiet_seconds: float) -> Alarm | None:
-        """The first alarm about tier 2 after the `known` ones; None once nothing waits to be verified and nothing has
-        changed for so long. Raises `TimeoutError`."""
-        last, since = None, time.monotonic()
-        async with asyncio.timeout(_MOST_SECONDS):
-            while True:
-                raised = [one for one in (await self.alarms())[known:] if one.stream.startswith(f"tier {WORSE_TIER},")]
-                if raised:
-                    return raised[0]
-                async with self.engine.connect() as connection:
-                    stored = await connection.scalar(select(func.count()).select_from(requests))
-                    counted = select(verifications.c.status, func.count()).group_by(verifications.c.status)
-                    states = {str(status): int(count) for status, count in await connection.execute(counted)}
-                now = stored, *sorted(states.items())
-                if now != last:
-                    last, since = now, time.monotonic()
-                done = stored == self.asked and not states.get("pending")
-                if done and time.monotonic() - since > quiet_seconds:
-                    return None
-                await asyncio.sleep(0.2)
+    async def trust(self, prompts: Sequence[Prompt], tier: int) -> float:
+        """The mean P, by dry runs, that the answer of `tier` is no worse than the strongest tier's."""
+        routed = await asyncio.gather(*map(self._routing, prompts))
+        return float(np.mean([one["decision"]["inputs"]["prediction"]["p_ok"][tier - 1] for one in routed]))
 
 
 @asynccontextmanager

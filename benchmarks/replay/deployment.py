@@ -127,8 +127,9 @@ class Deployment:
 
         await asyncio.gather(*(worker() for _ in range(self._conditions.in_flight)))
 
-    async def settle(self) -> None:
-        """Wait until every request is in the database and every verification that can be paid for has ended."""
+    async def settle(self, stuck_seconds: float = _STUCK_SECONDS) -> None:
+        """Wait until every request is in the database and every verification that can be paid for has ended, or nothing
+        has moved for `stuck_seconds`."""
         last, since = None, time.monotonic()
         while True:
             async with self.engine.connect() as connection:
@@ -141,7 +142,7 @@ class Deployment:
             quiet = time.monotonic() - since
             done = stored == self.asked and not states.get("pending")
             # A moment longer than the monitor needs to draw from what it was offered last.
-            if (done and quiet > 0.5) or quiet > _STUCK_SECONDS:
+            if (done and quiet > 0.5) or quiet > stuck_seconds:
                 return
             await asyncio.sleep(0.1)
 

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from benchmarks.replay.baselines import Experience
-from benchmarks.replay.deployment import Alarm, Conditions, ReplayDeployment, Retraining, Spent, deployed
+from benchmarks.replay.deployment import Alarm, Conditions, Deployment, ReplayDeployment, Retraining, Spent, deployed
 from benchmarks.replay.figures import Float, chosen
 from benchmarks.replay.ladder import Ladder, Prompt
 from quality.verification.sampling import SamplingSettings
@@ -99,6 +99,20 @@ class Life(msgspec.Struct, frozen=True, kw_only=True):
     def promoted(self) -> list[Retraining]:
         """The retrainings whose version came to serve."""
         return [run for run in self.retrainings if run.accepted]
+
+
+async def look_at(gateway: Deployment, phase: str, held: Ladder, worse_tier: int | None) -> Look:
+    """How `gateway` would route the prompts of `held` now, and what it wrote down."""
+    return Look(
+        phase=phase,
+        spent=await gateway.spent(),
+        version=await gateway.version(held.prompts[0]),
+        tiers=tuple((await gateway.choices(held.prompts)).tolist()),
+        ladder=held,
+        retrainings=await gateway.retrainings(),
+        alarms=await gateway.alarms(),
+        worse_tier=worse_tier,
+    )
 
 
 async def live(plan: Plan, conditions: Conditions, say: Say = lambda look: None, until: str = NEW_KIND) -> Life:
@@ -200,15 +214,6 @@ class _Run:
             await self._gateway.serving(str(run.version), self._held.prompts[0])
 
     async def _look(self, phase: str) -> None:
-        look = Look(
-            phase=phase,
-            spent=await self._gateway.spent(),
-            version=await self._gateway.version(self._held.prompts[0]),
-            tiers=tuple((await self._gateway.choices(self._held.prompts)).tolist()),
-            ladder=self._held,
-            retrainings=await self._gateway.retrainings(),
-            alarms=await self._gateway.alarms(),
-            worse_tier=None if self._worse is None else self._worse[0],
-        )
-        self._looks.append(look)
-        self._say(look)
+        worse_tier = None if self._worse is None else self._worse[0]
+        self._looks.append(await look_at(self._gateway, phase, self._held, worse_tier))
+        self._say(self._looks[-1])
