@@ -138,7 +138,7 @@ class _Story:
             last, trust = await self._trusted(REPAIRED, ladder)
         self._tell(f"   {asked_for} requests later that name tier {WORSE_TIER}, checked by the gateway's own rules:")
         tell_events(last, worse, self._tell)
-        self._tell(f"   it gives a tier {WORSE_TIER} answer to a held-out question {trust:.0%}, not {before:.0%}.")
+        self._tell(f"   P that its answer to a held-out question is good: {trust:.0%}, from {before:.0%}.")
         self._tell(f"   From now on: {shares(last)}.")
         return Told(
             cold=cold, after=after, labelled=labelled, of=traffic, trust=(before, trust), answers=self._gateway.asked
