@@ -128,14 +128,14 @@ def exclusions(
     needs = [] if plain and request.generation.tooling is None else needs_of(request)
     most, many_scores = request.most_prompt_tokens(), request.generation.echo and request.most_scores() > MAX_SCORES
     may_be_too_long = many_scores or not _fits_every_context(request, most, tiers)
-    asks_more = bool(needs) or not plain
+    asks_more, no_deadline = bool(needs) or not plain, request.options.deadline_seconds is None
     for spec in catalog.tiers:
         number = spec.number
         if pinned is not None and number != pinned:
             continue
         tier = tiers.get(number)
-        # Only a server can ask for a credential.
-        reason = None if is_for_all and spec.remote is None else hidden_from(spec, consent)
+        is_open = is_for_all and not (spec if tier is None else tier).asks_credential
+        reason = None if is_open else hidden_from(spec, consent)
         if reason is not None or tier is None:
             pass
         elif (asks_more or not tier.takes_chats) and (lacks := lacks_of(request, needs, tier, spec)):
@@ -147,10 +147,10 @@ def exclusions(
             or (_scores_problem(request, tier, spec) if many_scores else None)
         ):
             excluded.too_long.append(number)
-        elif (load := loads[number]).healthy and request.options.deadline_seconds is None:
+        elif no_deadline and loads[number].healthy:
             continue
         else:
-            reason = load_problem(request, load)
+            reason = load_problem(request, loads[number])
         if reason:
             excluded.exclusions.append(Exclusion(tier=number, reason=reason))
     return excluded

@@ -19,7 +19,7 @@ from quality.monitor.worker import FailedCall, MonitorSettings, Offer, Offers, T
 from quality.records.record import Record
 from quality.records.redaction import RedactText
 from quality.verification.comparison import VerifiedComparison
-from quality.verification.families import Families, Phase
+from quality.verification.families import STEADY, Families
 from quality.verification.job import Depth, Turn, redacted_turn
 from quality.verification.judging import prompt_text
 from quality.verification.queue import VerificationQueue
@@ -366,7 +366,7 @@ class Monitor:
         """Return `sampling` with the least rates of the request's family: the few first ones at once, the others as
         paced as a cold start."""
         phase = self._families.phase(record, lambda: self._may_be_labelled(record, turn, by_rule=True))
-        if phase == Phase():
+        if phase is STEADY:
             return sampling
         return _at_rates(sampling, phase.probe, min(phase.sample, self._pace))
 

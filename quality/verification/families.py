@@ -42,6 +42,10 @@ class Phase(NamedTuple):
     sample: float = 0.0
 
 
+# Of most requests.
+STEADY = Phase()
+
+
 class _Family:
     def __init__(self, drawn: int) -> None:
         self.seen = self.probed = self.drawn = drawn
@@ -67,12 +71,13 @@ class Families:
         """Count a request and return its rates; takes microseconds. `by_rule`: whether a rule judges such answers."""
         family = self._of(record)
         if family is None:
-            return Phase()
+            return STEADY
         family.seen += 1
-        least = 0.0 if family.drawn >= RATES[-1][0] else next(rate for most, rate in RATES if family.drawn < most)
         is_first = family.probed < self.first and family.seen <= _LOOKED_AT * self.first and by_rule()
+        if not is_first and family.drawn >= RATES[-1][0]:
+            return STEADY
         family.probed += is_first
-        return Phase(float(is_first), least)
+        return Phase(float(is_first), next((rate for most, rate in RATES if family.drawn < most), 0.0))
 
     def drawn(self, record: Record) -> None:
         """Count a draw."""

@@ -41,7 +41,7 @@ _SHARES = (
 Number = TypeVar("Number", float, npt.NDArray[np.floating])
 
 
-class SamplingSettings(msgspec.Struct, frozen=True, kw_only=True):
+class SamplingSettings(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True):
     """How answers are drawn for checking (SPEC QM-01, QM-08, QM-10), fixed at the start but for `shadow_rate`, which
     follows a live knob of routing.
 

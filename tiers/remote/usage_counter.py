@@ -157,10 +157,10 @@ class Tally:
     def passed(self, deltas: list[Delta]) -> list[Delta]:
         """Return those of an event's `deltas` that may be passed on, and count them. Finish reasons wait for `ended`,
         and choices that were not asked for are dropped. Raises `TierAnswerTooLongError` for too many calls."""
-        passed = []
+        passed, text, unfinished = [], self._text, self.unfinished
         for delta in deltas:
             index = delta.index
-            if index not in self.unfinished:
+            if index not in unfinished:
                 continue
             if delta.finish_reason is not None:
                 self._ends[index] = delta
@@ -182,7 +182,7 @@ class Tally:
                     self._without_arguments.discard((index, call.index))
                 elif call.name:
                     self._without_arguments.add((index, call.index))
-            self._text[index] = self._text.get(index, 0) + size
+            text[index] = text.get(index, 0) + size
             self._size += size
             if delta.logprobs is not None:
                 self._count_logprobs(delta)
@@ -191,7 +191,7 @@ class Tally:
         if self._covered:
             if len(self._spoken) < self._n:
                 self._note_spoken()
-            self._text.clear()
+            text.clear()
             self._reasoning.clear()
             self._covered = False
         return passed
