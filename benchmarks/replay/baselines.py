@@ -38,14 +38,16 @@ def at_equal_cost(ladder: Ladder, before: Float, served: Float) -> Float:
 def _lottery(ladder: Ladder, served: Float, pairs: Iterable[tuple[Float, Float]]) -> Float:
     budget = float((served * ladder.costs).sum())
     found: list[tuple[float, Float]] = []
+    nearest: list[tuple[float, Float]] = []
     for one, other in pairs:
         low, high = (float((side * ladder.costs).sum()) for side in (one, other))
         share = 0.0 if high == low else (budget - low) / (high - low)
         mixed = (1 - share) * one + share * other
         if 0.0 <= share <= 1.0:
             found.append((float((mixed * ladder.no_worse).sum()), mixed))
-    # Nothing costs less than the cheapest tier, or more than the dearest.
-    return max(found, key=lambda pair: pair[0])[1]
+        nearest += [(abs(budget - low), one), (abs(budget - high), other)]
+    # Where long answers make a cheap tier dear, choosing by prompt can cost less than each tier alone does.
+    return max(found, key=lambda pair: pair[0])[1] if found else min(nearest, key=lambda pair: pair[0])[1]
 
 
 def _tiers(ladder: Ladder) -> range:

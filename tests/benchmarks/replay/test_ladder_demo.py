@@ -116,6 +116,24 @@ def test_each_way_to_break_the_loop_fails_its_property(broken: Callable[[], Told
     assert name in failed(broken())
 
 
+def test_a_routing_that_costs_less_than_each_tier_alone_is_compared_with_the_nearest() -> None:
+    healthy = told([1, 2], [1, 2])
+    usd = tuple(((1.0, 9.0, 50.0, 99.0), (9.0, 1.0, 50.0, 99.0))[n % 2] for n in range(80))
+    looks = [
+        msgspec.structs.replace(look, ladder=msgspec.structs.replace(look.ladder, usd=usd))
+        for look in (healthy.cold, healthy.after)
+    ]
+    cheap = msgspec.structs.replace(healthy, cold=looks[0], after=looks[1])
+    rows = {one.name: one for one in worths(cheap)}
+    assert rows["AIO, after the labels"].cost.value == pytest.approx(1 / 99)
+    assert rows["a lottery, at AIO's cost"].cost.value == pytest.approx(5 / 99)
+
+
+def test_equal_routings_are_not_called_worse_for_rounding() -> None:
+    for tiers in ([1, 1], [2, 2], [3, 3], [4, 4]):
+        assert [name for name in failed(told(tiers, tiers)) if "worse" in name] == []
+
+
 def test_a_missing_retraining_and_a_ladder_of_equals_fail() -> None:
     after = told(*HEALTHY).after
     assert failed(told(*HEALTHY, after=msgspec.structs.replace(after, retrainings=[]))) == [
