@@ -11,8 +11,9 @@ import pytest
 
 from benchmarks.replay.checked_ladder import CheckedLadder, Question, Said, checked_ladder, questions
 from benchmarks.replay.deployment import Retraining, Spent
+from benchmarks.replay.figures import Figure
 from benchmarks.replay.ladder import Prompt
-from benchmarks.replay.ladder_demo import QUESTIONS, Told, counts, demo, picture, properties, worths
+from benchmarks.replay.ladder_demo import QUESTIONS, Told, certainly_worse, counts, demo, picture, properties, worths
 from benchmarks.replay.timeline import COLD, RETRAINED, Look
 from quality.judges.rules import ExactJudge
 
@@ -118,7 +119,7 @@ def test_each_way_to_break_the_loop_fails_its_property(broken: Callable[[], Told
 
 def test_a_routing_that_costs_less_than_each_tier_alone_is_compared_with_the_nearest() -> None:
     healthy = told([1, 2], [1, 2])
-    usd = tuple(((1.0, 9.0, 50.0, 99.0), (9.0, 1.0, 50.0, 99.0))[n % 2] for n in range(80))
+    usd = tuple(((1.0, 9.5, 50.0, 99.0), (9.0, 1.0, 50.0, 99.0))[n % 2] for n in range(80))
     looks = [
         msgspec.structs.replace(look, ladder=msgspec.structs.replace(look.ladder, usd=usd))
         for look in (healthy.cold, healthy.after)
@@ -129,9 +130,10 @@ def test_a_routing_that_costs_less_than_each_tier_alone_is_compared_with_the_nea
     assert rows["a lottery, at AIO's cost"].cost.value == pytest.approx(5 / 99)
 
 
-def test_equal_routings_are_not_called_worse_for_rounding() -> None:
-    for tiers in ([1, 1], [2, 2], [3, 3], [4, 4]):
-        assert [name for name in failed(told(tiers, tiers)) if "worse" in name] == []
+def test_only_a_loss_of_enough_standard_errors_is_certain_and_rounding_is_none() -> None:
+    assert certainly_worse(Figure(-0.20, -0.30, -0.10))
+    assert not certainly_worse(Figure(-0.20, -0.32, -0.08))
+    assert not certainly_worse(Figure(-1e-17, -1e-17, -1e-17))
 
 
 def test_a_missing_retraining_and_a_ladder_of_equals_fail() -> None:
