@@ -1,9 +1,11 @@
 """The model card of the ladder's adapter, in the folder of its weights."""
 
-from quality.distillation.ladder.record import LadderRecord
+from quality.distillation.ladder.record import LadderRecipe, LadderRecord
 from quality.distillation.ladder.tasks import families
 
 CARD_FILE = "README.md"
+# The recipe's fields that the command has options for.
+_OPTIONS = ("steps", "rows", "rank", "alpha", "learning_rate", "base", "seed")
 
 _CARD = """\
 # An adapter that makes a ladder of one small model
@@ -60,7 +62,7 @@ answer_opening = "Answer:"
 A thought is a computation that the model learned to write, not an explanation that anyone checked. The base model's
 licence (Apache-2.0 for SmolLM2) holds for the adapter, too.
 
-Made with `aio adapters train {name} FOLDER --recipe ladder{option}`; `training.json` has all figures of the recipe.
+Made with `aio adapters train {name} FOLDER --recipe ladder{options}`; `training.json` has all figures of the recipe.
 """
 
 _START = """
@@ -69,9 +71,11 @@ _START = """
 
 def model_card(record: LadderRecord, folder: str) -> str:
     """Return the card of the adapter that `record` describes. `folder`: where a catalogue finds it."""
-    recipe = record.recipe
+    recipe, usual = record.recipe, LadderRecipe()
     earlier = record.started_from
     start = "" if earlier is None else _START.format(tokens=earlier.tokens, steps=earlier.recipe.steps)
+    given = {name: getattr(recipe, name) for name in _OPTIONS if getattr(recipe, name) != getattr(usual, name)}
+    options = "".join(f" --{name.replace('_', '-')} {value}" for name, value in given.items())
     losses = [f"| {mode} | {loss.before:.3f} | {loss.after:.3f} |" for mode, loss in record.held_out_loss.items()]
     return _CARD.format(
         rank=recipe.rank,
@@ -87,7 +91,7 @@ def model_card(record: LadderRecord, folder: str) -> str:
         everyday=record.everyday,
         held_out=record.held_out,
         start=start,
-        option="" if earlier is None else " --from EARLIER",
+        options=options + ("" if earlier is None else " --from EARLIER"),
         losses="\n".join(losses),
         untrained=", ".join(families("untrained")),
         name=record.base,

@@ -18,13 +18,13 @@ class LadderRecipe(msgspec.Struct, frozen=True, kw_only=True):
     rank: int = 16
     alpha: float = 32.0
     learning_rate: float = 2e-3
-    warmup: int = 10
+    warmup: int = 50
     clip: float = 1.0
     steps: int = 480
     rows: int = 2
     row_tokens: int = 480
     everyday_share: float = 0.25
-    everyday_prompts: int = 800
+    everyday_prompts: int = 2300
     everyday_tokens: int = 56
     checkpoint_steps: int = 20
     base: BaseType = "float32"

@@ -110,7 +110,7 @@ def test_a_training_from_an_adapter_begins_with_what_that_one_learned(base: Name
         assert abs(second["held_out_loss"][mode]["before"] - loss["after"]) < 0.2 * learned
     card = (tmp_path / "second" / "README.md").read_text()
     assert f"whose own training had {first['tokens']:,} tokens in 20 steps" in card
-    assert "--recipe ladder --from" in card
+    assert "--recipe ladder --steps 20 --rows 1 --rank 4 --learning-rate 0.005 --from EARLIER" in card
 
 
 def test_what_a_training_cannot_begin_at_is_refused(base: NamedModel, tmp_path: Path) -> None:
