@@ -12,16 +12,14 @@ from pathlib import Path
 import click
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
-from classifier.complexity.classes import Complexity
 from classifier.complexity.model import ComplexityModel, load_complexity, shipped_complexity
-from classifier.complexity.prior import adequacy
 from classifier.features.routing_input import routing_input_of_text
 from classifier.model.outcome_model import OutcomeModel
-from classifier.policy.utility import PRICES, first_day_choice
+from classifier.policy.utility import PRICES
 from classifier.registry.artefact import default_artefact, load_artefact
 from classifier.training.fitting.complexity import predicted
+from classifier.training.metrics.complexity_report import Tiers, first_day_tiers
 
 CODE_WORDS = 22
 _CODE = (
@@ -108,13 +106,9 @@ def flips(
     return found
 
 
-def tiers(prompts: Sequence[str], model: ComplexityModel, outcome_model: OutcomeModel) -> npt.NDArray[np.intp]:
+def tiers(prompts: Sequence[str], model: ComplexityModel, outcome_model: OutcomeModel) -> Tiers:
     """Return the tier, 1 to 4, of each prompt by the first day's rule at the reference prices."""
-    classes = predicted(model, [routing_input_of_text(prompt) for prompt in prompts], outcome_model)
-    chosen: npt.NDArray[np.intp] = 1 + first_day_choice(
-        np.array([adequacy(one, tuple(Complexity)) for one in classes.tolist()])
-    )
-    return chosen
+    return first_day_tiers(predicted(model, [routing_input_of_text(prompt) for prompt in prompts], outcome_model))
 
 
 def _at_an_end(prompt: str, added: str, rng: random.Random) -> str:

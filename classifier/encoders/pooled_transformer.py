@@ -167,6 +167,11 @@ class PooledTransformer:
             raise CheckpointError(f"{folder}: the tokeniser knows {vocabulary} tokens, the model has {rows} rows.")
         return cls(model, tokenizer, max_tokens=max_tokens)
 
+    @property
+    def device(self) -> Any:
+        """The torch device that computes: the CPU until the model is moved."""
+        return self.model.device
+
     def token_ids(self, texts: Sequence[str]) -> list[list[int]]:
         """Return ids of each text with special tokens; of a long one the first three quarters and the last quarter of
         the limit."""
@@ -185,12 +190,14 @@ class PooledTransformer:
         if not self.packs:
             parts, first = [], 0
             for run in lengths:
-                ids = torch.tensor(rows[first : first + run.rows])
+                ids = torch.tensor(rows[first : first + run.rows], device=self.device)
                 parts.append(self.model(input_ids=ids).last_hidden_state.flatten(0, 1))
                 first += run.rows
             return torch.cat(parts)
-        ids = torch.tensor([[token for row in rows for token in row]])
-        positions = torch.cat([torch.arange(run.length).repeat(run.rows) for run in lengths]).unsqueeze(0)
+        ids = torch.tensor([[token for row in rows for token in row]], device=self.device)
+        positions = (
+            torch.cat([torch.arange(run.length).repeat(run.rows) for run in lengths]).unsqueeze(0).to(self.device)
+        )
         return self.model(input_ids=ids, position_ids=positions, packed_runs=lengths).last_hidden_state[0]
 
     def pooled(self, rows: Sequence[Sequence[int]]) -> Any:
@@ -213,7 +220,7 @@ class PooledTransformer:
         self.model.eval()
         with torch.inference_mode():
             for batch in batches_by_length([len(row) for row in rows], budget):
-                found[batch] = self.pooled([rows[i] for i in batch]).numpy()
+                found[batch] = self.pooled([rows[i] for i in batch]).cpu().numpy()
         return found
 
     def _takes_packing(self) -> bool:

@@ -102,8 +102,7 @@ def measured(rows: Sequence[LabelledPrompt], classes: Float) -> ComplexityReport
 def _scores(rows: Sequence[LabelledPrompt], classes: Float) -> ClassScores:
     truth = np.array([_median(row) for row in rows])
     least, most = np.array([row.range or (min(row.classes), max(row.classes)) for row in rows]).T
-    p_ok = np.array([adequacy(one, tuple(Complexity)) for one in classes.tolist()])
-    tier = 1 + first_day_choice(p_ok)
+    tier = first_day_tiers(classes)
     simple, expert = tier[truth == Complexity.SIMPLE], tier[truth == Complexity.EXPERT]
     return ClassScores(
         macro_f1=_macro_f1(truth, 1 + classes.argmax(axis=1)),
@@ -232,14 +231,14 @@ def measured_conversations(
     constant = max(Complexity, key=lambda tier: sum(row.lo <= tier <= row.hi for row in rows))
     return ConversationReport(
         rows=len(rows),
-        context=_turn_scores(rows, _tiers(predicted(model, whole, outcome_model))),
-        alone=_turn_scores(rows, _tiers(predicted(model, last, outcome_model))),
+        context=_turn_scores(rows, first_day_tiers(predicted(model, whole, outcome_model))),
+        alone=_turn_scores(rows, first_day_tiers(predicted(model, last, outcome_model))),
         length=_turn_scores(rows, _turns_by_length(rows)),
         constant=_turn_scores(rows, np.full(len(rows), int(constant))),
     )
 
 
-def _tiers(classes: npt.NDArray[np.floating]) -> Tiers:
+def first_day_tiers(classes: npt.NDArray[np.floating]) -> Tiers:
     """Return the tier [n] of the default setting for P(class) [n, 4]."""
     p_ok = np.array([adequacy(one, tuple(Complexity)) for one in classes.tolist()])
     found: Tiers = 1 + first_day_choice(p_ok)

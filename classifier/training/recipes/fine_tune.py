@@ -69,14 +69,14 @@ class OutcomeNetwork(torch.nn.Module):  # type: ignore[misc]  # torch is untyped
         self.body = transformer.model
         self.transformer = [transformer]  # in a list, so that it is no submodule: its parameters are `body`'s
         self.dropout = torch.nn.Dropout(DROPOUT)
-        self.head = torch.nn.Linear(transformer.hidden, len(rates))
+        self.head = torch.nn.Linear(transformer.hidden, len(rates), device=transformer.device)
         with torch.no_grad():
             self.head.weight.zero_()
             self.head.bias.copy_(torch.from_numpy(np.log(rates / (1 - rates)).astype(np.float32)))
 
     def forward(self, rows: Sequence[Sequence[int]]) -> Any:
-        """Return logits [n, heads] of rows of token ids."""
-        return self.head(self.dropout(self.transformer[0].pooled(rows)))
+        """Return logits [n, heads] of rows of token ids, on the CPU as the labels are."""
+        return self.head(self.dropout(self.transformer[0].pooled(rows))).cpu()
 
 
 def masked_loss(logits: Any, labels: Any, weights: Any) -> Any:
@@ -136,8 +136,8 @@ def fine_tune(
     progress = loop.run(
         loss_of, lambda: valid_loss(network, rows["valid"], valid, settings), lambda p: report(p, len(batches))
     )
-    weight = network.head.weight.detach().numpy().T.copy()
-    return FineTuned(transformer, weight, network.head.bias.detach().numpy().copy(), progress)
+    weight = network.head.weight.detach().cpu().numpy().T.copy()
+    return FineTuned(transformer, weight, network.head.bias.detach().cpu().numpy().copy(), progress)
 
 
 def valid_loss(
@@ -168,5 +168,5 @@ def _key(
     for part in (train, valid):
         digest.update(part.labels.tobytes() + part.weights.tobytes())
     for name, tensor in sorted(transformer.model.state_dict().items()):
-        digest.update(name.encode() + tensor.numpy().tobytes())
+        digest.update(name.encode() + tensor.cpu().numpy().tobytes())
     return digest.hexdigest()
