@@ -34,7 +34,7 @@ _IN_FLIGHT = 24
 # Nothing that a working gateway does here takes so long.
 _MOST_SECONDS = 600.0
 # The binding of the first tier that has one, which is tier 2.
-_ADAPTER = 'adapter = "ladder"\n'
+ADAPTER = 'adapter = "ladder"\n'
 WORSE_TIER = 2
 
 
@@ -179,7 +179,7 @@ class LadderGateway(Deployment):
 
     async def lose_adapter(self) -> None:
         """Reload the catalogue without the adapter of tier 2. Raises `httpx.HTTPStatusError`."""
-        _write_catalogue(Path(self._settings.catalog), without=_ADAPTER)
+        write_catalogue(Path(self._settings.catalog), without=ADAPTER)
         order = {"reason": f"tier {WORSE_TIER} without its adapter"}
         (await self._admin.post("/v1/admin/reload", json=order)).raise_for_status()
 
@@ -193,7 +193,7 @@ class LadderGateway(Deployment):
 async def served_ladder(folder: Path, conditions: Conditions) -> AsyncIterator[LadderGateway]:
     """`aio serve` of the catalogue `ladder` that has never served, with its state in `folder`."""
     catalogue = folder / "ladder.toml"
-    _write_catalogue(catalogue)
+    write_catalogue(catalogue)
     settings = Settings(catalog=str(catalogue), data_dir=str(folder / "data"), cache_dir=str(folder / "cache"))
     engine = open_database(settings.database)
     admin_key = secrets.token_urlsafe(24)
@@ -209,7 +209,7 @@ async def served_ladder(folder: Path, conditions: Conditions) -> AsyncIterator[L
         await engine.dispose()
 
 
-def _write_catalogue(path: Path, without: str = "") -> None:
+def write_catalogue(path: Path, without: str = "") -> None:
     """The shipped catalogue `ladder`, once without a text."""
     path.write_text(
         (files("tiers.catalogs") / "ladder.toml").read_text(encoding="utf-8").replace(without, "", 1), "utf-8"

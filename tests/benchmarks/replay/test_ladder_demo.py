@@ -9,13 +9,23 @@ import msgspec
 import numpy as np
 import pytest
 
-from benchmarks.replay.checked_ladder import CheckedLadder, Question, Said, checked_ladder, questions
+from benchmarks.replay.checked_ladder import (
+    ADAPTER,
+    WORSE_TIER,
+    CheckedLadder,
+    Question,
+    Said,
+    checked_ladder,
+    questions,
+    write_catalogue,
+)
 from benchmarks.replay.deployment import Retraining, Spent
 from benchmarks.replay.figures import Figure
 from benchmarks.replay.ladder import Prompt
 from benchmarks.replay.ladder_demo import QUESTIONS, Told, certainly_worse, counts, demo, picture, properties, worths
 from benchmarks.replay.timeline import COLD, RETRAINED, Look
 from quality.judges.rules import ExactJudge
+from tiers.catalog.load import load_catalog
 
 HELD, TRAFFIC, RULES = counts(QUESTIONS)
 MOST = 0.001
@@ -73,6 +83,17 @@ def test_no_question_is_in_two_lists_and_the_rules_check_the_last_ones() -> None
 def test_more_questions_than_there_are_are_refused() -> None:
     with pytest.raises(ValueError, match="ask for fewer"):
         questions(0, HELD, TRAFFIC, 400)
+
+
+def test_the_tier_that_gets_worse_loses_its_adapter_and_no_other_does(tmp_path: Path) -> None:
+    file = tmp_path / "ladder.toml"
+    write_catalogue(file)
+    before = load_catalog(str(file))
+    write_catalogue(file, without=ADAPTER)
+    after = load_catalog(str(file))
+    changed = [tier.number for tier in before.tiers if after.tier(tier.number).adapter != tier.adapter]
+    assert changed == [WORSE_TIER]
+    assert after.tier(WORSE_TIER).adapter is None
 
 
 def test_the_figures_are_of_right_answers_and_of_what_was_billed() -> None:
