@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from inference_core.device.step_inputs import QUERIES_PER_COPY
+from inference_core.device.step_inputs import QUERIES_PER_COPY, long_prompts
 from inference_core.kv_cache.layout import KVDtype, KVLayout
 from inference_core.triton_kernels import ops
 from inference_core.triton_kernels.layer_cache import LayerCache
@@ -94,12 +94,14 @@ class _Load:
         self.queries = queries
         # As the runner does: many queries read an FP8 cache from a copy.
         self.copied_blocks = sequences * blocks if queries >= QUERIES_PER_COPY else 0
+        self.prompts = long_prompts([queries] * sequences, [context] * sequences)
+        if self.prompts:
+            ops.build_prompt_plans(self.qkv, shape.heads, shape.kv_heads, shape.head_dim, queries)
 
     def attend(self) -> None:
         numbers = ops.cache_numbers(self.cache)
-        torch.ops.aio.paged_attention(
-            self.out, self.qkv, self.cache.arena, *self.tables, self.queries, self.copied_blocks, 0, 0.0, *numbers
-        )
+        counts = self.queries, self.copied_blocks, self.prompts
+        torch.ops.aio.paged_attention(self.out, self.qkv, self.cache.arena, *self.tables, *counts, 0, 0.0, *numbers)
 
 
 def bench_kernels(shape: Shape, device: torch.device) -> Iterator[Row]:

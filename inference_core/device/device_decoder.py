@@ -188,6 +188,7 @@ class DeviceDecoder:
             batch.context_len,
             batch.shape.longest_query,
             0 if window else batch.shape.context_blocks,
+            [] if window else list(batch.shape.prompts),
             window,
             config.attention_softcap or 0.0,
             *numbers,

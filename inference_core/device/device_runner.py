@@ -34,7 +34,8 @@ from inference_core.step_plan import (
     StepPlan,
     StepResult,
 )
-from inference_core.triton_kernels import ops  # noqa: F401  they register the custom ops
+from inference_core.triton_kernels import ops
+from inference_core.triton_kernels.tiles import PROMPT_GRAIN
 
 # Input and result buffers in use at the same time: of the running step and of the next one.
 _STAGING_BUFFERS = 2
@@ -145,8 +146,25 @@ class DeviceRunner(OverlappingRunner, DraftingRunner):
             raise
 
     def profile_step(self) -> None:
-        """Run the largest step of the capacity, all padding: its peak memory is the most that any step takes."""
-        self._run_padding(self._inputs[0].fill_with_padding())
+        """Run the largest step of the capacity, all padding: its peak memory is the most that any step takes. Also
+        builds the plans of long prompts, on the thread that will run them."""
+        shape = self._inputs[0].fill_with_padding()
+        self._run_padding(shape)
+        longest = min(shape.tokens, self.info.max_context)
+        if self._build_prompt_plans(longest):
+            # The same rows twice, without a context and behind as long a one as there may be.
+            prompts = (0, 0, longest, longest, 1, 0, longest, self.info.max_context)
+            self._run_padding(replace(shape, prompts=prompts))
+
+    def _build_prompt_plans(self, longest: int) -> bool:
+        config = self.config
+        whole = any(config.window_of(layer) is None for layer in range(config.num_layers))
+        if longest < PROMPT_GRAIN or config.attention_softcap or not whole:
+            return False
+        width = (config.num_heads + 2 * config.num_kv_heads) * config.head_dim
+        qkv = torch.empty(0, width, dtype=self._decoder.dtype, device=self.device)
+        with torch.inference_mode():
+            return ops.build_prompt_plans(qkv, config.num_heads, config.num_kv_heads, config.head_dim, longest)
 
     def profile_captured_step(self) -> None:
         """As `profile_step`, of the steps that are replayed from graphs, which share the memory that one takes."""

@@ -11,7 +11,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from inference_core.device.block_tables import LONGEST_QUERY, BlockTables, Padding, TableUpdate
 from inference_core.step_plan import PENDING, SampleSpec, ScheduledSequence
-from inference_core.triton_kernels.tiles import NO_SLOT, most_tiles, most_tiles_up_to, tile_rows_for
+from inference_core.triton_kernels.tiles import NO_SLOT, PROMPT_GRAIN, most_tiles, most_tiles_up_to, tile_rows_for
 from inference_core.triton_kernels.tiles import NO_SLOT as NO_ADAPTER
 
 PARAM_FIELDS: tuple[tuple[str, DTypeLike], ...] = (
@@ -72,13 +72,17 @@ NO_CACHE_SLOT = -1  # in `slots`: nothing is written
 _ALIGNMENT = 64
 # Reading a token of an FP8 cache once more, to copy it, costs about what conversions for a third as many queries do.
 QUERIES_PER_COPY = 64
+# Scores of a prompt from which on cuDNN saves more than copies of its keys cost (2,048 tokens without a context).
+_MIN_PROMPT_SCORES = 2_000_000
+# cuDNN takes half the time for a score, so up to this many scores, with those of padding, for each of the prompt.
+_MOST_SCORES_PER_SCORE = 1.5
 
 
 @dataclass(slots=True, frozen=True)
 class StepShape:
     """What the host needs to launch a step's kernels: counts, with padding, and upper bounds. `context_blocks`: blocks
-    of all contexts, where prompts are long enough to read them from a copy; else 0. `edited`: some logits are edited
-    before the draw. `adapter_tiles`: tiles of rows with adapters, including empty ones; 0 without adapters."""
+    of all contexts, where prompts are long enough to read them from a copy; else 0. `prompts`: as of `long_prompts`.
+    `edited`: some logits are edited before the draw. `adapter_tiles`: tiles of rows with adapters, including empty ones; 0 without adapters."""
 
     tokens: int
     sequences: int
@@ -88,12 +92,13 @@ class StepShape:
     context_blocks: int = 0
     edited: bool = False
     adapter_tiles: int = 0
+    prompts: tuple[int, ...] = ()
 
     def as_captured(self) -> "StepShape":
         """The shape shared by all steps of its bucket: the rest is on the device or bounded. Query bounds are rounded
         up (1, 4, 16, all tokens), since each is captured separately."""
         bounds = (bound for bound in (1, 4, LONGEST_QUERY, self.tokens) if bound >= self.longest_query)
-        return replace(self, longest_query=next(bounds), table_updates=0, context_blocks=0)
+        return replace(self, longest_query=next(bounds), table_updates=0, context_blocks=0, prompts=())
 
 
 @dataclass(slots=True, frozen=True)
@@ -184,6 +189,7 @@ class StepInputs:
             context_blocks=_copied_blocks(contexts, lengths, tables.block_size),
             edited=edit_rows is not None,
             adapter_tiles=self._fill_adapters(sequences, lengths, pad_to),
+            prompts=long_prompts(lengths, contexts.tolist()),
         )
         return shape if pad_to is None else self._padded(shape, pad_to)
 
@@ -296,6 +302,23 @@ def _copied_blocks(contexts: NDArray[np.int64], lengths: list[int], block_size: 
     """The blocks of all contexts, if a token of them is read for `QUERIES_PER_COPY` queries on average; else 0."""
     pays = int((contexts * lengths).sum()) >= QUERIES_PER_COPY * int(contexts.sum()) > 0
     return int((-(-contexts // block_size)).sum()) if pays else 0
+
+
+def long_prompts(lengths: Sequence[int], contexts: Sequence[int]) -> tuple[int, ...]:
+    """For each sequence of `lengths` tokens at the end of `contexts` that is worth the copies of `prompt_attention`: its
+    index, its first row, its length and its context (`PROMPT_FIELDS`)."""
+    found: list[int] = []
+    first = 0
+    for index, (queries, context) in enumerate(zip(lengths, contexts, strict=True)):
+        if queries >= PROMPT_GRAIN:
+            earlier = context - queries
+            own = earlier // PROMPT_GRAIN * PROMPT_GRAIN
+            rows = -(-(context - own) // PROMPT_GRAIN) * PROMPT_GRAIN
+            scores, computed = queries * (earlier + queries / 2), rows * (own + rows / 2)
+            if scores >= _MIN_PROMPT_SCORES and computed <= _MOST_SCORES_PER_SCORE * scores:
+                found += (index, first, queries, context)
+        first += queries
+    return tuple(found)
 
 
 _SEQUENCE_FIELDS: tuple[tuple[str, DTypeLike], ...] = (

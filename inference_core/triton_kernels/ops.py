@@ -61,7 +61,7 @@ def _cache(
 
 
 def _paged_attention_cpu(out: torch.Tensor, qkv: torch.Tensor, arena: torch.Tensor, *more: Any) -> None:
-    offsets, table_start, query_start, context_len, _, _, window, softcap, *cache = more
+    offsets, table_start, query_start, context_len, _, _, _, window, softcap, *cache = more
     ragged = (offsets, table_start, query_start, context_len)
     reference.reference_paged_attention(qkv, _cache(arena, *cache), *ragged, out, window=window, softcap=softcap)
 
@@ -69,10 +69,19 @@ def _paged_attention_cpu(out: torch.Tensor, qkv: torch.Tensor, arena: torch.Tens
 def _paged_attention_cuda(out: torch.Tensor, qkv: torch.Tensor, arena: torch.Tensor, *more: Any) -> None:
     from inference_core.triton_kernels.paged_attention import paged_attention
 
-    offsets, table_start, query_start, context_len, longest, blocks, window, softcap, *cache = more
+    offsets, table_start, query_start, context_len, longest, blocks, prompts, window, softcap, *cache = more
     ragged = (offsets, table_start, query_start, context_len)
     options = {"window": window, "softcap": softcap, "max_query_len": longest, "context_blocks": blocks}
-    paged_attention(qkv, _cache(arena, *cache), *ragged, out, **options)
+    paged_attention(qkv, _cache(arena, *cache), *ragged, out, prompts=prompts, **options)
+
+
+def build_prompt_plans(qkv: torch.Tensor, heads: int, kv_heads: int, head_dim: int, most_queries: int) -> bool:
+    """See `prompt_attention.build_prompt_plans`; False on the CPU."""
+    if qkv.device.type != "cuda":
+        return False
+    from inference_core.triton_kernels.prompt_attention import build_prompt_plans as build
+
+    return build(qkv, heads, kv_heads, head_dim, most_queries)
 
 
 def _rope_and_write_cpu(qkv: torch.Tensor, arena: torch.Tensor, *more: Any) -> None:
@@ -121,7 +130,7 @@ def _copy_blocks_cuda(arena: torch.Tensor, pairs: torch.Tensor, block_bytes: int
 
 register(
     "paged_attention(Tensor(a!) out, Tensor qkv, Tensor arena, Tensor block_offsets, Tensor table_start, "
-    "Tensor query_start, Tensor context_len, int max_query_len, int context_blocks, int window, "
+    "Tensor query_start, Tensor context_len, int max_query_len, int context_blocks, int[] prompts, int window, "
     f"float softcap, {_CACHE}) -> ()",
     cpu=_paged_attention_cpu,
     cuda=_paged_attention_cuda,

@@ -8,6 +8,7 @@ programs split a context and a second kernel merges their results (split-KV).
 
 import functools
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -16,7 +17,9 @@ import triton.language as tl
 
 from inference_core.triton_kernels.cache_writes import first_blocks, unpack_cache, unpacked_cache
 from inference_core.triton_kernels.layer_cache import ALIGNMENT, LayerCache
+from inference_core.triton_kernels.prompt_attention import attend_prompt, cudnn_attend, has_prompt_plans
 from inference_core.triton_kernels.tiles import (
+    PROMPT_FIELDS,
     AttentionTile,
     choose_splits,
     choose_tile,
@@ -307,6 +310,7 @@ def paged_attention(
     softcap: float = 0.0,
     max_query_len: int | None = None,
     context_blocks: int = 0,
+    prompts: Sequence[int] = (),
     tile: AttentionTile | None = None,
     splits: int | None = None,
 ) -> None:
@@ -317,9 +321,16 @@ def paged_attention(
     is not written. The other tensors are as in `AttentionBatch`, on the same device. `window` 0: none. `softcap` c: if
     not 0, scores are c * tanh(score / c) (Gemma 2). `max_query_len` bounds the query lengths, T if None.
     `context_blocks`: if not 0, at least the number of blocks of all contexts, which are unpacked first if the cache has
-    scales. `splits`: programs per context, a power of two.
+    scales. `prompts`: `PROMPT_FIELDS` numbers for each sequence, in order, that cuDNN attends if the model's plans are
+    built. `splits`: programs per context, a power of two.
     """
     layout = cache.layout
+    if prompts and not window and not softcap:
+        heads = out.shape[1] // layout.head_dim
+        if has_prompt_plans(qkv, heads, layout.num_kv_heads, layout.head_dim):
+            tables = (block_offsets, table_start, query_start, context_len)
+            _attend_prompts(qkv, cache, *tables, out, prompts, max_query_len=max_query_len, tile=tile, splits=splits)
+            return
     head_bytes = context_blocks * 2 * cache.head_numbers * qkv.element_size()
     if cache.has_scales and 0 < head_bytes <= _UNPACKED_BYTES:
         options = {"window": window, "softcap": softcap, "max_query_len": max_query_len, "tile": tile, "splits": splits}
@@ -401,6 +412,34 @@ def paged_attention(
             num_warps=4 if splits * head_pad >= 1024 else 1,
             num_stages=1,
         )
+
+
+def _attend_prompts(
+    qkv: torch.Tensor,
+    cache: LayerCache,
+    block_offsets: torch.Tensor,
+    table_start: torch.Tensor,
+    query_start: torch.Tensor,
+    context_len: torch.Tensor,
+    out: torch.Tensor,
+    prompts: Sequence[int],
+    **options: Any,
+) -> None:
+    """As `paged_attention`: `prompts` by cuDNN, and the sequences before, between and behind them by the kernel."""
+
+    def attend_others(first: int, end: int, row: int, end_row: int) -> None:
+        if first < end and row < end_row:
+            tables = (table_start[first:end], query_start[first : end + 1] - row, context_len[first:end])
+            paged_attention(qkv[row:end_row], cache, block_offsets, *tables, out[row:end_row], **options)
+
+    sequence = row = 0
+    for place in range(0, len(prompts), PROMPT_FIELDS):
+        index, first, queries, context = prompts[place : place + PROMPT_FIELDS]
+        attend_others(sequence, index, row, first)
+        table = table_start[index : index + 1]
+        attend_prompt(qkv, cache, block_offsets, table, first, queries, context, out, cudnn_attend)
+        sequence, row = index + 1, first + queries
+    attend_others(sequence, len(context_len), row, len(qkv))
 
 
 def _attend_unpacked(

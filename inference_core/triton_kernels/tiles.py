@@ -12,6 +12,10 @@ _SHARED_BYTES = 96 * 1024  # available on every supported device, less a reserve
 _MIN_TOKENS_PER_SPLIT = 256  # below this, merging costs more than a second program saves
 _PROGRAMS_PER_PROCESSOR = 2
 _MAX_SPLITS = 32
+# Long prompts are attended in lengths of multiples of this, see `prompt_attention`.
+PROMPT_GRAIN = 1024
+PROMPT_FIELDS = 4
+"""Numbers of a long prompt: the index of its sequence, its first row, its queries and its context, including these."""
 
 
 @dataclass(slots=True, frozen=True)

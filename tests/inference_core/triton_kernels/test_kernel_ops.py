@@ -61,7 +61,7 @@ class OpsAttention(AttentionBackend):
         cache = ops.cache_numbers(LayerCache(self.arena, self.layout, layer))
         window = self.config.sliding_window or 0
         torch.ops.aio.paged_attention(
-            out, qkv, self.arena, *tables, batch.max_query_len or qkv.shape[0], 0, window, 0.0, *cache
+            out, qkv, self.arena, *tables, batch.max_query_len or qkv.shape[0], 0, [], window, 0.0, *cache
         )
 
 
@@ -70,7 +70,7 @@ def attention_arguments() -> tuple[Any, ...]:
     batch = batch_of_two(layout().block_bytes)
     tables = (batch.block_offsets, batch.table_start, batch.query_start, batch.context_len)
     qkv = torch.randn(21, (HEADS + 2 * KV_HEADS) * D)
-    return torch.zeros(21, HEADS * D), qkv, cache.arena, *tables, 20, 0, 0, 0.0, *ops.cache_numbers(cache)
+    return torch.zeros(21, HEADS * D), qkv, cache.arena, *tables, 20, 0, [], 0, 0.0, *ops.cache_numbers(cache)
 
 
 def rope_arguments() -> tuple[Any, ...]:
