@@ -152,8 +152,11 @@ class DeviceRunner(OverlappingRunner, DraftingRunner):
         self._run_padding(shape)
         longest = min(shape.tokens, self.info.max_context)
         if self._build_prompt_plans(longest):
-            # The same rows twice, without a context and behind as long a one as there may be.
-            prompts = (0, 0, longest, longest, 1, 0, longest, self.info.max_context)
+            # The same rows without a context, and behind contexts of one and of several parts.
+            most = self.info.max_context
+            behind = [earlier for earlier in (0, PROMPT_GRAIN, 5 * PROMPT_GRAIN) if earlier < most]
+            spans = [(min(longest, most - earlier), earlier) for earlier in behind]
+            prompts = tuple(n for queries, earlier in spans for n in (0, 0, queries, queries + earlier))
             self._run_padding(replace(shape, prompts=prompts))
 
     def _build_prompt_plans(self, longest: int) -> bool:

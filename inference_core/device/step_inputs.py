@@ -81,8 +81,9 @@ _MOST_SCORES_PER_SCORE = 1.5
 @dataclass(slots=True, frozen=True)
 class StepShape:
     """What the host needs to launch a step's kernels: counts, with padding, and upper bounds. `context_blocks`: blocks
-    of all contexts, where prompts are long enough to read them from a copy; else 0. `prompts`: as of `long_prompts`.
-    `edited`: some logits are edited before the draw. `adapter_tiles`: tiles of rows with adapters, including empty ones; 0 without adapters."""
+    of all contexts, where prompts are long enough to read them from a copy; else 0. `edited`: some logits are edited
+    before the draw. `adapter_tiles`: tiles of rows with adapters, including empty ones; 0 without adapters. `prompts`:
+    as of `long_prompts`."""
 
     tokens: int
     sequences: int
@@ -305,8 +306,8 @@ def _copied_blocks(contexts: NDArray[np.int64], lengths: list[int], block_size: 
 
 
 def long_prompts(lengths: Sequence[int], contexts: Sequence[int]) -> tuple[int, ...]:
-    """For each sequence of `lengths` tokens at the end of `contexts` that is worth the copies of `prompt_attention`: its
-    index, its first row, its length and its context (`PROMPT_FIELDS`)."""
+    """`PROMPT_FIELDS` numbers of each sequence, of `lengths` tokens at the end of `contexts`, that is worth the copies
+    of `prompt_attention`: its index, its first row, its length and its context."""
     found: list[int] = []
     first = 0
     for index, (queries, context) in enumerate(zip(lengths, contexts, strict=True)):

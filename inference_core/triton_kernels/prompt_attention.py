@@ -21,13 +21,14 @@ from inference_core.triton_kernels.layer_cache import ALIGNMENT, LayerCache
 from inference_core.triton_kernels.tiles import PROMPT_GRAIN, padded
 
 logger = logging.getLogger(__name__)
-# Of queries [1, heads, Q, d] over keys and values [1, kv_heads, C, d], causal or not: the result as the queries, and the
-# natural logarithm of each sum of weights, float32, one for each head and query.
+# Of queries [1, heads, Q, d] over keys and values [1, kv_heads, C, d], causal or not: the result as the queries, and
+# the natural logarithm of each sum of weights, float32, one for each head and query.
 Attend = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, bool], tuple[torch.Tensor, torch.Tensor]]
 # Sizes of parts of a context, in grains, the largest first.
 _PART_GRAINS = (4, 1)
 # Queries in grains that are attended at once, without padding.
 _MOST_GRAINS = 8
+_PAIRS = 16  # of queries and heads in a program that merges
 _HEAD_DIMS = (64, 128)
 _CAPABILITY = (9, 0)
 _TOLERANCE = 0.02
@@ -82,7 +83,7 @@ def gather_kernel(
     tl.store(values + target, value.to(values.dtype.element_ty), mask=inside)
 
 
-@triton.jit(do_not_specialize=["first_row", "rows"])
+@triton.jit(do_not_specialize=["first_row", "rows", "queries"])
 def merge_part_kernel(
     part,
     part_log,
@@ -93,36 +94,44 @@ def merge_part_kernel(
     part_head,
     first_row,
     rows,
+    queries,
     out_row,
     HEADS: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     HEAD_PAD: tl.constexpr,
     FIRST: tl.constexpr,
     LAST: tl.constexpr,
+    PAIRS: tl.constexpr,
 ):
-    """Programs: queries x heads. Averages `part`, from row `first_row` of its `rows` on, into `mean` float32 [Q, HEADS,
-    HEAD_DIM] by the logarithms of their sums of weights, `part_log` [HEADS, rows] and `mean_log` [Q, HEADS]. The FIRST
-    part starts the mean, and the LAST one writes it to `out`."""
-    query = tl.program_id(0).to(tl.int64)
-    head = tl.program_id(1)
+    """Programs: groups of PAIRS heads of queries. Averages `part`, from row `first_row` of its `rows` on, into `mean`
+    float32 [queries, HEADS, HEAD_DIM] by the logarithms of their sums of weights, `part_log` [HEADS, rows] and
+    `mean_log` [queries, HEADS]. The FIRST part starts the mean, and the LAST one writes it to `out`."""
+    pair = tl.program_id(0).to(tl.int64) * PAIRS + tl.arange(0, PAIRS)
+    query = pair // HEADS
+    head = pair % HEADS
     dims = tl.arange(0, HEAD_PAD)
-    inside = dims < HEAD_DIM
+    known = query < queries
+    inside = known[:, None] & (dims < HEAD_DIM)[None, :]
     row = first_row + query
-    mixed = tl.load(part + row * part_row + head * part_head + dims, mask=inside, other=0.0).to(tl.float32)
-    log = tl.load(part_log + head * rows + row)
-    own = (query * HEADS + head) * HEAD_DIM + dims
+    at = part + (row * part_row + head * part_head)[:, None] + dims[None, :]
+    mixed = tl.load(at, mask=inside, other=0.0).to(tl.float32)
+    own = pair[:, None] * HEAD_DIM + dims[None, :]
+    if not (FIRST and LAST):
+        log = tl.load(part_log + head * rows + row, mask=known, other=0.0)
     if not FIRST:
-        old = tl.load(mean_log + query * HEADS + head)
-        highest = tl.maximum(log, old)
-        weight, old_weight = tl.exp(log - highest), tl.exp(old - highest)
+        old_log = tl.load(mean_log + pair, mask=known, other=0.0)
+        highest = tl.maximum(log, old_log)
+        weight, old_weight = tl.exp(log - highest), tl.exp(old_log - highest)
         total = weight + old_weight
-        mixed = (mixed * weight + tl.load(mean + own, mask=inside, other=0.0) * old_weight) / total
+        old = tl.load(mean + own, mask=inside, other=0.0)
+        mixed = (mixed * weight[:, None] + old * old_weight[:, None]) / total[:, None]
         log = highest + tl.log(total)
     if LAST:
-        tl.store(out + query * out_row + head * HEAD_DIM + dims, mixed.to(out.dtype.element_ty), mask=inside)
+        to = out + (query * out_row + head * HEAD_DIM)[:, None] + dims[None, :]
+        tl.store(to, mixed.to(out.dtype.element_ty), mask=inside)
     else:
         tl.store(mean + own, mixed, mask=inside)
-        tl.store(mean_log + query * HEADS + head, log)
+        tl.store(mean_log + pair, log, mask=known)
 
 
 def attend_prompt(
@@ -168,7 +177,7 @@ def _attend_rows(
     for number, (start, real, length) in enumerate(pieces):
         keys, values = _gather(cache, table, start, real, length, qkv.dtype)
         part, part_log = attend(query, keys, values, number == 0)
-        merge_part_kernel[(count, heads)](
+        merge_part_kernel[(triton.cdiv(count * heads, _PAIRS),)](
             part,
             part_log.reshape(heads, rows),
             mean,
@@ -178,13 +187,15 @@ def _attend_rows(
             part.stride(1),
             before,
             rows,
+            count,
             out.stride(0),
             HEADS=heads,
             HEAD_DIM=head_dim,
             HEAD_PAD=padded(head_dim),
             FIRST=number == 0,
             LAST=number == len(pieces) - 1,
-            num_warps=1,
+            PAIRS=_PAIRS,
+            num_warps=4,
         )
 
 

@@ -12,6 +12,7 @@ from inference_core.device.step_inputs import (
     StepShape,
     arrays_over,
     bytes_of,
+    long_prompts,
 )
 from inference_core.kv_cache.layout import KVLayout
 from inference_core.protocol import SamplingParams
@@ -115,6 +116,15 @@ def test_contexts_are_copied_for_many_queries_alone(inputs: StepInputs, tables: 
     assert inputs.fill([chunk, decode], tables, {}, renamed=False).context_blocks == 0
     shorter = share("shorter", [1] * 63, 31, list(range(24)))
     assert inputs.fill([shorter], tables, {}, renamed=False).context_blocks == 0
+
+
+def test_prompts_are_long_enough_and_not_mostly_padding() -> None:
+    """2,049 queries alone would be padded to 3,072."""
+    assert long_prompts([1, 2048, 1, 1900], [500, 2048, 9, 1900]) == (1, 1, 2048, 2048)
+    assert long_prompts([2049], [2049]) == ()
+    assert long_prompts([8189], [8189]) == (0, 0, 8189, 8189)
+    assert long_prompts([1023, 1024], [19456, 19456]) == (1, 1023, 1024, 19456)
+    assert long_prompts([1024], [19456 + 512]) == ()
 
 
 def test_more_draws_than_there_is_room_for_are_refused(inputs: StepInputs, tables: BlockTables) -> None:

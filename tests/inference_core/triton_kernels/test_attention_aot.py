@@ -12,6 +12,7 @@ from inference_core.kv_cache.layout import KVDtype, KVLayout
 from inference_core.triton_kernels.cache_writes import copy_blocks, rope_and_write
 from inference_core.triton_kernels.layer_cache import LayerCache
 from inference_core.triton_kernels.paged_attention import paged_attention
+from inference_core.triton_kernels.prompt_attention import attend_prompt
 from inference_core.triton_kernels.row_kernels import add_rms_norm, geglu, swiglu
 from tests.inference_core.triton_kernels.aot import E4M3, AotCase, check_usage, grid
 
@@ -55,6 +56,22 @@ def attention(
     )
 
 
+def prompt(context: int, queries: int, head_dim: int = 128, cache: KVDtype = "bfloat16") -> None:
+    """A prompt in parts: gathered keys and merged results, with any attention between them."""
+
+    def attend(query: torch.Tensor, keys: torch.Tensor, *_: object) -> tuple[torch.Tensor, torch.Tensor]:
+        _, heads, rows, _ = query.shape
+        return rows_of_heads(rows, heads, head_dim), meta(1, heads, rows, 1)
+
+    qkv, out = (meta(queries, heads * head_dim, dtype=torch.bfloat16) for heads in (32 + 2 * 8, 32))
+    attend_prompt(qkv, layer(cache, 8, head_dim), longs(4096), ints(1), 0, queries, context, out, attend)
+
+
+def rows_of_heads(rows: int, heads: int, head_dim: int) -> torch.Tensor:
+    """[1, heads, rows, head_dim] with the heads of a row next to each other."""
+    return meta(1, rows, heads, head_dim, dtype=torch.bfloat16).transpose(1, 2)
+
+
 def rope(cache: KVDtype, norm: torch.Tensor | None) -> None:
     qkv = meta(64, (32 + 2 * 8) * 128, dtype=torch.bfloat16)
     rope_and_write(qkv, meta(4096, 128), ints(64), longs(64), layer(cache, 8, 128), norm, norm, 1e-6)
@@ -95,6 +112,10 @@ CASES = {
     "prefill, capped, window": AotCase(partial(attention, 4096, 8, 2048, window=4096, **GEMMA2), **WIDE),
     "prefill, capped, FP8 cache": AotCase(partial(attention, 4096, 8, 2048, **GEMMA2, **FP8), least=E4M3, **WIDE),
     "prefill, capped, head of 128": AotCase(partial(attention, 4096, 8, 2048, softcap=50.0), **WIDE),
+    "prompt in parts": AotCase(partial(prompt, 8192, 2048), least=90, **WIDE),
+    "prompt in parts, head of 64": AotCase(partial(prompt, 8192, 2048, head_dim=64), least=90, **WIDE),
+    "prompt in parts, FP8 cache": AotCase(partial(prompt, 8192, 2048, cache="fp8"), least=90, **WIDE),
+    "prompt in one part": AotCase(partial(prompt, 2048, 2048), least=90, narrowest_load=4),
     "RoPE and write": AotCase(partial(rope, "bfloat16", None), **WIDE),
     "RoPE, norm and write, FP8": AotCase(partial(rope, "fp8", rows(128)), least=E4M3, **WIDE),
     "residual and norm": AotCase(
