@@ -10,6 +10,7 @@ import torch
 from tape_graphs import TapeGraphs
 from tiny_device import SLAB, SLABS, RecordingGraphs, TinyModels
 
+from inference_core.device import device_runner
 from inference_core.device import sampling as edited_rows
 from inference_core.device.batch import Graphs, NoGraphs
 from inference_core.device.block_tables import LONGEST_QUERY
@@ -20,6 +21,7 @@ from inference_core.execution.runner import ModelRunner
 from inference_core.protocol import AddRequest, Knobs, SamplingParams, TokenLogprob
 from inference_core.protocol.kv_blocks import BlockChain
 from inference_core.step_plan import PENDING, SampleSpec, ScheduledSequence, StepPlan, StepResult
+from inference_core.triton_kernels import ops
 
 GREEDY = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
 WARM = SamplingParams(temperature=0.9, top_p=0.9, top_k=20, seed=3, max_tokens=12, ignore_eos=True)
@@ -114,6 +116,21 @@ def test_captured_steps_read_only_device_memory(models: TinyModels) -> None:
 
 
 @pytest.mark.parametrize("graphs_of_kind", [RecordingGraphs, TapeGraphs])
+def test_the_profile_includes_prompts_in_parts_where_their_plans_are_built(
+    models: TinyModels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No context is longer than the model's, and none of the parts compiles during a request."""
+    runner, steps, built = models.device_runner(), [], []
+    monkeypatch.setattr(device_runner, "PROMPT_GRAIN", 8)
+    monkeypatch.setattr(ops, "build_prompt_plans", lambda *numbers: built.append(numbers[1:]) is None)
+    monkeypatch.setattr(runner, "_run_padding", lambda shape: steps.append(shape.prompts))
+    runner.profile_step()
+    config, longest, most = runner.config, CAPACITY.tokens, models.info.max_context
+    assert built == [(config.num_heads, config.num_kv_heads, config.head_dim, min(longest, most))]
+    spans = [(min(longest, most - earlier), earlier) for earlier in (0, 8, 40)]
+    assert steps == [(), tuple(n for queries, earlier in spans for n in (0, 0, queries, queries + earlier))]
+
+
 def test_steps_of_prompts_are_repeated_too_with_any_lengths_and_decodes_among_them(
     models: TinyModels, graphs_of_kind: type[RecordingGraphs | TapeGraphs]
 ) -> None:
