@@ -8,7 +8,7 @@ import msgspec
 import pytest
 import torch
 from tape_graphs import TapeGraphs
-from tiny_device import SLAB, SLABS, RecordingGraphs, TinyModels
+from tiny_device import CAPACITY, SLAB, SLABS, RecordingGraphs, TinyModels
 
 from inference_core.device import device_runner
 from inference_core.device import sampling as edited_rows
@@ -107,15 +107,6 @@ def test_a_core_on_the_device_gives_the_oracles_answers(weights: dict[str, bool]
     assert_same(answers(models.device_runner(), PROMPTS, samplings), answers(models.oracle(), PROMPTS, samplings))
 
 
-def test_captured_steps_read_only_device_memory(models: TinyModels) -> None:
-    """AT-08: the first work of a batch size is replayed for all later ones, with any sequences and lengths."""
-    graphs = RecordingGraphs()
-    samplings = [GREEDY, WARM, GREEDY, WARM, GREEDY]
-    assert_same(answers(models.device_runner(graphs), PROMPTS, samplings), answers(models.oracle(), PROMPTS, samplings))
-    assert graphs.replays > 5
-
-
-@pytest.mark.parametrize("graphs_of_kind", [RecordingGraphs, TapeGraphs])
 def test_the_profile_includes_prompts_in_parts_where_their_plans_are_built(
     models: TinyModels, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -131,6 +122,15 @@ def test_the_profile_includes_prompts_in_parts_where_their_plans_are_built(
     assert steps == [(), tuple(n for queries, earlier in spans for n in (0, 0, queries, queries + earlier))]
 
 
+def test_captured_steps_read_only_device_memory(models: TinyModels) -> None:
+    """AT-08: the first work of a batch size is replayed for all later ones, with any sequences and lengths."""
+    graphs = RecordingGraphs()
+    samplings = [GREEDY, WARM, GREEDY, WARM, GREEDY]
+    assert_same(answers(models.device_runner(graphs), PROMPTS, samplings), answers(models.oracle(), PROMPTS, samplings))
+    assert graphs.replays > 5
+
+
+@pytest.mark.parametrize("graphs_of_kind", [RecordingGraphs, TapeGraphs])
 def test_steps_of_prompts_are_repeated_too_with_any_lengths_and_decodes_among_them(
     models: TinyModels, graphs_of_kind: type[RecordingGraphs | TapeGraphs]
 ) -> None:
