@@ -190,7 +190,7 @@ class StepInputs:
             context_blocks=_copied_blocks(contexts, lengths, tables.block_size),
             edited=edit_rows is not None,
             adapter_tiles=self._fill_adapters(sequences, lengths, pad_to),
-            prompts=long_prompts(lengths, contexts.tolist()),
+            prompts=long_prompts(lengths, contexts),
         )
         return shape if pad_to is None else self._padded(shape, pad_to)
 
@@ -305,13 +305,16 @@ def _copied_blocks(contexts: NDArray[np.int64], lengths: list[int], block_size: 
     return int((-(-contexts // block_size)).sum()) if pays else 0
 
 
-def long_prompts(lengths: Sequence[int], contexts: Sequence[int]) -> tuple[int, ...]:
+def long_prompts(lengths: Sequence[int], contexts: Sequence[int] | NDArray[np.int64]) -> tuple[int, ...]:
     """`PROMPT_FIELDS` numbers of each sequence, of `lengths` tokens at the end of `contexts`, that is worth the copies
     of `prompt_attention`: its index, its first row, its length and its context."""
+    if max(lengths, default=0) < PROMPT_GRAIN:
+        return ()
     found: list[int] = []
     first = 0
-    for index, (queries, context) in enumerate(zip(lengths, contexts, strict=True)):
+    for index, queries in enumerate(lengths):
         if queries >= PROMPT_GRAIN:
+            context = int(contexts[index])
             earlier = context - queries
             own = earlier // PROMPT_GRAIN * PROMPT_GRAIN
             rows = -(-(context - own) // PROMPT_GRAIN) * PROMPT_GRAIN
