@@ -63,7 +63,8 @@ class Core:
     `models`: a runner per model name; their KV caches share an arena of `arena_bytes` in slabs of
     `slab_bytes`. `clock`: seconds, monotonic. `seed`: of the generator that seeds unseeded requests (None: from the
     operating system); with it, equal commands and clock readings give equal runs. `knobs`: the same for every model, or
-    `LiveKnobs` over just these models. `use_threads` gives the kernels another number of threads (0: one per CPU).
+    `LiveKnobs` over just these models. `use_threads` gives the kernels another number of threads (0: one per CPU);
+    `threads_in_use` tells that of the next step.
     `vocabulary_of` gives the tokens that grammars of a model are compiled for, by default those of its file.
     `drafts`: which of the models drafts for which, by name; they have the same vocabulary.
     `pinned_share`: the most of the arena's slabs that pinned prefixes may take. Requests for a model that is not loaded
@@ -81,6 +82,7 @@ class Core:
         clock: Callable[[], float] = time.monotonic,
         seed: int | None = None,
         use_threads: Callable[[int], object] | None = None,
+        threads_in_use: Callable[[], int] = int,
         vocabulary_of: "Callable[[ModelInfo], Vocabulary]" = vocabulary_of_file,
         drafts: Mapping[str, str] | None = None,
         pinned_share: float = PINNED_SHARE,
@@ -103,6 +105,7 @@ class Core:
         )
         self._executor = StepExecutor(dict(models), clock)
         self._use_threads = use_threads
+        self._threads_in_use = threads_in_use
         self._random = Random(seed)
         self._numbers = count()
         self._steps = 0
@@ -422,6 +425,7 @@ class Core:
             slab_bytes=self._arena.slab_bytes,
             slabs_free=self._arena.num_free,
             models=[model_stats(model, self._knobs, self._pins.stats(name)) for name, model in self._models.items()],
+            threads=self._threads_in_use(),
         )
 
     def check_integrity(self) -> None:

@@ -77,6 +77,7 @@ def load_core(
         knobs=live,
         clock=clock,
         use_threads=use_threads,
+        threads_in_use=cpu.threads_in_use,
         drafts=drafts,
         pinned_share=spec.pinned_share,
     )

@@ -40,10 +40,18 @@ def extension() -> ModuleType:
 
 
 def set_threads(threads: int | None) -> int:
-    """Use `threads` threads (None: one per CPU that this process may use). Returns the number."""
+    """Use `threads` threads (None or 0: one per CPU that this process may use). Returns the number.
+
+    Unless a number is given, a decoder's steps use fewer while other processes take these CPUs.
+    """
     count = threads or len(os.sched_getaffinity(0))
-    extension().set_threads(count)
+    extension().set_threads(count, not threads)
     return count
+
+
+def threads_in_use() -> int:
+    """The threads of the next step; 0 without the extension."""
+    return 0 if _cpu is None else int(_cpu.threads_in_use())
 
 
 def linear(

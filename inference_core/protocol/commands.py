@@ -138,7 +138,12 @@ class Knobs(msgspec.Struct, frozen=True, kw_only=True):
         float, Meta(ge=0.001, le=86_400, description="Seconds of waiting that lift a sequence by one priority class.")
     ] = 5.0
     threads: Annotated[
-        int, Meta(ge=0, le=1024, description="Threads of the kernels, the same for all models; 0 is one per CPU.")
+        int,
+        Meta(
+            ge=0,
+            le=1024,
+            description="Threads of the kernels, for all models; 0 is one per CPU, fewer next to busy processes.",
+        ),
     ] = 0
     auto_tune: Annotated[
         bool, Meta(description="Whether budget, chunk and seats follow the objectives, their knobs being the limits.")

@@ -216,7 +216,7 @@ class ModelStats(msgspec.Struct, kw_only=True):
 
 
 class CoreStats(msgspec.Struct, tag="core_stats", kw_only=True):
-    """State of a core at one moment."""
+    """State of a core at one moment. `threads`: of its next step on the CPU; 0 where the kernels do not say."""
 
     query_id: str
     steps: int
@@ -224,6 +224,7 @@ class CoreStats(msgspec.Struct, tag="core_stats", kw_only=True):
     slab_bytes: int
     slabs_free: int
     models: list[ModelStats]
+    threads: int = 0
 
 
 FinishReason = Literal["stop", "length", "abort", "error"]

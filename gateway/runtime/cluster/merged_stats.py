@@ -51,7 +51,7 @@ def merged(
     """Merge the statistics of the replicas at `present`, at least one, and of former ones, whose counts are kept.
 
     A new request goes where the wait is shortest, so the predicted wait is the least of those that answer: the first
-    `answering`, or all. Knobs and tuning are those of the first: replicas of a role have the same.
+    `answering`, or all. Knobs, tuning and threads are those of the first: replicas of a role have the same.
     """
     first = present[0]
     past = [_counts_alone(stats) for stats in past]
@@ -64,6 +64,7 @@ def merged(
         models=[
             _merged_model(_named(model.name, present), _named(model.name, past), answering) for model in first.models
         ],
+        threads=first.threads,
     )
 
 

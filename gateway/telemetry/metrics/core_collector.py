@@ -41,6 +41,13 @@ class CoreCollector(Collector):
         yield from _speculation_families(models)
         yield _knob_family(models)
         yield from _memory_families(self.stats)
+        threads = GaugeMetricFamily(
+            "aio_core_threads", "Threads of a step; fewer while other processes take their CPUs.", labels=["core"]
+        )
+        for name, stats in self.stats.items():
+            if stats.threads:
+                threads.add_metric([name], stats.threads)
+        yield threads
         up = GaugeMetricFamily("aio_core_up", "Whether a core answers.", labels=["core"])
         for name in (*self.stats, *self.away):
             up.add_metric([name], name in self.stats)

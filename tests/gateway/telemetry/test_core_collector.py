@@ -61,3 +61,11 @@ def test_queues_blocks_batches_and_the_arena_are_shown_as_the_core_counts_them()
     assert [within[most] for most in ("1", "2", "4", "128", "256", "+Inf")] == [2, 3, 7, 7, 8, 9]
     arena = {s.labels["state"]: s.value for s in samples if s.name == "aio_kv_arena_bytes"}
     assert arena == {"free": 400, "owned": 600}
+
+
+def test_the_threads_of_a_core_are_shown_where_its_kernels_have_them() -> None:
+    collector = CoreCollector()
+    collector.stats = {"cpu": hash_core("m").stats(), "card": hash_core("n").stats()}
+    collector.stats["cpu"].threads = 3
+    found = {s.labels["core"]: s.value for f in collector.collect() for s in f.samples if s.name == "aio_core_threads"}
+    assert found == {"cpu": 3}

@@ -80,3 +80,9 @@ def test_of_many_threads_as_many_are_left_out_as_have_neighbours() -> None:
         threads = chosen(8, observed)
     assert min(threads) == 5
     assert threads[-100:].count(5) > 80
+
+
+def test_a_number_that_was_asked_for_is_kept() -> None:
+    assert cpu.set_threads(2) == 2
+    assert cpu.threads_in_use() == 2
+    cpu.set_threads(None)
