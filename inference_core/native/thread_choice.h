@@ -26,14 +26,16 @@ class ThreadChoice {
   static constexpr int kSteps = 3;
   static constexpr double kSeconds = 0.01;
   // Seconds of steps until one more thread is tried. They double each time that it was of no use.
-  static constexpr double kShortestRest = 0.05, kLongestRest = 1.0;
+  static constexpr double kShortestRest = 0.05, kLongestRest = 2.0;
+  // Windows until it has to be of use: at first it may be on the processor of another thread, until the system moves it.
+  static constexpr int kTries = 3;
 
   int most_;
   int threads_;
   int steps_ = 0;
   double seconds_ = 0, lost_ = 0;  // of the window
   double rest_ = kShortestRest, rested_ = 0;
-  bool tries_ = false;  // the window is of a thread more than before
+  int tries_ = 0;  // windows left for the last thread added; 0: it stays
 };
 
 }  // namespace aio

@@ -52,22 +52,32 @@ def test_one_thread_is_kept_whatever_it_waits() -> None:
 
 
 def test_a_thread_is_tried_again_ever_more_seldom_while_the_neighbour_stays() -> None:
-    threads = with_neighbour(2, 1300)
+    threads = with_neighbour(2, 1800)
     rests = [len(list(run)) for used, run in groupby(threads) if used == 1]
     assert rests[0] * ONE[0] == pytest.approx(0.05, abs=0.01)
     assert all(after >= before for before, after in pairwise(rests[:-1]))
-    assert rests[-2] * ONE[0] == pytest.approx(1.0, abs=0.01)
-    assert threads.count(2) < 0.03 * len(threads)
+    assert rests[-2] * ONE[0] == pytest.approx(2.0, abs=0.01)
+    assert threads.count(2) < 0.06 * len(threads)
 
 
-def test_all_threads_are_used_within_a_second_once_the_neighbour_is_gone() -> None:
+def test_all_threads_are_used_within_two_seconds_once_the_neighbour_is_gone() -> None:
     threads = with_neighbour(2, 1200)
     before = [SHARED if used == 2 else ONE for used in [2, *threads[:-1]]]
     after: list[tuple[float, float]] = []
     while chosen(2, before + after)[-1] == 1:
         after.append(ONE)
-    assert sum(seconds for seconds, _ in after) < 1.1
+    assert sum(seconds for seconds, _ in after) < 2.1
     assert set(chosen(2, before + after + [ALONE] * 1000)[len(before) + len(after) :]) == {2}
+
+
+def test_a_thread_that_is_tried_again_stays_once_it_is_moved_to_a_processor_of_its_own() -> None:
+    threads = with_neighbour(2, 40)
+    before = [SHARED if used == 2 else ONE for used in [2, *threads[:-1]]]
+    tried = before + [ONE] * 200
+    first = chosen(2, tried).index(2, len(before))
+    # Both threads share a processor for the first steps, as one that slept may be woken where another runs.
+    steps = tried[: first + 1] + [SHARED] * 6 + [ALONE] * 400
+    assert set(chosen(2, steps)[first:]) == {2}
 
 
 def test_of_many_threads_as_many_are_left_out_as_have_neighbours() -> None:
