@@ -8,13 +8,15 @@ from torch.nn import functional
 
 from inference_core.device.adapter_bank import DeviceAdapterBank
 from inference_core.device.batch import DeviceBatch
+from inference_core.linear.device import EightBitLinear
 from inference_core.linear.linear import Linear
 from inference_core.lora.adapter import Projection
 from inference_core.model_config import ModelConfig
 from inference_core.models.transformer import DecoderLayer, StackedExperts
 from inference_core.triton_kernels import ops
 from inference_core.triton_kernels.layer_cache import LayerCache
-from inference_core.triton_kernels.ops import route
+from inference_core.triton_kernels.ops import Activations, codes_and_scales, route
+from inference_core.triton_kernels.weights import QuantizedRows
 
 # All-reduce over the ranks that share a layer: sums in place and returns the sum.
 RankSum = Callable[[torch.Tensor], torch.Tensor]
@@ -86,12 +88,15 @@ class DeviceDecoder:
         x: torch.Tensor | None = None
         post_norm: torch.Tensor | None = None
         for index, (layer, cache) in enumerate(zip(self.layers, self.caches, strict=True)):
-            inputs = self._add(hidden, x, post_norm, layer.attention_norm, normed)
+            takes = _takes(layer.qkv, batch)
+            inputs = self._add(hidden, x, post_norm, layer.attention_norm, normed, takes)
             mixed = self._attention(index, cache, inputs, batch)
             x = self.rank_sum(self._adapted(index, "output", layer.output, mixed, batch))
-            inputs = self._add(hidden, x, layer.attention_post_norm, layer.mlp_norm, normed)
+            takes = None if isinstance(layer.mlp, StackedExperts) else _takes(layer.gate_up, batch)
+            inputs = self._add(hidden, x, layer.attention_post_norm, layer.mlp_norm, normed, takes)
             x, post_norm = self.rank_sum(self._mlp(index, inputs, batch)), layer.mlp_post_norm
-        return self._add(hidden, x, post_norm, None, normed)
+        self._add(hidden, x, post_norm, None, normed)
+        return hidden
 
     def _add(
         self,
@@ -100,67 +105,86 @@ class DeviceDecoder:
         post_norm: torch.Tensor | None,
         norm: torch.Tensor | None,
         normed: torch.Tensor,
-    ) -> torch.Tensor:
+        takes: torch.dtype | None = None,
+    ) -> Activations:
         """hidden += x, a sublayer's result, normalised if a `post_norm` stands behind it (None: nothing is added).
-        Returns the next sublayer's inputs: `normed`, the new `hidden` normalised, or without a `norm` itself."""
+        Returns the next sublayer's inputs: the new `hidden` normalised, in `normed` or as codes that it `takes`, or
+        without a `norm` itself."""
         eps = self.config.rms_eps
         if x is not None and post_norm is not None:
             torch.ops.aio.rms_norm(x, x, post_norm, eps)
         if norm is None:
             return hidden if x is None else hidden.add_(x)
+        result = normed if takes is None else QuantizedRows.empty(hidden.shape, takes, hidden.device)
+        out, scales = codes_and_scales(result)
         if x is None:
-            torch.ops.aio.rms_norm(normed, hidden, norm, eps)
+            torch.ops.aio.rms_norm(out, hidden, norm, eps, scales)
         else:
-            torch.ops.aio.add_rms_norm(normed, hidden, x, norm, eps)
-        return normed
+            torch.ops.aio.add_rms_norm(out, hidden, x, norm, eps, scales)
+        return result
 
-    def _mlp(self, index: int, x: torch.Tensor, batch: DeviceBatch) -> torch.Tensor:
+    def _mlp(self, index: int, x: Activations, batch: DeviceBatch) -> torch.Tensor:
         layer = self.layers[index]
         if isinstance(layer.mlp, StackedExperts):
+            assert isinstance(x, torch.Tensor)
             return self._mix(layer.mlp, x, batch)
-        activated = self._activated(self._adapted(index, "gate_up", layer.gate_up, x, batch))
-        return self._adapted(index, "down", layer.down, activated, batch)
+        gate_up = self._adapted(index, "gate_up", layer.gate_up, x, batch)
+        return self._adapted(index, "down", layer.down, self._activated(gate_up, _takes(layer.down, batch)), batch)
 
     def _mix(self, mixture: StackedExperts, x: torch.Tensor, batch: DeviceBatch) -> torch.Tensor:
         """The weighted results of the experts that each row of `x` takes."""
         taken = self.config.experts_per_token
-        rows = route(_product(mixture.router, x), batch.slots, taken, normalise=self.config.normalise_experts)
+        rows = route(self._product(mixture.router, x), batch.slots, taken, normalise=self.config.normalise_experts)
         gate_up = x.new_empty(len(x) * taken, mixture.gate_up.out_features)
         mixture.gate_up.apply(x, gate_up, rows, taken)
         parts = x.new_empty(len(x) * taken, mixture.down.out_features)
-        mixture.down.apply(self._activated(gate_up), parts, rows, 0)
+        activated = self._activated(gate_up, None)
+        assert isinstance(activated, torch.Tensor)
+        mixture.down.apply(activated, parts, rows, 0)
         out = torch.empty_like(x)
         torch.ops.aio.add_experts(out, parts, rows.experts, rows.weights)
         return out
 
-    def _activated(self, gate_up: torch.Tensor) -> torch.Tensor:
-        activated = gate_up.new_empty(len(gate_up), gate_up.shape[1] // 2)
+    def _activated(self, gate_up: torch.Tensor, takes: torch.dtype | None) -> Activations:
+        shape = len(gate_up), gate_up.shape[1] // 2
+        activated = gate_up.new_empty(shape) if takes is None else QuantizedRows.empty(shape, takes, gate_up.device)
+        out, scales = codes_and_scales(activated)
         if self.config.activation == "silu":
-            torch.ops.aio.swiglu(activated, gate_up)
+            torch.ops.aio.swiglu(out, gate_up, scales)
         else:
-            torch.ops.aio.geglu(activated, gate_up)
+            torch.ops.aio.geglu(out, gate_up, scales)
         return activated
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Logits [R, own vocabulary rows] of `hidden` [R, hidden], in `logits_dtype`."""
         assert self.final_norm is not None  # called on last stages only
         assert self.head is not None
-        normed = torch.empty_like(hidden)
-        torch.ops.aio.rms_norm(normed, hidden, self.final_norm, self.config.rms_eps)
-        logits, cap = _product(self.head, normed), self.config.final_softcap
+        normed = self._add(hidden, None, None, self.final_norm, torch.empty_like(hidden), _takes(self.head))
+        logits, cap = self._product(self.head, normed), self.config.final_softcap
         return logits if cap is None else logits.float().div_(cap).tanh_().mul_(cap)
 
     def _adapted(
-        self, layer: int, projection: Projection, linear: Linear, x: torch.Tensor, batch: DeviceBatch
+        self, layer: int, projection: Projection, linear: Linear, x: Activations, batch: DeviceBatch
     ) -> torch.Tensor:
         """A `projection` of x [T, in_features] plus the updates of the rows' adapters."""
-        out = _product(linear, x)
+        out = self._product(linear, x)
         if batch.adapted is not None:
             assert self.adapters is not None  # without adapters, no step names a slot
+            assert isinstance(x, torch.Tensor)
             self.adapters.add(layer, projection, x, out, batch.adapted)
         return out
 
-    def _attention(self, index: int, cache: LayerCache, inputs: torch.Tensor, batch: DeviceBatch) -> torch.Tensor:
+    def _product(self, linear: Linear, x: Activations) -> torch.Tensor:
+        """[T, in_features] -> [T, out_features], freshly allocated."""
+        numbers, _ = codes_and_scales(x)
+        out = numbers.new_empty(len(numbers), linear.out_features, dtype=self.dtype)
+        if isinstance(linear, EightBitLinear):
+            linear.apply(x, out)
+        else:
+            linear.apply(numbers, out)
+        return out
+
+    def _attention(self, index: int, cache: LayerCache, inputs: Activations, batch: DeviceBatch) -> torch.Tensor:
         config, layer, numbers = self.config, self.layers[index], ops.cache_numbers(cache)
         window = config.window_of(index) or 0
         qkv = self._adapted(index, "qkv", layer.qkv, inputs, batch)
@@ -208,8 +232,8 @@ class DeviceDecoder:
         return self.cos_sin if tables == 1 else self.cos_sin.chunk(tables)[self.config.rope_of(index)]
 
 
-def _product(linear: Linear, x: torch.Tensor) -> torch.Tensor:
-    """[T, in_features] -> [T, out_features] in the dtype of `x`, freshly allocated."""
-    out = x.new_empty(len(x), linear.out_features)
-    linear.apply(x, out)
-    return out
+def _takes(linear: Linear, batch: DeviceBatch | None = None) -> torch.dtype | None:
+    """The dtype of codes that `linear` takes, or None for activations, which adapters of the `batch` read too."""
+    if not isinstance(linear, EightBitLinear) or (batch is not None and batch.adapted is not None):
+        return None
+    return linear.takes

@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 from inference_core.linear.linear import Linear
 from inference_core.loaders.packed_tensor import GROUP, PackedTensor, dequantize
 from inference_core.model_spec import DeviceScheme as DeviceScheme
-from inference_core.triton_kernels.ops import ExpertRows, eight_bit_linear, int4_linear
+from inference_core.triton_kernels.ops import Activations, ExpertRows, eight_bit_linear, int4_linear
 from inference_core.triton_kernels.reference import dequantized_int4
 from inference_core.triton_kernels.weights import (
     KINDS,
+    MOST_QUANTIZED_INPUTS,
     SCALE_BLOCK,
     EightBitWeight,
     Int4Arrays,
@@ -61,7 +62,11 @@ class Int4Linear(Linear):
 
 
 class EightBitLinear(Linear):
-    """INT8 or FP8 weights on dynamically quantised activations (W8A8)."""
+    """INT8 or FP8 weights on dynamically quantised activations (W8A8).
+
+    `takes`: the dtype of the codes if it takes `QuantizedRows` too, which whoever computes the activations writes; None
+    with scales per block, or rows too long for those kernels.
+    """
 
     batch_invariant = False
 
@@ -69,8 +74,10 @@ class EightBitLinear(Linear):
         self.weight = weight
         self.bias = bias
         self.out_features, self.in_features = weight.codes.shape
+        fused = not weight.blockwise and self.in_features <= MOST_QUANTIZED_INPUTS
+        self.takes: torch.dtype | None = weight.codes.dtype if fused else None
 
-    def apply(self, x: torch.Tensor, out: torch.Tensor, *, accumulate: bool = False) -> None:
+    def apply(self, x: Activations, out: torch.Tensor, *, accumulate: bool = False) -> None:
         eight_bit_linear(x, self.weight, self.bias, out, accumulate=accumulate)
 
 

@@ -13,7 +13,7 @@ Importing this module registers the ops, without triton.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
@@ -21,7 +21,7 @@ from inference_core.kv_cache.layout import KVDtype, KVLayout
 from inference_core.triton_kernels import reference
 from inference_core.triton_kernels.layer_cache import LayerCache
 from inference_core.triton_kernels.tiles import NO_SLOT
-from inference_core.triton_kernels.weights import EightBitWeight, Int4Weight, LowRankRows, LowRankSlots
+from inference_core.triton_kernels.weights import EightBitWeight, Int4Weight, LowRankRows, LowRankSlots, QuantizedRows
 
 _LIBRARY = torch.library.Library("aio", "FRAGMENT")
 
@@ -96,30 +96,38 @@ def _rope_and_write_cuda(qkv: torch.Tensor, arena: torch.Tensor, *more: Any) -> 
     rope_and_write(qkv, cos_sin, positions, slots, _cache(arena, *cache), q_norm, k_norm, eps)
 
 
-def _rms_norm_cuda(out: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, eps: float) -> None:
+# With `scales`, the outputs of norms and gated activations are `QuantizedRows`, and `out` is their codes.
+def _rms_norm_cuda(
+    out: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, eps: float, scales: torch.Tensor | None = None
+) -> None:
     from inference_core.triton_kernels.row_kernels import rms_norm
 
-    rms_norm(x, weight, eps, out)
+    rms_norm(x, weight, eps, out, scales)
 
 
 def _add_rms_norm_cuda(
-    out: torch.Tensor, residual: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, eps: float
+    out: torch.Tensor,
+    residual: torch.Tensor,
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    eps: float,
+    scales: torch.Tensor | None = None,
 ) -> None:
     from inference_core.triton_kernels.row_kernels import add_rms_norm
 
-    add_rms_norm(x, residual, weight, eps, out)
+    add_rms_norm(x, residual, weight, eps, out, scales)
 
 
-def _swiglu_cuda(out: torch.Tensor, gate_up: torch.Tensor) -> None:
+def _swiglu_cuda(out: torch.Tensor, gate_up: torch.Tensor, scales: torch.Tensor | None = None) -> None:
     from inference_core.triton_kernels.row_kernels import swiglu
 
-    swiglu(gate_up, out)
+    swiglu(gate_up, out, scales)
 
 
-def _geglu_cuda(out: torch.Tensor, gate_up: torch.Tensor) -> None:
+def _geglu_cuda(out: torch.Tensor, gate_up: torch.Tensor, scales: torch.Tensor | None = None) -> None:
     from inference_core.triton_kernels.row_kernels import geglu
 
-    geglu(gate_up, out)
+    geglu(gate_up, out, scales)
 
 
 def _copy_blocks_cuda(arena: torch.Tensor, pairs: torch.Tensor, block_bytes: int) -> None:
@@ -142,23 +150,26 @@ register(
     cuda=_rope_and_write_cuda,
 )
 register(
-    "rms_norm(Tensor(a!) out, Tensor x, Tensor weight, float eps) -> ()",
-    cpu=lambda out, x, weight, eps: reference.reference_rms_norm(x, weight, eps, out),
+    "rms_norm(Tensor(a!) out, Tensor x, Tensor weight, float eps, Tensor(b!)? scales=None) -> ()",
+    cpu=lambda out, x, weight, eps, scales=None: reference.reference_rms_norm(x, weight, eps, out, scales),
     cuda=_rms_norm_cuda,
 )
 register(
-    "add_rms_norm(Tensor(a!) out, Tensor(b!) residual, Tensor x, Tensor weight, float eps) -> ()",
-    cpu=lambda out, residual, x, weight, eps: reference.reference_add_rms_norm(x, residual, weight, eps, out),
+    "add_rms_norm(Tensor(a!) out, Tensor(b!) residual, Tensor x, Tensor weight, float eps, "
+    "Tensor(c!)? scales=None) -> ()",
+    cpu=lambda out, residual, x, weight, eps, scales=None: reference.reference_add_rms_norm(
+        x, residual, weight, eps, out, scales
+    ),
     cuda=_add_rms_norm_cuda,
 )
 register(
-    "swiglu(Tensor(a!) out, Tensor gate_up) -> ()",
-    cpu=lambda out, gate_up: reference.reference_swiglu(gate_up, out),
+    "swiglu(Tensor(a!) out, Tensor gate_up, Tensor(b!)? scales=None) -> ()",
+    cpu=lambda out, gate_up, scales=None: reference.reference_swiglu(gate_up, out, scales),
     cuda=_swiglu_cuda,
 )
 register(
-    "geglu(Tensor(a!) out, Tensor gate_up) -> ()",
-    cpu=lambda out, gate_up: reference.reference_geglu(gate_up, out),
+    "geglu(Tensor(a!) out, Tensor gate_up, Tensor(b!)? scales=None) -> ()",
+    cpu=lambda out, gate_up, scales=None: reference.reference_geglu(gate_up, out, scales),
     cuda=_geglu_cuda,
 )
 register(
@@ -175,11 +186,28 @@ def int4_linear(
     torch.ops.aio.int4_linear(out, x, weight.codes, weight.scales, weight.offsets, bias, accumulate)
 
 
+Activations: TypeAlias = torch.Tensor | QuantizedRows
+
+
+def codes_and_scales(x: Activations) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Return `x` as the ops take it: a tensor of codes and their scales, or of activations and None."""
+    return (x.codes, x.scales) if isinstance(x, QuantizedRows) else (x, None)
+
+
 def eight_bit_linear(
-    x: torch.Tensor, weight: EightBitWeight, bias: torch.Tensor | None, out: torch.Tensor, *, accumulate: bool = False
+    x: Activations,
+    weight: EightBitWeight,
+    bias: torch.Tensor | None,
+    out: torch.Tensor,
+    *,
+    accumulate: bool = False,
 ) -> None:
-    """Quantise x [M, K] dynamically, and write (or add) its product with W^T plus bias [N] to out [M, N]."""
-    torch.ops.aio.eight_bit_linear(out, x, weight.codes, weight.scales, bias, accumulate)
+    """Quantise x [M, K] dynamically, unless it is, and write (or add) its product with W^T plus bias [N] to out [M, N].
+
+    `QuantizedRows` have codes of the weight's dtype, and the weight has scales per channel.
+    """
+    numbers, scales = codes_and_scales(x)
+    torch.ops.aio.eight_bit_linear(out, numbers, scales, weight.codes, weight.scales, bias, accumulate)
 
 
 def _int4_linear_cuda(
@@ -199,6 +227,7 @@ def _int4_linear_cuda(
 def _eight_bit_linear_cuda(
     out: torch.Tensor,
     x: torch.Tensor,
+    x_scales: torch.Tensor | None,
     codes: torch.Tensor,
     scales: torch.Tensor,
     bias: torch.Tensor | None,
@@ -206,9 +235,9 @@ def _eight_bit_linear_cuda(
 ) -> None:
     from inference_core.triton_kernels.scaled_linear import quantize_groups, quantize_rows, scaled_linear
 
-    quantize = quantize_groups if scales.dim() == 2 else quantize_rows
-    x_codes, x_scales = quantize(x, codes.dtype)
-    scaled_linear(x_codes, x_scales, codes, scales, bias, out, accumulate=accumulate)
+    if x_scales is None:
+        x, x_scales = (quantize_groups if scales.dim() == 2 else quantize_rows)(x, codes.dtype)
+    scaled_linear(x, x_scales, codes, scales, bias, out, accumulate=accumulate)
 
 
 register(
@@ -220,9 +249,10 @@ register(
     cuda=_int4_linear_cuda,
 )
 register(
-    "eight_bit_linear(Tensor(a!) out, Tensor x, Tensor codes, Tensor scales, Tensor? bias, bool accumulate) -> ()",
-    cpu=lambda out, x, codes, scales, bias, accumulate: reference.eight_bit_linear(
-        x, codes, scales, bias, out, accumulate=accumulate
+    "eight_bit_linear(Tensor(a!) out, Tensor x, Tensor? x_scales, Tensor codes, Tensor scales, Tensor? bias, "
+    "bool accumulate) -> ()",
+    cpu=lambda out, x, x_scales, codes, scales, bias, accumulate: reference.eight_bit_linear(
+        x, codes, scales, bias, out, x_scales=x_scales, accumulate=accumulate
     ),
     cuda=_eight_bit_linear_cuda,
 )

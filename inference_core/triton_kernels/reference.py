@@ -18,29 +18,46 @@ from inference_core.triton_kernels.weights import BLOCK, NIBBLES, SCALE_BLOCK, g
 _CODES = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
 
 
-def reference_rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float, out: torch.Tensor) -> None:
-    """See `rms_norm.rms_norm`."""
-    out.copy_(_normalised(x.float(), weight, eps))
+def reference_rms_norm(
+    x: torch.Tensor, weight: torch.Tensor, eps: float, out: torch.Tensor, scales: torch.Tensor | None = None
+) -> None:
+    """See `row_kernels.rms_norm`."""
+    _write(_normalised(x.float(), weight, eps), x.dtype, out, scales)
 
 
 def reference_add_rms_norm(
-    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float, out: torch.Tensor
+    x: torch.Tensor,
+    residual: torch.Tensor,
+    weight: torch.Tensor,
+    eps: float,
+    out: torch.Tensor,
+    scales: torch.Tensor | None = None,
 ) -> None:
-    """See `rms_norm.add_rms_norm`."""
+    """See `row_kernels.add_rms_norm`."""
     residual.copy_(residual.float() + x.float())
-    out.copy_(_normalised(residual.float(), weight, eps))
+    _write(_normalised(residual.float(), weight, eps), x.dtype, out, scales)
 
 
-def reference_swiglu(gate_up: torch.Tensor, out: torch.Tensor) -> None:
-    """See `swiglu.swiglu`."""
+def reference_swiglu(gate_up: torch.Tensor, out: torch.Tensor, scales: torch.Tensor | None = None) -> None:
+    """See `row_kernels.swiglu`."""
     gate, up = gate_up.float().chunk(2, dim=-1)
-    out.copy_(functional.silu(gate) * up)
+    _write(functional.silu(gate) * up, gate_up.dtype, out, scales)
 
 
-def reference_geglu(gate_up: torch.Tensor, out: torch.Tensor) -> None:
-    """See `swiglu.geglu`."""
+def reference_geglu(gate_up: torch.Tensor, out: torch.Tensor, scales: torch.Tensor | None = None) -> None:
+    """See `row_kernels.geglu`."""
     gate, up = gate_up.float().chunk(2, dim=-1)
-    out.copy_(functional.gelu(gate, approximate="tanh") * up)
+    _write(functional.gelu(gate, approximate="tanh") * up, gate_up.dtype, out, scales)
+
+
+def _write(values: torch.Tensor, dtype: torch.dtype, out: torch.Tensor, scales: torch.Tensor | None) -> None:
+    """Write activations or, if there are scales, what `quantize_rows` makes of them once they are of `dtype`."""
+    if scales is None:
+        out.copy_(values)
+    else:
+        codes, found = quantize_rows(values.to(dtype), out.dtype)
+        out.copy_(codes)
+        scales.copy_(found)
 
 
 def reference_copy_blocks(arena: torch.Tensor, pairs: torch.Tensor, block_bytes: int) -> None:
@@ -236,10 +253,15 @@ def eight_bit_linear(
     bias: torch.Tensor | None,
     out: torch.Tensor,
     *,
+    x_scales: torch.Tensor | None = None,
     accumulate: bool = False,
 ) -> None:
-    """Quantise x, multiply by the codes of an `EightBitWeight`, and write (or add) the result plus bias to out."""
-    seen, weight = dequantized_operands(x, codes, scales)
+    """Quantise x, unless it is codes with `x_scales`, multiply by the codes of an `EightBitWeight`, and write (or add)
+    the result plus bias to out."""
+    if x_scales is None:
+        seen, weight = dequantized_operands(x, codes, scales)
+    else:
+        seen, weight = x.float() * x_scales[:, None], codes.float() * scales[:, None]
     _finish(seen @ weight.T, bias, out, accumulate)
 
 

@@ -2,13 +2,32 @@
 
 RMSNorm (Zhang and Sennrich 2019), alone and fused with the preceding addition to the residual stream; SwiGLU, and
 GEGLU with the approximation by tanh (Shazeer 2020).
+
+Each can also write what a linear layer with 8-bit weights reads. If `scales` float32 [T] is given, `out` is int8 or
+float8_e4m3fn and contiguous, and both get what `quantize_rows` makes of the activations, which are not stored.
 """
 
 import torch
 import triton
 import triton.language as tl
 
+from inference_core.triton_kernels.scaled_linear import nearest_codes
 from inference_core.triton_kernels.tiles import padded
+from inference_core.triton_kernels.weights import largest
+
+
+@triton.jit
+def _store(values, out, scales, row, out_stride, columns, inside, DTYPE: tl.constexpr, LARGEST: tl.constexpr):
+    """Write a row or, without scales, a piece of one. Activations are of DTYPE before they become codes."""
+    at = out + row * out_stride + columns
+    if scales is None:
+        tl.store(at, values.to(out.dtype.element_ty), mask=inside)
+    else:
+        values = values.to(DTYPE).to(tl.float32)
+        peak = tl.max(tl.abs(values), 0)
+        tl.store(scales + row, peak / LARGEST)
+        inverse = tl.where(peak > 0, LARGEST / peak, 0.0)
+        tl.store(at, nearest_codes(values * inverse, LARGEST, out.dtype.element_ty), mask=inside)
 
 
 @triton.jit
@@ -17,6 +36,7 @@ def rms_norm_kernel(
     residual,
     weight,
     out,
+    scales,
     x_stride,
     residual_stride,
     out_stride,
@@ -24,6 +44,7 @@ def rms_norm_kernel(
     WIDTH: tl.constexpr,
     PAD: tl.constexpr,
     ADD: tl.constexpr,
+    LARGEST: tl.constexpr,
 ):
     """Programs: rows. ADD: x is added to the residual, in the activations' dtype, and the sum is normalised."""
     row = tl.program_id(0).to(tl.int64)
@@ -37,27 +58,43 @@ def rms_norm_kernel(
         numbers = stream.to(tl.float32)
     inverse = 1.0 / tl.sqrt(tl.sum(numbers * numbers, 0) / WIDTH + eps)
     scaled = numbers * inverse * tl.load(weight + columns, mask=inside, other=0.0).to(tl.float32)
-    tl.store(out + row * out_stride + columns, scaled.to(out.dtype.element_ty), mask=inside)
+    _store(scaled, out, scales, row, out_stride, columns, inside, x.dtype.element_ty, LARGEST)
 
 
-def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float, out: torch.Tensor) -> None:
+def rms_norm(
+    x: torch.Tensor, weight: torch.Tensor, eps: float, out: torch.Tensor, scales: torch.Tensor | None = None
+) -> None:
     """out[T, D] = x / sqrt(mean(x^2) + eps) * weight, computed in float32.
 
     `x` and `out` float32, float16 or bfloat16 with contiguous rows; `out` may be `x`. `weight` [D] of any of them.
     """
-    _launch(x, x, weight, eps, out, add=False)
+    _launch(x, x, weight, eps, out, scales, add=False)
 
 
-def add_rms_norm(x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float, out: torch.Tensor) -> None:
+def add_rms_norm(
+    x: torch.Tensor,
+    residual: torch.Tensor,
+    weight: torch.Tensor,
+    eps: float,
+    out: torch.Tensor,
+    scales: torch.Tensor | None = None,
+) -> None:
     """residual[T, D] += x, then out[T, D] = `rms_norm` of it, reading each number once (SPEC AT-05).
 
     Dtypes as for `rms_norm`; `out` may be `x`. The sum is rounded to the residual's dtype before it is normalised.
     """
-    _launch(x, residual, weight, eps, out, add=True)
+    _launch(x, residual, weight, eps, out, scales, add=True)
 
 
 def _launch(
-    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float, out: torch.Tensor, *, add: bool
+    x: torch.Tensor,
+    residual: torch.Tensor,
+    weight: torch.Tensor,
+    eps: float,
+    out: torch.Tensor,
+    scales: torch.Tensor | None,
+    *,
+    add: bool,
 ) -> None:
     rows, width = x.shape
     if not rows:
@@ -68,6 +105,7 @@ def _launch(
         residual,
         weight,
         out,
+        scales,
         x.stride(0),
         residual.stride(0),
         out.stride(0),
@@ -75,9 +113,14 @@ def _launch(
         WIDTH=width,
         PAD=pad,
         ADD=add,
+        LARGEST=_largest(out, scales),
         num_warps=min(16, max(1, pad // 512)),
         num_stages=1,
     )
+
+
+def _largest(out: torch.Tensor, scales: torch.Tensor | None) -> float:
+    return 0.0 if scales is None else largest(out.dtype)
 
 
 _COLUMNS = 1024
@@ -85,7 +128,15 @@ _COLUMNS = 1024
 
 @triton.jit
 def swiglu_kernel(
-    gate_up, out, gate_up_stride, out_stride, WIDTH: tl.constexpr, COLUMNS: tl.constexpr, GELU: tl.constexpr
+    gate_up,
+    out,
+    scales,
+    gate_up_stride,
+    out_stride,
+    WIDTH: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    GELU: tl.constexpr,
+    LARGEST: tl.constexpr,
 ):
     """Programs: rows x pieces of COLUMNS columns."""
     row = tl.program_id(0).to(tl.int64)
@@ -100,34 +151,38 @@ def swiglu_kernel(
         activated = gate / (1.0 + tl.exp(-inner)) * up
     else:
         activated = gate / (1.0 + tl.exp(-gate)) * up
-    tl.store(out + row * out_stride + columns, activated.to(out.dtype.element_ty), mask=inside)
+    _store(activated, out, scales, row, out_stride, columns, inside, gate_up.dtype.element_ty, LARGEST)
 
 
-def swiglu(gate_up: torch.Tensor, out: torch.Tensor) -> None:
+def swiglu(gate_up: torch.Tensor, out: torch.Tensor, scales: torch.Tensor | None = None) -> None:
     """out[T, I] = silu(gate) * up for gate_up [T, 2 I], in float32 within (SPEC AT-05).
 
-    Both float32, float16 or bfloat16 with contiguous rows.
+    Both float32, float16 or bfloat16 with contiguous rows. With `scales` I is at most `MOST_QUANTIZED_INPUTS`.
     """
-    _launch_gated(gate_up, out, gelu=False)
+    _launch_gated(gate_up, out, scales, gelu=False)
 
 
-def geglu(gate_up: torch.Tensor, out: torch.Tensor) -> None:
-    """out[T, I] = gelu(gate) * up for gate_up [T, 2 I], with gelu by tanh; dtypes as for `swiglu`."""
-    _launch_gated(gate_up, out, gelu=True)
+def geglu(gate_up: torch.Tensor, out: torch.Tensor, scales: torch.Tensor | None = None) -> None:
+    """out[T, I] = gelu(gate) * up for gate_up [T, 2 I], with gelu by tanh; the rest as for `swiglu`."""
+    _launch_gated(gate_up, out, scales, gelu=True)
 
 
-def _launch_gated(gate_up: torch.Tensor, out: torch.Tensor, *, gelu: bool) -> None:
+def _launch_gated(gate_up: torch.Tensor, out: torch.Tensor, scales: torch.Tensor | None, *, gelu: bool) -> None:
     rows, width = out.shape
     if not rows:
         return
-    swiglu_kernel[(rows, triton.cdiv(width, _COLUMNS))](
+    # The largest of a row is known to a program that has the whole of it.
+    columns = _COLUMNS if scales is None else padded(width)
+    swiglu_kernel[(rows, triton.cdiv(width, columns))](
         gate_up,
         out,
+        scales,
         gate_up.stride(0),
         out.stride(0),
         WIDTH=width,
-        COLUMNS=_COLUMNS,
+        COLUMNS=columns,
         GELU=gelu,
-        num_warps=4,
+        LARGEST=_largest(out, scales),
+        num_warps=4 if scales is None else min(32, max(1, columns // 1024)),
         num_stages=1,
     )

@@ -65,12 +65,13 @@ _ROWS = 8
 
 
 @triton.jit
-def _rounded(values, DTYPE: tl.constexpr):
-    """Round numbers within the range of DTYPE to the nearest code."""
+def nearest_codes(values, LARGEST: tl.constexpr, DTYPE: tl.constexpr):
+    """Round numbers to the nearest codes; rounding of products may have lifted one above LARGEST, which E4M3 lacks."""
+    clipped = tl.minimum(tl.maximum(values, -LARGEST), LARGEST)
     if tl.int8 == DTYPE:
-        return ((values + _ROUNDING) - _ROUNDING).to(tl.int8)
+        return ((clipped + _ROUNDING) - _ROUNDING).to(tl.int8)
     else:
-        return values.to(DTYPE)
+        return clipped.to(DTYPE)
 
 
 @triton.jit
@@ -87,9 +88,8 @@ def quantize_rows_kernel(x, codes, scales, inputs, x_stride, LARGEST: tl.constex
     tl.store(scales + row, peak / LARGEST)
     for first in range(0, inputs, BLOCK):
         values = tl.load(x + row * x_stride + first + k, mask=first + k < inputs, other=0.0).to(tl.float32)
-        # Rounding may lift the product above LARGEST, which E4M3 cannot represent.
-        scaled = tl.minimum(tl.maximum(values * inverse, -LARGEST), LARGEST)
-        tl.store(codes + row * inputs + first + k, _rounded(scaled, codes.dtype.element_ty), mask=first + k < inputs)
+        rounded = nearest_codes(values * inverse, LARGEST, codes.dtype.element_ty)
+        tl.store(codes + row * inputs + first + k, rounded, mask=first + k < inputs)
 
 
 @triton.jit
@@ -113,8 +113,8 @@ def quantize_groups_kernel(
     peak = tl.max(tl.abs(values), axis=1)
     inverse = tl.where(peak > 0, LARGEST / peak, 0.0)
     tl.store(scales + tl.cast(group, tl.int64) * rows + row, peak / LARGEST, mask=row < rows)
-    scaled = tl.minimum(tl.maximum(values * inverse[:, None], -LARGEST), LARGEST)
-    tl.store(codes + row[:, None] * inputs + k[None, :], _rounded(scaled, codes.dtype.element_ty), mask=real)
+    rounded = nearest_codes(values * inverse[:, None], LARGEST, codes.dtype.element_ty)
+    tl.store(codes + row[:, None] * inputs + k[None, :], rounded, mask=real)
 
 
 def quantize_rows(x: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:

@@ -70,6 +70,25 @@ class EightBitWeight:
         return bool(self.scales.dim() == 2)
 
 
+# Of a row that a kernel of gated activations quantises in one piece.
+MOST_QUANTIZED_INPUTS = 32768
+
+
+@dataclass(frozen=True, slots=True)
+class QuantizedRows:
+    """Activations as 8-bit layers with scales per channel read them: `codes` int8 or float8_e4m3fn [M, K], contiguous,
+    and `scales` float32 [M]."""
+
+    codes: torch.Tensor
+    scales: torch.Tensor
+
+    @classmethod
+    def empty(cls, shape: tuple[int, int], dtype: torch.dtype, device: torch.device) -> "QuantizedRows":
+        """Uninitialised codes of `dtype`, and scales for them."""
+        scales = torch.empty(shape[0], dtype=torch.float32, device=device)
+        return cls(torch.empty(shape, dtype=dtype, device=device), scales)
+
+
 def largest(dtype: torch.dtype) -> float:
     """The largest code of `dtype` that is used. Raises ValueError for other dtypes."""
     if dtype not in _LARGEST:
