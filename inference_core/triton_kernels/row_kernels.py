@@ -183,6 +183,6 @@ def _launch_gated(gate_up: torch.Tensor, out: torch.Tensor, scales: torch.Tensor
         COLUMNS=columns,
         GELU=gelu,
         LARGEST=_largest(out, scales),
-        num_warps=4 if scales is None else min(32, max(1, columns // 1024)),
+        num_warps=4 if scales is None else min(32, max(1, columns // 512)),
         num_stages=1,
     )

@@ -81,6 +81,16 @@ def rows(*shape: int) -> torch.Tensor:
     return meta(*shape, dtype=torch.bfloat16)
 
 
+def normed(dtype: torch.dtype) -> None:
+    add_rms_norm(rows(64, 8192), rows(64, 8192), rows(8192), 1e-6, meta(64, 8192, dtype=dtype), meta(64))
+
+
+def activated(width: int, dtype: torch.dtype) -> None:
+    for kernel in (swiglu, geglu):
+        kernel(rows(64, 2 * width), meta(64, width, dtype=dtype), meta(64))
+
+
+CODES = {"INT8": (torch.int8, 80), "FP8": (torch.float8_e4m3fn, E4M3)}
 # True shapes: Llama 3 8B (32/8 heads of 128), 70B on four devices (16/2), SmolLM2 135M (9/3 of 64), Gemma 2 9B (16/8
 # of 256, capped), and MQA.
 # Scalars and block tables take 4 and 8 bytes.
@@ -123,6 +133,15 @@ CASES = {
     ),
     "SwiGLU": AotCase(lambda: swiglu(rows(64, 28672), rows(64, 14336)), **WIDE),
     "GEGLU": AotCase(lambda: geglu(rows(64, 28672), rows(64, 14336)), **WIDE),
+    **{
+        f"norm, {name} codes": AotCase(partial(normed, codes), least=least, **WIDE)
+        for name, (codes, least) in CODES.items()
+    },
+    **{
+        f"{name} codes of {width}": AotCase(partial(activated, width, codes), least=least, **WIDE)
+        for name, (codes, least) in CODES.items()
+        for width in (14336, 28672)
+    },
     "block copy": AotCase(lambda: copy_blocks(meta(1 << 20, dtype=torch.uint8), longs(8, 2), 1 << 16), **WIDE),
 }
 

@@ -1,4 +1,5 @@
-"""RMSNorm, its fusion with the residual, and gated activations equal their references (SPEC AT-05)."""
+"""RMSNorm, its fusion with the residual, and gated activations equal their references (SPEC AT-05), and their codes
+those of `quantize_rows`."""
 
 import pytest
 import torch
@@ -10,6 +11,8 @@ from inference_core.triton_kernels.reference import (
     reference_swiglu,
 )
 from inference_core.triton_kernels.row_kernels import add_rms_norm, geglu, rms_norm, swiglu
+from inference_core.triton_kernels.scaled_linear import quantize_rows
+from inference_core.triton_kernels.weights import QuantizedRows
 
 EPS = 1e-5
 ACTIVATIONS = {"SwiGLU": (swiglu, reference_swiglu), "GEGLU": (geglu, reference_geglu)}
@@ -88,3 +91,51 @@ def test_an_activation_of_numbers_far_from_zero_is_finite(gated: str, device: to
     out = torch.empty(1, 2, device=device)
     ACTIVATIONS[gated][0](gate_up, out)
     assert out.cpu().tolist() == [[0.0, 1e4]]
+
+
+CODES = [torch.int8, torch.float8_e4m3fn]
+
+
+def assert_codes_of(activations: torch.Tensor, got: QuantizedRows) -> None:
+    codes, scales = quantize_rows(activations, got.codes.dtype)
+    assert torch.equal(got.scales, scales)
+    assert torch.equal(got.codes.view(torch.uint8), codes.view(torch.uint8))
+    assert not codes[2].float().any()  # a row of zeros, of scale 0
+
+
+@pytest.mark.parametrize("codes", CODES, ids=str)
+@pytest.mark.parametrize("width", [64, 576, 4096])
+@pytest.mark.parametrize("add", [False, True], ids=["alone", "with the residual"])
+@pytest.mark.parametrize("dtype", BOUND, ids=str)
+def test_a_norm_that_quantises_gives_the_codes_of_the_norm(
+    dtype: torch.dtype, add: bool, width: int, codes: torch.dtype, device: torch.device
+) -> None:
+    x, residual = (numbers(5, width + 8, dtype, seed).to(device)[:, :width] for seed in (1, 2))
+    x[2], residual[2] = 0, 0
+    weight, again = numbers(1, width, dtype, 3)[0].to(device), residual.clone()
+    normed, got = torch.empty_like(x), QuantizedRows.empty((5, width), codes, device)
+    if add:
+        add_rms_norm(x, residual, weight, EPS, normed)
+        add_rms_norm(x, again, weight, EPS, got.codes, got.scales)
+    else:
+        rms_norm(x, weight, EPS, normed)
+        rms_norm(x, weight, EPS, got.codes, got.scales)
+    assert torch.equal(again, residual)
+    assert_codes_of(normed, got)
+
+
+@pytest.mark.parametrize("codes", CODES, ids=str)
+@pytest.mark.parametrize("width", [96, 1024, 14336])
+@pytest.mark.parametrize("gated", ACTIVATIONS)
+@pytest.mark.parametrize("dtype", BOUND, ids=str)
+def test_an_activation_that_quantises_gives_the_codes_of_the_activation(
+    dtype: torch.dtype, gated: str, width: int, codes: torch.dtype, device: torch.device
+) -> None:
+    kernel = ACTIVATIONS[gated][0]
+    gate_up = numbers(5, 2 * width, dtype, 4).to(device)
+    gate_up[2] = 0
+    activated = torch.empty(5, width, dtype=dtype, device=device)
+    got = QuantizedRows.empty((5, width), codes, device)
+    kernel(gate_up, activated)
+    kernel(gate_up, got.codes, got.scales)
+    assert_codes_of(activated, got)
