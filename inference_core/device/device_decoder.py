@@ -159,7 +159,8 @@ class DeviceDecoder:
         """Logits [R, own vocabulary rows] of `hidden` [R, hidden], in `logits_dtype`."""
         assert self.final_norm is not None  # called on last stages only
         assert self.head is not None
-        normed = self._add(hidden, None, None, self.final_norm, torch.empty_like(hidden), _takes(self.head))
+        normed = torch.empty_like(hidden)
+        torch.ops.aio.rms_norm(normed, hidden, self.final_norm, self.config.rms_eps)
         logits, cap = self._product(self.head, normed), self.config.final_softcap
         return logits if cap is None else logits.float().div_(cap).tanh_().mul_(cap)
 
@@ -232,8 +233,6 @@ class DeviceDecoder:
         return self.cos_sin if tables == 1 else self.cos_sin.chunk(tables)[self.config.rope_of(index)]
 
 
-def _takes(linear: Linear, batch: DeviceBatch | None = None) -> torch.dtype | None:
+def _takes(linear: Linear, batch: DeviceBatch) -> torch.dtype | None:
     """The dtype of codes that `linear` takes, or None for activations, which adapters of the `batch` read too."""
-    if not isinstance(linear, EightBitLinear) or (batch is not None and batch.adapted is not None):
-        return None
-    return linear.takes
+    return linear.takes if isinstance(linear, EightBitLinear) and batch.adapted is None else None
