@@ -279,15 +279,22 @@ def choose_int4_tile(rows: int, outputs: int, inputs: int) -> Int4Tile:
 
 
 def choose_scaled_tile(rows: int, outputs: int, inputs: int, *, blockwise: bool) -> ScaledTile:
-    """Choose a tile for 8-bit operands; `blockwise` scales need registers for a second tile of sums."""
-    steps = -(-inputs // 128)
+    """Choose a tile for 8-bit operands; `blockwise` scales need registers for a second tile of sums, so other
+    scales have wider tiles, and no splits where 96 programs do without."""
+    steps, large = -(-inputs // 128), -(-outputs // 128) * -(-rows // 128)
     if rows <= 16:
         return ScaledTile(16, 32, 128, warps=4, stages=5, splits=choose_splits(-(-outputs // 32), steps, 384))
+    wide = ScaledTile(64, 128, 128, warps=8, stages=4)
     if rows <= 64:
-        return ScaledTile(64, 64, 128, warps=4, stages=5, splits=choose_splits(-(-outputs // 64), steps, 192))
-    if -(-outputs // 128) * -(-rows // 128) < 96:  # too few large tiles for the processors
+        tiles = -(-outputs // 64)
+        if not blockwise and tiles >= 96:
+            return wide if tiles >= 384 else ScaledTile(64, 64, 128, warps=4, stages=5)
+        return ScaledTile(64, 64, 128, warps=4, stages=5, splits=choose_splits(tiles, steps, 192))
+    if large < 96:  # too few large tiles for the processors
         splits = choose_splits(-(-outputs // 64) * -(-rows // 64), steps // 32, 192)
         return ScaledTile(64, 64, 128, warps=4, stages=5, splits=splits)
+    if large < 128 and not blockwise:
+        return wide
     return ScaledTile(128, 64 if blockwise else 128, 128, warps=8, stages=3)
 
 

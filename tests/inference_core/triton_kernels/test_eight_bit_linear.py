@@ -104,6 +104,12 @@ def test_sums_may_be_split_and_take_bias_and_residual(
     check(weight_of(scheme, 70, 1024), 9, device, tile=tile, bias=True, accumulate=accumulate)
 
 
+@pytest.mark.parametrize("scheme", ["int8", "fp8 channels"])
+def test_tiles_of_more_outputs_than_rows_equal_the_reference(scheme: str, device: torch.device) -> None:
+    tile = ScaledTile(64, 128, 128, warps=8, stages=4)
+    check(weight_of(scheme, 200, 384), 70, device, tile=tile, bias=True)
+
+
 def test_integer_sums_are_exact_where_float32_would_round(device: torch.device) -> None:
     inputs = 4096
     codes = torch.full((1, inputs), 127, dtype=torch.int8)

@@ -41,10 +41,11 @@ def dequantize(group: int) -> None:
     int4_dequantize(ints(16, 4096, 32), halves(), halves(), meta(4096, 4096, dtype=torch.bfloat16))
 
 
-def eight_bit(rows: int, dtype: torch.dtype, *, blocks: bool = False, inputs: int = 4096) -> None:
-    scales = (meta(inputs // 128, rows).T, meta(32, inputs // 128)) if blocks else (meta(rows), meta(4096))
-    out = meta(rows, 4096, dtype=torch.bfloat16)
-    x, weight = meta(rows, inputs, dtype=dtype), meta(4096, inputs, dtype=dtype)
+def eight_bit(rows: int, dtype: torch.dtype, *, blocks: bool = False, outputs: int = 4096, inputs: int = 4096) -> None:
+    scales = (meta(inputs // 128, rows).T, meta(outputs // 128, inputs // 128))
+    scales = scales if blocks else (meta(rows), meta(outputs))
+    out = meta(rows, outputs, dtype=torch.bfloat16)
+    x, weight = meta(rows, inputs, dtype=dtype), meta(outputs, inputs, dtype=dtype)
     scaled_linear(x, scales[0], weight, scales[1], None, out)
 
 
@@ -76,6 +77,10 @@ CASES = {
     "INT4, dequantised": AotCase(partial(dequantize, 128), wide_loads=True),
     "INT8, 1 row": AotCase(partial(eight_bit, 1, torch.int8), wide_loads=True),
     "INT8, 64 rows": AotCase(partial(eight_bit, 64, torch.int8), wide_loads=True),
+    "INT8, 64 rows, no split": AotCase(partial(eight_bit, 64, torch.int8, outputs=6144), wide_loads=True),
+    "INT8, 64 rows, many outputs": AotCase(partial(eight_bit, 64, torch.int8, outputs=28672), wide_loads=True),
+    "FP8, 64 rows, many outputs": AotCase(partial(eight_bit, 64, FP8, outputs=28672), least=E4M3, wide_loads=True),
+    "INT8, 256 rows": AotCase(partial(eight_bit, 256, torch.int8, outputs=6144), wide_loads=True),
     "INT8, 128 rows": AotCase(partial(eight_bit, 128, torch.int8), wide_loads=True),
     "FP8 blocks, 128 rows": AotCase(partial(eight_bit, 128, FP8, blocks=True), least=E4M3, wide_loads=True),
     "INT8, 2048 rows": AotCase(partial(eight_bit, 2048, torch.int8), wide_loads=True),
