@@ -64,8 +64,8 @@ class Int4Linear(Linear):
 class EightBitLinear(Linear):
     """INT8 or FP8 weights on dynamically quantised activations (W8A8).
 
-    `takes`: the dtype of the codes if it takes `QuantizedRows` too, which whoever computes the activations writes; None
-    with scales per block, or rows too long for those kernels.
+    `takes`: the dtype of the codes if it takes `QuantizedRows` too, which the operation before it can write; None with
+    scales per block, or rows too long for those kernels.
     """
 
     batch_invariant = False
