@@ -38,10 +38,10 @@ SCHEDULE = (
     "inference_core/kv_cache/",
 )
 STREAM = ("gateway/", "inference_core/tokenization/", "inference_core/transport/", "tiers/")
-# About half as much again as was counted when this was written.
-MOST_TO_ROUTE = 170
+# An eighth to a quarter more than was counted when this was written: 137, 182 and 44.
+MOST_TO_ROUTE = 155
 MOST_TO_SCHEDULE_A_TOKEN = 225
-MOST_TO_STREAM_A_TOKEN = 55
+MOST_TO_STREAM_A_TOKEN = 52
 
 
 class CallCounter:
