@@ -159,7 +159,7 @@ def _spread(values: torch.Tensor, groups: int) -> torch.Tensor:
     return values.repeat_interleave(groups // len(values), dim=0)
 
 
-LAYOUT = "device-linear-1"
+LAYOUT = "device-linear-2"
 PACKED_PARTS = ("weight", "codes", "scales", "offsets")  # what `pack_device` may return
 _STORED = ("S8", "F8")
 Arrays = Mapping[str, NDArray[Any]]

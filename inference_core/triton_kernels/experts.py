@@ -16,7 +16,7 @@ import torch
 import triton
 import triton.language as tl
 
-from inference_core.triton_kernels.int4_linear import centred
+from inference_core.triton_kernels.int4_linear import centred, load_parts
 from inference_core.triton_kernels.reference import PADDING
 from inference_core.triton_kernels.tiles import padded
 from inference_core.triton_kernels.weights import BLOCK, WORDS, group_size
@@ -276,7 +276,9 @@ def int4_experts_kernel(
         return
     n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     m = first + tl.arange(0, BLOCK_M)
-    j = tl.arange(0, _WORDS)
+    STEP: tl.constexpr = GROUP if GROUP < 2 * _WORDS else 2 * _WORDS  # inputs of one product: of one group
+    PARTS: tl.constexpr = 2 * _WORDS // STEP
+    step_k = tl.arange(0, STEP)
     real, seen = n < outputs, m < end
     source, target = _rows(order, m, seen, TAKEN)
     x_rows = x + source[None, :] * x_stride
@@ -284,17 +286,17 @@ def int4_experts_kernel(
     sums = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
     for block in range(blocks):
         at = expert.to(tl.int64) * blocks + block
-        words = tl.load(codes + (at * outputs + n)[:, None] * _WORDS + j[None, :], mask=real[:, None], other=0)
+        words = load_parts(codes, at * outputs + n, real, PARTS)
         for group in tl.static_range(_BLOCK // GROUP):
             place = (at * (_BLOCK // GROUP) + group) * outputs + n
             scale = tl.load(scales + place, mask=real, other=0.0).to(tl.float32)[:, None]
             if HAS_OFFSETS:
                 offset = tl.load(offsets + place, mask=real, other=0.0).to(tl.float32)[:, None]
-            for i in tl.static_range(GROUP // _WORDS):
-                nibble = group * (GROUP // _WORDS) + i
-                k = block * _BLOCK + nibble * _WORDS + j
+            for i in tl.static_range(GROUP // STEP):
+                step = group * (GROUP // STEP) + i
+                k = block * _BLOCK + step * STEP + step_k
                 xs = tl.load(x_rows + k[:, None], mask=(k[:, None] < inputs) & seen[None, :], other=0.0)
-                w = centred(words, nibble, x.dtype.element_ty).to(tl.float32) * scale
+                w = centred(words[(PARTS - 1) & group], step // PARTS, x.dtype.element_ty).to(tl.float32) * scale
                 if HAS_OFFSETS:
                     w += offset
                 sums = tl.dot(w.to(x.dtype.element_ty), xs, sums)

@@ -2,8 +2,8 @@
 for many.
 
 Reading the weights bounds the time of few rows (SPEC AT-06, AT-09), and what is left of it goes to unpacking: codes are
-used from the registers into which they were loaded, as the exact small integers code - 8, and scales are applied to the
-sums of a group. Weights are the left operand of matrix instructions (out^T = W x^T).
+used from the registers into which they were loaded, two with three instructions, as the exact small integers code - 8,
+and scales are applied to the sums of a group. Weights are the left operand of matrix instructions (out^T = W x^T).
 """
 
 import torch
@@ -15,28 +15,85 @@ from inference_core.triton_kernels.weights import BLOCK, WORDS, Int4Tile, choose
 
 _BLOCK = tl.constexpr(BLOCK)
 _WORDS = tl.constexpr(WORDS)
-_NIBBLES = tl.constexpr(BLOCK // WORDS)
+_STEPS = tl.constexpr(BLOCK // (2 * WORDS))
+_ASSEMBLY = tl.constexpr(not triton.knobs.runtime.interpret)
 _OUTPUTS_PER_WARP = 4  # 16 bytes for each of 32 threads
 # From this many rows on, dequantising the weights once costs less than unpacking them for every tile of rows.
 DENSE_ROWS = 129
 # Outputs dequantised at a time, to keep the dense copy small (64 Mi numbers for K = 8192).
 _DENSE_OUTPUTS = 8192
-# From this many rows on, matrix units are busy with the weights, and sums of x cost less when added up before.
-_SUMMED_ROWS = 32
-_SUM_ROWS = 16  # of one program that adds them up
+_SUM_ROWS = 16  # of one program that adds up groups of x
 # The exponent of a float32 whose mantissa counts ones (2**23). A kernel gets it as an argument: of two constants in
 # `a & mask | exponent` one would cost an instruction of its own.
 _EXPONENT = 0x4B000000
 
 
 @triton.jit
-def centred(words, nibble, DTYPE: tl.constexpr):
-    """code - 8 as DTYPE, exactly: the code in the low bits of 1024 (float16) or 128 (bfloat16), less 1032 or 136."""
-    code = (words >> (4 * nibble)) & 0xF
+def pairs(words, step, DTYPE: tl.constexpr, ASSEMBLY: tl.constexpr):
+    """The codes of bits 4 step and 4 step + 16 of each word, less 8, as two tensors of DTYPE, exactly: a code in the
+    low bits of 1024 (float16) or 128 (bfloat16), less 1032 or 136. ASSEMBLY computes both halves of a word at once,
+    which the compiler does not find and the interpreter cannot run; without it the numbers are the same."""
+    shifted = words >> (4 * step)
+    if ASSEMBLY:
+        if tl.float16 == DTYPE:
+            return tl.inline_asm_elementwise(
+                "{ .reg .b32 t; lop3.b32 t, $2, 0x000F000F, 0x64006400, 0xEA; sub.rn.f16x2 t, t, $3;"
+                " mov.b32 {$0, $1}, t; }",
+                "=h,=h,r,r",
+                [shifted, 0x64086408],
+                dtype=(tl.float16, tl.float16),
+                is_pure=True,
+                pack=1,
+            )
+        else:
+            # Less 136 as 1 t - 136: the subtraction of pairs is of capability 9.0, this one of 8.0.
+            return tl.inline_asm_elementwise(
+                "{ .reg .b32 t, a, b; mov.b32 a, 0x3F803F80; mov.b32 b, 0xC308C308;"
+                " lop3.b32 t, $2, 0x000F000F, 0x43004300, 0xEA; fma.rn.bf16x2 t, t, a, b;"
+                " mov.b32 {$0, $1}, t; }",
+                "=h,=h,r",
+                [shifted],
+                dtype=(tl.bfloat16, tl.bfloat16),
+                is_pure=True,
+                pack=1,
+            )
+    return _centred(shifted & 0xF, DTYPE), _centred((shifted >> 16) & 0xF, DTYPE)
+
+
+@triton.jit
+def _centred(code, DTYPE: tl.constexpr):
     if tl.float16 == DTYPE:
         return (code | 0x6400).to(tl.int16).to(tl.float16, bitcast=True) - 1032.0
     else:
         return (code | 0x4300).to(tl.int16).to(tl.bfloat16, bitcast=True) - 136.0
+
+
+@triton.jit
+def centred(words, step, DTYPE: tl.constexpr):
+    """`pairs` of words [N, W] by input: DTYPE [N, 2 W]."""
+    low, high = pairs(words, step, DTYPE, _ASSEMBLY)
+    return tl.reshape(tl.join(low, high), (words.shape[0], 2 * words.shape[1]))
+
+
+@triton.jit
+def load_parts(codes, row, real, PARTS: tl.constexpr):
+    """The words of rows [N] of `codes`, as PARTS tensors [N, 32 / PARTS]; zeros where not `real`."""
+    j = tl.arange(0, _WORDS // PARTS)
+    parts = ()
+    for part in tl.static_range(PARTS):
+        place = codes + row[:, None] * _WORDS + (j[None, :] + part * (_WORDS // PARTS))
+        parts = parts + (tl.load(place, mask=real[:, None], other=0),)  # type: ignore[assignment]  # noqa: RUF005
+    return parts
+
+
+@triton.jit
+def _times_halves(values, factors):
+    """values [N, W] times factors [N, H]: for H = 2, each half of the columns by its own."""
+    if factors.shape[1] == 1:
+        return values * factors
+    else:
+        parts = tl.reshape(values, (values.shape[0], factors.shape[1], values.shape[1] // factors.shape[1]))
+        return tl.reshape(parts * factors[:, :, None], values.shape)
 
 
 @triton.jit
@@ -104,6 +161,9 @@ def int4_gemv_kernel(
     split = tl.program_id(1)
     first_output = tl.program_id(0) * (BLOCK_N * TILES) + tl.arange(0, BLOCK_N)
     j = tl.arange(0, _WORDS)
+    SPAN: tl.constexpr = GROUP if GROUP > 2 * _WORDS else 2 * _WORDS  # the inputs of whole groups and of whole steps
+    half = tl.arange(0, SPAN // GROUP)
+    x_pairs = x.to(tl.pointer_type(tl.int32))
     sums = ()
     for _ in tl.static_range(TILES):
         sums = sums + (tl.zeros((BLOCK_N, _WORDS), tl.float32),)  # type: ignore[assignment]  # noqa: RUF005
@@ -111,31 +171,35 @@ def int4_gemv_kernel(
     end = tl.minimum(first + blocks_per_split, tl.cdiv(inputs, _BLOCK))
     words = _load_words(codes, first, end, outputs, first_output, BLOCK_N, TILES)
     for block in range(first, end):
-        for group in tl.static_range(_BLOCK // GROUP):
+        for span in tl.static_range(_BLOCK // SPAN):
             added = ()
             for tile in tl.static_range(TILES):
                 n = first_output + tile * BLOCK_N
-                at = (tl.cast(block, tl.int64) * (_BLOCK // GROUP) + group) * outputs + n
-                scale = tl.load(scales + at, mask=n < outputs, other=0.0).to(tl.float32)
+                group = tl.cast(block, tl.int64) * (_BLOCK // GROUP) + span * (SPAN // GROUP)
+                at = (group + half)[None, :] * outputs + n[:, None]
+                real = (n < outputs)[:, None]
                 products = tl.zeros((BLOCK_N, _WORDS), tl.float32)
                 total = tl.zeros((_WORDS,), tl.float32)
-                for i in tl.static_range(GROUP // _WORDS):
-                    nibble = group * (GROUP // _WORDS) + i
-                    k = block * _BLOCK + nibble * _WORDS + j
-                    xs = tl.load(x + k, mask=k < inputs, other=0.0).to(tl.float32)
-                    # A nibble stays at its place in a mantissa, where it counts 16**place, and x is divided by that.
-                    # The last three are moved, since a mantissa has room for five.
-                    moved = nibble // 5
-                    place = nibble - 3 * moved
-                    power = tl.cast(1 << (4 * place), tl.float32)
-                    code = ((words[tile] >> (12 * moved)) & (0xF << (4 * place))) | exponent
-                    code = code.to(tl.float32, bitcast=True) - (2.0**23 + 8.0 * power)
-                    products += code * (xs * (1.0 / power))[None, :]
-                    total += xs
-                summed = sums[tile] + products * scale[:, None]
+                for i in tl.static_range(SPAN // (2 * _WORDS)):
+                    step = span * (SPAN // (2 * _WORDS)) + i
+                    k = block * (_BLOCK // 2) + step * _WORDS + j
+                    two = tl.load(x_pairs + k, mask=k < inputs // 2, other=0)
+                    for high in tl.static_range(2):
+                        xs = (two >> (16 * high)).to(tl.int16).to(x.dtype.element_ty, bitcast=True).to(tl.float32)
+                        # A nibble stays at its place in a mantissa, where it counts 16**place, and x is divided by
+                        # that. The last three are moved, since a mantissa has room for five.
+                        nibble = step + _STEPS * high
+                        moved = nibble // 5
+                        place = nibble - 3 * moved
+                        power = tl.cast(1 << (4 * place), tl.float32)
+                        code = ((words[tile] >> (12 * moved)) & (0xF << (4 * place))) | exponent
+                        code = code.to(tl.float32, bitcast=True) - (2.0**23 + 8.0 * power)
+                        products += code * (xs * (1.0 / power))[None, :]
+                        total += xs
+                summed = sums[tile] + _times_halves(products, tl.load(scales + at, mask=real, other=0.0).to(tl.float32))
                 if HAS_OFFSETS:
-                    offset = tl.load(offsets + at, mask=n < outputs, other=0.0).to(tl.float32)
-                    summed += offset[:, None] * total[None, :]
+                    offset = tl.load(offsets + at, mask=real, other=0.0).to(tl.float32)
+                    summed += _times_halves(tl.broadcast_to(total[None, :], (BLOCK_N, _WORDS)), offset)
                 added = added + (summed,)  # type: ignore[assignment]  # noqa: RUF005
             sums = added
         words = _load_words(codes, block + 1, end, outputs, first_output, BLOCK_N, TILES)
@@ -178,39 +242,35 @@ def int4_gemm_kernel(
     BLOCK_M: tl.constexpr,
 ):
     """One tile of BLOCK_N outputs by BLOCK_M rows over one run of blocks, written as by `int4_gemv_kernel`. WHOLE: the
-    inputs fill their blocks. The sums of x that offsets need are read from `x_sums` float32 [groups, M]; without it
-    they are products with ones, for few rows, with which matrix units are idle anyway."""
+    inputs fill their blocks. `x_sums` float32 [groups, M]: the sums of x that offsets need."""
     split = tl.program_id(2)
     n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     m = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)
-    j = tl.arange(0, _WORDS)
+    STEP: tl.constexpr = GROUP if GROUP < 2 * _WORDS else 2 * _WORDS  # inputs of one product: of one group
+    PARTS: tl.constexpr = 2 * _WORDS // STEP
+    step_k = tl.arange(0, STEP)
     real, seen = n < outputs, m < rows
     x_rows = x + m[None, :].to(tl.int64) * x_stride
-    ones = tl.full((BLOCK_N, _WORDS), 1.0, x.dtype.element_ty)
     sums = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
     first = split * blocks_per_split
     end = tl.minimum(first + blocks_per_split, tl.cdiv(inputs, _BLOCK))
     for block in range(first, end):
-        row = tl.cast(block, tl.int64) * outputs + n
-        words = tl.load(codes + row[:, None] * _WORDS + j[None, :], mask=real[:, None], other=0)
+        words = load_parts(codes, tl.cast(block, tl.int64) * outputs + n, real, PARTS)
         for group in tl.static_range(_BLOCK // GROUP):
             products = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
-            totals = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
-            for i in tl.static_range(GROUP // _WORDS):
-                nibble = group * (GROUP // _WORDS) + i
-                k = block * _BLOCK + nibble * _WORDS + j
+            for i in tl.static_range(GROUP // STEP):
+                step = group * (GROUP // STEP) + i
+                k = block * _BLOCK + step * STEP + step_k
                 inside = seen[None, :] if WHOLE else (k[:, None] < inputs) & seen[None, :]
                 xs = tl.load(x_rows + k[:, None], mask=inside, other=0.0)
-                products = tl.dot(centred(words, nibble, x.dtype.element_ty), xs, products)
-                if HAS_OFFSETS and x_sums is None:
-                    totals = tl.dot(ones, xs, totals)
+                weight = centred(words[(PARTS - 1) & group], step // PARTS, x.dtype.element_ty)
+                products = tl.dot(weight, xs, products)
             number = tl.cast(block, tl.int64) * (_BLOCK // GROUP) + group
             place = number * outputs + n
             sums += products * tl.load(scales + place, mask=real, other=0.0).to(tl.float32)[:, None]
             if HAS_OFFSETS:
-                if x_sums is not None:
-                    totals = tl.load(x_sums + number * rows + m, mask=seen, other=0.0)[None, :]
-                sums += tl.load(offsets + place, mask=real, other=0.0).to(tl.float32)[:, None] * totals
+                totals = tl.load(x_sums + number * rows + m, mask=seen, other=0.0)
+                sums += tl.load(offsets + place, mask=real, other=0.0).to(tl.float32)[:, None] * totals[None, :]
     if SPLIT:
         place = partial + (split.to(tl.int64) * rows + m[None, :]) * outputs + n[:, None]
         tl.store(place, sums, mask=real[:, None] & seen[None, :])
@@ -251,13 +311,17 @@ def int4_dequantize_kernel(
     real = local < count
     row = tl.cast(block, tl.int64) * outputs + n
     words = tl.load(codes + row[:, None] * _WORDS + j[None, :], mask=real[:, None], other=0)
-    for nibble in tl.static_range(_NIBBLES):
-        place = (tl.cast(block, tl.int64) * (_BLOCK // GROUP) + nibble * _WORDS // GROUP) * outputs + n
-        weight = centred(words, nibble, tl.float16).to(tl.float32)
-        weight *= tl.load(scales + place, mask=real, other=0.0).to(tl.float32)[:, None]
+    SPAN: tl.constexpr = GROUP if GROUP > 2 * _WORDS else 2 * _WORDS
+    HALVES: tl.constexpr = SPAN // GROUP
+    for step in tl.static_range(_STEPS):
+        group = tl.cast(block, tl.int64) * (_BLOCK // GROUP) + step * 2 * _WORDS // SPAN * HALVES
+        place = (group + tl.arange(0, HALVES))[None, :] * outputs + n[:, None]
+        weight = centred(words, step, tl.float16).to(tl.float32)
+        weight = _times_halves(weight, tl.load(scales + place, mask=real[:, None], other=0.0).to(tl.float32))
         if HAS_OFFSETS:
-            weight += tl.load(offsets + place, mask=real, other=0.0).to(tl.float32)[:, None]
-        k = block * _BLOCK + nibble * _WORDS + j
+            offset = tl.load(offsets + place, mask=real[:, None], other=0.0).to(tl.float32)
+            weight += _times_halves(tl.full((BLOCK_N, 2 * _WORDS), 1.0, tl.float32), offset)
+        k = block * _BLOCK + step * 2 * _WORDS + tl.arange(0, 2 * _WORDS)
         target = dense + local[:, None].to(tl.int64) * inputs + k[None, :]
         tl.store(target, weight.to(dense.dtype.element_ty), mask=real[:, None] & (k[None, :] < inputs))
 
@@ -275,9 +339,9 @@ def int4_linear(
 ) -> None:
     """Write (or add) x W^T + bias to out.
 
-    x [M, K] and out [M, N] float16 or bfloat16, unit stride along their rows; codes, scales and offsets as in
-    `Int4Weight`; bias [N]. Sums are split over `tile.splits` programs; from `DENSE_ROWS` on, weights are dequantised
-    and multiplied densely. `tile` overrides the default for the shape.
+    x [M, K] and out [M, N] float16 or bfloat16, unit stride along their rows, x at a multiple of 4 bytes; codes,
+    scales and offsets as in `Int4Weight`; bias [N]. Sums are split over `tile.splits` programs; from `DENSE_ROWS` on,
+    weights are dequantised and multiplied densely. `tile` overrides the default for the shape.
     """
     rows, inputs = x.shape
     if rows == 0:
@@ -286,7 +350,7 @@ def int4_linear(
         _dense_linear(x, codes, scales, offsets, bias, out, accumulate=accumulate)
         return
     outputs = codes.shape[1]
-    tile = tile or choose_int4_tile(rows, outputs, inputs)
+    tile = tile or choose_int4_tile(rows, outputs, inputs, hopper=_capability(x.device) >= (9, 0))
     blocks = triton.cdiv(inputs, BLOCK)
     per_split = triton.cdiv(blocks, tile.splits)
     splits = triton.cdiv(blocks, per_split)
@@ -307,11 +371,11 @@ def int4_linear(
             *(*tensors, outputs, inputs, per_split, _EXPONENT),
             BLOCK_N=width,
             TILES=tiles,
-            maxnreg=_registers_of_one_row(x.device),
+            maxnreg=128 if _capability(x.device) >= (10, 0) else None,  # there the compiler's own choice spills
             **meta,
         )
     else:
-        x_sums = None if offsets is None or rows < _SUMMED_ROWS else _group_sums(x, len(scales), meta["GROUP"])
+        x_sums = None if offsets is None else _group_sums(x, len(scales), meta["GROUP"])
         int4_gemm_kernel[(triton.cdiv(outputs, tile.outputs), triton.cdiv(rows, tile.rows), splits)](
             *(*tensors, x_sums, rows, outputs, inputs, x.stride(0), out.stride(0), per_split),
             WHOLE=inputs % BLOCK == 0,
@@ -324,11 +388,9 @@ def int4_linear(
         add_splits(partial, bias, out, accumulate)
 
 
-def _registers_of_one_row(device: torch.device) -> int | None:
-    """The most registers of a thread of `int4_gemv_kernel` where the compiler's own choice spills: on Blackwell."""
-    if device.type == "cpu" or torch.cuda.get_device_capability(device) < (10, 0):
-        return None
-    return 144
+def _capability(device: torch.device) -> tuple[int, int]:
+    """Of a device that is not the CPU; there, where kernels are interpreted, Hopper's."""
+    return (9, 0) if device.type == "cpu" else torch.cuda.get_device_capability(device)
 
 
 def _group_sums(x: torch.Tensor, groups: int, group: int) -> torch.Tensor:
@@ -336,7 +398,7 @@ def _group_sums(x: torch.Tensor, groups: int, group: int) -> torch.Tensor:
     rows, inputs = x.shape
     sums = torch.empty(groups, rows, dtype=torch.float32, device=x.device)
     group_sums_kernel[(triton.cdiv(rows, _SUM_ROWS), groups)](
-        x, sums, rows, inputs, x.stride(0), GROUP=group, ROWS=_SUM_ROWS, num_warps=4
+        x, sums, rows, inputs, x.stride(0), GROUP=group, ROWS=_SUM_ROWS, num_warps=min(4, group // 16)
     )
     return sums
 

@@ -205,10 +205,10 @@ def dequantized_int4(
     """Dequantise the arrays of an `Int4Weight` to float32 [N, inputs]."""
     blocks, outputs, words = codes.shape
     packed = codes.contiguous().view(torch.uint8).view(blocks, outputs, words, 4).transpose(0, 1)
-    weight = torch.empty(outputs, blocks, NIBBLES, words, device=codes.device)
+    weight = torch.empty(outputs, blocks, NIBBLES // 2, words, 2, device=codes.device)
     for i in range(NIBBLES):
         byte = packed[..., i // 2]
-        weight[:, :, i] = byte >> 4 if i % 2 else byte & 0xF
+        weight[:, :, i % 4, :, i // 4] = byte >> 4 if i % 2 else byte & 0xF
     # In place, since whole models run through this without CUDA.
     groups = weight.view(outputs, -1, group_size(codes, scales))
     groups.sub_(8).mul_(scales.float().T[:, :, None])

@@ -1,8 +1,9 @@
 """Weights as the CUDA kernels read them, and the tile sizes of the linear kernels. No triton.
 
 4 bits: AWQ, GPTQ and GGUF tensors are repacked. Inputs are cut into blocks of 256. Word j of block b and output n holds
-eight codes: bits 4 i to 4 i + 3 are the code of input 256 b + 32 i + j. The i-th nibbles over all j are therefore 32
-successive inputs: one step of a matrix instruction and within one group. A tile of outputs is contiguous in memory.
+eight codes: bits 4 i to 4 i + 3 are the code of input 256 b + 64 i + 2 j, and 16 bits above that of the next input, so
+that two inputs of a matrix instruction's register are unpacked at once. Over all j these are 64 successive inputs, over
+half of them 32, one group. A tile of outputs is contiguous in memory.
 w[n, k] = scale[k / group, n] * (code[n, k] - 8) + offset[k / group, n], scales and offsets as float16. Symmetric
 tensors (GGUF's Q4_0) have no offsets; one of AWQ or GPTQ is scale * (8 - zero point). float16 rounds offsets, and the
 scales of Q4_K, by at most one part in 2**11, which is less than a hundredth of a step between codes.
@@ -231,10 +232,11 @@ def _mergeable(scales: Halves, offsets: Halves) -> int:
 
 def _words(codes: NDArray[np.uint8]) -> NDArray[np.int32]:
     """[N, K] -> [blocks, N, 32]."""
-    nibbles = codes.reshape(len(codes), -1, NIBBLES, WORDS).transpose(1, 0, 2, 3).astype(np.uint32)
+    nibbles = codes.reshape(len(codes), -1, NIBBLES // 2, WORDS, 2).transpose(1, 0, 2, 3, 4).astype(np.uint32)
     words = np.zeros((nibbles.shape[0], nibbles.shape[1], WORDS), np.uint32)
-    for i in range(NIBBLES):
-        words |= nibbles[:, :, i] << np.uint32(4 * i)
+    for i in range(NIBBLES // 2):
+        words |= nibbles[:, :, i, :, 0] << np.uint32(4 * i)
+        words |= nibbles[:, :, i, :, 1] << np.uint32(4 * i + 16)
     return words.view(np.int32)
 
 
@@ -265,17 +267,21 @@ class ScaledTile:
     splits: int = 1
 
 
-def choose_int4_tile(rows: int, outputs: int, inputs: int) -> Int4Tile:
-    """Choose a tile for x [rows, inputs] and `outputs` columns."""
+def choose_int4_tile(rows: int, outputs: int, inputs: int, *, hopper: bool = True) -> Int4Tile:
+    """Choose a tile for x [rows, inputs] and `outputs` columns. `hopper`: for capability 9.0 and above; below, the
+    compiler spills some of these tiles."""
     blocks = -(-inputs // BLOCK)
     if rows == 1:
         return Int4Tile(32, 1, warps=2, stages=1, splits=choose_splits(-(-outputs // 32), blocks, 1024))
     if rows <= 16:
-        return Int4Tile(32, 16, warps=2, stages=4, splits=choose_splits(-(-outputs // 32), blocks, 512))
+        if not hopper:
+            return Int4Tile(32, 16, warps=2, stages=4, splits=choose_splits(-(-outputs // 32), blocks, 512))
+        return Int4Tile(64, 16, warps=4, stages=3, splits=choose_splits(-(-outputs // 64), blocks, 384))
     if rows <= 32:
-        return Int4Tile(64, 32, warps=4, stages=2, splits=choose_splits(-(-outputs // 64), blocks, 1024))
+        width = 128 if outputs * inputs >= 1 << 25 else 64
+        return Int4Tile(width, 32, width // 16, stages=3, splits=choose_splits(-(-outputs // width), blocks, 200))
     tiles = -(-outputs // 64) * -(-rows // 64)
-    return Int4Tile(64, 64, warps=4, stages=2, splits=choose_splits(tiles, blocks, 256))
+    return Int4Tile(64, 64, warps=4 if hopper else 8, stages=2, splits=choose_splits(tiles, blocks, 192))
 
 
 def choose_scaled_tile(rows: int, outputs: int, inputs: int, *, blockwise: bool) -> ScaledTile:

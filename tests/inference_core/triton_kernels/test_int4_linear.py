@@ -2,8 +2,10 @@
 
 import pytest
 import torch
+import triton
+import triton.language as tl
 
-from inference_core.triton_kernels.int4_linear import DENSE_ROWS, int4_dequantize, int4_linear
+from inference_core.triton_kernels.int4_linear import DENSE_ROWS, int4_dequantize, int4_linear, pairs
 from inference_core.triton_kernels.reference import dequantized_int4
 from inference_core.triton_kernels.weights import Int4Tile, Int4Weight, pack_int4
 from tests.inference_core.triton_kernels.conftest import INTERPRETED
@@ -108,6 +110,31 @@ def test_dequantised_weights_are_those_of_the_reference(kind: str, device: torch
     int4_dequantize(weight.codes, weight.scales, weight.offsets, dense, first_output=30)
     expected = dequantized_int4(weight.codes, weight.scales, weight.offsets, 512)[30:90]
     torch.testing.assert_close(dense, expected, rtol=2.0**-22, atol=1e-8)
+
+
+@triton.jit
+def unpack_kernel(words, low, high, step, ASSEMBLY: tl.constexpr, WORDS: tl.constexpr):
+    place = tl.program_id(0) * WORDS + tl.arange(0, WORDS)
+    a, b = pairs(tl.load(words + place), step, low.dtype.element_ty, ASSEMBLY)
+    tl.store(low + place, a)
+    tl.store(high + place, b)
+
+
+@pytest.mark.parametrize("assembly", [False] if INTERPRETED else [False, True])
+@pytest.mark.parametrize("step", range(4))
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_every_pair_of_codes_is_unpacked_exactly(
+    dtype: torch.dtype, step: int, assembly: bool, device: torch.device
+) -> None:
+    """With all other bits of a word set, and with none."""
+    low, high = torch.meshgrid(torch.arange(16), torch.arange(16), indexing="ij")
+    own = (low << 4 * step) | (high << 4 * step + 16)
+    others = 0xFFFFFFFF ^ (0x000F000F << 4 * step)
+    words = torch.stack([own, own | others]).reshape(-1).to(torch.uint32).view(torch.int32).to(device)
+    got = [torch.empty(512, dtype=dtype, device=device) for _ in range(2)]
+    unpack_kernel[(4,)](words, *got, step, ASSEMBLY=assembly, WORDS=128)
+    for found, codes in zip(got, (low, high), strict=True):
+        assert torch.equal(found.cpu().float(), codes.reshape(-1).repeat(2).float() - 8)
 
 
 def test_no_rows_are_no_work(device: torch.device) -> None:

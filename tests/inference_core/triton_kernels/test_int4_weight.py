@@ -26,6 +26,15 @@ def test_repacked_weights_differ_by_no_more_than_the_rounding_of_scales_and_offs
     assert (np.abs(unpacked(tensor) - dequantize(tensor)) <= bound).all()
 
 
+def test_two_successive_inputs_lie_16_bits_apart() -> None:
+    """Where the kernels look for input 256 b + 64 i + 2 j + h."""
+    tensor = int4_tensor("Q4_1", 3, 512)
+    codes, words = group_codes(tensor).codes, pack_int4(tensor).codes.view(np.uint32)
+    for b, i, j, h in [(0, 0, 0, 0), (0, 0, 0, 1), (0, 3, 31, 1), (1, 2, 5, 0), (1, 1, 16, 1)]:
+        found = words[b, :, j] >> np.uint32(4 * i + 16 * h) & np.uint32(15)
+        assert np.array_equal(found, codes[:, 256 * b + 64 * i + 2 * j + h])
+
+
 def test_symmetric_weights_are_kept_exactly_and_need_no_offsets() -> None:
     tensor = int4_tensor("Q4_0", 20, 512)
     assert pack_int4(tensor).offsets is None

@@ -71,6 +71,7 @@ CASES = {
         partial(int4, 1, group=32, offsets=False, dtype=torch.float16), wide_loads=True
     ),
     "INT4, 32 rows": AotCase(partial(int4, 32), wide_loads=True),
+    "INT4, 32 rows, a large weight": AotCase(partial(int4, 32, outputs=28672), wide_loads=True),
     "INT4, 64 rows": AotCase(partial(int4, 64), wide_loads=True),
     "INT4, 256 rows, groups of 32": AotCase(partial(int4, 256, group=32), wide_loads=True),
     "INT4, 256 rows, float16": AotCase(partial(int4, 256, dtype=torch.float16), wide_loads=True),
