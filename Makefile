@@ -174,7 +174,7 @@ $(RELEASE)/.installed: pyproject.toml
 # The same grids on a CUDA device, with torch, triton and pytest; whole cores also need msgspec, llguidance, tokenizers,
 # transformers and gguf. Nothing is installed.
 test-gpu:
-	$(PYTHON) -m pytest -m "gpu" --confcutdir tests/inference_core/triton_kernels tests/inference_core/triton_kernels \
+	$(PYTHON) -m pytest -v -m "gpu" --confcutdir tests/inference_core/triton_kernels tests/inference_core/triton_kernels \
 		tests/inference_core/parallel/test_cuda_mesh.py tests/inference_core/device/test_cuda_core.py
 
 # Kernels, then models of true shape with random weights, on a CUDA device; STAGES="8b-int4-one-stream …" for some of them.

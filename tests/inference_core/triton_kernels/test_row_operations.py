@@ -97,9 +97,18 @@ CODES = [torch.int8, torch.float8_e4m3fn]
 
 
 def assert_codes_of(activations: torch.Tensor, got: QuantizedRows) -> None:
+    """Equal in the interpreter; a compiler may round the last bit of what it fuses in another way, which moves a number
+    on the border between two codes."""
     codes, scales = quantize_rows(activations, got.codes.dtype)
-    assert torch.equal(got.scales, scales)
-    assert torch.equal(got.codes.view(torch.uint8), codes.view(torch.uint8))
+    moved = got.codes.view(torch.uint8) != codes.view(torch.uint8)
+    if activations.is_cuda:
+        torch.testing.assert_close(got.scales, scales, rtol=4 * torch.finfo(activations.dtype).eps, atol=0)
+        largest_step = 1 if codes.dtype == torch.int8 else 32
+        assert (got.codes.float() - codes.float()).abs().max() <= largest_step
+        assert moved.sum() <= 2 + codes.numel() / 500
+    else:
+        assert torch.equal(got.scales, scales)
+        assert not moved.any()
     assert not codes[2].float().any()  # a row of zeros, of scale 0
 
 
