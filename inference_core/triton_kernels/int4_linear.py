@@ -364,7 +364,7 @@ def int4_linear(
         "SPLIT": splits > 1,
         "num_warps": tile.warps,
     }
-    if rows == 1:
+    if tile.rows == 1:
         width = tile.warps * _OUTPUTS_PER_WARP
         tiles = max(1, tile.outputs // width)
         int4_gemv_kernel[(triton.cdiv(outputs, width * tiles), splits)](

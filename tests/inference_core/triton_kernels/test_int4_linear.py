@@ -7,7 +7,7 @@ import triton.language as tl
 
 from inference_core.triton_kernels.int4_linear import DENSE_ROWS, int4_dequantize, int4_linear, pairs
 from inference_core.triton_kernels.reference import dequantized_int4
-from inference_core.triton_kernels.weights import Int4Tile, Int4Weight, pack_int4
+from inference_core.triton_kernels.weights import Int4Tile, Int4Weight, choose_int4_tile, pack_int4
 from tests.inference_core.triton_kernels.conftest import INTERPRETED
 from tests.inference_core.triton_kernels.int4_tensors import KINDS, int4_tensor
 
@@ -63,6 +63,12 @@ def test_every_kind_of_weights_equals_the_reference(
     dtype: torch.dtype, kind: str, rows: int, device: torch.device
 ) -> None:
     check(weight_of(kind, 72, 512, device), rows, dtype)
+
+
+def test_one_row_of_large_weights_takes_the_kernel_of_several(device: torch.device) -> None:
+    assert choose_int4_tile(1, 28672, 4096) == choose_int4_tile(16, 28672, 4096)
+    assert choose_int4_tile(1, 4096, 4096).rows == choose_int4_tile(1, 28672, 4096, hopper=False).rows == 1
+    check(weight_of("Q4_1", 72, 512, device), 1, torch.float16, tile=Int4Tile(64, 16, warps=4, stages=3, splits=2))
 
 
 @pytest.mark.parametrize("outputs", [1, 31, 32, 130])
