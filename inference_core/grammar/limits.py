@@ -12,7 +12,6 @@ import resource
 import signal
 import sys
 import threading
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -160,9 +159,6 @@ def _parsed(param: str, text: str) -> Any:
 
 NICENESS = 10
 """Of work that no step waits for."""
-ORDINARY_SECONDS = 0.1
-"""CPU time after which such work runs on idle CPUs alone: few grammars take as long."""
-_LOOK_SECONDS = 0.02
 
 
 def set_limits(limits: Limits) -> None:
@@ -186,7 +182,7 @@ def allow(seconds: float) -> float:
 
 def at_low_priority(work: Callable[[], bool], limits: Limits) -> bool:
     """Return what `work` returns, False if it raises. It runs after the threads of the serving process where these need
-    the processors; after `ORDINARY_SECONDS` it yields to them at once, not at the end of a time slice (SCHED_IDLE).
+    the processors.
 
     It runs on a thread, because a priority that was lowered cannot be raised again, and Linux has one for each thread.
     Elsewhere the priority is unchanged.
@@ -201,20 +197,8 @@ def at_low_priority(work: Callable[[], bool], limits: Limits) -> bool:
     threading.stack_size(limits.stack_bytes)
     thread = threading.Thread(target=lowered)
     thread.start()
-    if sys.platform == "linux":
-        _idle_after(thread, ORDINARY_SECONDS)
     thread.join()
     return bool(results) and results[0]
-
-
-def _idle_after(thread: threading.Thread, seconds: float) -> None:
-    """Wait until `thread` has ended or the process has used so much CPU time; let it run on idle CPUs alone then."""
-    assert thread.native_id is not None
-    most = time.process_time() + seconds
-    while thread.is_alive() and time.process_time() < most:
-        thread.join(_LOOK_SECONDS)
-    with suppress(OSError):  # it has ended meanwhile
-        os.sched_setscheduler(thread.native_id, os.SCHED_IDLE, os.sched_param(0))
 
 
 def leave_group() -> None:

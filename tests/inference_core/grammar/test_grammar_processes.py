@@ -190,22 +190,6 @@ def test_a_grammar_is_compiled_at_a_low_priority_and_followed_at_the_usual_one()
     patient.close()
 
 
-def test_a_grammar_that_takes_long_is_compiled_on_idle_cpus_alone() -> None:
-    patient = Grammars(Limits(compile_seconds=1000))
-    future = patient.workers.compile(INFO, grammar("json_schema", as_text(intersection(20))), "")
-    until(lambda: any(os.SCHED_IDLE in policies(process) for process in patient.processes))
-    patient.workers.cancel(future)
-    assert allowed(patient.compiled(FINE)())
-    until(lambda: {own for one in patient.processes for own in policies(one)} == {os.SCHED_OTHER})
-    patient.close()
-
-
-def policies(process: int) -> set[int]:
-    """The schedulers of the process's threads."""
-    tasks = Path(f"/proc/{process}/task").iterdir()
-    return {int((task / "stat").read_text().rpartition(")")[2].split()[38]) for task in tasks}
-
-
 def test_closing_waits_for_no_compilation() -> None:
     patient = Grammars(Limits(compile_seconds=1000, memory_bytes=1 << 40))
     patient.workers.compile(INFO, grammar("lark", gbnf_chain(4900)), "")
