@@ -325,16 +325,15 @@ def paged_attention(
     built. `splits`: programs per context, a power of two.
     """
     layout = cache.layout
+    tables = (block_offsets, table_start, query_start, context_len)
     if prompts and not window and not softcap:
         heads = out.shape[1] // layout.head_dim
         if has_prompt_plans(qkv, heads, layout.num_kv_heads, layout.head_dim):
-            tables = (block_offsets, table_start, query_start, context_len)
             _attend_prompts(qkv, cache, *tables, out, prompts, max_query_len=max_query_len, tile=tile, splits=splits)
             return
     head_bytes = context_blocks * 2 * cache.head_numbers * qkv.element_size()
     if cache.has_scales and 0 < head_bytes <= _UNPACKED_BYTES:
         options = {"window": window, "softcap": softcap, "max_query_len": max_query_len, "tile": tile, "splits": splits}
-        tables = (block_offsets, table_start, query_start, context_len)
         _attend_unpacked(qkv, cache, *tables, out, context_blocks, _UNPACKED_BYTES // head_bytes, **options)
         return
     kv_heads, head_dim = layout.num_kv_heads, layout.head_dim

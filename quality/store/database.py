@@ -74,8 +74,7 @@ def open_database(url: str) -> AsyncEngine:
     SQLite runs in WAL mode (set by `migrate`) with synchronous=FULL: the journal deletes a segment once its records are
     committed here, so a commit has to survive a power failure. Transactions are deferred. A transaction that will write
     must write first, otherwise a concurrent writer makes it fail instead of wait; if it has to read first, begin it on
-    `writing_first(engine)`. Deleted content is overwritten, because erasing a user
-    must leave no text behind.
+    `writing_first(engine)`. Deleted content is overwritten, because erasing a user must leave no text behind.
 
     PostgreSQL connections are tested before use, so that no request fails after an outage has ended. What hangs ends
     with a `TimeoutError`, which is an `OSError`, after the limits of `time_limits`.

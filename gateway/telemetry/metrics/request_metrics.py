@@ -252,11 +252,8 @@ class RequestMetrics(Collector):
             self._levels.of(self._period, alike.tier).count(alike, figures, buckets)
 
     def _count_tokens(self, alike: Alike, figures: Figures, tier: tuple[str]) -> None:
-        key, prompt_tokens, answer_tokens = (
-            (self._keys.label(alike.key_id),),
-            sum(figures.prompt_tokens),
-            sum(figures.answer_tokens),
-        )
+        key = (self._keys.label(alike.key_id),)
+        prompt_tokens, answer_tokens = sum(figures.prompt_tokens), sum(figures.answer_tokens)
         self._key_cost.sums[key] = sum(figures.cost_usd, self._key_cost.sums[key])
         self._key_requests.sums[key] += len(figures.prompt_tokens)
         self._key_tokens.sums[key] += prompt_tokens + answer_tokens

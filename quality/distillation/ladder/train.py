@@ -26,11 +26,7 @@ from inference_core.tokenization.load_tokenizer import load_tokenizer
 from quality.distillation.ladder.batches import Everyday, Source, batches
 from quality.distillation.ladder.card import CARD_FILE, model_card
 from quality.distillation.ladder.everyday_prompts import everyday_prompts
-from quality.distillation.ladder.packing import (
-    Batch,
-    Encoder,
-    packed,
-)
+from quality.distillation.ladder.packing import Batch, Encoder, packed
 from quality.distillation.ladder.record import HeldOutLoss, LadderRecipe, LadderRecord
 from quality.distillation.ladder.tasks import ladder_tasks
 from quality.distillation.network import AdaptedDecoder, LowRank
