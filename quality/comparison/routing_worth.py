@@ -32,6 +32,8 @@ LEVEL = 0.025
 MOST_COST = 3.0
 # Gains are near 0 where the verdict is in doubt, and centres are kept there.
 _CENTRES = (-0.1, 0.1)
+# An interval of a gain in utility that is wider says nothing: all answers good against none is a gain of 1.
+_WIDEST = 1.0
 # Before there are probes, gains are supposed to vary so much, and this supposition counts as so many probes.
 _VARIANCE, _SUPPOSED = 0.2, 20
 MOST_PROBES_NEEDED = 1_000_000
@@ -229,6 +231,11 @@ def in_words(found: RoutingWorth | None, constant: str = "propose") -> str:
         return (
             "Whether routing pays here is not known yet: no request has been answered by all tiers, which the budget "
             "of verification pays for."
+        )
+    if found.verdict == "not_known_yet" and found.over_fixed.high - found.over_fixed.low > _WIDEST:
+        return (
+            f"Whether routing pays here is not known yet: {found.probes:,} probes are too few for an estimate; "
+            f"about {found.missing:,} more decide it."
         )
     measured = (
         f"its utility is {_points(found.over_fixed)} above that of tier {found.best_tier} alone, the best fixed tier, "

@@ -74,7 +74,15 @@ def test_few_probes_decide_nothing_and_say_how_many_are_missing() -> None:
 
     assert found.verdict == "not_known_yet"
     assert found.missing > 0
-    assert f"about {found.missing:,} more probes" in in_words(found)
+    assert f"about {found.missing:,} more" in in_words(found)
+
+
+@pytest.mark.parametrize(("n", "told"), [(3, "3 probes are too few for an estimate"), (300, "points [")])
+def test_an_interval_that_says_nothing_is_not_shown(n: int, told: str) -> None:
+    found = routing_worth(probes(n, 0.01), target=0.7, worth=0.01)
+
+    assert found.verdict == "not_known_yet"
+    assert told in in_words(found)
 
 
 def test_no_probes_are_refused() -> None:
