@@ -21,6 +21,8 @@ from tiers.tier import ChatMessage, GenerationRequest, Usage
 MAX_RETRY_AFTER_SECONDS = 300.0
 # Kinds of servers that render the model's own chat template, and take its variables.
 TEMPLATED = ("vllm", "sglang", "llama-server")
+# Stands for the media of a result.
+MEDIA_FOLLOW = "(The image of this result follows in the next message.)"
 # All that text completions have of the fields that mean something to a provider alone.
 _OF_COMPLETIONS = ("user",)
 
@@ -96,6 +98,31 @@ def _wire_message(message: ChatMessage) -> dict[str, Any]:
             for call in message.tool_calls
         ]
     return wire
+
+
+def with_text_results(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the conversation with results of tools as texts, which is all that the API has of them; their media are
+    with what the user says next."""
+    found: list[dict[str, Any]] = []
+    shown: list[Any] = []
+    for message in [*messages, None]:
+        if shown and (message is None or message["role"] != "tool"):
+            said = message["content"] if message is not None and message["role"] == "user" else []
+            shown += [{"type": "text", "text": said}] if isinstance(said, str) else said
+            found.append({"role": "user", "content": shown})
+            shown = []
+            if said:
+                continue
+        if message is not None and message["role"] == "tool" and isinstance(message["content"], list):
+            texts = [part["text"] for part in message["content"] if part["type"] == "text"]
+            media = [part for part in message["content"] if part["type"] != "text"]
+            if media:
+                shown += media
+                texts.append(MEDIA_FOLLOW)
+            message = message | {"content": "\n\n".join(texts)}
+        if message is not None:
+            found.append(message)
+    return found
 
 
 def _constraints(request: GenerationRequest) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from tiers.message_content import Form
 from tiers.remote import responses_format
 from tiers.remote.event_stream import ServerSentEvent
 from tiers.remote.openai_answer import read_chunk
-from tiers.remote.openai_format import TEMPLATED, WireError, parse_error, request_body
+from tiers.remote.openai_format import TEMPLATED, WireError, parse_error, request_body, with_text_results
 from tiers.remote.provider_state import give_back
 from tiers.remote.request_fields import (
     ALL_SAMPLING,
@@ -63,6 +63,8 @@ class OpenAIWire(RemoteWire):
             body.pop(name, None)
         if request.messages is not None:
             dropped += give_back(body["messages"], request.messages, self.rules)
+            if any(message.role == "tool" and message.parts for message in request.messages):
+                body["messages"] = with_text_results(body["messages"])
         unknown: tuple[str, ...] = ()
         if request.extra or self._remote.body:
             body, unknown = self.with_own_fields(body, request, self._remote)

@@ -25,6 +25,7 @@ from tiers.tier import ChatMessage, Delta, FinishReason, GenerationRequest, Usag
 SEALED = "reasoning.encrypted_content"
 # Fields of a caller of the same API that go on as they are.
 _SAME_FIELDS = (
+    "context_management",
     "instructions",
     "max_tool_calls",
     "parallel_tool_calls",
@@ -45,7 +46,16 @@ _PASSED = (
 # What of the sampling parameters the API has.
 _SAMPLING = ("temperature", "top_p")
 # Custom tools reach a server as they are in this form alone.
-_NEEDING = ("reasoning",)
+_NEEDING = ("reasoning", "context_management")
+# Items that a chat can say.
+_OF_CHATS = (
+    "message",
+    "reasoning",
+    "function_call",
+    "function_call_output",
+    "custom_tool_call",
+    "custom_tool_call_output",
+)
 
 
 def is_expressible(request: GenerationRequest) -> bool:
@@ -65,8 +75,19 @@ def is_needed(request: GenerationRequest) -> bool:
             return True
     elif request.tooling is not None and effort_of(request) not in (None, "none"):
         return True
-    said = (message.native or message.kept for message in request.messages or ())
-    return any(content is not None and content.form == "responses" and content.is_sealed for content in said)
+    for message in request.messages or ():
+        said = message.native or message.kept
+        if said is not None and said.form == "responses":
+            if said.is_sealed or any(block.type not in _OF_CHATS for block in said.blocks):
+                return True
+        elif any(map(_is_file_address, message.parts)):
+            return True
+    return False
+
+
+def _is_file_address(part: ContentPart) -> bool:
+    """Whether the part is a file by its address, which only this API reads."""
+    return part.type == "file" and str((part.data or {}).get("file_data"))[:4].lower() == "http"
 
 
 def effort_of(request: GenerationRequest) -> str | None:
@@ -168,6 +189,8 @@ def _parts(parts: Sequence[ContentPart]) -> Iterator[dict[str, Any]]:
         elif part.type == "image_url":
             detail = {"detail": data["detail"]} if "detail" in data else {}
             yield {"type": "input_image", "image_url": data.get("url"), **detail}
+        elif _is_file_address(part):
+            yield {"type": "input_file", "file_url": data["file_data"]}
         else:
             yield {"type": "input_file", **data}
 

@@ -188,6 +188,24 @@ CASES = [
         text="Hi there",
     ),
     Case("no reason", chunks({"content": "Hi"}, finish=None), message(None, content="Hi"), text="Hi"),
+    *(
+        Case(
+            f"the reason {given}",
+            chunks({"content": "Hi"}, finish=given),
+            message(given, content="Hi"),
+            text="Hi",
+            finish=means,
+        )
+        for given, means in (
+            ("sensitive", "content_filter"),
+            ("PROHIBITED_CONTENT", "content_filter"),
+            ("refusal", "content_filter"),
+            ("model_context_window_exceeded", "length"),
+            ("insufficient_system_resource", "error"),
+            ("function_call_filter: MALFORMED_FUNCTION_CALL", "error"),
+            ("stop_sequence", "stop"),
+        )
+    ),
     Case("an unknown reason", chunks({"content": "Hi"}, finish="eos"), message("eos", content="Hi"), text="Hi"),
     # Calls.
     calls_case(

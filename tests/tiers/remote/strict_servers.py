@@ -122,6 +122,12 @@ def known_roles(body: Body) -> str | None:
     return f"unknown role {roles}" if roles else None
 
 
+def media_result(body: Body) -> str | None:
+    turns = [turn for turn in body["messages"] if turn["role"] == "tool" and not isinstance(turn["content"], str)]
+    bad = any(part["type"] != "text" for turn in turns for part in turn["content"])
+    return "Invalid 'messages[2]'. Image URLs are only allowed for messages with role 'user'." if bad else None
+
+
 def jpg(body: Body) -> str | None:
     return "Invalid image: unsupported type image/jpg" if "image/jpg" in json.dumps(body) else None
 
@@ -259,6 +265,7 @@ RULES = [
     Rule(OPENAI, "https://platform.openai.com/docs/guides/reasoning", effort_of("minimal", "low", "medium", "high")),
     Rule(("groq",), "https://console.groq.com/docs/reasoning", effort_of("low", "medium", "high")),
     Rule(OPENAI, "https://platform.openai.com/docs/guides/images-vision", jpg),
+    Rule((*OPENAI, "groq"), "https://platform.openai.com/docs/api-reference/chat/create", media_result),
     Rule((*OPENAI, "deepseek", "groq"), "https://platform.openai.com/docs/guides/function-calling", unanswered),
     Rule(("mistral", *LOCAL), "https://huggingface.co/Qwen/Qwen3.5-9B (chat template)", late_system),
     Rule(("mistral", "deepseek", *LOCAL), "https://docs.mistral.ai/api", known_roles),

@@ -4,15 +4,19 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import msgspec
 import pytest
 
 from inference_core.protocol import Grammar, SamplingParams
 from tests.tiers.remote.loopback_server import Call, LoopbackServer
 from tests.tiers.tier_world import chat, collect, remote_spec
 from tiers.errors import TierRequestError, TierUnavailableError
+from tiers.message_content import NativeBlock, NativeContent, media_part
 from tiers.remote.remote_tier import RemoteTier
+from tiers.tier import ChatMessage
 
 KEY = "azure-secret"
+RESPONSE = {"status": "completed", "output": [{"type": "message", "content": [{"type": "output_text", "text": "Hi"}]}]}
 COUNTS = {"prompt_tokens": 150, "completion_tokens": 4, "total_tokens": 160}
 USAGE = COUNTS | {"prompt_tokens_details": {"cached_tokens": 100, "cache_write_tokens": 40}}
 
@@ -104,3 +108,42 @@ async def test_a_grammar_of_vllm_is_refused() -> None:
     async with provider("openai-provider") as (tier, _):
         with pytest.raises(TierRequestError, match="response_format alone"):
             await collect(tier, chat(sampling=SamplingParams(grammar=Grammar(kind="regex", text="a+"))))
+
+
+@pytest.mark.parametrize(
+    ("turn", "item"),
+    [
+        (
+            ChatMessage.of_parts("user", [media_part("file", {"file_data": "https://a.b/c.pdf"})]),
+            {
+                "type": "message",
+                "role": "user",
+                "content": [{"type": "input_file", "file_url": "https://a.b/c.pdf"}],
+            },
+        ),
+        (
+            ChatMessage(
+                role="assistant",
+                content="",
+                native=NativeContent(
+                    "responses", (NativeBlock(json=b'{"type":"web_search_call"}', type="web_search_call"),)
+                ),
+            ),
+            {"type": "web_search_call"},
+        ),
+    ],
+)
+async def test_what_no_chat_can_say_reaches_openai_by_the_responses_api(
+    turn: ChatMessage, item: dict[str, Any]
+) -> None:
+    async with LoopbackServer(lambda call: call.reply(200, RESPONSE)) as server:
+        tier = RemoteTier(
+            remote_spec(server.base_url, kind="openai-provider", api_key_env="K", responses="needed"),
+            environ={"K": "k"},
+        )
+        asked = chat(whole=True)
+        await collect(tier, msgspec.structs.replace(asked, messages=[turn, *(asked.messages or ())]))
+        await tier.close()
+    (call,) = server.calls
+    assert call.path.endswith("/responses")
+    assert call.body["input"][0] == item

@@ -82,11 +82,12 @@ def decoded(given: Any, kind: type[T], where: str) -> T:
         raise ApiError(refused.status, message.replace(body.param or where, path), param=path, code=body.code) from None
 
 
-def native_of(said: Sequence[Readable]) -> NativeContent | None:
-    """Return the blocks as they were given; None where a chat says the same: of a text alone."""
-    if len(said) == 1 and _is_text_alone(said[0]):
+def native_of(said: Sequence[Readable], message: Message) -> NativeContent | None:
+    """Return the blocks as they were given; None where `message` says the same: of a text alone. A message may have
+    more: the images of results, which are in the blocks of these."""
+    if isinstance(message.content, str) and (not said or (len(said) == 1 and _is_text_alone(said[0]))):
         return None
-    return NativeContent("anthropic", tuple(map(_native, said))) if said else None
+    return NativeContent("anthropic", tuple(map(_native, said)))
 
 
 def _native(one: Readable) -> NativeBlock:
@@ -145,18 +146,12 @@ def conversation_of(system: str | list[msgspec.Raw] | None, turns: Sequence[Turn
     """The chat that says the same. Raises `ApiError` 400 that names the block."""
     if not turns:
         raise bad_request("messages: at least one message is required.", "messages", "empty_array")
-    if turns[-1].role == "assistant":
-        raise bad_request(
-            "This model does not support assistant message prefill. The conversation must end with a user message.",
-            "messages",
-            "unsupported_content",
-        )
     chat = Conversation([], [], [], [])
     blocks = _system_blocks(system)
     if text := _BETWEEN.join(one.block.text or "" for one in blocks):
         chat.messages.append(Message(role="system", content=text))
         chat.origins.append("system")
-        chat.natives.append(None if isinstance(system, str) else native_of(blocks))
+        chat.natives.append(None if isinstance(system, str) else native_of(blocks, chat.messages[-1]))
     # Earlier turns without content say nothing.
     said_turns = [(place, turn) for place, turn in enumerate(turns) if turn.content or place == len(turns) - 1]
     # As Anthropic does it: consecutive turns of the same role are one turn.
@@ -169,7 +164,7 @@ def conversation_of(system: str | list[msgspec.Raw] | None, turns: Sequence[Turn
         for message, said in _CONVERSIONS[role](placed, chat.foreign):
             chat.messages.append(message)
             chat.origins.append(where)
-            chat.natives.append(native_of(said))
+            chat.natives.append(native_of(said, message))
     return chat
 
 
@@ -290,6 +285,9 @@ def _read(block: Block | ResultBlock, placed: Placed, foreign: list[str]) -> lis
     if block.type == "search_result":
         head = " ".join(filter(None, [block.title, f"({block.source})" if isinstance(block.source, str) else None]))
         return [_text_part(_lines(head, _joined(block.content, f"{placed.where}.content")))]
+    if block.type == "tool_reference":
+        # A found tool, which every model has been given anyway.
+        return [_text_part(f"Tool {block.tool_name} is available.")]
     foreign.append(block.type)
     return []
 

@@ -134,8 +134,8 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Readable(msgspec.Struct, frozen=True, kw_only=True):
-    """The fields of blocks that tell the model something: `text`, `image`, `document` and `search_result`. Further ones
-    reach servers with this API, since they are given each block as it is."""
+    """The fields of blocks that tell the model something: `text`, `image`, `document`, `search_result` and
+    `tool_reference`. Further ones reach servers with this API, since they are given each block as it is."""
 
     type: str
     text: str | None = None
@@ -144,6 +144,7 @@ class _Readable(msgspec.Struct, frozen=True, kw_only=True):
     context: str | None = None
     cache_control: Any = None
     citations: Any = None
+    tool_name: str | None = None
 
 
 class ResultBlock(_Readable, frozen=True, kw_only=True):

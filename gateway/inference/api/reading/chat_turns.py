@@ -247,6 +247,10 @@ def _content_part(part: ContentPart, where: str) -> MessagePart:
             where,
             "invalid_value",
         )
+    if kind == "file" and str(given.get("file_data"))[:4].lower() == "http" and not _is_public(given["file_data"]):
+        raise bad_request(
+            "A file is given as its bytes, or by its public address.", f"{where}.file_data", "invalid_value"
+        )
     if kind == "image_url" and not _is_image_url(given["url"]):
         raise bad_request(
             "An image is given as a data: URL of its bytes, or by its public https: or http: address.",
@@ -257,9 +261,11 @@ def _content_part(part: ContentPart, where: str) -> MessagePart:
 
 
 def _is_image_url(url: str) -> bool:
+    return url[:11].lower() == "data:image/" or _is_public(url)
+
+
+def _is_public(url: str) -> bool:
     """Whether a model server may open it: not its own disk, nor the address where clouds keep credentials."""
-    if url[:11].lower() == "data:image/":
-        return True
     try:
         parsed = urlsplit(url)
         host = parsed.hostname or ""

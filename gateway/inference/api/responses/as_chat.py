@@ -2,7 +2,9 @@
 
 import base64
 import binascii
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
@@ -93,7 +95,7 @@ def chat_of(
 ) -> Chat:
     """The chat that says the same. `earlier`: the conversation of `previous_response_id`, and `before` its items as
     data; `given`: the items of `body`. Raises `ApiError` 400 that names the parameter."""
-    _check(body)
+    _check(body, has_native=given is not None)
     instructions = [] if body.instructions is None else [Message(role="system", content=body.instructions)]
     logprobs = wants_logprobs(body)
     joined = list(_joined(_all_turns(body.input, earlier, given, before)))
@@ -160,8 +162,8 @@ def renamed(error: ApiError) -> ApiError:
     return ApiError(error.status, message, param=where, code=error.body.code, type_=error.body.type)
 
 
-def _check(body: ResponsesRequest) -> None:
-    refuse_given(body, ("prompt", "context_management", "moderation"))
+def _check(body: ResponsesRequest, *, has_native: bool) -> None:
+    refuse_given(body, ("prompt", "moderation") if has_native else ("prompt", "moderation", "context_management"))
     if body.conversation is not None:
         raise bad_request(
             "Unsupported parameter conversation: give previous_response_id to go on from a stored response.",
@@ -228,10 +230,19 @@ def _turns(item: Item, where: str, *, is_native: bool) -> Iterator[Message]:
         arguments = arguments_of(item.input or "") if custom else item.arguments
         function = FunctionCall(name=called, arguments=arguments)
         yield Message(role="assistant", tool_calls=[MessageToolCall(id=item.call_id, function=function)])
-    elif item.type in ("function_call_output", "custom_tool_call_output"):
+    elif item.type in ("function_call_output", "custom_tool_call_output") or (
+        item.call_id is not None and item.type.endswith("_output")
+    ):
         if item.call_id is None:
             raise bad_request(f"A {item.type} needs call_id.", where, "missing_required_parameter")
-        yield Message(role="tool", tool_call_id=item.call_id, content=_content(item.output, where))
+        yield Message(role="tool", tool_call_id=item.call_id, content=_content(_output(item), where))
+    elif item.call_id is not None and item.type.endswith("_call"):
+        # OpenAI's tools that the caller runs: to other models they are functions of these names.
+        function = FunctionCall(
+            name=item.name or item.type.removesuffix("_call"),
+            arguments=item.arguments or _json(item.action or item.operation or {}),
+        )
+        yield Message(role="assistant", tool_calls=[MessageToolCall(id=item.call_id, function=function)])
     elif item.type == "reasoning":
         if (thoughts := _thoughts(item)) or is_native:
             yield Message(role="assistant", reasoning_content=thoughts or "")
@@ -244,6 +255,20 @@ def _turns(item: Item, where: str, *, is_native: bool) -> Iterator[Message]:
             f"{where}.type",
             "unsupported_content",
         )
+
+
+_json = partial(json.dumps, ensure_ascii=False)
+
+
+def _output(item: Item) -> str | list[Part] | None:
+    """What a tool gave: a text or parts, a screenshot, or JSON of another form as its text."""
+    said = msgspec.to_builtins(item.tools) if item.output is None and item.tools else item.output
+    if isinstance(said, dict) and isinstance(said.get("image_url"), str):
+        said = [{"type": "input_image", "image_url": said["image_url"]}]
+    try:
+        return msgspec.convert(said, str | list[Part] | None)
+    except msgspec.ValidationError:
+        return _json(said)
 
 
 def _thoughts(item: Item) -> str | None:
@@ -331,9 +356,9 @@ def _part(part: Part, where: str) -> ContentPart:
             raise bad_request("An input_image needs its image_url.", f"{where}.image_url", "missing_required_parameter")
         return ContentPart(type="image_url", image_url=_given(part, url="image_url", detail="detail"))
     if part.type == "input_file":
-        if part.file_url is not None:
-            raise bad_request("Unsupported file_url: give file_data.", f"{where}.file_url", "unsupported_content")
         file = _given(part, file_data="file_data", file_id="file_id", filename="filename")
+        if part.file_url is not None:
+            file["file_data"] = part.file_url
         return ContentPart(type="file", file=file)
     if part.type == "input_audio":
         return ContentPart(type="input_audio", input_audio=part.input_audio)

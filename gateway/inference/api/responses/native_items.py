@@ -42,6 +42,7 @@ _OURS = (
     "custom_tool_call_output",
 )
 _FIELDS = (
+    "context_management",
     "include",
     "instructions",
     "max_tool_calls",
@@ -52,6 +53,8 @@ _FIELDS = (
     "tools",
     "top_logprobs",
 )
+# What no chat says.
+_UNSAID = ("context_management",)
 _PREFIX = re.compile(r"[a-z]{2,4}\Z")
 
 
@@ -70,7 +73,8 @@ def given_items(body: bytes) -> GivenItems:
     fields = {name: bytes(given[name]) for name in _FIELDS if name in given and bytes(given[name]) != b"null"}
     tools = msgspec.json.decode(fields.get("tools", b"[]"), type=list[dict[str, Any]])
     own = tuple(str(tool.get("type")) for tool in tools if tool.get("type") not in CALLERS_TOOLS)
-    return GivenItems(items, NativeRequest("responses", fields, own))
+    unsaid = tuple(name for name in _UNSAID if name in fields)
+    return GivenItems(items, NativeRequest("responses", fields, own, unsaid=unsaid))
 
 
 def native_item(item: Mapping[str, Any]) -> NativeBlock | None:

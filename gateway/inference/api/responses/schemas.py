@@ -65,7 +65,9 @@ class Item(msgspec.Struct, frozen=True, kw_only=True):
 
     `message` (the default): `role` and `content`. `function_call`: `call_id`, `name` (with its `namespace`) and
     `arguments`. `custom_tool_call`: `call_id`, `name` and `input`. `function_call_output`, `custom_tool_call_output`:
-    `call_id` and `output`. `reasoning`: earlier thoughts, in `content`, `encrypted_content` or `summary`.
+    `call_id` and `output`. Calls of OpenAI's tools that the caller runs (`shell_call`, `apply_patch_call` and others):
+    `call_id` with an `action` or an `operation`, and outputs of any form. `reasoning`: earlier thoughts, in `content`,
+    `encrypted_content` or `summary`.
     `item_reference`: the `id` of an item of a stored response. `additional_tools`: `tools`, next to those of the
     request. `compaction`: a summary in `encrypted_content`; `compaction_trigger`: asks for one.
     """
@@ -79,7 +81,9 @@ class Item(msgspec.Struct, frozen=True, kw_only=True):
     namespace: str | None = None
     arguments: str | dict[str, Any] | None = None
     input: str | None = None
-    output: str | list[Part] | None = None
+    action: Any = None
+    operation: Any = None
+    output: Any = None
     summary: list[Part] | None = None
     encrypted_content: str | None = None
     tools: list[ResponseTool] | None = None

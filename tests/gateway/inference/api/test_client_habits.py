@@ -2,10 +2,14 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
+from gateway.inference.api.messages.conversation import conversation_of
+from gateway.inference.api.messages.schemas import Turn
 from tests.gateway.running_gateway import RunningGateway
 from tests.gateway.served_process import UNCACHED
+from tiers.message_content import NativeContent
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 ASKED = {"role": "user", "content": "Go on."}
@@ -137,6 +141,11 @@ MESSAGES: dict[str, tuple[list[dict[str, Any]], list[tuple[Any, ...]]]] = {
         [*USED, {"role": "user", "content": [RESULT | {"content": []}]}],
         [FIRST, ("assistant", "", ("c1", "{}")), ("tool", "", "c1")],
     ),
+    "a tool that was found": (
+        [*USED, {"role": "user", "content": [RESULT | {"content": [{"type": "tool_reference", "tool_name": "f"}]}]}],
+        [FIRST, ("assistant", "", ("c1", "{}")), ("tool", "Tool f is available.", "c1")],
+    ),
+    "the beginning of the answer": ([ASKED, {"role": "assistant", "content": "So"}], [FIRST, ("assistant", "So")]),
 }
 
 
@@ -144,6 +153,19 @@ MESSAGES: dict[str, tuple[list[dict[str, Any]], list[tuple[Any, ...]]]] = {
 async def test_a_history_of_messages_is_read(gateway: RunningGateway, habit: str) -> None:
     history, read = MESSAGES[habit]
     assert await turns_of(gateway, "/v1/messages", {"messages": history, "max_tokens": 9}) == read
+
+
+async def test_media_of_a_result_reach_a_server_with_this_api_once() -> None:
+    image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AA=="}}
+    turns = [*USED, {"role": "user", "content": [RESULT | {"content": [image]}]}]
+    chat = conversation_of(None, msgspec.json.decode(msgspec.json.encode(turns), type=list[Turn]))
+    *_, result, shown = zip(chat.messages, chat.natives, strict=True)
+    assert result[0].role == "tool"
+    assert result[1] is not None
+    assert b"AA==" in result[1].blocks[0].json
+    # Other servers get it in a turn of the user's; this one has it in the result.
+    assert isinstance(shown[0].content, list)
+    assert shown[1] == NativeContent("anthropic", ())
 
 
 ITEM_CALL = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"}
@@ -167,6 +189,13 @@ RESPONSES: dict[str, tuple[list[dict[str, Any]], list[tuple[Any, ...]]]] = {
     "no output": ([ITEM_CALL, OUTPUT], [("assistant", "", ("c1", "{}")), ("tool", "", "c1")]),
     "an object as output": (
         [ITEM_CALL, OUTPUT | {"output": {"a": 1}}], [("assistant", "", ("c1", "{}")), ("tool", '{"a": 1}', "c1")],
+    ),
+    "a call of OpenAI's shell": (
+        [
+            {"type": "shell_call", "id": "sh_1", "call_id": "c1", "action": {"commands": ["ls"]}},
+            {"type": "shell_call_output", "call_id": "c1", "output": [{"stdout": "a"}]},
+        ],
+        [("assistant", "", ("c1", '{"commands": ["ls"]}')), ("tool", '[{"stdout": "a"}]', "c1")],
     ),
     "an empty list as output": (
         [ITEM_CALL, OUTPUT | {"output": []}], [("assistant", "", ("c1", "{}")), ("tool", "", "c1")],

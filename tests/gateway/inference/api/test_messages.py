@@ -327,7 +327,6 @@ async def test_tokens_are_counted_without_answering(
     ("fields", "named"),
     [
         ({"messages": []}, "messages"),
-        ({"messages": [*HELLO, {"role": "assistant", "content": "{"}]}, "prefill"),
         ({"messages": [{"role": "user", "content": []}]}, "messages.0"),
         ({"messages": [{"role": "tool", "content": "x"}]}, "messages.0.role"),
         ({"messages": [*HELLO, {"role": "user", "content": [{"type": "text"}]}]}, "messages.1.content.0.text"),

@@ -74,9 +74,14 @@ CHATS: dict[str, Fields] = {
     "an id of 60 characters": {"messages": loop("call_" + "x" * 55), "tools": [tool()]},
     "ids that repeat": {"messages": loop("call_0", "call_0", "call_0"), "tools": [tool()]},
     "an empty result": {"messages": [*loop("call_1")[:-1], loop("call_1")[-1] | {"content": ""}], "tools": [tool()]},
+    "an image as a result": {
+        "messages": [*loop("call_1")[:-1], loop("call_1")[-1] | {"content": [JPG]}, *loop("call_2"), USER],
+        "tools": [tool()],
+    },
     "image/jpg": said(("user", [{"type": "text", "text": "what"}, JPG])),
 }
 MESSAGES: dict[str, Fields] = {
+    "the assistant ends": said(("user", "hi"), ("assistant", "The weather is")),
     "a late system turn": said(("user", "a"), ("system", "s"), ("assistant", "b"), ("user", "c")),
     "a system turn after an answer": said(("user", "a"), ("assistant", "b"), ("system", "s"), ("user", "c")),
     "anyOf at the top of a schema": ASKED | {"tools": [{"name": "upd", "input_schema": EITHER}]},
@@ -97,6 +102,15 @@ RESPONSES: dict[str, Fields] = {
     "a late developer item": {
         "instructions": "Be brief.",
         "input": [USER, {"role": "developer", "content": "Available: a"}, {"role": "user", "content": "go on"}],
+    },
+    "a call of a shell": {
+        "input": [
+            USER,
+            {"type": "shell_call", "call_id": "c1", "action": {"commands": ["ls"]}},
+            {"type": "shell_call_output", "call_id": "c1", "output": [{"stdout": "a", "stderr": ""}]},
+            {"type": "local_shell_call", "call_id": "c2", "action": {"type": "exec", "command": ["ls"]}},
+            {"type": "function_call_output", "call_id": "c2", "output": "a"},
+        ]
     },
     "the highest effort": {"input": "x", "reasoning": {"effort": "max"}},
     "temperature": {"input": "x", "temperature": 0.3},
