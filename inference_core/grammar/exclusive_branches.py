@@ -6,6 +6,7 @@ another branch allows whole, or the empty array or object. What remains unproved
 validated.
 """
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -29,6 +30,11 @@ _NARROWING_ALL = frozenset(
     ("enum", "const", "allOf", "anyOf", "oneOf", "not", "if", "then", "else", "$ref", "$dynamicRef", "$recursiveRef")
 )
 _MORE_OF_OBJECTS = _NARROWING_ALL | set(_NARROWING["object"]) - {"required"}
+_ANNOTATIONS = frozenset(
+    ("title", "description", "default", "examples", "example", "$comment", "deprecated", "readOnly", "writeOnly")
+)
+# Keywords whose values have schemas by names.
+_MAPPINGS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies")
 # Of larger ones, pairs would take too long to compare.
 _MOST_BRANCHES = 64
 # How deep references, `allOf` and properties are followed.
@@ -70,11 +76,38 @@ def narrowed(branches: list[Any], types: frozenset[str], resolve: Resolve) -> li
     shapes = [shape_of(branch, resolve) for branch in branches]
     for shape in shapes:
         shape.types &= types
+    meanings = [meaning_of(branch, resolve) for branch in branches]
+    repeated = [meanings.count(meaning) > 1 for meaning in meanings]
+    if all(repeated):
+        return [False] * len(branches)
+    # What holds for a branch that is there twice never holds for exactly one.
     made = [
-        _narrowed(branch, shapes[place], [other for at, other in enumerate(shapes) if at != place], resolve)
+        not repeated[place]
+        and _narrowed(branch, shapes[place], [other for at, other in enumerate(shapes) if at != place], resolve)
         for place, branch in enumerate(branches)
     ]
     return made if any(branch is not False for branch in made) else branches
+
+
+def meaning_of(schema: Any, resolve: Resolve, level: int = 0) -> str:
+    """A text that is equal for schemas that differ in annotations and in the order of their keys alone."""
+    if isinstance(schema, dict) and schema.keys() - _ANNOTATIONS == {"$ref"} and level < _MOST_LEVELS:
+        return meaning_of(resolve(schema["$ref"]), resolve, level + 1)
+    return json.dumps(_without_annotations(schema), sort_keys=True)
+
+
+def _without_annotations(schema: Any) -> Any:
+    if isinstance(schema, list):
+        return [_without_annotations(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    made = {}
+    for key, value in schema.items():
+        if key in _MAPPINGS and isinstance(value, dict):
+            made[key] = {name: _without_annotations(part) for name, part in value.items()}
+        elif key not in _ANNOTATIONS:
+            made[key] = value if key in ("const", "enum") else _without_annotations(value)
+    return made
 
 
 def _narrowed(branch: Any, shape: Shape, others: list[Shape], resolve: Resolve) -> Any:
@@ -159,11 +192,6 @@ def _types_of(shape: Shape, name: str, resolve: Resolve) -> frozenset[str]:
     for part in shape.properties.get(name, ()):
         types &= shape_of(part, resolve, 1).types
     return types
-
-
-def are_exclusive(one: Any, other: Any, resolve: Resolve) -> bool:
-    """Whether it is provable that no value holds for both schemas."""
-    return _are_exclusive(shape_of(one, resolve), shape_of(other, resolve), resolve)
 
 
 def _are_exclusive(one: Shape, other: Shape, resolve: Resolve, level: int = 0) -> bool:

@@ -7,6 +7,7 @@ import pytest
 
 from inference_core.errors import InvalidRequestError
 from inference_core.grammar.compiler import GrammarCompiler
+from inference_core.grammar.exclusive_branches import TYPES, narrowed
 from inference_core.grammar.matcher import GrammarMatcher
 from inference_core.protocol import Grammar
 from tests.inference_core.grammar.byte_vocabulary import EOS, ByteVocabulary, byte_compiler
@@ -227,3 +228,22 @@ def test_a_draft_that_could_only_end_invalid_fails_nothing() -> None:
     assert not any(matcher.masks()[-1])
     assert matcher.failure is None
     assert follows(matcher, '{"n": 52}')
+
+
+@pytest.mark.parametrize(
+    ("branches", "left"),
+    [
+        ([{"const": 1, "title": "one"}, {"const": 1}, {"const": 2}], [False, False, {"const": 2}]),
+        (
+            [{"$ref": "#/a"}, {"enum": ["x"], "description": "the same"}, {"type": "null"}],
+            [False, False, {"type": "null"}],
+        ),
+        # Nothing holds for exactly one of two that are equal: refused before the first token.
+        ([{"required": ["a"]}, {"required": ["a"]}], [False, False]),
+        ([{"const": 1}, {"const": True}], [{"const": 1}, {"const": True}]),
+        # A property may have the name of an annotation.
+        ([{"properties": {"title": {"const": c}}, "required": ["title"], "type": "object"} for c in "ab"], None),
+    ],
+)
+def test_a_branch_that_is_there_twice_is_never_taken(branches: list[Any], left: list[Any] | None) -> None:
+    assert narrowed(branches, TYPES, {"#/a": {"enum": ["x"]}}.get) == (branches if left is None else left)
