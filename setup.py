@@ -141,7 +141,7 @@ setup(
             "classifier.native._decision",
             sources=sorted(str(path) for path in Path(DECISION).glob("*.cpp")),
             depends=[str(path) for path in Path(DECISION).glob("*.h")],
-            extra_compile_args=["-O3", "-std=c++17", "-fno-math-errno", "-fno-trapping-math", *PLAIN,
+            extra_compile_args=["-O3", "-std=c++17", "-fno-math-errno", "-fno-trapping-math", "-Wno-psabi", *PLAIN,
                                 *(EXACT if ARM else [])],
             extra_link_args=[f"-fsanitize={SANITIZE}"] if SANITIZE else STRIPPED,
             language="c++",

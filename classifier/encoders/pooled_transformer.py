@@ -18,6 +18,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, AutoModel
 
 from classifier.encoders.checkpoint import TOKENIZER, checkpoint_files
+from classifier.encoders.native_transformer import MAX_TOKENS, cut_to
 from classifier.errors import CheckpointError
 
 Indices = npt.NDArray[np.intp]
@@ -122,8 +123,6 @@ AttentionInterface.register(NAME, packed_attention)
 
 log = logging.getLogger(__name__)
 
-MAX_TOKENS = 256
-HEAD_SHARE = 0.75  # the share of a long prompt that is taken from its start (docs/routing.md: 192 and 64 words)
 TOKENS_PER_BATCH = 4096
 # Largest rounding difference between two computations of the same float32 state.
 TOLERANCE = 1e-3
@@ -173,17 +172,8 @@ class PooledTransformer:
         return self.model.device
 
     def token_ids(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return ids of each text with special tokens; of a long one the first three quarters and the last quarter of
-        the limit."""
-        head = int(self.max_tokens * HEAD_SHARE)
-        found = []
-        for encoding in self.tokenizer.encode_batch(list(texts)):
-            ids = encoding.ids
-            if len(ids) > self.max_tokens:
-                ids = ids[:head] + ids[head - self.max_tokens :]
-            # A text without tokens still needs a state, that of the first row.
-            found.append(ids or [0])
-        return found
+        """Return ids of each text with special tokens, as `cut_to` cuts them."""
+        return [cut_to(encoding.ids, self.max_tokens) for encoding in self.tokenizer.encode_batch(list(texts))]
 
     def states(self, rows: Sequence[Sequence[int]], lengths: Sequence[Run]) -> Any:
         """Return hidden states [tokens, hidden] of `rows`, which are sorted by length; differentiable."""
@@ -228,7 +218,9 @@ class PooledTransformer:
         architectures differ in where positions start and in what they pass to attention."""
         if "position_ids" not in inspect.signature(self.model.forward).parameters:
             return False
-        ids = [[i % self.model.get_input_embeddings().num_embeddings for i in range(n)] for n in (3, 5, 5)]
+        # From the token after the pad token, which RoBERTa gives no position.
+        first, rows = int(self.model.config.pad_token_id or 0) + 1, self.model.get_input_embeddings().num_embeddings
+        ids = [[(first + i) % rows for i in range(n)] for n in (3, 5, 5)]
         before = self.model.config._attn_implementation
         with torch.inference_mode():
             self.packs = False

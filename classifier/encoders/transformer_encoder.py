@@ -1,4 +1,4 @@
-"""A fine-tuned transformer as an artefact's encoder; torch is imported only with the first prompt.
+"""A fine-tuned transformer as an artefact's encoder, computed by the native extension in INT8.
 
 From the pooled state to an encoding: a projection for the embedding, a linear layer for the logits.
 """
@@ -7,18 +7,15 @@ import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from classifier.encoders.checkpoint import checkpoint_folder, verify_checkpoint
 from classifier.encoders.micro_batcher import MicroBatcher
+from classifier.encoders.native_transformer import NativeTransformer
 from classifier.encoders.static_encoder import Encoding, RememberedEncodings
-from classifier.errors import CheckpointError
-
-if TYPE_CHECKING:
-    from classifier.encoders.pooled_transformer import PooledTransformer
 
 Float = npt.NDArray[np.float32]
 Tensors = Mapping[str, npt.NDArray[np.generic]]
@@ -78,12 +75,12 @@ class TransformerEncoder:
         self.folder, self.sha256, self.max_tokens = folder, sha256, max_tokens
         self.above, self.dim, self.logit_bias = above, above.dim, above.head_bias
         self._loading = threading.Lock()
-        self._transformer: PooledTransformer | None = None
+        self._transformer: NativeTransformer | None = None
         self._batcher = MicroBatcher(self._encode_and_remember)
         self._remembered = RememberedEncodings()
 
     def warm(self) -> None:
-        """Load the checkpoint now. Raises `CheckpointError` if it is missing, changed, or not safetensors."""
+        """Load the checkpoint now. Raises `CheckpointError` as `NativeTransformer.load`, and if it was changed."""
         self._loaded()
 
     def submit(self, turn: str) -> "Future[Encoding]":
@@ -100,7 +97,7 @@ class TransformerEncoder:
         return self.submit(turn).result() if known is None else known
 
     def encode_many(self, turns: Sequence[str]) -> list[Encoding]:
-        """Encode turns in batches without padding."""
+        """Encode turns one after another; none depends on its neighbours."""
         return self.above.encodings(self._loaded().encode(turns))
 
     def _encode_and_remember(self, turns: list[str]) -> list[Encoding]:
@@ -147,13 +144,9 @@ class TransformerEncoder:
             above=PooledProjection.from_tensors(tensors),
         )
 
-    def _loaded(self) -> "PooledTransformer":
+    def _loaded(self) -> NativeTransformer:
         with self._loading:
             if self._transformer is None:
                 verify_checkpoint(self.folder, self.sha256)
-                try:
-                    from classifier.encoders.pooled_transformer import PooledTransformer
-                except ImportError as error:
-                    raise CheckpointError(f"this artefact's encoder needs torch and transformers: {error}.") from error
-                self._transformer = PooledTransformer.load(self.folder, max_tokens=self.max_tokens)
+                self._transformer = NativeTransformer.load(self.folder, max_tokens=self.max_tokens)
             return self._transformer

@@ -24,6 +24,8 @@ PyMethodDef methods[] = {fast("make_encoder", make_encoder),
                          fast("make_trees", make_trees),
                          fast("make_complexity", make_complexity),
                          fast("class_probabilities", class_probabilities),
+                         fast("make_transformer", make_transformer),
+                         fast("pool_tokens", pool_tokens),
                          {nullptr, nullptr, 0, nullptr}};
 
 PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_decision", "Kernels of a routing decision.", -1, methods,
@@ -35,6 +37,6 @@ PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_decision", "Kernels of a rout
 PyMODINIT_FUNC PyInit__decision() {
   PyObject* module = PyModule_Create(&aio::definition);
   // Incremented with every added or changed function: Python refuses an extension built from other sources.
-  if (module && PyModule_AddIntConstant(module, "VERSION", 5) != 0) Py_CLEAR(module);
+  if (module && PyModule_AddIntConstant(module, "VERSION", 6) != 0) Py_CLEAR(module);
   return module;
 }

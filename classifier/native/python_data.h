@@ -6,9 +6,10 @@
 #include <cstdint>
 #include <new>
 
-// Compiled once per instruction set and chosen when the module is loaded, where the toolchain can.
-#if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__)
-#define AIO_CLONES __attribute__((target_clones("arch=skylake-avx512", "arch=haswell", "default")))
+// Compiled once per instruction set and chosen when the module is loaded, where the toolchain can. A level names every
+// processor that has its instructions; the name of a processor would name that one alone.
+#if defined(__x86_64__) && defined(__GLIBC__) && __GNUC__ >= 12 && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__)
+#define AIO_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #else
 #define AIO_CLONES
 #endif
@@ -82,5 +83,7 @@ PyObject* marks_in(PyObject*, Values, Py_ssize_t);
 PyObject* make_trees(PyObject*, Values, Py_ssize_t);
 PyObject* make_complexity(PyObject*, Values, Py_ssize_t);
 PyObject* class_probabilities(PyObject*, Values, Py_ssize_t);
+PyObject* make_transformer(PyObject*, Values, Py_ssize_t);
+PyObject* pool_tokens(PyObject*, Values, Py_ssize_t);
 
 }  // namespace aio

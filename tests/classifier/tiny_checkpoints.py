@@ -1,9 +1,18 @@
-"""Tiny random DistilBERT and ModernBERT checkpoints, written as transformers writes them."""
+"""Tiny random checkpoints, written as transformers writes them."""
 
 from pathlib import Path
 
 import torch
-from transformers import DistilBertConfig, DistilBertModel, ModernBertConfig, ModernBertModel
+from transformers import (
+    BertConfig,
+    BertModel,
+    DistilBertConfig,
+    DistilBertModel,
+    ModernBertConfig,
+    ModernBertModel,
+    RobertaConfig,
+    RobertaModel,
+)
 
 from classifier.training.recipes.pretrain import save_checkpoint, train_tokenizer
 
@@ -21,6 +30,19 @@ def tiny_checkpoint(folder: Path, architecture: str, texts: list[str], seed: int
             vocab_size=size, max_position_embeddings=64, n_layers=2, n_heads=2, dim=32, hidden_dim=64
         )
         model = DistilBertModel(config)
+    elif architecture in ("bert", "roberta"):
+        kind, config_kind = (BertModel, BertConfig) if architecture == "bert" else (RobertaModel, RobertaConfig)
+        model = kind(
+            config_kind(
+                vocab_size=size,
+                hidden_size=48,
+                intermediate_size=80,
+                num_hidden_layers=3,
+                num_attention_heads=4,
+                max_position_embeddings=66,
+                pad_token_id=0,
+            )
+        )
     else:
         model = ModernBertModel(
             ModernBertConfig(

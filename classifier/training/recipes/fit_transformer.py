@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from classifier.encoders.checkpoint import checkpoint_folder, keep_checkpoint
+from classifier.encoders.native_transformer import servable_config
 from classifier.encoders.pooled_transformer import PooledTransformer
 from classifier.encoders.transformer_encoder import PooledProjection, TransformerEncoder
 from classifier.errors import TrainingDataError
@@ -128,8 +129,9 @@ def train_over_checkpoint(
     far to trust the encoder on new prompts; the valid split stops fine-tuning early and calibrates. An interrupted run
     resumes.
 
-    Raises `CheckpointError` for a checkpoint that cannot be read, `TrainingDataError` if a part has no rows.
+    Raises `CheckpointError` for a checkpoint that cannot be read or served, `TrainingDataError` if a part has no rows.
     """
+    servable_config(checkpoint)
     settings = settings or FineTuneSettings(seed=seed)
     splits = rows_by_split(rows)
     unseen = unseen_by_fine_tuning(splits["train"])

@@ -71,13 +71,23 @@ def test_a_changed_checkpoint_makes_the_artefact_unloadable_and_says_so(made: Ca
     assert load_artefact(made.folder).version == made.folder.name
 
 
-def test_an_artefact_is_loaded_without_torch_until_the_first_prompt(made: Candidate) -> None:
+def test_an_artefact_over_a_checkpoint_decides_without_torch(made: Candidate) -> None:
     program = (
         "import sys; from pathlib import Path; from classifier.registry.artefact import load_artefact;"
-        f"load_artefact(Path({str(made.folder)!r})); print('torch' in sys.modules, 'transformers' in sys.modules)"
+        "from classifier.features.routing_input import routing_input_of_text;"
+        f"p = load_artefact(Path({str(made.folder)!r})).predict(routing_input_of_text({question(HARD)!r}));"
+        "print(len(p.p_ok), 'torch' in sys.modules, 'transformers' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["False", "False"]
+    assert done.stdout.split() == [str(made.model.manifest.tiers), "False", "False"]
+
+
+def test_a_checkpoint_that_is_not_served_is_refused_before_it_is_trained(tmp_path: Path) -> None:
+    rows = generated_rows(20)
+    checkpoint = tiny_checkpoint(tmp_path / "given", "modernbert", [row.prompt for row in rows])
+    with pytest.raises(CheckpointError, match="modernbert with gelu is not served; give one of bert"):
+        train_over_checkpoint(rows, tmp_path / "registry", checkpoint, settings=QUICK)
+    assert not (tmp_path / "registry").exists()
 
 
 def test_its_size_is_not_bound_to_that_of_the_shipped_artefacts(
