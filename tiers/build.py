@@ -89,6 +89,11 @@ class ReloadableTier(Tier):
         """See `Tier.tokenizer`."""
         return self._current.tokenizer
 
+    @property
+    def continues_chats(self) -> bool:
+        """See `Tier.continues_chats`."""
+        return self._current.continues_chats
+
     def load(self) -> TierLoad:
         """See `Tier.load`."""
         load = self._current.load()

@@ -194,7 +194,8 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     piece. `meter`: counts the request's usage while it is answered; copies of the request share it. `prompts_read`: the
     tiers' encoded prompts, by the way of reading; shared by all requests with the same prompt, so that it is encoded
     once. `native`: the request's other fields in the form of the caller's API. `wants_native`: the answer is also
-    wanted in the form of the server's API, because its reasoning may have to be given back. `cache_reuse`: the
+    wanted in the form of the server's API, because its reasoning may have to be given back. `continues`: the last
+    message, the assistant's, begins the answer, which goes on from there (`Tier.continues_chats`). `cache_reuse`: the
     expected share of such requests whose conversation goes on while the provider's cache holds it; 0 marks nothing.
     `priority`: as of a core's request (`inference_core.protocol.AddRequest`); 3 is idle work there, and elsewhere as 2.
     `credential`: the caller's own, for a tier that asks for it; what is learned from the answer holds for it alone.
@@ -228,6 +229,7 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     extra: dict[str, Any] = {}
     native: NativeRequest | None = None
     wants_native: bool = False
+    continues: bool = False
     cache_reuse: float = 0.0
     credential: CallerCredential | None = None
     sent: Sent = msgspec.field(default_factory=Sent)
@@ -424,6 +426,11 @@ class Tier(ABC):
     @abstractmethod
     def load(self) -> TierLoad:
         """Return the latest known load; never blocks."""
+
+    @property
+    def continues_chats(self) -> bool:
+        """Whether it goes on from an assistant's turn that has begun, without an instruction to do so."""
+        return False
 
     @property
     def tokenizer(self) -> Tokenizer | None:

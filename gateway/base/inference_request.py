@@ -192,6 +192,8 @@ class RoutingOptions(msgspec.Struct, frozen=True, kw_only=True):
     """`x-aio-agree`: whether cheap tiers answer at once and are compared; None: by the knob's rule."""
     may_wait: bool | None = None
     """`x-aio-may-wait`: whether the first byte of a stream may wait for that; None: by the knob's."""
+    continues: bool | None = None
+    """`x-aio-continue`: whether a stream whose server fails may go on elsewhere; None: by the knob."""
     consent: Consent = ALL
     """`x-aio-consent`: answer (to be used for its answer alone), local (to be seen by local tiers alone), or both."""
     private: PrivateMark | None = None

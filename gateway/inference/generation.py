@@ -65,6 +65,7 @@ class Generation:
 
     # This answer has one reader and is not kept.
     cached: CacheUse | None = None
+    is_continued = False
     rerouted = False
     fell_over: str | None = None
     _chain: "FallbackChain | None" = None
@@ -331,12 +332,12 @@ class Generation:
             if isinstance(lost, TierError):
                 lost.chain = self._tried()
             if self._chain is not None:
-                self._tell(f"{_named(self.tier)} failed ({type(error).__name__})")
+                self._tell(f"{named(self.tier)} failed ({type(error).__name__})")
             raise lost
         await self._attempt.deltas.aclose()
         self._close_attempt("error", error)
         self._refusals += isinstance(error, TierCapabilityError)
-        self._tell(f"{_named(self.tier)} failed ({type(error).__name__}), {_named(stand_in)} took over")
+        self._tell(f"{named(self.tier)} failed ({type(error).__name__}), {named(stand_in)} took over")
         log.warning("request %s: %s", self.request.request_id, self.fell_over)
         self._go_on_with(stand_in)
 
@@ -359,7 +360,7 @@ class Generation:
         passed = [] if self._chain is None else self._chain.passed_over
         if not names and not passed:
             return ""
-        return "; ".join([f"Tried in this order: {', '.join([*names, _named(self.tier)])}", *passed])
+        return "; ".join([f"Tried in this order: {', '.join([*names, named(self.tier)])}", *passed])
 
     def _again(self, error: Exception) -> Tier | None:
         """Return the tier itself after the first answer that is not valid, to answer again in another way."""
@@ -414,7 +415,7 @@ class Generation:
         """Whether the caller's budgets cover another attempt, by `tier`; its maximum cost is then reserved."""
         if self._admission.hold is None:
             return True
-        return self._admission.affords(most_usd(self.request, tier, self._routing.served.spec_of(tier)))
+        return self._admission.affords(most_usd(self._asking, tier, self._routing.served.spec_of(tier)))
 
     def _go_on_with(self, tier: Tier, escalation: Escalation | None = None) -> None:
         """Start, or start again, with `tier`; only `escalation` judges its answer."""
@@ -434,7 +435,7 @@ class Generation:
         spec = self._routing.served.spec_of(tier)
         requests, most = self._asking.generations(spec), None
         if self._admission.hold is not None:
-            most = most_tokens(self.request, tier, spec)
+            most = most_tokens(self._asking, tier, spec)
             requests = [msgspec.structs.replace(one, max_tokens=most.choice) for one in requests]
         if judged:
             requests = [asking_uncertainty(one, tier, spec) for one in requests]
@@ -476,7 +477,8 @@ class Generation:
         )
 
 
-def _named(tier: Tier) -> str:
+def named(tier: Tier) -> str:
+    """Return what messages call a tier: a target by its name."""
     return tier.name if tier.is_target else f"tier {tier.number}"
 
 

@@ -160,6 +160,13 @@ class RoutingKnobs(msgspec.Struct, frozen=True, kw_only=True):
             "pays; a request says so for itself with x-aio-may-wait."
         ),
     ] = False
+    streams_continue: Annotated[
+        Literal["off", "auto"],
+        Meta(
+            description="Whether a stream whose server fails after the first token goes on, at the same tier or at "
+            "another one that can; a request says so for itself with x-aio-continue."
+        ),
+    ] = "off"
     queue_seconds: Annotated[
         float,
         Meta(

@@ -281,14 +281,30 @@ class Service:
             decision = agreement.told(decision)
         compared = agreement if agreement is not None and agreement.is_taken else None
 
+        make = Generation
+        if request.stream:
+            request, make = self._stream_of(request)
+
         def generate() -> Generation:
-            return Generation(request, decision, tier, self.routing, admission, self.probes, compared)
+            return make(request, decision, tier, self.routing, admission, self.probes, compared)
 
         return (
             generate()
             if self._cache is None
             else await self._cache.source(request, decision, generate, routed.embedding)
         )
+
+    def _stream_of(self, request: InferenceRequest) -> tuple[InferenceRequest, type[Generation]]:
+        """The request, and what generates its stream: one that may go on after a failure where caller or knob says so,
+        and the request lets it."""
+        wanted = request.options.continues
+        if not (self.routing.knobs.active.streams_continue == "auto" if wanted is None else wanted):
+            return request, Generation
+        from gateway.inference.continuation import ContinuedGeneration, may_continue  # few streams may
+
+        may = may_continue(request)
+        options = msgspec.structs.replace(request.options, continues=may)
+        return msgspec.structs.replace(request, options=options), ContinuedGeneration if may else Generation
 
     def _is_judged(self, request: InferenceRequest, decision: Decision) -> bool:
         probes = self.probes

@@ -2,6 +2,7 @@
 
 `Recorded`: any request as the ledger keeps it, an answer by a tier or anything else, distinguished by `api`."""
 
+from itertools import pairwise
 from typing import Any, Literal
 
 import msgspec
@@ -36,7 +37,8 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     the server read `cached_tokens` from its cache and wrote `cache_write_tokens` into it, `cache_write_1h_tokens` of
     these for an hour. `added`: fields that the server was sent and no caller set. `guarded`: the guardrail that
     replaced or blocked the answer, after which it is no evidence about the tier. `target`: the name of the target
-    that stood in for the tier, which says nothing of the tier's own answers. `price`: what its
+    that stood in for the tier, which says nothing of the tier's own answers. `continued_at`: it went on
+    after so many characters, which failed attempts before it had given. `price`: what its
     tokens were billed at, with the step of a long prompt; `cost_usd` follows from it and the tokens, unless the server
     said what it charges: then `charged_usd` is that, within what was held, and it was billed.
     """
@@ -63,6 +65,16 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     completion_tokens: int = 0
     price: Price | None = None
     charged_usd: float | None = None
+    continued_at: int | None = None
+
+
+def continued_from(attempts: list[Attempt]) -> list[str]:
+    """Return the names of the tiers and targets that gave the beginning of an answer, and failed; in order."""
+    return [
+        one.target or f"tier-{one.tier}"
+        for one, after in pairwise(attempts)
+        if after.continued_at is not None and after.continued_at > (one.continued_at or 0)
+    ]
 
 
 class Timings(msgspec.Struct, frozen=True, kw_only=True):
@@ -137,6 +149,11 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     def target(self) -> str | None:
         """The target that gave the answer in place of its tier; None if the tier did."""
         return self.attempts[-1].target if self.attempts else None
+
+    @property
+    def is_continued(self) -> bool:
+        """Whether the answer was broken off and went on, so that it is no evidence about a tier."""
+        return any(attempt.continued_at is not None for attempt in self.attempts)
 
     @property
     def is_made(self) -> bool:

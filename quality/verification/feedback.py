@@ -194,7 +194,9 @@ class FeedbackDesk:
         )
 
     async def _training_row(self, record: Record, good: bool, source: str) -> dict[str, Any] | None:
-        if self._encode is None or not record.messages or record.tier >= self._tiers or record.target is not None:
+        if self._encode is None or not record.messages or record.tier >= self._tiers:
+            return None
+        if record.target is not None or record.is_continued:
             return None
         try:
             encoded = await self._encode(record.messages)
@@ -224,6 +226,8 @@ class FeedbackDesk:
             return "stored, but not learned from: no tier is stronger than the one that answered"
         if record.target is not None:
             return "stored, but not learned from: a target stood in for the tier"
+        if record.is_continued:
+            return "stored, but not learned from: the answer was broken off and went on"
         return "stored, but not learned from: the classifier is not there to encode it"
 
 

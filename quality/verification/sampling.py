@@ -193,6 +193,7 @@ Reason = Literal[
     "not answered",
     "cut off",
     "guarded",
+    "continued",
     "target",
     "cached",
     "tried out",
@@ -214,6 +215,7 @@ WHY_NOT: Mapping[Reason, str] = {
     "not answered": "it has no complete answer",
     "cut off": "the answer was cut off, and says little about its tier",
     "guarded": "a guardrail changed the answer, which says nothing about its tier",
+    "continued": "it was broken off and went on, so that it says little about a tier",
     "target": "a target stood in for its tier, of which the answer says nothing",
     "cached": "it is a copy of another request's answer, which would count twice",
     "tried out": "an administrator tried it out on the dashboard, and is asked for the label",
@@ -355,6 +357,8 @@ def refusal(record: Record, *, has_turn: bool = False) -> Reason | None:
         return "tried out"
     if [attempt for attempt in record.attempts if attempt.guarded]:
         return "guarded"
+    if record.is_continued:
+        return "continued"
     if record.status == "ok" and record.finish_reason == "length":
         # It cannot be compared fairly with a complete one.
         return "cut off"

@@ -61,6 +61,11 @@ class EngineTier(Tier):
         """See `Tier.refusal`."""
         return self._standby.refusal(request)
 
+    @property
+    def continues_chats(self) -> bool:
+        """See `Tier.continues_chats`."""
+        return self._standby.continues_chats
+
     def load(self) -> TierLoad:
         """See `Tier.load`."""
         server = self._current()

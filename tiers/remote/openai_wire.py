@@ -68,6 +68,8 @@ class OpenAIWire(RemoteWire):
         unknown: tuple[str, ...] = ()
         if request.extra or self._remote.body:
             body, unknown = self.with_own_fields(body, request, self._remote)
+        if request.continues:
+            body |= self.rules.continue_fields
         if self.rules.prefill == "marked" and request.messages is not None and request.messages[-1].role == "assistant":
             # As Mistral's API has it: the answer goes on from this turn.
             body["messages"][-1]["prefix"] = True

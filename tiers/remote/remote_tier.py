@@ -399,6 +399,12 @@ class RemoteTier(Tier):
             return error
         return None
 
+    @property
+    def continues_chats(self) -> bool:
+        """See `Tier.continues_chats`."""
+        rules = self._wire.rules
+        return rules.continues and rules.prefill == "taken"
+
     def load(self) -> TierLoad:
         """Return the requests in flight from here, the server's queue, and whether the last failure is long enough
         ago."""

@@ -27,7 +27,8 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     `efforts`: the values of `reasoning_effort`, ascending; empty takes all.
     `system`: where turns of the system may stand: `anywhere`, at the start and `after-user`, or `first` alone, as one.
     `starts_with_user`: whether the assistant may not begin. `prefill`: whether a last turn of the assistant is taken,
-    needs a mark (`prefix`), or is refused. `blank_answers`: whether an assistant's turn may be empty.
+    needs a mark (`prefix`), or is refused. `continues`: whether the answer goes on from that turn, and says nothing of
+    it again; `continue_fields`: which fields ask for that. `blank_answers`: whether an assistant's turn may be empty.
     `combined_schemas`: whether a tool's schema may have `anyOf`, `oneOf` or `allOf` at its top. `needs_properties`:
     whether it must have `properties`. `cache_points`: whether marks of a cache are Bedrock's `cachePoint`;
     `cache_tools`: after tools, too.
@@ -49,6 +50,8 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     system: Literal["anywhere", "after-user", "first"] = "anywhere"
     starts_with_user: bool = False
     prefill: Literal["taken", "marked", "refused"] = "taken"
+    continues: bool = False
+    continue_fields: dict[str, bool] = {}
     blank_answers: bool = True
     combined_schemas: bool = True
     needs_properties: bool = False
@@ -252,6 +255,25 @@ ROWS: list[Row] = [
     Row(
         ("provider", "compatible"), r"(?i)gemini-([3-9]|\d\d)", {"signs_calls": True},
         "https://ai.google.dev/gemini-api/docs/thought-signatures", "2026-11",
+    ),
+    # Answers that go on from a last turn of the assistant
+    Row(
+        ("anthropic",), "", {"continues": True},
+        "https://platform.claude.com/docs/en/build-with-claude/prompt-engineering/prefill-claudes-response", "2026-11",
+    ),
+    Row(
+        ("bedrock",), r"anthropic\.", {"continues": True},
+        "https://docs.aws.amazon.com/bedrock/latest/userguide/model-parameters-anthropic-claude-messages.html",
+        "2026-11",
+    ),
+    Row(
+        ("llama-server",), "", {"continues": True},
+        "https://github.com/ggml-org/llama.cpp/pull/13174", "2026-11",
+    ),
+    Row(
+        ("vllm", "sglang"), "",
+        {"continues": True, "continue_fields": {"add_generation_prompt": False, "continue_final_message": True}},
+        "https://docs.vllm.ai/en/latest/serving/openai_compatible_server.html", "2026-11",
     ),
     # Servers that render the model's chat template, or may
     Row(

@@ -169,6 +169,11 @@ class ReplicaSet(Tier):
     def _any(self) -> RemoteTier:
         return next(iter(self._tiers.values()))
 
+    @property
+    def continues_chats(self) -> bool:
+        """See `Tier.continues_chats`."""
+        return self._any.continues_chats
+
     def load(self) -> TierLoad:
         """Return the requests in flight from here, the queues of the replicas that take requests, of which a request
         joins the shortest, and whether any of them did not just fail."""

@@ -125,7 +125,7 @@ _encode = msgspec.msgpack.Encoder().encode
 log = logging.getLogger(__name__)
 
 # Who waits together: requests of one key, read in the same way and no less urgent than each other.
-SharedKey = tuple[bytes, bool, int]
+SharedKey = tuple[bytes, bool, bool | None, int]
 
 
 class ResponseCache:
@@ -193,18 +193,19 @@ class ResponseCache:
         return cache_key(request, decision, self._routing.served.spec(decision.tier), catalogue)
 
     def _joinable(self, key: bytes, request: InferenceRequest) -> SharedGeneration | None:
-        shared = self._shared.get((key, request.stream, request.generation.priority))
+        shared = self._shared.get(_place(key, request))
         return None if shared is None or shared.abandoned else shared
 
     def _start_shared(
         self, key: bytes, request: InferenceRequest, generate: Callable[[], Generation], wording: Wording | None
     ) -> SharedGeneration:
-        place = key, request.stream, request.generation.priority
+        place = _place(key, request)
         keeps = _may_be_kept(request)
 
         def ended(shared: SharedGeneration) -> Awaitable[None] | None:
-            # What a target said is not the answer of its tier.
-            if shared.whole and keeps and not shared.generation.tier.is_target:
+            # What a target said is not the answer of its tier, and what two tiers said is that of neither.
+            made = shared.generation
+            if shared.whole and keeps and not (made.tier.is_target or made.is_continued):
                 return self._keep(place, shared, wording)
             self._forget(place, shared)
             return None
@@ -249,6 +250,10 @@ class ResponseCache:
         except JSON_ERRORS as error:
             log.warning("a kept answer cannot be read: %s", error)
             return None
+
+
+def _place(key: bytes, request: InferenceRequest) -> SharedKey:
+    return key, request.stream, request.options.continues, request.generation.priority
 
 
 def _may_be_kept(request: InferenceRequest) -> bool:

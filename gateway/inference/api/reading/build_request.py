@@ -58,7 +58,8 @@ CACHE_MODES: tuple[CacheMode, ...] = get_args(CacheMode)
 
 _NAMES = frozenset({
     "x-aio-quality", "x-aio-min-tier", "x-aio-max-cost", "x-aio-deadline-ms", "x-aio-conversation", "x-aio-slo",
-    CONSENT, PRIVATE, "x-aio-cache", "x-aio-agree", "x-aio-may-wait", HEADER,
+    CONSENT, PRIVATE, "x-aio-cache", "x-aio-agree", "x-aio-may-wait", "x-aio-continue",
+    HEADER,
 })  # fmt: skip
 
 
@@ -78,6 +79,7 @@ def routing_options(headers: Mapping[str, str], tiers: int) -> RoutingOptions:
         cache=_cache(headers.get("x-aio-cache")),
         agree=_yes_or_no(headers, "x-aio-agree"),
         may_wait=_yes_or_no(headers, "x-aio-may-wait"),
+        continues=_yes_or_no(headers, "x-aio-continue", "auto", "off"),
         consent=consent if private is None else consent.narrowed(Consent(local=True)),
         private=private,
         credential=_credential(headers),
@@ -169,11 +171,11 @@ def _cache(value: str | None) -> CacheMode | None:
     )
 
 
-def _yes_or_no(headers: Mapping[str, str], name: str) -> bool | None:
+def _yes_or_no(headers: Mapping[str, str], name: str, yes: str = "true", no: str = "false") -> bool | None:
     value = headers.get(name)
-    if value is None or value in ("true", "false"):
-        return None if value is None else value == "true"
-    raise bad_request(f"Invalid header {name}: {value[:64]!r}; allowed are true and false.", name, "invalid_value")
+    if value is None or value in (yes, no):
+        return None if value is None else value == yes
+    raise bad_request(f"Invalid header {name}: {value[:64]!r}; allowed are {yes} and {no}.", name, "invalid_value")
 
 
 class Received(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,7 +8,7 @@ from msgspec import UNSET, UnsetType
 
 from gateway.inference.answer import Answer
 from gateway.inference.api.reading.constraints import CUSTOM, custom_names, input_of
-from quality.records.record import CacheUse, Record
+from quality.records.record import CacheUse, Record, continued_from
 from tiers.chat_state import collected_state
 from tiers.deltas import CollectedChoice
 from tiers.message_content import ToolCall, UrlCitation
@@ -126,7 +126,8 @@ class Routed(msgspec.Struct, frozen=True):
     policy. `cache`: what the response cache had to do with it, null for nothing. `cost_estimated`: there, and true,
     where a tier's price was not given and `cost_usd` rests on an estimate. `thought_end`: there if a thought was ended
     early, and why; `dropped_turns`: how many of the oldest turns were left out for length, there if there are any.
-    `target`: the target that answered in place of the tier, there if one did.
+    `target`: the target that answered in place of the tier, there if one did; `continued_from`: the tiers that gave
+    the beginning of the answer and failed, there if it went on at `tier`.
     """
 
     decision_id: str
@@ -145,6 +146,7 @@ class Routed(msgspec.Struct, frozen=True):
     thought_end: ThoughtEnd | UnsetType = UNSET
     dropped_turns: int | UnsetType = UNSET
     target: str | UnsetType = UNSET
+    continued_from: list[str] | UnsetType = UNSET
 
 
 class FunctionBody(msgspec.Struct, frozen=True):
@@ -326,6 +328,7 @@ def routed(answer: Answer) -> Routed:
         thought_end=answer.thought_end or UNSET,
         dropped_turns=answer.request.dropped_turns or UNSET,
         target=tier.name if tier.is_target else UNSET,
+        continued_from=continued_from(answer.attempts) or UNSET,
     )
 
 
