@@ -429,7 +429,7 @@ class Tier(ABC):
 
     @property
     def continues_chats(self) -> bool:
-        """Whether it goes on from an assistant's turn that has begun, without an instruction to do so."""
+        """Whether it goes on from an unfinished turn of the assistant, without an instruction."""
         return False
 
     @property

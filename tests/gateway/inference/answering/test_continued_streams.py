@@ -278,7 +278,7 @@ async def test_the_knob_is_for_requests_that_say_nothing(
     assert ("[DONE]" in answer.text, '"error"' in answer.text) == (goes_on, not goes_on)
 
 
-async def test_nothing_goes_on_that_nobody_allowed(gateway: RunningGateway) -> None:
+async def test_nothing_goes_on_where_the_request_says_no(gateway: RunningGateway) -> None:
     SCRIPT.cuts = [30]
     heard = await ask(gateway, "tier-2", {"x-aio-continue": "off"})
     assert (heard.text, len(SCRIPT.calls)) == (TEXT[:30], 1)
