@@ -13,9 +13,7 @@ from benchmarks.report.measurement import Measurement
 from gateway.base.settings import Settings
 from gateway.operations.cli.options import cache_dir_option, catalog_option, settings_from
 
-PARTS = ("batching-steps", "quantised")
-# Pages of a checkout; the text that copies are compared on is another.
-_CALIBRATION = ("docs/gateway.md", "docs/classifier.md", "docs/tiers.md", "docs/reference/engine.md")
+PARTS = ("batching-steps", "quantised", "naive")
 
 
 @click.command()
@@ -27,7 +25,7 @@ _CALIBRATION = ("docs/gateway.md", "docs/classifier.md", "docs/tiers.md", "docs/
     show_default=True,
     help="Of measurements; PART.jsonl is written there.",
 )
-@click.option("--model", help="quantised: model of the catalogue.  [its first]")
+@click.option("--model", help="quantised, naive: model of the catalogue.  [its first]")
 @click.option("--sums", type=click.IntRange(min=1), default=120, show_default=True, help="quantised: asked at most.")
 @catalog_option
 @cache_dir_option
@@ -37,6 +35,7 @@ def claims(part: str, folder: Path, model: str | None, sums: int, **given: Any) 
     \b
     batching-steps  steps of one load under static, dynamic and continuous batches; a second
     quantised       what each way of quantising loses on one model; some minutes
+    naive           CPU time of transformers.generate in a loop and of the core; some minutes
 
     Example: python -m benchmarks claims quantised --sums 60
     """
@@ -46,6 +45,8 @@ def claims(part: str, folder: Path, model: str | None, sums: int, **given: Any) 
     try:
         if part == "batching-steps":
             results = _batching_steps(out)
+        elif part == "naive":
+            results = _naive(settings, out, model)
         else:
             results = _quantised(settings, out, model, sums)
     except (MeasurementError, ValueError, OSError) as error:
@@ -69,7 +70,7 @@ def _quantised(settings: "Settings", out: Path, model: str | None, most: int) ->
     from tiers.catalog.load import load_catalog
 
     spec = model_of(load_catalog(settings.catalog).core, model)
-    calibration = calibration_text([Path(name) for name in _CALIBRATION])
+    calibration = calibration_text([])
     questions = read_questions(Path("docs/measurements/sums.jsonl"), most)
     given = {"model": spec.name, "calibration": calibration.digest, "samples": SAMPLES, "questions": len(questions)}
     measurement = _begun("quantised", given, out)
@@ -80,4 +81,16 @@ def _quantised(settings: "Settings", out: Path, model: str | None, most: int) ->
         questions,
         measurement,
         progress=lambda way: click.echo(way, err=True),
+    )
+
+
+def _naive(settings: "Settings", out: Path, model: str | None) -> Any:
+    from benchmarks.claims.naive import NaiveOptions, measure_naive
+    from gateway.planning.load_test.open_core import model_of
+    from tiers.catalog.load import load_catalog
+
+    spec, options = model_of(load_catalog(settings.catalog).core, model), NaiveOptions()
+    measurement = _begun("naive", {"model": spec.name, "options": options}, out)
+    return measure_naive(
+        spec.path, settings.cache_path, options, measurement, progress=lambda what: click.echo(what, err=True)
     )

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from benchmarks.claims.naive import NAIVE, NaiveResults
 from benchmarks.report.markdown import limit_table, number, ranged, times
 from benchmarks.report.measured import (
     AblationResults,
@@ -50,7 +51,7 @@ def report(measurements: Path) -> str:
         ("Voice bot: 1,900 to 2,000 tokens in, 200 out", _voice(parts, sweep and sweep[0], measurements)),
         ("Query rewriting: 10 to 20 tokens, not streamed", _rewrite(measurements)),
         ("One technique at a time", parts.get("ablation", NOT_MEASURED)),
-        ("One request at a time, the same engine", _one_at_a_time(sweep)),
+        ("One request at a time, the same engine", _one_at_a_time(measurements, sweep)),
         ("Before and after", _before_after(measurements)),
         ("Feature matrix", feature_section()),
         ("Records", record_section(measurements)),
@@ -69,8 +70,8 @@ def claim_section(measurements: Path) -> str:
     ]
     return (
         _table(HEAD, rows) + "\n\nNumbers in brackets are the sources'. `python -m benchmarks claims PART` measures "
-        "batching-steps and quantised again, `cascade` the savings; prefix-hits, core-lag and loop-lag are of commit "
-        "33132abc, which had their programs; other commands are in [performance.md](performance.md)."
+        "batching-steps, quantised and naive again, `cascade` the savings; prefix-hits, core-lag and loop-lag are of "
+        "commit 33132abc, which had their programs; other commands are in [performance.md](performance.md)."
     )
 
 
@@ -178,11 +179,12 @@ def _rewrite(measurements: Path) -> str:
     return f"{table}\n\n{_search(found)}"
 
 
-def _one_at_a_time(sweep: tuple[Head, SweepResults] | None) -> str:
-    """Return the one-request loop and the knee of the sweep: the same engine, machine and prompts (SPEC TB-07)."""
+def _one_at_a_time(measurements: Path, sweep: tuple[Head, SweepResults] | None) -> str:
+    """Return the one-request loop and the knee of the sweep: the same engine, machine and prompts (SPEC TB-07); and a
+    naive server's loop."""
     points = {} if sweep is None else {point.concurrency: point for point in sweep[1].points}
     if sweep is None or 1 not in points:
-        return NOT_MEASURED
+        return f"{NOT_MEASURED}\n\n{_naive(measurements)}"
     knee = points[sweep[1].knee]
     rows = [
         ["a loop that sends a request when the one before is answered", _tokens(points[1]), "–"],
@@ -196,6 +198,23 @@ def _one_at_a_time(sweep: tuple[Head, SweepResults] | None) -> str:
     return (
         f"{table}\n\nSource 004 says 10 to 50 times over a naive server. This loop has the engine's "
         f"kernels, cache and quantised weights, so the gain is that of batching alone; with {_model(sweep[0])}."
+        f"\n\n{_naive(measurements)}"
+    )
+
+
+def _naive(measurements: Path) -> str:
+    """Return the cost of the loop that is naive, in CPU time."""
+    found = read_results(measurements, "naive", NaiveResults)
+    if found is None:
+        return f"`{NAIVE}`: {NOT_MEASURED}."
+    head, results = found
+    options = head.settings["options"]
+    rows = [[one.way, ranged(one.ms_per_token), "–" if one.way == NAIVE else times(one.gain)] for one in results.ways]
+    table = _table(["BF16 weights, one thread", "CPU ms per output token", "to the naive loop"], rows)
+    return (
+        f"{table}\n\nCPU time, prompts included: {options['prompt_tokens']} tokens in and "
+        f"{options['output_tokens']} out, {options['rounds']} rounds, {head.settings['model']}; "
+        "`python -m benchmarks claims naive`."
     )
 
 

@@ -51,7 +51,7 @@ _OPTIONS = {
     "--calibration",
     multiple=True,
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="UTF-8 text to calibrate on; may be repeated.  [the package's prose]",
+    help="UTF-8 text to calibrate on; may be repeated.  [the package's, 60,000 words]",
 )
 @click.option("--samples", type=click.IntRange(min=1), help="Windows of the text.  [all that it has, at most 128]")
 @click.option("--window", type=click.IntRange(min=2), default=512, show_default=True, help="Tokens per window.")

