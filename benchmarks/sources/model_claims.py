@@ -10,6 +10,7 @@ from benchmarks.report.measured import AblationResults, read_results
 from benchmarks.sources.card import CARD, card_speeds
 from benchmarks.sources.claim import NOT_MEASURED, Claim, origin
 
+_ROUNDED = "RTN, 4 bits"
 # Source 004's table: memory, loss on MMLU, gain of throughput. How ours are named in `quantised`.
 _METHODS = (
     ("SmoothQuant, W8A8", "2.0x; below 0.5%; 1.5 to 1.8x", "SmoothQuant, INT8"),
@@ -17,7 +18,7 @@ _METHODS = (
     ("AWQ, W4A16", "3.5 to 4.0x; 0.3 to 1.5%; 2.5 to 3.2x", "AWQ, 4 bits"),
     ("FP8, E4M3", "2.0x; below 0.2% (004), 0.8 to 1.4 points on MMLU and MATH (002); 1.8 to 2.0x", "FP8, E4M3"),
     # The grid that AWQ and GPTQ start from: what either is worth is what it adds to this.
-    ("rounding to nearest, W4A16", "–; the baseline of GPTQ and AWQ; –", "RTN, 4 bits"),
+    ("rounding to nearest, W4A16", "–; the baseline of GPTQ and AWQ; –", _ROUNDED),
     (
         "Q4_K_M (here Q4_1)",
         "3.0 to 3.5x; 0.5 to 2%; 2.0 to 2.5x on a CPU",
@@ -58,18 +59,22 @@ def quantisation(folder: Path) -> list[Claim]:
                 f"right sums ({row.right} of {row.questions}, {row.reference_right} before; {chance}), hidden states "
                 f"{row.hidden_cosine:.1%} alike (above {_HIDDEN} in 001); speed {speed}",
                 setting=setting,
-                why=_why(row),
+                why=_why(row, found[1].rows),
             )
         rows.append(claim)
     return rows
 
 
-def _why(row: QuantisedRow) -> str:
+def _why(row: QuantisedRow, rows: list[QuantisedRow]) -> str:
     if row.compute == "int4-int8":
         return "the loss is that of the arithmetic; what the file's maker lost is not known here"
     parts = [f"{row.questions} sums of a small model tell a loss of several points, and no smaller one"]
-    if row.way.startswith("GPTQ"):
-        parts.append("worse than rounding to nearest (below), so not recommended: see core.md")
+    plain = next((one for one in rows if one.way == _ROUNDED), None)
+    if plain is not None and row.compute == plain.compute:
+        worse = [what for what, loses in (("perplexity", row.perplexity_rise > plain.perplexity_rise),
+                                          ("right sums", row.right < plain.right)) if loses]  # fmt: skip
+        if worse:
+            parts.append(f"worse than rounding to nearest (below) in {' and '.join(worse)}, so not recommended")
     if row.compute == "int4":
         parts.append("the model's weights are on a grid of 4 bits already, so a copy of 4 bits rounds a second time")
     return "; ".join(parts)

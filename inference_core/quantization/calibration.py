@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from inference_core.errors import QuantizationError
+from inference_core.errors import InvalidRequestError, QuantizationError
 from inference_core.io.files import read_text_file
 from inference_core.tokenization.tokenizer import Tokenizer
 
@@ -128,6 +128,27 @@ class CalibrationText:
                 "asked for; give more text with --calibration, or fewer with --samples or --window"
             )
         return whole
+
+
+def as_chats(tokenizer: Tokenizer, windows: Sequence[list[int]]) -> list[list[int]]:
+    """The windows as chats, in as many tokens each: a user's message of their first third, and the rest as the answer.
+
+    Plain text has none of a template's tokens, which stand in every prompt of a chat model. A method that minimises the
+    error on plain text alone, above all GPTQ, spoils them. Unchanged without a template, where it refuses, and where
+    it takes more than half of a window. A template that writes the date writes today's.
+    """
+    chats = []
+    for ids in windows:
+        third = len(ids) // 3
+        try:
+            asked = tokenizer.encode_chat([{"role": "user", "content": tokenizer.decode(ids[:third])}])
+        except InvalidRequestError:
+            return list(windows)
+        framed = asked + ids[third:]
+        if not len(ids) <= len(framed) <= 1.5 * len(ids):
+            return list(windows)
+        chats.append(framed[: len(ids)])
+    return chats
 
 
 def text_digest(text: str) -> str:

@@ -205,12 +205,13 @@ RECORD = "quantization.json"
 
 
 class CalibrationRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """The calibration text's name and SHA-256, and how much of it was read."""
+    """The calibration text's name and SHA-256, how much of it was read, and whether as chats (`as_chats`)."""
 
     origin: str
     sha256: str
     windows: int
     tokens: int
+    chats: bool = False
 
 
 class QuantizationRecord(msgspec.Struct, frozen=True, kw_only=True):

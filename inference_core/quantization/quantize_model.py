@@ -15,7 +15,7 @@ from inference_core.loaders.open_checkpoint import open_checkpoint
 from inference_core.loaders.packed_tensor import dequantize
 from inference_core.models.transformer import rotary_table
 from inference_core.models.weights import EMBEDDING, load_embedding
-from inference_core.quantization.calibration import CalibrationText
+from inference_core.quantization.calibration import CalibrationText, as_chats
 from inference_core.quantization.files import WRITTEN, ShardWriter, write_json, write_settings
 from inference_core.quantization.method import (
     SITES,
@@ -57,9 +57,10 @@ def quantize_model(
 
     Linear layers of the decoder are quantised; embeddings, norms, biases and the head stay in `dtype` (None: the
     method's default). Methods that use activations read `text` in `samples` windows of `window` tokens (None: all that
-    it has, see `CalibrationText.windows`), and every layer is calibrated on the output of the quantised layers before
-    it. Memory: a layer in float32, its second moments, a shard of at most 512 MiB, and the hidden states of the
-    windows. The same input gives the same files on the same machine. `destination` appears only when it is complete.
+    it has, see `CalibrationText.windows`), as chats where the model has a template (`as_chats`), and every layer is
+    calibrated on the output of the quantised layers before it. Memory: a layer in float32, its second moments, a shard
+    of at most 512 MiB, and the hidden states of the windows. The same input gives the same files on the same machine.
+    `destination` appears only when it is complete.
 
     Raises QuantizationError if the model cannot be quantised this way, and ModelFileError for a bad source.
     """
@@ -96,9 +97,13 @@ class _Calibration:
         self._config = checkpoint.config
         self._needs = needs
         self.windows: list[list[int]] = []
+        self.chats = False
         if needs != "nothing":
             longest = min(window, checkpoint.config.max_position)
-            self.windows = text.windows(load_tokenizer(checkpoint.path), samples, longest)
+            tokenizer = load_tokenizer(checkpoint.path)
+            plain = text.windows(tokenizer, samples, longest)
+            self.windows = as_chats(tokenizer, plain)
+            self.chats = self.windows != plain
         embedding = load_embedding(checkpoint, "float32")
         self._hidden = [embedding.rows(ids) for ids in self.windows]
         self._cos_sin = rotary_table(self._config, max(map(len, self.windows), default=1))
@@ -187,7 +192,11 @@ def _record(
     if calibration.windows:
         tokens = sum(map(len, calibration.windows))
         seen = CalibrationRecord(
-            origin=text.origin, sha256=text.digest, windows=len(calibration.windows), tokens=tokens
+            origin=text.origin,
+            sha256=text.digest,
+            windows=len(calibration.windows),
+            tokens=tokens,
+            chats=calibration.chats,
         )
     return QuantizationRecord(
         method=method.name,

