@@ -19,6 +19,7 @@ from benchmarks.report.measurement import Measurement
 from benchmarks.report.rounds import geometric_interval, spread
 from inference_core.engine.core import Core
 from inference_core.errors import ModelFileError
+from inference_core.kv_cache.layout import KVDtype
 from inference_core.loaders.checkpoint import Checkpoint
 from inference_core.loaders.hub_model import resolve_model_path
 from inference_core.loaders.open_checkpoint import open_checkpoint
@@ -122,7 +123,7 @@ def generate(model: Any, prompts: Sequence[list[int]], output_tokens: int) -> li
 @contextmanager
 def opened_core(path: str, cache_dir: Path, compute: Compute, tokens: int) -> Iterator[Core]:
     """A core of one thread with room for `tokens`, its cache in the numbers of `compute`; torch gets one thread too."""
-    cache = "float32" if compute == "float32" else "bfloat16"
+    cache: KVDtype = "float32" if compute == "float32" else "bfloat16"
     spec = CoreSpec(models=[ModelSpec(name=_MODEL, path=path, compute=compute, kv_dtype=cache)], threads=1)
     config = open_checkpoint(resolve_model_path(path), cache_dir).config
     token_bytes = 4 * 2 * config.num_layers * config.num_kv_heads * config.head_dim
