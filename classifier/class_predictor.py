@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from functools import cache
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +20,11 @@ from classifier.model.learned import RefittedClasses
 from classifier.model.outcome_model import EncodedTurn, OutcomeModel, encode_turn
 from classifier.registry.artefact import default_artefact, load_artefact
 
+if TYPE_CHECKING:
+    from classifier.complexity.encoder_classes import EncoderClasses
+
 Float = npt.NDArray[np.float32]
+NGRAMS = "n-grams"  # the name of the model that classifies by default
 
 
 def threshold_of(quality_target: float | None) -> float:
@@ -41,9 +45,13 @@ class ClassPredictor:
     that the model learned for this catalogue replaces it if the number of tiers agrees, and so does its `head` of all
     keys, which replaces that table. `kind` is "measured" if either comes from answers of the catalogue's own tiers,
     else "prior".
+
+    `encoder` classifies in place of the n-gram model, except for a head, which learned from that model's classes.
     """
 
-    def __init__(self, model: OutcomeModel, prior: ClassTable | None = None) -> None:
+    def __init__(
+        self, model: OutcomeModel, prior: ClassTable | None = None, encoder: "EncoderClasses | None" = None
+    ) -> None:
         self._complexity = shipped_complexity()
         self._prior = prior_table(like_of(model.manifest.tiers)) if prior is None else prior
         learned = model.adequacy if model.kind == "measured" else None
@@ -57,12 +65,18 @@ class ClassPredictor:
         # By tier, so that a decision needs four products for each.
         self._by_tier = [tuple(column) for column in self._table.T.tolist()]
         self._version = model.version
+        self._encoder = encoder if self.head is None else None
         self._shares_encoder = model.manifest.encoder.get("sha256") == self._complexity.encoder
 
     @property
     def kind(self) -> Literal["measured", "prior"]:
         """Whether the table was learned for this catalogue."""
         return self._kind
+
+    @property
+    def class_model(self) -> str:
+        """The name of the model that classifies."""
+        return NGRAMS if self._encoder is None else self._encoder.name
 
     @property
     def tiers(self) -> int:
@@ -75,8 +89,8 @@ class ClassPredictor:
         return self._table
 
     def classes(self, given: RoutingInput, turn: EncodedTurn, tokens: Sequence[str] | None = None) -> list[float]:
-        """Return P of the four classes of the prompt `given`, encoded as `turn`, by the model that ships, as labels
-        keep them; `tokens`: its words, where they were split before."""
+        """Return P of the four classes of the prompt `given`, encoded as `turn`, by the n-gram model, as labels keep
+        them; `tokens`: its words, where they were split before."""
         if tokens is None:
             tokens = tokenise(given.turn)
         encoded = turn if self._shares_encoder else encode_turn(_shipped_model().encoder, given, tokens)
@@ -94,7 +108,8 @@ class ClassPredictor:
 
         Novelty is that of the tier with most labels of such prompts: 1 without any.
         """
-        classes = self.classes(given, turn, tokens)
+        encoder = self._encoder
+        classes = self.classes(given, turn, tokens) if encoder is None else encoder.probabilities(given.turn)
         known = None if own is None else own.estimate(given, turn, classes)
         if known is None and self.head is not None:
             p_ok = self.head.p(*self._inputs(turn, classes)).tolist()

@@ -141,9 +141,15 @@ def _lived(number: int, plan: Plan, conditions: Conditions, until: str) -> Life:
 @click.option("--draws", type=click.IntRange(min=1), default=6, show_default=True, help="Of the labels, per customer.")
 @click.option("--least", type=click.IntRange(min=2), default=450, show_default=True, help="Rows of a customer.")
 @click.option("--seed", default=0, show_default=True)
+@click.option(
+    "--encoder",
+    "checkpoint",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Embed by the checkpoint in this folder.  [the static encoder]",
+)
 def utility(
     file: Path, weak: str, strong: str, rate: float, by: str, counts: tuple[int, ...], draws: int,
-    least: int, seed: int,
+    least: int, seed: int, checkpoint: Path | None,
 ) -> None:  # fmt: skip
     """What routing between two models of FILE (JSON lines, as customers.jsonl.gz) is worth after N own labels."""
     try:
@@ -151,7 +157,7 @@ def utility(
     except ValueError as error:
         raise click.ClickException(str(error)) from error
     click.echo(f"{len(customers)} customers, {sum(map(len, customers.values()))} rows; points of 100, 95% intervals")
-    outcomes = table(customers, rate, counts or COUNTS, draws, seed)
+    outcomes = table(customers, rate, counts or COUNTS, draws, seed, checkpoint)
     for way, labels, points in outcomes:
         click.echo(f"{way:<14} {f'{labels} labels' if way in (*ROUTED, ERROR) else '':>10}  {_signed(points)}")
     for way in ROUTED:

@@ -386,6 +386,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         bool,
         Meta(description="Refuse classifiers that were not trained on the catalogue's models"),
     ] = False
+    classifier_encoder: Annotated[
+        str,
+        Meta(
+            description="Folder of a fine-tuned encoder that classifies prompts, or the hash of one in `encoders/` of "
+            "the classifier registry; empty, or where it cannot serve: the n-gram model"
+        ),
+    ] = ""
     hidden_state_seconds: Annotated[
         float,
         Meta(gt=0, description="Most seconds that a request waits for the hidden state that its classifier reads"),

@@ -10,7 +10,7 @@ import hashlib
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 import msgspec
 import numpy as np
@@ -20,7 +20,7 @@ from classifier.class_predictor import ClassPredictor, Float, threshold_of
 from classifier.decision import Decision, PolicyInputs, Prediction
 from classifier.encoders.hidden_state_encoder import HiddenStateEncoder, StateSource, StateSpec
 from classifier.encoders.static_encoder import SlowEncoder
-from classifier.errors import ArtefactError
+from classifier.errors import ArtefactError, CheckpointError
 from classifier.features.routing_input import RoutingInput, routing_input
 from classifier.features.stray_text import tokenise
 from classifier.local.cells import ClassTable
@@ -36,6 +36,9 @@ from classifier.registry.registry import POINTER, ArtefactRegistry
 from gateway.base.inference_request import InferenceRequest
 from gateway.base.stores.followed_file import FollowedFile
 from inference_core.extras import MissingExtraError, optional_imports
+
+if TYPE_CHECKING:
+    from classifier.complexity.encoder_classes import EncoderClasses
 
 
 def routing_input_of(request: InferenceRequest, previous_tiers: tuple[int, ...] = ()) -> RoutingInput:
@@ -181,9 +184,17 @@ class LoadedVersion:
     the catalogue's `prior`, by default of as many tiers as the version is for, spread evenly; and by the own labels.
     """
 
-    def __init__(self, model: OutcomeModel, *, on_trial: bool = False, prior: ClassTable | None = None) -> None:
-        self.model, self.on_trial, self._prior = model, on_trial, prior
-        self._predictor = ClassPredictor(model, prior)
+    def __init__(
+        self,
+        model: OutcomeModel,
+        *,
+        on_trial: bool = False,
+        prior: ClassTable | None = None,
+        classes: "EncoderClasses | None" = None,
+    ) -> None:
+        """`classes`: what classifies in place of the n-gram model."""
+        self.model, self.on_trial, self._prior, self._classes = model, on_trial, prior, classes
+        self._predictor = ClassPredictor(model, prior, classes)
         self._slow_encoder = model.encoder if isinstance(model.encoder, SlowEncoder) else None
         self.own: OwnOutcomes | None = None
         self.lengths: AnswerLength | None = None
@@ -209,9 +220,14 @@ class LoadedVersion:
         return self._predictor.head
 
     @property
+    def class_model(self) -> str:
+        """The name of the model that classifies prompts."""
+        return self._predictor.class_model
+
+    @property
     def slow(self) -> bool:
-        """Whether its encoder takes milliseconds."""
-        return self._slow_encoder is not None
+        """Whether its encoder, or that of the classes, takes milliseconds."""
+        return self._slow_encoder is not None or self._classes is not None
 
     def predict(self, routing_input: RoutingInput) -> Prediction:
         """The prediction of `read`."""
@@ -234,13 +250,13 @@ class LoadedVersion:
 
     async def encode_ahead(self, routing_input: RoutingInput) -> None:
         """Have the prompt encoded while other requests are served."""
-        if self._slow_encoder is not None:
-            await asyncio.wrap_future(self._slow_encoder.submit(routing_input.turn))
+        encoders = [one for one in (self._slow_encoder, self._classes) if one is not None]
+        await asyncio.gather(*(asyncio.wrap_future(one.submit(routing_input.turn)) for one in encoders))
 
     def for_catalogue(self, fingerprint: str, prior: ClassTable | None) -> "LoadedVersion":
         """The same version for the catalogue of this fingerprint and `prior`."""
         model = self.model.for_catalogue(fingerprint)
-        version = LoadedVersion(model, on_trial=self.on_trial, prior=prior)
+        version = LoadedVersion(model, on_trial=self.on_trial, prior=prior, classes=self._classes)
         version.own, version.lengths = self.own, self.lengths
         return version
 
@@ -292,11 +308,15 @@ class ActiveClassifier:
         prior: ClassTable | None = None,
         must_be_measured: bool = False,
         states: Callable[[StateSpec], StateSource] | None = None,
+        class_encoder: str = "",
     ) -> None:
         """`prior`: what is known of the catalogue's tiers by class, for versions that learned nothing of them; None: of
         as many tiers as the version is for, spread evenly.
 
-        `states`: who computes hidden states for an encoder that reads them; by default it loads the model here."""
+        `states`: who computes hidden states for an encoder that reads them; by default it loads the model here.
+
+        `class_encoder`: what classifies in place of the n-gram model (`load_classes`); where it cannot, the n-gram
+        model does, and `class_refusal` and the log say why."""
         self._states = states
         self._registry = ArtefactRegistry(root)
         self._fingerprint, self._prior, self._must_be_measured = catalogue_fingerprint, prior, must_be_measured
@@ -305,6 +325,16 @@ class ActiveClassifier:
         self._lengths: AnswerLength | None = None
         self._pointer = FollowedFile(root / POINTER, lambda _: self._load(), "classifier versions", removed=self._load)
         self.refusal = "no artefact was loaded yet"
+        self._classes: EncoderClasses | None = None
+        self.class_refusal = ""
+        if class_encoder:
+            from classifier.complexity.encoder_classes import load_classes
+
+            try:
+                self._classes = load_classes(class_encoder, root)
+            except CheckpointError as error:
+                self.class_refusal = str(error)
+                log.error("the n-gram model classifies: %s", error)
 
     @property
     def prior(self) -> ClassTable | None:
@@ -384,7 +414,7 @@ class ActiveClassifier:
         current = self._serving.current if self._serving is not None else None
         try:
             folder = self._registry.current_or(default_artefact())
-            current = LoadedVersion(self._accepted(folder), prior=self._prior)
+            current = LoadedVersion(self._accepted(folder), prior=self._prior, classes=self._classes)
         except (ArtefactError, OSError) as error:
             problems.append(f"the classifier stays {current.version if current else 'missing'}: {error}")
         if current is None:
@@ -394,7 +424,8 @@ class ActiveClassifier:
             given = self._registry.canary()
             if given is not None and given.version != current.version:
                 model = self._accepted(self._registry.folder(given.version))
-                canary, share = LoadedVersion(model, on_trial=True, prior=self._prior), given.share
+                canary = LoadedVersion(model, on_trial=True, prior=self._prior, classes=self._classes)
+                share = given.share
         except (ArtefactError, OSError) as error:
             problems.append(f"the canary gets no requests: {error}")
         split, arms = None, {}
@@ -410,7 +441,8 @@ class ActiveClassifier:
         """The version that decides about an arm: of an arm that is a tier, the current one."""
         if arm.version is None or arm.version == current.version:
             return current
-        return LoadedVersion(self._accepted(self._registry.folder(arm.version)), prior=self._prior)
+        model = self._accepted(self._registry.folder(arm.version))
+        return LoadedVersion(model, prior=self._prior, classes=self._classes)
 
     def _accepted(self, folder: Path) -> OutcomeModel:
         tiers = None if self._prior is None else self._prior.p.shape[1] + 1

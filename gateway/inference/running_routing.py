@@ -48,6 +48,7 @@ async def running_routing(
                     seconds=settings.hidden_state_seconds,
                     loop=asyncio.get_running_loop(),
                 ),
+                class_encoder=settings.classifier_encoder,
             )
             active.load()
             await stack.enter_async_context(background(partial(active.follow, seconds), "classifier versions"))

@@ -39,7 +39,10 @@ def dry_routing(settings: Settings) -> RoutingService:
     """Without tiers: none is down and nothing is queued, so that the prompt alone decides."""
     catalog = load_catalog(settings.catalog)
     classifier = ActiveClassifier(
-        settings.registry_path, catalog.fingerprint, prior=class_prior(catalog, settings.data_path)
+        settings.registry_path,
+        catalog.fingerprint,
+        prior=class_prior(catalog, settings.data_path),
+        class_encoder=settings.classifier_encoder,
     )
     classifier.load()
     knobs = RoutingKnobFile(settings.routing_knobs_path)

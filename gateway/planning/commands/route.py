@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from classifier.decision import Decision, PolicyInputs
     from gateway.base.inference_request import Caller
     from gateway.base.settings import Settings
+    from gateway.inference.router import RoutingService
     from gateway.planning.backtests.backtest import Report
     from tiers.catalog.catalog import Catalog
 
@@ -75,17 +76,17 @@ def route(
         _replay(settings, replay, as_json)
         return
     wishes = {"quality_target": quality, "max_cost_usd": max_cost, "min_tier": min_tier}
-    decision, milliseconds, catalog = _decide(settings, prompt or "", key, max_tokens, wishes)
+    decision, milliseconds, catalog, class_model = _decide(settings, prompt or "", key, max_tokens, wishes)
     if as_json:
-        echo_json({"decision": decision, "cpu_ms": milliseconds})
+        echo_json({"decision": decision, "cpu_ms": milliseconds, "class_model": class_model})
     else:
         click.echo(_text(decision, catalog))
-        click.echo(f"\ndecided in {milliseconds:.2f} ms of CPU time")
+        click.echo(f"classes by {class_model}\n\ndecided in {milliseconds:.2f} ms of CPU time")
 
 
 def _decide(
     settings: "Settings", prompt: str, key: str | None, max_tokens: int | None, wishes: dict[str, Any]
-) -> "tuple[Decision, float, Catalog]":
+) -> "tuple[Decision, float, Catalog, str]":
     from gateway.base.inference_request import KEYLESS, RoutingOptions
     from gateway.inference.agreement import Agreements
     from gateway.planning.backtests.backtest import caller_named, dry_request, dry_routing, follow_labels
@@ -106,7 +107,17 @@ def _decide(
     routing.route(request)  # the first decision fills caches that are warm in a server
     began = time.thread_time()
     decision = agreements.told(request, routing.route(request))
-    return decision, (time.thread_time() - began) * 1e3, routing.served.catalog
+    return decision, (time.thread_time() - began) * 1e3, routing.served.catalog, _class_model(routing)
+
+
+def _class_model(routing: "RoutingService") -> str:
+    """The name of the model that classified, with the reason where another one was asked for."""
+    from gateway.inference.classifier_versions import ActiveClassifier
+
+    if not isinstance(routing.classifier, ActiveClassifier) or (now := routing.classifier.serving_or_none) is None:
+        return "the prompt's length"
+    refusal = routing.classifier.class_refusal
+    return f"{now.current.class_model}{f' ({refusal})' if refusal else ''}"
 
 
 def _text(decision: "Decision", catalog: "Catalog") -> str:

@@ -86,9 +86,17 @@ def pretrain(
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="Model to measure.  [the packaged one]",
 )
+@click.option(
+    "--encoder",
+    "checkpoint",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Fine-tune this checkpoint on ROWS and write it to the folder of --train, for AIO_CLASSIFIER_ENCODER.",
+)
 @click.option("--seed", default=0, show_default=True)
 @json_option
-def complexity(rows: Path, target: Path | None, model_file: Path | None, seed: int, as_json: bool) -> None:
+def complexity(
+    rows: Path, target: Path | None, model_file: Path | None, checkpoint: Path | None, seed: int, as_json: bool
+) -> None:
     """Measure the complexity model on ROWS, or train one on them and measure it by cross-validation.
 
     A line of ROWS is {"prompt": text, "classes": [1 to 4 of each rater], "range": [least, most accepted tier]};
@@ -107,6 +115,15 @@ def complexity(rows: Path, target: Path | None, model_file: Path | None, seed: i
         read_labelled,
     )
 
+    if checkpoint is not None:
+        if target is None:
+            raise click.UsageError("--encoder needs --train FOLDER.")
+        from classifier.training.recipes.fine_tune import FineTuneSettings
+        from classifier.training.recipes.train_classes import train_classes
+
+        train_classes(read_labelled(rows), checkpoint, target, FineTuneSettings(seed=seed))
+        echo_answer(as_json, {"encoder": target}, f"AIO_CLASSIFIER_ENCODER={target} classifies by it")
+        return
     if holds_conversations(rows):
         if target is not None:
             raise click.UsageError("--train takes prompts with classes, not conversations.")

@@ -119,4 +119,5 @@ def test_kept_classes_are_used_if_the_shipped_classifier_made_them_of_all_tasks(
 
     known, shipped = class_prior(laptop, tmp_path), class_prior(laptop, tmp_path / "none")
 
-    assert (known.p.tolist() != shipped.p.tolist()) == used
+    # Computed classes are the shipped file's up to the rounding of an instruction set.
+    assert np.allclose(known.p, shipped.p, rtol=0, atol=1e-6) != used
