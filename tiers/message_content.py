@@ -102,8 +102,8 @@ def new_call_id() -> str:
     return f"call_{secrets.token_hex(12)}"
 
 
-PartType = Literal["text", "image_url", "input_audio", "file"]
-MediaType = Literal["image_url", "input_audio", "file"]
+PartType = Literal["text", "image_url", "video_url", "input_audio", "file"]
+MediaType = Literal["image_url", "video_url", "input_audio", "file"]
 
 # Estimates, for what models count differently: OpenAI's take 85 to 1,500 tokens for an image, Claude 1,600 for one of
 # a megapixel, Qwen's models one per 28 by 28 pixels.
@@ -116,8 +116,8 @@ FILE_BYTES_PER_TOKEN = 50
 # Of audio or a file that the server has already, so that its size is not known.
 REFERENCE_TOKENS = 2048
 
-_NOUNS = {"image_url": "image", "input_audio": "audio", "file": "file"}
-_BODIES = {"image_url": "url", "input_audio": "data", "file": "file_data"}
+_NOUNS = {"image_url": "image", "video_url": "video", "input_audio": "audio", "file": "file"}
+_BODIES = {"image_url": "url", "video_url": "url", "input_audio": "data", "file": "file_data"}
 
 
 class ContentPart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -170,7 +170,7 @@ def text_part(text: str) -> ContentPart:
 
 
 def media_part(kind: MediaType, data: dict[str, Any]) -> ContentPart:
-    """Return an image, audio or a file; takes as long as hashing it."""
+    """Return an image, a video, audio or a file; takes as long as hashing it."""
     digest = hashlib.blake2b(_encode(data), digest_size=16).hexdigest()
     return ContentPart(type=kind, data=data, digest=digest, num_bytes=_num_bytes(data.get(_BODIES[kind])))
 

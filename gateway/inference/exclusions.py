@@ -15,18 +15,14 @@ from gateway.base.inference_request import InferenceRequest
 from gateway.inference.served_catalogue import ServedCatalogue
 from quality.records.record import Record
 from tiers.catalog.catalog import Catalog
-from tiers.catalog.tier_spec import MEDIA, Capability, TierSpec
+from tiers.catalog.tier_spec import CAPABILITY_OF, MEDIA, Capability, TierSpec
 from tiers.consent import ALL, NO_CREDENTIAL, hidden_from
 from tiers.errors import HEADER
 from tiers.message_content import PartType
 from tiers.remote.request_fields import NEUTRAL, SAMPLING, sampling_of
 from tiers.tier import Tier, TierLoad
 
-_MEDIA: Mapping[PartType, tuple[Capability, str]] = {
-    "image_url": ("vision", "images"),
-    "input_audio": ("audio", "audio"),
-    "file": ("files", "files"),
-}
+_NOUNS = {"image_url": "images", "video_url": "videos", "input_audio": "audio", "file": "files"}
 
 
 class Need(msgspec.Struct, frozen=True):
@@ -254,7 +250,7 @@ def _media(request: InferenceRequest) -> Iterator[Need]:
         for position, part in enumerate(message.parts):
             if part.type != "text" and part.type not in types:
                 types.add(part.type)
-                capability, noun = _MEDIA[part.type]
+                capability, noun = CAPABILITY_OF[part.type], _NOUNS[part.type]
                 param = f"messages[{place}].content[{position}].{part.type}"
                 yield Need(capability, param, f"Content of type {part.type!r}", noun)
 

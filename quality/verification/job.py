@@ -5,7 +5,6 @@ of them or attachments. It exists while its verification waits."""
 
 import hashlib
 import json
-from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -15,16 +14,15 @@ from quality.judges.judge import Seen
 from quality.records.redaction import RedactText
 from quality.verification.comparison import VerifiedComparison
 from quality.verification.sampling import Purpose
-from tiers.catalog.tier_spec import Capability
+from tiers.catalog.tier_spec import CAPABILITY_OF, Capability
 from tiers.consent import ALL, Consent
 from tiers.deltas import CollectedChoice
-from tiers.message_content import FAILED_RESULT, PartType, Tool, ToolCall, Tooling
+from tiers.message_content import FAILED_RESULT, Tool, ToolCall, Tooling
 from tiers.tier import ChatMessage, GenerationRequest
 
 MOST_TURN_BYTES = 4 << 20
 MOST_TOOLS_BYTES = 512 << 10
 
-_NEEDS: Mapping[PartType, Capability] = {"image_url": "vision", "input_audio": "audio", "file": "files"}
 # Of a schema these strings say what is valid, and are no text of anybody.
 _GRAMMATICAL = ("type", "required", "format", "pattern", "$ref", "$schema", "$id", "name")
 
@@ -41,7 +39,8 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def needs(self) -> frozenset[Capability]:
         """What a tier must support to answer it."""
-        media = {_NEEDS[part.type] for message in self.messages for part in message.parts if part.type in _NEEDS}
+        parts = [part.type for message in self.messages for part in message.parts]
+        media = {CAPABILITY_OF[kind] for kind in parts if kind in CAPABILITY_OF}
         return frozenset(media | ({"tools"} if self.tooling is not None else set()))
 
     @property

@@ -18,6 +18,12 @@ Capability = Literal["vision", "audio", "files", "tools", "json_schema", "logpro
 CAPABILITIES: tuple[Capability, ...] = get_args(Capability)
 # Parts of messages.
 MEDIA: tuple[Capability, ...] = ("vision", "audio", "files")
+CAPABILITY_OF: Mapping[str, Capability] = {
+    "image_url": "vision",
+    "video_url": "vision",
+    "input_audio": "audio",
+    "file": "files",
+}
 
 # Of in-process models and of most servers, unless declared otherwise.
 USUAL: frozenset[Capability] = frozenset({"tools", "json_schema", "logprobs"})

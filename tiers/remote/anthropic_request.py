@@ -127,10 +127,10 @@ def content_blocks(message: ChatMessage) -> list[dict[str, Any]]:
 
 
 def source_of(part: ContentPart) -> Media:
-    """Return an image or a document. Raises TierRequestError for audio."""
+    """Return an image or a document. Raises TierRequestError for audio and videos."""
     media = media_of(part, NAME)
-    if media.kind == "audio":
-        raise TierRequestError(f"messages: {NAME} reads no audio; name another tier", "messages")
+    if media.kind in ("audio", "video"):
+        raise TierRequestError(f"messages: {NAME} reads no {media.kind}; name another tier", "messages")
     return media
 
 

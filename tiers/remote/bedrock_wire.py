@@ -371,8 +371,8 @@ def content_blocks(message: ChatMessage) -> list[dict[str, Any]]:
 
 def _inline(part: ContentPart) -> Media:
     media = media_of(part, NAME)
-    if media.url or media.kind == "audio":
-        what = "audio" if media.kind == "audio" else "an address of an image or file; send its data"
+    if media.url or media.kind in ("audio", "video"):
+        what = media.kind if media.kind in ("audio", "video") else "an address of an image or file; send its data"
         raise TierRequestError(f"messages: {NAME} does not read {what}", "messages")
     return media
 

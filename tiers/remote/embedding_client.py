@@ -45,7 +45,7 @@ SPECIAL_TOKENS = 2
 
 class _Entry(msgspec.Struct, frozen=True):
     embedding: msgspec.Raw
-    index: int
+    index: int | None = None
 
 
 class _Usage(msgspec.Struct, frozen=True):
@@ -58,7 +58,7 @@ class _Reply(msgspec.Struct, frozen=True):
     usage: _Usage | None = None
 
 
-_DECODER = msgspec.json.Decoder(_Reply)
+_DECODER = msgspec.json.Decoder(_Reply | list[_Entry])
 
 
 class Vector(msgspec.Struct, frozen=True):
@@ -249,11 +249,16 @@ def _size(one: Input) -> int:
 def _read(body: bytes) -> tuple[_Reply | None, dict[int, Vector]]:
     """Return the answer and its vectors by index; none if one cannot be read, or if an index comes twice."""
     try:
-        reply = _DECODER.decode(body)
+        told = _DECODER.decode(body)
     except JSON_ERRORS:
         return None, {}
+    reply = told if isinstance(told, _Reply) else _Reply(told)
     try:
-        vectors = {entry.index: _vector(bytes(entry.embedding)) for entry in reply.data}
+        # Without an index they are in the order of the texts.
+        vectors = {
+            place if entry.index is None else entry.index: _vector(bytes(entry.embedding))
+            for place, entry in enumerate(reply.data)
+        }
     except (ValueError, Base64Error, *JSON_ERRORS):
         return reply, {}
     return reply, vectors if len(vectors) == len(reply.data) else {}

@@ -262,7 +262,7 @@ def content_parts(message: ChatMessage) -> list[dict[str, Any]]:
         media = media_of(part, NAME)
         if media.url:
             guessed = guess_type(media.url.partition("?")[0])[0]
-            usual = "image/jpeg" if media.kind == "image" else "application/pdf"
+            usual = {"image": "image/jpeg", "video": "video/mp4"}.get(media.kind, "application/pdf")
             # Vertex AI needs the type, which an address rarely says.
             parts.append({"fileData": {"fileUri": media.url, "mimeType": guessed or usual}})
         else:

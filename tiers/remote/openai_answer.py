@@ -16,8 +16,8 @@ from inference_core.io.files import JSON_ERRORS
 from tiers.chat_state import DETAILS, EXTRA, state_json, state_pieces
 from tiers.errors import TierError
 from tiers.message_content import ToolCallDelta, UrlCitation
-from tiers.remote.lenient_json import CallPiece, Calls, LenientDecoder
-from tiers.remote.openai_format import ChatUsage, WireError
+from tiers.remote.lenient_json import CallPiece, Calls, LenientDecoder, plain_json
+from tiers.remote.openai_format import ChatUsage, WireError, parse_error
 from tiers.remote.too_long import ServerSaidError
 from tiers.remote.usage_counter import Tally
 from tiers.tier import Delta, FinishReason, TextLogprob
@@ -244,6 +244,8 @@ def read_chunk(data: bytes, tally: Tally) -> list[Delta]:
         counts.report(tally)
     choices = chunk.choices
     if not choices:
+        if choices is None and chunk.usage is None:
+            _require_no_failure(data, tally)
         return []
     return _deltas(choices[0], tally) if len(choices) == 1 else [d for one in choices for d in _deltas(one, tally)]
 
@@ -251,6 +253,17 @@ def read_chunk(data: bytes, tally: Tally) -> list[Delta]:
 @lru_cache(256)
 def _reason(given: str) -> FinishReason:
     return next((reason for reason, words in _REASON_WORDS if words.search(given)), "stop")
+
+
+def _require_no_failure(data: bytes, tally: Tally) -> None:
+    """Raise TierError for an event that reports a failure without the field `error`: as old versions of vLLM, FastAPI
+    and proxies do it."""
+    said = plain_json(data, tally)
+    if isinstance(said, dict) and (
+        "error" in (said.get("object"), said.get("type"))
+        or any(isinstance(said.get(word), str | list) for word in ("message", "detail", "msg", "errors"))
+    ):
+        raise ServerSaidError(parse_error(data))
 
 
 def _failure(error: WireError | str) -> TierError:

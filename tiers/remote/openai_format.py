@@ -184,10 +184,12 @@ def parse_error(body: bytes) -> WireError:
 def parse_retry_after(headers: Mapping[str, str]) -> float | None:
     """Return the seconds of a `Retry-After` header, at most `MAX_RETRY_AFTER_SECONDS`; None without one.
 
-    Seconds or a date (RFC 9110, 10.2.3). An invalid value is ignored.
+    Seconds or a date (RFC 9110, 10.2.3), or the milliseconds of OpenAI's `retry-after-ms`. An invalid value is ignored.
     """
     stated = headers.get("retry-after", "").strip()
     try:
+        if exact := headers.get("retry-after-ms"):
+            stated = str(float(exact) / 1000)
         seconds = float(stated) if stated[:1].isdigit() else parsedate_to_datetime(stated).timestamp() - time.time()
         return min(max(seconds, 0.0), MAX_RETRY_AFTER_SECONDS)
     except (ValueError, OverflowError):

@@ -130,7 +130,7 @@ def call_arguments(call: ToolCall) -> dict[str, Any]:
 
 
 class Media(NamedTuple):
-    """An image, audio or file: base64 `data` of a MIME `type`, or else its `url`."""
+    """An image, video, audio or file: base64 `data` of a MIME `type`, or else its `url`."""
 
     kind: str
     type: str
@@ -145,7 +145,9 @@ def media_of(part: ContentPart, provider: str) -> Media:
     name = str(data.get("filename") or "")
     if part.type == "input_audio":
         return Media("audio", f"audio/{data.get('format') or 'wav'}", str(data.get("data") or ""), "", name)
-    kind, body = ("image", data.get("url")) if part.type == "image_url" else ("file", data.get("file_data"))
+    kinds = {"image_url": ("image", "url"), "video_url": ("video", "url"), "file": ("file", "file_data")}
+    kind, field = kinds[part.type]
+    body = data.get(field)
     if not isinstance(body, str) or not body:
         raise TierRequestError(
             f"messages: a file by its id is known to another provider; {provider} needs the file's data", "messages"

@@ -47,6 +47,7 @@ _PASSED = (
 _SAMPLING = ("temperature", "top_p")
 # Custom tools reach a server as they are in this form alone.
 _NEEDING = ("reasoning", "context_management")
+_NO_PARTS = ("input_audio", "video_url")
 # Items that a chat can say.
 _OF_CHATS = (
     "message",
@@ -63,7 +64,7 @@ def is_expressible(request: GenerationRequest) -> bool:
     sampling = request.sampling
     others = sampling_of(msgspec.structs.replace(sampling, temperature=1.0, top_p=1.0)) == NEUTRAL
     bound = sampling.logit_bias or sampling.logprobs is not None or request.stop or request.n > 1
-    audio = any(part.type == "input_audio" for message in request.messages or () for part in message.parts)
+    audio = any(part.type in _NO_PARTS for message in request.messages or () for part in message.parts)
     return request.messages is not None and others and not bound and not audio
 
 
@@ -77,10 +78,10 @@ def is_needed(request: GenerationRequest) -> bool:
         return True
     for message in request.messages or ():
         said = message.native or message.kept
-        if said is not None and said.form == "responses":
-            if said.is_sealed or any(block.type not in _OF_CHATS for block in said.blocks):
-                return True
-        elif any(map(_is_file_address, message.parts)):
+        items = said.blocks if said is not None and said.form == "responses" else ()
+        if any(item.seal or item.type not in _OF_CHATS for item in items):
+            return True
+        if any(map(_is_file_address, message.parts)):
             return True
     return False
 
@@ -172,7 +173,8 @@ def _items(message: ChatMessage) -> Iterator[Any]:
         yield from (msgspec.Raw(block.json) for block in said.blocks)
         return
     if message.role == "tool":
-        yield {"type": "function_call_output", "call_id": message.tool_call_id or "", "output": message.content}
+        output = list(_parts(message.parts)) if message.parts else message.content
+        yield {"type": "function_call_output", "call_id": message.tool_call_id or "", "output": output}
         return
     if message.parts or message.content:
         content = list(_parts(message.parts)) if message.parts else message.content

@@ -151,6 +151,8 @@ async def test_counts_that_say_nothing_are_estimated(reported: Any) -> None:
         DONE,
         chunks(finish=None),
         chunks({"content": "Hi"}, finish=None, end=b""),
+        raw_chunks({"choices": [{"delta": {"content": "Hi"}}]}, {"object": "error", "message": "died", "code": 500}),
+        raw_chunks({"choices": [{"delta": {"content": "Hi"}}]}, {"detail": "died"}),
         b"data: 7\n\n",
         b"data: {\n\n",
         b'{"choices": []}',

@@ -110,26 +110,30 @@ async def test_a_grammar_of_vllm_is_refused() -> None:
             await collect(tier, chat(sampling=SamplingParams(grammar=Grammar(kind="regex", text="a+"))))
 
 
+def given(**item: Any) -> ChatMessage:
+    block = NativeBlock(json=msgspec.json.encode(item), type=item["type"])
+    parts = [part for part in item.get("content", []) if part["type"] == "input_file"]
+    files = [media_part("file", {"file_data": part["file_url"]}) for part in parts]
+    turn = ChatMessage.of_parts("user", files) if files else ChatMessage(role="assistant", content="")
+    return msgspec.structs.replace(turn, native=NativeContent("responses", (block,)))
+
+
+PDF_ITEM = {"type": "message", "role": "user", "content": [{"type": "input_file", "file_url": "https://a.b/c.pdf"}]}
+
+
 @pytest.mark.parametrize(
     ("turn", "item"),
     [
+        (ChatMessage.of_parts("user", [media_part("file", {"file_data": "https://a.b/c.pdf"})]), PDF_ITEM),
+        (given(**PDF_ITEM), PDF_ITEM),
+        (given(type="web_search_call"), {"type": "web_search_call"}),
         (
-            ChatMessage.of_parts("user", [media_part("file", {"file_data": "https://a.b/c.pdf"})]),
+            ChatMessage.of_parts("tool", [media_part("file", {"file_data": "https://a.b/c"})], tool_call_id="c1"),
             {
-                "type": "message",
-                "role": "user",
-                "content": [{"type": "input_file", "file_url": "https://a.b/c.pdf"}],
+                "type": "function_call_output",
+                "call_id": "c1",
+                "output": [{"type": "input_file", "file_url": "https://a.b/c"}],
             },
-        ),
-        (
-            ChatMessage(
-                role="assistant",
-                content="",
-                native=NativeContent(
-                    "responses", (NativeBlock(json=b'{"type":"web_search_call"}', type="web_search_call"),)
-                ),
-            ),
-            {"type": "web_search_call"},
         ),
     ],
 )

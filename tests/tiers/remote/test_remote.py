@@ -227,7 +227,15 @@ async def test_a_model_that_the_server_lacks_makes_the_tier_unavailable(
 
 
 @pytest.mark.parametrize(
-    ("stated", "seconds"), [("7", 7), ("0.5", 0.5), ("86400", 300), ("Fri, 20 Nov 2020 00:00:00 GMT", 0), ("soon", 10)]
+    ("stated", "seconds"),
+    [
+        ("7", 7),
+        ("0.5", 0.5),
+        ("86400", 300),
+        ("Fri, 20 Nov 2020 00:00:00 GMT", 0),
+        ("soon", 10),
+        ("2\r\nretry-after-ms: 1500", 1.5),
+    ],
 )
 async def test_a_busy_server_is_avoided_for_as_long_as_it_says(stated: str, seconds: float) -> None:
     now = 100.0

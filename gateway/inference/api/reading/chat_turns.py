@@ -28,9 +28,12 @@ ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 # Types of parts that are no text, with the fields of which one at least is needed.
 MEDIA_TYPES: Mapping[str, tuple[str, ...]] = {
     "image_url": ("url",),
+    "video_url": ("url",),
     "input_audio": ("data",),
     "file": ("file_data", "file_id"),
 }
+# As the Responses API has it.
+_OTHER_NAMES = {"input_image": "image_url"}
 MAX_MEDIA_FIELDS = 16
 # The last two are what the same part is called in the Responses API.
 _TEXTS = ("text", "input_text", "output_text")
@@ -106,7 +109,7 @@ def _turn(message: Message, number: int, ids: _CallIds, *, is_last: bool) -> Cha
             "missing_required_parameter",
         )
     role = "system" if message.role == "developer" else message.role
-    if isinstance(message.content, list) and any(part.type in MEDIA_TYPES for part in message.content):
+    if isinstance(message.content, list) and any(_kind(part) in MEDIA_TYPES for part in message.content):
         parts = (_content_part(part, f"{where}.content[{place}]") for place, part in enumerate(message.content))
         return ChatMessage.of_parts(role, parts, name=message.name, tool_calls=calls, tool_call_id=answered)
     # What is asked for is not empty; earlier turns may be.
@@ -228,12 +231,12 @@ def _part(part: ContentPart, where: str, *, must_say: bool = True) -> str:
 
 
 def _content_part(part: ContentPart, where: str) -> MessagePart:
-    if part.type not in MEDIA_TYPES:
+    if _kind(part) not in MEDIA_TYPES:
         return text_part(_part(part, where))
-    kind = cast(MediaType, part.type)
+    kind = cast(MediaType, _kind(part))
     given = getattr(part, kind)
-    where = f"{where}.{part.type}"
-    if isinstance(given, str) and kind == "image_url":
+    where = f"{where}.{kind}"
+    if isinstance(given, str) and kind in ("image_url", "video_url"):
         given = {"url": given}
     if not isinstance(given, dict):
         raise bad_request(f"A part of type {kind!r} needs the object {kind}.", where, "invalid_value")
@@ -251,17 +254,22 @@ def _content_part(part: ContentPart, where: str) -> MessagePart:
         raise bad_request(
             "A file is given as its bytes, or by its public address.", f"{where}.file_data", "invalid_value"
         )
-    if kind == "image_url" and not _is_image_url(given["url"]):
+    if kind in ("image_url", "video_url") and not _is_media_url(given["url"]):
         raise bad_request(
-            "An image is given as a data: URL of its bytes, or by its public https: or http: address.",
+            f"{'An image' if kind == 'image_url' else 'A video'} is given as a data: URL of its bytes, or by its "
+            "public https: or http: address.",
             f"{where}.url",
             "invalid_value",
         )
     return media_part(kind, given)
 
 
-def _is_image_url(url: str) -> bool:
-    return url[:11].lower() == "data:image/" or _is_public(url)
+def _kind(part: ContentPart) -> str:
+    return _OTHER_NAMES.get(part.type, part.type)
+
+
+def _is_media_url(url: str) -> bool:
+    return url[:11].lower() in ("data:image/", "data:video/") or _is_public(url)
 
 
 def _is_public(url: str) -> bool:

@@ -43,13 +43,6 @@ def mend_chat(data: dict[str, Any]) -> None:
         data["messages"] = [mended for turn in turns for mended in _turns(turn)]
 
 
-def mend_response(data: dict[str, Any]) -> None:
-    """The same for a body of `/v1/responses`: an output that is an object is its JSON."""
-    for item in data["input"] if isinstance(data.get("input"), list) else ():
-        if isinstance(item, dict) and isinstance(item.get("output"), dict):
-            item["output"] = _json(item["output"])
-
-
 def _tool(tool: Any) -> Any:
     if not isinstance(tool, dict) or "function" in tool or not isinstance(tool.get("name"), str):
         return tool
@@ -100,7 +93,19 @@ def _part(part: Any) -> Any:
         return {"type": "text", "text": part}
     if isinstance(part, dict) and "type" not in part and isinstance(part.get("text"), str):
         return {"type": "text"} | part
-    return part
+    return _medium(part, part["source"]) if isinstance(part, dict) and isinstance(part.get("source"), dict) else part
+
+
+def _medium(part: dict[str, Any], source: dict[str, Any]) -> dict[str, Any]:
+    """An image or a document of Anthropic's form."""
+    body = source.get("url") or f"data:{source.get('media_type')};base64,{source.get('data')}"
+    if part.get("type") == "image":
+        return {"type": "image_url", "image_url": {"url": body}}
+    if part.get("type") != "document":
+        return part
+    if source.get("type") == "text":
+        return {"type": "text", "text": source.get("data")}
+    return {"type": "file", "file": {"filename": part.get("title") or "document.pdf", "file_data": body}}
 
 
 def _result(content: Any) -> Any:
@@ -108,6 +113,8 @@ def _result(content: Any) -> Any:
         return content or ""
     parts = [_part(part) for part in content] if isinstance(content, list) else [content]
     texts = [part.get("text") for part in parts if isinstance(part, dict) and part.get("type") == "text"]
+    if all(isinstance(part, dict) and part.get("type") in ("text", "image_url", "file") for part in parts):
+        return "\n".join(map(str, texts)) if len(texts) == len(parts) else parts
     return "\n".join(map(str, texts)) if len(texts) == len(parts) else _json(content)
 
 

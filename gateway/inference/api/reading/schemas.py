@@ -62,6 +62,7 @@ class ContentPart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     refusal: str | None = None
     thinking: Any = None
     image_url: Unsupported = None
+    video_url: Unsupported = None
     input_audio: Unsupported = None
     file: Unsupported = None
     cache_control: Any = None

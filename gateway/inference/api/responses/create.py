@@ -8,7 +8,7 @@ from gateway.edge.asgi import HttpRequest
 from gateway.edge.openapi import describe
 from gateway.inference.answer import Answer
 from gateway.inference.api.reading.build_request import received
-from gateway.inference.api.reading.foreign_fields import FieldReader, mend_response
+from gateway.inference.api.reading.foreign_fields import FieldReader
 from gateway.inference.api.reading.parsing import IGNORED, read_fields
 from gateway.inference.api.responses.as_chat import renamed
 from gateway.inference.api.responses.body import ResponseBody, failed_response
@@ -28,7 +28,7 @@ from gateway.inference.service import Serving, serving_of
 from gateway.tenancy.access.guard import InferenceRoute
 from tiers.errors import TierRequestError
 
-RESPONSES = FieldReader("/v1/responses", ResponsesRequest, forwards="known", mend=mend_response)
+RESPONSES = FieldReader("/v1/responses", ResponsesRequest, forwards="known")
 
 
 @InferenceRoute(

@@ -5,8 +5,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from gateway.base.errors import ApiError
 from gateway.inference.api.messages.conversation import conversation_of
 from gateway.inference.api.messages.schemas import Turn
+from gateway.inference.api.reading import chat_turns
+from gateway.inference.api.reading.foreign_fields import mend_chat
+from gateway.inference.api.reading.schemas import Message
 from tests.gateway.running_gateway import RunningGateway
 from tests.gateway.served_process import UNCACHED
 from tiers.message_content import NativeContent
@@ -120,6 +124,40 @@ async def test_thoughts_as_parts_are_thoughts(gateway: RunningGateway) -> None:
     parts = [{"type": "thinking", "thinking": [{"type": "text", "text": "h"}, {"type": "text", "text": "m"}]}]
     await turns_of(gateway, "/v1/chat/completions", {"messages": [{"role": "assistant", "content": parts}, ASKED]})
     assert gateway.tier(1).requests[-1].messages[0].reasoning == "hm"  # type: ignore[index]
+
+
+PNG, PDF = "data:image/png;base64,AA==", "data:application/pdf;base64,AA=="
+BYTES = {"type": "base64", "data": "AA=="}
+
+
+@pytest.mark.parametrize(
+    ("given", "read"),
+    [
+        ({"type": "image", "source": BYTES | {"media_type": "image/png"}}, ("image_url", {"url": PNG})),
+        ({"type": "image", "source": {"type": "url", "url": "https://a.b/c"}}, ("image_url", {"url": "https://a.b/c"})),
+        ({"type": "input_image", "image_url": PNG}, ("image_url", {"url": PNG})),
+        ({"type": "video_url", "video_url": {"url": "https://a.b/c.mp4"}}, ("video_url", {"url": "https://a.b/c.mp4"})),
+        (
+            {"type": "document", "title": "T", "source": BYTES | {"media_type": "application/pdf"}},
+            ("file", {"filename": "T", "file_data": PDF}),
+        ),
+        ({"type": "file", "file": {"file_data": "https://a.b/c.pdf"}}, ("file", {"file_data": "https://a.b/c.pdf"})),
+    ],
+)
+@pytest.mark.parametrize("role", ["user", "tool"])
+async def test_media_in_other_forms_are_the_same_media(role: str, given: dict[str, Any], read: tuple[str, Any]) -> None:
+    data = {"messages": [{"role": role, "tool_call_id": "c1", "content": [given, {"type": "text", "text": "a"}]}]}
+    mend_chat(data)
+    (turn,) = chat_turns.turns_of(msgspec.convert(data["messages"], list[Message]))
+    assert [(part.type, part.data) for part in turn.parts] == [read, ("text", None)]
+
+
+@pytest.mark.parametrize("part", [("file", "file_data"), ("video_url", "url"), ("image_url", "url")])
+async def test_no_server_is_asked_to_open_the_addresses_of_credentials(part: tuple[str, str]) -> None:
+    kind, field = part
+    content = [{"type": kind, kind: {field: "http://169.254.169.254/latest"}}]
+    with pytest.raises(ApiError, match="public"):
+        chat_turns.turns_of(msgspec.convert([{"role": "user", "content": content}], list[Message]))
 
 
 USED, FIRST = [ASKED, {"role": "assistant", "content": [USE]}], ("user", "Go on.")

@@ -153,6 +153,20 @@ async def test_errors_of_the_server_are_mapped_free_and_without_the_key(
     assert (record.status, record.http_status, record.cost_usd) == ("error", expected, 0.0)
 
 
+@pytest.mark.parametrize("bare", [False, True])
+async def test_vectors_without_an_index_are_in_the_order_of_the_texts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bare: bool
+) -> None:
+    data = [{"embedding": [1.0]}, {"embedding": [2.0]}]
+
+    async def plain(call: Call) -> None:
+        await call.reply(200, data if bare else {"data": data})
+
+    async with embedding_gateway(tmp_path, monkeypatch, plain) as (gateway, _):
+        answer = await ask(gateway, ["a", "b"])
+    assert [one["embedding"] for one in answer.json()["data"]] == [[1.0], [2.0]]
+
+
 @pytest.mark.parametrize(
     "payload",
     [
