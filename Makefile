@@ -37,18 +37,19 @@ $(STAMP) $(SERVING): pyproject.toml setup.py $(SOURCES)
 # Groups that have a target of their own, below.
 GROUPS := not slow and not gpu and not mesh and not kernels and not deploy and not wheel and not ray and not browser and not clients
 
-# Sets of strings have the same order in every run, too. Compiled modules are kept, also where the environment forbids it:
-# tests start hundreds of Python processes.
+# Compiled modules are kept, also where the environment forbids it: tests start hundreds of Python processes.
+export PYTHONDONTWRITEBYTECODE :=
+# Sets of strings have the same order in every run, too.
 test test-properties test-processes test-models: export PYTHONHASHSEED := 0
-test test-properties test-processes test-models: export PYTHONDONTWRITEBYTECODE :=
 
 # What a contributor runs: at most six minutes on two idle cores. Property tests draw a quarter of their examples. Tests run
 # in forks of the process that collects them, which takes one core; prose, contracts and types are checked on the other, and
 # shown after the tests.
+# `.ci/run` leaves properties to test-properties, which draws all their examples: make test BUT="and not hypothesis".
 test: export HYPOTHESIS_PROFILE := quick
 test: style
 	@mkdir -p build; $(MAKE) --no-print-directory contracts types > build/checks.log 2>&1 & checks=$$!; \
-	$(BIN)/pytest --forks $(WORKERS) --durations 10 -m "$(GROUPS) and not processes and not models and not properties"; \
+	$(BIN)/pytest --forks $(WORKERS) --durations 10 -m "$(GROUPS) and not processes and not models and not properties $(BUT)"; \
 	tests=$$?; wait $$checks; checks=$$?; cat build/checks.log; test $$tests -eq 0 -a $$checks -eq 0
 
 # The files that say that they have tests of a marker: to collect all takes each process ten seconds of processor time more.

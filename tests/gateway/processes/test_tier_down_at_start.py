@@ -1,13 +1,13 @@
 """A gateway with remote tiers starts although one of them is down, says why, and finds it when it is up."""
 
-import time
 from pathlib import Path
 
 import httpx
 import pytest
 
 from gateway.base.settings import Settings
-from gateway.runtime.cores.engine import FIRST_ANSWER_SECONDS, running_engine
+from gateway.runtime.cores import engine
+from gateway.runtime.cores.engine import running_engine
 from tests.gateway.remote_catalog import write_remote_catalog
 from tests.gateway.running_gateway import running_gateway
 from tests.polling import eventually
@@ -125,10 +125,10 @@ async def test_a_tier_without_its_key_is_away_with_the_reason_and_the_others_ser
         path = write_remote_catalog(tmp_path / "catalog.toml", well.base_url)
         path.write_text(path.read_text().replace("max_context", 'api_key_env = "ABSENT_KEY"\nmax_context', 1))
         settings = Settings(data_dir=str(tmp_path), monitor=False, catalog=str(path))
-        began = time.monotonic()
+        # It is not waited for as a server is that may come.
+        monkeypatch.setattr(engine, "FIRST_ANSWER_SECONDS", 100_000.0)
         async with running_engine(settings, load_catalog(str(path))):
-            # It is not waited for as a server is that may come.
-            assert time.monotonic() - began < FIRST_ANSWER_SECONDS
+            pass
         async with running_gateway(settings, scripted=False) as aio:
             ready = await aio.http.get("/health/ready")
             assert (ready.status_code, ready.json()["status"]) == (200, "degraded")

@@ -1,7 +1,6 @@
 """Records and texts are redacted in a separate process, and lost if that takes too long."""
 
 import asyncio
-import time
 from pathlib import Path
 
 import msgspec
@@ -45,7 +44,7 @@ async def test_a_record_is_redacted_as_in_this_process(patterns: Path) -> None:
 async def test_a_text_that_takes_too_long_is_dropped_and_the_next_is_redacted(
     patterns: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    process = RedactionProcess(str(patterns), seconds=0.3)
+    process = RedactionProcess(str(patterns), seconds=1.0)
     dropped, found = await asyncio.gather(
         process.redacted(long_record(CHOKES, "chatcmpl-9")), process.redacted(long_record("word " * 1000))
     )
@@ -56,34 +55,22 @@ async def test_a_text_that_takes_too_long_is_dropped_and_the_next_is_redacted(
     assert "chatcmpl-9" in caplog.text
 
 
-async def test_others_run_while_an_expression_does(patterns: Path) -> None:
-    process = RedactionProcess(str(patterns), seconds=0.5)
-    redacting = asyncio.create_task(process.redacted(long_record(CHOKES)))
-    worst = 0.0
-    while not redacting.done():
-        began = time.monotonic()
-        await asyncio.sleep(0.005)
-        worst = max(worst, time.monotonic() - began)
-    await process.close()
-    assert worst < 2
-
-
-async def test_a_text_is_redacted_and_a_short_one_that_takes_too_long_is_dropped(tmp_path: Path) -> None:
+async def test_a_text_is_redacted_and_a_short_one_that_takes_too_long_is_dropped_while_others_run(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "patterns"
     path.write_text(f"{MAIL}\n{EXPONENTIAL}\n")
-    process = RedactionProcess(str(path), seconds=0.5)
+    process = RedactionProcess(str(path), seconds=1.0)
     assert await process.text("ask ada@example.org") == "ask [redacted]"
-    dropped = asyncio.create_task(process.text(SHORT))
-    worst = 0.0
+    dropped, turns = asyncio.create_task(process.text(SHORT)), 0
     while not dropped.done():
-        began = time.monotonic()
         await asyncio.sleep(0.005)
-        worst = max(worst, time.monotonic() - began)
+        turns += 1
     assert await dropped is None
+    assert turns > 10
     assert (await process.redacted(long_record(SHORT))).messages is None
     assert await process.text("still here") == "still here"
     await process.close()
-    assert worst < 2
 
 
 async def test_a_text_whose_redaction_fails_is_dropped() -> None:

@@ -111,7 +111,7 @@ async def test_a_kind_where_it_does_not_pay_stays_off_and_nothing_more_is_bought
         await eventually(lambda: monitor_of(gateway))
         await unpaced(gateway)
         script(gateway, *answers)
-        assert not await is_compared(gateway, most=120)
+        assert not await is_compared(gateway, most=60)
         rows = await stored(gateway)
         # Those of probes cost nothing more; which others are verified is drawn.
         assert 0 < len(rows) <= PROBES_IN_IDLE_TIME + 20
