@@ -50,11 +50,13 @@ def problem(folder: Folder, key: str, value: Any, cache: Path) -> str | None:
     """What is wrong with how we read a file with this value; None if nothing is."""
     folder.change(key, value)
     shown = f"{folder.kind}: {key} = {'(left out)' if value is MISSING else value!r}"
-    want, got = folder.logits(), ours(folder, cache)
+    got = ours(folder, cache)
+    if isinstance(got, str) and (key in got or _NAMED_AS.get(key, key) in got):
+        return None
+    want = folder.logits()
     if isinstance(got, str):
         is_shape = re.search(r"tensor|shape|heads|share|head_dim|vocab|layers|even", got) is not None
-        named = key in got or _NAMED_AS.get(key, key) in got or (want is None and is_shape)
-        return None if named else f"{shown}: refused without its name: {got}"
+        return None if want is None and is_shape else f"{shown}: refused without its name: {got}"
     if want is None and isinstance(value, int):
         # Classes are strict about the two kinds of numbers; what files mean is the same.
         folder.change(key, float(value))
