@@ -7,8 +7,8 @@ would have started is caught and compiled with the types, constants, divisibilit
 
 prints {case: {capability: [usage of each kernel]}} as JSON. `check_usage` is the gate.
 
-Equal launches are compiled once, and for 8.0 in place of 8.9 where no type is FP8: an 8.9 runs that very binary, and the
-compiler takes the same path for both. Each capability still chooses its own tiles, and has its own bound of shared memory.
+Equal launches are compiled once, and for 8.0 in place of 8.9 where no type is FP8: an 8.9 runs that very binary, and
+the compiler takes the same path for both. Each still chooses its own tiles, and has its own bound of shared memory.
 """
 
 import importlib
@@ -69,7 +69,7 @@ class _Launch:
     options: dict[str, int]
 
     def specialised(self) -> tuple[dict[str, str], dict[str, Any], dict[tuple[int], list[list[Any]]]]:
-        """Types, constants and divisibilities as a launch on a device has, whose tensors begin at multiples of 16 bytes."""
+        """Types, constants and divisibilities as on a device, whose tensors all begin at multiples of 16 bytes."""
         signature: dict[str, str] = {}
         constants: dict[str, Any] = {}
         divisible: dict[tuple[int], list[list[Any]]] = {}

@@ -78,7 +78,7 @@ def test_every_scheme_equals_the_reference(scheme: str, rows: int, device: torch
 
 
 @pytest.mark.parametrize("bias", [False, True], ids=["no bias", "bias"])
-@pytest.mark.parametrize("rows", [64, 65, 68, 300])
+@pytest.mark.parametrize("rows", [65] if INTERPRETED else [64, 65, 68, 300])
 @pytest.mark.parametrize(("scheme", "outputs", "inputs"), [("fp8 channels", 208, 384), ("fp8 blocks", 256, 1024)])
 def test_many_rows_that_torch_may_multiply_equal_the_reference(
     scheme: str, outputs: int, inputs: int, rows: int, bias: bool, device: torch.device

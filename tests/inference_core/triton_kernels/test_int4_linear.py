@@ -56,7 +56,7 @@ def check(
     assert (wide[:, outputs:] == SENTINEL).all()
 
 
-@pytest.mark.parametrize("rows", [1, 2, 3, 5, 16, 17, 32, 40])
+@pytest.mark.parametrize("rows", [1, 5, 16, 17, 40])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_every_kind_of_weights_equals_the_reference(
@@ -78,7 +78,7 @@ def test_no_size_need_fill_a_tile_or_a_block(rows: int, inputs: int, outputs: in
     check(weight_of("Q4_1", outputs, inputs, device), rows, torch.float16)
 
 
-@pytest.mark.parametrize("splits", [1, 2, 3, 4, 16])
+@pytest.mark.parametrize("splits", [1, 3, 16])
 @pytest.mark.parametrize("accumulate", [False, True], ids=["written", "added"])
 @pytest.mark.parametrize("bias", [False, True], ids=["no bias", "bias"])
 def test_sums_may_be_split_in_any_number(splits: int, bias: bool, accumulate: bool, device: torch.device) -> None:
@@ -87,7 +87,7 @@ def test_sums_may_be_split_in_any_number(splits: int, bias: bool, accumulate: bo
     check(weight, 5, torch.float16, tile=tile, bias=bias, accumulate=accumulate)
 
 
-@pytest.mark.parametrize("warps", [1, 2])
+@pytest.mark.parametrize("warps", [1] if INTERPRETED else [1, 2])  # the interpreter has none
 @pytest.mark.parametrize("splits", [1, 3])
 @pytest.mark.parametrize("outputs", [8, 32])
 def test_one_row_may_be_tiled_in_any_way(outputs: int, splits: int, warps: int, device: torch.device) -> None:
