@@ -113,8 +113,12 @@ class NativeTransformer:
 
     def encode(self, texts: Sequence[str]) -> Float:
         """Return pooled states float32 [n, hidden], each computed by itself: none depends on its neighbours."""
-        found = np.empty((len(texts), self.hidden), np.float32)
-        for ids, state in zip(self.token_ids(texts), found, strict=True):
+        return self.encode_ids(self.token_ids(texts))
+
+    def encode_ids(self, rows: Sequence[Sequence[int]]) -> Float:
+        """Like `encode`, for token ids; at most `max_tokens` of each. Raises `ValueError` for others."""
+        found = np.empty((len(rows), self.hidden), np.float32)
+        for ids, state in zip(rows, found, strict=True):
             KERNELS.pool_tokens(self._native, np.array(ids, np.int32), state)
         return found
 

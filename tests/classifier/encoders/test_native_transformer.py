@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from classifier.encoders import native_transformer
 from classifier.encoders.native_transformer import KERNEL_SETS, NativeTransformer
@@ -32,13 +33,21 @@ def cosines(a: Float, b: Float) -> Float:
     return found
 
 
+def stretched(folder: Path) -> Path:
+    """The checkpoint in `folder` with larger weights in its layers: else attention is nearly a mean."""
+    file = folder / "model.safetensors"
+    tensors = load_file(file)
+    save_file({n: t * 6 if t.ndim == 2 and "layer." in n else t for n, t in tensors.items()}, file, {"format": "pt"})
+    return folder
+
+
 @pytest.mark.parametrize("architecture", ["bert", "distilbert", "roberta"])
 def test_states_are_those_of_float32_up_to_the_rounding_of_eight_bits(architecture: str, tmp_path: Path) -> None:
-    folder = tiny_checkpoint(tmp_path / "c", architecture, TEXTS)
+    folder = stretched(tiny_checkpoint(tmp_path / "c", architecture, TEXTS))
     exact, native = PooledTransformer.load(folder), NativeTransformer.load(folder)
     assert native.max_tokens == exact.max_tokens
     assert native.token_ids(TEXTS) == exact.token_ids(TEXTS)
-    assert cosines(native.encode(TEXTS), exact.encode(TEXTS)).min() > 0.999
+    assert cosines(native.encode(TEXTS), exact.encode(TEXTS)).min() > 0.9997
 
 
 @pytest.mark.parametrize("kernels", KERNEL_SETS[:-1])
