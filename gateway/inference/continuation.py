@@ -69,7 +69,7 @@ class ContinuedGeneration(Generation):
         self._begun_at = 0
         self._cut: list[Usage] = []
         self._spaces = ""
-        super().__init__(request, *given)
+        super().__init__(request.with_generation(resumable=True), *given)
 
     @property
     def is_continued(self) -> bool:  # type: ignore[override]
@@ -111,7 +111,10 @@ class ContinuedGeneration(Generation):
 
     async def _take_over(self, error: Exception) -> None:
         """See `Generation._take_over`: after the first token, go on where that is possible."""
-        is_final = isinstance(error, TierAnswerTooLongError | InvalidAnswerError)
+        # A request that has ended several cores is probably the cause.
+        is_final = (
+            isinstance(error, TierAnswerTooLongError | InvalidAnswerError) or self._attempt.requests[0].sent.resumed
+        )
         if self._let_go and self._is_plain and not is_final and len(self._cut) < MOST_CONTINUATIONS:
             try:
                 if await self._goes_on(error):

@@ -169,6 +169,7 @@ class TierAttempt:
             **billed(self.spec, self.usage or self.used_so_far(error), prompts=len(self.requests), choices=first.n),
             added=list(first.sent.added),
             target=self.tier.name if self.tier.is_target else None,
+            resumed=first.sent.resumed,
             **judged,
         )
 

@@ -115,7 +115,8 @@ class Core:
     def model_infos(self) -> list[ModelInfo]:
         """What its models are, with the adapters that are loaded now."""
         return [
-            replace(model.runner.info, adapters=model.scheduler.adapters.digests) for model in self._models.values()
+            replace(model.runner.info, adapters=model.scheduler.adapters.digests, resumes=True)
+            for model in self._models.values()
         ]
 
     @property
@@ -174,7 +175,9 @@ class Core:
                 public=public,
             )
             if make_matcher is not None:
-                sequence.sample_spec.matcher = make_matcher()
+                matcher = sequence.sample_spec.matcher = make_matcher()
+                for token_id in request.drawn_token_ids:
+                    matcher.accept(token_id)
             choices.append(sequence)
         self._live.add(scheduler, choices, now)
         model.watch_queue()

@@ -34,6 +34,8 @@ def validate_request(request: AddRequest, info: ModelInfo, pool: BlockPool, knob
             f"has {len(prompt)} tokens; {info.name} has a context of {info.max_context} for prompt and answer "
             f"together, so the prompt may have at most {info.max_context - 1}",
         )
+    if request.drawn_token_ids:
+        _validate_drawn(request, info)
     if not 1 <= request.n <= knobs.max_waiting:
         _refuse("n", f"is {request.n}; allowed: 1 to {knobs.max_waiting} (the length of the queue)")
     if request.priority not in PRIORITIES:
@@ -45,6 +47,16 @@ def validate_request(request: AddRequest, info: ModelInfo, pool: BlockPool, knob
     _validate_evidence(request, info)
     _validate_prefill(request, pool, knobs)
     validate_memory(request, info, pool)
+
+
+def _validate_drawn(request: AddRequest, info: ModelInfo) -> None:
+    drawn, sampling = request.drawn_token_ids, request.sampling
+    validate_token_ids("drawn_token_ids", drawn, info.vocab_size)
+    most = min(sampling.max_tokens, info.max_context - len(request.prompt_token_ids))
+    if len(drawn) >= most:
+        _refuse("drawn_token_ids", f"has {len(drawn)} tokens; the answer may have {most}, so that none is left to draw")
+    if request.n != 1 or request.evidence or request.prefill or sampling.prompt_logprobs is not None:
+        _refuse("drawn_token_ids", "goes with n = 1, without evidence, prefill and prompt_logprobs")
 
 
 def _validate_sampling(sampling: SamplingParams, vocab_size: int) -> None:

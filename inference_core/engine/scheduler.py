@@ -156,7 +156,8 @@ class Scheduler:
                 sequence.shareable_digests(self.pool.block_size)
             self._enqueue(sequence, now)
             sequence.prompt_computed = sequence.prompt_is_shareable(0, self.pool.block_size)
-            self.deadlines.add(sequence)
+            if not sequence.output_token_ids:
+                self.deadlines.add(sequence)
 
     def _enqueue(self, sequence: Sequence, now: float) -> None:
         cached = self.cached_blocks(sequence.digests) if self.knobs.prefix_caching else 0

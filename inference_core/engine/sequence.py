@@ -210,7 +210,7 @@ class Sequence:
         stop_ids = tuple(dict.fromkeys(ends))
         sequence_id = f"{request.request_id}/{index}"
         seed = choice_seed(request_seed, index)
-        outputs: list[int] = []
+        outputs = request.drawn_token_ids.copy()
         table: list[int] = []
         wanted = request.evidence
         states = StatePool.of_request(None if index else wanted, len(request.prompt_token_ids), exits=request.embed)
@@ -230,12 +230,12 @@ class Sequence:
             arrival=request.arrival or now,
             leader=leader,
             root=root_digest(request.salt, adapter_digest, fast=fast),
-            token_ids=request.prompt_token_ids.copy(),
+            token_ids=request.prompt_token_ids + outputs,
             queued_since=now,
             waiting_since=now,
             share=ScheduledSequence(sequence_id, [], 0, table, None, fast_until=drawn_from if fast else 0),
             sample_spec=SampleSpec(
-                sampling, request.prompt_token_ids, outputs, seed, 0, stop_ids, evidence=wants_tokens
+                sampling, request.prompt_token_ids, outputs, seed, len(outputs), stop_ids, evidence=wants_tokens
             ),
             output_token_ids=outputs,
             block_table=table,

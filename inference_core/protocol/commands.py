@@ -264,6 +264,8 @@ class AddRequest(msgspec.Struct, frozen=True, tag="add", kw_only=True):
     `speculate`: whether its tokens may be drafted, as far as the model's knobs allow it (SPEC SD-06).
     `drawn_from`: the position in the prompt from which on this model drew its tokens before; None: it drew none. These
     are computed as they were then, so that their cached blocks are found where prompts have an arithmetic of their own.
+    `drawn_token_ids`: what this model drew of the answer before its core was lost: it goes on after them, as after a
+    preemption, and puts out what follows. Goes with n = 1, without evidence (`ModelInfo.resumes`).
     `evidence`: what else to return about the prompt and the tokens drawn. `embed`: compute only the layers up to
     `evidence.layer`, of the prompt alone, and draw no token: the one output, with the reason "stop", carries the hidden
     state. `prefill`: compute only the prompt's full blocks that the prefix cache can hold, and draw no token: after the
@@ -287,6 +289,7 @@ class AddRequest(msgspec.Struct, frozen=True, tag="add", kw_only=True):
     embed: bool = False
     prefill: bool = False
     drawn_from: int | None = None
+    drawn_token_ids: list[int] = []
 
 
 class AbortRequest(msgspec.Struct, frozen=True, tag="abort"):

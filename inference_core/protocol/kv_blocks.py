@@ -77,7 +77,7 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     `num_layers` and `hidden_size` are of the hidden states that it can return (`EvidenceRequest`); 0 if its runner
     returns no evidence. `weights`: content hash of the model's files (`file_fingerprint`). `kv`: the identity of its
     KV blocks; None if they cannot be transferred. `adapters`: content hashes of the adapters that were loaded when the
-    client connected, by name.
+    client connected, by name. `resumes`: whether its core knows `AddRequest.drawn_token_ids`.
     """
 
     name: str
@@ -91,6 +91,7 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     hidden_size: int = 0
     kv: KVIdentity | None = None
     adapters: dict[str, str] = {}
+    resumes: bool = False
 
 
 class AdapterInfo(msgspec.Struct, frozen=True, kw_only=True):

@@ -38,7 +38,8 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     these for an hour. `added`: fields that the server was sent and no caller set. `guarded`: the guardrail that
     replaced or blocked the answer, after which it is no evidence about the tier. `target`: the name of the target
     that stood in for the tier, which says nothing of the tier's own answers. `continued_at`: it went on
-    after so many characters, which failed attempts before it had given. `price`: what its
+    after so many characters, which failed attempts before it had given; `resumed`: the core that computed it was
+    lost, and another one went on after its tokens. `price`: what its
     tokens were billed at, with the step of a long prompt; `cost_usd` follows from it and the tokens, unless the server
     said what it charges: then `charged_usd` is that, within what was held, and it was billed.
     """
@@ -66,6 +67,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     price: Price | None = None
     charged_usd: float | None = None
     continued_at: int | None = None
+    resumed: bool = False
 
 
 def continued_from(attempts: list[Attempt]) -> list[str]:
@@ -153,7 +155,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_continued(self) -> bool:
         """Whether the answer was broken off and went on, so that it is no evidence about a tier."""
-        return any(attempt.continued_at is not None for attempt in self.attempts)
+        return any(attempt.resumed or attempt.continued_at is not None for attempt in self.attempts)
 
     @property
     def is_made(self) -> bool:

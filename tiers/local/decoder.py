@@ -3,6 +3,7 @@
 A Prompt has the tokens of one request as a model reads it, rendered and encoded on first use and then cached.
 """
 
+import asyncio
 import itertools
 import logging
 import os
@@ -30,7 +31,7 @@ from tiers.errors import (
 )
 from tiers.local.choice_detokenizer import ChoiceDetokenizer
 from tiers.local.text_threads import TextThreads
-from tiers.tier import AnswerEnd, ChatMessage, Delta, GenerationRequest, Usage
+from tiers.tier import AnswerEnd, ChatMessage, Delta, GenerationRequest, Sent, Usage
 from tiers.tools.dialect import DialectName
 from tiers.tools.tool_calling import ToolCalling
 
@@ -157,6 +158,11 @@ log = logging.getLogger(__name__)
 
 _serial = itertools.count()
 
+MOST_RESUMES = 2
+"""Losses of a core that an answer may outlive: it may be their cause."""
+RETURN_SECONDS, LOOK_SECONDS = 30.0, 0.05
+"""How long an answer waits for a core that is started again, and the pause between two looks."""
+
 
 class Decoder:
     """The base of all decoding policies. `max_context` is in tokens, `max_tokens` bounds one request's output, and
@@ -204,13 +210,18 @@ class Decoder:
         messages = request.messages
         if not messages:
             raise InvalidRequestError("messages: must not be empty", "messages")
+        begun = ""
+        if request.continues:
+            *messages, last = messages
+            begun = last.content
         if instruction:
             messages = _instructed(messages, instruction)
         turns, tools = self.calling.turns(messages, request.tooling)
         variables = request.template_variables
         if request.reasoning_effort is not None:
             variables = {"reasoning_effort": request.reasoning_effort} | variables
-        return self.tokenizer.chat_pieces(turns, add_generation_prompt=True, **{**variables, "tools": tools})
+        pieces = self.tokenizer.chat_pieces(turns, add_generation_prompt=True, **{**variables, "tools": tools})
+        return [*pieces, begun] if begun else pieces
 
     def own_ids(self, text: str) -> list[int]:
         """Return tokens of a text from the catalogue: unlike user text, it may contain the model's control tokens."""
@@ -272,7 +283,9 @@ class Decoder:
         drawn: list[list[int]] = [[] for _ in range(n)] if sampling.grammar is not None else []
         try:
             async with AsyncExitStack() as stack:
-                outputs = await stack.enter_async_context(aclosing(self._core.generate(command)))
+                resumes = request.resumable and n == 1 and command.evidence is None and sampling.prompt_logprobs is None
+                started = self._resumed(command, request.sent) if resumes else self._core.generate(command)
+                outputs = await stack.enter_async_context(aclosing(started))
                 request.meter.add(tally.usage)
                 # Tokens drawn before an early end, and buffered because the reader is slow, are used too.
                 stack.callback(self._take_unread, command.request_id, choices)
@@ -310,6 +323,36 @@ class Decoder:
         if unfinished:
             raise TierError(f"tier '{self._tier}': the core ended the request before its choices were finished")
         yield Delta(end=AnswerEnd(usage=tally.usage(), times=StepTimes.of_all(tally.times.values())))
+
+    async def _resumed(self, command: AddRequest, sent: Sent) -> AsyncGenerator[SequenceOutput, None]:
+        """The outputs of `command`, over the loss of a core: another one, or the same once it is back, goes on after
+        the tokens so far."""
+        asked, drawn, cached, left = command, list[int](), None, MOST_RESUMES
+        while True:
+            try:
+                async with aclosing(self._core.generate(asked)) as outputs:
+                    async for output in outputs:
+                        drawn += output.token_ids
+                        cached = output.cached_tokens if cached is None else cached
+                        output.cached_tokens = cached
+                        yield output
+                return
+            except CoreGoneError:
+                if not (drawn and left and await self._is_back()):
+                    raise
+            left -= 1
+            sent.resumed = True
+            log.warning("request %s: its core was lost; it goes on after %d tokens", command.request_id, len(drawn))
+            asked = msgspec.structs.replace(command, drawn_token_ids=drawn.copy(), deadline=None, strict_deadline=False)
+
+    async def _is_back(self) -> bool:
+        """Wait for a core that can go on; returns whether there is one in time."""
+        until = time.monotonic() + RETURN_SECONDS
+        while self._core.gone is not None or self._model not in self._core.models:
+            if time.monotonic() > until:
+                return False
+            await asyncio.sleep(LOOK_SECONDS)
+        return self._core.models[self._model].resumes
 
     def _take_unread(self, request_id: str, choices: list[ChoiceDetokenizer]) -> None:
         for output in self._core.unread(request_id):

@@ -214,6 +214,11 @@ class LocalTier(Tier):
         """The statistics of its core, polled for all tiers that were built with this one."""
         return self._watch
 
+    @property
+    def continues_chats(self) -> bool:
+        """See `Tier.continues_chats`: plain decoding of a model that has no format of its own for thoughts does."""
+        return isinstance(self._policy, Plain) and not self._policy.decoder.calling.thinks
+
     def load(self) -> TierLoad:
         """Return the latest statistics of the model's queue, which all tiers of the model share."""
         stats = self._watch.model(self.model)

@@ -91,6 +91,11 @@ class ReplicatedCore(CoreClient):
         await asyncio.gather(*self._closing, return_exceptions=True)
 
     @property
+    def gone(self) -> str | None:
+        """See `CoreClient.gone`."""
+        return None if self._replicas else self._why
+
+    @property
     def stuck(self) -> str | None:
         """Return why no replica makes progress; None while one does."""
         reasons = [replica.client.stuck for replica in self._replicas.values()]
