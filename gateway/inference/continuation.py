@@ -12,6 +12,7 @@ import msgspec
 from gateway.base.inference_request import InferenceRequest
 from gateway.inference.answer import Bill
 from gateway.inference.generation import Generation, named
+from gateway.tenancy.admission import most_usd
 from quality.records.record import Attempt, AttemptStatus
 from tiers.errors import (
     InvalidAnswerError,
@@ -135,10 +136,12 @@ class ContinuedGeneration(Generation):
         before, self._asking = self._asking, asking
         if isinstance(error, TierContextError):
             self._lengths.note(error, self.tier, attempt.spec)
+        await self._make_room()
         # A server that took the request may have lost the connection alone.
         has_tried = len(text) == self._begun_at and isinstance(error, TierUnavailableError | TierRequestError)
-        tier = self.tier if not has_tried and self._takes(self.tier) else None
-        tier = tier or await self._stand_in(is_refused=True)
+        tier = self.tier if not has_tried and self._takes(self.tier) else await self._stand_in(is_refused=True)
+        if tier is None and has_tried and not isinstance(error, TierRequestError) and self._takes(self.tier):
+            tier = self.tier
         if tier is None:
             self._asking = before
             return False
@@ -153,6 +156,16 @@ class ContinuedGeneration(Generation):
         self.attempted = attempted
         self._begun_at, self._spaces = len(text), text[len(text.rstrip()) :]
         return True
+
+    async def _make_room(self) -> None:
+        """Lease what an attempt by any tier that can go on may cost."""
+        if self._admission.hold is None:
+            return
+        served = self._routing.served
+        for tier in (self.tier, *served.tiers.values(), *served.targets.values()):
+            if self._fits(tier):
+                most = most_usd(self._asking, tier, served.spec_of(tier))
+                await self._admission.make_room(self.request.caller, most)
 
     def _rest(self, text: str, drawn: int) -> InferenceRequest | None:
         """Return the request for what follows `text`, of so many tokens; None if the answer is complete."""

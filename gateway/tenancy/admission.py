@@ -6,6 +6,7 @@ tiers stop at their limits, thoughts that no caller sees included.
 
 import math
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from typing import NamedTuple
 
 import msgspec
@@ -129,6 +130,12 @@ class Admission(msgspec.Struct):
     def affords(self, most_usd: float) -> bool:
         """Hold this much more, for another attempt, if that is possible without waiting."""
         return self.hold is None or self.closed or self.hold.extend(microusd_at_least(most_usd))
+
+    async def make_room(self, caller: Caller, most_usd: float) -> None:
+        """Lease this much more, so that `affords` finds it without waiting; nothing where budgets cover less."""
+        if self.hold is not None and self.admission_control is not None:
+            with suppress(ApiError):
+                (await self.admission_control.hold(caller, most_usd)).settle(0)
 
     def close(self, record: Record | None) -> None:
         """Release the place, and charge what the request used: nothing without a record."""

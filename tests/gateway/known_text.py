@@ -19,6 +19,8 @@ def begun(body: dict[str, Any], prompt: str) -> str:
     raw = body.get("prompt", body.get("text_input"))
     if raw is not None:
         return str(raw).removeprefix(prompt)
+    if "messages" not in body:
+        return ""
     last = body["messages"][-1]
     content = last["content"] if last["role"] == "assistant" else ""
     return content if isinstance(content, str) else "".join(part["text"] for part in content)

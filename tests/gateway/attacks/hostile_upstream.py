@@ -24,7 +24,7 @@ from random import Random
 
 from tests.gateway.attacks.hostile_wires import WIRES, HostileWire
 
-ANSWER_MODULES = ("tests.gateway.attacks.upstream_floods", "tests.gateway.attacks.upstream_claims")
+ANSWER_MODULES = tuple(f"tests.gateway.attacks.upstream_{name}" for name in ("floods", "claims", "cuts"))
 MOST_BYTES, MOST_SECONDS = 96 * 2**20, 60.0
 """Of one answer."""
 _ASKED = re.compile(rb"hostile:([a-z_0-9]+):(\d+)")

@@ -6,7 +6,7 @@ from tests.gateway.attacks.outcome import CLASSES, AttackClass
 
 FAMILIES = (
     "framing", "bodies", "texts", "streams", "access", "tenants", "disclosure", "private_forms", "upstream_floods",
-    "upstream_claims", "dependencies", "model_files", "sign_on", "clocks", "judges", "neighbours",
+    "upstream_claims", "upstream_cuts", "dependencies", "model_files", "sign_on", "clocks", "judges", "neighbours",
     "upgrades", "few_files", "guardrails",
 )  # fmt: skip
 
