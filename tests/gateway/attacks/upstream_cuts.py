@@ -28,7 +28,7 @@ async def cuts(asked: Asked) -> None:
     seed = int(found[1])
     attempt = _attempts[seed] = _attempts.get(seed, 0) + 1
     draw = Random(f"{seed} {attempt}")
-    # A child engine is llama.cpp's server, which goes on without being told.
+    # A child engine is llama.cpp's server, which goes on without those fields.
     is_engine = not asked.path.startswith(f"/{asked.wire.name}/")
     text = rest(known_text(seed), body, found[0], needs_fields=asked.wire.name == "openai" and not is_engine)
     pieces = []

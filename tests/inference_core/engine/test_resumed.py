@@ -1,4 +1,4 @@
-"""An answer that a core has begun goes on in another core as if nothing had happened, from its tokens alone."""
+"""An answer goes on in another core as if nothing had happened, from its tokens alone."""
 
 import msgspec
 import pytest

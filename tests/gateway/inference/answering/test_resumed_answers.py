@@ -115,7 +115,7 @@ async def test_a_loss_is_an_error_where_it_is_not_allowed(
     assert len(Losses.asked) == 1
 
 
-async def test_a_begun_turn_is_what_the_template_opens_and_the_text(gateway: RunningGateway) -> None:
+async def test_an_unfinished_turn_is_what_the_template_opens_and_the_text(gateway: RunningGateway) -> None:
     tier = gateway.serving.routing.served.tier(1).active_tier()
     assert tier.continues_chats
     await ask(gateway, [])
