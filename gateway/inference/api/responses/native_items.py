@@ -134,6 +134,9 @@ _READ = (
 )  # fmt: skip
 
 
+_PROVIDERS = ("_call", "mcp_list_tools", "mcp_approval_request", "mcp_approval_response")
+
+
 def asks_for_compaction(body: ResponsesRequest) -> bool:
     """Whether the input ends with the item that asks for it."""
     return not isinstance(body.input, str) and bool(body.input) and body.input[-1].type == TRIGGER
@@ -151,7 +154,9 @@ def compacting(body: ResponsesRequest) -> ResponsesRequest:
 def without_codex_items(body: ResponsesRequest, *, keeps_own: bool) -> tuple[ResponsesRequest, list[str]]:
     """The request with its tools in `tools` and summaries of ours as texts, and the names of tools that are left out:
     of types that no model here can call. `keeps_own`: whether there is a tier that may have them."""
-    if isinstance(body.input, str) or not any(item.type == TOOLS or _is_own(item) for item in body.input):
+    if isinstance(body.input, str) or not any(
+        item.type == TOOLS or _is_own(item) or _is_providers(item) for item in body.input
+    ):
         return body, []
     tools, names = list(body.tools or ()), {(tool.type, tool.name) for tool in body.tools or ()}
     left_out: dict[str, None] = {}
@@ -161,7 +166,12 @@ def without_codex_items(body: ResponsesRequest, *, keeps_own: bool) -> tuple[Res
         elif (tool.type, tool.name) not in names:
             names.add((tool.type, tool.name))
             tools.append(tool)
-    items = [opened(item) for item in body.input if item.type != TOOLS]
+    given = [item for item in body.input if item.type != TOOLS]
+    if not keeps_own and (others := [item for item in given if not _is_providers(item)]):
+        # Whatever a tool of OpenAI's found is in the text after it.
+        left_out |= dict.fromkeys(f"input.{item.type}" for item in given if _is_providers(item))
+        given = others
+    items = list(map(opened, given))
     return msgspec.structs.replace(body, input=items, tools=tools or None), list(left_out)
 
 
@@ -180,6 +190,11 @@ def as_sent(given: GivenItems, tools: Sequence[ResponseTool] | None) -> GivenIte
     fields = given.native.fields | ({"tools": msgspec.json.encode(found)} if tools else {})
     items = [opened_data(item) for item in given.items if item.get("type") != TOOLS]
     return GivenItems(items, msgspec.structs.replace(given.native, fields=fields, server_tools=own))
+
+
+def _is_providers(item: Item) -> bool:
+    """Whether it is of a tool that OpenAI runs, such as a search."""
+    return item.call_id is None and item.type not in _READ and item.type.endswith(_PROVIDERS)
 
 
 def _is_own(item: Item) -> bool:

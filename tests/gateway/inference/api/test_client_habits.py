@@ -228,6 +228,10 @@ RESPONSES: dict[str, tuple[list[dict[str, Any]], list[tuple[Any, ...]]]] = {
     "an object as output": (
         [ITEM_CALL, OUTPUT | {"output": {"a": 1}}], [("assistant", "", ("c1", "{}")), ("tool", '{"a": 1}', "c1")],
     ),
+    "a search of OpenAI's": (
+        [{"type": "web_search_call", "id": "ws_1", "status": "completed"}, {"role": "assistant", "content": "a"}],
+        [("assistant", "a")],
+    ),
     "a call of OpenAI's shell": (
         [
             {"type": "shell_call", "id": "sh_1", "call_id": "c1", "action": {"commands": ["ls"]}},
