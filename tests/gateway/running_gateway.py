@@ -52,9 +52,9 @@ class RunningGateway:
         self.app, self.port, self.tiers, self.classifier = app, port, tiers, classifier
         self.url = f"http://127.0.0.1:{port}"
         self.openai = openai.AsyncOpenAI(
-            base_url=f"{self.url}/v1", api_key="unused", max_retries=0, timeout=20, default_headers=UNCACHED
+            base_url=f"{self.url}/v1", api_key="unused", max_retries=0, timeout=120, default_headers=UNCACHED
         )
-        self.http = httpx.AsyncClient(base_url=self.url, timeout=20, auth=auth)
+        self.http = httpx.AsyncClient(base_url=self.url, timeout=120, auth=auth)
 
     @property
     def operations(self) -> Operations:

@@ -103,7 +103,7 @@ async def edge(working: RunningGateway) -> AsyncIterator[httpx.AsyncClient]:
     """A caller of the worker, with Ada's key."""
     working.reset()
     async with (
-        httpx.AsyncClient(base_url=working.url, timeout=20) as aio,
+        httpx.AsyncClient(base_url=working.url, timeout=120) as aio,
         httpx.AsyncClient(
             transport=httpx.MockTransport(EdgeWorker(aio).fetch),
             base_url="https://edge.example",

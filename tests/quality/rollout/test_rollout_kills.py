@@ -140,7 +140,7 @@ async def test_two_replicas_on_one_postgresql_never_do_anything_twice(
     call = (postgres_url, registry.root, BAD, both, SPAWN.Event(), outcomes)
     assert finish(replica, call, call) == [0, 0]
 
-    assert sorted(outcomes.get(timeout=10) for _ in range(2)) == ["busy", "canary"]
+    assert sorted(outcomes.get(timeout=120) for _ in range(2)) == ["busy", "canary"]
     assert len(await rows(engine, retrain_runs)) == 1
     assert registry.canary() == Canary(version=BAD, share=0.1)
 

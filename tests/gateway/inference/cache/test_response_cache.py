@@ -189,7 +189,7 @@ async def test_another_wish_is_refused_by_name(gateway: RunningGateway) -> None:
 async def test_a_hundred_equal_requests_at_once_make_one_generation(gateway: RunningGateway) -> None:
     tier = gateway.tier(1)
     tier.hold_at = 2
-    async with httpx.AsyncClient(base_url=gateway.url, timeout=20, limits=httpx.Limits(max_connections=100)) as client:
+    async with httpx.AsyncClient(base_url=gateway.url, timeout=120, limits=httpx.Limits(max_connections=100)) as client:
         asks = [asyncio.create_task(client.post(CHAT, json=body(model="auto"))) for _ in range(100)]
         await until_in_flight(gateway, 100)
         tier.go.set()

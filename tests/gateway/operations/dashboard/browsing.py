@@ -40,7 +40,7 @@ def forms_of(page: httpx.Response) -> dict[str, dict[str, Any]]:
 
 def browser(gateway: RunningGateway, **more: Any) -> httpx.AsyncClient:
     """A browser without a session."""
-    return httpx.AsyncClient(base_url=gateway.url, timeout=20, **more)
+    return httpx.AsyncClient(base_url=gateway.url, timeout=120, **more)
 
 
 async def submit(client: httpx.AsyncClient, page: httpx.Response, action: str, **fields: str) -> httpx.Response:
