@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from classifier.registry.artefact import load_manifest
 from classifier.registry.erasure import forget, versions_without
 from classifier.registry.registry import ArtefactRegistry
-from migrations.tables.api_objects import stored_responses
+from migrations.tables.api_objects import files, stored_responses
 from migrations.tables.audit import audit_events, erased_embeddings
 from migrations.tables.quality import classifier_versions, rollouts, tool_definitions, training_rows, verifications
 from migrations.tables.requests import refused_requests, requests
@@ -124,14 +124,15 @@ class RetentionLimits(msgspec.Struct, frozen=True, kw_only=True):
 
     `text_days`: messages, answers, stored responses, verifiers' answers and judges' reasons. With 0 they are kept until
     the request is verified or passed over (stored responses for a minute), so that only embedding and label remain.
-    `days` and `rows`: requests with their routing,
-    and the verifications of that time. `training_days` and `training_rows`: embeddings with labels. Raises
-    `ValueError`.
+    `days` and `rows`: requests with their routing, and the verifications of that time. `gigabytes`: of SQLite's file
+    without free pages and callers' files, beyond which the oldest requests go, those without labels first.
+    `training_days` and `training_rows`: embeddings with labels. Raises `ValueError`.
     """
 
     text_days: float | None = 30.0
     days: float | None = 400.0
     rows: int | None = None
+    gigabytes: float | None = None
     training_days: float | None = None
     training_rows: int | None = None
 
@@ -185,7 +186,7 @@ class Retention:
         until = max((t for t in (old, before) if t is not None), default=None)
         purged = Purged(
             texts=texts,
-            requests=await self._delete(requests, "request_id", before, _not_waiting()),
+            requests=await self._delete(requests, "request_id", before, _not_waiting()) + await self._shrink(),
             verifications=await self._delete(
                 verifications,
                 "verification_id",
@@ -252,6 +253,33 @@ class Retention:
                     limits.append((await connection.execute(first_kept)).scalar_one())
         return max(limits, default=None)
 
+    async def _shrink(self) -> int:
+        """Delete the oldest requests while the database has more bytes than are allowed; return their number."""
+        if self.limits.gigabytes is None or self._engine.dialect.name != "sqlite":
+            return 0
+        most, done, r = self.limits.gigabytes * 1e9, 0, requests.c
+        for condition in (and_(_not_waiting(), _unlabelled()), _not_waiting()):
+            oldest = select(r.request_id).where(condition).order_by(r.created_at).limit(self._batch)
+            while await self._used_bytes() > most:
+                async with self._engine.begin() as connection:
+                    gone = list(await connection.scalars(oldest))
+                    for key in (stored_responses.c.response_id, r.request_id):
+                        await connection.execute(delete(key.table).where(key.in_(gone)))
+                done += len(gone)
+                if len(gone) < self._batch:
+                    break
+                await asyncio.sleep(self._pause_seconds)
+        return done
+
+    async def _used_bytes(self) -> int:
+        async with self._engine.connect() as connection:
+            pages, free, size = [
+                (await connection.execute(text(f"PRAGMA {name}"))).scalar_one()
+                for name in ("page_count", "freelist_count", "page_size")
+            ]
+            kept = await connection.scalar(select(func.sum(files.c.bytes)))
+        return int((pages - free) * size - (kept or 0))
+
     async def _in_batches(self, statement: Any) -> int:
         """Run `statement` until it finds no more rows; return their number."""
         done = 0
@@ -273,6 +301,12 @@ def _not_waiting() -> ColumnElement[bool]:
     """No verification waits for this request's texts."""
     waiting = and_(verifications.c.request_id == requests.c.request_id, verifications.c.status == "pending")
     return ~exists().where(waiting)
+
+
+def _unlabelled() -> ColumnElement[bool]:
+    """No verification and no row of training has a label of this request."""
+    judged = and_(verifications.c.request_id == requests.c.request_id, verifications.c.label.is_not(None))
+    return and_(~exists().where(judged), ~exists().where(training_rows.c.request_id == requests.c.request_id))
 
 
 def _not_waited_with() -> ColumnElement[bool]:

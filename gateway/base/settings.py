@@ -343,6 +343,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         Annotated[int, Meta(ge=0)] | None,
         Meta(description="Most requests that are kept; `null`: all"),
     ] = None
+    retain_gigabytes: Annotated[
+        Annotated[float, Meta(ge=0)] | None,
+        Meta(
+            description="Gigabytes of SQLite's file beyond which the oldest requests are deleted, those without labels "
+            "first; `null`: no limit"
+        ),
+    ] = 50.0
     training_days: Annotated[
         Annotated[float, Meta(ge=0)] | None,
         Meta(description="Days that embeddings with labels are kept; `null`: for ever"),

@@ -54,6 +54,7 @@ class Privacy:
                 text_days=settings.text_days,
                 days=settings.retain_days,
                 rows=settings.retain_rows,
+                gigabytes=settings.retain_gigabytes,
                 training_days=settings.training_days,
                 training_rows=settings.training_rows,
             ),

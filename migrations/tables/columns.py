@@ -1,7 +1,12 @@
 """What all tables share: their `metadata`, and the types of columns that databases do not agree about."""
 
-from sqlalchemy import JSON, BigInteger, Integer, MetaData, Text, TypeDecorator
+from typing import Any
+
+import msgspec
+from sqlalchemy import JSON, BigInteger, Integer, LargeBinary, MetaData, Text, TypeDecorator
 from sqlalchemy.engine import Dialect
+
+from migrations.tables.packed import pack, unpack
 
 
 class FreeText(TypeDecorator[str]):
@@ -12,6 +17,28 @@ class FreeText(TypeDecorator[str]):
 
     def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
         return value if value is None else value.replace("\x00", "\ufffd")
+
+
+class PackedText(TypeDecorator[Any]):
+    """A value stored as compressed JSON, which is read as the bytes of that JSON, for a decoder of what is needed."""
+
+    impl = LargeBinary
+    cache_ok = True
+
+    def process_bind_param(self, value: Any, dialect: Dialect) -> bytes | None:
+        return None if value is None else pack(msgspec.json.encode(value))
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> Any:
+        return None if value is None else unpack(value)
+
+
+class PackedJson(PackedText):
+    """A value stored as compressed JSON and read as a value again."""
+
+    cache_ok = True
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> Any:
+        return None if value is None else msgspec.json.decode(unpack(value))
 
 
 metadata = MetaData(

@@ -2,7 +2,7 @@
 
 from sqlalchemy import Boolean, Column, Computed, Double, ForeignKey, Index, Integer, String, Table, Text, text
 
-from migrations.tables.columns import FreeText, Json, metadata
+from migrations.tables.columns import FreeText, Json, PackedJson, PackedText, metadata
 
 # The filters of requests besides their key; `facet` encodes their combination, so that one index serves all.
 REQUEST_FACETS = ("tier", "status", "requested_model")
@@ -21,7 +21,7 @@ requests = Table(
     Column("error", FreeText),
     Column("tier", Integer),  # NULL for an embedding, which has no routing decision either
     Column("model", FreeText, nullable=False),
-    Column("attempts", Json, nullable=False),  # list of quality.records.record.Attempt
+    Column("attempts", PackedJson, nullable=False),  # list of quality.records.record.Attempt
     Column("compared", String(16)),  # the kind of answers that cheap tiers gave to be compared; NULL: none were
     Column("messages", Json),  # NULL without consent and after the retention time, like the three below
     Column("answer", FreeText),
@@ -72,8 +72,9 @@ requests = Table(
         postgresql_where=text("compared IS NOT NULL"),
     ),
     Index(None, "key_id", "created_at"),
-    Index("ix_requests_facet", "facet", "created_at", "request_id"),
-    Index("ix_requests_key_id_facet", "key_id", "facet", "created_at", "request_id"),
+    # Rows of the same time are sorted by their ids as they are read.
+    Index("ix_requests_facet", "facet", "created_at"),
+    Index("ix_requests_key_id_facet", "key_id", "facet", "created_at"),
 )
 
 # Requests that were refused before there was an answer, counted by minute: a flood of strangers is one row a minute.
@@ -139,20 +140,20 @@ routing_decisions = Table(
     Column("created_at", Double, nullable=False),
     Column("tier", Integer, nullable=False),  # as decided; requests.tier is the one that answered
     Column("would_be_tier", Integer),  # what routing would have taken, in observe mode
-    Column("reason", FreeText, nullable=False),
     Column("classifier_version", String(64), nullable=False),
     Column("prediction_kind", String(16), nullable=False),  # measured | prior | heuristic
     Column("novelty", Double, nullable=False),
-    Column("quality_target", Double, nullable=False),
-    Column("p_ok", Json, nullable=False),  # list of float, one per tier
-    Column("scores", Json, nullable=False),  # list of float or null, one per tier
-    Column("inputs", Json, nullable=False),  # classifier.decision.PolicyInputs, from which the decision is replayed
+    Column("decision", PackedText, nullable=False),  # classifier.decision.Decision, with all that it is replayed from
     Column("experiment_id", String(64)),
     Column("arm", String(8)),  # a | b, of that experiment
-    Index(None, "created_at"),
-    Index(None, "tier", "created_at"),
-    Index(None, "classifier_version", "created_at"),
-    Index(None, "experiment_id", "created_at"),
+    Column("unit", FreeText),  # whose requests all have this arm
+    Index(
+        "ix_routing_decisions_experiment",
+        "experiment_id",
+        "created_at",
+        sqlite_where=text("experiment_id IS NOT NULL"),
+        postgresql_where=text("experiment_id IS NOT NULL"),
+    ),
     # The newest requests of observe mode.
     Index(
         "ix_routing_decisions_observed",
@@ -160,4 +161,6 @@ routing_decisions = Table(
         sqlite_where=text("would_be_tier IS NOT NULL"),
         postgresql_where=text("would_be_tier IS NOT NULL"),
     ),
+    # Without it each id would be stored twice; the indexes above, which then hold ids, have few rows.
+    sqlite_with_rowid=False,
 )

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
-from sqlalchemy import RowMapping, Text, cast, func, select
+from sqlalchemy import RowMapping, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from classifier.decision import PolicyInputs
@@ -22,6 +22,7 @@ from migrations.tables.quality import training_rows
 from migrations.tables.requests import requests, routing_decisions
 from migrations.tables.tenancy import api_keys
 from quality.comparison.routing_worth import Probes, RoutingWorth, routing_worth
+from quality.records.rows import inputs_reader
 from quality.store.queries import labels_count_from
 from quality.verification.training_rows import outcomes_of_tiers
 
@@ -33,7 +34,7 @@ OVERLAP = 100
 LEAST_OF_KEY, MOST_KEYS = 50, 20
 # An attempt that failed left no answer, and the next tier's cost is counted.
 _FAILED = ("error", "aborted")
-_read_inputs = msgspec.json.Decoder(PolicyInputs).decode
+_read_inputs = inputs_reader(PolicyInputs)
 
 
 class RoutedProbe(NamedTuple):
@@ -146,7 +147,7 @@ _SELECT = select(
     requests.c.tier.label("answered"),
     requests.c.attempts,
     routing_decisions.c.tier.label("decided"),
-    cast(routing_decisions.c.inputs, Text).label("inputs"),
+    routing_decisions.c.decision,
 ).select_from(_JOINED)
 
 
@@ -158,7 +159,7 @@ def _probe_of(row: RowMapping, tiers: Sequence[str]) -> RoutedProbe | None:
     """Return a stored probe; None where a tier's outcome is unknown, or where routing did not decide: the request or a
     rule named a tier, or it was in an experiment."""
     try:
-        inputs = _read_inputs(row["inputs"])
+        inputs = _read_inputs(row["decision"])
         free = inputs.pinned_tier is None and inputs.experiment_id is None
         free = free and (inputs.rules is None or inputs.rules.tier is None)
         outcomes = outcomes_of_tiers(row["no_worse"], row["tiers"], tiers)

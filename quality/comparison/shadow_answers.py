@@ -6,12 +6,13 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
-from sqlalchemy import Text, and_, cast, func, select
+from sqlalchemy import and_, func, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from migrations.tables.quality import verifications
 from migrations.tables.requests import requests, routing_decisions
 from quality.estimates.verified_sample import UNCERTAIN, has_verdict
+from quality.records.rows import inputs_reader
 
 # The most requests that are read unless more are asked for, so that the cost does not grow with the traffic.
 NEWEST = 5_000
@@ -81,7 +82,7 @@ async def observed_requests(engine: AsyncEngine, since: float = 0.0, newest: int
             r.tier,
             d.would_be_tier,
             r.cost_usd,
-            cast(d.inputs, Text),
+            d.decision,
             v.judged_cost_usd,
             v.label,
             v.judge,
@@ -130,7 +131,7 @@ class _Inputs(msgspec.Struct):
     costs: list[float]
 
 
-_inputs = msgspec.json.Decoder(_Inputs).decode
+_inputs = inputs_reader(_Inputs)
 
 
 def _read(rows: Iterable[Sequence[Any]]) -> list[Observed]:

@@ -4,16 +4,18 @@ text."""
 import asyncio
 import math
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import msgspec
 import numpy as np
-from sqlalchemy import Text, cast, func, select
+from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from classifier.complexity.classes import Complexity, likeliest
 from migrations.tables.quality import training_rows
 from migrations.tables.requests import requests, routing_decisions
 from quality.estimates.verified_sample import KindShare
+from quality.records.rows import inputs_reader
 
 # The most requests that are read, so that the cost does not grow with the traffic.
 NEWEST = 1000
@@ -85,17 +87,17 @@ async def newest_requests(engine: AsyncEngine, since: float = 0.0, newest: int =
     decided = routing_decisions.c
     query = (
         select(
-            decided.created_at,
+            requests.c.created_at,
             requests.c.key_id,
             requests.c.tier,
             decided.would_be_tier,
             requests.c.cost_usd,
             requests.c.baseline_cost_usd,
-            cast(decided.inputs, Text),
+            decided.decision,
         )
         .join(routing_decisions, decided.request_id == requests.c.request_id)
-        .where(decided.created_at >= since, requests.c.status == "ok", requests.c.tier.is_not(None))
-        .order_by(decided.created_at.desc())
+        .where(requests.c.created_at >= since, requests.c.status == "ok", requests.c.tier.is_not(None))
+        .order_by(requests.c.created_at.desc())
         .limit(newest)
     )
     async with engine.connect() as connection:
@@ -219,13 +221,15 @@ class _Inputs(msgspec.Struct):
 
 
 _inputs = msgspec.json.Decoder(_Inputs).decode
+_whole = inputs_reader(msgspec.Raw)
 
 
-def _read(rows: Iterable[Sequence[object]]) -> list[RoutedRequest]:
+def _read(rows: Iterable[Sequence[Any]]) -> list[RoutedRequest]:
     found: list[RoutedRequest] = []
     for created, key, answered, would_be, cost, baseline, stored in rows:
         try:
-            inputs = _inputs(str(stored))
+            whole = bytes(_whole(stored))
+            inputs = _inputs(whole)
         except msgspec.ValidationError:
             # Another release wrote it, and this one cannot read it.
             continue
@@ -247,7 +251,7 @@ def _read(rows: Iterable[Sequence[object]]) -> list[RoutedRequest]:
                 paid_usd=inputs.costs[tier - 1] if watched else msgspec.convert(cost, float),
                 strongest_usd=inputs.costs[-1] if watched else msgspec.convert(baseline, float),
                 costs=inputs.costs,
-                inputs=str(stored),
+                inputs=whole.decode(),
             )
         )
     return found

@@ -14,6 +14,7 @@ from classifier.complexity.classes import Complexity
 from classifier.decision import LEARNED_KINDS
 from migrations.tables.quality import training_rows, verifications
 from migrations.tables.requests import requests, routing_decisions
+from quality.records.rows import predicted_of
 
 # Only the newest verifications are read: older ones say little about today and would make queries slow.
 NEWEST = 4_000
@@ -351,7 +352,7 @@ async def reliability(engine: AsyncEngine, tiers: int) -> list[ReliabilityBin]:
     """Return the bins by tier below the strongest of `tiers`, from the newest verdicts on served answers."""
     newest = newest_verifications()
     query = (
-        select(newest.c.tier, newest.c.label, routing_decisions.c.p_ok)
+        select(newest.c.tier, newest.c.label, routing_decisions.c.decision)
         .join(routing_decisions, routing_decisions.c.request_id == newest.c.request_id)
         .where(
             *sampled_as_served(newest),
@@ -361,7 +362,8 @@ async def reliability(engine: AsyncEngine, tiers: int) -> list[ReliabilityBin]:
     )
     found: dict[tuple[int, int], list[tuple[float, bool]]] = {}
     async with engine.connect() as connection:
-        for tier, label, p_ok in await connection.execute(query):
+        for tier, label, decision in await connection.execute(query):
+            p_ok = predicted_of(decision).p_ok
             if tier <= len(p_ok):
                 p = p_ok[tier - 1]
                 found.setdefault((tier, min(int(p * BINS), BINS - 1)), []).append((p, label != "worse"))

@@ -9,7 +9,7 @@ import math
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -24,6 +24,7 @@ from migrations.tables.quality import training_rows
 from migrations.tables.requests import requests, routing_decisions
 from migrations.tables.tenancy import api_keys
 from quality.estimates.verified_sample import Kind
+from quality.records.rows import predicted_of
 from quality.verification.training_rows import vector_of
 
 # Only the newest of each are read; longer conversations are left out.
@@ -75,7 +76,7 @@ async def kind_names(engine: AsyncEngine) -> dict[Kind, str]:
     """Return names of the kinds of the newest texts and labels."""
     decided, length = routing_decisions.c, func.length(cast(requests.c.messages, Text))
     texts = (
-        select(requests.c.key_id, cast(requests.c.messages, Text), cast(decided.inputs, Text))
+        select(requests.c.key_id, cast(requests.c.messages, Text), decided.decision)
         .join(routing_decisions, decided.request_id == requests.c.request_id)
         .where(requests.c.messages.is_not(None), length <= _MOST_CHARS)
         .order_by(requests.c.created_at.desc())
@@ -159,7 +160,7 @@ def look_of(features: np.ndarray) -> str:
 
 
 def _named(
-    asked: Iterable[Sequence[object]], labelled: Iterable[Sequence[object]], owners: Mapping[str, str]
+    asked: Iterable[Sequence[Any]], labelled: Iterable[Sequence[object]], owners: Mapping[str, str]
 ) -> dict[Kind, str]:
     seen = _seen(asked)
     features: defaultdict[Kind, list[np.ndarray]] = defaultdict(list)
@@ -176,14 +177,14 @@ def _named(
     return found
 
 
-def _seen(asked: Iterable[Sequence[object]]) -> list[_Seen]:
+def _seen(asked: Iterable[Sequence[Any]]) -> list[_Seen]:
     """Return each distinct turn once, from the newest request with it."""
     turns: set[str] = set()
     found = []
-    for key, messages, inputs in asked:
+    for key, messages, decision in asked:
         try:
             given = routing_input(_messages(str(messages)))
-            classes = _inputs(str(inputs)).prediction.classes
+            classes = predicted_of(decision).classes
         except msgspec.ValidationError:
             # The message has parts that are not text, or another release wrote it.
             continue
@@ -209,13 +210,4 @@ def _text(value: object) -> str | None:
     return None if value is None else str(value)
 
 
-class _Prediction(msgspec.Struct):
-    classes: list[float] = []
-
-
-class _Inputs(msgspec.Struct):
-    prediction: _Prediction
-
-
 _messages = msgspec.json.Decoder(list[dict[str, str]]).decode
-_inputs = msgspec.json.Decoder(_Inputs).decode

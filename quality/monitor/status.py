@@ -7,15 +7,16 @@ from typing import Any, Literal
 import msgspec
 import numpy as np
 import numpy.typing as npt
-from sqlalchemy import Row, Text, cast, select, true
+from sqlalchemy import Row, select, true
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from classifier.decision import LEARNED_KINDS
 from migrations.tables.quality import training_rows, verifications
-from migrations.tables.requests import routing_decisions
+from migrations.tables.requests import requests, routing_decisions
 from quality.estimates.verified_sample import KindShare, Share, UpgradeRate, sampled_as_served, sampling_weights
 from quality.judges.calibration import Calibration
 from quality.monitor.watches import judged_worse
+from quality.records.rows import predicted_of
 from quality.verification.job import Depth
 from quality.verification.judging import OpinionsGiven
 from quality.verification.sampling import Reason, Spending
@@ -85,8 +86,9 @@ class InputWatch:
         """Return the current drift."""
         decisions = (
             select(routing_decisions.c.novelty)
+            .join(requests, requests.c.request_id == routing_decisions.c.request_id)
             .where(routing_decisions.c.prediction_kind.in_(LEARNED_KINDS))
-            .order_by(routing_decisions.c.created_at.desc())
+            .order_by(requests.c.created_at.desc())
             .limit(WINDOW * (1 + BEFORE))
         )
         shown = training_rows.c.training_row_id, training_rows.c.feature_spec
@@ -157,8 +159,7 @@ async def calibration_drift(engine: AsyncEngine, tiers: list[int]) -> list[Calib
                     verifications.c.judge_reliability,
                     verifications.c.sampled_probability,
                     verifications.c.sampled_reason,
-                    # As text, of which little is of interest.
-                    cast(routing_decisions.c.inputs, Text).label("inputs"),
+                    routing_decisions.c.decision,
                 )
                 .join(routing_decisions, routing_decisions.c.request_id == verifications.c.request_id)
                 .where(
@@ -172,7 +173,7 @@ async def calibration_drift(engine: AsyncEngine, tiers: list[int]) -> list[Calib
             rows = (await connection.execute(query)).all()
             if len(rows) >= _LEAST:
                 good = np.array([row.label != "worse" for row in rows], np.float64)
-                expected = np.array([_expected(row.inputs, tier, row.judge_reliability) for row in rows])
+                expected = np.array([_expected(row.decision, tier, row.judge_reliability) for row in rows])
                 weights = sampling_weights(
                     [row.sampled_probability for row in rows], [row.sampled_reason for row in rows]
                 )
@@ -198,23 +199,9 @@ def held_against(tier: int, good: Float, expected: Float, weights: Float) -> Cal
     )
 
 
-class _Predicted(msgspec.Struct):
-    p_ok: list[float]
-
-
-class _Inputs(msgspec.Struct):
-    """The needed part of `classifier.decision.PolicyInputs`; decoding all of it takes several times as long."""
-
-    prediction: _Predicted
-
-
-_read_inputs = msgspec.json.Decoder(_Inputs).decode
-
-
-def _expected(inputs: str, tier: int, reliability: float | None) -> float:
+def _expected(decision: bytes, tier: int, reliability: float | None) -> float:
     """Return how often such a judge says "no worse" if the version's probability for the tier is right."""
-    prediction = _read_inputs(inputs).prediction
-    return 1.0 - judged_worse(1.0 - prediction.p_ok[tier - 1], reliability)
+    return 1.0 - judged_worse(1.0 - predicted_of(decision).p_ok[tier - 1], reliability)
 
 
 def _drift(

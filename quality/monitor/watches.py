@@ -27,6 +27,7 @@ from quality.estimates.verified_sample import (
     upgrade_rate,
 )
 from quality.monitor.detectors import HISTORY, RecoveryWatch, ShiftAlarm, ShiftDetector, ShiftSettings, Verdict
+from quality.records.rows import predicted_of
 from quality.store.database import writing_first
 from quality.store.queries import exclusive
 
@@ -266,7 +267,7 @@ def _labelled() -> Select[Any]:
             verifications.c.judge_reliability,
             training_rows.c.classes,
             routing_decisions.c.tier.label("served"),
-            routing_decisions.c.inputs,
+            routing_decisions.c.decision,
             routing_decisions.c.novelty,
             func.coalesce(api_keys.c.team_id, verifications.c.key_id, "").label("tenant"),
         )
@@ -293,19 +294,19 @@ def _labelled() -> Select[Any]:
 
 def _predicted(row: RowMapping) -> float:
     """Return the probability with which this answer was expected to be judged worse."""
-    p_ok = row["inputs"]["prediction"]["p_ok"]
+    p_ok = predicted_of(row["decision"]).p_ok
     return judged_worse(1.0 - p_ok[row["tier"] - 1], row["judge_reliability"])
 
 
 def _verdict(row: RowMapping) -> Verdict:
-    classes = row["classes"] or row["inputs"]["prediction"].get("classes")
+    classes = row["classes"] or predicted_of(row["decision"]).classes
     kind = f"{likeliest(classes).name if classes else ''}, {row['judge']}"
     return Verdict(row["label"] != "worse", row["finished_at"], row["tenant"], kind)
 
 
 def _novelty(row: RowMapping) -> float:
     """Return the novelty of the prompt for the verified tier."""
-    return tier_novelty(row["novelty"], row["inputs"]["prediction"].get("labels") or (), row["tier"])
+    return tier_novelty(row["novelty"], predicted_of(row["decision"]).labels, row["tier"])
 
 
 def _recovery_reason(recovery: ShiftAlarm) -> str:

@@ -1,12 +1,12 @@
 """Convert `Recorded` to rows of `requests` and `routing_decisions`, and back."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from operator import attrgetter
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
-from classifier.decision import Decision, PolicyInputs
+from classifier.decision import Decision
 from quality.records.record import Attempt, EmbeddingRecord, Record, Recorded, Timings
 from tiers.consent import ALL, Consent
 
@@ -25,6 +25,41 @@ _plain_of = attrgetter(*_PLAIN)
 def consent_of(stored: Any) -> Consent:
     """Return the consent that a row of `requests` or `stored_responses` has stored."""
     return ALL if stored is None else msgspec.convert(stored, Consent)
+
+
+_read_decision = msgspec.json.Decoder(Decision).decode
+Inputs = TypeVar("Inputs")
+
+
+def inputs_reader(kind: type[Inputs]) -> Callable[[bytes], Inputs]:
+    """Return what reads the inputs of a stored decision as `kind`, a struct of those that are needed: decoding all
+    takes several times as long. It raises `msgspec.ValidationError` for those of a release that this one cannot
+    read."""
+    decode = msgspec.json.Decoder(msgspec.defstruct("_Decided", [("inputs", kind)])).decode
+
+    def read(decision: bytes) -> Inputs:
+        found: Inputs = decode(decision).inputs  # type: ignore[attr-defined]
+        return found
+
+    return read
+
+
+class _Predicted(msgspec.Struct):
+    p_ok: list[float]
+    classes: list[float] = []
+    labels: list[float] = []
+
+
+class _OfPrediction(msgspec.Struct):
+    prediction: _Predicted
+
+
+_read_predicted = inputs_reader(_OfPrediction)
+
+
+def predicted_of(decision: bytes) -> _Predicted:
+    """Return what was predicted for a stored decision. Raises as `inputs_reader`."""
+    return _read_predicted(decision).prediction
 
 
 def request_row(record: Recorded) -> dict[str, Any]:
@@ -50,16 +85,13 @@ def decision_row(record: Record) -> dict[str, Any]:
         "created_at": record.created_at,
         "tier": decision.tier,
         "would_be_tier": decision.would_be,
-        "reason": decision.reason,
         "classifier_version": prediction.classifier_version,
         "prediction_kind": prediction.kind,
         "novelty": prediction.novelty,
-        "quality_target": decision.inputs.quality_target,
-        "p_ok": prediction.p_ok,
-        "scores": decision.scores,
-        "inputs": decision.inputs,
+        "decision": decision,
         "experiment_id": decision.inputs.experiment_id,
         "arm": decision.inputs.arm,
+        "unit": decision.inputs.unit if decision.inputs.experiment_id is not None else None,
     }
 
 
@@ -96,11 +128,5 @@ def recorded_of(request: Mapping[str, Any], decision: Mapping[str, Any]) -> Reco
     return Record(
         **plain,
         timings=timings,
-        decision=Decision(
-            tier=decision["tier"],
-            would_be=decision["would_be_tier"],
-            reason=decision["reason"],
-            scores=decision["scores"],
-            inputs=msgspec.convert(decision["inputs"], PolicyInputs),
-        ),
+        decision=_read_decision(decision["decision"]),
     )

@@ -144,7 +144,7 @@ async def unit_samples(engine: AsyncEngine, experiment_id: str) -> Samples:
         "e2e": case((and_(made, requests.c.status == "ok"), requests.c.e2e_ms)),
     }
     # A decision from before units were recorded was split by request.
-    unit = func.coalesce(routing_decisions.c.inputs["unit"].as_string(), routing_decisions.c.request_id)
+    unit = func.coalesce(routing_decisions.c.unit, routing_decisions.c.request_id)
     means = (
         select(routing_decisions.c.arm, *(func.avg(value).label(name) for name, value in values.items()))
         .join(requests, requests.c.request_id == routing_decisions.c.request_id)

@@ -23,7 +23,7 @@ from migrations.tables.audit import audit_events, erased_embeddings, erasures, k
 from migrations.tables.quality import tool_definitions, training_rows, verifications
 from migrations.tables.requests import refused_requests, requests, routing_decisions, session_steps
 from quality.records.record import Record, Recorded
-from quality.records.rows import decision_row, recorded_of, request_row, session_row
+from quality.records.rows import decision_row, inputs_reader, recorded_of, request_row, session_row
 from quality.store.database import checkpoint, writing_first
 
 
@@ -283,14 +283,21 @@ async def strongest_prices(engine: AsyncEngine, tiers: int, before: float, most:
     """Return the key, the hash of the system prompt ("" without one) and the US dollars of the newest `most` requests
     routed `before` (epoch seconds) among so many `tiers`, oldest first."""
     newest = (
-        select(requests.c.key_id, routing_decisions.c.inputs)
+        select(requests.c.key_id, routing_decisions.c.decision)
         .join(requests, requests.c.request_id == routing_decisions.c.request_id)
-        .where(routing_decisions.c.created_at < before)
-        .order_by(routing_decisions.c.created_at.desc())
+        .where(requests.c.created_at < before)
+        .order_by(requests.c.created_at.desc())
         .limit(most)
     )
     async with engine.connect() as connection:
         rows = (await connection.execute(newest)).all()
-    # Records of earlier releases have no system prompt.
-    found = [(key or "", inputs.get("app", ""), inputs["costs"]) for key, inputs in reversed(rows)]
-    return [(key, app, usd[-1]) for key, app, usd in found if len(usd) == tiers]
+    found = [(key or "", _read_prices(decision)) for key, decision in reversed(rows)]
+    return [(key, priced.app, priced.costs[-1]) for key, priced in found if len(priced.costs) == tiers]
+
+
+class _Priced(msgspec.Struct):
+    costs: list[float]
+    app: str = ""  # records of earlier releases have no system prompt
+
+
+_read_prices = inputs_reader(_Priced)

@@ -7,6 +7,7 @@ import sys
 from contextlib import closing
 from pathlib import Path
 
+import msgspec
 import pytest
 from alembic import command
 from alembic.autogenerate import compare_metadata
@@ -18,7 +19,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 import migrations
 from migrations.tables.columns import metadata
-from migrations.tables.requests import requests
+from migrations.tables.requests import requests, routing_decisions
+from quality.records.record import Record
 from quality.store.database import (
     DatabaseUrlError,
     SchemaError,
@@ -29,6 +31,8 @@ from quality.store.database import (
     open_database,
     require_schema,
 )
+from quality.store.queries import get_request, insert_records
+from tests.quality.store.records import make_record
 
 pytestmark = pytest.mark.processes
 
@@ -287,3 +291,44 @@ async def _insert(connection: AsyncConnection, table: str, row: dict[str, object
     names = ", ".join(row)
     values = ", ".join(f":{name}" for name in row)
     await connection.execute(text(f"INSERT INTO {table} ({names}) VALUES ({values})"), row)
+
+
+async def test_decisions_of_earlier_releases_are_read_and_come_back_as_they_were(database_url: str) -> None:
+    record = make_record()
+    decision, inputs = record.decision, msgspec.json.decode(msgspec.json.encode(record.decision.inputs))
+    inputs |= {"unit": "key:k", "experiment_id": "e"}
+    plain = {
+        "reason": decision.reason, "quality_target": 0.0625, "p_ok": [0.25, 0.875, 0.9375, 1.0],
+        "scores": decision.scores, "inputs": inputs,
+    }  # fmt: skip
+    await migrate(database_url)
+    engine = open_database(database_url)
+    async with engine.begin() as connection:
+        await insert_records(connection, [record])
+    await downgrade(database_url, "0040")
+    as_json = {name: msgspec.json.encode(plain[name]).decode() for name in ("p_ok", "scores", "inputs")}
+    async with engine.begin() as connection:
+        value = "CAST(:{} AS json)" if engine.dialect.name == "postgresql" else ":{}"
+        sets = ", ".join(f"{name} = {value.format(name)}" for name in as_json)
+        await connection.execute(text(f"UPDATE routing_decisions SET experiment_id = 'e', {sets}"), as_json)
+
+    await migrate(database_url)
+
+    found = await get_request(engine, record.request_id)
+    assert isinstance(found, Record)
+    assert (found.attempts, found.decision.reason, found.decision.scores) == (
+        record.attempts, decision.reason, decision.scores,
+    )  # fmt: skip
+    assert msgspec.json.decode(msgspec.json.encode(found.decision.inputs)) == inputs
+    async with engine.connect() as connection:
+        assert await connection.scalar(select(routing_decisions.c.unit)) == "key:k"
+        facet = await connection.scalar(text("SELECT facet FROM requests"))
+    assert facet == "3/ok/auto"
+    await downgrade(database_url, "0040")
+    async with engine.connect() as connection:
+        row = (await connection.execute(text("SELECT * FROM routing_decisions"))).mappings().one()
+    # PostgreSQL's driver decodes JSON, and SQLite's gives its text.
+    as_text = {name for name in as_json if isinstance(row[name], str)}
+    decoded = {name: msgspec.json.decode(row[name]) if name in as_text else row[name] for name in plain}
+    assert decoded == plain
+    await engine.dispose()

@@ -154,3 +154,23 @@ async def test_counts_of_refused_requests_go_by_age_by_number_and_with_their_use
     assert await keys() == {"a", "b"}
     await delete_key_data(engine, "a", now=NOW)
     assert await keys() == {"b"}
+
+
+async def test_beyond_its_bytes_the_oldest_requests_go_those_with_labels_last(sqlite_engine: AsyncEngine) -> None:
+    await serve(sqlite_engine, labelled=300.0)
+    async with sqlite_engine.begin() as connection:
+        for age in range(200, 100, -1):
+            record = make_record(f"r{age}", created_at=NOW - age * DAY, answer="a" * 10_000)
+            await insert_records(connection, [record])
+    full = await retention(sqlite_engine)._used_bytes()
+
+    limited = retention(sqlite_engine, gigabytes=(full - 400_000) / 1e9)
+    purged = await limited.purge()
+
+    assert 30 <= purged.requests < 60
+    assert await limited._used_bytes() <= full - 400_000
+    kept = {"labelled", *(f"r{age}" for age in range(101, 201 - purged.requests))}
+    assert await left(sqlite_engine, requests) == await left(sqlite_engine, routing_decisions) == kept
+    assert (await limited.purge()).requests == 0
+    everything = await retention(sqlite_engine, gigabytes=0.0).purge()
+    assert everything.requests == len(kept)

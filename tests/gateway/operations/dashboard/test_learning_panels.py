@@ -7,13 +7,12 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 import httpx
-import msgspec
 import pytest
 import pytest_asyncio
 from sqlalchemy import insert
 
 from classifier.complexity.classes import Complexity
-from classifier.decision import PolicyInputs, Prediction
+from classifier.decision import Decision, PolicyInputs, Prediction
 from gateway.admin.routing_reports import active_version
 from gateway.base.settings import Settings
 from gateway.inference.classifier_versions import ActiveClassifier
@@ -67,8 +66,8 @@ async def routed(
         "baseline_cost_usd": 10.0,
     }  # fmt: skip
     decision = {
-        "tier": tier, "reason": "r", "classifier_version": "v", "prediction_kind": "prior", "novelty": 1.0,
-        "quality_target": 0.7, "p_ok": prediction.p_ok, "scores": [], "inputs": msgspec.to_builtins(inputs),
+        "tier": tier, "classifier_version": "v", "prediction_kind": "prior", "novelty": 1.0,
+        "decision": Decision(tier=tier, reason="r", scores=[], inputs=inputs),
     }  # fmt: skip
     await insert_requests(aio.serving.database, request)
     async with aio.serving.database.begin() as connection:

@@ -61,9 +61,8 @@ async def decided(aio: RunningGateway, at: list[float], p_ok: list[float], name:
     inputs = inputs_of(p_ok)
     decision = decide(inputs)
     row = {
-        "tier": decision.tier, "reason": decision.reason, "classifier_version": "v", "prediction_kind": "measured",
-        "novelty": 0.1, "quality_target": 0.9, "p_ok": p_ok, "scores": decision.scores,
-        "inputs": msgspec.to_builtins(inputs),
+        "tier": decision.tier, "classifier_version": "v", "prediction_kind": "measured", "novelty": 0.1,
+        "decision": decision,
     }  # fmt: skip
     await insert_requests(aio.serving.database, *(one | served for one in requests))
     async with aio.serving.database.begin() as connection:

@@ -3,11 +3,10 @@
 import time
 
 import httpx
-import msgspec
 import pytest
 from sqlalchemy import insert
 
-from classifier.decision import PolicyInputs, Prediction
+from classifier.decision import Decision, PolicyInputs, Prediction
 from migrations.tables.quality import verifications
 from migrations.tables.requests import routing_decisions
 from tests.gateway.operations.dashboard.browsing import browser, forms_of, submit, with_user
@@ -32,9 +31,8 @@ async def observed(aio: RunningGateway, count: int) -> None:
     texts = {"messages": [{"role": "user", "content": SCRIPT}], "answer": SCRIPT}
     await insert_requests(aio.serving.database, *({"tier": 4, "cost_usd": 0.01, **texts, **one} for one in ids))
     decision = {
-        "tier": 4, "would_be_tier": 1, "reason": "r", "classifier_version": "v", "prediction_kind": "measured",
-        "novelty": 0.1, "quality_target": 0.9, "p_ok": prediction.p_ok, "scores": [0.1, 0.2, 0.4, 1.0],
-        "inputs": msgspec.to_builtins(inputs),
+        "tier": 4, "would_be_tier": 1, "classifier_version": "v", "prediction_kind": "measured", "novelty": 0.1,
+        "decision": Decision(tier=4, would_be=1, reason="r", scores=[0.1, 0.2, 0.4, 1.0], inputs=inputs),
     }  # fmt: skip
     verdict = {
         "tier": 1, "model": "m", "sampled_probability": 0.05, "sampled_reason": "shadow", "status": "done",

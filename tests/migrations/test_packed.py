@@ -1,0 +1,40 @@
+"""Packed JSON: read as it was written, small for what nearly all rows say, and JSON of earlier releases is read too."""
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from migrations.tables.packed import pack, unpack
+from quality.records.record import Attempt
+from tests.quality.store.records import make_record
+
+
+@given(st.recursive(st.none() | st.text() | st.floats(allow_nan=False), st.lists))
+def test_what_was_packed_is_unpacked(value: object) -> None:
+    json = msgspec.json.encode([value])
+    assert unpack(pack(json)) == json
+
+
+def test_an_ordinary_decision_and_its_attempts_take_a_fraction_of_their_json() -> None:
+    attempt = Attempt(tier=1, model="m", status="ok", cost_usd=0.25, prompt_tokens=3, completion_tokens=4)
+    for value, share in ((make_record().decision, 0.3), ([attempt], 0.15)):
+        json = msgspec.json.encode(value)
+        assert len(pack(json)) < share * len(json)
+
+
+@pytest.mark.parametrize("stored", ['{"a":1}', b'{"a":1}', "[]", b"[]"])
+def test_json_that_was_stored_plain_is_read(stored: bytes | str) -> None:
+    assert unpack(stored) == (stored.encode() if isinstance(stored, str) else stored)
+
+
+def test_a_dictionary_of_a_later_release_is_an_error() -> None:
+    with pytest.raises(ValueError, match="later release"):
+        unpack(b"\x02abc")
+
+
+def test_values_that_are_stored_are_read_for_ever() -> None:
+    """The dictionary never changes: these bytes were stored with it."""
+    stored = bytes.fromhex("018bc6d28acfc5db8c37456dc1433d3bac9bf0d81bf006f0f63b2c52315ae200")
+    [attempt] = msgspec.json.decode(unpack(stored), type=list[Attempt])
+    assert attempt == Attempt(tier=2, model="m", status="ok", cost_usd=0.5)
