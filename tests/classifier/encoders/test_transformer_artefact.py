@@ -10,6 +10,7 @@ import pytest
 from classifier.encoders.checkpoint import CHECKPOINTS
 from classifier.errors import CheckpointError
 from classifier.features.routing_input import routing_input_of_text
+from classifier.native import KERNELS
 from classifier.registry import artefact as artefact_module
 from classifier.registry.artefact import (
     MAX_BYTES,
@@ -25,6 +26,8 @@ from classifier.training.recipes.fit_transformer import train_over_checkpoint
 from classifier.training.recipes.train_static import Candidate
 from tests.classifier.synthetic_outcomes import EASY, HARD, generated_rows
 from tests.classifier.tiny_checkpoints import tiny_checkpoint
+
+pytestmark = pytest.mark.skipif(KERNELS is None, reason="the native extension is not built")
 
 QUICK = FineTuneSettings(learning_rate=2e-3, head_learning_rate=1e-2, epochs=2, tokens_per_step=2048, patience=2)
 

@@ -13,6 +13,7 @@ from classifier.encoders.pooled_transformer import PooledTransformer
 from classifier.encoders.static_encoder import encoder_fingerprint
 from classifier.encoders.transformer_encoder import TransformerEncoder
 from classifier.errors import CheckpointError, TrainingDataError
+from classifier.native import KERNELS
 from classifier.training.data.dataset import HEADS
 from classifier.training.recipes.fine_tune import FineTuneSettings, LabelledTexts, fine_tune, masked_loss
 from classifier.training.recipes.fit_transformer import (
@@ -164,6 +165,8 @@ def test_special_tokens_are_never_masked_and_some_masked_words_are_kept() -> Non
 
 
 def fitted(tmp_path: Path) -> TransformerEncoder:
+    if KERNELS is None:
+        pytest.skip("the native extension is not built")
     rows = generated_rows(150)
     folder = tiny_checkpoint(tmp_path / "c", "distilbert", TEXTS)
     return fit_transformer(folder, tmp_path / "registry", rows[:100], rows[100:], QUICK, dim=8)

@@ -8,6 +8,7 @@ import pytest
 from classifier.class_predictor import ClassPredictor
 from classifier.features.routing_input import routing_input_of_text
 from classifier.local.cells import prior_table
+from classifier.native import KERNELS
 from classifier.registry import artefact as artefact_module
 from classifier.registry.acceptance import accepted_artefact
 from classifier.registry.artefact import load_artefact
@@ -17,6 +18,8 @@ from quality.verification.training_rows import encode_prompt, vector_of
 from tests.classifier.synthetic_outcomes import EASY, HARD, generated_rows
 from tests.classifier.tiny_checkpoints import tiny_checkpoint
 from tests.quality.retraining.test_candidate_training import CATALOGUE, LIKE, rows_of, trained
+
+pytestmark = pytest.mark.skipif(KERNELS is None, reason="the native extension is not built")
 
 QUICK = FineTuneSettings(learning_rate=2e-3, head_learning_rate=1e-2, epochs=2, tokens_per_step=2048, patience=2)
 ROWS = 240
