@@ -46,8 +46,10 @@ async def cuts(asked: Asked) -> None:
         return
     first = max(1, len(asked.wire.begin())) + len(pieces[0] if pieces and attempt == 1 else b"")
     # What precedes the end mark; after it nothing is left to go on with.
-    cut = whole[: draw.randint(first, len(whole) - len(asked.wire.end()))]
-    await asked.send(b"%x\r\n%b\r\n" % (len(cut), cut) if is_chunked else cut)
+    most = len(whole) - len(asked.wire.end())
+    cut = whole[: draw.randint(min(first, most), most)]
+    if cut:
+        await asked.send(b"%x\r\n%b\r\n" % (len(cut), cut) if is_chunked else cut)
 
 
 def _event(asked: Asked, text: str) -> bytes:
