@@ -1,8 +1,8 @@
 """How often words that change nothing of the task change the tier: flips of the first day's choice by distractors and
 by noise.
 
-The code, the formulae, the greetings and what is to be ignored were written after the rules that take such words out
-(`classifier.features.stray_text`).
+The code, the formulae, the greetings, what is to be ignored and the polite words were written after the rules that
+take such words out (`classifier.features.stray_text`, `classifier.features.plain_form`).
 """
 
 import random
@@ -69,13 +69,43 @@ _IGNORED = (
     "(Unrelated to the above: my son says hello.)",
     "Sent from my tablet, please excuse typos.",
 )
-_POLITE = (
-    ("Sorry to trouble you, but could you perhaps help? ", " That would be wonderful."),
-    ("Could you please do the following for me? ", ""),
-    ("", " Thanks a million!"),
-    ("Kind request: ", " Best wishes, Ann"),
+_POLITE_BEFORE = (
+    "Please ",
+    "Hey, I could use a hand with this one. ",
+    "Hello again! ",
+    "I'd love your opinion on this: ",
+    "Would you please ",
+    "If it's no trouble, ",
+    "Sorry for yet another question. ",
+    "Good evening, I hope this finds you well. ",
+    "Can you help me? ",
+    "I am asking for a friend: ",
+    "Hi, hope all is good on your side. ",
+    "Be so good and answer this. ",
+    "My dear assistant, ",
+    "Thanks for being here. ",
 )
+_POLITE_AFTER = (
+    " Thank you!",
+    " Please and thank you.",
+    " Thanks, I really appreciate your help.",
+    " Have a lovely evening!",
+    " please",
+    " I would be thankful for a quick reply.",
+    " Warm regards, Priya",
+    " Hope that is okay.",
+    " You are the best!",
+    " Thx in advance",
+    " That'd be super helpful.",
+    " Sorry for the hassle.",
+)
+# Letters next to each other on a keyboard.
+_KEYS = ("qwertyuiop", "asdfghjkl", "zxcvbnm")
 Noise = Callable[[str, random.Random], str]
+
+
+# Prompts of each kind of noise that are counted together with the paraphrases.
+NOISY = 90
 
 
 class Flips(msgspec.Struct, frozen=True):
@@ -104,6 +134,35 @@ def flips(
         cost = float(prices[after - 1].mean() / prices[before - 1].mean())
         found.append(Flips(kind, len(prompts), float((after > before).mean()), float((after < before).mean()), cost))
     return found
+
+
+def flips_by_noise(
+    prompts: Sequence[str],
+    pairs: Sequence[tuple[str, str]],
+    model: ComplexityModel,
+    outcome_model: OutcomeModel,
+    *,
+    seed: int = 0,
+) -> list[Flips]:
+    """Return the flips of `pairs`, (prompt, the same in other words), and of them and `NOISY` of the `prompts`, drawn
+    with each of typing errors, case, white space and politeness, all together."""
+    rng = random.Random(f"noise {seed}")
+    noisy = [(prompt, KINDS[kind](prompt, rng)) for kind in NOISES for prompt in _some(prompts, rng)]
+    return [_of_pairs(kind, given, model, outcome_model) for kind, given in
+            (("other words", pairs), ("noise and other words", [*noisy, *pairs]))]  # fmt: skip
+
+
+def _some(prompts: Sequence[str], rng: random.Random) -> list[str]:
+    return rng.sample(prompts, min(NOISY, len(prompts)))
+
+
+def _of_pairs(
+    kind: str, pairs: Sequence[tuple[str, str]], model: ComplexityModel, outcome_model: OutcomeModel
+) -> Flips:
+    before, after = (tiers(texts, model, outcome_model) for texts in zip(*pairs, strict=True))
+    prices = np.array(PRICES)
+    cost = float(prices[after - 1].mean() / prices[before - 1].mean())
+    return Flips(kind, len(pairs), float((after > before).mean()), float((after < before).mean()), cost)
 
 
 def tiers(prompts: Sequence[str], model: ComplexityModel, outcome_model: OutcomeModel) -> Tiers:
@@ -140,18 +199,24 @@ def _ignored(prompt: str, rng: random.Random) -> str:
 
 
 def _typos(prompt: str, rng: random.Random) -> str:
-    """Swap, drop or double a letter in about one of twelve words."""
+    """Swap, drop or double a letter in about one of twelve words, or hit the key next to it."""
     words = prompt.split(" ")
     for place, word in enumerate(words):
         if len(word) > 3 and rng.random() < 1 / 12:
             at = rng.randrange(1, len(word) - 1)
-            changed = (word[at + 1] + word[at], word[at + 1], word[at] * 2 + word[at + 1])
+            letter, following = word[at], word[at + 1]
+            changed = (following + letter, following, letter * 2 + following, _next_key(letter) + following)
             words[place] = word[:at] + rng.choice(changed) + word[at + 2 :]
     return " ".join(words)
 
 
+def _next_key(letter: str) -> str:
+    row = next((row for row in _KEYS if letter in row), letter)
+    return row[(row.index(letter) + 1) % len(row)]
+
+
 def _case(prompt: str, rng: random.Random) -> str:
-    return rng.choice((str.lower, str.upper, str.capitalize))(prompt)
+    return rng.choice((str.lower, str.upper, str.capitalize, str.title))(prompt)
 
 
 def _space(prompt: str, rng: random.Random) -> str:
@@ -160,8 +225,9 @@ def _space(prompt: str, rng: random.Random) -> str:
 
 
 def _polite(prompt: str, rng: random.Random) -> str:
-    before, after = rng.choice(_POLITE)
-    return f"{before}{prompt}{after}"
+    place = rng.randrange(3)
+    before = rng.choice(_POLITE_BEFORE) if place != 1 else ""
+    return f"{before}{prompt}{rng.choice(_POLITE_AFTER) if place else ''}"
 
 
 KINDS: dict[str, Noise] = {
@@ -175,6 +241,10 @@ KINDS: dict[str, Noise] = {
     "white space": _space,
     "politeness": _polite,
 }
+NOISES = ("typos", "case", "white space", "politeness")
+
+
+_Pairs = dict[str, list[tuple[str, str]]]
 
 
 class _Row(msgspec.Struct):
@@ -185,15 +255,26 @@ class _Row(msgspec.Struct):
 @click.argument("rows", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--model", "model_file", type=click.Path(exists=True, dir_okay=False, path_type=Path),
               help="Complexity model to measure.  [the packaged one]")  # fmt: skip
+@click.option(
+    "--paraphrases",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="TOML of lists of [prompt, the same in other words]: flips by them, and by them and noise together.",
+)
 @click.option("--draws", type=click.IntRange(min=1), default=2, show_default=True, help="Of each kind, for a prompt.")
 @click.option("--seed", default=0, show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def flips_command(rows: Path, model_file: Path | None, draws: int, seed: int, as_json: bool) -> None:
+def flips_command(
+    rows: Path, model_file: Path | None, paraphrases: Path | None, draws: int, seed: int, as_json: bool
+) -> None:
     """Flips of the tier of the prompts in ROWS (JSON lines with a "prompt") by distractors and noise; and the mean
     price after them, relative to the price before."""
     prompts = [msgspec.json.decode(line, type=_Row).prompt for line in rows.read_bytes().splitlines() if line.strip()]
     model = shipped_complexity() if model_file is None else load_complexity(model_file)
-    found = flips(prompts, model, load_artefact(default_artefact()), draws=draws, seed=seed)
+    outcome_model = load_artefact(default_artefact())
+    found = flips(prompts, model, outcome_model, draws=draws, seed=seed)
+    if paraphrases is not None:
+        pairs = [pair for part in msgspec.toml.decode(paraphrases.read_bytes(), type=_Pairs).values() for pair in part]
+        found += flips_by_noise(prompts, pairs, model, outcome_model, seed=seed)
     if as_json:
         click.echo(msgspec.json.encode(found))
         return

@@ -13,6 +13,7 @@ from itertools import islice
 import msgspec
 
 from classifier.features.follow_up import in_context
+from classifier.features.plain_form import plain_form
 from classifier.features.stray_text import (
     CLIENTS_OPENINGS,
     CLIENTS_RULES,
@@ -141,7 +142,8 @@ class RoutingInput(msgspec.Struct, frozen=True, kw_only=True):
 
     `turn`: last user turn without its client's text (`classifier.features.stray_text`), instructions to the router
     (`classifier.features.routing_input`) and surrounding white space, after the earlier turns that it goes on
-    with (`classifier.features.follow_up`), cut by `cut_turn`; `turn_chars`: its characters before the cut. `key`: the
+    with (`classifier.features.follow_up`), cut by `cut_turn`, in plain form (`classifier.features.plain_form`);
+    `turn_chars`: the characters of the plain form of all of it, in proportion to the part that is kept. `key`: the
     caller's key, which has its own labels, and `tenant`, whose it is; "" without one. `app`: hash of the system prompt
     ("" without one), which distinguishes applications without storing their text. `prompt_tokens`: estimate over all
     messages; `max_tokens` None means unlimited. `previous_tiers`: tiers that answered this conversation so far, oldest
@@ -225,9 +227,11 @@ def routing_input(
     turn = _turn(asked)
     if plan_mode and turn:
         turn = f"{PLAN_FIRST}\n{turn}"
+    cut = cut_turn(turn)
+    plain = plain_form(cut)
     return RoutingInput(
-        turn=cut_turn(turn),
-        turn_chars=len(turn),
+        turn=plain,
+        turn_chars=len(plain) if cut == turn else len(plain) * len(turn) // len(cut),
         key=key,
         tenant=tenant,
         app=app_of("\n".join(system)),

@@ -21,6 +21,8 @@ PyMethodDef methods[] = {fast("make_encoder", make_encoder),
                          fast("make_options", make_options),
                          fast("make_marks", make_marks),
                          fast("marks_in", marks_in),
+                         fast("make_spelling", make_spelling),
+                         fast("corrections", corrections),
                          fast("make_trees", make_trees),
                          fast("make_complexity", make_complexity),
                          fast("class_probabilities", class_probabilities),
@@ -37,6 +39,6 @@ PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_decision", "Kernels of a rout
 PyMODINIT_FUNC PyInit__decision() {
   PyObject* module = PyModule_Create(&aio::definition);
   // Incremented with every added or changed function: Python refuses an extension built from other sources.
-  if (module && PyModule_AddIntConstant(module, "VERSION", 6) != 0) Py_CLEAR(module);
+  if (module && PyModule_AddIntConstant(module, "VERSION", 7) != 0) Py_CLEAR(module);
   return module;
 }

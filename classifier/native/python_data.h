@@ -80,6 +80,8 @@ PyObject* surface_features(PyObject*, Values, Py_ssize_t);
 PyObject* make_options(PyObject*, Values, Py_ssize_t);
 PyObject* make_marks(PyObject*, Values, Py_ssize_t);
 PyObject* marks_in(PyObject*, Values, Py_ssize_t);
+PyObject* make_spelling(PyObject*, Values, Py_ssize_t);
+PyObject* corrections(PyObject*, Values, Py_ssize_t);
 PyObject* make_trees(PyObject*, Values, Py_ssize_t);
 PyObject* make_complexity(PyObject*, Values, Py_ssize_t);
 PyObject* class_probabilities(PyObject*, Values, Py_ssize_t);

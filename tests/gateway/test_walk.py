@@ -12,7 +12,7 @@ MOST = {
     "gateway": Entered(files=33, folders=11, returns=15),
     "tiers": Entered(files=10, folders=6, returns=9),
     # The objective is a file of its own, which every comparison uses; so are the rules of stray words.
-    "classifier": Entered(files=11, folders=6, returns=4),
+    "classifier": Entered(files=13, folders=6, returns=4),
     "inference_core": Entered(files=30, folders=8, returns=10),
     "quality": Entered(files=8, folders=3, returns=7),
     "migrations": Entered(files=2, folders=1, returns=0),

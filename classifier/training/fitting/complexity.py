@@ -12,6 +12,7 @@ from classifier.complexity.model import CUTS, ComplexityModel, standardised
 from classifier.complexity.ngrams import ROWS, trigram_rows, word_rows
 from classifier.features.routing_input import RoutingInput, routing_input_of_text
 from classifier.features.stray_text import tokenise
+from classifier.features.surface_features import FEATURE_NAMES
 from classifier.model.outcome_model import OutcomeModel, encode_turns
 from classifier.training.fitting.logistic import fit_logistic
 from classifier.training.fitting.trees import fit_trees
@@ -23,6 +24,11 @@ C = 3.0
 FOLDS = 5
 SURFACE_SCALE, EMBEDDING_SCALE = 0.07, 0.6
 ROUNDS = 60
+# Features that tell how a prompt is written, not what it asks for: the model has no weights and no splits for them.
+OF_FORM = [
+    FEATURE_NAMES.index(name)
+    for name in ("log_lines", "entity_count", "entity_share", "share_capitals", "option_capitals", "stem_capitals")
+]
 
 
 class LabelledPrompt(msgspec.Struct, frozen=True):
@@ -61,6 +67,8 @@ def predicted(model: ComplexityModel, prompts: Sequence[RoutingInput], outcome_m
 
 
 def _fit(encoded: _Encoded, cuts: Float, outcome_model: OutcomeModel, seed: int) -> ComplexityModel:
+    encoded = encoded._replace(features=encoded.features.copy())
+    encoded.features[:, OF_FORM] = encoded.features[:, OF_FORM].mean(axis=0)
     centre, scale = encoded.features.mean(axis=0), encoded.features.std(axis=0) + np.float32(1e-3)
     x = _design(encoded, centre, scale)
     fold = _folds(len(cuts), seed + 1)

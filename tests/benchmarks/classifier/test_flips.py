@@ -7,7 +7,7 @@ import msgspec
 from click.testing import CliRunner
 
 from benchmarks.__main__ import main
-from benchmarks.classifier.flips import KINDS
+from benchmarks.classifier.flips import KINDS, NOISES
 
 PROMPTS = ["What is the capital of Portugal, and how many people live there?", "Prove that every tree has a leaf."]
 
@@ -26,3 +26,14 @@ def test_the_command_says_flips_and_prices_of_every_kind(tmp_path: Path) -> None
     found = msgspec.json.decode(ended.output)
     assert [row["kind"] for row in found] == list(KINDS)
     assert all(row["rows"] == 2 and 0 <= row["up"] + row["down"] <= 1 and row["cost"] > 0 for row in found)
+
+
+def test_paraphrases_and_noise_are_counted_together(tmp_path: Path) -> None:
+    rows, pairs = tmp_path / "rows.jsonl", tmp_path / "pairs.toml"
+    rows.write_bytes(b"\n".join(msgspec.json.encode({"prompt": prompt}) for prompt in PROMPTS))
+    pairs.write_text('SIMPLE = [["What is 2 + 2?", "How much is 2 + 2?"]]\n')
+    ended = CliRunner().invoke(main, ["flips", str(rows), "--draws", "1", "--paraphrases", str(pairs), "--json"])
+    assert ended.exit_code == 0, ended.output
+    by_kind = {row["kind"]: row for row in msgspec.json.decode(ended.output)}
+    assert by_kind["other words"]["rows"] == 1
+    assert by_kind["noise and other words"]["rows"] == 1 + len(NOISES) * len(PROMPTS)

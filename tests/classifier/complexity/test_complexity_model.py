@@ -15,7 +15,9 @@ from classifier.complexity.prior import adequacy, like_of
 from classifier.complexity.quality_setting import QUALITY_SETTINGS
 from classifier.errors import ArtefactError
 from classifier.features.routing_input import routing_input_of_text
+from classifier.features.stray_text import tokenise
 from classifier.registry.artefact import default_artefact, load_artefact
+from classifier.training.fitting.complexity import OF_FORM
 
 MODEL = load_artefact(default_artefact())
 PREDICTOR = ClassPredictor(MODEL)
@@ -87,3 +89,17 @@ def test_any_number_of_tiers_is_spread_from_the_weakest_kind_to_the_strongest(ti
 def test_the_named_settings_ask_for_more_in_this_order() -> None:
     assert list(QUALITY_SETTINGS) == ["economy", "balanced", "careful"]
     assert list(QUALITY_SETTINGS.values()) == sorted(QUALITY_SETTINGS.values())
+
+
+def test_how_a_prompt_is_written_is_no_feature_of_the_shipped_model() -> None:
+    given_ = routing_input_of_text("Prove that every tree has a leaf, and compare two proofs of it.")
+    turn = MODEL.encode(given_)
+    changed = turn.features.copy()
+    changed[OF_FORM] = 9.0
+    words = tokenise(given_.turn)
+    asked = [
+        shipped_complexity().probabilities(given_.turn, words, one, turn.embedding) for one in (turn.features, changed)
+    ]
+    assert asked[0] == asked[1]
+    shouted = routing_input_of_text(given_.turn.upper())
+    assert classes_of(given_.turn) == PREDICTOR.classes(shouted, MODEL.encode(shouted))

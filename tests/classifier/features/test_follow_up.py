@@ -21,7 +21,7 @@ def read(*asked: str) -> RoutingInput:
 )  # fmt: skip
 def test_a_follow_up_is_read_after_what_it_goes_on_with(turn: str) -> None:
     assert continues(turn, PROOF)
-    assert read(PROOF, turn).turn == f"{PROOF}\n{turn}"
+    assert read(PROOF, turn).turn == f"{PROOF} {turn}"
 
 
 @pytest.mark.parametrize(
@@ -37,13 +37,13 @@ def test_a_new_topic_is_read_alone(turn: str) -> None:
 @pytest.mark.parametrize("turn", ["thanks!", "great, that works. bye for now", "merci beaucoup !", "👍", "ありがとう"])
 def test_thanks_are_read_alone(turn: str) -> None:
     assert is_closing(turn)
-    assert read(PROOF, turn).turn == turn
+    assert PROOF not in read(PROOF, turn).turn
 
 
 def test_two_earlier_turns_count_where_the_first_is_a_follow_up_itself() -> None:
-    assert read("Write a story.", PROOF, "why?", "and then?").turn == f"{PROOF}\nwhy?\nand then?"
-    assert read("Write a story.", PROOF, "and then?").turn == f"{PROOF}\nand then?"
-    assert read(PROOF, "thanks!", "and then?").turn == f"{PROOF}\nand then?"
+    assert read("Write a story.", PROOF, "why?", "and then?").turn == f"{PROOF} why? and then?"
+    assert read("Write a story.", PROOF, "and then?").turn == f"{PROOF} and then?"
+    assert read(PROOF, "thanks!", "and then?").turn == f"{PROOF} and then?"
 
 
 def test_a_first_turn_is_read_as_before_however_short_it_is() -> None:
@@ -61,4 +61,4 @@ def test_of_a_long_earlier_turn_both_ends_are_read_and_the_newest_turn_always() 
 def test_the_words_of_an_assistant_and_of_tools_are_not_read() -> None:
     turns = [("user", PROOF), ("assistant", "Shall I prove the converse?"), ("tool", "theorem"), ("user", "yes")]
     found = routing_input([{"role": role, "content": content} for role, content in turns])
-    assert found.turn == f"{PROOF}\nyes"
+    assert found.turn == f"{PROOF} yes"

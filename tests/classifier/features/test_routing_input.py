@@ -78,6 +78,6 @@ def test_invalid_surrogates_do_not_break_the_input() -> None:
 
 def test_a_plan_mode_is_said_in_words_that_the_classifier_reads() -> None:
     asked = [{"role": "user", "content": "Add a cache to the client."}]
-    assert routing_input(asked, plan_mode=True).turn == f"{PLAN_FIRST}\nAdd a cache to the client."
+    assert routing_input(asked, plan_mode=True).turn == f"{PLAN_FIRST} Add a cache to the client."
     assert routing_input(asked).turn == "Add a cache to the client."
     assert routing_input([{"role": "assistant", "content": "hi"}], plan_mode=True).turn == ""

@@ -1,0 +1,173 @@
+"""The form of a turn that the classifier reads: a task is the same whatever its white space, its typing errors and the
+polite words around it. A tier gets the turn as it is.
+
+Polite words are recognised by what they consist of: a sentence at an end of the turn whose every word is one of a few
+hundred words of courtesy and grammar, one of them courteous; what leads in to a request ("could you please"); thanks
+after it.
+"""
+
+import re
+
+from classifier.features.spelling import corrected
+from classifier.features.stray_text import Marks
+
+# Options of a question are counted by their lines; other lines are no part of the task.
+_OPTION_LINE = re.compile(r"\s*\n\s*(\(?)([A-Ja-j])([.):] )")
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_COURTEOUS = _words(
+    """please pls plz kindly thank thanks thx ty tia cheers appreciate appreciated grateful thankful obliged sorry
+    apologies bother bothering trouble disturb disturbing excuse pardon hope mind wondering help assist hi hello
+    hey greetings dear favor favour regards question ask great lovely wonderful amazing nice advance morning
+    afternoon evening welcome bless owe star chance busy forward sincerely bitte danke gracias merci obrigado
+    obrigada grazie hand hassle opinion helpful best asking"""
+)
+_OF_COURTESY = _COURTEOUS | _words(
+    """ok okay i we me my you your u it is d m ll ve re s t don didn hasn haven am are was were be been
+    would could can may might will should must do does not no have has had having get got give to for the a an
+    of on in at with about from by as and but or so very much really just quick brief little bit small big
+    something anything this that these there here following below above if when while possible perhaps maybe
+    kind enough one more time again good well fine day week weekend year assistant friend team everyone sir
+    madam all lot million bunch many warm wishes effort need want like love also request issue problem task know
+    how doing going today let any anyone hearing able take moment minute minutes second advice support guidance
+    everything always find finds useful spare answer answering out ahead course patience attention new too sent
+    late look looking into mean means meant reading read replying reply response ever mate pal buddy pretty
+    yours truly basic simple silly dumb stupid long see soon back asks us ya some happy glad keep come count
+    depend rely world everybody folks guys man work working hard job awesome super legend lifesaver expert
+    experts using taking interrupt interrupting annoying annoy stuck lost confused struggling trying wanted
+    needed tell sure who up thoughts side another yet being friends use clever brilliant wise part other
+    questions few things thing stuff case"""
+)
+_WORD = re.compile(r"[^\W\d_]+")
+_SENTENCE = re.compile(r"[^.!?:,]*[.!?:,]+[)\"'\s]*(?:(?<=,\s)(?:but|and|so)\s+)?")
+_MOST_WORDS = 20
+_ADVERBS = r"(?:(?:please|pls|plz|kindly|perhaps|possibly|maybe|just|quickly|briefly)\s+)*"
+_HELP = r"(?:(?:help|assist)\s+me\s+(?:out\s+)?(?:to\s+|with\s+|by\s+)?)?"
+# Verbs of requests, before which "can you" asks for nothing else.
+_ASKED = (
+    r"(?=(?:tell|explain|write|give|show|list|translate|summari[sz]e|describe|make|find|create|prove|solve|calculate|"
+    r"compute|suggest|check|fix|name|draft|design|compare|provide|convert|derive|analy[sz]e|evaluate|plan|rewrite|"
+    r"correct|turn|define|classify|extract|recommend|implement|build|add|spell|say|answer|state|discuss|develop|debug|"
+    r"refactor|generate|outline|estimate|what|how|why|which|who|when|where)\b)"
+)
+_LEAD = re.compile(
+    r"(?:(?:ok|okay|so|well|and|hi|hello|hey|there|dear|all),?\s+)*(?:"
+    r"(?:i['’]?m\s+|i\s+am\s+|so\s+|very\s+)*(?:sorry|apologies|excuse\s+me|pardon\s+me)\b[^.!?:,]{0,40},\s+(?:but\s+)?|"
+    r"if\s+(?:you\s+(?:don['’]t|do\s+not)\s+mind|you\s+(?:can|could|would)|(?:it|that)(?:\s+is|['’]s)\s+(?:possible|ok|"
+    r"okay|alright|all\s+right|not\s+too\s+much\s+trouble)|possible),\s+|"
+    r"when\s+you\s+(?:have|get)\s+(?:a|the)\s+(?:time|moment|minute|second|chance),\s+|"
+    r"(?:may|can|could)\s+i\s+(?:please\s+)?ask(?:\s+you)?,?\s+|by\s+the\s+way,\s+|"
+    r"(?:i\s+|we\s+)?(?:was|am|were|are)?\s*(?:just\s+)?wondering\s+(?:if|whether)\s+you\s+(?:could|can|would|might)\s+"
+    + _ADVERBS + _HELP +
+    r"|(?:i|we)(?:\s+would|['’]d)\s+(?:really\s+|very\s+much\s+|greatly\s+)*(?:appreciate\s+it|be\s+(?:very\s+|so\s+|"
+    r"really\s+|most\s+)?(?:grateful|thankful|glad|happy|obliged))\s+if\s+you\s+(?:could|can|would)\s+"
+    + _ADVERBS + _HELP +
+    r"|(?:i|we)(?:\s+would|['’]d)\s+(?:really\s+)?(?:like|love|want)\s+you\s+to\s+|(?:i|we)\s+need\s+(?:your\s+help|you)"
+    r"\s+(?:to|with)\s+|would\s+(?:it\s+be\s+possible\s+(?:for\s+you\s+)?to|you\s+(?:be\s+so\s+kind\s+(?:as\s+)?to|be\s+"
+    r"able\s+to|mind\s+telling\s+me))\s+|"
+    r"(?:can|could|would|will)\s+(?:you|u)\s+(?:please|pls|plz|kindly)\s+" + _ADVERBS + _HELP +
+    r"|(?:can|could|would|will)\s+(?:you|u)\s+" + _ADVERBS + r"(?:help|assist)\s+me\s+(?:out\s+)?(?:to\s+|with\s+)?|"
+    r"(?:can|could|would|will)\s+(?:you|u)\s+" + _ADVERBS + _ASKED +
+    r"|(?:please|pls|plz|kindly|hi|hello|hey|thanks|thank\s+you)(?:\s+there)?[,;:!\s]+(?:but\s+)?)",
+    re.IGNORECASE,
+)  # fmt: skip
+# Words of thanks; what follows them may be courtesy.
+_THANKING = re.compile(
+    r"[\s,;.!?(]+(?:(?:many|much|so)\s+)?(?:please|pls|plz|thx|ty|tia|cheers|thanks|thank\s+you|appreciated|regards)\b",
+    re.IGNORECASE,
+)
+_SIGNATURE = re.compile(
+    r"(?<=[.!?])\s*(?:(?:yours\s+)?(?:sincerely|truly|faithfully)|(?:(?:best|kind|warm|many)\s+)*(?:regards|wishes|best)|"
+    r"cheers|love|yours|(?:many\s+|much\s+)?thanks|thank\s+you)(?:,|\s)\s*(?:-\s*)?\w+[.!]*\s*$",
+    re.IGNORECASE,
+)
+# Only this much of an end is searched.
+_WINDOW = 200
+# What thanks and signatures have one of.
+_THANKS = Marks((
+    " please", " pls", " plz", "thank", "thx", " ty", " tia", "cheers", "appreciated", "regards", "sincerely", " truly",
+    "faithfully", "wishes", " best", " love", " yours",
+))  # fmt: skip
+# Polite sentences at an end of a turn; more are a letter.
+_MOST_SENTENCES = 4
+
+
+def plain_form(turn: str) -> str:
+    """Return `turn` in plain form: one space between words, a line break only before an option of a question,
+    misspelt words as those that they are near, and no polite words at its ends. Deterministic."""
+    if "\n" in turn and _OPTION_LINE.search(turn):
+        lines = _OPTION_LINE.sub(_option, turn).split("\0")
+        text = "\n".join(" ".join(line.split()) for line in lines)
+    else:
+        text = " ".join(turn.split())
+    return without_politeness(corrected(text))
+
+
+def _option(found: re.Match[str]) -> str:
+    return f"\0{found[1]}{found[2].upper()}{found[3]}"
+
+
+def without_politeness(text: str) -> str:
+    """Return `text`, which has single spaces, without polite words at its ends; the same string where there are none,
+    or where nothing else is left."""
+    rest = _without_thanks(_without_lead(text))
+    return rest if rest is text or len(rest.split(None, 2)) > 2 else text
+
+
+def _without_lead(text: str) -> str:
+    at = 0
+    for _ in range(_MOST_SENTENCES):
+        if not _begins_politely(text, at):
+            break
+        sentence = _SENTENCE.match(text, at, at + _WINDOW)
+        if sentence is not None and sentence.end() < len(text) and _is_polite(sentence[0]):
+            at = sentence.end()
+            continue
+        lead = _LEAD.match(text, at, at + _WINDOW)
+        if lead is None:
+            break
+        at = lead.end()
+    return text[at:]
+
+
+def _without_thanks(text: str) -> str:
+    for _ in range(_MOST_SENTENCES):
+        window = max(0, len(text) - _WINDOW)
+        if _THANKS.within(text[window:].lower()):
+            end = _thanks_from(text, window)
+            if end is not None:
+                text = text[:end]
+                continue
+        before = len(text) - 1
+        start = 1 + max(
+            text.rfind(".", window, before), text.rfind("!", window, before), text.rfind("?", window, before)
+        )
+        if start <= window or not _begins_politely(text, start) or not _is_polite(text[start:]):
+            break
+        text = text[:start]
+    return text
+
+
+def _thanks_from(text: str, window: int) -> int | None:
+    """Return where thanks or a signature begin that end `text`, None without any; a mark before them is kept."""
+    signature = _SIGNATURE.search(text, window)
+    if signature is not None:
+        return signature.start()
+    for found in _THANKING.finditer(text, window):
+        if _OF_COURTESY.issuperset(_WORD.findall(text[found.end() :].lower())):
+            return found.start() + (text[found.start()] in ".!?")
+    return None
+
+
+def _begins_politely(text: str, at: int) -> bool:
+    first = _WORD.search(text, at, at + _WINDOW)
+    return first is not None and first[0].lower() in _OF_COURTESY
+
+
+def _is_polite(sentence: str) -> bool:
+    words = _WORD.findall(sentence.lower())
+    return len(words) <= _MOST_WORDS and not _COURTEOUS.isdisjoint(words) and _OF_COURTESY.issuperset(words)

@@ -1,0 +1,74 @@
+"""A prompt is read in plain form: white space, typing errors and politeness at its ends change nothing."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from classifier.features import spelling
+from classifier.features.plain_form import _OF_COURTESY, plain_form
+from classifier.features.routing_input import routing_input_of_text
+from classifier.features.spelling import LEAST, corrected, frequent_words
+
+ASKED = "Explain the rules of chess to a child."
+
+
+@pytest.mark.parametrize(
+    "noisy",
+    [
+        "  Explain  the rules\tof chess\n to a\n\nchild. \n",
+        f"Could you please help me with this? {ASKED}",
+        f"Hi team, {ASKED}",
+        f"I was wondering if you could help me with the following. {ASKED}",
+        f"{ASKED} Thank you so much in advance!",
+        f"Hello! {ASKED} Many thanks, Ann",
+    ],
+)
+def test_white_space_and_politeness_are_left_out(noisy: str) -> None:
+    assert plain_form(noisy) == ASKED
+
+
+@pytest.mark.parametrize("written", ["diffrence", "differnece", "diffference", "diffwrence", "Diffrence"])
+def test_a_word_one_edit_away_from_a_frequent_one_is_that_one(written: str) -> None:
+    assert corrected(f"What is the {written} between them?") == "What is the difference between them?"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Was ist der Unterschied zwischen Wetter und Klima?",
+        "What is the don't_know of x86 and naïvety?",
+        "How do schedulers preempt?",
+        "Please help me?",
+        "Can I have a look?",
+    ],
+)
+def test_other_languages_names_and_short_requests_stay(text: str) -> None:
+    assert plain_form(text) == text
+
+
+def test_a_question_whose_words_are_courteous_is_not_left_out() -> None:
+    assert plain_form("How do I politely say good morning to my new team?").startswith("How do I politely")
+    assert plain_form("Hello! How are you today?") == "How are you today?"
+
+
+def test_options_keep_their_lines_in_any_case() -> None:
+    options = "Which is  even?\n\na) three\n b) four"
+    assert plain_form(options) == "Which is even?\nA) three\nB) four"
+
+
+def test_the_length_of_a_cut_turn_is_that_of_its_plain_form() -> None:
+    text = " ".join(["number"] * 1000)
+    found = routing_input_of_text(text.replace(" ", "  "))
+    assert found.turn_chars == pytest.approx(len(text), rel=0.01)
+
+
+def test_words_of_courtesy_are_never_misspelt() -> None:
+    assert {word for word in _OF_COURTESY if len(word) >= LEAST and word.isalpha()} <= frequent_words().keys()
+
+
+@pytest.mark.skipif(spelling.KERNELS is None, reason="the kernels were not built")
+@given(st.lists(st.sampled_from(
+    ("the", "diffrence", "Explian", "rulse", "chess", " ", "'s ", "é", "x1", "\ud800", "_", "schedulers", "wihch", "\n")
+), max_size=30).map(" ".join))  # fmt: skip
+def test_the_kernel_corrects_as_python_does(text: str) -> None:
+    assert spelling.KERNELS.corrections(spelling._native(), text) == list(spelling._corrections(text))
