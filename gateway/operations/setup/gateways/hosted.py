@@ -15,7 +15,7 @@ from gateway.operations.setup.litellm.servers import PROVIDERS, SERVERS
 _OTHER_NAMES = {
     "azure-openai": "azure", "azure-ai": "azure_ai", "google": "gemini", "mistral-ai": "mistral", "x-ai": "xai",
     "zhipu": "zai", "fireworks-ai": "fireworks_ai", "together-ai": "together_ai", "workers-ai": "cloudflare",
-    "aws-bedrock": "bedrock", "perplexity-ai": "perplexity",
+    "aws-bedrock": "bedrock", "perplexity-ai": "perplexity", "grok": "xai", "claude": "anthropic",
 }  # fmt: skip
 _PLACEHOLDER = re.compile(r"\{\{\s*(\w+)\s*\}\}|\$\{?(\w+)\}?|([A-Z][A-Z0-9_]*_(?:KEY|TOKEN))")
 _AT_PORTKEY = "the key itself is at Portkey: set the variable of the provider's key instead"
@@ -35,7 +35,7 @@ _CONDITIONS = "AIO's [[rules]] say who may use which tiers (routing.md); every t
 _STATUS = "a chain is tried whatever the failure, and each target once (remote-tiers.md#fallback-chains)"
 _OF_STRATEGY = {"conditions": _CONDITIONS, "default": _CONDITIONS, "on_status_codes": _STATUS}
 _PLACES = {
-    "custom_host": "api_base", "customHost": "api_base", "aws_region": "aws_region_name",
+    "custom_host": "api_base", "customHost": "api_base", "base_url": "api_base", "aws_region": "aws_region_name",
     "vertex_project_id": "vertex_project", "vertex_region": "vertex_location",
 }  # fmt: skip
 
@@ -137,7 +137,7 @@ def _provider(text: object) -> str:
         return ""
     slug = text.removeprefix("@").lower()
     known = {name.replace("_", "-"): name for name in (*PROVIDERS, *SERVERS)} | _OTHER_NAMES
-    fitting = [name for name in known if slug == name or re.match(rf"{re.escape(name)}\b", slug)]
+    fitting = [name for name in known if slug == name or re.match(rf"{re.escape(name)}(?![a-z])", slug)]
     return known[max(fitting, key=len)] if fitting else ""
 
 

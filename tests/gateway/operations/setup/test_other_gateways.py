@@ -191,6 +191,22 @@ def test_a_portkey_config_balances_keys_and_falls_back(here: Path) -> None:
     assert "aio knobs cache ttl_seconds=600" in result.output
 
 
+def test_slugs_of_portkey_with_a_number_are_their_providers_and_a_base_url_is_where_requests_go(here: Path) -> None:
+    targets = [
+        {"provider": "openai", "base_url": "http://127.0.0.1:9/v1", "override_params": {"model": "llama"}},
+        {"virtual_key": "gemini1", "override_params": {"model": "gemini-3-flash"}},
+        {"virtual_key": "@grok1", "override_params": {"model": "grok-5"}},
+    ]
+    (here / "portkey.json").write_text(json.dumps({"strategy": {"mode": "fallback"}, "targets": targets}))
+    _, catalog = written("portkey.json")
+    found = entries(catalog)
+    assert {name: one.remote.base_url for name, one in found.items()} == {
+        "llama": "http://127.0.0.1:9/v1",
+        "gemini-3-flash": "https://generativelanguage.googleapis.com/v1beta",
+        "grok-5": "https://api.x.ai/v1",
+    }
+
+
 def test_a_bifrost_config_keeps_keys_deployments_and_settings(here: Path) -> None:
     result, catalog = written("bifrost.json")
     found = entries(catalog)
