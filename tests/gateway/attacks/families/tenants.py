@@ -180,6 +180,10 @@ QUESTIONS = (
 )  # fmt: skip
 
 
+# Of probabilities told in six digits: other sums of the same prompt may round another way.
+ROUNDING = 5e-6
+
+
 @attack_class("labels of other tenants", 160, "keyed", "shared")
 def labels(target: Target, draw: Random, count: int) -> Iterator[Outcome]:
     """ada's feedback, as much and as one-sided as she can send, leaves bob's probabilities alone; outcomes imported for
@@ -199,15 +203,20 @@ def labels(target: Target, draw: Random, count: int) -> Iterator[Outcome]:
         else "")  # fmt: skip
     until(lambda: _probabilities(target, ada) != own, 0.5)
     now = _probabilities(target, target.keys["bob"])
-    yield Outcome(f"bob after {count} of ada's", 200, bypass="" if now == before else f"moved {before} to {now}")
+    moved = _most_moved(before, now)
+    yield Outcome(f"bob after {count} of ada's", 200, bypass=f"moved {before} to {now}" if moved > ROUNDING else "")
     if target.name != "keyed":
         return
     own = _probabilities(target, ada)
     _import(target, [_question(text, "")["messages"][0]["content"] for text in QUESTIONS for _ in range(60)], draw)
     until(lambda: _probabilities(target, ada) != own, 0.5)
     now = _probabilities(target, target.keys["bob"])
-    moved = max(abs(p - q) for one, other in zip(before, now, strict=True) for p, q in zip(one, other, strict=True))
+    moved = _most_moved(before, now)
     yield Outcome(f"imports for ada moved bob by {moved:.3f}", 200, bypass="beyond it" if moved > LABELS_BOUND else "")
+
+
+def _most_moved(before: list[list[float]], now: list[list[float]]) -> float:
+    return max(abs(p - q) for one, other in zip(before, now, strict=True) for p, q in zip(one, other, strict=True))
 
 
 def _question(text: str, model: str) -> dict[str, Any]:

@@ -159,11 +159,21 @@ def shown(text: str, refusal: str, calls: list[Any], finish: str, cited: list[st
 
 NATIVE = {"messages": "anthropic", "responses": "responses"}
 APIS = {"chat": as_chat, "responses": as_response, "messages": as_message}
+WHOLE = [case for case in CASES if case.finish != "error"]
+
+
+@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.parametrize("case", [case for case in CASES if case.finish == "error"], ids=lambda case: case.name)
+async def test_a_stream_that_its_server_gave_up_ends_with_an_error(gateway: RunningGateway, case: Case) -> None:
+    turns = [{"role": "user", "content": case.name}]
+    told = await asked(gateway, "/v1/chat/completions", {"model": case.kind, "messages": turns, "stream": True})
+    assert [event for event in told if "error" in event]
+    assert not [choice for event in told for choice in event.get("choices", ()) if choice["finish_reason"] == "stop"]
 
 
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("api", APIS)
-@pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
+@pytest.mark.parametrize("case", WHOLE, ids=[case.name for case in WHOLE])
 async def test_a_client_gets_what_the_server_plainly_said(gateway: RunningGateway, case: Case, api: str) -> None:
     for whole in forms(case):
         calls = case.calls[:1] if whole and case.kind == "gemini" else case.calls

@@ -114,6 +114,7 @@ class FakeAnswer:
         self.decision = SimpleNamespace(inputs=SimpleNamespace(prediction=prediction), reason="asked for")
         self.p_ok, self.cost_usd, self.cost_is_estimated = 0.5, 0.25, False
         self.escalated_from = self.thought_end = self.record = None
+        self.attempts: list[Any] = []
 
 
 def streamed(deltas: Sequence[Delta], thinking: ThinkingShown = SHOWN, answer: Any = None) -> tuple[bytes, Answer]:

@@ -155,4 +155,4 @@ async def test_the_classifier_sees_a_short_turn_after_the_one_it_goes_on_with_an
     ]
     await chosen(gateway, messages=messages, max_tokens=20)
     seen = gateway.classifier.seen[-1]
-    assert (seen.turn, seen.user_turns, seen.assistant_turns, seen.max_tokens) == ("First.\nSecond.", 2, 1, 20)
+    assert (seen.turn, seen.user_turns, seen.assistant_turns, seen.max_tokens) == ("First. Second.", 2, 1, 20)
