@@ -180,7 +180,7 @@ QUESTIONS = (
 )  # fmt: skip
 
 
-# Of probabilities told in six digits: other sums of the same prompt may round another way.
+# Of probabilities with six digits: other sums of the same prompt may round another way.
 ROUNDING = 5e-6
 
 
