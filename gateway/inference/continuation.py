@@ -173,17 +173,17 @@ class ContinuedGeneration(Generation):
         limit = asked.max_tokens
         if limit is not None:
             limit = max(1, limit - drawn) if request.usual_max_tokens else limit - drawn
-        if self._has_finished or limit == 0 or (limit is not None and limit < 0):
+        if self._has_finished or (limit is not None and limit <= 0):
             return None
         changes: dict[str, Any] = {"max_tokens": limit, "prompts_read": {}}
         if least := asked.sampling.min_tokens:
             changes["sampling"] = msgspec.structs.replace(asked.sampling, min_tokens=max(0, least - drawn))
         # Servers refuse spaces at the end of a turn, or drop them; they come again with what follows.
-        if begun := text.rstrip():
+        if beginning := text.rstrip():
             if asked.messages is None:
-                request = msgspec.structs.replace(request, prompts=[f"{(request.prompts or [''])[0]}{begun}"])
+                request = msgspec.structs.replace(request, prompts=[f"{(request.prompts or [''])[0]}{beginning}"])
             else:
-                turn = ChatMessage(role="assistant", content=begun)
+                turn = ChatMessage(role="assistant", content=beginning)
                 changes |= {"messages": [*asked.messages, turn], "continues": True}
         return request.with_generation(**changes)
 

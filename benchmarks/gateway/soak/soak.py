@@ -6,8 +6,8 @@ import re
 import secrets
 import tempfile
 import time
-from collections.abc import Callable
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -198,8 +198,15 @@ def soak_command(most_growth: float, out: Path | None, as_json: bool, **given: A
 
 
 async def _run(options: "SoakOptions", out: Path | None) -> "SoakResults":
-    key = secrets.token_urlsafe(24)
     measurement = Measurement.begin("soak", {"options": options}, out)
+    async with soaked_server({}) as (server, direct, key, data):
+        return await soak(server, direct, key, data, options, measurement, lambda line: click.echo(line, err=True))
+
+
+@asynccontextmanager
+async def soaked_server(environment: Mapping[str, str]) -> AsyncIterator[tuple[ServerProcess, str, str, Path]]:
+    """Start the gateway of the soak in front of its upstream: the server, the upstream's URL, the key, the data."""
+    key = secrets.token_urlsafe(24)
     with tempfile.TemporaryDirectory(prefix="aio-bench-") as folder:
         async with AsyncExitStack() as stack:
             direct = await stack.enter_async_context(soak_upstream())
@@ -207,6 +214,5 @@ async def _run(options: "SoakOptions", out: Path | None) -> "SoakResults":
             catalogue.write_text(soaked_catalogue(direct), encoding="utf-8")
             keys_file.write_text(KEYS_FILE, encoding="utf-8")
             settings = settings_from(catalog=str(catalogue), data_dir=str(data))
-            environment = {KEY_VARIABLE: key, "AIO_KEYS_FILE": str(keys_file)}
-            server = await stack.enter_async_context(running_server(settings, environment))
-            return await soak(server, direct, key, data, options, measurement, lambda line: click.echo(line, err=True))
+            variables = {KEY_VARIABLE: key, "AIO_KEYS_FILE": str(keys_file), **environment}
+            yield await stack.enter_async_context(running_server(settings, variables)), direct, key, data

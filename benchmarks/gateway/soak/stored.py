@@ -1,26 +1,22 @@
 """What one request takes of the database's file: the soak's requests, then the pages of each table and index."""
 
 import asyncio
-import secrets
 import sqlite3
-import tempfile
 from collections import Counter
 from collections.abc import Mapping
-from contextlib import AsyncExitStack, closing
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import click
 import msgspec
 
-from benchmarks.gateway.soak.soak import KEY_VARIABLE, KEYS_FILE, caught_up, soaked_catalogue
+from benchmarks.gateway.soak.soak import caught_up, soaked_server
 from benchmarks.gateway.soak.traffic import Traffic
-from benchmarks.gateway.soak.upstream import soak_upstream
 from benchmarks.report.kept import out_option
 from benchmarks.report.markdown import markdown
 from benchmarks.report.measurement import Measurement
-from gateway.operations.cli.options import echo_json, json_option, settings_from
-from gateway.processes.server_process import running_server
+from gateway.operations.cli.options import echo_json, json_option
 
 AT_ONCE = 8
 """Draws that are asked for at the same time."""
@@ -55,24 +51,15 @@ def _row_count(database: Path) -> int:
 
 async def measure_stored(draws: int, warm: int, kind: str | None, environment: Mapping[str, str]) -> StoredBytes:
     """Send `draws` of the soak's mix, or of one `kind` of it, after `warm` others, and compare the pages."""
-    key = secrets.token_urlsafe(24)
-    with tempfile.TemporaryDirectory(prefix="aio-bench-") as folder:
-        async with AsyncExitStack() as stack:
-            direct = await stack.enter_async_context(soak_upstream())
-            catalogue, keys_file, data = (Path(folder) / name for name in ("catalogue.toml", "keys.toml", "data"))
-            catalogue.write_text(soaked_catalogue(direct), encoding="utf-8")
-            keys_file.write_text(KEYS_FILE, encoding="utf-8")
-            settings = settings_from(catalog=str(catalogue), data_dir=str(data))
-            variables = {KEY_VARIABLE: key, "AIO_KEYS_FILE": str(keys_file), **environment}
-            server = await stack.enter_async_context(running_server(settings, variables))
-            traffic = Traffic(server.url, direct, key, seed=7)
-            database = data / "aio.sqlite3"
-            await _send(traffic, warm, kind, server.url)
-            sent, rows, before = traffic.requests, _row_count(database), part_bytes(database)
-            await _send(traffic, draws, kind, server.url)
-            await traffic.close()
-            after = part_bytes(database)
-            rows = _row_count(database) - rows
+    async with soaked_server(environment) as (server, direct, key, data):
+        traffic = Traffic(server.url, direct, key, seed=7)
+        database = data / "aio.sqlite3"
+        await _send(traffic, warm, kind, server.url)
+        sent, rows, before = traffic.requests, _row_count(database), part_bytes(database)
+        await _send(traffic, draws, kind, server.url)
+        await traffic.close()
+        after = part_bytes(database)
+        rows = _row_count(database) - rows
     parts = {name: grown for name, size in after.most_common() if (grown := size - before[name])}
     grown = sum(parts.values())
     return StoredBytes(
