@@ -1,12 +1,16 @@
 """JSON as it is stored where rows are many and alike: compressed against a dictionary of what nearly all of them say.
 
-A packed value is a byte that names the dictionary, and a raw deflate stream. A dictionary never changes, because values
-that were packed with it are stored; a better one is a new one. JSON of earlier releases is stored as it is: it begins
-with a brace or a bracket."""
+A packed value is a byte that names the dictionary and the code, and the compressed bytes. A dictionary never changes,
+because values that were packed with it are stored; a better one is a new one. JSON of earlier releases is stored as it
+is: it begins with a brace or a bracket."""
 
+import threading
 import zlib
 
-_FIRST = b"\x01"
+import zstandard
+
+# Deflate, which takes three times as long for a tenth fewer bytes; read, no longer written.
+_DEFLATE, _ZSTD = b"\x01", b"\x02"
 # A decision and the attempts of an ordinary request, the usual ones last, where the shortest references reach.
 _DICTIONARY = (
     b'[{"tier":2,"model":"","status":"ok","cost_usd":0.000564,"max_tokens":256,"error":null,"stage":null,"p_ok'
@@ -39,22 +43,39 @@ _DICTIONARY = (
     b'":null,"unit":null,"observe_tier":null,"edge":null,"constant":null,"cheapest":null,"client":null,"purpos'
     b'e":null,"session":null,"private":null,"rules":null,"agreement":null,"fell_over":null},"would_be":null}'
 )
-# Below deflate's maxima: values of one or two thousand bytes gain nothing from more, and each has to be cleared.
-_WINDOW_BITS, _MEMORY_LEVEL = -13, 5
-_compressor = zlib.compressobj(6, zlib.DEFLATED, _WINDOW_BITS, _MEMORY_LEVEL, zlib.Z_DEFAULT_STRATEGY, _DICTIONARY)
+_WINDOW_BITS = -13
+# What attempts have had at their end since the dictionary was made.
+_ADDED = b',"price":null,"charged_usd":null,"continued_at":null,"resumed":false}]'
+_PREFIX = zstandard.ZstdCompressionDict(_DICTIONARY + _ADDED, dict_type=zstandard.DICT_TYPE_RAWCONTENT)
+_LEVEL = 3
+_PREFIX.precompute_compress(level=_LEVEL)
+
+
+class _Coder(threading.local):
+    """Neither half may be used by two threads at once."""
+
+    def __init__(self) -> None:
+        self.pack = zstandard.ZstdCompressor(
+            level=_LEVEL, dict_data=_PREFIX, write_checksum=False, write_dict_id=False
+        ).compress
+        self.unpack = zstandard.ZstdDecompressor(dict_data=_PREFIX).decompress
+
+
+_coder = _Coder()
 
 
 def pack(json: bytes) -> bytes:
     """Return the packed form of a JSON text."""
-    compressor = _compressor.copy()
-    return _FIRST + compressor.compress(json) + compressor.flush()
+    return _ZSTD + _coder.pack(json)
 
 
 def unpack(stored: bytes | str) -> bytes:
     """Return the JSON of a stored value, packed or not. Raises `ValueError` for a dictionary of a later release."""
     if isinstance(stored, str):
         return stored.encode()
-    if stored[:1] == _FIRST:
+    if stored[:1] == _ZSTD:
+        return _coder.unpack(stored[1:])
+    if stored[:1] == _DEFLATE:
         return zlib.decompressobj(_WINDOW_BITS, _DICTIONARY).decompress(stored[1:])
     if stored[:1] in (b"{", b"["):
         return bytes(stored)

@@ -1,5 +1,7 @@
 """Packed JSON: read as it was written, small for what nearly all rows say, and JSON of earlier releases is read too."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -30,11 +32,23 @@ def test_json_that_was_stored_plain_is_read(stored: bytes | str) -> None:
 
 def test_a_dictionary_of_a_later_release_is_an_error() -> None:
     with pytest.raises(ValueError, match="later release"):
-        unpack(b"\x02abc")
+        unpack(b"\x03abc")
 
 
-def test_values_that_are_stored_are_read_for_ever() -> None:
-    """The dictionary never changes: these bytes were stored with it."""
-    stored = bytes.fromhex("018bc6d28acfc5db8c37456dc1433d3bac9bf0d81bf006f0f63b2c52315ae200")
-    [attempt] = msgspec.json.decode(unpack(stored), type=list[Attempt])
+@pytest.mark.parametrize(
+    "stored",
+    [
+        "018bc6d28acfc5db8c37456dc1433d3bac9bf0d81bf006f0f63b2c52315ae200",
+        "0228b52ffd6082005d0100186d35300c000bd783e94103e9c0002a800412088b5320f400166c1908145c3cc002a17c1084373f908656",
+    ],
+)
+def test_values_that_are_stored_are_read_for_ever(stored: str) -> None:
+    """The dictionaries never change: these bytes were stored with them."""
+    [attempt] = msgspec.json.decode(unpack(bytes.fromhex(stored)), type=list[Attempt])
     assert attempt == Attempt(tier=2, model="m", status="ok", cost_usd=0.5)
+
+
+def test_several_threads_pack_at_once() -> None:
+    values = [msgspec.json.encode([{"tier": number % 7, "reason": f"{number}" * 40}]) for number in range(400)]
+    with ThreadPoolExecutor(8) as threads:
+        assert list(threads.map(unpack, threads.map(pack, values))) == values
