@@ -12,6 +12,7 @@ from benchmarks.report.measured import MeasurementError
 from benchmarks.report.measurement import Measurement
 from gateway.base.settings import Settings
 from gateway.operations.cli.options import cache_dir_option, catalog_option, settings_from
+from inference_core.model_spec import ModelSpec
 
 PARTS = ("batching-steps", "quantised", "naive")
 
@@ -41,56 +42,46 @@ def claims(part: str, folder: Path, model: str | None, sums: int, **given: Any) 
     """
 
     settings = settings_from(**given)
-    out = folder / f"{part}.jsonl"
     try:
-        if part == "batching-steps":
-            results = _batching_steps(out)
-        elif part == "naive":
-            results = _naive(settings, out, model)
-        else:
-            results = _quantised(settings, out, model, sums)
+        results = _MEASURE[part](settings, folder / f"{part}.jsonl", model, sums)
     except (MeasurementError, ValueError, OSError) as error:
         raise click.ClickException(str(error)) from error
     click.echo(msgspec.json.format(msgspec.json.encode(results), indent=1).decode())
 
 
-def _begun(part: str, settings: dict[str, Any], out: Path) -> "Measurement":
-    return Measurement.begin(part, settings, out)
-
-
-def _batching_steps(out: Path) -> Any:
+def _batching_steps(settings: Settings, out: Path, model: str | None, most: int) -> Any:
     options = BatchingOptions()
-    return count_steps(options, _begun("batching-steps", {"options": options}, out))
+    return count_steps(options, Measurement.begin("batching-steps", {"options": options}, out))
 
 
-def _quantised(settings: "Settings", out: Path, model: str | None, most: int) -> Any:
-    from gateway.planning.load_test.open_core import model_of
+def _quantised(settings: Settings, out: Path, model: str | None, most: int) -> Any:
     from inference_core.quantization.calibration import calibration_text
     from quality.evaluation.quantised_model import read_questions
-    from tiers.catalog.load import load_catalog
 
-    spec = model_of(load_catalog(settings.catalog).core, model)
-    calibration = calibration_text([])
+    spec, calibration = _spec(settings, model), calibration_text([])
     questions = read_questions(Path("docs/measurements/sums.jsonl"), most)
     given = {"model": spec.name, "calibration": calibration.digest, "samples": SAMPLES, "questions": len(questions)}
-    measurement = _begun("quantised", given, out)
-    return compare_ways(
-        spec.path,
-        settings.cache_path,
-        calibration,
-        questions,
-        measurement,
-        progress=lambda way: click.echo(way, err=True),
-    )
+    measurement = Measurement.begin("quantised", given, out)
+    return compare_ways(spec.path, settings.cache_path, calibration, questions, measurement, progress=_say)
 
 
-def _naive(settings: "Settings", out: Path, model: str | None) -> Any:
+def _naive(settings: Settings, out: Path, model: str | None, most: int) -> Any:
     from benchmarks.claims.naive import NaiveOptions, measure_naive
+
+    spec, options = _spec(settings, model), NaiveOptions()
+    measurement = Measurement.begin("naive", {"model": spec.name, "options": options}, out)
+    return measure_naive(spec.path, settings.cache_path, options, measurement, progress=_say)
+
+
+def _spec(settings: Settings, model: str | None) -> ModelSpec:
     from gateway.planning.load_test.open_core import model_of
     from tiers.catalog.load import load_catalog
 
-    spec, options = model_of(load_catalog(settings.catalog).core, model), NaiveOptions()
-    measurement = _begun("naive", {"model": spec.name, "options": options}, out)
-    return measure_naive(
-        spec.path, settings.cache_path, options, measurement, progress=lambda what: click.echo(what, err=True)
-    )
+    return model_of(load_catalog(settings.catalog).core, model)
+
+
+def _say(what: str) -> None:
+    click.echo(what, err=True)
+
+
+_MEASURE = {"batching-steps": _batching_steps, "quantised": _quantised, "naive": _naive}

@@ -86,12 +86,13 @@ def measure_naive(
 
 
 def naive_model(checkpoint: Checkpoint, dtype: torch.dtype) -> Any:
-    """The weights of `checkpoint` in transformers' own implementation of its architecture."""
+    """The weights of `checkpoint` in transformers' own implementation of its architecture: its class is chosen by the
+    name of the architecture alone, and no code of a model's folder is run."""
     import transformers
 
     described = described_config(checkpoint.config)
     config = transformers.AutoConfig.for_model(described.pop("model_type"), **described)
-    model = transformers.AutoModelForCausalLM.from_config(config, dtype=dtype).eval()
+    model = transformers.AutoModelForCausalLM.from_config(config, dtype=dtype, trust_remote_code=False).eval()
     weights = {
         name: torch.from_numpy(np.array(dequantize(tensor), np.float32, copy=True)).to(dtype)
         for name, tensor in checkpoint.tensors.items()

@@ -18,7 +18,7 @@ from inference_core.quantization.calibration import CalibrationText
 from inference_core.quantization.eight_bit import FP8, SmoothQuant
 from inference_core.quantization.gptq import GPTQ
 from inference_core.quantization.method import QuantizationMethod
-from inference_core.quantization.quality_report import DEFAULT_LIMITS, QualityReport
+from inference_core.quantization.quality_report import DEFAULT_LIMITS
 from inference_core.quantization.quantize_model import quantize_model
 from quality.evaluation.model_outputs import Side, Variant
 from quality.evaluation.quantised_model import Effort, Question, compare_models
@@ -115,23 +115,11 @@ def _compared(
             questions=questions,
             effort=effort,
         )
-    return _row(way, compute, smaller, report)
-
-
-def _row(way: str, compute: str, smaller: float | None, report: QualityReport) -> QuantisedRow:
     text, asked = report.text, report.questions
     assert text is not None
     assert asked is not None
     return QuantisedRow(
-        way=way,
-        compute=compute,
-        smaller=smaller,
-        perplexity_rise=text.perplexity_rise,
-        hidden_cosine=text.hidden_cosine,
-        top1=text.top1,
-        questions=asked.questions,
-        reference_right=asked.reference_right,
-        right=asked.right,
-        loss=asked.loss,
-        p_value=asked.p_value,
-    )
+        way=way, compute=compute, smaller=smaller, perplexity_rise=text.perplexity_rise,
+        hidden_cosine=text.hidden_cosine, top1=text.top1, questions=asked.questions,
+        reference_right=asked.reference_right, right=asked.right, loss=asked.loss, p_value=asked.p_value,
+    )  # fmt: skip

@@ -1,12 +1,12 @@
 """How often words that change nothing of the task change the tier: flips of the first day's choice by distractors and
 by noise.
 
-The code, the formulae, the greetings, what is to be ignored and the polite words were written after the rules that
-take such words out (`classifier.features.stray_text`, `classifier.features.plain_form`).
+The words are in noise.toml.
 """
 
 import random
 from collections.abc import Callable, Sequence
+from importlib.resources import files
 from pathlib import Path
 
 import click
@@ -22,83 +22,7 @@ from classifier.training.fitting.complexity import predicted
 from classifier.training.metrics.complexity_report import Tiers, first_day_tiers
 
 CODE_WORDS = 22
-_CODE = (
-    "sub total { my ($x, @r) = @_; my $sum = 0; $sum += $_->{price} for grep { $_->{paid} } @r; $sum }",
-    "trait Shape { def area: Double } ; case class Circle(r: Double) extends Shape { val area = math.Pi * r * r }",
-    "IDENTIFICATION DIVISION. PROGRAM-ID. PAYROLL. WORKING-STORAGE SECTION. 01 WS-GROSS PIC 9(5)V99.",
-    "defmodule Cart do def add(%{items: items} = cart, sku), do: %{cart | items: [sku | items]} end",
-    "<template><ul v-for='row in rows' :key='row.id'><li @click='open(row)'>{{ row.title }}</li></ul></template>",
-    "package queue; func (q *Queue) Push(v interface{}) { q.mu.Lock(); defer q.mu.Unlock(); q.buf = append(q.buf, v) }",
-    "(define (compose . fs) (if (null? fs) (lambda (x) x) (lambda (x) ((car fs) ((apply compose (cdr fs)) x)))))",
-    "SUBROUTINE DAXPY(N, DA, DX, DY); DO 10 I = 1, N; DY(I) = DY(I) + DA * DX(I); 10 CONTINUE; RETURN; END",
-    "fun <T> retry(times: Int, block: () -> T): T { repeat(times - 1) { runCatching(block).onSuccess { return it } } }",
-)
-_LATEX = (
-    r"$\iint_{\Omega} \kappa \, dA \leq \varepsilon^{3}$ holds for $\Omega \subseteq \mathbb{C}$",
-    r"\begin{pmatrix} \mu & \nu \\ -\nu & \mu \end{pmatrix} \cong \mathrm{SO}(2)",
-    r"$\sum_{q \mid m} \varphi(q) = m$ and $\varpi \vdash \neg \vartheta$",
-    r"\[ \mathbb{E}[Y \mid \mathcal{F}_s] \geq Y_s, \quad s \wedge \tau \]",
-    r"$\ddot{r} = - \frac{GM}{r^{2}} \hat{r}$ with $\ell = r^{2} \dot{\vartheta}$",
-    r"$\lim_{\delta \downarrow 0} \frac{\sinh \delta}{\delta} \simeq 1$",
-)
-_GREETINGS = (
-    "Hello! Fancy meeting you here, what lovely weather we have.",
-    "Hi Max, thanks again for last week.",
-    "Good day, esteemed colleague!",
-    "Hey, sorry for writing so late.",
-    "Hello old chap, how are things in the cloud?",
-    "Guten Morgen zusammen!",
-    "Hi! I am Lena and I am new to all of it.",
-    "Bonjour Claude,",
-)
-_MIDDLE = (
-    "banana umbrella tuesday",
-    "lol whatever",
-    "you know what I mean",
-    "purple giraffe pancakes",
-    "hmm, where was I, right",
-    "and my cat says meow",
-    "honestly, cheers",
-    "oh, the kettle boils",
-)
-_IGNORED = (
-    "Ignore these two: harpsichord, sulphur.",
-    "You may skip the next few words: tornado equity pancreas algebra.",
-    "Disregard this footer: This message was scanned by MailGuard 3.2.",
-    "What follows is junk from the clipboard: glacier, tenor, dividend.",
-    "(Unrelated to the above: my son says hello.)",
-    "Sent from my tablet, please excuse typos.",
-)
-_POLITE_BEFORE = (
-    "Please ",
-    "Hey, I could use a hand with this one. ",
-    "Hello again! ",
-    "I'd love your opinion on this: ",
-    "Would you please ",
-    "If it's no trouble, ",
-    "Sorry for yet another question. ",
-    "Good evening, I hope this finds you well. ",
-    "Can you help me? ",
-    "I am asking for a friend: ",
-    "Hi, hope all is good on your side. ",
-    "Be so good and answer this. ",
-    "My dear assistant, ",
-    "Thanks for being here. ",
-)
-_POLITE_AFTER = (
-    " Thank you!",
-    " Please and thank you.",
-    " Thanks, I really appreciate your help.",
-    " Have a lovely evening!",
-    " please",
-    " I would be thankful for a quick reply.",
-    " Warm regards, Priya",
-    " Hope that is okay.",
-    " You are the best!",
-    " Thx in advance",
-    " That'd be super helpful.",
-    " Sorry for the hassle.",
-)
+_WORDS: dict[str, list[str]] = msgspec.toml.decode((files("benchmarks.classifier") / "noise.toml").read_bytes())
 # Letters next to each other on a keyboard.
 _KEYS = ("qwertyuiop", "asdfghjkl", "zxcvbnm")
 Noise = Callable[[str, random.Random], str]
@@ -124,15 +48,11 @@ def flips(
 ) -> list[Flips]:
     """Return the flips of `prompts` by each kind of noise, over `draws` random ones of each."""
     before = tiers(prompts, model, outcome_model)
-    prices = np.array(PRICES)
     found = []
     for kind, noise in KINDS.items():
         rng = random.Random(f"{kind} {seed}")
-        after = np.stack([
-            tiers([noise(prompt, rng) for prompt in prompts], model, outcome_model) for _ in range(draws)
-        ])  # fmt: skip
-        cost = float(prices[after - 1].mean() / prices[before - 1].mean())
-        found.append(Flips(kind, len(prompts), float((after > before).mean()), float((after < before).mean()), cost))
+        after = [tiers([noise(prompt, rng) for prompt in prompts], model, outcome_model) for _ in range(draws)]
+        found.append(_counted(kind, before, np.stack(after)))
     return found
 
 
@@ -148,21 +68,22 @@ def flips_by_noise(
     with each of typing errors, case, white space and politeness, all together."""
     rng = random.Random(f"noise {seed}")
     noisy = [(prompt, KINDS[kind](prompt, rng)) for kind in NOISES for prompt in _some(prompts, rng)]
-    return [_of_pairs(kind, given, model, outcome_model) for kind, given in
-            (("other words", pairs), ("noise and other words", [*noisy, *pairs]))]  # fmt: skip
+    found = []
+    for kind, given in (("other words", pairs), ("noise and other words", [*noisy, *pairs])):
+        before, after = (tiers(texts, model, outcome_model) for texts in zip(*given, strict=True))
+        found.append(_counted(kind, before, after))
+    return found
 
 
 def _some(prompts: Sequence[str], rng: random.Random) -> list[str]:
     return rng.sample(prompts, min(NOISY, len(prompts)))
 
 
-def _of_pairs(
-    kind: str, pairs: Sequence[tuple[str, str]], model: ComplexityModel, outcome_model: OutcomeModel
-) -> Flips:
-    before, after = (tiers(texts, model, outcome_model) for texts in zip(*pairs, strict=True))
+def _counted(kind: str, before: Tiers, after: Tiers) -> Flips:
+    """The flips from `before` [n] to `after` [n], or [draws, n]."""
     prices = np.array(PRICES)
     cost = float(prices[after - 1].mean() / prices[before - 1].mean())
-    return Flips(kind, len(pairs), float((after > before).mean()), float((after < before).mean()), cost)
+    return Flips(kind, len(before), float((after > before).mean()), float((after < before).mean()), cost)
 
 
 def tiers(prompts: Sequence[str], model: ComplexityModel, outcome_model: OutcomeModel) -> Tiers:
@@ -176,26 +97,26 @@ def _at_an_end(prompt: str, added: str, rng: random.Random) -> str:
 
 
 def _code(prompt: str, rng: random.Random) -> str:
-    words = " ".join(rng.sample(_CODE, len(_CODE))).split()
+    words = " ".join(rng.sample(_WORDS["code"], len(_WORDS["code"]))).split()
     return _at_an_end(prompt, " ".join(words[:CODE_WORDS]), rng)
 
 
 def _latex(prompt: str, rng: random.Random) -> str:
-    return _at_an_end(prompt, rng.choice(_LATEX), rng)
+    return _at_an_end(prompt, rng.choice(_WORDS["latex"]), rng)
 
 
 def _greeting(prompt: str, rng: random.Random) -> str:
-    return f"{rng.choice(_GREETINGS)}{rng.choice((' ', chr(10)))}{prompt}"
+    return f"{rng.choice(_WORDS['greetings'])}{rng.choice((' ', chr(10)))}{prompt}"
 
 
 def _middle(prompt: str, rng: random.Random) -> str:
     words = prompt.split(" ")
     at = max(1, len(words) // 2 + rng.randint(-len(words) // 4, len(words) // 4))
-    return " ".join((*words[:at], rng.choice(_MIDDLE), *words[at:]))
+    return " ".join((*words[:at], rng.choice(_WORDS["middle"]), *words[at:]))
 
 
 def _ignored(prompt: str, rng: random.Random) -> str:
-    return _at_an_end(prompt, rng.choice(_IGNORED), rng)
+    return _at_an_end(prompt, rng.choice(_WORDS["ignored"]), rng)
 
 
 def _typos(prompt: str, rng: random.Random) -> str:
@@ -226,8 +147,8 @@ def _space(prompt: str, rng: random.Random) -> str:
 
 def _polite(prompt: str, rng: random.Random) -> str:
     place = rng.randrange(3)
-    before = rng.choice(_POLITE_BEFORE) if place != 1 else ""
-    return f"{before}{prompt}{rng.choice(_POLITE_AFTER) if place else ''}"
+    before = rng.choice(_WORDS["polite_before"]) if place != 1 else ""
+    return f"{before}{prompt}{rng.choice(_WORDS['polite_after']) if place else ''}"
 
 
 KINDS: dict[str, Noise] = {
@@ -251,6 +172,11 @@ class _Row(msgspec.Struct):
     prompt: str
 
 
+def prompts_of(rows: Path) -> list[str]:
+    """Return the prompts of a file of JSON lines. Raises `msgspec.MsgspecError` for a line without one."""
+    return [msgspec.json.decode(line, type=_Row).prompt for line in rows.read_bytes().splitlines() if line.strip()]
+
+
 @click.command()
 @click.argument("rows", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--model", "model_file", type=click.Path(exists=True, dir_okay=False, path_type=Path),
@@ -268,7 +194,7 @@ def flips_command(
 ) -> None:
     """Flips of the tier of the prompts in ROWS (JSON lines with a "prompt") by distractors and noise; and the mean
     price after them, relative to the price before."""
-    prompts = [msgspec.json.decode(line, type=_Row).prompt for line in rows.read_bytes().splitlines() if line.strip()]
+    prompts = prompts_of(rows)
     model = shipped_complexity() if model_file is None else load_complexity(model_file)
     outcome_model = load_artefact(default_artefact())
     found = flips(prompts, model, outcome_model, draws=draws, seed=seed)

@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from benchmarks.classifier.encoder import Prompt, read_rows
+from benchmarks.classifier.flips import prompts_of
 from classifier.encoders.native_transformer import KERNEL_SETS, NativeTransformer
 from classifier.encoders.pooled_transformer import PooledTransformer
-from classifier.errors import CheckpointError, TrainingDataError
+from classifier.errors import CheckpointError
 from classifier.features.routing_input import routing_input_of_text
 
 Float = npt.NDArray[np.float32]
@@ -59,8 +59,8 @@ def compared(folder: Path, prompts: list[str], repeats: int) -> Comparison:
 def native_encoder_command(folder: Path, rows: Path, repeats: int) -> None:
     """Compare the checkpoint in FOLDER in the native extension's INT8 with torch's float32, on the prompts of ROWS."""
     try:
-        found = compared(folder, [row.prompt for row in read_rows(rows, Prompt)], repeats)
-    except (CheckpointError, TrainingDataError) as error:
+        found = compared(folder, prompts_of(rows), repeats)
+    except (CheckpointError, msgspec.MsgspecError) as error:
         raise click.ClickException(str(error)) from error
     click.echo(f"{found.rows} prompts: cosine with float32 at least {found.least:.4f}, mean {found.mean:.4f}")
     for name, milliseconds in found.milliseconds.items():

@@ -109,5 +109,23 @@ class Measurement:
                 file.write(msgspec.json.encode(line) + b"\n")
 
 
+def kept_in(path: Path) -> Measurement | None:
+    """The measurement in `path`; None if it begins with a row. Raises `MeasurementError` for a damaged one."""
+    with path.open("rb") as lines:
+        return Measurement.read(path) if b'"measurement"' in next(lines, b"") else None
+
+
+def rows_of(path: Path) -> list[Row]:
+    """The rows of a measurement or of plain JSON lines; none without the file. Raises `MeasurementError`."""
+    if not path.is_file():
+        return []
+    if (whole := kept_in(path)) is not None:
+        return whole.rows
+    try:
+        return [msgspec.json.decode(line, type=Row) for line in path.read_bytes().splitlines() if line.strip()]
+    except msgspec.MsgspecError as error:
+        raise MeasurementError(f"{path} does not hold rows as JSON lines: {error}") from error
+
+
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")

@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +12,9 @@ import msgspec
 from benchmarks.core.speculation import SpeculationResults, speculation_table, workloads_table
 from benchmarks.gateway.soak.figures import SoakResults, soak_table
 from benchmarks.report.markdown import limit_table, markdown, number
-from benchmarks.report.measured import LimitResults, MeasurementError, machine_line
+from benchmarks.report.measured import LimitResults, MeasurementError, Results, machine_line
 from benchmarks.report.measured_tables import measured_tables
-from benchmarks.report.measurement import Measurement
+from benchmarks.report.measurement import Measurement, rows_of
 from benchmarks.report.peer_tables import goals_table, results_of, systems_table
 
 _PLACE = re.compile(r"(<!-- measured: (?P<name>[a-z0-9-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -62,8 +61,8 @@ def parts_of(folder: Path) -> dict[str, str]:
                 texts = {f"{part}{kind}": text for part, text in draw(measurement, folder, kind).items()}
                 first = next(iter(texts))
                 parts |= texts | {first: f"{texts[first]}\n\n{machine_line(measurement.head)}"}
-    for name, listing in _LISTINGS.items():
-        parts |= {path.stem: listing.table(path) for path in _of_each_kind(folder, name)}
+    for name, columns in _LISTINGS.items():
+        parts |= {path.stem: _listing(path, columns) for path in _of_each_kind(folder, name)}
     parts |= {path.stem: _kernels(path, each=path.stem == "kernels") for path in _of_each_kind(folder, "kernels")}
     if (path := folder / "route.json").exists():
         parts["route"] = _route(path)
@@ -96,14 +95,13 @@ def _peers(measurement: Measurement, folder: Path, kind: str) -> dict[str, str]:
 def _bounds(folder: Path, kind: str) -> dict[str, float]:
     """What the machine allows, by name, as `python -m benchmarks kernels` measured it; {} if it was not."""
     path = folder / f"kernels{kind}.jsonl"
-    rows = _rows(path) if path.exists() else []
-    found: dict[str, float] = next((row["bounds"] for row in rows if "bounds" in row), {})
+    found: dict[str, float] = next((row["bounds"] for row in rows_of(path) if "bounds" in row), {})
     return found
 
 
 def _kernels(path: Path, *, each: bool) -> str:
     """The machine's peaks and bounds; then, if `each`, every kernel with its bound."""
-    rows = _rows(path)
+    rows = rows_of(path)
     peaks = [[name, _cell(value)] for row in rows for name, value in row.get("machine", {}).items()]
     allowed = [[name, _cell(value)] for row in rows for name, value in row.get("bounds", {}).items()]
     columns = ("scheme", "projection", "rows", "us", "gmac_s", "gb_s", "bound", "of_bound")
@@ -113,41 +111,27 @@ def _kernels(path: Path, *, each: bool) -> str:
     return "\n\n".join(markdown(head, cells) for head, cells in tables if cells)
 
 
-def _rows(path: Path) -> list[dict[str, Any]]:
-    """A command's JSON lines. Raises `MeasurementError`."""
-    try:
-        return [msgspec.json.decode(line, type=dict[str, Any]) for line in path.read_bytes().splitlines() if line]
-    except msgspec.MsgspecError as error:
-        raise MeasurementError(f"{path} does not hold rows as JSON lines: {error}") from error
-
-
 def _speculation(measurement: Measurement, folder: Path, kind: str) -> dict[str, str]:
     results = msgspec.convert(measurement.results, SpeculationResults)
     name = {"prompt_lookup": "lookup", "draft_model": "draft"}[results.way]
     return {name: speculation_table(results)}
 
 
-def _workloads(measurement: Measurement, folder: Path, kind: str) -> dict[str, str]:
-    return {"workloads": workloads_table(msgspec.convert(measurement.results, SpeculationResults))}
+Draw = Callable[[Measurement, Path, str], dict[str, str]]
 
 
-def _limit(measurement: Measurement, folder: Path, kind: str) -> dict[str, str]:
-    results = msgspec.convert(measurement.results, LimitResults)
-    return {results.profile: limit_table(results)}
+def _table(name: str, kind: type[Results], show: Callable[[Results], str]) -> Draw:
+    return lambda measurement, *_: {name: show(msgspec.convert(measurement.results, kind))}
 
 
-def _soak(measurement: Measurement, folder: Path, kind: str) -> dict[str, str]:
-    return {"soak": soak_table(msgspec.convert(measurement.results, SoakResults))}
-
-
-_MEASURED: dict[str, Callable[[Measurement, Path, str], dict[str, str]]] = {
+_MEASURED: dict[str, Draw] = {
     "peers": _peers,
     "lookup": _speculation,
     "draft": _speculation,
-    "workloads": _workloads,
-    "voice": _limit,
-    "rewrite": _limit,
-    "soak": _soak,
+    "workloads": _table("workloads", SpeculationResults, workloads_table),
+    "voice": _table("voice", LimitResults, limit_table),
+    "rewrite": _table("rewrite", LimitResults, limit_table),
+    "soak": _table("soak", SoakResults, soak_table),
 }
 
 
@@ -161,82 +145,35 @@ def _route(path: Path) -> str:
     return markdown([f"stage ({shown['prompts']:,} prompts)", "p50 ms", "p90 ms", "p99 ms"], rows)
 
 
-@dataclass(frozen=True, slots=True)
-class Listing:
-    """A command's JSON lines as a table: columns of the rows, and their titles."""
-
-    columns: Sequence[tuple[str, str]]
-
-    def table(self, path: Path) -> str:
-        """Raises `MeasurementError` for a file of anything else."""
-        cells = [[_cell(row.get(name)) for name, _ in self.columns] for row in _rows(path)]
-        return markdown([title for _, title in self.columns], cells)
-
-
+# Commands' JSON lines as tables: columns of the rows, and their titles.
 _LISTINGS = {
-    "proxy": Listing(
-        (
-            ("target", "target"),
-            ("stream", "streamed"),
-            ("loop", "loop"),
-            ("offered", "offered"),
-            ("req_s", "answers/s"),
-            ("p50_ms", "p50 ms"),
-            ("p99_ms", "p99 ms"),
-            ("ok", "answered"),
-            ("errors", "errors"),
-        )
-    ),
-    "experts": Listing(
-        (
-            ("streams", "streams"),
-            ("experts_ms", "8 experts, 2 a token: step ms"),
-            ("dense_ms", "dense, as many active bytes: step ms"),
-            ("ratio", "ratio"),
-            ("linears_ms", "linears of the mixture ms"),
-            ("bound_ms", "bound ms"),
-            ("of_bound", "times the bound"),
-        )
-    ),
-    "loop-lag": Listing(
-        (
-            ("kind", "bodies of"),
-            ("body_bytes", "bytes"),
-            ("bodies", "bodies"),
-            ("refused", "refused"),
-            ("streams", "streams"),
-            ("tokens", "their tokens"),
-            ("p50_ms", "lag p50 ms"),
-            ("p99_ms", "p99 ms"),
-            ("max_ms", "most ms"),
-        )
-    ),
-    "step": Listing(
-        (
-            ("step", "step"),
-            ("sequences", "sequences"),
-            ("tokens", "tokens"),
-            ("total_ms", "total ms"),
-            ("linears_ms", "linears"),
-            ("attention_ms", "attention"),
-            ("rotary_ms", "rotary embedding, cache write"),
-            ("rows_ms", "norms, quantised activations"),
-            ("head_ms", "vocabulary projection"),
-            ("rest_ms", "rest"),
-        )
-    ),
-    "start": Listing(
-        (
-            ("measure", "measure"),
-            ("role", "role"),
-            ("seconds_median", "seconds to ready, median"),
-            ("seconds_min", "least"),
-            ("seconds_max", "most"),
-            ("requests", "requests served"),
-            ("resident_mb", "resident MB"),
-        )
-    ),
-}
+    "proxy": {
+        "target": "target", "stream": "streamed", "loop": "loop", "offered": "offered", "req_s": "answers/s",
+        "p50_ms": "p50 ms", "p99_ms": "p99 ms", "ok": "answered", "errors": "errors",
+    },
+    "experts": {
+        "streams": "streams", "experts_ms": "8 experts, 2 a token: step ms",
+        "dense_ms": "dense, as many active bytes: step ms", "ratio": "ratio", "linears_ms": "linears of the mixture ms",
+        "bound_ms": "bound ms", "of_bound": "times the bound",
+    },
+    "loop-lag": {
+        "kind": "bodies of", "body_bytes": "bytes", "bodies": "bodies", "refused": "refused", "streams": "streams",
+        "tokens": "their tokens", "p50_ms": "lag p50 ms", "p99_ms": "p99 ms", "max_ms": "most ms",
+    },
+    "step": {
+        "step": "step", "sequences": "sequences", "tokens": "tokens", "total_ms": "total ms", "linears_ms": "linears",
+        "attention_ms": "attention", "rotary_ms": "rotary embedding, cache write",
+        "rows_ms": "norms, quantised activations", "head_ms": "vocabulary projection", "rest_ms": "rest",
+    },
+    "start": {
+        "measure": "measure", "role": "role", "seconds_median": "seconds to ready, median", "seconds_min": "least",
+        "seconds_max": "most", "requests": "requests served", "resident_mb": "resident MB",
+    },
+}  # fmt: skip
+
+
+def _listing(path: Path, columns: Mapping[str, str]) -> str:
+    return markdown(list(columns.values()), [[_cell(row.get(name)) for name in columns] for row in rows_of(path)])
 
 
 def _cell(value: Any) -> str:

@@ -6,7 +6,7 @@ import click
 import msgspec
 
 from gateway.operations.cli.options import echo_json, json_option, table
-from gateway.planning.capacity.capacity import Objectives, Operation, Plan, knob_profile, operation, plan
+from gateway.planning.capacity.capacity import Objectives, Plan, knob_profile, operation, plan
 from gateway.planning.capacity.replica_profile import replica_profile
 from gateway.planning.capacity.workload import Workload, per_second
 
@@ -75,17 +75,11 @@ def voice_rows() -> list[VoiceRow]:
     for hardware, ladder in _VOICE.items():
         profile = replica_profile(f"llama-3.1-8b-voice-{hardware}")
         for concurrency, (tokens, requests) in ladder.items():
-            point: Operation = operation(profile, VOICE, concurrency)
-            rows.append(
-                VoiceRow(
-                    hardware=hardware,
-                    concurrency=concurrency,
-                    stated_rate=requests,
-                    from_tokens=tokens / VOICE_OUTPUT_TOKENS,
-                    from_step_times=point.rate,
-                    step_itl_s=point.itl_s,
-                )
-            )
+            point = operation(profile, VOICE, concurrency)
+            rows.append(VoiceRow(
+                hardware=hardware, concurrency=concurrency, stated_rate=requests,
+                from_tokens=tokens / VOICE_OUTPUT_TOKENS, from_step_times=point.rate, step_itl_s=point.itl_s,
+            ))  # fmt: skip
     return rows
 
 
@@ -96,58 +90,38 @@ def edge_nodes(rate: float = EDGE_RATE, share: float = EDGE_SHARE, node_rate: fl
 
 def cases() -> list[Case]:
     """Return every load of the sources that can be planned from their figures."""
+    knobs = {name: knob_profile(name) for name in ("throughput", "latency", "tail", "cost")}
+    seventy = replica_profile("llama-3.3-70b/fp8/8xh100")
+    voice = Objectives(ttft_s=0.5, itl_s=1 / 30)
     return [
         Case(
             name="10,000 requests a second of a 70B",
             source="002: chat answers of 50 tokens on 8 H100 per replica; 500 tokens in are our assumption",
-            plans={
-                name: plan(knob.applied(seventy), TEN_THOUSAND, knob.objectives)
-                for name in ("throughput", "latency", "tail", "cost")
-                for knob, seventy in [(knob_profile(name), replica_profile("llama-3.3-70b/fp8/8xh100"))]
-            },
+            plans={name: plan(one.applied(seventy), TEN_THOUSAND, one.objectives) for name, one in knobs.items()},
         ),
         Case(
             name="50 million requests a day over four tiers",
             source="004: 579 a second on average, split 60/20/15/5; planned for twice the mean",
-            plans={
-                label: plan(
-                    replica_profile(profile),
-                    Workload(
-                        rate=per_second(FIFTY_MILLION_PER_DAY) * PEAK_OVER_MEAN * share,
-                        prompt_tokens=REFERENCE_PROMPT_TOKENS,
-                        output_tokens=tokens,
-                    ),
-                    Objectives(ttft_s=0.5),
-                )
-                for (label, profile, tokens), share in zip(TIERS, MIX, strict=True)
-            },
+            plans={tier[0]: _daily(tier, share) for tier, share in zip(TIERS, MIX, strict=True)},
         ),
         Case(
             name="the same without routing: everything on tier 3",
             source="004's comparison",
-            plans={
-                TIERS[2][0]: plan(
-                    replica_profile(TIERS[2][1]),
-                    Workload(
-                        rate=per_second(FIFTY_MILLION_PER_DAY) * PEAK_OVER_MEAN,
-                        prompt_tokens=REFERENCE_PROMPT_TOKENS,
-                        output_tokens=TIERS[2][2],
-                    ),
-                    Objectives(ttft_s=0.5),
-                )
-            },
+            plans={TIERS[2][0]: _daily(TIERS[2], 1.0)},
         ),
         Case(
             name="1,000 voice-bot requests a second of an 8B",
             source="001: more than 30 tokens a second each, so an ITL below 33 ms",
-            plans={
-                hardware: plan(
-                    replica_profile(f"llama-3.1-8b-voice-{hardware}"), VOICE, Objectives(ttft_s=0.5, itl_s=1 / 30)
-                )
-                for hardware in _VOICE
-            },
+            plans={card: plan(replica_profile(f"llama-3.1-8b-voice-{card}"), VOICE, voice) for card in _VOICE},
         ),
     ]
+
+
+def _daily(tier: tuple[str, str, int], share: float) -> Plan:
+    """The plan of a tier that gets a share of the requests of a day, at their peak."""
+    rate = per_second(FIFTY_MILLION_PER_DAY) * PEAK_OVER_MEAN * share
+    load = Workload(rate=rate, prompt_tokens=REFERENCE_PROMPT_TOKENS, output_tokens=tier[2])
+    return plan(replica_profile(tier[1]), load, Objectives(ttft_s=0.5))
 
 
 @click.command()
@@ -157,42 +131,23 @@ def source_loads(as_json: bool) -> None:
     if as_json:
         echo_json({"cases": cases(), "voice_bot": voice_rows(), "edge_nodes": edge_nodes()})
         return
+    head = ["for", "replica", "rate", "replicas", "devices", "TTFT ms", "$/month", "$/1k tokens"]
     for case in cases():
-        click.echo(f"{case.name}\n  {case.source}")
         rows = [_plan_cells(label, found) for label, found in case.plans.items()]
-        click.echo(
-            table(["for", "replica", "rate", "replicas", "devices", "TTFT ms", "$/month", "$/1k tokens"], rows) + "\n"
-        )
+        click.echo(f"{case.name}\n  {case.source}\n{table(head, rows)}\n")
     click.echo("voice bot, requests a second: stated by 001, tokens a second / 193, two step times")
     head = ["card", "concurrency", "stated", "tok/s / 193", "error", "step times", "error"]
-    click.echo(
-        table(
-            head,
-            [
-                [
-                    row.hardware,
-                    str(row.concurrency),
-                    f"{row.stated_rate:.2f}",
-                    f"{row.from_tokens:.2f}",
-                    f"{row.error:+.1%}",
-                    f"{row.from_step_times:.2f}",
-                    f"{row.model_error:+.1%}",
-                ]
-                for row in voice_rows()
-            ],
-        )
-    )
+    rows = [
+        [one.hardware, str(one.concurrency), f"{one.stated_rate:.2f}", f"{one.from_tokens:.2f}", f"{one.error:+.1%}",
+         f"{one.from_step_times:.2f}", f"{one.model_error:+.1%}"]
+        for one in voice_rows()
+    ]  # fmt: skip
+    click.echo(table(head, rows))
     click.echo(f"\nedge nodes for 80 % of 45,000 requests a second at 2,000 each: {edge_nodes()}")
 
 
 def _plan_cells(label: str, found: Plan) -> list[str]:
     return [
-        label,
-        found.profile,
-        f"{found.rate:,.0f}",
-        f"{found.replicas:,}",
-        f"{found.devices:,}",
-        f"{found.each.ttft_s * 1e3:,.0f}",
-        f"{found.usd_per_month:,.0f}",
-        f"{found.usd_per_1k_tokens:.6f}",
-    ]
+        label, found.profile, f"{found.rate:,.0f}", f"{found.replicas:,}", f"{found.devices:,}",
+        f"{found.each.ttft_s * 1e3:,.0f}", f"{found.usd_per_month:,.0f}", f"{found.usd_per_1k_tokens:.6f}",
+    ]  # fmt: skip

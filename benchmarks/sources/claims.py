@@ -1,254 +1,119 @@
 """What the sources claim next to what was measured here, each with its setting; or why it cannot be had here.
 
-Every figure of ours is read from a stored measurement, so that a new run changes the table and nothing else does.
+The rows are in tables.toml. Every figure of ours is read from a stored measurement, so that a new run changes the table
+and nothing else does.
 """
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
+from functools import cache
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from benchmarks.claims.batching_steps import StepCounts
-from benchmarks.report.markdown import number, times
-from benchmarks.report.measured import AblationResults, LimitResults, Spread, SweepResults, read_results
-from benchmarks.report.peer_tables import results_of
-from benchmarks.sources.card import CARD, card_shares
-from benchmarks.sources.claim import Claim, origin
-from benchmarks.sources.model_claims import drafts, first_day, quantisation, savings
-from benchmarks.sources.origins import origin_of
-from benchmarks.sources.rows import rows_of
+import msgspec
 
-Ratios = dict[str, Spread | None]
+from benchmarks.claims.quantised import QuantisedResults, QuantisedRow
+from benchmarks.report.measured import AblationResults, SweepResults, read_results
+from benchmarks.report.measurement import rows_of
+from benchmarks.report.peer_tables import results_of
+from benchmarks.sources.figures import Figures, NoFigure, Template
+from benchmarks.sources.origins import in_words, origin_of
+from gateway.planning.capacity.roofline import peak_of
+from inference_core.loaders.decoder_tensors import SHAPES
+from inference_core.placement.hardware import reported_device
+from inference_core.placement.weight_formats import model_weights
+
+NOT_MEASURED = "not measured"
+# What `make bench-gpu` printed of one card.
+CARD = "gpu-h200.jsonl"
+_SHAPE = "llama-3.1-8b"
+_ROUNDED = "RTN, 4 bits"
+# Ladder, cost and quality of the first day, as shares of the strongest tier's, of the table of replays.
+_FIRST_DAY = re.compile(r"^\| (\w+), [\d,]+ held out \| (\d+)% / (\d+)% \|", re.MULTILINE)
+
+
+class Claim(msgspec.Struct, frozen=True, kw_only=True):
+    """A row: what the sources say with their setting, our figure, its setting, and why the two differ; all but the
+    sources' words as templates. `of`: a list of figures, of which each is a row; else there is one."""
+
+    name: str
+    source: str
+    here: Template = NOT_MEASURED
+    setting: Template = ""
+    why: Template = ""
+    of: str = ""
+
+
+class Feature(msgspec.Struct, frozen=True, kw_only=True):
+    """A feature (SPEC TB-11). `tests`: pytest's names, below tests/, of tests that fail if it stops being true.
+    `others`: as source 004 or 003 states, by the names of the servers."""
+
+    name: str
+    ours: str = "yes"
+    tests: tuple[str, ...]
+    others: dict[str, str]
+
+
+class Tables(msgspec.Struct, frozen=True, kw_only=True):
+    """What tables.toml holds. `methods`, `rewrite` and `before_after` are the sources' rows, as its comments say."""
+
+    texts: dict[str, Template]
+    methods: list[tuple[str, str, str]]
+    claims: list[Claim]
+    engines: list[Feature]
+    servers: list[Feature]
+    rewrite: list[tuple[str, str, str, str]]
+    before_after: list[tuple[str, str, str]]
+
+
+@cache
+def tables() -> Tables:
+    """Return the sources' tables, with the places of our figures."""
+    return msgspec.toml.decode((files("benchmarks.sources") / "tables.toml").read_bytes(), type=Tables)
 
 
 def claims(folder: Path) -> list[Claim]:
-    """Return all rows, from a folder of measurements. Raises `MeasurementError` for a damaged one."""
-    return [row for make in _ROWS for row in make(folder)]
+    """Return all rows filled in, from a folder of measurements. Raises `MeasurementError` for a damaged one."""
+    figures = Figures(folder, _DERIVED, tables().texts)
+    found = []
+    for claim in tables().claims:
+        items: list[Mapping[str, Any]] = _DERIVED[claim.of](folder) if claim.of else [{}]
+        found += [_filled(claim, figures, item) for item in items]
+    return found
 
 
-def _batching(folder: Path) -> list[Claim]:
-    source = "+40% (000); 10 to 23 times (002, 004), up to 23 times a static batch; no setting is stated"
-    alone, full, setting = _effect(folder, "continuous batching")
-    rows = [Claim(name="continuous batching, throughput", source=source)]
-    if alone is not None and full is not None:
-        figure = f"{times(alone['out_tok_s'])} alone, {times(full['out_tok_s'])} in the full system"
-        why = (
-            f"alone it is over static batches of 8, in the full system over dynamic ones of up to 32. It computes "
-            f"{_factor(alone['running_mean'])} and {_factor(full['running_mean'])} as many sequences a step"
-            f"{_step_growth(folder)}. A card reads its weights once for all sequences of a step, so there the ratio "
-            "of steps counts (next row)"
-        )
-        rows = [Claim(name=rows[0].name, source=source, here=figure, setting=setting, why=why)]
-    return [*rows, _steps(folder)]
+def _filled(claim: Claim, figures: Figures, item: Mapping[str, Any]) -> Claim:
+    def cell(template: Template, join: str = "; ") -> str:
+        try:
+            return figures.text(template, item, join)
+        except NoFigure:
+            return ""
 
-
-def _steps(folder: Path) -> Claim:
-    name = "continuous batching, steps of static batches over its own"
-    source = "the same; utilisation of 15 to 30% before and 85 to 95% after (004)"
-    found = read_results(folder, "batching-steps", StepCounts)
-    if found is None:
+    name, source, here = (cell(one) for one in (claim.name, claim.source, claim.here))
+    if not here:
         return Claim(name=name, source=source)
-    results = found[1]
-    counts = [one for one in results.counts if one.mode == "continuous"]
-    static = {one.callers: one for one in results.counts if one.mode == "static"}
-    here = ", ".join(f"{one.gain:.1f}× with {one.callers} callers" for one in counts)
-    running = ", ".join(f"{static[one.callers].running:.1f} and {one.running:.1f}" for one in counts)
-    return Claim(
-        name=name,
-        source=source,
-        here=here,
-        setting=f"{counts[0].requests} requests of the mixed load, nothing computed; "
-        + origin(folder, "batching-steps.jsonl"),
-        why=f"static batches and continuous ones have {running} sequences a step; more callers, more gain. What a "
-        "step costs is left out: the gain where all steps cost the same",
-    )
+    return Claim(name=name, source=source, here=here, setting=cell(claim.setting), why=cell(claim.why, ""))
 
 
-def _step_growth(folder: Path) -> str:
-    """How much longer a decoding step takes with more sequences, from step.jsonl."""
-    steps = {row["sequences"]: row["total_ms"] for row in rows_of(folder / "step.jsonl") if row["step"] == "decode"}
+def _effects(folder: Path) -> dict[str, Any] | None:
+    found = read_results(folder, "ablation", AblationResults)
+    return found and {one.technique: msgspec.to_builtins(one) for one in found[1].effects}
+
+
+def _step_growth(folder: Path) -> dict[str, float] | None:
+    """How much longer a decoding step takes with more sequences, and what four times as many gain."""
+    rows = rows_of(folder / "step.jsonl")
+    steps = {row["sequences"]: row["total_ms"] for row in rows if row["step"] == "decode"}
     if not {8, 32} <= steps.keys():
-        return ""
+        return None
     grown = steps[32] / steps[8]
-    return (
-        f", but a step of 32 takes {grown:.2f} times one of 8 on this CPU: 4 times the sequences give {4 / grown:.2f}×"
-    )
+    return {"grown": grown, "gain": 4 / grown}
 
 
-def _paging(folder: Path) -> list[Claim]:
-    source = "2 to 4 times the requests in the same memory (000, 002, 004: 60 to 80% wasted before)"
-    alone, full, setting = _effect(folder, "paging")
-    held = [None if ratios is None else ratios["kv_mb_mean"] for ratios in (alone, full)]
-    if alone is None or full is None or held[0] is None or held[1] is None:
-        return [Claim(name="paging, requests in the same memory", source=source)]
-    saved = 1 / held[0].median, 1 / held[1].median
-    return [
-        Claim(
-            name="paging, requests in the same memory",
-            source=source,
-            here=f"{saved[0]:.1f} times alone, {saved[1]:.1f} in the full system; throughput "
-            f"{times(alone['out_tok_s'])} and {times(full['out_tok_s'])}",
-            setting=setting,
-            why="memory held for the same requests, without over with; answers may be 256 tokens long and are 48 on "
-            "average. With fewer tokens held back the gain is less",
-        )
-    ]
-
-
-def _prefix(folder: Path) -> list[Claim]:
-    source = "-30 to -50% for repeated patterns (000)"
-    alone, full, setting = _effect(folder, "prefix cache")
-    if alone is None or full is None:
-        latency = Claim(name="prefix cache, latency", source=source)
-    else:
-        latency = Claim(
-            name="prefix cache, latency",
-            source=source,
-            here=f"first token, p50: {_percent(alone['ttft_p50_ms'])} alone, {_percent(full['ttft_p50_ms'])} in the "
-            "full system",
-            setting=f"half of the prompts share 256 words; {setting}",
-        )
-    return [latency, _hits(folder)]
-
-
-def _hits(folder: Path) -> Claim:
-    name, source = (
-        "prefix cache, hits",
-        "about 90% where voice bots have one system prompt (001: L4; prompts of 1,900 to 2,000)",
-    )
-    found = read_results(folder, "prefix-hits", dict[str, list[dict[str, Any]]])
-    if found is None:
-        return Claim(name=name, source=source)
-    head, results = found
-    options = head.settings["options"]
-    here = "; ".join(
-        f"{one['share']:.1%} of prompt tokens with `{one['arithmetic']}` prompts (first turns "
-        f"{one['first_turns']:.1%}, later ones {one['later_turns']:.1%})"
-        for one in results["hits"]
-    )
-    one = results["hits"][0]
-    return Claim(
-        name=name,
-        source=source,
-        here=here,
-        setting=f"{options['calls']} calls at a time of {options['turns']} turns through a gateway, "
-        f"{one['prompt_tokens']:,.0f} tokens in and {one['answer_tokens']:.0f} out on average, "
-        f"{head.settings['model']}; {origin(folder, 'prefix-hits.jsonl')}",
-        why="the first call computes the system prompt; `fast` prompts compute what the model said before again, "
-        "`exact` ones do not (knob `prefill_arithmetic`)",
-    )
-
-
-def _small_cache(folder: Path) -> list[Claim]:
-    name, source = "cache in 8 bits, tokens in the same memory", "about 2 times with FP8 (001: H100)"
-    alone, full, setting = _effect(folder, "INT8 KV cache")
-    held = [None if ratios is None else ratios["kv_mb_mean"] for ratios in (alone, full)]
-    if held[0] is None or held[1] is None:
-        return [Claim(name=name, source=source)]
-    return [
-        Claim(
-            name=name,
-            source=source,
-            here=f"{1 / held[0].median:.2f} times alone, {1 / held[1].median:.2f} in the full system, with INT8",
-            setting=setting,
-            why="a scale for each token and head takes two bytes more than the numbers; FP8 has them too, on cards",
-        )
-    ]
-
-
-def _attention(folder: Path) -> list[Claim]:
-    name, source = "FlashAttention", "-35% of attention's time (003; 70B in FP16 on 8 A100)"
-    tiled = [row for row in rows_of(folder / CARD) if row.get("kernel") == "prefill" and row["kv_dtype"] == "bfloat16"]
-    steps = [row for row in rows_of(folder / "step.jsonl") if row.get("total_ms")]
-    setting, why = [], "nothing here computes attention without tiles, so there is no time to compare with"
-    if tiled:
-        most = max(row["tflop_s"] for row in tiled)
-        why += f"; the tiled kernel reaches {most:.0f} TFLOP/s on the card"
-        setting.append(origin(folder, CARD))
-    if steps:
-        shares = [row["attention_ms"] / row["total_ms"] for row in steps]
-        setting.append(
-            f"attention is {min(shares):.0%} to {max(shares):.0%} of a step of {steps[0]['model']} on a CPU; "
-            f"{origin(folder, 'step.jsonl')}"
-        )
-    return [Claim(name=name, source=source, setting="; ".join(setting), why=why)]
-
-
-def _edge(folder: Path) -> list[Claim]:
-    source = "2,000 queries a second on an edge node with a 7B in INT4 (003: Jetson AGX Orin), 80% of 45,000"
-    parts, setting = [], []
-    proxied = newest_proxy(folder)
-    if proxied is not None:
-        parts.append(f"{_rates(proxied)} whole answers a second by a gateway without a model")
-        setting.append(origin(folder, proxied.name))
-    sweep = read_results(folder, "sweep", SweepResults)
-    if sweep is not None:
-        best = max(
-            (one.figures["out_tok_s"].median for one in sweep[1].points if one.figures["out_tok_s"]), default=0.0
-        )
-        options = sweep[0].settings["options"]
-        parts.append(
-            f"{number(best / options['output_tokens'])} answers of {options['output_tokens']} tokens a second with "
-            f"{sweep[0].settings['model']['name']}"
-        )
-        setting.append(origin(folder, "sweep.jsonl"))
-    if not parts:
-        return [Claim(name="queries of an edge node", source=source)]
-    why = (
-        "no edge device; a 7B in INT4 reads 3.9 GB a token, which at 205 GB/s are 52 steps a second: 2,000 queries "
-        "need large batches or a cache"
-    )
-    return [
-        Claim(name="queries of an edge node", source=source, here="; ".join(parts), setting="; ".join(setting), why=why)
-    ]
-
-
-def _rate(folder: Path) -> list[Claim]:
-    source = "1,000 rewrites a second, p99 of 95 and 69 ms (001: a 1B on 4 L4, and on an A100)"
-    found, origins = [], []
-    proxied = newest_proxy(folder)
-    if proxied is not None:
-        found.append(f"{_rates(proxied)} with 1 to 8 in flight")
-        origins.append(origin(folder, proxied.name))
-    limit = read_results(folder, "rewrite", LimitResults)
-    if limit is not None and limit[1].highest is not None:
-        p99 = limit[0].settings["options"]["p99_ms"]
-        found.append(f"with {limit[0].settings['model']['name']} {limit[1].highest.median:g} within {p99:g} ms")
-        origins.append(origin(folder, "rewrite.jsonl"))
-    if not found:
-        return [Claim(name="answers a second, not streamed", source=source)]
-    return [
-        Claim(
-            name="answers a second, not streamed",
-            source=source,
-            here="; ".join(found),
-            setting="; ".join(origins),
-            why="the first figures are of one gateway process in front of a stub engine, the newest record; the last "
-            "is of a model on the CPU. The source's are of cards",
-        )
-    ]
-
-
-def _lag(folder: Path) -> list[Claim]:
-    name, source = (
-        "event loop's lag, p99, with a core under the gateway",
-        "model steps never block the event loop (003)",
-    )
-    found = read_results(folder, "core-lag", dict[str, Any])
-    if found is None:
-        return [Claim(name=name, source=source)]
-    options, row = found[0].settings["options"], found[1]
-    busy = next((one["busy_before"] for one in rows_of(folder / "core-lag.jsonl") if "busy_before" in one), None)
-    others = "" if busy is None else f"; other work took {busy:.0%} of the processors before, so this is an upper bound"
-    return [
-        Claim(
-            name=name,
-            source=source,
-            here=f"{row['p99_ms']:g} ms (limit {options['limit_ms']:g} ms), {row['p50_ms']:g} ms at p50",
-            setting=f"{row['streams']} streams of the {options['catalog']} catalogue for {options['seconds']:g} s; "
-            + origin(folder, "core-lag.jsonl")
-            + others,
-        )
-    ]
+def _attention_shares(folder: Path) -> list[float] | None:
+    rows = rows_of(folder / "step.jsonl")
+    return [row["attention_ms"] / row["total_ms"] for row in rows if row.get("total_ms")] or None
 
 
 def whole_rates(path: Path) -> list[float]:
@@ -263,68 +128,121 @@ def newest_proxy(folder: Path) -> Path | None:
     return max(found, key=lambda path: origin_of(path).day, default=None)
 
 
-def _rates(path: Path) -> str:
-    rates = whole_rates(path)
-    return f"{min(rates):,.0f} to {max(rates):,.0f}"
+def _proxy(folder: Path) -> dict[str, Any] | None:
+    path = newest_proxy(folder)
+    return path and {"rates": whole_rates(path), "origin": in_words(path)}
 
 
-def _utilisation(folder: Path) -> list[Claim]:
-    name, source = "utilisation", "95% of a GPU is the target (004), 45 to 78% are reported (003)"
-    peers = folder / "peers.jsonl"
-    bounds: dict[str, float] = next((row["bounds"] for row in rows_of(folder / "kernels.jsonl") if "bounds" in row), {})
-    goals = results_of([row for row in rows_of(peers) if "transport" in row]).goals if peers.exists() else []
-    shares = {one.name: one.ours.median / bounds[one.bound] for one in goals if one.bound in bounds}
-    on_card = card_shares(folder)
-    here = [f"{what} {share:.0%}" for what, share in on_card.items()]
-    setting = [f"of the card's data sheet; {origin(folder, CARD)}"] if on_card else []
-    if shares:
-        here += [f"{what} {share:.0%}" for what, share in shares.items()]
-        setting.append(f"of what this CPU's measured peaks allow; {origin(folder, 'peers.jsonl')}")
-    if not here:
-        return [Claim(name=name, source=source)]
-    return [
-        Claim(
-            name=name,
-            source=source,
-            here=", ".join(here),
-            setting="; ".join(setting),
-            why="a GPU's utilisation says that it is busy, not how much of its peak it does",
-        )
-    ]
+def _sweep_answers(folder: Path) -> float | None:
+    """Whole answers a second at the best concurrency of the sweep."""
+    found = read_results(folder, "sweep", SweepResults)
+    if found is None:
+        return None
+    best = max((speed.median for one in found[1].points if (speed := one.figures["out_tok_s"])), default=0.0)
+    return best / float(found[0].settings["options"]["output_tokens"])
 
 
-_ROWS: tuple[Callable[[Path], list[Claim]], ...] = (
-    _batching,
-    _paging,
-    _prefix,
-    _small_cache,
-    quantisation,
-    drafts,
-    savings,
-    first_day,
-    _attention,
-    _rate,
-    _lag,
-    _edge,
-    _utilisation,
-)
+def _utilisation(folder: Path) -> list[dict[str, Any]] | None:
+    """Shares of the card's data sheet, then of what this CPU's measured peaks allow."""
+    bounds = next((row["bounds"] for row in rows_of(folder / "kernels.jsonl") if "bounds" in row), {})
+    goals = results_of([row for row in rows_of(folder / "peers.jsonl") if "transport" in row]).goals
+    shares = card_shares(folder) | {one.name: one.ours.median / bounds[one.bound] for one in goals
+                                    if one.bound in bounds}  # fmt: skip
+    return [{"what": what, "share": share} for what, share in shares.items()] or None
 
 
-def _effect(folder: Path, technique: str) -> tuple[Ratios | None, Ratios | None, str]:
-    """Ratios with over without a technique of the ablation: alone, in the full system; and the setting."""
+def card_shares(folder: Path) -> dict[str, float]:
+    """Return what the card reached of its data sheet, by what was computed; empty without a data sheet.
+
+    A step of one answer reads every weight but the table of embeddings, of which it reads a row.
+    """
+    rows = rows_of(folder / CARD)
+    device = reported_device(next((row["machine"]["gpu"] for row in rows if "machine" in row), ""))
+    peak = None if device is None else peak_of(device, cards=1, tensor=1)
+    if peak is None:
+        return {}
+    config = SHAPES[_SHAPE]
+    read_bytes = 2 * (model_weights(config).linear + config.vocab_size * config.hidden_size)
+    shares = {}
+    for row in rows:
+        if row.get("stage") == "8b-bf16-one-stream" and "itl_mean_ms" in row:
+            steps = 1000 / row["itl_mean_ms"]
+            shares["one answer of an 8B in BF16, bandwidth"] = steps / peak.decode(1, config, read_bytes)
+        if row.get("stage") == "8b-bf16-prefill" and "seconds" in row:
+            tokens_per_second = row["requests"] * row["prompt_tokens"] / row["seconds"]
+            shares["products of its prompts of 8,192 tokens, operations"] = tokens_per_second / peak.prefill(config)
+    attention = [row["tflop_s"] for row in rows if row.get("kernel") == "prefill"]
+    if attention:
+        shares["attention of prompts, operations"] = max(attention) * 1e12 / peak.flops
+    return shares
+
+
+def _first_day(folder: Path) -> list[dict[str, Any]] | None:
+    """What routing by complexity saves before any label, and the quality that it keeps. The replays of whole gateways
+    keep no file; their table is on a page of `folder`'s neighbour `results`."""
+    page = folder.parent / "results" / "quality.md"
+    rows = _FIRST_DAY.findall(page.read_text(encoding="utf-8")) if page.is_file() else []
+    return [{"ladder": ladder, "saved": 100 - int(cost), "quality": quality} for ladder, cost, quality in rows] or None
+
+
+def _methods(folder: Path) -> list[dict[str, Any]]:
+    """Source 004's table of methods, an item each: the row of `quantised`, and how it compares."""
+    found = read_results(folder, "quantised", QuantisedResults)
+    rows = {} if found is None else {one.way: one for one in found[1].rows}
+    alone = [row for row in rows_of(folder / CARD) if str(row.get("stage")).endswith("-one-stream")]
+    speeds = {row["compute"]: row["out_tok_s"] for row in alone if row.get("shape") == _SHAPE and "out_tok_s" in row}
+    items = []
+    for method, said, way in tables().methods:
+        item: dict[str, Any] = {"method": method, "said": said, "way": None}
+        if way in rows:
+            row = rows[way]
+            chance = "p below 0.01" if row.p_value < 0.01 else f"p = {row.p_value:.2f}"
+            item |= msgspec.structs.asdict(row) | {"chance": chance, "points": -100 * row.loss, "on_card": None}
+            item |= {"speed": NOT_MEASURED, "why": _why(row, rows.get(_ROUNDED))}
+            if row.smaller is None:
+                item |= _on_this_cpu(folder)
+            elif {row.compute, "dense"} <= speeds.keys():
+                faster = speeds[row.compute] / speeds["dense"]
+                item |= {"on_card": in_words(folder / CARD)}
+                item |= {"speed": f"{faster:.2f}× of BF16, one answer at a time on one H200"}
+        items.append(item)
+    return items
+
+
+def _why(row: QuantisedRow, plain: QuantisedRow | None) -> str:
+    if row.compute == "int4-int8":
+        return "the loss is that of the arithmetic; what the file's maker lost is not known here"
+    parts = [f"{row.questions} sums of a small model tell a loss of several points, and no smaller one"]
+    if plain is not None and row.compute == plain.compute:
+        loses = {"perplexity": row.perplexity_rise > plain.perplexity_rise, "right sums": row.right < plain.right}
+        if worse := [what for what, is_worse in loses.items() if is_worse]:
+            parts.append(f"worse than rounding to nearest (below) in {' and '.join(worse)}, so not recommended")
+    if row.compute == "int4":
+        parts.append("the model's weights are on a grid of 4 bits already, so a copy of 4 bits rounds a second time")
+    return "; ".join(parts)
+
+
+def _on_this_cpu(folder: Path) -> dict[str, Any]:
+    """How much smaller all weights are, and how much faster answers, in INT4 and INT8 than in bfloat16 (ablation)."""
     found = read_results(folder, "ablation", AblationResults)
-    effect = None if found is None else next((one for one in found[1].effects if one.technique == technique), None)
-    if found is None or effect is None:
-        return None, None, ""
-    options = found[0].settings["options"]
-    load = f"mixed load, {options['requests']} requests, {options['concurrency']} in flight, {options['rounds']} rounds"
-    model = found[0].settings["model"]["name"]
-    return effect.alone, effect.full, f"{load}, {model}; {origin(folder, 'ablation.jsonl')}"
+    variants = {} if found is None else {one.compute: one for one in found[1].computes}
+    if not {"int4-int8", "bfloat16"} <= variants.keys():
+        return {}
+    ours, base = variants["int4-int8"], variants["bfloat16"]
+    smaller = {"smaller": base.weights_mb / ours.weights_mb}
+    fast, slow = ours.figures["out_tok_s"], base.figures["out_tok_s"]
+    if fast is None or slow is None:
+        return smaller
+    return smaller | {"speed": f"{fast.median / slow.median:.2f}× of bfloat16 on the CPU"}
 
 
-def _factor(figure: Spread | None) -> str:
-    return "–" if figure is None else f"{figure.median:.2f} times"
-
-
-def _percent(figure: Spread | None) -> str:
-    return "–" if figure is None else f"{figure.median - 1:+.0%}"
+_DERIVED: dict[str, Callable[[Path], Any]] = {
+    "effects": _effects,
+    "step-growth": _step_growth,
+    "attention-shares": _attention_shares,
+    "newest-proxy": _proxy,
+    "sweep-answers": _sweep_answers,
+    "utilisation": _utilisation,
+    "first-day": _first_day,
+    "methods": _methods,
+}

@@ -49,10 +49,6 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """The commit, and whether it is that of the measurement or only of the file."""
         return f"stored by {self.commit}" if self.stored_by else self.commit or UNKNOWN
 
-    def age_days(self, today: date) -> int | None:
-        """Return the days since the measurement, or since it was stored."""
-        return (today - date.fromisoformat(self.day)).days if self.day else None
-
 
 def origin_of(path: Path) -> Origin:
     """Return what is known of the file: what it says itself, else what `origins.json` says of these bytes."""
@@ -144,10 +140,10 @@ def origins(files: tuple[Path, ...], folder: Path) -> None:
 
     record_measured(list(files))
     record_stored(folder)
-    rows, today = [], datetime.now(UTC).date()
+    rows = []
     for path in measurements_of(folder):
         found = origin_of(path)
-        days = found.age_days(today)
+        days = (datetime.now(UTC).date() - date.fromisoformat(found.day)).days if found.day else None
         since = git(folder, "rev-list", "--count", f"{found.commit.rstrip('+')}..HEAD") if found.commit else None
         age = [UNKNOWN if days is None else str(days), UNKNOWN if since is None else since]
         rows.append([path.name, found.processor, found.at, found.day or UNKNOWN, *age])

@@ -19,65 +19,56 @@ from benchmarks.report.measured import (
     SweepResults,
     machine_line,
     read_results,
-)
+)  # fmt: skip
 from benchmarks.report.measured_tables import measured_tables
+from benchmarks.report.measurement import rows_of
 from benchmarks.report.rounds import spread
-from benchmarks.sources.claim import HEAD, NOT_MEASURED
-from benchmarks.sources.claims import claims
-from benchmarks.sources.features import ENGINE_FEATURES, ENGINES, SERVER_FEATURES, SERVERS, Feature
+from benchmarks.sources.claims import NOT_MEASURED, Feature, claims, tables
 from benchmarks.sources.origins import UNKNOWN, measurements_of, origin_of
-from benchmarks.sources.rows import rows_of
 from benchmarks.sources.stages import Stage, stage_times, stages
 from quality.estimates.served import TOKENS
 
-# Source 001, as stated.
-_REWRITE = (("TensorRT-LLM", "4 × L4", "1000", "95 ms"), ("TensorRT-LLM", "1 × A100 40 GB", "1000", "69 ms"))
-# Source 003, as stated: before and after.
-_BEFORE_AFTER = (
-    ("P95 latency (ms)", "210", "68"),
-    ("throughput (QPS)", "12 k", "45 k"),
-    ("cost per 1k tokens", "$0.12", "$0.03"),
-    ("GPU utilisation (avg)", "45 %", "78 %"),
-)
+Sweep = tuple[Head, SweepResults] | None
 
 
 def report(measurements: Path) -> str:
     """Return the page, from a folder of measurements. Raises `MeasurementError` for a damaged one."""
     parts = measured_tables(measurements)
     sweep = read_results(measurements, "sweep", SweepResults)
-    sections = [
-        ("What the sources claim", claim_section(measurements)),
-        ("A 100-token answer, stage by stage", stage_section(stages(measurements), _timed_model(measurements, sweep))),
-        ("Voice bot: 1,900 to 2,000 tokens in, 200 out", _voice(parts, sweep and sweep[0], measurements)),
-        ("Query rewriting: 10 to 20 tokens, not streamed", _rewrite(measurements)),
-        ("One technique at a time", parts.get("ablation", NOT_MEASURED)),
-        ("One request at a time, the same engine", _one_at_a_time(measurements, sweep)),
-        ("Before and after", _before_after(measurements)),
-        ("Feature matrix", feature_section()),
-        ("Records", record_section(measurements)),
-    ]
+    sections = {
+        "What the sources claim": _claims(measurements),
+        "A 100-token answer, stage by stage": stage_section(stages(measurements), _timed_model(measurements, sweep)),
+        "Voice bot: 1,900 to 2,000 tokens in, 200 out": _voice(parts, sweep, measurements),
+        "Query rewriting: 10 to 20 tokens, not streamed": _rewrite(measurements),
+        "One technique at a time": parts.get("ablation", NOT_MEASURED),
+        "One request at a time, the same engine": _one_at_a_time(measurements, sweep),
+        "Before and after": _before_after(measurements),
+        "Feature matrix": f"{_features(tables().engines)}\n\n{_features(tables().servers)}\n\n"
+        "The other servers' features are as sources 004 and 003 state, not checked here.",
+        "Records": _records(measurements),
+    }
     head = (
         f"# Report\n\nMade by `python -m benchmarks sources` from `docs/measurements`: the sources' tables in their "
         f"own form. “{NOT_MEASURED}” means that there is no measurement here; the sources' figures are theirs."
     )
-    return "\n\n".join([head, *(f"## {title}\n\n{text}" for title, text in sections)]) + "\n"
-
-
-def claim_section(measurements: Path) -> str:
-    """Return the table of the sources' single figures next to ours."""
-    rows = [
-        [one.name, one.source, one.here, one.setting or UNKNOWN, one.why or UNKNOWN] for one in claims(measurements)
-    ]
-    return (
-        _table(HEAD, rows) + "\n\nNumbers in brackets are the sources'. `python -m benchmarks claims PART` measures "
-        "batching-steps, quantised and naive again, `cascade` the savings; prefix-hits, core-lag and loop-lag are of "
-        "commit 33132abc, which had their programs; other commands are in [performance.md](performance.md)."
-    )
+    return "\n\n".join([head, *(f"## {title}\n\n{text}" for title, text in sections.items())]) + "\n"
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _claims(measurements: Path) -> str:
+    """The sources' single figures next to ours."""
+    head = ("claim", "sources, and their setting", "here", "setting here, and what it is from", "why they differ")
+    rows = [[one.name, one.source, *(str(cell) or UNKNOWN for cell in (one.here, one.setting, one.why))]
+            for one in claims(measurements)]  # fmt: skip
+    return (
+        f"{_table(head, rows)}\n\nNumbers in brackets are the sources'. `python -m benchmarks claims PART` measures "
+        "batching-steps, quantised and naive again, `cascade` the savings; prefix-hits, core-lag and loop-lag are of "
+        "commit 33132abc, which had their programs; other commands are in [performance.md](performance.md)."
+    )
 
 
 def stage_section(found: Sequence[Stage], model: str | None = None) -> str:
@@ -89,38 +80,42 @@ def stage_section(found: Sequence[Stage], model: str | None = None) -> str:
         speed = f"{(TOKENS - 1) * 1000 / decode.measured_ms:.0f} tokens a second on one stream"
     if model is not None:
         speed += f", with {model}, which does not compare engines"
+    rows = [[one.name, f"{one.budget_ms:g}", _ms(one.measured_ms), one.source] for one in found]
+    known = [one.measured_ms for one in found if one.measured_ms is not None]
+    rows.append(["all", f"{sum(one.budget_ms for one in found):g}", _ms(sum(known) if known else None), ""])
     return (
-        _stage_table(found)
+        _table(["stage", "source 000, ms", "here, ms", "from"], rows)
         + f"\n\nThe source's 65 ms for 99 tokens are 1,523 tokens a second on one stream; its 1,200 are in all. "
         f"Here: {speed}. {_budget_kept(found)}"
     )
 
 
+def _ms(value: float | None) -> str:
+    return NOT_MEASURED if value is None else f"{value:.2f}"
+
+
 def _budget_kept(found: Sequence[Stage]) -> str:
     """Whether the stages are of one run, and their sum within the source's."""
-    known = [stage for stage in found if stage.measured_ms is not None]
-    if len(known) < len(found) or {stage.source.split(",")[0] for stage in known} != {"stages.json"}:
+    known = [(stage, stage.measured_ms) for stage in found if stage.measured_ms is not None]
+    if len(known) < len(found) or {stage.source.split(",")[0] for stage, _ in known} != {"stages.json"}:
         return (
             "The stages are not all of one run, so their sum is not held against the source's 100 ms; `python -m "
             "benchmarks stages --out docs/measurements/stages.json` times all five in one."
         )
-    total, budget = sum(stage.measured_ms or 0.0 for stage in known), sum(stage.budget_ms for stage in known)
-    kept = "within" if total <= budget else "above"
-    late = [stage.name for stage in known if (stage.measured_ms or 0.0) > stage.budget_ms]
-    return (
-        f"All stages are of one run on one machine; the sum is {kept} the source's {budget:g} ms"
-        f"{': ' + ' and '.join(late) + ' take longer than it says' if late else ''}."
-    )
+    budget = sum(stage.budget_ms for stage in found)
+    kept = "within" if sum(ms for _, ms in known) <= budget else "above"
+    late = " and ".join(stage.name for stage, ms in known if ms > stage.budget_ms)
+    longer = f": {late} take longer than it says" if late else ""
+    return f"All stages are of one run on one machine; the sum is {kept} the source's {budget:g} ms{longer}."
 
 
-def _timed_model(measurements: Path, sweep: tuple[Head, SweepResults] | None) -> str | None:
+def _timed_model(measurements: Path, sweep: Sweep) -> str | None:
     """Model and machine of the file that the decoding is from, as `stages` chooses it."""
     timed = stage_times(measurements)
     if timed is None:
         return sweep and _model(sweep[0])
     known = {"cpus", "processor"} <= timed.machine.keys()
-    machine = f" on {timed.machine['cpus']} CPUs of {timed.machine['processor']}" if known else ""
-    return f"{timed.model}{machine}"
+    return timed.model + (f" on {timed.machine['cpus']} CPUs of {timed.machine['processor']}" if known else "")
 
 
 def _model(head: Head) -> str:
@@ -129,33 +124,18 @@ def _model(head: Head) -> str:
     return f"{model['name']} ({model['compute']}) on {head.machine['cpus']} CPUs"
 
 
-def _stage_table(found: Sequence[Stage]) -> str:
-    rows = [
-        [
-            stage.name,
-            f"{stage.budget_ms:g}",
-            NOT_MEASURED if stage.measured_ms is None else f"{stage.measured_ms:.2f}",
-            stage.source,
-        ]
-        for stage in found
-    ]
-    known = [stage.measured_ms for stage in found if stage.measured_ms is not None]
-    rows.append(["all", f"{sum(s.budget_ms for s in found):g}", f"{sum(known):.2f}" if known else NOT_MEASURED, ""])
-    return _table(["stage", "source 000, ms", "here, ms", "from"], rows)
-
-
-def _voice(parts: dict[str, str], sweep: Head | None, measurements: Path) -> str:
-    found = _search(read_results(measurements, "voice", LimitResults))
+def _voice(parts: dict[str, str], sweep: Sweep, measurements: Path) -> str:
     own = f"The ladder here: {NOT_MEASURED}."
     if sweep is not None:
-        options = sweep.settings["options"]
+        options = sweep[0].settings["options"]
         own = (
             f"The ladder in the source's form, of {options['prompt_tokens']} tokens in and {options['output_tokens']} "
-            f"out with {_model(sweep)}:\n\n{parts['sweep']}"
+            f"out with {_model(sweep[0])}:\n\n{parts['sweep']}"
         )
     return (
         f"Llama 3.1 8B on an L4 or an A100: {NOT_MEASURED}; `python -m benchmarks source-loads` compares the source's "
-        f"table with the planner's formulas ([planning.md](../reference/planning.md)).\n\n{found}\n\n{own}"
+        "table with the planner's formulas ([planning.md](../reference/planning.md)).\n\n"
+        f"{_search(read_results(measurements, 'voice', LimitResults))}\n\n{own}"
     )
 
 
@@ -163,23 +143,22 @@ def _search(found: tuple[Head, LimitResults] | None) -> str:
     """The loads that a search for the highest one tried, with model and machine."""
     if found is None:
         return f"The profile here: {NOT_MEASURED}."
-    head, results = found
-    return f"The profile here with {_model(head)}:\n\n{limit_table(results)}\n\n{machine_line(head)}"
+    return f"The profile here with {_model(found[0])}:\n\n{limit_table(found[1])}\n\n{machine_line(found[0])}"
 
 
 def _rewrite(measurements: Path) -> str:
     found = read_results(measurements, "rewrite", LimitResults)
-    rows = [*_REWRITE, ("AIO, a model of 1B", "–", NOT_MEASURED, NOT_MEASURED)]
+    rows = [*tables().rewrite, ("AIO, a model of 1B", "–", NOT_MEASURED, NOT_MEASURED)]
     if found is not None:
         head, results = found
         rate = f"{results.highest.median:g}" if results.highest else "–"
-        p99_ms = head.settings["options"]["p99_ms"]
-        rows.append((f"AIO, {_model(head)}", head.machine["processor"], rate, f"{p99_ms:g} ms"))
+        p99 = f"{head.settings['options']['p99_ms']:g} ms"
+        rows.append((f"AIO, {_model(head)}", head.machine["processor"], rate, p99))
     table = _table(["runtime (first rows: source 001)", "hardware", "max requests/s", "max p99 latency"], rows)
     return f"{table}\n\n{_search(found)}"
 
 
-def _one_at_a_time(measurements: Path, sweep: tuple[Head, SweepResults] | None) -> str:
+def _one_at_a_time(measurements: Path, sweep: Sweep) -> str:
     """Return the one-request loop and the knee of the sweep: the same engine, machine and prompts (SPEC TB-07); and a
     naive server's loop."""
     points = {} if sweep is None else {point.concurrency: point for point in sweep[1].points}
@@ -187,19 +166,23 @@ def _one_at_a_time(measurements: Path, sweep: tuple[Head, SweepResults] | None) 
         return f"{NOT_MEASURED}\n\n{_naive(measurements)}"
     knee = points[sweep[1].knee]
     rows = [
-        ["a loop that sends a request when the one before is answered", _tokens(points[1]), "–"],
-        [
-            f"{knee.concurrency} in flight, the knee of the sweep",
-            _tokens(knee),
-            times(knee.gain or _gain(points[1], knee)),
-        ],
-    ]
-    table = _table(["load", "output tokens/s", "to one request at a time"], rows)
+        ["a loop that sends a request when the one before is answered", ranged(points[1].figures["out_tok_s"]), "–"],
+        [f"{knee.concurrency} in flight, the knee of the sweep", ranged(knee.figures["out_tok_s"]),
+         times(knee.gain or _gain(points[1], knee))],
+    ]  # fmt: skip
     return (
-        f"{table}\n\nSource 004 says 10 to 50 times over a naive server. This loop has the engine's "
-        f"kernels, cache and quantised weights, so the gain is that of batching alone; with {_model(sweep[0])}."
-        f"\n\n{_naive(measurements)}"
+        f"{_table(['load', 'output tokens/s', 'to one request at a time'], rows)}\n\n"
+        "Source 004 says 10 to 50 times over a naive server. This loop has the engine's kernels, cache and quantised "
+        f"weights, so the gain is that of batching alone; with {_model(sweep[0])}.\n\n{_naive(measurements)}"
     )
+
+
+def _gain(alone: SweepPoint, together: SweepPoint) -> Spread | None:
+    """The ratio of the medians, and the least and the most that the rounds allow."""
+    one, many = alone.figures["out_tok_s"], together.figures["out_tok_s"]
+    if one is None or many is None:
+        return None
+    return Spread(many.median / one.median, many.low / one.high, many.high / one.low)
 
 
 def _naive(measurements: Path) -> str:
@@ -218,23 +201,11 @@ def _naive(measurements: Path) -> str:
     )
 
 
-def _tokens(point: SweepPoint) -> str:
-    return ranged(point.figures["out_tok_s"])
-
-
-def _gain(alone: SweepPoint, together: SweepPoint) -> Spread | None:
-    """The ratio of the medians, and the least and the most that the rounds allow."""
-    one, many = alone.figures["out_tok_s"], together.figures["out_tok_s"]
-    if one is None or many is None:
-        return None
-    return Spread(many.median / one.median, many.low / one.high, many.high / one.low)
-
-
 def _before_after(measurements: Path) -> str:
     """Source 003's table; here the first and the last step of an ablation on the same load (SPEC TB-09)."""
     ablation = read_results(measurements, "ablation", AblationResults)
     here = {} if ablation is None else _first_and_last(*ablation, rows_of(measurements / "ablation.jsonl"))
-    rows = [[name, before, after, here.get(name, NOT_MEASURED)] for name, before, after in _BEFORE_AFTER]
+    rows = [[name, before, after, here.get(name, NOT_MEASURED)] for name, before, after in tables().before_after]
     text = _table(["source 003", "before", "after", "here"], rows) + "\n\nNo fleet was run before and after"
     if ablation is None:
         return f"{text}; nothing stands in."
@@ -248,52 +219,31 @@ def _before_after(measurements: Path) -> str:
 def _first_and_last(head: Head, results: AblationResults, rows: Sequence[dict[str, Any]]) -> dict[str, str]:
     """Throughput with the cost that follows from it, latency and use of the first and last rung on the same load."""
     rungs = [rung for rung in results.ladder if not rung.small]
-    if len(rungs) < 2:
+    ends = (rungs[0], rungs[-1]) if len(rungs) > 1 else ()
+    speeds, running = ([one for rung in ends if (one := rung.figures[name])] for name in ("out_tok_s", "running_mean"))
+    if len(speeds) < 2 or len(running) < 2:
         return {}
-    speeds, running = ([rung.figures[name] for rung in (rungs[0], rungs[-1])] for name in ("out_tok_s", "running_mean"))
-    if None in speeds or None in running:
-        return {}
-    first, last = (speed.median for speed in speeds if speed is not None)
+    first, last = (speed.median for speed in speeds)
     in_flight = head.settings["options"]["concurrency"]
-    used = [f"{one.median / in_flight:.0%}" for one in running if one is not None]
+    used = [f"{one.median / in_flight:.0%}" for one in running]
     found = {
         "throughput (QPS)": f"{number(first)} before, {number(last)} after (output tokens/s)",
         "cost per 1k tokens": f"{number(first / last)} times the cost before (per output token)",
         "GPU utilisation (avg)": f"{used[0]} before, {used[1]} after (of the {in_flight} requests in flight)",
     }
-    late = [_p90(rows, rung.configuration) for rung in (rungs[0], rungs[-1])]
+    late = [spread([row["e2e_p90_ms"] for row in rows if row.get("arm") == rung.configuration]) for rung in ends]
     if late[0] is not None and late[1] is not None:
-        found["P95 latency (ms)"] = f"{number(late[0])} before, {number(late[1])} after (P90 of whole answers)"
+        shown = f"{number(late[0].median)} before, {number(late[1].median)} after (P90 of whole answers)"
+        found["P95 latency (ms)"] = shown
     return found
 
 
-def _p90(rows: Sequence[dict[str, Any]], arm: str) -> float | None:
-    """Of whole answers of a configuration in milliseconds, the median over its rounds; None without rows."""
-    found = spread([row["e2e_p90_ms"] for row in rows if row.get("arm") == arm])
-    return None if found is None else found.median
-
-
-def feature_section() -> str:
-    """Return both matrices, with the tests of each feature of ours."""
-    return "\n\n".join(
-        [
-            _features(ENGINE_FEATURES, ENGINES),
-            _features(SERVER_FEATURES, SERVERS),
-            "The other servers' features are as sources 004 and 003 state, not checked here.",
-        ]
-    )
-
-
-def _features(features: Sequence[Feature], names: Sequence[str]) -> str:
+def _features(features: Sequence[Feature]) -> str:
+    """A matrix, with the tests of each feature of ours."""
     rows = [
-        [
-            each.name,
-            f"{each.ours}: " + ", ".join(map(_link, each.tests)),
-            *(each.others[name] for name in names),
-        ]
-        for each in features
+        [each.name, f"{each.ours}: {', '.join(map(_link, each.tests))}", *each.others.values()] for each in features
     ]
-    return _table(["feature", "AIO", *names], rows)
+    return _table(["feature", "AIO", *features[0].others], rows)
 
 
 def _link(test: str) -> str:
@@ -301,7 +251,7 @@ def _link(test: str) -> str:
     return f"[{name}](../../tests/{file})"
 
 
-def record_section(measurements: Path) -> str:
+def _records(measurements: Path) -> str:
     """Return what is recorded of each measurement: machine, versions, commit, day, seed and raw rows (SPEC TB-10)."""
     rows = [_record(path) for path in measurements_of(measurements)]
     text = _table(["file", "machine", "versions", "commit", "when", "seed", "raw rows"], rows)
@@ -312,12 +262,11 @@ def record_section(measurements: Path) -> str:
 
 
 def _record(path: Path) -> list[str]:
-    lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-    head = json.loads(lines[0]) if path.suffix == ".jsonl" else json.loads(path.read_text(encoding="utf-8"))
-    head = head if isinstance(head, dict) else {}
-    found = origin_of(path)
-    raw = str(len(lines) - ("settings" in head)) if path.suffix == ".jsonl" else UNKNOWN
-    name = f"[{path.name}](../measurements/{path.name})"
+    text, is_list = path.read_text(encoding="utf-8"), path.suffix == ".jsonl"
+    lines = [line for line in text.splitlines() if line.strip()]
+    head = json.loads(lines[0] if is_list else text)
+    raw = str(len(lines) - ("settings" in head)) if is_list else UNKNOWN
+    found, name = origin_of(path), f"[{path.name}](../measurements/{path.name})"
     return [name, found.processor, found.versions, found.at, found.day or UNKNOWN, _seed(head), raw]
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from benchmarks.sources.rows import rows_of
+from benchmarks.report.measurement import rows_of
 from quality.estimates.served import BUDGET_MS, TOKENS
 
 
@@ -49,24 +49,19 @@ def stages(measurements: Path) -> list[Stage]:
     """
     found: dict[str, tuple[float | None, str]] = dict.fromkeys(BUDGET_MS, (None, ""))
     found["schedule"] = (None, "not measured separately from the prefill, which includes it")
-    route = measurements / "route.json"
-    if route.is_file():
+    if (route := measurements / "route.json").is_file():
         decision = json.loads(route.read_text())["decision"]["wall_ms"]["p50"]
         found["route"] = float(decision), "route.json, p50 of a decision"
-    one = _one_stream(measurements / "sweep.jsonl")
+    if (added := _added_by_gateway(measurements / "proxy.jsonl")) is not None:
+        found["stream"] = added, "proxy.jsonl, a whole stream through the gateway minus one without it, p50"
+    one = next((row for row in rows_of(measurements / "sweep.jsonl") if row.get("concurrency") == 1), None)
     timed = stage_times(measurements)
     if timed is not None:
         found |= _timed_stages(timed)
     elif one is not None:
-        found["prefill"] = (
-            float(one["ttft_p50_ms"]),
-            f"sweep.jsonl, TTFT p50 of {one['mean_prompt']:.0f}-token prompts, one at a time",
-        )
-        gap = float(one["itl_p50_ms"])
+        gap, prompt = float(one["itl_p50_ms"]), f"{one['mean_prompt']:.0f}-token prompts, one at a time"
+        found["prefill"] = float(one["ttft_p50_ms"]), f"sweep.jsonl, TTFT p50 of {prompt}"
         found["decode"] = (TOKENS - 1) * gap, f"sweep.jsonl, {TOKENS - 1} gaps of {gap:.2f} ms (ITL p50)"
-    added = _added_by_gateway(measurements / "proxy.jsonl")
-    if added is not None and found["stream"][0] is None:
-        found["stream"] = added, "proxy.jsonl, a whole stream through the gateway minus one without it, p50"
     return [
         Stage(name=name, budget_ms=budget, measured_ms=found[name][0], source=found[name][1])
         for name, budget in BUDGET_MS.items()
@@ -80,22 +75,19 @@ def stage_times(measurements: Path) -> StageTimes | None:
 
 
 def _timed_stages(times: StageTimes) -> dict[str, tuple[float | None, str]]:
-    of = f"stages.json, p50 of {times.requests} answers one at a time"
+    of = f"stages.json, p50 of {times.requests}"
     kv = f"of {times.prompt_tokens} tokens, of which {times.kv_ms:.2f} ms are for KV blocks"
-    over_http = {
-        "route": (times.route_ms, f"stages.json, p50 of {times.requests} decisions of a server"),
-        "stream": (times.stream_ms, "stages.json, a streamed answer at its client minus the other stages, p50"),
-    }
-    known = {name: one for name, one in over_http.items() if one[0] is not None}
-    return known | {
-        "schedule": (times.queue_ms + times.planning_ms, f"{of}: waiting, and planning the prompt's steps"),
+    found = {
+        "route": (times.route_ms, f"{of} decisions of a server"),
+        "schedule": (
+            times.queue_ms + times.planning_ms,
+            f"{of} answers one at a time: waiting, and planning the prompt's steps",
+        ),
         "prefill": (times.prefill_ms, f"stages.json, prompts {kv}"),
         "decode": ((TOKENS - 1) * times.token_ms, f"stages.json, {TOKENS - 1} times {times.token_ms:.2f} ms a token"),
+        "stream": (times.stream_ms, "stages.json, a streamed answer at its client minus the other stages, p50"),
     }
-
-
-def _one_stream(path: Path) -> dict[str, Any] | None:
-    return next((row for row in rows_of(path) if row.get("concurrency") == 1), None)
+    return {name: one for name, one in found.items() if one[0] is not None}
 
 
 def _added_by_gateway(path: Path) -> float | None:

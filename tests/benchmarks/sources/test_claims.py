@@ -13,12 +13,9 @@ import pytest
 from benchmarks.claims.batching_steps import BatchingOptions, StepCounts, count_steps
 from benchmarks.claims.quantised import compare_ways
 from benchmarks.report.measured import read_results
-from benchmarks.report.measurement import Measurement
-from benchmarks.sources.card import card_shares
-from benchmarks.sources.claim import NOT_MEASURED
-from benchmarks.sources.claims import claims, newest_proxy, whole_rates
+from benchmarks.report.measurement import Measurement, rows_of
+from benchmarks.sources.claims import NOT_MEASURED, card_shares, claims, newest_proxy, whole_rates
 from benchmarks.sources.origins import Origin, in_words, measurements_of, origin_of, record_measured
-from benchmarks.sources.rows import rows_of
 from inference_core.quantization.calibration import CalibrationText
 from quality.evaluation.quantised_model import Effort, Question
 from tests.inference_core.quantization.tiny_model import TEXT, write_tiny_model

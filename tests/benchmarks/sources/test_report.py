@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.requirements.requirements import read_requirements
-from benchmarks.sources.claim import NOT_MEASURED
-from benchmarks.sources.features import ENGINE_FEATURES, SERVER_FEATURES
+from benchmarks.sources.claims import NOT_MEASURED, tables
 from benchmarks.sources.origins import measurements_of
 from benchmarks.sources.report import report, stage_section
 from benchmarks.sources.stages import stages
@@ -59,7 +58,7 @@ def test_what_was_not_measured_is_said_and_no_figure_made_up(tmp_path):
     assert stage_section(stages(tmp_path)).count(NOT_MEASURED) >= 6
 
 
-@pytest.mark.parametrize("feature", [*ENGINE_FEATURES, *SERVER_FEATURES], ids=lambda feature: feature.name)
+@pytest.mark.parametrize("feature", [*tables().engines, *tables().servers], ids=lambda feature: feature.name)
 def test_each_yes_names_tests_that_exist(feature):
     assert feature.tests
     for test in feature.tests:
@@ -70,12 +69,12 @@ def test_each_yes_names_tests_that_exist(feature):
 def test_the_row_of_the_matrix_runs_every_test_that_a_yes_names():
     """So `python -m benchmarks checklist --run --only TB-11` fails where a yes stops being true."""
     [row] = [row for row in read_requirements(ROOT / "docs/results/requirements.md") if row.key == "TB-11"]
-    named = {f"tests/{test}" for feature in (*ENGINE_FEATURES, *SERVER_FEATURES) for test in feature.tests}
+    named = {f"tests/{test}" for feature in (*tables().engines, *tables().servers) for test in feature.tests}
     assert named <= set(row.tests)
 
 
 def test_both_matrices_have_the_sources_features():
-    assert (len(ENGINE_FEATURES), len(SERVER_FEATURES)) == (6, 5)
+    assert (len(tables().engines), len(tables().servers)) == (6, 5)
 
 
 def test_every_measurement_is_on_record():
