@@ -38,7 +38,7 @@ STREAM_TOK_S = 30.0
 _WARM_SEED = 1000
 
 
-@dataclass(slots=True, frozen=True, kw_only=True)
+@dataclass(slots=True, frozen=True)
 class Stage:
     """A model and the loads it is put under, one after another."""
 
@@ -59,44 +59,33 @@ def _one(prompt: int = 128, output: int = 256) -> DeviceLoad:
 
 
 def _at_once(concurrency: int, prompt: int, output: int, shared: int = 0) -> DeviceLoad:
-    return DeviceLoad(
-        requests=concurrency,
-        concurrency=concurrency,
-        prompt_tokens=prompt,
-        output_tokens=output,
-        shared_tokens=shared,
-    )
+    load = DeviceLoad(requests=concurrency, concurrency=concurrency, prompt_tokens=prompt, output_tokens=output)
+    return replace(load, shared_tokens=shared)
 
 
 # Prompts and answers of 1,000 tokens, as makers of engines publish them.
 _BATCHES = (_at_once(64, 1000, 1000), _at_once(256, 1000, 1000))
 _CONTEXTS = tuple(_one(prompt, 64) for prompt in (512, 4096, 16_384, 32_768))
+_8B, _70B = "llama-3.1-8b", "llama-3.3-70b"
+_EIGHT = _at_once(8, 128, 256)
 STAGES: dict[str, Stage] = {
-    "8b-bf16-one-stream": Stage(shape="llama-3.1-8b", compute="dense", loads=(_one(),)),
-    "8b-bf16-no-graphs": Stage(shape="llama-3.1-8b", compute="dense", loads=(_one(),), graphs=False),
-    "8b-int4-one-stream": Stage(shape="llama-3.1-8b", compute="int4", loads=(_one(),)),
-    "8b-fp8-one-stream": Stage(shape="llama-3.1-8b", compute="fp8", loads=(_one(),)),
-    "8b-int8-one-stream": Stage(shape="llama-3.1-8b", compute="int8", loads=(_one(),)),
-    "70b-int4-one-stream": Stage(shape="llama-3.3-70b", compute="int4", loads=(_one(),)),
-    "8b-int4-8-adapters": Stage(
-        shape="llama-3.1-8b",
-        compute="int4",
-        loads=(_at_once(8, 128, 256), replace(_at_once(8, 128, 256), adapters=8), replace(_one(), adapters=1)),
-    ),
-    "8b-bf16-16": Stage(shape="llama-3.1-8b", compute="dense", loads=(_at_once(16, 512, 256),)),
-    "8b-bf16-256": Stage(shape="llama-3.1-8b", compute="dense", loads=_BATCHES),
-    "8b-fp8-256": Stage(shape="llama-3.1-8b", compute="fp8", loads=_BATCHES, kv_dtype="fp8"),
-    "70b-int4-64": Stage(shape="llama-3.3-70b", compute="int4", loads=(_at_once(16, 512, 256), _at_once(64, 512, 256))),
-    "8b-bf16-prefill": Stage(shape="llama-3.1-8b", compute="dense", loads=(_at_once(8, 8192, 2),)),
-    "8b-fp8-prefill": Stage(shape="llama-3.1-8b", compute="fp8", loads=(_at_once(8, 8192, 2),)),
-    "8b-bf16-contexts": Stage(shape="llama-3.1-8b", compute="dense", loads=_CONTEXTS),
-    "8b-fp8kv-contexts": Stage(shape="llama-3.1-8b", compute="dense", loads=_CONTEXTS, kv_dtype="fp8"),
-    "8b-voice-ladder": Stage(
-        shape="llama-3.1-8b", compute="dense", loads=tuple(_at_once(c, 2000, 200) for c in _LADDER)
-    ),
-    "8b-voice-ladder-shared": Stage(
-        shape="llama-3.1-8b", compute="dense", loads=tuple(_at_once(c, 2000, 200, 1600) for c in _LADDER)
-    ),
+    "8b-bf16-one-stream": Stage(_8B, "dense", (_one(),)),
+    "8b-bf16-no-graphs": Stage(_8B, "dense", (_one(),), graphs=False),
+    "8b-int4-one-stream": Stage(_8B, "int4", (_one(),)),
+    "8b-fp8-one-stream": Stage(_8B, "fp8", (_one(),)),
+    "8b-int8-one-stream": Stage(_8B, "int8", (_one(),)),
+    "70b-int4-one-stream": Stage(_70B, "int4", (_one(),)),
+    "8b-int4-8-adapters": Stage(_8B, "int4", (_EIGHT, replace(_EIGHT, adapters=8), replace(_one(), adapters=1))),
+    "8b-bf16-16": Stage(_8B, "dense", (_at_once(16, 512, 256),)),
+    "8b-bf16-256": Stage(_8B, "dense", _BATCHES),
+    "8b-fp8-256": Stage(_8B, "fp8", _BATCHES, kv_dtype="fp8"),
+    "70b-int4-64": Stage(_70B, "int4", (_at_once(16, 512, 256), _at_once(64, 512, 256))),
+    "8b-bf16-prefill": Stage(_8B, "dense", (_at_once(8, 8192, 2),)),
+    "8b-fp8-prefill": Stage(_8B, "fp8", (_at_once(8, 8192, 2),)),
+    "8b-bf16-contexts": Stage(_8B, "dense", _CONTEXTS),
+    "8b-fp8kv-contexts": Stage(_8B, "dense", _CONTEXTS, kv_dtype="fp8"),
+    "8b-voice-ladder": Stage(_8B, "dense", tuple(_at_once(c, 2000, 200) for c in _LADDER)),
+    "8b-voice-ladder-shared": Stage(_8B, "dense", tuple(_at_once(c, 2000, 200, 1600) for c in _LADDER)),
 }
 
 

@@ -7,6 +7,7 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from importlib.resources import files
 from itertools import islice
 from pathlib import Path
 
@@ -20,41 +21,7 @@ from inference_core.protocol import AddRequest, Grammar, SamplingParams
 from inference_core.tokenization.tokenizer import Tokenizer
 from inference_core.transport.client import CoreClient
 
-# What a model is asked when there is nothing to copy.
-_QUESTIONS = (
-    "What should I look at when I buy a used bicycle?",
-    "Why is the sky blue in the day and red in the evening?",
-    "Give me three ideas for a rainy Sunday with two small children.",
-    "How does a refrigerator keep things cold?",
-    "Write a short poem about a lighthouse keeper who is afraid of the sea.",
-    "What is the difference between weather and climate?",
-    "Explain to a ten-year-old what a volcano is.",
-    "How can I sleep better when it is hot?",
-    "Who invented the printing press, and why did it matter?",
-    "Tell me a story about a dog that learns to open doors.",
-    "What are good questions to ask in a job interview?",
-    "How do I keep basil alive on a window sill?",
-    "What happens to my body when I run for half an hour?",
-    "Describe a market in a small town early in the morning.",
-    "Why do we have leap years?",
-    "How would you teach somebody to swim?",
-)
-_SUBJECTS = (
-    "a voyage around the world in a small boat",
-    "a town that moves because of a dam",
-    "the first year of a school in the mountains",
-    "a family that repairs clocks",
-    "the history of bread from the field to the table",
-    "two engineers who build a bridge",
-    "an archive in which letters disappear",
-    "a winter in a research station",
-)
-_SHOPS = ("books", "garden tools", "shoes", "bicycle parts", "coffee", "toys", "lamps", "musical instruments")
-# Modules of the standard library, a file each, whose source is to be continued.
-_MODULES = (
-    "argparse", "calendar", "configparser", "csv", "dataclasses", "difflib", "fractions", "heapq", "ipaddress",
-    "optparse", "pickle", "shutil", "smtplib", "statistics", "tarfile", "textwrap",
-)  # fmt: skip
+_ASKED: dict[str, list[str]] = msgspec.toml.decode((files("benchmarks.core") / "workloads.toml").read_bytes())
 # Each excerpt, after the imports and the first docstring.
 _FIRST_LINE, _CODE_LINES = 120, 40
 _MOST_OWN_PROMPTS = 1000
@@ -124,8 +91,8 @@ class WorkloadTarget(CoreTarget):
 
 def code_prompt(number: int) -> str:
     """The excerpt of this number: lines of a module of the running Python's standard library."""
-    lines = _source(_MODULES[number % len(_MODULES)])
-    first = _FIRST_LINE + number // len(_MODULES) * 20 % max(1, len(lines) - _FIRST_LINE - _CODE_LINES)
+    lines = _source(_asked("modules", number))
+    first = _FIRST_LINE + number // len(_ASKED["modules"]) * 20 % max(1, len(lines) - _FIRST_LINE - _CODE_LINES)
     return "\n".join(lines[first : first + _CODE_LINES]) + "\n"
 
 
@@ -137,16 +104,21 @@ def _source(module: str) -> list[str]:
     return Path(found.origin).read_text(encoding="utf-8").splitlines()
 
 
+def _asked(kind: str, number: int) -> str:
+    """The one of this number, from the beginning again after the last."""
+    return _ASKED[kind][number % len(_ASKED[kind])]
+
+
 def _question(number: int) -> str:
-    return _QUESTIONS[number % len(_QUESTIONS)]
+    return _asked("questions", number)
 
 
 def _long_request(number: int) -> str:
-    return f"Write a long report in many chapters about {_SUBJECTS[number % len(_SUBJECTS)]}."
+    return f"Write a long report in many chapters about {_asked('subjects', number)}."
 
 
 def _orders_request(number: int) -> str:
-    return f"Make up orders of a shop that sells {_SHOPS[number % len(_SHOPS)]}, as a JSON list."
+    return f"Make up orders of a shop that sells {_asked('shops', number)}, as a JSON list."
 
 
 def read_prompts(paths: Sequence[Path], count: int) -> list[str]:

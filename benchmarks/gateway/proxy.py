@@ -263,14 +263,9 @@ def _earlier_turns(rng: random.Random, words: int) -> list[dict[str, str]]:
 
 
 def _median(rows: list[Row]) -> Row:
-    return msgspec.structs.replace(
-        rows[0],
-        req_s=statistics.median(row.req_s for row in rows),
-        p50_ms=statistics.median(row.p50_ms for row in rows),
-        p99_ms=statistics.median(row.p99_ms for row in rows),
-        ok=sum(row.ok for row in rows),
-        errors=sum(row.errors for row in rows),
-    )
+    middle = {name: statistics.median(getattr(row, name) for row in rows) for name in ("req_s", "p50_ms", "p99_ms")}
+    counts = {name: sum(getattr(row, name) for row in rows) for name in ("ok", "errors")}
+    return msgspec.structs.replace(rows[0], **middle, **counts)
 
 
 @click.command()
@@ -290,35 +285,18 @@ def _median(rows: list[Row]) -> Row:
 @click.option("--messages", is_flag=True, help="Also what /v1/messages costs, in turns with /v1/chat/completions.")
 @click.option("--history", type=click.IntRange(min=0), default=0, help="Also what so many words of earlier turns cost.")
 @json_option
-def proxy(
-    upstream: str | None,
-    peer: str | None,
-    peer_model: str,
-    peers: Path | None,
-    cache: bool,
-    messages: bool,
-    history: int,
-    as_json: bool,
-    **given: Any,
-) -> None:
+def proxy(**given: Any) -> None:
     """Requests per second and latency through one gateway process: keys, routing, limits and the ledger on.
 
     Example: python -m benchmarks proxy --upstream http://127.0.0.1:9001/v1 --peer http://127.0.0.1:4000
     """
-    asyncio.run(_run(upstream, peer, peer_model, peers, cache, messages, history, as_json, **given))
+    asyncio.run(_run(**given))
 
 
 async def _run(
-    upstream: str | None,
-    peer: str | None,
-    peer_model: str,
-    peers: Path | None,
-    cache: bool,
-    messages: bool,
-    history: int,
-    as_json: bool,
-    **given: Any,
-) -> None:
+    upstream: str | None, peer: str | None, peer_model: str, peers: Path | None, cache: bool, messages: bool,
+    history: int, as_json: bool, **given: Any,
+) -> None:  # fmt: skip
     from gateway.processes.server_process import running_server
 
     key = secrets.token_urlsafe(24)

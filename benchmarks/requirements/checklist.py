@@ -4,6 +4,7 @@ An item rests on rows of docs/results/requirements.md and passes when all of the
 that rows name; `checklist` only reads what was recorded, so a page can show it quickly.
 """
 
+from importlib.resources import files
 from pathlib import Path
 from typing import Literal
 
@@ -49,39 +50,11 @@ class CheckedItem(msgspec.Struct, frozen=True, kw_only=True):
     evidence: str
 
 
-def _item(
-    row: str, area: str, item: str, *rests_on: str, measurements: tuple[str, ...] = (), gap: str = ""
-) -> ChecklistItem:
-    return ChecklistItem(row=row, area=area, item=item, rests_on=rests_on, measurements=measurements, gap=gap)
+class _Checklist(msgspec.Struct):
+    items: tuple[ChecklistItem, ...]
 
 
-_NO_EDGE = "no edge device was measured; `benchmarks edge` can (docs/routing.md), the planner counts edge nodes"
-ITEMS = (
-    _item("CK-01", "hardware", "cards with tensor cores and memory for the model", "TI-06", "TI-09"),
-    _item("CK-01", "hardware", "NVLink or PCIe 4 between cards is planned with", "PX-06"),
-    _item("CK-02", "model", "4- or 8-bit weights", "QZ-01", "QZ-07"),
-    _item("CK-02", "model", "flash attention and fused kernels", "AT-02", "AT-05"),
-    _item("CK-02", "model", "a distilled model for prompts below 30 tokens", "GW-16", "TI-10"),
-    _item("CK-03", "serving", "dynamic batching with a delay of at most 5 ms", "BS-03"),
-    _item("CK-03", "serving", "tokens over SSE and WebSocket", "GW-05", "GW-06"),
-    _item("CK-03", "serving", "speculation where it helps", "SD-06", measurements=("draft.jsonl", "lookup.jsonl")),
-    _item("CK-04", "scheduling", "preferred batch sizes follow the traffic", "BS-10"),
-    _item("CK-04", "scheduling", "priority queues for traffic under an agreement", "BS-05"),
-    _item("CK-04", "scheduling", "batching by token", "BS-01", "SD-10"),
-    _item("CK-05", "scale", "stateless workers on a durable queue", "GW-11"),
-    _item("CK-05", "scale", "replicas follow utilisation, queue depth and a forecast", "AS-01", "AS-02", "AS-03"),
-    _item("CK-05", "scale", "edge first, below 20 ms", "GW-16", gap=_NO_EDGE),
-    _item("CK-06", "observability", "latency histograms with p50, p95 and p99", "OB-03", "OB-07"),
-    _item("CK-06", "observability", "traces from end to end", "OB-08"),
-    _item("CK-06", "observability", "alerts on memory, throttling and cost", "OB-09", "OB-10"),
-    _item("CK-07", "validation", "load tests with bursts", "TB-01", measurements=("sweep.jsonl", "peers.jsonl")),
-    _item("CK-07", "validation", "ROUGE-L and BLEU after quantising", "QZ-10"),
-    _item("CK-07", "validation", "A/B tests", "QM-11"),
-    _item("CK-08", "order", "one technique at a time, kept only if it pays", "TB-05", measurements=("ablation.jsonl",)),
-    _item("CK-09", "takeaways", "paging and continuous batching always on", "KV-01", "BS-01"),
-    _item("CK-09", "takeaways", "requests routed by what they need", "RT-05"),
-    _item("CK-09", "takeaways", "TTFT, tokens per second and p99 are watched", "OB-01"),
-)
+ITEMS = msgspec.toml.decode((files("benchmarks.requirements") / "checklist.toml").read_bytes(), type=_Checklist).items
 
 
 def checklist(measurements: Path, page: Path = PAGE) -> list[CheckedItem]:
