@@ -130,7 +130,7 @@ def newest_proxy(folder: Path) -> Path | None:
 
 def _proxy(folder: Path) -> dict[str, Any] | None:
     path = newest_proxy(folder)
-    return path and {"rates": whole_rates(path), "origin": in_words(path)}
+    return None if path is None else {"rates": whole_rates(path), "origin": in_words(path)}
 
 
 def _sweep_answers(folder: Path) -> float | None:
@@ -144,7 +144,8 @@ def _sweep_answers(folder: Path) -> float | None:
 
 def _utilisation(folder: Path) -> list[dict[str, Any]] | None:
     """Shares of the card's data sheet, then of what this CPU's measured peaks allow."""
-    bounds = next((row["bounds"] for row in rows_of(folder / "kernels.jsonl") if "bounds" in row), {})
+    rows = rows_of(folder / "kernels.jsonl")
+    bounds: dict[str, float] = next((row["bounds"] for row in rows if "bounds" in row), {})
     goals = results_of([row for row in rows_of(folder / "peers.jsonl") if "transport" in row]).goals
     shares = card_shares(folder) | {one.name: one.ours.median / bounds[one.bound] for one in goals
                                     if one.bound in bounds}  # fmt: skip

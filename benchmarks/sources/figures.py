@@ -83,6 +83,7 @@ class Figures(Formatter):
         damaged file."""
         if isinstance(template, str):
             return self.vformat(template, (), item or {})
+        parts: list[tuple[Template, Mapping[str, Any] | None]]
         if isinstance(template, dict):
             items = self._list(template["of"])
             parts, join = [(template["each"], one) for one in items], template.get("join", ", ")
