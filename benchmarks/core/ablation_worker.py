@@ -19,20 +19,18 @@ from typing import Any, Literal
 import msgspec
 
 from benchmarks.core.contiguous_cache import ContiguousArena
-from benchmarks.core.copy_load import copy_jobs
 from benchmarks.core.core_memory import layout_in
-from benchmarks.core.memory_watch import MemoryWatch
-from benchmarks.core.mixed_load import ORDERS, mixed_jobs
+from benchmarks.core.mixed_load import ORDERS, copy_jobs, mixed_jobs
 from benchmarks.core.random_adapter import write_random_adapter
 from gateway.planning.load_test.open_core import core_target
 from gateway.planning.load_test.run import BenchTarget, CoreTarget, LoadRun, Timing, busy_share, summary
 from gateway.planning.load_test.workload import BenchOptions, Job, Load
 from inference_core.errors import CoreError
-from inference_core.kv_cache.layout import KVDtype
+from inference_core.kv_cache.layout import KVDtype, KVLayout
 from inference_core.loaders.hub_model import resolve_model_path
 from inference_core.loaders.open_checkpoint import open_checkpoint
 from inference_core.model_spec import Compute, CoreSpec, ModelSpec
-from inference_core.protocol import AddRequest, Knobs
+from inference_core.protocol import AddRequest, Knobs, ModelStats
 from inference_core.tokenization.load_tokenizer import load_tokenizer
 
 Batching = Literal["static", "dynamic", "continuous"]
@@ -157,6 +155,45 @@ class ReservingTarget(BenchTarget):
         finally:
             self.arena.release(owner)
             self._freed.set()
+
+
+class MemoryWatch:
+    """`running`: sequences at a time; `kv_mb`: megabytes of their keys and values, or of the `reserved` arena."""
+
+    def __init__(
+        self, target: CoreTarget, model: str, layout: KVLayout, reserved: ContiguousArena | None = None
+    ) -> None:
+        self._target = target
+        self._model = model
+        self._layout = layout
+        self._reserved = reserved
+        self.running: list[float] = []
+        self.kv_mb: list[float] = []
+
+    @contextlib.asynccontextmanager
+    async def sampling(self, seconds: float = 0.1) -> AsyncIterator[None]:
+        """Take a sample every so many seconds meanwhile."""
+        task = asyncio.create_task(self._sample(seconds))
+        try:
+            yield
+        finally:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+    async def stats(self) -> ModelStats:
+        """What the core says of the model now."""
+        models = (await self._target.client.stats()).models
+        return next(model for model in models if model.name == self._model)
+
+    async def _sample(self, seconds: float) -> None:
+        while True:
+            model = await self.stats()
+            paged = model.blocks_in_use * self._layout.block_size
+            tokens = paged if self._reserved is None else self._reserved.reserved
+            self.running.append(model.running)
+            self.kv_mb.append(tokens * self._layout.bytes_per_token / 1e6)
+            await asyncio.sleep(seconds)
 
 
 class FeatureTarget(CoreTarget):

@@ -1,16 +1,20 @@
-"""A load that gives every technique something to do: shared prefixes, long prompts, answers of different lengths."""
+"""A load that gives every technique something to do: shared prefixes, long prompts, answers of different lengths; and
+work with something to copy: a passage, and the request for the same passage again, word for word."""
 
 import json
 import random
+from functools import cache
 
 from gateway.planning.load_test.workload import Job, Prompts
 from inference_core.protocol import Grammar
+from inference_core.quantization.calibration import prose
 
 PREFIX_WORDS = 256
 LONG_WORDS = 1024
 ANSWER_LIMIT = 256
 _ANSWER_LEAST = 8
 _ANSWER_MEAN = 48
+_PASSAGE_WORDS = 120
 
 # A list of orders without end, so that every answer has its full length: strings, numbers, dates, names to choose from.
 ORDER = {
@@ -48,3 +52,21 @@ def mixed_jobs(seed: int, count: int) -> list[Job]:
             prompt = own.draw(draw.randint(32, 256))
         jobs.append(Job(prompt, length, limit=ANSWER_LIMIT))
     return jobs
+
+
+def copy_prompt(number: int) -> str:
+    """The prompt of this number: its passage, and how the copy begins."""
+    words = _words()
+    first = number * 37 % (len(words) - _PASSAGE_WORDS)
+    passage = words[first : first + _PASSAGE_WORDS]
+    return f"{' '.join(passage)}\n\nThe same text again, word for word:\n\n{' '.join(passage[:8])}"
+
+
+def copy_jobs(seed: int, count: int, output_tokens: int = 96) -> list[Job]:
+    """`count` jobs that copy, each a passage of its own; the same for the same seed."""
+    return [Job(copy_prompt(1000 * seed + number), output_tokens) for number in range(count)]
+
+
+@cache
+def _words() -> list[str]:
+    return prose().split()

@@ -13,8 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from benchmarks.core.copy_load import copy_prompt
-from benchmarks.core.mixed_load import ORDERS
+from benchmarks.core.mixed_load import ORDERS, copy_prompt
 from gateway.planning.load_test.run import CoreTarget
 from gateway.planning.load_test.workload import Job
 from inference_core.protocol import AddRequest, Grammar, SamplingParams

@@ -100,14 +100,9 @@ class _Walk:
 
     def cell(self) -> Cell:
         return Cell(
-            target=self._target.name,
-            api=self._api,
-            server=self._server,
-            stream=self._stream,
-            case=self._case,
-            checked=self._checked,
-            lost=self._lost,
-        )
+            target=self._target.name, api=self._api, server=self._server, stream=self._stream, case=self._case,
+            checked=self._checked, lost=self._lost,
+        )  # fmt: skip
 
     async def run(self) -> None:
         """Hold the session. What another gateway sends may have a form that no client or server of the API knows."""

@@ -15,6 +15,7 @@ from benchmarks.gateway.fidelity.wires import BY_NAME, OLLAMA_PORT, Wire
 from benchmarks.gateway.fidelity.wires import service_account as account_of
 
 Body = dict[str, Any]
+Calls = list[tuple[str, str, Body]]
 THOUGHT, TEXT, DONE = "Two cities, two calls.", "I look both up: größe 🙂", "Both are done."
 CALLS: tuple[tuple[str, str, Body], ...] = (
     ("toolu_a", "weather", {"city": "San José", "days": [1, 2.5], "deep": {"a": None}}),
@@ -23,6 +24,8 @@ CALLS: tuple[tuple[str, str, Body], ...] = (
 BUSY, DROP, THINK, LENIENT = "answer busy", "answer half", "think first", "in a lenient form"
 PROMPT, CACHED, WRITTEN, OUTPUT = 90, 40, 20, 25
 RETRY_AFTER = 1
+# A last turn with one of these has the results of calls.
+_RESULTS = ("tool_result", "toolResult", '"tool"', "_output", "functionResponse", "function_response")
 
 
 @dataclass
@@ -37,7 +40,7 @@ class Provider:
     calls: list[tuple[str, Body]] = field(default_factory=list)
     sealed: int = 0
 
-    def made_calls(self) -> list[tuple[str, str, Body]]:
+    def made_calls(self) -> Calls:
         """The calls of the last answer, whose ids no other one has."""
         form = wire_of(self.calls[-1][0]).ids
         number = len(self.calls)
@@ -83,29 +86,14 @@ class Provider:
             writer.write(_head(429, "application/json", f"retry-after: {RETRY_AFTER}\r\n") + json.dumps(error).encode())
             return
         streamed = bool(body.get("stream")) or "streamGenerateContent" in path or path.endswith("converse-stream")
-        said = (
-            "done"
-            if any(
-                mark in last
-                for mark in ("tool_result", "toolResult", '"tool"', "_output", "functionResponse", "function_response")
-            )
-            else "calls"
-        )
-        if not any(name in raw for name in ("weather",)):
-            said = "done"
+        answered = any(mark in last for mark in _RESULTS)
+        made = self.made_calls() if "weather" in raw and not answered else []
         self.state = []
-        dialect, wire = dialect_of(path), wire_of(path)
-        thinks = THINK in raw
-        if dialect == "messages":
-            whole, events = self._messages(said, thinks)
-        elif dialect == "responses":
-            whole, events = self._responses(said, thinks)
-        elif dialect == "gemini":
-            whole, events = self._gemini(said, thinks)
-        elif dialect == "bedrock":
-            whole, events = self._bedrock(said, thinks)
-        else:
-            whole, events = self._chat(said, thinks, wire)
+        dialect, wire, thinks = dialect_of(path), wire_of(path), THINK in raw
+        makers = {
+            "messages": self._messages, "responses": self._responses, "gemini": self._gemini, "bedrock": self._bedrock,
+        }  # fmt: skip
+        whole, events = makers[dialect](made, thinks) if dialect in makers else self._chat(made, thinks, wire)
         written: list[tuple[str, Any]] = list(events)
         if LENIENT in raw:
             whole, written = lenient_answer(dialect, whole, written)
@@ -124,16 +112,13 @@ class Provider:
             data = event if isinstance(event, str) else json.dumps(event, ensure_ascii=False)
             writer.write((f"event: {name}\n" if name else "").encode() + f"data: {data}\n\n".encode())
 
-    def _messages(self, said: str, thinks: bool) -> tuple[Body, Iterator[tuple[str, Any]]]:
+    def _messages(self, made: Calls, thinks: bool) -> tuple[Body, Iterator[tuple[str, Any]]]:
         blocks: list[Body] = []
         if thinks:
             blocks.append({"type": "thinking", "thinking": THOUGHT, "signature": self.seal()})
             blocks.append({"type": "redacted_thinking", "data": self.seal()})
-        blocks.append({"type": "text", "text": TEXT if said == "calls" else DONE})
-        if said == "calls":
-            blocks += [
-                {"type": "tool_use", "id": i, "name": name, "input": given} for i, name, given in self.made_calls()
-            ]
+        blocks.append({"type": "text", "text": TEXT if made else DONE})
+        blocks += [{"type": "tool_use", "id": i, "name": name, "input": given} for i, name, given in made]
         usage = {
             "input_tokens": PROMPT - CACHED - WRITTEN,
             "cache_read_input_tokens": CACHED,
@@ -141,7 +126,7 @@ class Provider:
             "cache_creation": {"ephemeral_5m_input_tokens": 5, "ephemeral_1h_input_tokens": 15},
             "output_tokens": OUTPUT,
         }
-        end = {"stop_reason": "tool_use" if said == "calls" else "end_turn", "stop_sequence": None}
+        end = {"stop_reason": "tool_use" if made else "end_turn", "stop_sequence": None}
         whole = {
             "id": "msg_up",
             "type": "message",
@@ -162,14 +147,14 @@ class Provider:
 
         return whole, events()
 
-    def _responses(self, said: str, thinks: bool) -> tuple[Body, Iterator[tuple[str, Any]]]:
+    def _responses(self, made: Calls, thinks: bool) -> tuple[Body, Iterator[tuple[str, Any]]]:
         items: list[Body] = []
         if thinks:
             summary = [{"type": "summary_text", "text": THOUGHT}]
             items.append({"id": "rs_1", "type": "reasoning", "summary": summary, "encrypted_content": self.seal()})
-        part = {"type": "output_text", "text": TEXT if said == "calls" else DONE, "annotations": []}
+        part = {"type": "output_text", "text": TEXT if made else DONE, "annotations": []}
         items.append({"id": "msg_1", "type": "message", "status": "completed", "role": "assistant", "content": [part]})
-        for number, (call_id, name, given) in enumerate(self.made_calls() if said == "calls" else ()):
+        for number, (call_id, name, given) in enumerate(made):
             call = {"call_id": call_id, "name": name, "arguments": json.dumps(given, ensure_ascii=False)}
             items.append({"id": f"fc_{number}", "type": "function_call", "status": "completed", **call})
         usage = {
@@ -207,10 +192,10 @@ class Provider:
 
         return whole, events()
 
-    def _gemini(self, said: str, thinks: bool) -> tuple[Body, Iterator[tuple[str, Any]]]:
+    def _gemini(self, made: Calls, thinks: bool) -> tuple[Body, Iterator[tuple[str, Any]]]:
         parts: list[Body] = [{"text": THOUGHT, "thought": True}] if thinks else []
-        parts.append({"text": TEXT if said == "calls" else DONE})
-        for place, (_, name, given) in enumerate(self.made_calls() if said == "calls" else ()):
+        parts.append({"text": TEXT if made else DONE})
+        for place, (_, name, given) in enumerate(made):
             call: Body = {"functionCall": {"name": name, "args": given}}
             parts.append(call if place else call | {"thoughtSignature": self.seal()})
         usage = {
@@ -229,16 +214,16 @@ class Provider:
 
         return whole, events()
 
-    def _bedrock(self, said: str, thinks: bool) -> tuple[Body, Iterator[tuple[str, Any]]]:
+    def _bedrock(self, made: Calls, thinks: bool) -> tuple[Body, Iterator[tuple[str, Any]]]:
         blocks: list[Body] = []
         if thinks:
             blocks.append({"reasoningContent": {"reasoningText": {"text": THOUGHT, "signature": self.seal()}}})
-        blocks.append({"text": TEXT if said == "calls" else DONE})
-        for call_id, name, given in self.made_calls() if said == "calls" else ():
+        blocks.append({"text": TEXT if made else DONE})
+        for call_id, name, given in made:
             blocks.append({"toolUse": {"toolUseId": call_id, "name": name, "input": given}})
         usage = {"inputTokens": PROMPT - CACHED - WRITTEN, "outputTokens": OUTPUT, "totalTokens": PROMPT + OUTPUT}
         usage |= {"cacheReadInputTokens": CACHED, "cacheWriteInputTokens": WRITTEN}
-        end = {"stopReason": "tool_use" if said == "calls" else "end_turn"}
+        end = {"stopReason": "tool_use" if made else "end_turn"}
         whole: Body = {"output": {"message": {"role": "assistant", "content": blocks}}, "usage": usage, **end}
 
         def events() -> Iterator[tuple[str, Any]]:
@@ -273,14 +258,14 @@ class Provider:
             return {} if wire.state == "content" else {wire.state: THOUGHT}
         return {}
 
-    def _chat(self, said: str, thinks: bool, wire: Wire) -> tuple[Body, Iterator[tuple[str, Any]]]:
+    def _chat(self, made: Calls, thinks: bool, wire: Wire) -> tuple[Body, Iterator[tuple[str, Any]]]:
         calls = [
             {
                 "id": i,
                 "type": "function",
                 "function": {"name": name, "arguments": json.dumps(given, ensure_ascii=False)},
             }
-            for i, name, given in (self.made_calls() if said == "calls" else ())
+            for i, name, given in made
         ]
         text, finish = (TEXT, "tool_calls") if calls else (DONE, "stop")
         if calls and thinks and wire.state == "extra_content":
