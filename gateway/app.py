@@ -25,7 +25,7 @@ from gateway.http import Lifespan, http_app
 from gateway.inference.agreement import Agreements
 from gateway.inference.cache.response_cache import running_cache
 from gateway.inference.classifier_versions import ActiveClassifier, ActiveVersions, Classifier
-from gateway.inference.embedding.embedders import close_clients, embedders_of
+from gateway.inference.embedding.embedder import close_clients, embedders_of
 from gateway.inference.escalation import ActiveProbes
 from gateway.inference.kept_reasoning import DatabaseTurns, RedisTurns
 from gateway.inference.replica_knobs import ReplicaKnobs

@@ -199,7 +199,7 @@ def ablation(**given: Any) -> None:
 async def _run(
     settings: Any, model: str | None, options: "AblationOptions", out: Path | None, keep: bool
 ) -> "AblationResults":
-    from gateway.planning.load_test.open_core import model_of
+    from gateway.planning.load_test.run import model_of
     from tiers.catalog.load import load_catalog
 
     core = load_catalog(settings.catalog).core

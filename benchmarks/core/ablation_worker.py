@@ -22,8 +22,7 @@ from benchmarks.core.contiguous_cache import ContiguousArena
 from benchmarks.core.core_memory import layout_in
 from benchmarks.core.mixed_load import ORDERS, copy_jobs, mixed_jobs
 from benchmarks.core.random_adapter import write_random_adapter
-from gateway.planning.load_test.open_core import core_target
-from gateway.planning.load_test.run import BenchTarget, CoreTarget, LoadRun, Timing, busy_share, summary
+from gateway.planning.load_test.run import BenchTarget, CoreTarget, LoadRun, Timing, busy_share, core_target, summary
 from gateway.planning.load_test.workload import BenchOptions, Job, Load
 from inference_core.errors import CoreError
 from inference_core.kv_cache.layout import KVDtype, KVLayout

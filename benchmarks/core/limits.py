@@ -183,7 +183,7 @@ def limits(**given: Any) -> None:
 async def _run(
     settings: Any, model: str | None, options: "LimitOptions", out: Path | None, keep: bool
 ) -> "LimitResults":
-    from gateway.planning.load_test.open_core import core_target, model_of
+    from gateway.planning.load_test.run import core_target, model_of
     from tiers.catalog.load import load_catalog
 
     core = load_catalog(settings.catalog).core

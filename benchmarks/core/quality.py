@@ -95,7 +95,7 @@ def quality(model: str | None, text: Path | None, tokens: int, window: int, as_j
 
     A row passes if the mean normalised dot product of its logits is above 0.99 and its perplexity within 1%.
     """
-    from gateway.planning.load_test.open_core import model_of
+    from gateway.planning.load_test.run import model_of
     from tiers.catalog.load import load_catalog
 
     settings = settings_from(**given)

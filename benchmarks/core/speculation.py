@@ -321,7 +321,7 @@ def workloads(**given: Any) -> None:
 async def _run(
     settings: Any, model: str | None, options: "SpeculationOptions", out: Path | None, keep: bool
 ) -> "SpeculationResults":
-    from gateway.planning.load_test.open_core import core_target, model_of
+    from gateway.planning.load_test.run import core_target, model_of
     from inference_core.loaders.hub_model import resolve_model_path
     from inference_core.tokenization.load_tokenizer import load_tokenizer
     from tiers.catalog.load import load_catalog

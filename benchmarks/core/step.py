@@ -85,7 +85,7 @@ def _medians(runner: LogitsRunner, shares: list[ScheduledSequence], repeats: int
 @json_option
 def step(model: str | None, as_json: bool, sequences: tuple[int, ...], **given: Any) -> None:
     """Milliseconds of a decode step and of a prompt chunk: linears, attention, vocabulary projection, rest."""
-    from gateway.planning.load_test.open_core import model_of
+    from gateway.planning.load_test.run import model_of
     from tiers.catalog.load import load_catalog
 
     shape = {name: given.pop(name) for name in ("context", "chunk", "repeats")}

@@ -169,7 +169,7 @@ def sweep(**given: Any) -> None:
 async def _run(
     settings: Any, model: str | None, options: "SweepOptions", out: Path | None, keep: bool
 ) -> "SweepResults":
-    from gateway.planning.load_test.open_core import core_target, model_of
+    from gateway.planning.load_test.run import core_target, model_of
     from tiers.catalog.load import load_catalog
 
     catalog = load_catalog(settings.catalog)

@@ -25,7 +25,7 @@ from benchmarks.report.peer_tables import peer_tables, results_of
 from gateway.base.configuration import own_command
 from gateway.base.settings import Settings
 from gateway.operations.cli.options import cache_dir_option, catalog_option, settings_from
-from gateway.processes.server_process import running_server
+from gateway.planning.load_test.http_target import running_server
 
 Transport = Literal["in process", "http"]
 Progress = Callable[[str], None]

@@ -37,8 +37,8 @@ from gateway.operations.cli.options import (
     table,
 )
 from gateway.planning.backtests.backtest import dry_request
+from gateway.planning.load_test.http_target import running_server
 from gateway.planning.load_test.workload import Prompts
-from gateway.processes.server_process import running_server
 from gateway.runtime.cores.engine import running_engine
 from inference_core.loaders.hub_model import resolve_model_path
 from inference_core.tokenization.load_tokenizer import load_tokenizer

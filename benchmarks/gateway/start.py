@@ -15,8 +15,8 @@ import msgspec
 from benchmarks.gateway.process_figures import resident_bytes
 from gateway.base.settings import Settings
 from gateway.operations.cli.options import cache_dir_option, catalog_option, json_option, settings_from, staged_progress
+from gateway.planning.load_test.http_target import ServerProcess, launched, running_server, stopped
 from gateway.planning.load_test.workload import Prompts
-from gateway.processes.server_process import ServerProcess, launched, running_server, stopped
 from tiers.catalog.load import load_catalog
 
 MODELS = ("tier-1", "tier-2", "tier-1", "tier-3", "tier-1", "tier-4")

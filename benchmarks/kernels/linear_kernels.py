@@ -164,7 +164,7 @@ def kernels(
 
     Example: python -m benchmarks kernels --scheme int4-int8 --rows 1 8 64 --json
     """
-    from gateway.planning.load_test.open_core import model_of
+    from gateway.planning.load_test.run import model_of
     from inference_core.loaders.hub_model import resolve_model_path
     from inference_core.loaders.open_checkpoint import open_checkpoint
     from inference_core.loading.load_core import weight_bytes

@@ -19,7 +19,7 @@ from benchmarks.replay.judge import RecordedJudge
 from benchmarks.replay.ladder import Ladder, Prompt, uniform
 from benchmarks.replay.upstream import ReplayUpstream, running_upstream
 from gateway.base.settings import Settings
-from gateway.processes.server_process import running_server
+from gateway.planning.load_test.http_target import running_server
 from migrations.tables.audit import audit_events
 from migrations.tables.quality import retrain_runs, training_rows, verifications
 from migrations.tables.requests import requests

@@ -19,8 +19,7 @@ from gateway.edge.asgi import HttpRequest
 from gateway.edge.openapi import describe
 from gateway.inference.service import serving_of
 from gateway.operations.dashboard.html.charts import DASHES, Series
-from gateway.operations.dashboard.html.page import Page
-from gateway.operations.dashboard.html.rendering import page
+from gateway.operations.dashboard.html.rendering import Page, page
 from gateway.operations.running import operations_of
 from gateway.tenancy.budgets.budget_commands import states_of
 from gateway.tenancy.keys.key_commands import BUDGETS

@@ -26,8 +26,7 @@ from gateway.inference.class_prior import tier_prior
 from gateway.inference.routing_knobs import objective_of
 from gateway.inference.service import Serving, serving_of
 from gateway.operations.dashboard.html.forms import fields_of, number_of, reason_of
-from gateway.operations.dashboard.html.page import Page
-from gateway.operations.dashboard.html.rendering import back_to, page
+from gateway.operations.dashboard.html.rendering import Page, back_to, page
 from gateway.operations.experiment_plan import with_guardrails
 from gateway.tenancy.access.admin_guard import OPERATOR, actor_of
 from quality.rollout.experiments import ExperimentError, Experiments, Plan, Results

@@ -40,17 +40,7 @@ from gateway.operations.dashboard.html.forms import (
     taken,
     text_of,
 )
-from gateway.operations.dashboard.html.page import Page
-from gateway.operations.dashboard.html.rendering import back_to, page
-from gateway.operations.key_orders import (
-    MOST_GRACE_SECONDS,
-    BudgetOrder,
-    ChangeOrder,
-    KeyOrder,
-    RotateOrder,
-    TeamOrder,
-    VerbOrder,
-)
+from gateway.operations.dashboard.html.rendering import Page, back_to, page
 from gateway.operations.running import operations_of
 from gateway.tenancy.access.admin_guard import order_of
 from gateway.tenancy.access.guard import access_of
@@ -58,10 +48,17 @@ from gateway.tenancy.budgets.budget_commands import BudgetState, remove_budget, 
 from gateway.tenancy.keys.key_commands import (
     BUDGETS,
     KEYS,
+    MOST_GRACE_SECONDS,
     TEAMS,
     VERBS,
+    BudgetOrder,
+    ChangeOrder,
     IssuedKey,
+    KeyOrder,
     KeyVerb,
+    RotateOrder,
+    TeamOrder,
+    VerbOrder,
     change_key,
     create_key,
     create_team,

@@ -22,9 +22,7 @@ from gateway.edge.openapi import describe
 from gateway.edge.proxies import host_is_allowed
 from gateway.inference.service import Serving
 from gateway.operations.dashboard.html.charts import DASHES, Series
-from gateway.operations.dashboard.html.first_request import address, first_request
-from gateway.operations.dashboard.html.page import Page
-from gateway.operations.dashboard.html.rendering import HEADERS, TEMPLATES, page
+from gateway.operations.dashboard.html.rendering import HEADERS, TEMPLATES, Page, address, first_request, page
 from gateway.operations.running import Operations, operations_of
 from gateway.operations.worth import worth_last
 from gateway.telemetry.objectives.service_levels import levels_of_all

@@ -35,8 +35,7 @@ from gateway.inference.api.reading.parsing import read_body
 from gateway.inference.service import serving_of
 from gateway.operations.dashboard.html.charts import DASHES, Series
 from gateway.operations.dashboard.html.forms import fields_of, number_of, reason_of, taken
-from gateway.operations.dashboard.html.page import Page
-from gateway.operations.dashboard.html.rendering import back_to, page
+from gateway.operations.dashboard.html.rendering import Page, back_to, page
 from gateway.operations.running import Operations, operations_of
 from gateway.operations.worth import worth_last
 from gateway.tenancy.access.admin_guard import OPERATOR, actor_of

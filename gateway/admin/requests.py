@@ -26,9 +26,7 @@ from gateway.edge.openapi import describe
 from gateway.inference.classifier_versions import RoutingRule, rule_of, ruled_by
 from gateway.inference.router import RoutingService
 from gateway.inference.service import Serving, serving_of
-from gateway.operations.dashboard.html.first_request import first_request
-from gateway.operations.dashboard.html.page import Page
-from gateway.operations.dashboard.html.rendering import back_to, page
+from gateway.operations.dashboard.html.rendering import Page, back_to, first_request, page
 from migrations.tables.quality import verifications
 from quality.comparison.session_verdict import SessionVerdict, session_verdicts
 from quality.estimates.served import MOST_SESSIONS, SessionRow, StepRow, newest_sessions, steps_of

@@ -80,9 +80,7 @@ from gateway.admin.versions import begin_trial, end_trial, promote_version, roll
 from gateway.base.errors import envelope_response
 from gateway.edge.asgi import HttpRequest, OnceRouter
 from gateway.inference.service import count_refused
-from gateway.operations.dashboard.html.assets import static_file
-from gateway.operations.dashboard.html.page import OPT, Page
-from gateway.operations.dashboard.html.rendering import CompiledTemplates, failure_page
+from gateway.operations.dashboard.html.rendering import OPT, CompiledTemplates, Page, failure_page, static_file
 from gateway.operations.dashboard.sign_in.login import show_login, sign_in, sign_out
 from gateway.operations.dashboard.sign_in.single_sign_on import leave_for_provider, return_from_provider
 from gateway.tenancy.access.admin_guard import admit_admin, admit_page

@@ -39,8 +39,7 @@ from gateway.edge.openapi import describe
 from gateway.inference.service import Serving, serving_of
 from gateway.operations.dashboard.html.charts import Curve, Mark, Plane
 from gateway.operations.dashboard.html.forms import fields_of, reason_of
-from gateway.operations.dashboard.html.page import Page
-from gateway.operations.dashboard.html.rendering import back_to, page
+from gateway.operations.dashboard.html.rendering import Page, back_to, page
 from gateway.operations.quality_loop.quality_loop import sampling_settings
 from gateway.operations.running import Operations, operations_of
 from gateway.tenancy.access.admin_guard import OPERATOR, actor_of

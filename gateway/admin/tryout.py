@@ -31,8 +31,7 @@ from gateway.inference.api.reading.build_request import Received, chat_request
 from gateway.inference.api.reading.schemas import ChatRequest, Message
 from gateway.inference.service import Serving, serving_of
 from gateway.operations.dashboard.html.forms import Form, WrongField, filled_in, given_of, taken, text_of
-from gateway.operations.dashboard.html.page import Page
-from gateway.operations.dashboard.html.rendering import HEADERS, TEMPLATES, back_to, page
+from gateway.operations.dashboard.html.rendering import HEADERS, TEMPLATES, Page, back_to, page
 from gateway.tenancy.access.admin_guard import actor_of, session_token
 from gateway.tenancy.access.guard import access_of, caller_of
 from gateway.tenancy.budgets.budget_commands import id_of

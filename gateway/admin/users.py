@@ -17,8 +17,7 @@ from gateway.edge.asgi import HttpRequest
 from gateway.edge.openapi import describe
 from gateway.inference.service import serving_of
 from gateway.operations.dashboard.html.forms import form_of, given_of, taken, text_of
-from gateway.operations.dashboard.html.page import Page
-from gateway.operations.dashboard.html.rendering import back_to, page
+from gateway.operations.dashboard.html.rendering import Page, back_to, page
 from gateway.operations.privacy import UserErased
 from gateway.operations.running import Operations, operations_of
 from gateway.tenancy.access.admin_guard import ADMIN, actor_of, order_of

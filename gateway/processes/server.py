@@ -21,10 +21,10 @@ from litestar.types import ASGIApp, Receive, Scope, Send
 from gateway.app import HttpApp, create_app
 from gateway.base.configuration import catalog_reason
 from gateway.base.settings import Settings
-from gateway.base.terminal import broken
 from gateway.edge.http_protocol import BoundedHttpProtocol
 from gateway.edge.websocket_protocol import BoundedWebSocketProtocol
 from gateway.http import http_app
+from gateway.operations.cli.options import broken
 from gateway.operations.running import OPERATIONS
 from gateway.processes.announcement import (
     ServerStartError,

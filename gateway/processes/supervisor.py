@@ -22,7 +22,7 @@ import msgspec
 from gateway.base.configuration import catalog_reason, environment_of, own_command
 from gateway.base.settings import Settings
 from gateway.base.stores.retries import RestartPauses
-from gateway.base.terminal import broken
+from gateway.operations.cli.options import broken
 from gateway.processes.announcement import ServerStartError, callers_text, policy_text, ready_text, start_text
 from gateway.processes.start_checks import cannot_listen, family_of
 from gateway.runtime.core_factory import socket_of

@@ -1,16 +1,38 @@
-"""The cores of a catalogue: their names, where each listens and how each is loaded."""
+"""The cores of a catalogue: their names, where each listens, how each is loaded, and what its GPU groups need of this
+machine; the models of a catalogue that are Hugging Face ids."""
 
+import os
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import click
 import msgspec
 
 from gateway.base.settings import Settings
-from inference_core.errors import ModelFileError
+from inference_core.errors import (
+    CoreError,
+    DeviceFailedError,
+    DevicesMissingError,
+    MemoryPlanError,
+    MeshError,
+    ModelFileError,
+)
 from inference_core.extras import install_command, is_installed, missing_modules, require_extra
-from inference_core.loaders.hub_model import PACKAGE_PREFIX
+from inference_core.loaders.hub_download import download
+from inference_core.loaders.hub_model import (
+    PACKAGE_PREFIX,
+    Form,
+    HubModel,
+    downloaded,
+    hub_model_of_path,
+    parse_hub_model,
+)
 from tiers.catalog.catalog import CPU_CORE, Catalog
 from tiers.catalog.core_spec import core_spec, group_spec
+from tiers.catalog.hardware_check import instead_of, require_servable
+from tiers.engines import PROGRAMS
 from tiers.errors import CatalogError
 
 if TYPE_CHECKING:
@@ -97,7 +119,7 @@ def core_factory(
         return load_cpu
 
     def load_gpus() -> "SteppingCore":
-        from gateway.runtime.required_cards import naming_what_serves_instead
+        from gateway.runtime.core_factory import naming_what_serves_instead
         from inference_core.parallel.load_group import load_group
 
         spec = group_spec(catalog, core)
@@ -117,3 +139,65 @@ def watchdog_seconds_of(catalog: Catalog, core: str) -> float:
 
 def _beside(path: Path, core: str) -> Path:
     return path if core == CPU_CORE else path.with_name(f"{path.stem}.{core}{path.suffix}")
+
+
+def require_cards(catalog: Catalog, groups: Collection[str]) -> None:
+    """Raise DevicesMissingError, with the cause where it is known, if this machine lacks cards that `groups` need."""
+    from inference_core.device.cards import visible_cards, why_no_more_cards
+
+    try:
+        require_servable(catalog, visible_cards(), groups)
+    except DevicesMissingError as error:
+        hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
+        causes = [f"CUDA_VISIBLE_DEVICES={hidden} leaves out others"] * (hidden is not None)
+        causes += [why] if (why := why_no_more_cards()) else []
+        raise DevicesMissingError(f"{error}. Why: {'; '.join(causes)}" if causes else str(error)) from None
+
+
+@contextmanager
+def naming_what_serves_instead(catalog: Catalog, group: str) -> Iterator[None]:
+    """Add to an error that keeps `group` from loading which tiers that concerns and what serves them instead."""
+    try:
+        yield
+    except (DeviceFailedError, MemoryPlanError, MeshError) as error:
+        explained: CoreError = type(error)(f"{error}\n{instead_of(catalog, group)}")
+        raise explained from error
+
+
+def hub_models(catalog: Catalog) -> list[tuple[HubModel, Form]]:
+    """Return every id with the files that its user loads: of the cores, and of the engines that AIO starts."""
+    return core_hub_models(catalog, catalog.core_names) + engine_hub_models(catalog)
+
+
+def core_hub_models(catalog: Catalog, cores: Collection[str]) -> list[tuple[HubModel, Form]]:
+    """Return the ids of the models of `cores`."""
+    paths = [model.path for model in catalog.core.models] if CPU_CORE in cores else []
+    paths += [model.path for group in catalog.served_groups if group.name in cores for model in group.models]
+    return [(model, "any") for model in map(hub_model_of_path, paths) if model is not None]
+
+
+def engine_hub_models(catalog: Catalog) -> list[tuple[HubModel, Form]]:
+    """Return the ids of the engines' models, those excepted that an engine fetches itself."""
+    found: list[tuple[HubModel, Form]] = []
+    for spec in catalog.engines.values():
+        form, model = PROGRAMS[spec.kind].form, parse_hub_model(spec.model)
+        if form != "name" and model is not None:
+            found.append((model.at(spec.revision) if spec.revision else model, form))
+    return found
+
+
+def fetch_core_models(catalog: Catalog, cores: Collection[str]) -> None:
+    """Download the models of `cores` that are not here, with progress bars on a terminal. Raises `ModelFileError`.
+
+    Call it before a server handles signals: Ctrl-C and SIGTERM then end a long download at once. Raises
+    `DevicesMissingError` rather than download what this machine has no cards for.
+    """
+    groups = [
+        group.name
+        for group in catalog.served_groups
+        if group.name in cores and any(downloaded(model) is None for model, _ in core_hub_models(catalog, [group.name]))
+    ]
+    if groups:
+        require_cards(catalog, groups)
+    for model, form in core_hub_models(catalog, cores):
+        download(model, form, click.echo)

@@ -28,7 +28,7 @@ from benchmarks.gateway.fidelity.provider import (
 )
 from benchmarks.gateway.fidelity.wires import BY_NAME, KEYS, catalogue, groups, installed_wires
 from gateway.base.settings import Settings
-from gateway.processes.server_process import running_server
+from gateway.planning.load_test.http_target import running_server
 
 CASES = ("plain", "tools", "thinking", "moved", "lenient", "half", "busy")
 SERVERS = tuple(wire.name for wire in installed_wires())

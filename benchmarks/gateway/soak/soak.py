@@ -22,7 +22,7 @@ from benchmarks.gateway.upstream import proxied_catalogue
 from benchmarks.report.kept import out_option
 from benchmarks.report.measurement import Measurement
 from gateway.operations.cli.options import echo_json, json_option, settings_from
-from gateway.processes.server_process import ServerProcess, running_server
+from gateway.planning.load_test.http_target import ServerProcess, running_server
 
 KEY_VARIABLE = "AIO_SOAK_KEY"
 # Of looks at the process; a minute's figures are medians of them.

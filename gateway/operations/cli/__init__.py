@@ -18,7 +18,7 @@ main = LazyGroup(
         "route": ("gateway.planning.commands.route:route", "Show which tier would answer a prompt, and why."),
         "backtest": ("gateway.planning.commands.route:backtest", "Show what routing would have done with a log."),
         "cost": ("gateway.planning.commands.plan:cost", "Calculate what a traffic mix costs and saves."),
-        "fleet": ("gateway.planning.commands.fleet:fleet", "Predictive scaling for a cluster's autoscaler."),
+        "fleet": ("gateway.planning.commands.plan:fleet", "Predictive scaling for a cluster's autoscaler."),
         "plan": ("gateway.planning.commands.plan:plan", "Calculate replicas and cost for a load and its objectives."),
         "models": ("gateway.planning.commands.models:models", "Show the catalogue: tiers, files, memory."),
         "kv-calc": ("gateway.planning.commands.kv_calc:kv_calc", "Calculate the memory of a KV cache."),

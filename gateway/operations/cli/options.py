@@ -1,8 +1,10 @@
 """Options that several commands share, how they and the environment become settings, and how a command runs on the
-database: opened if it has the schema of this version, and closed afterwards.
+database: opened if it has the schema of this version, and closed afterwards;
+the width of the terminal that standard output goes to, and sentences broken to it.
 """
 
 import asyncio
+import shutil
 import sys
 import textwrap
 from collections.abc import Awaitable, Callable, Iterator
@@ -15,12 +17,12 @@ import msgspec
 
 from gateway.base.configuration import SETTINGS, load_settings
 from gateway.base.settings import Settings
-from gateway.base.terminal import terminal_columns
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
 
     from gateway.base.settings import Settings
+
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -148,3 +150,26 @@ def with_database(settings: "Settings", order: "Callable[[AsyncEngine], Awaitabl
 
     with database_needed(settings.database):
         return asyncio.run(carry_out())
+
+
+def terminal_columns() -> int | None:
+    """Return how many characters a line of the terminal has; None where standard output is none, so that programs read
+    whole lines."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def broken(text: str) -> str:
+    """Return `text` with its lines broken at words to the width of the terminal, further ones indented by two more."""
+    columns = terminal_columns()
+    if columns is None:
+        return text
+    return "\n".join(_broken_line(line, max(columns, 20)) for line in text.split("\n"))
+
+
+def _broken_line(line: str, columns: int) -> str:
+    indent = line[: len(line) - len(line.lstrip(" "))]
+    more = f"{indent}  "
+    wrapped = textwrap.wrap(
+        line, columns, subsequent_indent=more, break_long_words=False, break_on_hyphens=False, drop_whitespace=True
+    )
+    return "\n".join(wrapped) if len(line) > columns else line

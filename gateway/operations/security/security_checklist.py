@@ -9,7 +9,7 @@ import msgspec
 
 from gateway.base.settings import Settings
 from gateway.operations.security import checks
-from gateway.operations.security.security_facts import Facts, Finding, Status
+from gateway.operations.security.checks import Facts, Finding, Status
 from gateway.operations.security.stored_keys import stored_keys
 from tiers.catalog.load import load_catalog
 

@@ -128,7 +128,7 @@ def pull(ids: tuple[str, ...], form: "Form", **options: Any) -> None:
     Files that are here are kept, interrupted ones are continued. The commit is recorded, and later starts use the same
     files. A private or restricted model needs HF_TOKEN, a mirror HF_ENDPOINT.
     """
-    from gateway.runtime.hub_models import hub_models
+    from gateway.runtime.core_factory import hub_models
     from inference_core.errors import ModelFileError
     from inference_core.loaders.hub_download import download
     from inference_core.loaders.hub_model import PREFIX, parse_hub_model

@@ -1,5 +1,6 @@
 """Runs loads against a target (a core in this process, or a server over HTTP) and times every answer; from single
-requests to one row of figures: percentiles, throughput, goodput, errors.
+requests to one row of figures: percentiles, throughput, goodput, errors. A core's model is opened for a measurement
+alone in this process, on a thread of its own.
 """
 
 import asyncio
@@ -9,15 +10,22 @@ import time
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from typing import Any, Protocol
 
+import msgspec
+
 from gateway.planning.load_test.workload import BenchOptions, Job, Load, Prompts, loads, warmup_jobs
-from inference_core.errors import CoreError, CoreGoneError
-from inference_core.protocol import AddRequest, SamplingParams, SequenceOutput
+from inference_core.errors import CoreError, CoreGoneError, ModelFileError
+from inference_core.loaders.hub_model import resolve_model_path
+from inference_core.model_spec import CoreSpec, ModelSpec
+from inference_core.protocol import AddRequest, Knobs, SamplingParams, SequenceOutput
+from inference_core.tokenization.load_tokenizer import load_tokenizer
 from inference_core.transport.client import CoreClient
+from inference_core.transport.core_thread import ThreadCoreClient
 
 
 @dataclass(slots=True)
@@ -295,3 +303,30 @@ def _cpu_ticks() -> tuple[int, int]:
     """(all, idle) clock ticks of the machine since it started."""
     ticks = [int(number) for number in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
     return sum(ticks), ticks[3] + ticks[4]
+
+
+def model_of(core: CoreSpec, name: str | None) -> ModelSpec:
+    """The model `name` of `core`, or its first. Raises `ModelFileError`."""
+    for spec in core.models:
+        if name in (None, spec.name):
+            return spec
+    names = ", ".join(spec.name for spec in core.models) or "none"
+    raise ModelFileError(f"the core has no model {name!r}; it has {names}")
+
+
+@asynccontextmanager
+async def core_target(
+    core: CoreSpec, spec: ModelSpec, cache_dir: Path, knobs: Knobs | None = None, *, draft: ModelSpec | None = None
+) -> AsyncIterator[CoreTarget]:
+    """`spec`, with its `draft` or alone, on a core with the arena and threads of `core`. Raises what `load_core`
+    raises."""
+    from inference_core.loading.load_core import load_core
+
+    models = [msgspec.structs.replace(spec, draft=None)] if draft is None else [spec, draft]
+    alone = msgspec.structs.replace(core, models=models)
+    client = ThreadCoreClient(lambda: load_core(alone, cache_dir, knobs=knobs))
+    await client.start()
+    try:
+        yield CoreTarget(client, load_tokenizer(resolve_model_path(spec.path)), spec.name)
+    finally:
+        await client.close()

@@ -15,8 +15,13 @@ from prometheus_client import CollectorRegistry, Gauge, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.planning.capacity.replica_profile import ReplicaProfile
-from gateway.planning.scaling.predictive import PredictiveKnobs, PredictiveRule
-from gateway.planning.scaling.scaling import FleetSettings, Observation, ServiceObjectives
+from gateway.planning.scaling.predictive import (
+    FleetSettings,
+    Observation,
+    PredictiveKnobs,
+    PredictiveRule,
+    ServiceObjectives,
+)
 from gateway.telemetry.metrics.metrics import CONTENT_TYPE
 from inference_core.io.background_tasks import repeated
 from tiers.remote.http_exchange import bounded_answer

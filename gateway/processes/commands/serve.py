@@ -128,10 +128,9 @@ def _with_cores_elsewhere(settings: "Settings", role: str, *, deploys: bool) -> 
 def _serve_core(settings: "Settings", group: str | None, *, replaces: bool) -> None:
     import asyncio
 
-    from gateway.runtime.core_factory import chosen_core, core_title, socket_of, watchdog_seconds_of
+    from gateway.runtime.core_factory import chosen_core, core_title, fetch_core_models, socket_of, watchdog_seconds_of
     from gateway.runtime.cores.next_core import require_machine
     from gateway.runtime.cores.passed_adapters import inheriting
-    from gateway.runtime.hub_models import fetch_core_models
     from inference_core.transport.listener import ReplacingListener, UnixListener
     from inference_core.transport.server import serve_core
     from tiers.catalog.load import load_catalog
@@ -240,9 +239,8 @@ def _loading_cores(settings: "Settings") -> "dict[str, CoreClient]":
     import asyncio
 
     from gateway.processes.start_checks import measure_or_say_how
-    from gateway.runtime.core_factory import require_local_models
+    from gateway.runtime.core_factory import fetch_core_models, require_local_models
     from gateway.runtime.cores.core_clients import core_clients
-    from gateway.runtime.hub_models import fetch_core_models
     from inference_core.transport.unix_socket import ChildCoreClient
     from tiers.catalog.catalog import CPU_CORE
     from tiers.catalog.load import load_catalog

@@ -5,11 +5,14 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
 from contextlib import aclosing, contextmanager
+from functools import partial
 from typing import TypeVar
 
+from gateway.base.settings import Settings
 from gateway.runtime.cluster.merged_stats import merged, summed_past
 from gateway.runtime.cluster.registry import Announced, Role
 from gateway.runtime.cluster.replica_choice import CoreCommands, CoreReplica, PromptHandover, chosen, prefix_key
+from gateway.runtime.core_factory import core_title
 from inference_core.errors import CoreError, CoreGoneError
 from inference_core.io.background_tasks import once, repeated
 from inference_core.protocol import (
@@ -22,6 +25,9 @@ from inference_core.protocol import (
     SequenceOutput,
 )
 from inference_core.transport.client import CoreClient
+from inference_core.transport.tcp import TcpCoreClient
+from inference_core.transport.tls import tls_of
+from tiers.catalog.catalog import Catalog
 
 log = logging.getLogger(__name__)
 
@@ -321,3 +327,31 @@ class ReplicatedCore(CoreClient):
 
     def _gone(self) -> CoreGoneError:
         return CoreGoneError(f"{self._title} has no serving replica: {self._why}")
+
+
+def cluster_cores(catalog: Catalog, settings: Settings) -> Mapping[str, CoreClient]:
+    """Return a client over all replicas of every core, by name, not yet started. The first to start joins the
+    cluster. Raises `CoreTlsError` if the certificates cannot be used."""
+    tls = tls_of(settings.core_tls)
+
+    def connect(announced: Announced) -> TcpCoreClient:
+        return TcpCoreClient(announced.address, tls=tls)
+
+    return {
+        core: ReplicatedCore(
+            core_title(catalog, core), partial(_announced, catalog, core, settings.cluster), connect=connect
+        )
+        for core in catalog.core_names
+    }
+
+
+async def _announced(catalog: Catalog, core: str, address: str) -> list[Announced]:
+    return await asyncio.to_thread(_ask, catalog, core, address)
+
+
+def _ask(catalog: Catalog, core: str, address: str) -> list[Announced]:
+    from gateway.runtime.cluster.fleet import announced
+    from gateway.runtime.cluster.join import join
+
+    join(address)
+    return announced(catalog, core)

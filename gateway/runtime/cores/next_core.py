@@ -8,10 +8,8 @@ import logging
 from collections.abc import Collection
 
 from gateway.base.settings import Settings
-from gateway.runtime.core_factory import require_local_models
+from gateway.runtime.core_factory import fetch_core_models, require_cards, require_local_models
 from gateway.runtime.cores.core_clients import core_clients
-from gateway.runtime.hub_models import fetch_core_models
-from gateway.runtime.required_cards import require_cards
 from inference_core.errors import CoreGoneError, MemoryPlanError, ModelFileError
 from inference_core.protocol import CoreStats
 from inference_core.transport.client import CoreClient

@@ -1,11 +1,12 @@
 """Commands on keys and teams: made, changed, rotated, paused, revoked, each with its audit row.
 
-The terms of a key say what it may do and for how long. The lists of keys, teams and budgets show no hashes.
+The terms of a key say what it may do and for how long. The lists of keys, teams and budgets show no hashes. The orders
+are the bodies of endpoints and what commands check.
 """
 
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -14,8 +15,9 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from classifier.complexity.quality_setting import QualitySetting
-from gateway.base.inference_request import Scope
+from gateway.base.inference_request import Period, Scope
 from gateway.base.numbers import MOST_EPOCH, EpochSeconds, utc_text
+from gateway.tenancy.budgets.lease_book import BudgetUsd
 from gateway.tenancy.changes import (
     REVISION,
     Database,
@@ -370,3 +372,53 @@ def _kept(made: MadeKey) -> dict[str, str]:
 KEYS = Listing(api_keys, "key_id", ("team_id",), hidden=UNSHOWN)
 TEAMS = Listing(teams, "team_id", ())
 BUDGETS = Listing(budgets, "budget_id", ("subject",))
+
+
+Reason = Annotated[str, Meta(min_length=1, max_length=1024)]
+MOST_GRACE_SECONDS = 90 * 24 * 3600.0
+
+
+class KeyOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A new key: its name, its team (name or id), and its terms."""
+
+    name: Name
+    team: str | None = None
+    terms: KeyTerms = KeyTerms()
+    reason: Reason | None = None
+
+
+class ChangeOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """New terms of a key; omitted fields of `terms` stay."""
+
+    terms: KeyTerms
+    reason: Reason | None = None
+
+
+class RotateOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How long the old secret stays valid besides the new one; a day by default, at most 90."""
+
+    grace_seconds: Annotated[float, Meta(ge=0, le=MOST_GRACE_SECONDS)] = GRACE_SECONDS
+    reason: Reason | None = None
+
+
+class VerbOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The reason, which is recorded."""
+
+    reason: Reason | None = None
+
+
+class TeamOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A new team."""
+
+    name: Name
+    reason: Reason | None = None
+
+
+class BudgetOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """At most `amount_usd` per calendar day or month (UTC) or in total, for the key or team of this id or name."""
+
+    kind: Literal["key", "team"]
+    subject: Annotated[str, Meta(min_length=1, max_length=128)]
+    period: Period
+    amount_usd: BudgetUsd
+    reason: Reason | None = None

@@ -6,8 +6,14 @@ import msgspec
 import pytest
 
 from gateway.planning.capacity.replica_profile import replica_profile
-from gateway.planning.scaling.predictive import DAY_S, PredictiveKnobs, PredictiveRule
-from gateway.planning.scaling.scaling import Observation, ServiceObjectives, replicas_for
+from gateway.planning.scaling.predictive import (
+    DAY_S,
+    Observation,
+    PredictiveKnobs,
+    PredictiveRule,
+    ServiceObjectives,
+    replicas_for,
+)
 
 INTERVAL_S = 900.0
 DAYS = 4

@@ -11,8 +11,7 @@ from litestar import Litestar, Response, get
 from litestar.testing import AsyncTestClient
 
 from gateway.planning.capacity.replica_profile import replica_profile
-from gateway.planning.scaling.predictive import PredictiveKnobs
-from gateway.planning.scaling.scaling import FleetSettings, ServiceObjectives
+from gateway.planning.scaling.predictive import FleetSettings, PredictiveKnobs, ServiceObjectives
 from gateway.planning.scaling.target_server import (
     FleetTargets,
     Passed,

@@ -6,7 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from gateway.operations.cli import main
-from gateway.runtime.hub_models import core_hub_models, hub_models
+from gateway.runtime.core_factory import core_hub_models, hub_models
 from tests.inference_core.loaders.model_hub import running_hub
 from tiers.catalog.load import load_catalog
 

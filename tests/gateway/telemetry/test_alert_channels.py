@@ -18,8 +18,7 @@ from gateway.telemetry.objectives.alert_channels import (
     slack_message,
     teams_card,
 )
-from gateway.telemetry.objectives.alert_messages import ATTEMPT_SECONDS, AlertMessages, Sent
-from gateway.telemetry.objectives.alerts import Alerts, Causes
+from gateway.telemetry.objectives.alerts import ATTEMPT_SECONDS, AlertMessages, Alerts, Causes, Sent
 from quality.store.database import migrate, open_database
 from tests.gateway.telemetry.smtp_server import PASSWORD, USER, make_certificate, smtp_server
 

@@ -133,10 +133,9 @@ def budgets_of(options: dict[str, Any], prefix: str = "") -> "dict[Period, float
 @stored_options
 def create(name: str, team: str | None, reason: str | None, as_json: bool, **options: Any) -> None:
     """Make a key called NAME. It is shown once: only its hash is stored."""
-    from gateway.operations.key_orders import KeyOrder
     from gateway.tenancy.budgets.budget_commands import change_budgets
     from gateway.tenancy.changes import tenancy_transaction
-    from gateway.tenancy.keys.key_commands import IssuedKey, create_key
+    from gateway.tenancy.keys.key_commands import IssuedKey, KeyOrder, create_key
 
     budgets = budgets_of(options, "budget_")
     settings, wanted = settings_from(**_database_of(options)), terms_of(options)

@@ -71,8 +71,7 @@ def teams() -> None:
 @stored_options
 def create(name: str, reason: str | None, as_json: bool, **options: Any) -> None:
     """Make a team called NAME."""
-    from gateway.operations.key_orders import TeamOrder
-    from gateway.tenancy.keys.key_commands import create_team
+    from gateway.tenancy.keys.key_commands import TeamOrder, create_team
 
     checked(TeamOrder, {"name": name})
     team_id = with_database(settings_from(**options), lambda engine: create_team(engine, name, order(reason)))

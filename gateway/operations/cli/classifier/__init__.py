@@ -1,11 +1,10 @@
 """`aio classifier`: training artefacts, and the versions of the registry."""
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from gateway.operations.cli.encoder_choice import encoder_choice
 from gateway.operations.cli.group import LazyGroup
 from gateway.operations.cli.options import (
     catalog_option,
@@ -15,6 +14,11 @@ from gateway.operations.cli.options import (
     settings_from,
     staged_progress,
 )
+
+if TYPE_CHECKING:
+    from classifier.training.recipes.train import ReadLayer
+    from gateway.base.settings import Settings
+
 
 classifier = LazyGroup(
     name="classifier",
@@ -113,3 +117,19 @@ def train(
     rows = manifest.counts
     click.echo(f"{made.folder}: trained on {rows['train']:,} prompts, calibrated on {rows['valid']:,}")
     click.echo(f"aio classifier promote {made.folder} lets it serve")
+
+
+def encoder_choice(name: str, settings: "Settings") -> "Path | ReadLayer":
+    """`PATH`, or `hidden[:MODEL[:LAYER]]`, by default of the catalogue's smallest model. Raises `BadParameter`."""
+    if name.partition(":")[0] != "hidden":
+        if not Path(name).is_dir():
+            raise click.BadParameter(f"{name!r} is not a folder; give one, or hidden[:MODEL[:LAYER]]")
+        return Path(name)
+    from classifier.training.recipes.train import parse_read_layer
+    from gateway.runtime.cores.hidden_states import smallest_model
+    from tiers.catalog.load import load_catalog
+
+    try:
+        return parse_read_layer(name, lambda: smallest_model(load_catalog(settings.catalog)))
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error

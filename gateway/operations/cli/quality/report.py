@@ -77,7 +77,7 @@ def live(days: float, as_json: bool, **options: Any) -> None:
 @json_option
 def learning(days: float, as_json: bool, **options: Any) -> None:
     """Show what was learned for each key: labels, classes of prompts, saving, quality, and the learning curve."""
-    from gateway.inference.label_source import stored_label_source
+    from gateway.inference.class_prior import stored_label_source
     from gateway.operations.cli.options import with_database
     from quality.learning.learning import LearningRecord, in_words
 

@@ -49,8 +49,7 @@ def check(security: bool, as_json: bool, **options: Any) -> None:
         _check_security(settings_from(**options), as_json)
         return
     from gateway.base.configuration import catalog_reason
-    from gateway.operations.quality_loop.label_sources import labels_text
-    from gateway.operations.quality_loop.stored_judge import stored_judge
+    from gateway.operations.quality_loop.label_sources import labels_text, stored_judge
     from gateway.operations.setup.checks import (
         NONE_IS_LOCAL,
         ask_embeddings,

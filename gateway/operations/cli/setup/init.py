@@ -117,8 +117,7 @@ def _from_other(file: Path, given: Sequence[str], output: Path, force: bool, yes
     from gateway.operations.setup.candidate import in_order, with_names
     from gateway.operations.setup.catalog_text import catalog_text
     from gateway.operations.setup.found_tiers import ask_server, given_tier
-    from gateway.operations.setup.gateways.any_file import migrated_file
-    from gateway.operations.setup.litellm.migration import doubled
+    from gateway.operations.setup.litellm.migration import doubled, migrated_file
     from tiers.catalog.tier_spec import MAX_TIERS, MIN_TIERS
 
     async def further() -> list["Candidate"]:

@@ -1,31 +1,107 @@
-"""Pages as HTML: templates with autoescape, and headers that let the browser run only our own files."""
+"""Pages as HTML: templates with autoescape, headers that let the browser run only our own files, those files under
+names that contain their hash, and the links of the navigation."""
 
 import asyncio
+import hashlib
 import http
 import logging
 import math
+import re
+import shlex
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from importlib.resources import files
 from typing import Any
 from urllib.parse import quote, unquote, urlencode
 
+import msgspec
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from litestar import get
 from litestar.connection import Request
 from litestar.datastructures import Cookie
 from litestar.exceptions import HTTPException
+from litestar.handlers import HTTPRouteHandler
+from litestar.params import FromPath
 from litestar.response import Response
 
-from gateway.base.errors import as_api_error, request_id_of
+from gateway.base.errors import ApiError, as_api_error, request_id_of
 from gateway.base.inference_request import CALLER, KEYLESS
 from gateway.edge.asgi import HttpRequest
-from gateway.operations.dashboard.html import assets, charts
-from gateway.operations.dashboard.html.page import OPT, Page, links
+from gateway.inference.service import serving_of
+from gateway.operations.dashboard.html import charts
 from gateway.operations.running import operations_of
 from gateway.telemetry.objectives.slo import Quantiles
 from gateway.tenancy.access.admin_guard import NotSignedInError, session_token
-from gateway.tenancy.access.guard import caller_of, site_of
+from gateway.tenancy.access.guard import access_of, caller_of, site_of
 from gateway.tenancy.users.sessions import csrf_of
 from tiers.errors import TierError
+
+_TYPES = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
+_FILES = {
+    entry.name: entry.read_bytes()
+    for entry in files("gateway.operations.dashboard").joinpath("static").iterdir()
+    if entry.name.rsplit(".", 1)[-1] in _TYPES
+}
+_VERSIONS = {name: hashlib.sha256(content).hexdigest()[:12] for name, content in _FILES.items()}
+
+
+def url_of(name: str) -> str:
+    """Return the URL of the file, with its content hash, so that browsers may cache it for ever."""
+    return f"/admin/static/{_VERSIONS[name]}/{name}"
+
+
+@get("/static/{version:str}/{name:str}", include_in_schema=False)
+async def static_file(version: FromPath[str], name: FromPath[str]) -> Response[Any]:
+    """Serve a file of the package. An outdated hash gets the current file, uncached."""
+    content = _FILES.get(name)
+    if content is None:
+        raise ApiError(404, f"There is no file {name[:64]!r}.", code="not_found")
+    kept = "public, max-age=31536000, immutable" if version == _VERSIONS[name] else "no-store"
+    headers = {
+        "cache-control": kept,
+        "x-content-type-options": "nosniff",
+        "content-security-policy": "default-src 'none'; style-src 'self'",
+    }
+    return Response(content, media_type=_TYPES[name.rsplit(".", 1)[-1]], headers=headers)
+
+
+OPT = "dashboard_pages"
+
+
+class Page(msgspec.Struct, frozen=True, kw_only=True):
+    """A page at `/admin` + `path`, with its handlers, whose paths are also relative to `/admin`.
+
+    `role`: the role that sees the link; handlers check permissions themselves.
+    """
+
+    title: str
+    path: str
+    handlers: tuple[HTTPRouteHandler, ...]
+    role: str = "viewer"
+
+
+class Link(msgspec.Struct, frozen=True):
+    """An entry of the navigation, as the template draws it."""
+
+    title: str
+    path: str
+    here: bool
+
+
+def links(
+    pages: tuple[Page, ...], path: str, scopes: frozenset[str], hidden: frozenset[str] = frozenset()
+) -> list[Link]:
+    """Return the links that a caller with `scopes` sees on the page at `path`, without the pages at `hidden` paths."""
+    inner = path.removeprefix("/admin").rstrip("/")
+    seen = [page for page in pages if page.role in scopes or "admin" in scopes]
+    shown = [page for page in seen if page.path not in hidden]
+    return [Link(page.title, f"/admin{page.path}", _is_here(page.path, inner)) for page in shown]
+
+
+def _is_here(page: str, inner: str) -> bool:
+    page = page.rstrip("/")
+    return inner == page or (page != "" and inner.startswith(f"{page}/"))
+
 
 log = logging.getLogger(__name__)
 
@@ -211,7 +287,7 @@ def _templates() -> Environment:
         "number": _number,
         "when": _when,
     }
-    environment.globals |= {"render": environment.call_filter, "url": _url, "asset": assets.url_of, "chart": charts}
+    environment.globals |= {"render": environment.call_filter, "url": _url, "asset": url_of, "chart": charts}
     return environment
 
 
@@ -232,3 +308,21 @@ class CompiledTemplates:
             async with self._compiling:
                 await asyncio.to_thread(lambda: [TEMPLATES.get_template(name) for name in TEMPLATES.list_templates()])
                 self._done = True
+
+
+# What stands in the page as a command must not be able to hold one.
+_ADDRESS = re.compile(r"https?://[A-Za-z0-9.:\[\]_-]+\Z")
+QUESTION = {"model": "auto", "messages": [{"role": "user", "content": "Hello!"}]}
+
+
+def first_request(request: HttpRequest) -> str:
+    """Return the command; it names a key in the environment where callers need one."""
+    key = ' -H "Authorization: Bearer $AIO_API_KEY"' if access_of(request).tenancy.directory.asks_for_keys else ""
+    question = shlex.quote(msgspec.json.encode(QUESTION).decode())
+    return f"curl {address(request)}/v1/chat/completions -H 'Content-Type: application/json'{key} -d {question}"
+
+
+def address(request: HttpRequest) -> str:
+    """Return the address by which the client reached us."""
+    url, settings = site_of(request), serving_of(request).settings
+    return url if _ADDRESS.match(url) else f"http://{settings.host}:{settings.port}"

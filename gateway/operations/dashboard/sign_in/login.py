@@ -10,9 +10,10 @@ import hashlib
 import hmac
 import re
 import secrets
-from typing import Any
+from typing import Any, Literal
 
 from litestar import get, post
+from litestar.datastructures import Cookie
 from litestar.response import Response
 
 from gateway.base.errors import ApiError
@@ -21,7 +22,6 @@ from gateway.edge.asgi import HttpRequest
 from gateway.edge.proxies import network_of
 from gateway.inference.service import serving_of
 from gateway.operations.dashboard.html.rendering import HOME, LOGIN, back_to, page
-from gateway.operations.dashboard.sign_in.cookies import set_cookie
 from gateway.operations.dashboard.sign_in.login_limit import Attempt
 from gateway.operations.dashboard.sign_in.sign_in_trail import Means, limits_of, note, note_failure
 from gateway.operations.running import operations_of
@@ -221,3 +221,23 @@ def safe_path(path: str) -> str:
     """Return `path` if it leads to this site."""
     inside = path == HOME or path.startswith((f"{HOME}/", f"{HOME}?"))
     return path if inside and "\\" not in path and not path.startswith(LOGIN) and path.isprintable() else HOME
+
+
+def set_cookie(
+    request: HttpRequest,
+    response: Response[Any],
+    name: str,
+    value: str,
+    *,
+    max_age: int | None = None,
+    path: str = "/",
+    samesite: Literal["strict", "lax"] = "strict",
+) -> Response[Any]:
+    """Return `response` with the cookie. `max_age` in seconds: None until the browser closes, 0 deletes it.
+
+    The session's has the path `/`, since it also opens the JSON endpoints under /v1/admin.
+    """
+    secure = client_of(request).https
+    cookie = Cookie(name, value=value, path=path, max_age=max_age, httponly=True, samesite=samesite, secure=secure)
+    response.set_cookie(cookie)
+    return response

@@ -39,7 +39,7 @@ bench = BenchGroup(
             "What each tier gets right, and which are worth their price.",
         ),
         "ladder": (
-            "gateway.planning.commands.bench.ladder:ladder",
+            "gateway.planning.commands.bench.tiers:ladder",
             "What each tier gets right of the tasks that `aio adapters train --recipe ladder` teaches.",
         ),
     },

@@ -67,7 +67,7 @@ async def _run(
     as_json: bool,
 ) -> None:
     from gateway.planning.load_test import row_text, run_bench
-    from gateway.planning.load_test.open_core import core_target, model_of
+    from gateway.planning.load_test.run import core_target, model_of
     from inference_core.engine.live_knobs import changed_knobs, start_knobs
     from tiers.catalog.load import load_catalog
 
@@ -101,9 +101,9 @@ def device(seconds: float, as_json: bool, **options: Any) -> None:
 
     The cards must be free: stop `aio serve` first.
     """
+    from gateway.runtime.core_factory import fetch_core_models
     from gateway.runtime.cores.next_core import require_machine
     from gateway.runtime.device_report import report_path
-    from gateway.runtime.hub_models import fetch_core_models
     from tiers.catalog.load import load_catalog
 
     settings = settings_from(**options)
@@ -165,7 +165,7 @@ async def _run_over_http(settings: Any, url: str | None, model: str, options: "B
 
 @contextlib.asynccontextmanager
 async def _server(settings: Any, url: str | None) -> AsyncIterator[str]:
-    from gateway.processes.server_process import running_server
+    from gateway.planning.load_test.http_target import running_server
     from gateway.runtime.engines.running_engines import running_engines
     from tiers.catalog.load import load_catalog
 

@@ -1,7 +1,9 @@
-"""`aio bench tiers`: what each tier of a catalogue gets right, and which tiers are not worth their price."""
+"""`aio bench tiers`: what each tier of a catalogue gets right, and which tiers are not worth their price; `aio bench
+ladder`: how often each is right on the tasks that the ladder's adapter learns, in other wordings."""
 
 import asyncio
-from typing import TYPE_CHECKING, Any, get_args
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 import click
 
@@ -18,9 +20,14 @@ from gateway.operations.cli.options import (
 
 if TYPE_CHECKING:
     from gateway.base.settings import Settings
+    from quality.distillation.ladder.measure import LadderScores, MeasuredPart
+    from quality.distillation.ladder.tasks import LadderTask
     from quality.estimates.verified_sample import Share
-    from quality.evaluation.tier_accuracy import AccuracyReport, Progress, TierComparison
+    from quality.evaluation.tier_accuracy import AccuracyReport, TierComparison
     from tiers.catalog.catalog import Catalog
+
+
+T = TypeVar("T")
 
 
 @click.command()
@@ -43,7 +50,7 @@ def tiers(seed: int, per_level: int, concurrency: int, as_json: bool, **options:
     """
     from gateway.base.stores.data_folder import private_data_folder
     from quality.evaluation.task_set import tasks
-    from quality.evaluation.tier_accuracy import compare_tiers, store_report, warnings_of
+    from quality.evaluation.tier_accuracy import compare_tiers, measure_tiers, store_report, warnings_of
     from tiers.catalog.load import load_catalog
 
     settings = settings_from(role="all", **options)
@@ -52,8 +59,9 @@ def tiers(seed: int, per_level: int, concurrency: int, as_json: bool, **options:
         tasks(seed, per_level)
     except ValueError as error:
         raise click.UsageError(f"--per-level {per_level}: {error}") from error
+    how = {"seed": seed, "per_level": per_level, "concurrency": concurrency}
     with shown_progress() as progress:
-        report = asyncio.run(_measure(settings, catalog, seed, per_level, concurrency, progress))
+        report = asyncio.run(_measured(settings, catalog, measure_tiers, **how, progress=progress))
     private_data_folder(settings.data_path)
     path = store_report(settings.data_path, report)
     comparisons, warnings = compare_tiers(report, catalog), warnings_of(report, catalog)
@@ -68,21 +76,12 @@ def tiers(seed: int, per_level: int, concurrency: int, as_json: bool, **options:
     click.echo(f"kept in {path}")
 
 
-async def _measure(
-    settings: "Settings", catalog: "Catalog", seed: int, per_level: int, concurrency: int, progress: "Progress"
-) -> "AccuracyReport":
+async def _measured(settings: "Settings", catalog: "Catalog", measure: Callable[..., Awaitable[T]], **how: Any) -> T:
+    """Ask the tiers of a started catalogue."""
     from gateway.runtime.cores.engine import running_engine
-    from quality.evaluation.tier_accuracy import measure_tiers
 
     async with running_engine(settings, catalog) as engine:
-        return await measure_tiers(
-            list(engine.tiers.values()),
-            catalog,
-            seed=seed,
-            per_level=per_level,
-            concurrency=concurrency,
-            progress=progress,
-        )
+        return await measure(list(engine.tiers.values()), catalog, **how)
 
 
 def _accuracies(report: "AccuracyReport", catalog: "Catalog") -> str:
@@ -139,3 +138,62 @@ def _comparisons(comparisons: "list[TierComparison]") -> str:
 
 def _percent(share: "Share") -> str:
     return "" if share.value is None else f"{share.value:.1%}"
+
+
+@click.command()
+@click.option(
+    "--per-level", type=click.IntRange(1, 10), default=3, show_default=True, help="Tasks of each family and level."
+)
+@click.option("--seed", default=1, show_default=True, help="Of the generated tasks.")
+@click.option(
+    "--concurrency", type=click.IntRange(min=1), default=16, show_default=True, help="Tasks in flight on one tier."
+)
+@catalog_option
+@data_dir_option
+@cache_dir_option
+@json_option
+def ladder(seed: int, per_level: int, concurrency: int, as_json: bool, **options: Any) -> None:
+    """Ask tasks with checkable answers to every tier: eleven families in wordings that `aio adapters train --recipe
+    ladder` never uses, and three families that it never trains, at six levels each.
+
+    Tiers answer greedily. Shows the share of right answers with its 95% interval.
+    """
+    from quality.distillation.ladder.measure import PARTS, measured_ladder
+    from quality.distillation.ladder.tasks import ladder_tasks
+    from tiers.catalog.load import load_catalog
+
+    settings = settings_from(role="all", **options)
+    catalog = load_catalog(settings.catalog)
+    how = {"seed": seed, "per_level": per_level, "concurrency": concurrency}
+    with shown_progress() as progress:
+        found = asyncio.run(_measured(settings, catalog, measured_ladder, **how, progress=progress))
+    if as_json:
+        echo_json({"seed": seed, "per_level": per_level, "scores": found})
+        return
+    for part in PARTS:
+        scores = [one for one in found if one.part == part]
+        title = "held-out wordings" if part == "held-out" else "families never trained"
+        click.echo(f"{title}\n{_ladder_text(scores, catalog, ladder_tasks(how['seed'], per_level, part), part)}\n")
+
+
+def _ladder_text(
+    scores: "list[LadderScores]", catalog: "Catalog", tasks: "list[LadderTask]", part: "MeasuredPart"
+) -> str:
+    from quality.distillation.ladder.measure import LEVEL_PAIRS
+    from quality.distillation.ladder.tasks import families
+
+    names = families(part)
+    rows = []
+    for one in scores:
+        cells = [one.of(tasks, levels=pair) for pair in LEVEL_PAIRS] + [one.of(tasks, family=name) for name in names]
+        rows.append(
+            [
+                catalog.tier(one.tier).name,
+                f"{one.share.count}/{one.share.total}",
+                one.share.shown(),
+                *(f"{cell.count}/{cell.total}" for cell in cells),
+                f"{sum(one.tokens) / len(tasks):.0f}",
+            ]
+        )
+    levels = [f"levels {low} and {high}" for low, high in LEVEL_PAIRS]
+    return table(["tier", "right", "95% interval", *levels, *names, "tokens"], rows)

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from gateway.base import terminal
 from gateway.operations.cli import options
 
 _AIO = [sys.executable, "-c", "from gateway.operations.cli import main; main()"]
@@ -59,14 +58,14 @@ def test_columns_are_narrowed_from_the_widest(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_sentence_is_broken_at_words_with_its_indentation(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(terminal, "terminal_columns", lambda: 20)
-    assert terminal.broken("short\n  database: one two three") == "short\n  database: one two\n    three"
-    monkeypatch.setattr(terminal, "terminal_columns", lambda: None)
-    assert terminal.broken("x" * 50) == "x" * 50
+    monkeypatch.setattr(options, "terminal_columns", lambda: 20)
+    assert options.broken("short\n  database: one two three") == "short\n  database: one two\n    three"
+    monkeypatch.setattr(options, "terminal_columns", lambda: None)
+    assert options.broken("x" * 50) == "x" * 50
 
 
 def test_the_width_is_not_known_where_output_is_no_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "40")
     with (tmp_path / "out").open("w") as file:
         monkeypatch.setattr(sys, "stdout", file)
-        assert terminal.terminal_columns() is None
+        assert options.terminal_columns() is None

@@ -6,7 +6,7 @@ import pytest
 
 from gateway.admin.core import arena_parts, size_bars, time_bars
 from gateway.base.errors import ApiError
-from gateway.operations.dashboard.html.knob_form import knob_fields, wanted_changes
+from gateway.operations.dashboard.html.forms import knob_fields, wanted_changes
 from inference_core.engine.live_knobs import knob_schemas
 from inference_core.protocol import CoreStats, ModelStats
 

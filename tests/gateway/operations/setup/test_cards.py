@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 from gateway.operations.cli import main
 from gateway.operations.setup import cards as card_inventory
 from gateway.operations.setup.cards import MAX_CONTEXT, SEQUENCES, TABLE, read_cards
-from gateway.runtime import hub_models
+from gateway.runtime import core_factory
 from gateway.telemetry.gpus import Gpus
 from inference_core.device.cards import visible_cards
 from inference_core.errors import CoreError, DevicesMissingError
@@ -258,10 +258,10 @@ def test_what_is_proposed_serves_with_cards_on_the_host(init: Any, tmp_path: Pat
 @pytest.mark.skipif(visible_cards() > 0, reason="this machine has cards")
 def test_nothing_is_downloaded_for_cards_that_are_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[HubModel] = []
-    monkeypatch.setattr(hub_models, "download", lambda model, form, say: asked.append(model))
+    monkeypatch.setattr(core_factory, "download", lambda model, form, say: asked.append(model))
     catalog = load_catalog(str(TEXTS / "4x24gb.toml"))
     with pytest.raises(DevicesMissingError, match=r"group cards-2-3 .* needs 2, cards 2 to 3"):
-        hub_models.fetch_core_models(catalog, catalog.core_names)
+        core_factory.fetch_core_models(catalog, catalog.core_names)
     assert asked == []
 
 

@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 
 from gateway.operations.cli import main
 from gateway.operations.setup.found_tiers import SetupError
-from gateway.operations.setup.gateways.any_file import migrated_file
+from gateway.operations.setup.litellm.migration import migrated_file
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.load import load_catalog
 

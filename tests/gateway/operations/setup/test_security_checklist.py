@@ -12,8 +12,8 @@ from click.testing import CliRunner, Result
 from gateway.base.configuration import SETTINGS
 from gateway.base.settings import Settings, SettingsError
 from gateway.operations.cli import main
+from gateway.operations.security.checks import Facts
 from gateway.operations.security.security_checklist import ITEMS
-from gateway.operations.security.security_facts import Facts
 from gateway.operations.security.stored_keys import AdminKey, StoredKeys
 from gateway.processes.start_checks import refuse_open_access
 from gateway.tenancy.changes import Order

@@ -14,9 +14,8 @@ from msgspec.structs import replace
 
 from gateway.base.configuration import load_settings
 from gateway.operations.cli import main
-from gateway.planning.capacity.roofline import Peak, with_roofline
 from gateway.planning.load_test import measured_groups
-from gateway.planning.load_test.measured_groups import driver_version, measure_groups, report_text
+from gateway.planning.load_test.measured_groups import Peak, driver_version, measure_groups, report_text, with_roofline
 from gateway.processes import start_checks
 from gateway.processes.start_checks import measure_or_say_how
 from gateway.runtime.device_report import DeviceReport, GroupSpeed, ModelSpeed, StreamSpeed, report_path

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from gateway.planning.scaling.scaling import Observation, SlowDown
+from gateway.planning.scaling.predictive import Observation, SlowDown
 
 
 class HpaBehaviour(msgspec.Struct, frozen=True, kw_only=True):

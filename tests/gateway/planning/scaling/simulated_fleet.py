@@ -16,7 +16,7 @@ import msgspec
 
 from gateway.planning.capacity.replica_profile import ReplicaProfile
 from gateway.planning.capacity.workload import Arrival
-from gateway.planning.scaling.scaling import FleetSettings, Observation, ServiceObjectives
+from gateway.planning.scaling.predictive import FleetSettings, Observation, ServiceObjectives
 
 _TIE = 1e-9
 

@@ -10,7 +10,7 @@ import msgspec
 
 from gateway.planning.capacity.replica_profile import ReplicaProfile
 from gateway.planning.capacity.workload import Arrival
-from gateway.planning.scaling.scaling import FleetSettings
+from gateway.planning.scaling.predictive import FleetSettings
 from inference_core.kv_cache.layout import kv_bytes_per_token
 from inference_core.loaders.decoder_tensors import shape
 from tests.gateway.planning.scaling.simulated_fleet import FleetRun, FleetSimulation, ScalingRule, SimulatedRequest

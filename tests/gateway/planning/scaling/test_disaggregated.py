@@ -4,8 +4,7 @@ import pytest
 
 from gateway.planning.capacity.replica_profile import replica_profile
 from gateway.planning.capacity.workload import Arrival
-from gateway.planning.scaling.predictive import PredictiveKnobs, PredictiveRule
-from gateway.planning.scaling.scaling import FleetSettings, ServiceObjectives
+from gateway.planning.scaling.predictive import FleetSettings, PredictiveKnobs, PredictiveRule, ServiceObjectives
 from tests.gateway.planning.scaling.simulated_fleet import FixedRule
 from tests.gateway.planning.scaling.split_pools import Transfer, kv_bytes_of, requests_of, run_apart
 

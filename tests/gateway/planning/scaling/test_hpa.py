@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from gateway.planning.scaling.scaling import Observation
+from gateway.planning.scaling.predictive import Observation
 from tests.gateway.planning.scaling.hpa import HpaBehaviour, HpaRule, by_in_flight, by_utilisation, hpa_replicas
 
 QUIET = Observation(

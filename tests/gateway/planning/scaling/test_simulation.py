@@ -12,8 +12,14 @@ from hypothesis import strategies as st
 from gateway.planning.capacity.capacity import operation
 from gateway.planning.capacity.replica_profile import replica_profile
 from gateway.planning.capacity.workload import Arrival, Workload
-from gateway.planning.scaling.predictive import PredictiveKnobs, PredictiveRule
-from gateway.planning.scaling.scaling import FleetSettings, Observation, ServiceObjectives, SlowDown
+from gateway.planning.scaling.predictive import (
+    FleetSettings,
+    Observation,
+    PredictiveKnobs,
+    PredictiveRule,
+    ServiceObjectives,
+    SlowDown,
+)
 from tests.examples import examples
 from tests.gateway.planning.scaling.hpa import HpaBehaviour, HpaRule, by_utilisation
 from tests.gateway.planning.scaling.simulated_fleet import (

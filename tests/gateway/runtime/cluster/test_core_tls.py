@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from gateway.base.settings import Settings
 from gateway.operations.cli import main
-from gateway.runtime.cluster import discovery
+from gateway.runtime.cluster import replicated_core
 from gateway.runtime.cluster.registry import Announced
 from gateway.runtime.cores.core_clients import core_clients
 from inference_core.errors import CoreGoneError, CoreTlsError
@@ -45,7 +45,7 @@ async def cluster(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Cluster]:
     async def announced(*_: Any) -> list[Announced]:
         return found.announced
 
-    monkeypatch.setattr(discovery, "_announced", announced)
+    monkeypatch.setattr(replicated_core, "_announced", announced)
     yield found
     for server in found.servers:
         await server.stop()

@@ -8,8 +8,7 @@ import torch
 from msgspec.structs import replace
 
 from gateway.base.configuration import load_settings
-from gateway.runtime.core_factory import core_factory
-from gateway.runtime.required_cards import require_cards
+from gateway.runtime.core_factory import core_factory, require_cards
 from inference_core.device import cards
 from inference_core.errors import (
     CoreGoneError,
