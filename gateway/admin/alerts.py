@@ -11,7 +11,7 @@ from gateway.base.errors import ApiError
 from gateway.base.settings import Settings
 from gateway.base.stores.database import reached
 from gateway.edge.asgi import HttpRequest
-from gateway.edge.openapi import describe
+from gateway.edge.openapi import describe, endpoint
 from gateway.inference.service import Serving, serving_of
 from gateway.operations.dashboard.html.rendering import back_to, page
 from gateway.operations.running import operations_of
@@ -90,13 +90,7 @@ async def show_alerts(request: HttpRequest) -> Response[Any]:
     return Response(await alerts_shown(serving_of(request)), media_type="application/json")
 
 
-@post(
-    "/alerts/test",
-    status_code=200,
-    opt=OPERATOR,
-    operation_class=describe(None, AlertsTested),
-    summary="Send a test message to every channel of alerts",
-)
+@endpoint(post, "/alerts/test", None, AlertsTested, "Send a test message to every channel of alerts", OPERATOR)
 async def test_alerts(request: HttpRequest) -> Response[Any]:
     """Answers once every receiver has accepted or refused it; `problem` says why one did not."""
     return Response(await order_test(serving_of(request), actor_of(request)), media_type="application/json")

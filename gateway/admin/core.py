@@ -16,7 +16,7 @@ from gateway.admin.knob_changes import ProfileOrder, apply_profile, change_id
 from gateway.admin.resource import as_asked
 from gateway.base.errors import ApiError, bad_request
 from gateway.edge.asgi import HttpRequest
-from gateway.edge.openapi import describe
+from gateway.edge.openapi import describe, endpoint
 from gateway.inference.api.reading.parsing import read_body
 from gateway.inference.service import serving_of
 from gateway.operations.dashboard.html.forms import fields_of, form_of, knob_fields, text_of, wanted_changes
@@ -163,12 +163,7 @@ async def load_adapter(request: HttpRequest) -> Response[Any]:
     return Response(AdaptersNow(model=order.model, adapters=adapters), media_type="application/json")
 
 
-@delete(
-    "/adapters/{model:str}/{name:str}",
-    status_code=200,
-    operation_class=describe(None, AdaptersNow),
-    summary="Unload an adapter",
-)
+@endpoint(delete, "/adapters/{model:str}/{name:str}", None, AdaptersNow, "Unload an adapter")
 async def unload_adapter(request: HttpRequest, model: FromPath[str], name: FromPath[str]) -> Response[Any]:
     """Accept no more requests for it; it is unloaded after the last one has ended."""
     actor = actor_of(request)

@@ -20,7 +20,7 @@ from gateway.base.errors import ApiError, bad_request
 from gateway.base.settings import Settings
 from gateway.base.stores.database import reached
 from gateway.edge.asgi import HttpRequest
-from gateway.edge.openapi import describe
+from gateway.edge.openapi import endpoint
 from gateway.inference.api.reading.parsing import read_body
 from gateway.inference.class_prior import tier_prior
 from gateway.inference.routing_knobs import objective_of
@@ -125,12 +125,7 @@ class ExperimentStopped(msgspec.Struct, frozen=True, kw_only=True):
     stopped: bool
 
 
-@post(
-    "/experiments",
-    opt=OPERATOR,
-    operation_class=describe(ExperimentOrder, ExperimentStarted),
-    summary="Start an experiment",
-)
+@endpoint(post, "/experiments", ExperimentOrder, ExperimentStarted, "Start an experiment", OPERATOR, status=201)
 async def start_experiment(request: HttpRequest) -> Response[Any]:
     """Requests to `auto` are assigned to an arm by a hash of their user, conversation or id. It ends by itself when the
     evidence of probes suffices, when arm b exceeds a guardrail, or after `most_probes`. 409 while another one runs, or
@@ -139,12 +134,8 @@ async def start_experiment(request: HttpRequest) -> Response[Any]:
     return Response(ExperimentStarted(experiment_id=started), status_code=201, media_type="application/json")
 
 
-@post(
-    "/experiments/{experiment_id:str}/stop",
-    opt=OPERATOR,
-    status_code=200,
-    operation_class=describe(VersionOrder, ExperimentStopped),
-    summary="Stop an experiment",
+@endpoint(
+    post, "/experiments/{experiment_id:str}/stop", VersionOrder, ExperimentStopped, "Stop an experiment", OPERATOR
 )
 async def stop_experiment(request: HttpRequest, experiment_id: FromPath[str]) -> Response[Any]:
     """End it without a verdict; 404 if it is not running."""

@@ -26,7 +26,7 @@ from gateway.admin.resource import (
 from gateway.base.numbers import number, utc_text
 from gateway.base.stores.database import reached
 from gateway.edge.asgi import HttpRequest
-from gateway.edge.openapi import describe
+from gateway.edge.openapi import describe, endpoint
 from gateway.inference.api.reading.parsing import read_body
 from gateway.inference.service import Serving, serving_of
 from gateway.operations.dashboard.html.forms import (
@@ -123,12 +123,7 @@ async def limit_key(request: HttpRequest, key: FromPath[str]) -> Response[Any]:
     return Response(KeyChanged(changed=await obeyed(access_of(request), work)), media_type="application/json")
 
 
-@post(
-    "/keys/{key:str}/rotate",
-    status_code=200,
-    operation_class=describe(RotateOrder, IssuedKey),
-    summary="Give a key a new secret",
-)
+@endpoint(post, "/keys/{key:str}/rotate", RotateOrder, IssuedKey, "Give a key a new secret")
 async def renew_key(request: HttpRequest, key: FromPath[str]) -> Response[Any]:
     """By id or name. The answer contains the new secret, only this once; the old one is valid for the grace period."""
     order = await read_body(request, RotateOrder)
@@ -226,12 +221,7 @@ async def put_budget(request: HttpRequest) -> Response[Any]:
     return Response(BudgetSet(budget_id=await obeyed(access_of(request), work)), media_type="application/json")
 
 
-@delete(
-    "/budgets/{budget_id:str}",
-    status_code=200,
-    operation_class=describe(None, BudgetRemoved),
-    summary="Remove a budget",
-)
+@endpoint(delete, "/budgets/{budget_id:str}", None, BudgetRemoved, "Remove a budget")
 async def delete_budget(request: HttpRequest, budget_id: FromPath[str]) -> Response[Any]:
     """A new one counts what was spent in its period. Query: `reason`."""
     reason = request.query_params.get("reason")

@@ -35,7 +35,7 @@ from gateway.batches.batch import BatchKnobs
 from gateway.batches.batch_book import Waiting
 from gateway.batches.jobs import jobs_of
 from gateway.edge.asgi import HttpRequest
-from gateway.edge.openapi import describe
+from gateway.edge.openapi import describe, endpoint
 from gateway.inference.api.reading.parsing import read_body
 from gateway.inference.cache.stores import CacheKnobs, MemoryStore
 from gateway.inference.classifier_versions import ActiveClassifier
@@ -254,13 +254,7 @@ async def show_profiles() -> Response[Any]:
     return Response(ProfilesShown(profiles=list(PROFILES.values())), media_type="application/json")
 
 
-@post(
-    "/knobs/profiles",
-    opt=OPERATOR,
-    operation_class=describe(ProfileOrder, ProfileApplied),
-    summary="Apply a profile of live knobs",
-    status_code=200,
-)
+@endpoint(post, "/knobs/profiles", ProfileOrder, ProfileApplied, "Apply a profile of live knobs", OPERATOR)
 async def change_profile(request: HttpRequest) -> Response[Any]:
     """All knobs of the profile change while serving, or none; the profile `catalogue` puts them back. Every change is
     recorded as if it had been made alone."""
@@ -302,12 +296,7 @@ async def show_replicas(request: HttpRequest) -> Response[Any]:
     return Response(shown, media_type="application/json")
 
 
-@patch(
-    paths_of("replicas"),
-    opt=OPERATOR,
-    operation_class=describe(BalancingSpec, ReplicasChanged),
-    summary="Change the knobs of replicas",
-)
+@endpoint(patch, paths_of("replicas"), BalancingSpec, ReplicasChanged, "Change the knobs of replicas", OPERATOR)
 async def change_replicas(request: HttpRequest) -> Response[Any]:
     """All named knobs change at once, or none, of one `tier` or of all; null restores the catalogue's value. They
     survive restarts, and the other gateway processes of this data folder follow."""
@@ -354,11 +343,7 @@ class RoutingShown(FileKnobs[RoutingKnobs], frozen=True, kw_only=True):
     conversations: int
 
 
-@get(
-    paths_of("routing"),
-    operation_class=describe(None, RoutingShown),
-    summary="Show the knobs of routing and the serving versions",
-)
+@endpoint(get, paths_of("routing"), None, RoutingShown, "Show the knobs of routing and the serving versions")
 async def show_routing(request: HttpRequest) -> Response[Any]:
     """The current knobs, the classifier's versions, and why a version was rejected, if one was."""
     serving = serving_of(request)
@@ -428,9 +413,7 @@ class BatchesShown(FileKnobs[BatchKnobs], frozen=True, kw_only=True):
     waiting: Waiting
 
 
-@get(
-    paths_of("batches"), operation_class=describe(None, BatchesShown), summary="Show the knobs of batches and the queue"
-)
+@endpoint(get, paths_of("batches"), None, BatchesShown, "Show the knobs of batches and the queue")
 async def show_batches(request: HttpRequest) -> Response[Any]:
     """The current knobs, and the queue."""
     jobs = jobs_of(request)

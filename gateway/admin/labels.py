@@ -16,7 +16,7 @@ from gateway.admin.resource import as_asked
 from gateway.base.errors import ApiError, bad_request
 from gateway.base.stores.database import reached
 from gateway.edge.asgi import HttpRequest
-from gateway.edge.openapi import describe
+from gateway.edge.openapi import describe, endpoint
 from gateway.inference.api.reading.parsing import read_body
 from gateway.inference.service import Serving, serving_of
 from gateway.operations.dashboard.html.forms import form_of, given_of, taken
@@ -118,13 +118,7 @@ async def list_reviews(request: HttpRequest) -> Response[Any]:
     return as_asked(request, "reviews", asked, VERIFICATIONS.columns, asked.rows)
 
 
-@post(
-    "/verifications/{number:int}/review",
-    opt=OPERATOR,
-    status_code=200,
-    operation_class=describe(ReviewOrder, FeedbackTaken),
-    summary="Review a judged answer",
-)
+@endpoint(post, "/verifications/{number:int}/review", ReviewOrder, FeedbackTaken, "Review a judged answer", OPERATOR)
 async def review_verification(request: HttpRequest, number: FromPath[int]) -> Response[Any]:
     """The strongest label: it replaces the judge's, and the next training uses it. 409 unless it is about the served
     answer, with stored texts."""
@@ -187,13 +181,7 @@ class ResetOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     reason: Annotated[str, Meta(min_length=1, max_length=1024)]
 
 
-@post(
-    "/promotions/reset",
-    opt=OPERATOR,
-    status_code=200,
-    operation_class=describe(ResetOrder, LabelsShown),
-    summary="Forget the labels that routing follows",
-)
+@endpoint(post, "/promotions/reset", ResetOrder, LabelsShown, "Forget the labels that routing follows", OPERATOR)
 async def reset_own_labels(request: HttpRequest) -> Response[Any]:
     """Labels until now no longer influence decisions, here at once and on other replicas soon, and train no version
     from now on. 409 without a classifier."""
@@ -224,13 +212,7 @@ async def show_imports(request: HttpRequest) -> Response[Any]:
     )
 
 
-@delete(
-    "/outcomes/imports/{import_id:str}",
-    opt=OPERATOR,
-    status_code=200,
-    operation_class=describe(None, ImportDeleted),
-    summary="Delete an import of outcomes",
-)
+@endpoint(delete, "/outcomes/imports/{import_id:str}", None, ImportDeleted, "Delete an import of outcomes", OPERATOR)
 async def undo_import(request: HttpRequest, import_id: FromPath[str]) -> Response[Any]:
     """Its labels move no decision any more, here at once and on other replicas soon, and train no version from now on.
     Labels that it replaced do not come back."""

@@ -30,7 +30,7 @@ from gateway.admin.versions import (
 from gateway.base.errors import ApiError, bad_request
 from gateway.base.stores.database import reached
 from gateway.edge.asgi import HttpRequest
-from gateway.edge.openapi import describe
+from gateway.edge.openapi import describe, endpoint
 from gateway.inference.api.reading.parsing import read_body
 from gateway.inference.service import serving_of
 from gateway.operations.dashboard.html.charts import DASHES, Series
@@ -256,13 +256,7 @@ async def show_estimates(request: HttpRequest) -> Response[Any]:
     return as_asked(request, "estimates", shown, EstimateRow.__struct_fields__, estimate_rows(shown))
 
 
-@post(
-    "/retrainings",
-    status_code=202,
-    opt=OPERATOR,
-    operation_class=describe(RetrainOrder, RetrainStarted),
-    summary="Retrain now",
-)
+@endpoint(post, "/retrainings", RetrainOrder, RetrainStarted, "Retrain now", OPERATOR, status=202)
 async def retrain_now(request: HttpRequest) -> Response[Any]:
     """Starts in the background; the list of runs shows its progress. One run at a time over all replicas."""
     order = await read_body(request, RetrainOrder)

@@ -22,7 +22,7 @@ from gateway.base.errors import ApiError
 from gateway.base.numbers import number
 from gateway.base.stores.database import reached
 from gateway.edge.asgi import HttpRequest
-from gateway.edge.openapi import describe
+from gateway.edge.openapi import describe, endpoint
 from gateway.inference.classifier_versions import (
     ActiveClassifier,
     LoadedVersion,
@@ -385,9 +385,7 @@ async def show_preview(request: HttpRequest) -> Response[Any]:
     return as_asked(request, "preview", shown, OperatingPoint.__struct_fields__, rows)
 
 
-@get(
-    "/routing/reliability", operation_class=describe(None, ReliabilityShown), summary="Show calibration on live traffic"
-)
+@endpoint(get, "/routing/reliability", None, ReliabilityShown, "Show calibration on live traffic")
 async def show_reliability(request: HttpRequest) -> Response[Any]:
     """By tier and tenth of the predicted P(no worse). `format`: json or csv."""
     serving = serving_of(request)

@@ -22,7 +22,7 @@ from gateway.base.errors import ApiError
 from gateway.base.settings import Settings
 from gateway.base.stores.redis_store import RedisUnavailableError
 from gateway.edge.asgi import HttpRequest
-from gateway.edge.openapi import describe
+from gateway.edge.openapi import describe, endpoint
 from gateway.inference.api.reading.parsing import read_body
 from gateway.inference.service import Serving
 from gateway.operations.dashboard.html.rendering import Page, page
@@ -316,13 +316,7 @@ async def show_refusals(request: HttpRequest) -> Response[Any]:
     return Response(RefusalsShown(refusals=list(latest.values())), media_type="application/json")
 
 
-@delete(
-    "/refusals",
-    status_code=200,
-    opt=OPERATOR,
-    operation_class=describe(None, RefusalsForgotten),
-    summary="Forget the parameters that servers refuse",
-)
+@endpoint(delete, "/refusals", None, RefusalsForgotten, "Forget the parameters that servers refuse", OPERATOR)
 async def forget_refusals(request: HttpRequest) -> Response[Any]:
     """Further requests have them again. `tier` in the query: of this tier alone."""
     tier = request.query_params.get("tier") or None

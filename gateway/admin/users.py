@@ -14,7 +14,7 @@ from gateway.admin.resource import obeyed, page_asked_for, page_of
 from gateway.base.errors import ApiError
 from gateway.base.stores.database import reached
 from gateway.edge.asgi import HttpRequest
-from gateway.edge.openapi import describe
+from gateway.edge.openapi import describe, endpoint
 from gateway.inference.service import serving_of
 from gateway.operations.dashboard.html.forms import form_of, given_of, taken, text_of
 from gateway.operations.dashboard.html.rendering import Page, back_to, page
@@ -29,9 +29,7 @@ from quality.store.pages import Page as Rows
 _LONGEST = 128
 
 
-@delete(
-    "/users/{key_id:str}", status_code=200, operation_class=describe(None, UserErased), summary="Erase a user's data"
-)
+@endpoint(delete, "/users/{key_id:str}", None, UserErased, "Erase a user's data")
 async def erase_user(request: HttpRequest, key_id: FromPath[str]) -> Response[Any]:
     """Erase all requests, verifications and training rows of the key of this name, and replace the classifier versions
     trained on them. Query: `reason`, which is recorded. Repeating is harmless; 503 while the database is down."""

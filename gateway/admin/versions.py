@@ -17,7 +17,7 @@ from classifier.registry.registry import ArtefactRegistry
 from gateway.base.errors import ApiError
 from gateway.base.stores.database import reached
 from gateway.edge.asgi import HttpRequest
-from gateway.edge.openapi import describe
+from gateway.edge.openapi import describe, endpoint
 from gateway.inference.api.reading.parsing import read_body
 from gateway.inference.class_prior import tier_prior
 from gateway.inference.routing_knobs import objective_of
@@ -152,13 +152,7 @@ def versions_now(registry: ArtefactRegistry) -> VersionsNow:
     )
 
 
-@post(
-    "/artefacts/{version:str}/promote",
-    opt=OPERATOR,
-    status_code=200,
-    operation_class=describe(VersionOrder, VersionsNow),
-    summary="Promote a classifier version",
-)
+@endpoint(post, "/artefacts/{version:str}/promote", VersionOrder, VersionsNow, "Promote a classifier version", OPERATOR)
 async def promote_version(request: HttpRequest, version: FromPath[str]) -> Response[Any]:
     """After the checks that a server makes; 409 with the reason of a refusal, and the serving version stays. It is
     watched, and rolled back on evidence of harm."""
@@ -166,25 +160,14 @@ async def promote_version(request: HttpRequest, version: FromPath[str]) -> Respo
     return _answer(await order_promotion(serving_of(request), actor_of(request), version, order.reason))
 
 
-@post(
-    "/artefacts/rollback",
-    opt=OPERATOR,
-    status_code=200,
-    operation_class=describe(VersionOrder, VersionsNow),
-    summary="Roll the classifier back",
-)
+@endpoint(post, "/artefacts/rollback", VersionOrder, VersionsNow, "Roll the classifier back", OPERATOR)
 async def roll_back(request: HttpRequest) -> Response[Any]:
     """Let the previous version serve again; 409 if there is none."""
     order = await read_body(request, VersionOrder)
     return _answer(await order_rollback(serving_of(request), actor_of(request), order.reason))
 
 
-@put(
-    "/trial",
-    opt=OPERATOR,
-    operation_class=describe(TrialOrder, VersionsNow),
-    summary="Put a classifier version on trial",
-)
+@endpoint(put, "/trial", TrialOrder, VersionsNow, "Put a classifier version on trial", OPERATOR)
 async def begin_trial(request: HttpRequest) -> Response[Any]:
     """It decides a share of the requests, by a hash of their ids; 409 with the reason of a refusal. It ends on evidence
     of harm, but only an operator promotes it."""

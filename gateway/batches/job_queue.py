@@ -88,7 +88,6 @@ class DatabaseQueue(JobQueue):
         self._engine, self._clock, self._worker, self._lease = engine, clock, worker, lease_seconds
 
     async def take(self, batch_id: str, most: int) -> list[BatchJob]:
-        """See `JobQueue`."""
         async with self._transaction() as connection:
             now = await self._clock.lease_clock(connection)
             query = (
@@ -109,14 +108,12 @@ class DatabaseQueue(JobQueue):
             return jobs
 
     async def has_suspect(self, batch_id: str) -> bool:
-        """See `JobQueue`."""
         async with self._transaction(writing=False) as connection:
             now = await self._clock.lease_clock(connection)
             found = await connection.scalar(select(_LINE.number).where(*_suspects(batch_id, now)).limit(1))
             return found is not None
 
     async def take_suspect(self, batch_id: str) -> BatchJob | None:
-        """See `JobQueue`."""
         async with self._transaction() as connection:
             # One worker at a time, or two would each take one.
             batch = select(batches.c.batch_id).where(batches.c.batch_id == batch_id).with_for_update(key_share=True)
@@ -147,13 +144,11 @@ class DatabaseQueue(JobQueue):
             return job
 
     async def keep(self, jobs: Sequence[BatchJob]) -> list[BatchJob]:
-        """See `JobQueue`."""
         async with self._transaction() as connection:
             until = await self._clock.lease_clock(connection) + self._lease
             return [job for job in jobs if not await self._set(connection, job, {"visible_at": until})]
 
     async def put_back(self, job: BatchJob, seconds: float, deliveries: int, deaths: int) -> None:
-        """See `JobQueue`."""
         async with self._transaction() as connection:
             now = await self._clock.lease_clock(connection)
             # Lines never delayed come first, in order. Suspects are searched among the delayed ones.

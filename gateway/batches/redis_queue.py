@@ -122,7 +122,6 @@ class RedisQueue(JobQueue):
         self._put_back = store.redis.register_script(_PUT_BACK)
 
     async def take(self, batch_id: str, most: int) -> list[BatchJob]:
-        """See `JobQueue`."""
         taken = await self._run(self._take, batch_id, most)
         if taken is None:
             if not await self._announce(batch_id):
@@ -131,16 +130,13 @@ class RedisQueue(JobQueue):
         return _jobs(batch_id, taken)
 
     async def has_suspect(self, batch_id: str) -> bool:
-        """See `JobQueue`."""
         return bool(await self._run(self._has_suspect, batch_id))
 
     async def take_suspect(self, batch_id: str) -> BatchJob | None:
-        """See `JobQueue`."""
         taken = _jobs(batch_id, await self._run(self._take_suspect, batch_id) or [])
         return taken[0] if taken else None
 
     async def keep(self, jobs: Sequence[BatchJob]) -> list[BatchJob]:
-        """See `JobQueue`."""
         lost: list[BatchJob] = []
         for stream, mine in _by_stream(jobs).items():
             arguments = [_GROUP, self._worker, *mine]
@@ -153,13 +149,11 @@ class RedisQueue(JobQueue):
         return lost
 
     async def put_back(self, job: BatchJob, seconds: float, deliveries: int, deaths: int) -> None:
-        """See `JobQueue`."""
         arguments: list[Any] = [_GROUP, job.token, seconds, f"{job.number}:{deliveries}:{deaths}"]
         names = [_stream_of(job), _names(job.batch_id).later]
         await self._ask(lambda redis: self._put_back(keys=names, args=arguments, client=redis))
 
     async def done(self, jobs: Sequence[BatchJob]) -> None:
-        """See `JobQueue`."""
         for stream, mine in _by_stream(jobs).items():
 
             async def command(redis: "Redis", stream: str = stream, tokens: Sequence[str] = list(mine)) -> None:
@@ -171,7 +165,6 @@ class RedisQueue(JobQueue):
             await self._ask(command)
 
     async def forget(self, batch_id: str) -> None:
-        """See `JobQueue`."""
         names = [*_names(batch_id), _announcing(batch_id)]
         await self._ask(lambda redis: redis.delete(*names))
 

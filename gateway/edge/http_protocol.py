@@ -323,7 +323,6 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             gone()
 
     def unwatch(self, gone: Callable[[], None]) -> None:
-        """See `ClientConnection`."""
         self._watching.discard(gone)
 
     def _parse_in_pieces(self, data: bytes) -> None:

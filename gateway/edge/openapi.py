@@ -1,13 +1,15 @@
 """Bodies and errors in the OpenAPI schema, declared explicitly because endpoints decode and encode with msgspec."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
+from litestar.handlers import HTTPRouteHandler
 from litestar.openapi.spec import OpenAPIMediaType, OpenAPIResponse, Operation, RequestBody, Schema
 from litestar.openapi.spec.enums import OpenAPIType
 from litestar.openapi.spec.responses import Responses
+from litestar.types import AnyCallable
 
 from gateway.base.errors import ErrorEnvelope
 
@@ -78,6 +80,19 @@ def describe(
             self.responses = {**responses, **failures}
 
     return Described
+
+
+def endpoint(
+    method: Callable[..., Callable[[AnyCallable], HTTPRouteHandler]],
+    path: str | list[str],
+    body: type[msgspec.Struct] | None,
+    answer: type[msgspec.Struct],
+    summary: str,
+    opt: Mapping[str, Any] | None = None,
+    status: int = 200,
+) -> Callable[[AnyCallable], HTTPRouteHandler]:
+    """Return litestar's decorator `method` (`get`, `post`, …) for what answers `body` with `answer`, both described."""
+    return method(path, status_code=status, opt=opt, operation_class=describe(body, answer), summary=summary)
 
 
 def describe_form(fields: type[msgspec.Struct], answer: type[msgspec.Struct]) -> type[Operation]:

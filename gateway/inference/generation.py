@@ -169,7 +169,6 @@ class Generation:
 
     @property
     def dropped(self) -> tuple[str, ...]:
-        """See `AnswerSource`."""
         if self._attempt.spec.remote is None:
             asked = self.request.generation
             unsaid = () if asked.native is None else asked.native.unsaid
@@ -178,7 +177,6 @@ class Generation:
 
     @property
     def changed(self) -> tuple[str, ...]:
-        """See `AnswerSource`."""
         return self._attempt.requests[0].sent.changed
 
     def bill(self) -> Bill:

@@ -146,7 +146,6 @@ class RedisTurns(TurnStore):
         await self._scripts.run(Call(_PUT, _names(turn.key_id or turn.tenant), arguments))
 
     async def forget(self, key_id: str, now: float) -> None:
-        """See `TurnStore`."""
         try:
             await self._scripts.run(Call(_FORGET, _names(key_id), (_PREFIX, now)))
         except RedisUnavailableError as error:

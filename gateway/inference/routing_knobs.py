@@ -218,7 +218,6 @@ class RoutingKnobFile(KnobFile[RoutingKnobs]):
         super().__init__(RoutingKnobs, "routing", path, RETIRED)
 
     def change(self, changes: Mapping[str, Any]) -> tuple[RoutingKnobs, RoutingKnobs]:
-        """See `KnobFile.change`."""
         for name in ("observe_tier", "edge_tier"):
             wanted = changes.get(name)
             if isinstance(wanted, int) and wanted > self._tiers:

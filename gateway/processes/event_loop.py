@@ -163,7 +163,6 @@ class OwnLookups:
         proto: int = 0,
         flags: int = 0,
     ) -> Found:
-        """See `asyncio.AbstractEventLoop.getaddrinfo`."""
         return await lookup(host, port, family=family, type=type, proto=proto, flags=flags)
 
     async def create_connection(

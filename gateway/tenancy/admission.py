@@ -190,7 +190,6 @@ class AdmissionControl:
         return admission
 
     async def hold(self, caller: Caller, most_usd: float, advice: Callable[[float], str] | None = None) -> Hold:
-        """See `Admission.reserve`."""
         try:
             return await self._budget_leases.hold(caller.allowance.budgets, microusd_at_least(most_usd))
         except BudgetExceededError as error:

@@ -100,7 +100,6 @@ class LocalWindows(Windows):
         self._windows: defaultdict[str, _Window] = defaultdict(_Window)
 
     async def enter(self, key_id: str, allowance: Allowance, tokens: int, member: str) -> Entry:
-        """See `Windows`."""
         now = self._clock()
         second, window = math.floor(now), self._windows[key_id]
         window.forget(second)
@@ -114,7 +113,6 @@ class LocalWindows(Windows):
         return entry
 
     def leave(self, entry: Entry, tokens: int) -> None:
-        """See `Windows`."""
         window = self._windows[entry.key_id]
         window.in_flight -= 1
         window.forget(math.floor(self._clock()))

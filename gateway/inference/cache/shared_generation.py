@@ -86,7 +86,6 @@ class Replay:
         """See `AnswerSource`: there is nothing to stop."""
 
     def bill(self) -> Bill:
-        """See `AnswerSource`."""
         return Bill(attempts=self.attempts, usage=self._usage, paid=False)
 
 
@@ -218,27 +217,22 @@ class SharedGenerationReader:
 
     @property
     def tier(self) -> Tier:
-        """See `AnswerSource`."""
         return self._current.generation.tier
 
     @property
     def attempts(self) -> list[Attempt]:
-        """See `AnswerSource`."""
         return self._current.generation.attempts
 
     @property
     def p_ok(self) -> float:
-        """See `AnswerSource`."""
         return self._current.generation.p_ok
 
     @property
     def dropped(self) -> tuple[str, ...]:
-        """See `AnswerSource`."""
         return self._current.generation.dropped
 
     @property
     def changed(self) -> tuple[str, ...]:
-        """See `AnswerSource`."""
         return self._current.generation.changed
 
     @property
@@ -271,7 +265,6 @@ class SharedGenerationReader:
             await self._current.stopped()
 
     def bill(self) -> Bill:
-        """See `AnswerSource`."""
         *failed, last = self._generations
         owed = [attempt for shared in failed if shared.payer is self for attempt in shared.generation.bill().attempts]
         bill = last.generation.bill()

@@ -82,7 +82,6 @@ class MemoryStore(AnswerStore):
         return len(self._entries)
 
     async def get(self, key: bytes) -> bytes | None:
-        """See `AnswerStore`."""
         entry = self._entries.get(key)
         if entry is None:
             return None
@@ -93,7 +92,6 @@ class MemoryStore(AnswerStore):
         return entry[1]
 
     async def put(self, key: bytes, value: bytes) -> None:
-        """See `AnswerStore`."""
         if key in self._entries:
             self._drop(key)
         self._entries[key] = self._clock(), value
@@ -148,7 +146,6 @@ class SharedStore(AnswerStore):
         self._knobs, self._redis, self._on_failure = knobs, redis, on_failure
 
     async def get(self, key: bytes) -> bytes | None:
-        """See `AnswerStore`."""
         try:
             entry = await self._redis.ask(lambda redis: redis.get(PREFIX + key))
         except RedisUnavailableError:
@@ -157,7 +154,6 @@ class SharedStore(AnswerStore):
         return entry if isinstance(entry, bytes) else None
 
     async def put(self, key: bytes, value: bytes) -> None:
-        """See `AnswerStore`."""
         milliseconds = max(1, round(self._knobs.active.ttl_seconds * 1e3))
         try:
             await self._redis.ask(lambda redis: redis.set(PREFIX + key, value, px=milliseconds))

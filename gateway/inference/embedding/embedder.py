@@ -105,36 +105,29 @@ class CoreEmbedder:
         self._tokenizer: Tokenizer | None = None
 
     async def open(self) -> None:
-        """See `Embedder.open`."""
         info = self._info()
         if self._tokenizer is None:
             self._tokenizer = await asyncio.to_thread(lambda: load_tokenizer(resolve_model_path(info.model_path)))
 
     @property
     def vocabulary(self) -> int:
-        """See `Embedder.vocabulary`."""
         return self._opened().vocab_size
 
     @property
     def max_tokens(self) -> int:
-        """See `Embedder.max_tokens`."""
         return min(self.spec.max_tokens, self._info().max_context)
 
     @property
     def size(self) -> int:
-        """See `Embedder.size`."""
         return self._info().hidden_size
 
     def least_tokens(self, text: str) -> int:
-        """See `Embedder.least_tokens`."""
         return self._opened().least_tokens([text])
 
     def tokens(self, text: str) -> list[int]:
-        """See `Embedder.tokens`."""
         return self._opened().encode(text, add_special_tokens=True)
 
     async def embed(self, rows: Sequence[list[int]], *, priority: int, salt: str, meter: UsageMeter) -> Float:
-        """See `Embedder.embed`."""
         info = self._info()
         core, model, room = self._core, info.name, asyncio.Semaphore(TOGETHER)
         assert core is not None

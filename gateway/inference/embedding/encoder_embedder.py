@@ -38,7 +38,6 @@ class EncoderEmbedder:
         self._batcher = MicroBatcher[list[int], Float](lambda rows: list(self._opened().encode_ids(rows)))
 
     async def open(self) -> None:
-        """See `Embedder.open`."""
         async with self._loading:
             if self._model is None:
                 try:
@@ -48,21 +47,17 @@ class EncoderEmbedder:
 
     @property
     def vocabulary(self) -> int:
-        """See `Embedder.vocabulary`."""
         return self._opened().tokenizer.get_vocab_size()
 
     @property
     def max_tokens(self) -> int:
-        """See `Embedder.max_tokens`."""
         return self._opened().max_tokens
 
     @property
     def size(self) -> int:
-        """See `Embedder.size`."""
         return self._opened().hidden
 
     def least_tokens(self, text: str) -> int:
-        """See `Embedder.least_tokens`."""
         return 0
 
     def tokens(self, text: str) -> list[int]:

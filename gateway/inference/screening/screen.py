@@ -47,42 +47,34 @@ class GuardedAnswer:
 
     @property
     def tier(self) -> Tier:
-        """See `AnswerSource`."""
         return self._source.tier
 
     @property
     def decision(self) -> Decision:
-        """See `AnswerSource`."""
         return self._source.decision
 
     @property
     def attempted(self) -> float:
-        """See `AnswerSource`."""
         return self._source.attempted
 
     @property
     def attempts(self) -> list[Attempt]:
-        """See `AnswerSource`."""
         return self._source.attempts
 
     @property
     def p_ok(self) -> float:
-        """See `AnswerSource`."""
         return self._source.p_ok
 
     @property
     def cached(self) -> CacheUse | None:
-        """See `AnswerSource`."""
         return self._source.cached
 
     @property
     def dropped(self) -> tuple[str, ...]:
-        """See `AnswerSource`."""
         return self._source.dropped
 
     @property
     def changed(self) -> tuple[str, ...]:
-        """See `AnswerSource`."""
         return self._source.changed
 
     def __aiter__(self) -> "GuardedAnswer":
@@ -96,7 +88,6 @@ class GuardedAnswer:
         return self._held.popleft()
 
     async def aclose(self) -> None:
-        """See `AnswerSource`."""
         await self._source.aclose()
 
     def bill(self) -> Bill:

@@ -85,7 +85,6 @@ class ReplicatedCore(CoreClient):
             self._following = repeated(self._follow, f"replicas of {self._title}")
 
     async def close(self) -> None:
-        """See `CoreClient.close`."""
         self._why = "its client is closed"
         following, self._following = self._following, None
         ending = [task for task in (following, *self._connecting.values()) if task is not None]
@@ -98,7 +97,6 @@ class ReplicatedCore(CoreClient):
 
     @property
     def gone(self) -> str | None:
-        """See `CoreClient.gone`."""
         return None if self._replicas else self._why
 
     @property
@@ -118,7 +116,6 @@ class ReplicatedCore(CoreClient):
         return list(self._replicas)
 
     def generate(self, request: AddRequest) -> AsyncGenerator[SequenceOutput, None]:
-        """See `CoreClient.generate`."""
         self._require_replicas()
         return self._outputs(request)
 
@@ -185,12 +182,10 @@ class ReplicatedCore(CoreClient):
                 self._leave(replica)
 
     def unread(self, request_id: str) -> list[SequenceOutput]:
-        """See `CoreClient.unread`."""
         replica = self._requests.get(request_id)
         return [] if replica is None else replica.client.unread(request_id)
 
     def abort_choice(self, request_id: str, index: int) -> None:
-        """See `CoreClient.abort_choice`."""
         if (replica := self._requests.get(request_id)) is not None:
             replica.client.abort_choice(request_id, index)
 
@@ -237,7 +232,6 @@ class ReplicatedCore(CoreClient):
         return answer
 
     async def unload_adapter(self, model: str, name: str) -> list[AdapterInfo]:
-        """See `CoreClient.unload_adapter`."""
         answer = await self._send_to_all(lambda replica: replica.client.unload_adapter(model, name))
         self._orders.note_adapter(model, name, None)
         return answer

@@ -84,19 +84,15 @@ class MessagesFormat:
         self._thinking = ThinkingShown(asked, thinking is None or thinking.display != "omitted")
 
     def whole(self, answer: Answer) -> bytes:
-        """See `AnswerFormat.whole`."""
         return msgspec.json.encode(whole_message(answer, self._thinking))
 
     def chunks(self, answer: Answer) -> MessageEvents:
-        """See `AnswerFormat.chunks`."""
         return MessageEvents(answer, self._thinking)
 
     def is_told_in_stream(self, error: Exception) -> bool:
-        """See `AnswerFormat.is_told_in_stream`."""
         return False
 
     def failed(self, error: Exception) -> bytes:
-        """See `AnswerFormat.failed`."""
         return error_event(error, self._request_id)
 
 

@@ -108,11 +108,9 @@ class ResponsesFormat(OpenAIStream):
         await self._exchange.store(self._body(answer).stored())
 
     def whole(self, answer: Answer) -> bytes:
-        """See `AnswerFormat.whole`."""
         return msgspec.json.encode(self._body(answer).finished())
 
     def chunks(self, answer: Answer) -> ResponseEvents:
-        """See `AnswerFormat.chunks`."""
         self._events = self._events_type(answer, self._body(answer))
         return self._events
 
@@ -121,7 +119,6 @@ class ResponsesFormat(OpenAIStream):
         return isinstance(as_api_error(error), ContextLengthError)
 
     def failed(self, error: Exception) -> bytes:
-        """See `AnswerFormat.failed`."""
         return failed_before_a_word(failed_response(self._exchange, renamed(as_api_error(error)).body))
 
     def _body(self, answer: Answer) -> ResponseBody:
@@ -147,5 +144,4 @@ class CompactFormat(CompactionFormat):
         self._said = said
 
     def whole(self, answer: Answer) -> bytes:
-        """See `AnswerFormat.whole`."""
         return msgspec.json.encode(compacted(self._body(answer), self._said))

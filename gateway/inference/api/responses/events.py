@@ -225,7 +225,6 @@ class CompactedBody(ResponseBody):
     """A Response whose only item is the summary."""
 
     def output(self) -> list[dict[str, Any]]:
-        """See `ResponseBody`."""
         if not self.streamed:
             text = self._answer.choices[0].text
             self.add({"id": f"cmp_{self._id}", "type": "compaction", "encrypted_content": sealed(text)})
@@ -236,11 +235,9 @@ class CompactedEvents(ResponseEvents):
     """Events of it: the item comes whole, at the end."""
 
     def piece(self, delta: Delta) -> bytes:
-        """See `Chunks`."""
         return b""
 
     def end(self) -> None:
-        """See `ResponseEvents`."""
         (item,) = self._body.output()
         self._last = b"".join(
             self._event(f"response.output_item.{stage}", output_index=0, item=item) for stage in ("added", "done")

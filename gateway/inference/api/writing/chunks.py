@@ -396,11 +396,9 @@ class OpenAIStream:
     id_headers: tuple[bytes, ...] = (b"x-request-id",)
 
     def is_told_in_stream(self, error: Exception) -> bool:
-        """See `AnswerFormat.is_told_in_stream`."""
         return False
 
     def failed(self, error: Exception) -> bytes:
-        """See `AnswerFormat.failed`."""
         return error_event(error)
 
 
@@ -412,11 +410,9 @@ class CompletionsFormat(OpenAIStream):
         self._include_usage = bool(stream_options and stream_options.include_usage)
 
     def whole(self, answer: Answer) -> bytes:
-        """See `AnswerFormat.whole`."""
         return _encode(whole_answer(answer, self._fingerprint))
 
     def chunks(self, answer: Answer) -> Chunks:
-        """See `AnswerFormat.chunks`."""
         chunks = ChatChunks if answer.request.api == "chat" else CompletionChunks
         return chunks(answer, self._fingerprint, self._include_usage)
 

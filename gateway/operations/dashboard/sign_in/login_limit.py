@@ -79,7 +79,6 @@ class OwnLoginLimits(LoginLimits):
         self._limits = {kind: _FailureLimit(most, clock) for kind, most in MOST.items()}
 
     async def begin(self, *subjects: Subject) -> Attempt:
-        """See `LoginLimits`."""
         if wait := max(self._limits[kind].wait(subject) for kind, subject in subjects):
             news = [self._limits[kind].is_news(subject) for kind, subject in subjects]
             return Attempt(wait_seconds=wait, is_news=any(news))
@@ -92,7 +91,6 @@ class OwnLoginLimits(LoginLimits):
             self._limits[kind].failed(subject)
 
     def take_back(self, attempt: Attempt) -> None:
-        """See `LoginLimits`."""
         for kind, subject in attempt.subjects:
             self._limits[kind].take_back(subject)
 
@@ -182,7 +180,6 @@ class SharedLoginLimits(LoginLimits):
         self._scripts, self._own = RedisScripts(store), OwnLoginLimits()
 
     async def begin(self, *subjects: Subject) -> Attempt:
-        """See `LoginLimits`."""
         member = uuid4().hex
         arguments: list[Argument] = [int(WINDOW_SECONDS * 1e3), member, *(MOST[kind] for kind, _ in subjects)]
         keys = [*_keys("failed", subjects), *_keys("reported", subjects)]
