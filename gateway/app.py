@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from litestar import Litestar
 from sqlalchemy.exc import SQLAlchemyError
@@ -25,7 +25,7 @@ from gateway.http import Lifespan, http_app
 from gateway.inference.agreement import Agreements
 from gateway.inference.cache.response_cache import running_cache
 from gateway.inference.classifier_versions import ActiveClassifier, ActiveVersions, Classifier
-from gateway.inference.embedding.embedder import close_clients, embedders_of
+from gateway.inference.embedding.embedder import CoreEmbedder, Embedder
 from gateway.inference.escalation import ActiveProbes
 from gateway.inference.kept_reasoning import DatabaseTurns, RedisTurns
 from gateway.inference.replica_knobs import ReplicaKnobs
@@ -67,7 +67,7 @@ from quality.store.database import migrate, open_database
 from quality.store.refused_requests import refused_since
 from quality.verification.feedback import FeedbackDesk
 from quality.verification.training_rows import encoder_of
-from tiers.catalog.catalog import CPU_CORE, Catalog
+from tiers.catalog.catalog import CPU_CORE, Catalog, EmbeddingSpec
 from tiers.catalog.load import load_catalog
 from tiers.engines import StatusOf
 from tiers.local.text_threads import TextThreads
@@ -75,6 +75,7 @@ from tiers.tier import Tier
 
 if TYPE_CHECKING:
     from gateway.inference.screening.screen import Screen
+    from tiers.remote.embedding_client import EmbeddingClient
 
 log = logging.getLogger(__name__)
 
@@ -451,3 +452,28 @@ class Composition:
 
     def _follow_catalogue(self, catalog: Catalog) -> None:
         self.catalog = catalog
+
+
+def embedders_of(catalog: Catalog, cores: Mapping[str, CoreClient]) -> "dict[str, Embedder | EmbeddingClient]":
+    """Return an embedder per model, over `cores` by the catalogue's names; nothing is loaded or reached yet. Raises
+    `CatalogError`."""
+    return {spec.name: _embedder(spec, cores) for spec in catalog.embeddings}
+
+
+async def close_clients(embedders: "Mapping[str, Embedder | EmbeddingClient]") -> None:
+    """Close the connections to servers elsewhere."""
+    for one in embedders.values():
+        if one.spec.is_remote:
+            await cast("EmbeddingClient", one).close()
+
+
+def _embedder(spec: EmbeddingSpec, cores: Mapping[str, CoreClient]) -> "Embedder | EmbeddingClient":
+    if spec.is_remote:
+        from tiers.remote.embedding_client import EmbeddingClient
+
+        return EmbeddingClient(spec)
+    if spec.path is None:
+        return CoreEmbedder(spec, cores)
+    from gateway.inference.embedding.encoder_embedder import EncoderEmbedder
+
+    return EncoderEmbedder(spec)

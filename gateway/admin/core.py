@@ -23,9 +23,9 @@ from gateway.operations.dashboard.html.forms import fields_of, form_of, knob_fie
 from gateway.operations.dashboard.html.rendering import Page, back_to, page
 from gateway.operations.running import Operations, operations_of
 from gateway.runtime.cores.adapters import ModelAdapters
-from gateway.runtime.cores.core_clients import read_cores
 from gateway.runtime.cores.knob_profiles import PROFILES
 from gateway.runtime.cores.knobs import KnobOrder
+from gateway.runtime.cores.reading import read_cores
 from gateway.tenancy.access.admin_guard import OPERATOR, actor_of
 from inference_core.engine.live_knobs import COMMON_KNOBS, KNOB_NAMES, knob_schemas
 from inference_core.engine.step_times import STEP_SECONDS

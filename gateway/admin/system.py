@@ -28,7 +28,7 @@ from gateway.inference.service import Serving
 from gateway.operations.dashboard.html.rendering import Page, page
 from gateway.operations.reload.catalogue_reload import Reloaded
 from gateway.operations.running import Operations, operations_of
-from gateway.runtime.cores.core_clients import read_cores
+from gateway.runtime.cores.reading import read_cores
 from gateway.tenancy.access.admin_guard import OPERATOR, actor_of
 from quality.store.database import head_revision
 from tiers.engines import EngineStatus

@@ -13,7 +13,7 @@ import msgspec
 from sqlalchemy.exc import SQLAlchemyError
 
 from gateway.inference.router import RoutingService
-from gateway.runtime.cores.core_clients import read_cores
+from gateway.runtime.cores.reading import read_cores
 from gateway.runtime.peers import Peers
 from gateway.telemetry.metrics.metrics import Metrics
 from gateway.telemetry.objectives.alert_rules import RULES, AlertInputs, Severity, alert_figures

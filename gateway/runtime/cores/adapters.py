@@ -8,9 +8,9 @@ from pathlib import Path
 import msgspec
 
 from gateway.base.errors import ApiError, bad_request
-from gateway.runtime.cores.core_clients import core_gone, read_answering, read_cores, require_cores
 from gateway.runtime.cores.knobs import PART, CoreKnobs
 from gateway.runtime.cores.passed_adapters import LoadedAdapter, loaded_into
+from gateway.runtime.cores.reading import core_gone, read_answering, read_cores, require_cores
 from inference_core.errors import CoreGoneError, InvalidRequestError
 from inference_core.protocol import AdapterInfo
 from inference_core.transport.client import CoreClient

@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.base.errors import bad_request
 from gateway.base.stores.database import reached
-from gateway.runtime.cores.core_clients import core_gone, read_answering, require_cores
+from gateway.runtime.cores.reading import core_gone, read_answering, require_cores
 from inference_core.engine.live_knobs import COMMON_KNOBS, KNOB_NAMES
 from inference_core.errors import CoreGoneError, InvalidRequestError
 from inference_core.protocol import CoreStats, Knobs, KnobsSet, KnobValue

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from gateway.runtime.cores.core_clients import PATIENCE_SECONDS
+from gateway.runtime.cores.reading import PATIENCE_SECONDS
 from inference_core.errors import CoreError, InvalidRequestError, ModelFileError
 from inference_core.protocol import AdapterInfo, CoreStats
 from inference_core.transport.client import CoreClient

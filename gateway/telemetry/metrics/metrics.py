@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 
-from gateway.runtime.cores.core_clients import read_cores
+from gateway.runtime.cores.reading import read_cores
 from gateway.telemetry.gpus import GpuCollector, Gpus
 from gateway.telemetry.metrics.core_collector import CoreCollector
 from gateway.telemetry.metrics.families import JobMetrics, LoopLag
