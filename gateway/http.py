@@ -27,7 +27,7 @@ from gateway.inference.api.openai.chat_socket import chat_socket
 from gateway.inference.api.openai.completions import chat_completions, completions, detokenize, tokenize
 from gateway.inference.api.openai.embeddings import embeddings
 from gateway.inference.api.openai.models import list_models, show_model
-from gateway.inference.api.passed.endpoints import PASSED_ROUTES
+from gateway.inference.api.passed.routes import PASSED_ROUTES
 from gateway.inference.api.responses.create import compact, responses
 from gateway.inference.api.responses.stored import (
     delete_response,

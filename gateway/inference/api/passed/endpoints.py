@@ -6,15 +6,10 @@ from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
 import msgspec
-from litestar.handlers import HTTPRouteHandler
-from litestar.types import ASGIApp
 from msgspec import Meta
 
 from gateway.base.errors import bad_request
 from gateway.base.numbers import whole_number
-from gateway.edge.asgi import HttpRequest
-from gateway.edge.openapi import describe, describe_form
-from gateway.tenancy.access.guard import InferenceRoute
 from quality.records.record import PassedApi
 from tiers.catalog.tier_spec import ServedEndpoint
 
@@ -184,33 +179,3 @@ ENDPOINTS = (
         file=("file",), asked=_audio, told=_seconds,
     ),
 )  # fmt: skip
-
-
-class PassedObject(msgspec.Struct, frozen=True):
-    """What the server answered, as it is."""
-
-
-def _route(endpoint: PassedEndpoint) -> HTTPRouteHandler:
-    async def passed(request: HttpRequest) -> ASGIApp:
-        from gateway.inference.api.passed.answer import PassedOn
-
-        return PassedOn(request, endpoint)
-
-    passed.__name__ = passed.__qualname__ = endpoint.path.replace("/", "_")
-    passed.__doc__ = (
-        "By an entry of the catalogue that `serves` it; other fields go on as they are, and so does the answer."
-    )
-    described = (
-        describe_form(FileForm, PassedObject) if endpoint.body is None else describe(endpoint.body, PassedObject)
-    )
-    return InferenceRoute(
-        f"/{endpoint.path}",
-        http_method="POST",
-        status_code=200,
-        operation_class=described,
-        summary=endpoint.summary,
-        opt={"id_prefix": endpoint.api},
-    )(passed)
-
-
-PASSED_ROUTES = [_route(endpoint) for endpoint in ENDPOINTS]
