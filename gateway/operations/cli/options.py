@@ -44,6 +44,21 @@ log_level_option = setting_option("log_level", type=click.Choice(["debug", "info
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 
 
+def stored_options(command: Command) -> Command:
+    """Options for the database and for JSON output."""
+    return data_dir_option(database_option(json_option(command)))
+
+
+def ledger_options(command: Command) -> Command:
+    """Options for the catalogue, the database and JSON output."""
+    return catalog_option(stored_options(command))
+
+
+def machine_options(command: Command) -> Command:
+    """Options for a catalogue whose models run here, and JSON output."""
+    return catalog_option(data_dir_option(cache_dir_option(json_option(command))))
+
+
 # Columns of a table that a narrow terminal still gets.
 _LEAST_COLUMN = 10
 QUALITY_METAVAR = "economy|balanced|careful|0..1"

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gateway.operations.cli.options import (
-    cache_dir_option,
     catalog_option,
-    data_dir_option,
     echo_json,
     json_option,
+    machine_options,
     settings_from,
     table,
 )
@@ -151,10 +150,7 @@ def pull(ids: tuple[str, ...], form: "Form", **options: Any) -> None:
 
 @click.group(invoke_without_command=True)
 @click.pass_context
-@catalog_option
-@data_dir_option
-@cache_dir_option
-@json_option
+@machine_options
 def models(context: click.Context, /, as_json: bool, **options: Any) -> None:
     """Show tiers with models, policies and prices, the files behind them, and the memory they need.
 

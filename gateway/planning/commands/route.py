@@ -13,9 +13,9 @@ from gateway.operations.cli.options import (
     QUALITY_METAVAR,
     catalog_option,
     data_dir_option,
-    database_option,
     echo_json,
     json_option,
+    ledger_options,
     quality_of,
     settings_from,
     table,
@@ -47,10 +47,7 @@ if TYPE_CHECKING:
 @click.option("--max-tokens", type=click.IntRange(min=1), help="Token limit of the answer, which limits its cost.")
 @click.option("--key", metavar="ID", help="Id or name of the key that asks, with its terms and labels.  [no key]")
 @click.option("--replay", metavar="ID", help="Reproduce the decision of a past request from its record.")
-@catalog_option
-@data_dir_option
-@database_option
-@json_option
+@ledger_options
 def route(
     prompt: str | None,
     replay: str | None,

@@ -14,12 +14,11 @@ import msgspec
 from gateway.base.numbers import utc_text
 from gateway.operations.cli.options import (
     QUALITY_METAVAR,
-    data_dir_option,
-    database_option,
     echo_answer,
     echo_json,
     json_option,
     settings_from,
+    stored_options,
     table,
     with_database,
 )
@@ -45,11 +44,6 @@ _SHOWN = ("key_id", "name", "prefix", "team_id", "scopes")
 @click.group()
 def keys() -> None:
     """Make, show, change, rotate, pause and revoke API keys, or declare them in a file."""
-
-
-def stored_options(command: Command) -> Command:
-    """Options for the database and for JSON output."""
-    return data_dir_option(database_option(json_option(command)))
 
 
 def terms_options(command: Command) -> Command:

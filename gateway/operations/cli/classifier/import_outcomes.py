@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gateway.operations.cli.options import (
-    catalog_option,
     data_dir_option,
     database_option,
     echo_json,
-    json_option,
+    ledger_options,
     settings_from,
+    stored_options,
     table,
     with_database,
 )
@@ -39,10 +39,7 @@ def outcomes() -> None:
     help="Score difference that still counts as equally good.",
 )
 @click.option("--weight", type=click.FloatRange(0, 1), default=1.0, show_default=True, help="Weight of such a label.")
-@catalog_option
-@data_dir_option
-@database_option
-@json_option
+@ledger_options
 def import_(file: Path, key_id: str | None, margin: float, weight: float, as_json: bool, **options: Any) -> None:
     """Store the outcomes of FILE as labels. A running server reads them within seconds; training uses them too.
 
@@ -78,9 +75,7 @@ def import_(file: Path, key_id: str | None, margin: float, weight: float, as_jso
 
 
 @outcomes.command("list")
-@data_dir_option
-@database_option
-@json_option
+@stored_options
 def list_(as_json: bool, **options: Any) -> None:
     """Show the imports, newest first, with what each said of the tiers."""
     from quality.learning.outcome_import import list_imports

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gateway.operations.cli.options import (
-    catalog_option,
     data_dir_option,
-    database_option,
     echo_answer,
     echo_json,
     json_option,
+    ledger_options,
     settings_from,
+    stored_options,
     table,
     with_database,
 )
@@ -75,10 +75,7 @@ def list_versions(as_json: bool, **options: Any) -> None:
 @click.command()
 @click.argument("version", metavar="VERSION|FOLDER")
 @reason_option
-@catalog_option
-@data_dir_option
-@database_option
-@json_option
+@ledger_options
 def promote(version: str, reason: str, as_json: bool, **options: Any) -> None:
     """Let VERSION serve, after the checks that a server makes; running servers follow."""
     from quality.rollout.operator_commands import promote as order
@@ -97,9 +94,7 @@ def promote(version: str, reason: str, as_json: bool, **options: Any) -> None:
 
 @click.command()
 @reason_option
-@data_dir_option
-@database_option
-@json_option
+@stored_options
 def rollback(reason: str, as_json: bool, **options: Any) -> None:
     """Restore the previous version; a second rollback changes nothing."""
     from classifier.registry.registry import ArtefactRegistry
@@ -118,10 +113,7 @@ def rollback(reason: str, as_json: bool, **options: Any) -> None:
 )
 @click.option("--stop", is_flag=True, help="End the trial.")
 @reason_option
-@catalog_option
-@data_dir_option
-@database_option
-@json_option
+@ledger_options
 def canary(version: str | None, share: float | None, stop: bool, reason: str, as_json: bool, **options: Any) -> None:
     """Put VERSION on trial for a share of the requests, or show who is on it."""
     from classifier.registry.registry import ArtefactRegistry

@@ -35,7 +35,7 @@ knobs = LazyGroup(
 
 
 def server_options(command: Command) -> Command:
-    """`--url` and `--key`, for commands that speak to a running server."""
+    """`--url`, `--key` and `--json`, for commands that speak to a running server."""
     url = click.option(
         "--url",
         envvar="AIO_URL",
@@ -44,12 +44,11 @@ def server_options(command: Command) -> Command:
         help="Where the server listens.  [AIO_URL]",
     )
     key = click.option("--key", envvar="AIO_ADMIN_KEY", help="An admin key of the server.  [AIO_ADMIN_KEY]")
-    return url(key(command))
+    return url(key(json_option(command)))
 
 
 @click.command()
 @server_options
-@json_option
 def show(url: str, key: str | None, as_json: bool) -> None:
     """Show every knob with its value for each model, what is allowed, and what it does."""
     shown = ask_server(url, key, "GET", "/knobs/core")
@@ -76,7 +75,6 @@ def show(url: str, key: str | None, as_json: bool) -> None:
 @click.option("--keep", is_flag=True, help="Keep the change across restarts of the core.")
 @click.option("--reason", metavar="TEXT", help="Reason, recorded with the change.")
 @server_options
-@json_option
 def set_knobs(
     assignments: tuple[str, ...],
     model: str | None,
@@ -126,7 +124,6 @@ def json_text(value: Any) -> str:
 )
 @click.option("--knob", metavar="NAME", help="One knob only.")
 @server_options
-@json_option
 def history(limit: int, knob: str | None, url: str, key: str | None, as_json: bool) -> None:
     """Show the last changes, refused ones included."""
     answer = ask_server(url, key, "GET", "/knobs/changes", query={"limit": limit} | ({"knob": knob} if knob else {}))
@@ -225,7 +222,6 @@ def knob_table(shown: dict[str, Any]) -> str:
 @click.argument("assignments", metavar="[NAME=VALUE…]", nargs=-1)
 @click.option("--reason", metavar="TEXT", help="Reason, recorded with the change.")
 @server_options
-@json_option
 def cache(assignments: tuple[str, ...], reason: str | None, url: str, key: str | None, as_json: bool) -> None:
     """Show the response cache's knobs and contents, or change knobs: NAME=VALUE, NAME=null for the default."""
     if assignments:
@@ -248,7 +244,6 @@ def _cache_text(shown: dict[str, Any]) -> str:
 @click.option("--keep", is_flag=True, help="Keep the change across restarts of the cores.")
 @click.option("--reason", metavar="TEXT", help="Reason, recorded with the changes.")
 @server_options
-@json_option
 def profile(name: str | None, keep: bool, reason: str | None, url: str, key: str | None, as_json: bool) -> None:
     """Apply a profile while serving: throughput, latency, cost or tail; `catalogue` puts its knobs back.
 
@@ -282,7 +277,6 @@ def _value(value: Any) -> str:
 @click.argument("assignments", metavar="[NAME=VALUE…]", nargs=-1)
 @click.option("--reason", metavar="TEXT", help="Reason, recorded with the change.")
 @server_options
-@json_option
 def routing(assignments: tuple[str, ...], reason: str | None, url: str, key: str | None, as_json: bool) -> None:
     """Show routing's knobs and the serving classifier, or change knobs: NAME=VALUE, NAME=null for the default."""
     if assignments:

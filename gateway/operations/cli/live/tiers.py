@@ -11,7 +11,7 @@ import click
 
 from gateway.operations.cli.group import LazyGroup
 from gateway.operations.cli.live.knobs import ask_server, server_options
-from gateway.operations.cli.options import echo_answer, echo_json, json_option, table
+from gateway.operations.cli.options import echo_answer, echo_json, table
 
 adapters = LazyGroup(
     name="adapters",
@@ -27,7 +27,6 @@ adapters = LazyGroup(
 
 @click.command("list")
 @server_options
-@json_option
 def list_adapters(url: str, key: str | None, as_json: bool) -> None:
     """Show every adapter: its rank, its size in a slot, and whether it occupies one."""
     shown = ask_server(url, key, "GET", "/adapters")
@@ -47,7 +46,6 @@ def list_adapters(url: str, key: str | None, as_json: bool) -> None:
 @click.argument("name", metavar="MODEL:NAME")
 @click.argument("folder")
 @server_options
-@json_option
 def load(name: str, folder: str, url: str, key: str | None, as_json: bool) -> None:
     """Load the PEFT folder FOLDER, on the server's machine, so that requests may name MODEL:NAME."""
     model, adapter = _parts(name)
@@ -59,7 +57,6 @@ def load(name: str, folder: str, url: str, key: str | None, as_json: bool) -> No
 @click.command()
 @click.argument("name", metavar="MODEL:NAME")
 @server_options
-@json_option
 def unload(name: str, url: str, key: str | None, as_json: bool) -> None:
     """Accept no more requests for MODEL:NAME; it is unloaded after the last one has ended."""
     model, adapter = _parts(name)
@@ -91,7 +88,6 @@ def _row(info: dict[str, Any]) -> list[str]:
 @click.option("--forget", is_flag=True, help="Send them again from now on.")
 @click.option("--tier", metavar="NAME", help="With --forget: of this tier alone.")
 @server_options
-@json_option
 def refusals(forget: bool, tier: str | None, url: str, key: str | None, as_json: bool) -> None:
     """Show which parameters are left out of requests because a server refused them, or forget it."""
     if forget:
@@ -123,7 +119,6 @@ LOADING_SECONDS = 3600.0
 @click.command()
 @click.option("--reason", metavar="TEXT", default="aio reload", show_default=True, help="Recorded with the change.")
 @server_options
-@json_option
 def reload(reason: str, url: str, key: str | None, as_json: bool) -> None:
     """Read the catalogue again and switch to it, models included, without a request that fails.
 
@@ -146,7 +141,6 @@ def reload(reason: str, url: str, key: str | None, as_json: bool) -> None:
 @click.command()
 @click.option("--test", is_flag=True, help="Send a test message to every channel.")
 @server_options
-@json_option
 def alerts(test: bool, url: str, key: str | None, as_json: bool) -> None:
     """Show the channels of a running server's alerts and what was sent; ends with status 1 if a test is refused."""
     answer = ask_server(url, key, "POST" if test else "GET", "/alerts/test" if test else "/alerts")

@@ -8,12 +8,10 @@ import click
 
 from gateway.operations.cli.options import (
     Command,
-    catalog_option,
-    data_dir_option,
-    database_option,
     echo_json,
-    json_option,
+    ledger_options,
     settings_from,
+    stored_options,
     table,
     with_database,
 )
@@ -54,9 +52,7 @@ def experiments() -> None:
 
 @experiments.command("list")
 @click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True)
-@data_dir_option
-@database_option
-@json_option
+@stored_options
 def list_experiments(limit: int, as_json: bool, **options: Any) -> None:
     """Show experiments, newest first, with what has been found."""
     from quality.store.pages import EXPERIMENTS
@@ -94,10 +90,7 @@ def list_experiments(limit: int, as_json: bool, **options: Any) -> None:
 @_margin_option("ttft", "time to the first token")
 @_margin_option("e2e", "time to the end of an answer")
 @reason_option
-@catalog_option
-@data_dir_option
-@database_option
-@json_option
+@ledger_options
 def start(
     name: str,
     arm_a: str,
@@ -164,9 +157,7 @@ def start(
 @experiments.command()
 @click.argument("experiment_id")
 @reason_option
-@data_dir_option
-@database_option
-@json_option
+@stored_options
 def stop(experiment_id: str, reason: str, as_json: bool, **options: Any) -> None:
     """End one without a verdict."""
     from classifier.registry.registry import ArtefactRegistry

@@ -7,11 +7,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gateway.operations.cli.options import (
-    catalog_option,
-    data_dir_option,
-    database_option,
     echo_json,
-    json_option,
+    ledger_options,
     settings_from,
     table,
 )
@@ -36,10 +33,7 @@ def report() -> None:
 @click.option(
     "--days", type=click.FloatRange(min=0, min_open=True), default=30.0, show_default=True, help="Days of requests."
 )
-@catalog_option
-@data_dir_option
-@database_option
-@json_option
+@ledger_options
 def live(days: float, as_json: bool, **options: Any) -> None:
     """Show what was served: requests, cost and saving by tier, and how long each stage of an answer took.
 
@@ -71,10 +65,7 @@ def live(days: float, as_json: bool, **options: Any) -> None:
 @click.option(
     "--days", type=click.FloatRange(min=0, min_open=True), default=30.0, show_default=True, help="Days of decisions."
 )
-@catalog_option
-@data_dir_option
-@database_option
-@json_option
+@ledger_options
 def learning(days: float, as_json: bool, **options: Any) -> None:
     """Show what was learned for each key: labels, classes of prompts, saving, quality, and the learning curve."""
     from gateway.inference.class_prior import stored_label_source
@@ -94,10 +85,7 @@ def learning(days: float, as_json: bool, **options: Any) -> None:
 
 
 @report.command()
-@catalog_option
-@data_dir_option
-@database_option
-@json_option
+@ledger_options
 def worth(as_json: bool, **options: Any) -> None:
     """Show whether routing pays, for the catalogue and for each key with enough requests that every tier answered.
 
@@ -131,10 +119,7 @@ def worth(as_json: bool, **options: Any) -> None:
 @click.option(
     "--last", type=click.IntRange(1, 1_000_000), default=5_000, show_default=True, help="At most so many requests."
 )
-@catalog_option
-@data_dir_option
-@database_option
-@json_option
+@ledger_options
 def shadow(since: "datetime | None", last: int, as_json: bool, **options: Any) -> None:
     """Show what routing would have saved while it was observed, and how good its answers would have been.
 

@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from gateway.operations.cli.options import cache_dir_option, catalog_option, data_dir_option, json_option, settings_from
+from gateway.operations.cli.options import (
+    cache_dir_option,
+    catalog_option,
+    json_option,
+    machine_options,
+    settings_from,
+)
 from gateway.planning.commands.bench import ManyNumbers, load_options, show_progress
 from gateway.runtime.cores.knob_profiles import PROFILES
 
@@ -90,10 +96,7 @@ async def _run(
     show_default=True,
     help="Time to measure; the models' loading comes on top.",
 )
-@catalog_option
-@data_dir_option
-@cache_dir_option
-@json_option
+@machine_options
 def device(seconds: float, as_json: bool, **options: Any) -> None:
     """Measure a catalogue's GPU groups: memory bandwidth, prompts, generated tokens, gain of captured steps.
 

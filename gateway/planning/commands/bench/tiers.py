@@ -8,11 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args
 import click
 
 from gateway.operations.cli.options import (
-    cache_dir_option,
-    catalog_option,
-    data_dir_option,
     echo_json,
-    json_option,
+    machine_options,
     settings_from,
     shown_progress,
     table,
@@ -38,10 +35,7 @@ T = TypeVar("T")
 @click.option(
     "--concurrency", type=click.IntRange(min=1), default=16, show_default=True, help="Tasks in flight on one tier."
 )
-@catalog_option
-@data_dir_option
-@cache_dir_option
-@json_option
+@machine_options
 def tiers(seed: int, per_level: int, concurrency: int, as_json: bool, **options: Any) -> None:
     """Ask the graded task set to every tier: copying, spelling, comparing and arithmetic, five levels each.
 
@@ -148,10 +142,7 @@ def _percent(share: "Share") -> str:
 @click.option(
     "--concurrency", type=click.IntRange(min=1), default=16, show_default=True, help="Tasks in flight on one tier."
 )
-@catalog_option
-@data_dir_option
-@cache_dir_option
-@json_option
+@machine_options
 def ladder(seed: int, per_level: int, concurrency: int, as_json: bool, **options: Any) -> None:
     """Ask tasks with checkable answers to every tier: eleven families in wordings that `aio adapters train --recipe
     ladder` never uses, and three families that it never trains, at six levels each.
