@@ -158,11 +158,8 @@ def list_keys(limit: int, as_json: bool, **options: Any) -> None:
     from gateway.tenancy.keys.key_commands import KEYS
 
     page = with_database(settings_from(**options), lambda engine: KEYS.page(engine, {}, limit=limit))
-    if as_json:
-        echo_json(page)
-        return
     rows = [[*(_text(row[name]) for name in _SHOWN), _bounds(row), _state(row, time.time())] for row in page.rows]
-    click.echo(table(["id", "name", "prefix", "team", "scopes", "bounds", "state"], rows))
+    echo_answer(as_json, page, table(["id", "name", "prefix", "team", "scopes", "bounds", "state"], rows))
 
 
 @keys.command()

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from gateway.operations.cli.access.keys import budget_options, budgets_of, checked, order, reason_option, stored_options
-from gateway.operations.cli.options import echo_answer, echo_json, settings_from, table, with_database
+from gateway.operations.cli.options import echo_answer, settings_from, table, with_database
 
 
 @click.group()
@@ -41,11 +41,8 @@ def list_users(as_json: bool, **options: Any) -> None:
     from gateway.tenancy.users.users import USERS
 
     page = with_database(settings_from(**options), lambda engine: USERS.page(engine, {}, limit=1000))
-    if as_json:
-        echo_json(page)
-        return
     rows = [[row["name"], row["role"], time.strftime("%Y-%m-%d", time.gmtime(row["created_at"]))] for row in page.rows]
-    click.echo(table(["name", "role", "since"], rows))
+    echo_answer(as_json, page, table(["name", "role", "since"], rows))
 
 
 @admin.command()
@@ -109,11 +106,8 @@ def budget(team: str, reason: str | None, as_json: bool, **options: Any) -> None
         return await states_of(engine, page.rows, time.time())
 
     states = with_database(settings_from(**options), change)
-    if as_json:
-        echo_json({"budgets": states})
-        return
     rows = [
         [one.period_key, f"{one.amount_usd:g}", f"{one.spent_usd:.6f}", f"{one.leased_usd:.6f}", one.budget_id]
         for one in states
     ]
-    click.echo(table(["period", "US dollars", "spent", "leased", "id"], rows))
+    echo_answer(as_json, {"budgets": states}, table(["period", "US dollars", "spent", "leased", "id"], rows))

@@ -9,6 +9,7 @@ import click
 from gateway.operations.cli.options import (
     data_dir_option,
     database_option,
+    echo_answer,
     echo_json,
     ledger_options,
     settings_from,
@@ -81,9 +82,6 @@ def list_(as_json: bool, **options: Any) -> None:
     from quality.learning.outcome_import import list_imports
 
     found = with_database(settings_from(**options), list_imports)
-    if as_json:
-        echo_json(found)
-        return
     rows = [
         [
             one.import_id,
@@ -95,7 +93,7 @@ def list_(as_json: bool, **options: Any) -> None:
         ]
         for one in found
     ]
-    click.echo(table(["import", "made (UTC)", "file", "key", "labels", "understood"], rows))
+    echo_answer(as_json, found, table(["import", "made (UTC)", "file", "key", "labels", "understood"], rows))
 
 
 @outcomes.command("delete")

@@ -16,7 +16,7 @@ from gateway.operations.cli.options import (
     cache_dir_option,
     catalog_option,
     data_dir_option,
-    echo_json,
+    echo_answer,
     json_option,
     settings_from,
     table,
@@ -164,33 +164,32 @@ def status(address: str, as_json: bool, **options: Any) -> None:
         states = fleet.serve_applications()
         cores = {core: (states.get(fleet.service_of(catalog, core), "not deployed"), fleet.announced(catalog, core))
                  for core in catalog.core_names}  # fmt: skip
-    if as_json:
-        echo_json(
-            {
-                core: {
-                    "state": state,
-                    "replicas": [
-                        {
-                            "name": one.name,
-                            "node": one.node,
-                            "pid": one.pid,
-                            "address": str(one.address),
-                            "leaving": one.leaving,
-                            "role": one.role,
-                        }
-                        for one in replicas
-                    ],
-                }
-                for core, (state, replicas) in cores.items()
-            }
-        )
-        return
     rows = [
         [core, state, *((one.name, one.role, one.node, str(one.address)) if one else ("-",) * 4)]
         for core, (state, replicas) in cores.items()
         for one in (replicas or [None])
     ]
-    click.echo(table(["core", "state", "replica", "role", "node", "address"], rows))
+    echo_answer(
+        as_json,
+        {
+            core: {
+                "state": state,
+                "replicas": [
+                    {
+                        "name": one.name,
+                        "node": one.node,
+                        "pid": one.pid,
+                        "address": str(one.address),
+                        "leaving": one.leaving,
+                        "role": one.role,
+                    }
+                    for one in replicas
+                ],
+            }
+            for core, (state, replicas) in cores.items()
+        },
+        table(["core", "state", "replica", "role", "node", "address"], rows),
+    )
 
 
 @click.command()

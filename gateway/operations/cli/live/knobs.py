@@ -10,7 +10,7 @@ import click
 import msgspec
 
 from gateway.operations.cli.group import LazyGroup
-from gateway.operations.cli.options import echo_json, json_option, table
+from gateway.operations.cli.options import echo_answer, echo_json, json_option, table
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -127,9 +127,6 @@ def json_text(value: Any) -> str:
 def history(limit: int, knob: str | None, url: str, key: str | None, as_json: bool) -> None:
     """Show the last changes, refused ones included."""
     answer = ask_server(url, key, "GET", "/knobs/changes", query={"limit": limit} | ({"knob": knob} if knob else {}))
-    if as_json:
-        echo_json(answer)
-        return
     rows = [
         [
             time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(change["created_at"])),
@@ -142,7 +139,7 @@ def history(limit: int, knob: str | None, url: str, key: str | None, as_json: bo
         ]
         for change in answer["changes"]
     ]
-    click.echo(table(["when", "who", "model", "knob", "from", "to", "why"], rows))
+    echo_answer(as_json, answer, table(["when", "who", "model", "knob", "from", "to", "why"], rows))
 
 
 def ask_server(

@@ -164,7 +164,7 @@ def ladder(seed: int, per_level: int, concurrency: int, as_json: bool, **options
     for part in PARTS:
         scores = [one for one in found if one.part == part]
         title = "held-out wordings" if part == "held-out" else "families never trained"
-        click.echo(f"{title}\n{_ladder_text(scores, catalog, ladder_tasks(how['seed'], per_level, part), part)}\n")
+        click.echo(f"{title}\n{_ladder_text(scores, catalog, ladder_tasks(seed, per_level, part), part)}\n")
 
 
 def _ladder_text(
