@@ -14,10 +14,9 @@ from gateway.admin.routing_reports import active_version, rule_at
 from gateway.base.stores.database import reached
 from gateway.edge.asgi import HttpRequest
 from gateway.edge.openapi import describe
-from gateway.inference.class_prior import label_source
 from gateway.inference.service import Serving
 from gateway.operations.running import operations_of
-from gateway.operations.worth import WorthShown, worth_shown
+from gateway.operations.worth import WorthShown, label_source, worth_shown
 from quality.learning.learning import LabelSource, Learned, Learning, Measured
 
 

@@ -1,24 +1,13 @@
-"""What is known of a catalogue's tiers by complexity class before any request: measured, or by what they are like; and
-whose labels the learning figures are of."""
+"""What is known of a catalogue's tiers by complexity class before any request: measured, or by what they are like."""
 
 from pathlib import Path
 
-import numpy as np
-
 from classifier.complexity.classes import Complexity
 from classifier.complexity.prior import like_of
-from classifier.complexity.quality_setting import DEFAULT_TARGET
-from classifier.decision import exchange_of
 from classifier.local.cells import ClassTable, prior_table, whole_table
-from classifier.model.outcome_model import OutcomeModel
-from classifier.registry.artefact import default_artefact, load_artefact
-from classifier.registry.registry import ArtefactRegistry
-from gateway.base.settings import Settings
 from quality.evaluation.measured_outcomes import OWN_FOLDER, with_measured
-from quality.learning.learning import LabelSource
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.defaults import model_billions
-from tiers.catalog.load import load_catalog
 from tiers.catalog.tier_spec import ChainOfThoughtSpec, TierSpec
 
 # Below so many billions of parameters a model is like 3B, then like 8B, then like 70B.
@@ -54,21 +43,3 @@ def _kind(tier: TierSpec, billions: float | None, usual: Complexity) -> Complexi
     kind = Complexity(1 + (billions >= SMALL_BELOW) + (billions >= MEDIUM_BELOW))
     # A model that thinks first is like the next kind.
     return Complexity(min(kind + isinstance(tier.policy, ChainOfThoughtSpec), Complexity.EXPERT))
-
-
-def label_source(model: OutcomeModel, catalog: Catalog, data_path: Path, target: float | None) -> LabelSource:
-    """Of `model` for the tiers of `catalog`; quality `target` None: the default setting."""
-    return LabelSource(
-        model=model,
-        tiers=tuple(catalog.tier_fingerprints),
-        prior=np.ascontiguousarray(class_prior(catalog, data_path).p),
-        exchange=exchange_of(DEFAULT_TARGET if target is None else target),
-    )
-
-
-def stored_label_source(settings: Settings) -> LabelSource:
-    """Of the registry's current version, for the catalogue of `settings`. Raises `ArtefactError` and
-    `CatalogError`."""
-    catalog, registry = load_catalog(settings.catalog), ArtefactRegistry(settings.registry_path)
-    folder = registry.current_or(default_artefact())
-    return label_source(load_artefact(folder, catalog.fingerprint), catalog, settings.data_path, None)

@@ -1,11 +1,25 @@
-"""Does routing pay here? The verdicts by all probes, in numbers and in words."""
+"""Does routing pay here? The verdicts by all probes, in numbers and in words. And whose labels the learning figures
+are of: the version that serves, the catalogue's tiers, the default setting."""
+
+from pathlib import Path
 
 import msgspec
+import numpy as np
 
+from classifier.complexity.quality_setting import DEFAULT_TARGET
+from classifier.decision import exchange_of
+from classifier.model.outcome_model import OutcomeModel
+from classifier.registry.artefact import default_artefact, load_artefact
+from classifier.registry.registry import ArtefactRegistry
+from gateway.base.settings import Settings
 from gateway.base.stores.database import reached
+from gateway.inference.class_prior import class_prior
 from gateway.operations.running import Operations
 from quality.comparison.routing_probes import WorthFound
 from quality.comparison.routing_worth import RoutingWorth, in_words
+from quality.learning.learning import LabelSource
+from tiers.catalog.catalog import Catalog
+from tiers.catalog.load import load_catalog
 
 
 class Said(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,3 +57,21 @@ def worth_said(worth: WorthFound, constant: str) -> WorthShown:
         catalogue=Said(name="all keys", sentence=in_words(worth.catalogue, constant), worth=worth.catalogue),
         keys=[Said(name=one.name, sentence=in_words(one.worth, constant), worth=one.worth) for one in worth.keys],
     )
+
+
+def label_source(model: OutcomeModel, catalog: Catalog, data_path: Path, target: float | None) -> LabelSource:
+    """Of `model` for the tiers of `catalog`; quality `target` None: the default setting."""
+    return LabelSource(
+        model=model,
+        tiers=tuple(catalog.tier_fingerprints),
+        prior=np.ascontiguousarray(class_prior(catalog, data_path).p),
+        exchange=exchange_of(DEFAULT_TARGET if target is None else target),
+    )
+
+
+def stored_label_source(settings: Settings) -> LabelSource:
+    """Of the registry's current version, for the catalogue of `settings`. Raises `ArtefactError` and
+    `CatalogError`."""
+    catalog, registry = load_catalog(settings.catalog), ArtefactRegistry(settings.registry_path)
+    folder = registry.current_or(default_artefact())
+    return label_source(load_artefact(folder, catalog.fingerprint), catalog, settings.data_path, None)

@@ -1,23 +1,15 @@
 """Where labels come from here, in a sentence: at the start, in `aio init` and `aio check`, on the quality page, in
-`/health/ready`; and how the judge of open answers stands by the database, for commands."""
+`/health/ready`."""
 
 from typing import TYPE_CHECKING
 
-from sqlalchemy.exc import SQLAlchemyError
-
 from gateway.base.settings import Settings
-from gateway.operations.security.stored_keys import is_missing_file
-from quality.judges.pairwise import judging_fingerprint
-from quality.judges.self_calibration import JudgeState, judge_state
-from quality.store.database import open_database
 from quality.verification.sampling import SAVING_SHARE
-from tiers.catalog.catalog import Catalog
 
 if TYPE_CHECKING:
     from quality.judges.calibration import Calibration
     from quality.judges.self_calibration import JudgeState
     from tiers.catalog.catalog import Catalog
-
 
 # The share of the time for which verification may keep local models busy.
 MACHINE_SHARE = 0.5
@@ -114,17 +106,3 @@ def _reliability(found: "Calibration") -> str:
     counts = {"checked": use.pairs.checked.total, "reviewed": use.pairs.reviewed.total}
     known = "".join(f"{count} {how} answers and " for how, count in counts.items() if count)
     return f"right in {found.balanced_accuracy:.0%} [{use.low:.0%}, {use.high:.0%}] by {known}a test on {tested}"
-
-
-async def stored_judge(settings: Settings, catalog: Catalog) -> JudgeState | None:
-    """Return it; None if the database cannot be read or was never set up."""
-    if is_missing_file(settings.database):
-        return None
-    engine = open_database(settings.database)
-    try:
-        judging = judging_fingerprint(catalog.tier_fingerprints[-1])
-        return await judge_state(engine, catalog.fingerprint, judging, judging_cap(settings, catalog))
-    except (SQLAlchemyError, OSError):
-        return None
-    finally:
-        await engine.dispose()

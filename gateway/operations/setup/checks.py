@@ -1,6 +1,6 @@
 """What `aio check` says besides of tiers: of embeddings of servers elsewhere, each of which is asked for one vector; of
 private prompts, and of guardrails, which are asked one question; of the file that declares keys, and of texts that
-leave the process in traces.
+leave the process in traces; and how the judge of open answers stands by the database, for which no server need run.
 """
 
 import asyncio
@@ -11,16 +11,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
+from sqlalchemy.exc import SQLAlchemyError
 
 from gateway.base.errors import ApiError
 from gateway.base.settings import Settings, SettingsError
+from gateway.operations.quality_loop.label_sources import judging_cap
+from gateway.operations.security.stored_keys import is_missing_file
 from inference_core.errors import CoreError
+from quality.judges.pairwise import judging_fingerprint
+from quality.judges.self_calibration import JudgeState, judge_state
+from quality.store.database import open_database
 from tiers.catalog.catalog import Catalog, EmbeddingSpec
 from tiers.consent import ALL
 from tiers.errors import CatalogError, TierError
 
 if TYPE_CHECKING:
     from gateway.tenancy.declared import Declaration
+
 
 TEXT = "What is the capital of Japan?"
 
@@ -184,3 +191,17 @@ def _receiver(settings: Settings) -> str:
     look_up_collector(settings)
     url = collector_url(settings)
     return f"{url.scheme}://{url.netloc.decode()}{url.path}"
+
+
+async def stored_judge(settings: Settings, catalog: Catalog) -> JudgeState | None:
+    """Return it; None if the database cannot be read or was never set up."""
+    if is_missing_file(settings.database):
+        return None
+    engine = open_database(settings.database)
+    try:
+        judging = judging_fingerprint(catalog.tier_fingerprints[-1])
+        return await judge_state(engine, catalog.fingerprint, judging, judging_cap(settings, catalog))
+    except (SQLAlchemyError, OSError):
+        return None
+    finally:
+        await engine.dispose()

@@ -9,8 +9,9 @@ import msgspec
 import pytest
 
 from gateway.base.settings import Settings
-from gateway.operations.quality_loop.label_sources import labels_text, stored_judge
+from gateway.operations.quality_loop.label_sources import labels_text
 from gateway.operations.quality_loop.quality_loop import quality_loop
+from gateway.operations.setup.checks import stored_judge
 from migrations.tables.quality import verifications
 from quality.judges.calibration import Calibration, InUse, RealPairs, Verdicts
 from quality.judges.pairwise import judging_fingerprint

@@ -68,8 +68,8 @@ def live(days: float, as_json: bool, **options: Any) -> None:
 @ledger_options
 def learning(days: float, as_json: bool, **options: Any) -> None:
     """Show what was learned for each key: labels, classes of prompts, saving, quality, and the learning curve."""
-    from gateway.inference.class_prior import stored_label_source
     from gateway.operations.cli.options import with_database
+    from gateway.operations.worth import stored_label_source
     from quality.learning.learning import LearningRecord, in_words
 
     settings, since = settings_from(**options), time.time() - days * 86_400

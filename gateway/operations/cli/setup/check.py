@@ -49,7 +49,7 @@ def check(security: bool, as_json: bool, **options: Any) -> None:
         _check_security(settings_from(**options), as_json)
         return
     from gateway.base.configuration import catalog_reason
-    from gateway.operations.quality_loop.label_sources import labels_text, stored_judge
+    from gateway.operations.quality_loop.label_sources import labels_text
     from gateway.operations.setup.checks import (
         NONE_IS_LOCAL,
         ask_embeddings,
@@ -57,6 +57,7 @@ def check(security: bool, as_json: bool, **options: Any) -> None:
         check_declared_keys,
         check_traced_texts,
         private_text,
+        stored_judge,
     )
     from gateway.operations.setup.tier_answers import ask_tiers
     from tiers.catalog.load import load_catalog
