@@ -31,7 +31,6 @@ from inference_core.loaders.hub_model import (
 )
 from tiers.catalog.catalog import CPU_CORE, Catalog
 from tiers.catalog.core_spec import core_spec, group_spec
-from tiers.catalog.hardware_check import instead_of, require_servable
 from tiers.engines import PROGRAMS
 from tiers.errors import CatalogError
 
@@ -144,6 +143,7 @@ def _beside(path: Path, core: str) -> Path:
 def require_cards(catalog: Catalog, groups: Collection[str]) -> None:
     """Raise DevicesMissingError, with the cause where it is known, if this machine lacks cards that `groups` need."""
     from inference_core.device.cards import visible_cards, why_no_more_cards
+    from tiers.catalog.hardware_check import require_servable
 
     try:
         require_servable(catalog, visible_cards(), groups)
@@ -160,6 +160,8 @@ def naming_what_serves_instead(catalog: Catalog, group: str) -> Iterator[None]:
     try:
         yield
     except (DeviceFailedError, MemoryPlanError, MeshError) as error:
+        from tiers.catalog.hardware_check import instead_of
+
         explained: CoreError = type(error)(f"{error}\n{instead_of(catalog, group)}")
         raise explained from error
 
