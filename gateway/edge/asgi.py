@@ -2,7 +2,7 @@
 that is registered once, and an application behind another one, made by the first request for one of its paths."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any, Self
 
 from litestar import Litestar, Router, asgi
@@ -11,9 +11,25 @@ from litestar.datastructures import State
 from litestar.handlers import ASGIRouteHandler
 from litestar.types import Receive, Scope, Send
 
+from gateway.base.errors import ClientGoneError
+
 HttpRequest = Request[Any, Any, State]
 Connection = ASGIConnection[Any, Any, Any, Any]
 """A request, or a WebSocket before its first message."""
+
+
+async def body_chunks(request: HttpRequest) -> AsyncIterator[bytes]:
+    """Yield the pieces of the body. Raises `ClientGoneError`."""
+    while True:
+        event = await request.receive()
+        if event["type"] == "http.disconnect":
+            raise ClientGoneError
+        if event["type"] != "http.request":
+            continue
+        if body := event["body"]:
+            yield body
+        if not event.get("more_body", False):
+            return
 
 
 class OnceRouter(Router):

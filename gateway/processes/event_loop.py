@@ -153,17 +153,8 @@ async def lookup(
 class OwnLookups:
     """Added before the class of an event loop: all that connects to a name on it looks the name up here."""
 
-    async def getaddrinfo(
-        self,
-        host: bytes | str | None,
-        port: bytes | str | int | None,
-        *,
-        family: int = 0,
-        type: int = 0,
-        proto: int = 0,
-        flags: int = 0,
-    ) -> Found:
-        return await lookup(host, port, family=family, type=type, proto=proto, flags=flags)
+    async def getaddrinfo(self, host: bytes | str | None, port: bytes | str | int | None, **more: int) -> Found:
+        return await lookup(host, port, **more)
 
     async def create_connection(
         self, protocol_factory: Callable[[], Any], host: str | None = None, port: Any = None, **more: Any

@@ -33,7 +33,7 @@ ALLOWED: tuple[tuple[str, str], ...] = (
     ("gateway/inference/cache/similar_prompts.py", "what|who|whom|whose"),
     # The name of an event in audit rows.
     ("gateway/operations/dashboard/sign_in/login.py", "session.begun"),
-    ("gateway/operations/dashboard/sign_in/sign_in_trail.py", "session.begun"),
+    ("gateway/operations/dashboard/sign_in/login_limit.py", "session.begun"),
 )
 
 # Applied migrations are history. The lint and its test name the words.

@@ -3,7 +3,7 @@
 An upload is a form with one file, read while it arrives: its fields are kept, the file is passed on in pieces.
 """
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -12,13 +12,13 @@ from litestar.params import FromPath
 from litestar.response import Response, Stream
 from multipart import MultipartError, MultipartSegment, PushMultipartParser
 
-from gateway.base.errors import ApiError, ClientGoneError, bad_request
+from gateway.base.errors import ApiError, bad_request
 from gateway.base.inference_request import Caller
 from gateway.base.numbers import whole_number, whole_seconds
 from gateway.base.stores.database import reached
 from gateway.batches.file_store import FileWriter, Owner, Purpose, QuotaError, StoredFile
 from gateway.batches.jobs import jobs_of
-from gateway.edge.asgi import HttpRequest
+from gateway.edge.asgi import HttpRequest, body_chunks
 from gateway.edge.openapi import describe, describe_form
 from gateway.inference.api.reading.list_queries import is_id, not_found, owned_query
 from gateway.inference.service import serving_of
@@ -54,7 +54,7 @@ class UploadedForm:
             raise ApiError(415, "Send the file as multipart/form-data with a boundary.")
         try:
             with PushMultipartParser(boundary, max_segment_count=MOST_PARTS, strict=True) as parser:
-                async for chunk in _chunks(request):
+                async for chunk in body_chunks(request):
                     await self._take(parser, chunk)
                     if parser.closed:
                         break
@@ -104,20 +104,6 @@ def declared_size(request: HttpRequest, most: int) -> int:
 
 def _too_large(most: int) -> ApiError:
     return ApiError(413, f"The file has more than {most} bytes (AIO_FILE_LIMIT).", param=FILE, code="file_too_large")
-
-
-async def _chunks(request: HttpRequest) -> AsyncIterator[bytes]:
-    """Yield the pieces of the body."""
-    while True:
-        event = await request.receive()
-        if event["type"] == "http.disconnect":
-            raise ClientGoneError
-        if event["type"] != "http.request":
-            continue
-        if body := event["body"]:
-            yield body
-        if not event["more_body"]:
-            return
 
 
 def _name_of(part: MultipartSegment) -> str:

@@ -5,7 +5,7 @@ import asyncio
 import json
 import secrets
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -13,10 +13,10 @@ import msgspec
 from litestar.types import Receive, Scope, Send
 from multipart import MultipartError, MultipartSegment, PushMultipartParser
 
-from gateway.base.errors import ApiError, ClientGoneError, as_api_error, bad_request
+from gateway.base.errors import ApiError, as_api_error, bad_request
 from gateway.base.inference_request import InferenceRequest, PrivateMark
 from gateway.base.numbers import usd_text
-from gateway.edge.asgi import HttpRequest
+from gateway.edge.asgi import HttpRequest, body_chunks
 from gateway.edge.client_watch import DisconnectWatch, StallWatch
 from gateway.inference.api.passed.endpoints import MOST_TOKENS, Asked, FormFields, PassedEndpoint
 from gateway.inference.api.reading.build_request import reading_request, received, routing_options
@@ -82,7 +82,7 @@ class PassedForm:
         size = 0
         try:
             with PushMultipartParser(boundary, max_segment_count=MOST_PARTS, strict=True) as parser:
-                async for chunk in _chunks(request):
+                async for chunk in body_chunks(request):
                     size += len(chunk)
                     if size > MOST_BYTES:
                         raise _too_large()
@@ -137,20 +137,6 @@ class PassedForm:
 
 def _too_large() -> ApiError:
     return ApiError(413, f"The form has more than {MOST_BYTES} bytes.", param="file", code="file_too_large")
-
-
-async def _chunks(request: HttpRequest) -> AsyncIterator[bytes]:
-    """Yield the pieces of the body."""
-    while True:
-        event = await request.receive()
-        if event["type"] == "http.disconnect":
-            raise ClientGoneError
-        if event["type"] != "http.request":
-            continue
-        if body := event["body"]:
-            yield body
-        if not event.get("more_body", False):
-            return
 
 
 MOST_ANSWER_BYTES = 256 * 2**20

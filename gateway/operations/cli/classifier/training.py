@@ -39,18 +39,7 @@ if TYPE_CHECKING:
 @click.option("--epochs", default=4, show_default=True)
 @click.option("--seed", default=0, show_default=True)
 @json_option
-def pretrain(
-    output: Path,
-    data: Path | None,
-    hold: tuple[str, ...],
-    layers: int,
-    hidden: int,
-    vocabulary: int,
-    max_tokens: int,
-    epochs: int,
-    seed: int,
-    as_json: bool,
-) -> None:
+def pretrain(output: Path, data: Path | None, hold: tuple[str, ...], hidden: int, as_json: bool, **sizes: int) -> None:
     """Train a tokeniser and a DistilBERT on the prompts of the train split, and write OUTPUT for `train --encoder`.
 
     Repeat the command to resume an interrupted run.
@@ -59,15 +48,7 @@ def pretrain(
         raise click.BadParameter(f"{hidden} is not a positive multiple of 64.", param_hint="--hidden")
     from classifier.training.recipes.pretrain import PretrainSettings, pretrain_command
 
-    settings = PretrainSettings(
-        layers=layers,
-        hidden=hidden,
-        heads=hidden // 64,
-        vocabulary=vocabulary,
-        max_tokens=max_tokens,
-        epochs=epochs,
-        seed=seed,
-    )
+    settings = PretrainSettings(hidden=hidden, heads=hidden // 64, **sizes)
     with staged_progress("pretraining") as show:
         outcome = pretrain_command(output, settings, data=data, hold=hold, progress=show)
     echo_answer(

@@ -22,8 +22,7 @@ from gateway.edge.asgi import HttpRequest
 from gateway.edge.proxies import network_of
 from gateway.inference.service import serving_of
 from gateway.operations.dashboard.html.rendering import HOME, LOGIN, back_to, page
-from gateway.operations.dashboard.sign_in.login_limit import Attempt
-from gateway.operations.dashboard.sign_in.sign_in_trail import Means, limits_of, note, note_failure
+from gateway.operations.dashboard.sign_in.login_limit import Attempt, Means, limits_of, note, note_failure
 from gateway.operations.running import operations_of
 from gateway.tenancy.access.admin_guard import actor_of, session_token
 from gateway.tenancy.access.guard import access_of, client_of, cookie_name

@@ -14,7 +14,7 @@ from gateway.edge.proxies import network_of
 from gateway.inference.service import serving_of
 from gateway.operations.dashboard.html.rendering import back_to, page
 from gateway.operations.dashboard.sign_in.login import begin_session, limited, login_form, safe_path, set_cookie
-from gateway.operations.dashboard.sign_in.sign_in_trail import limits_of, note_failure
+from gateway.operations.dashboard.sign_in.login_limit import limits_of, note_failure
 from gateway.operations.running import operations_of
 from gateway.tenancy.access.guard import access_of, client_of, cookie_name, site_of
 from gateway.tenancy.changes import Order, TenancyError

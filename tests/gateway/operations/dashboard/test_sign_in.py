@@ -16,13 +16,13 @@ from gateway.operations.dashboard.sign_in.login import (
     new_device_cookie,
 )
 from gateway.operations.dashboard.sign_in.login_limit import (
+    LIMITS,
     MOST_FAILURES,
     MOST_FAILURES_OF_A_NETWORK,
     MOST_RECORDED,
     WINDOW_SECONDS,
     OwnLoginLimits,
 )
-from gateway.operations.dashboard.sign_in.sign_in_trail import LIMITS
 from gateway.tenancy.changes import Order
 from gateway.tenancy.users.sessions import COOKIE
 from gateway.tenancy.users.users import remove_user
