@@ -109,3 +109,6 @@ async def test_from_page(request: HttpRequest) -> Response[Any]:
     """Send the test, and say what became of it."""
     done = await order_test(serving_of(request), actor_of(request))
     return back_to(PATH, "Test: " + "; ".join(f"{one.channel} {one.problem or 'accepted it'}" for one in done.channels))
+
+
+ALERT_ENDPOINTS = (show_alerts, test_alerts)

@@ -323,4 +323,5 @@ async def _changes(request: HttpRequest) -> tuple[list[KnobChange], str]:
         return [], str(error)
 
 
+CORE_ENDPOINTS = (show_stats, show_adapters, load_adapter, unload_adapter)
 CORE_PAGE = Page(title="Core", path="/core", handlers=(show_core, change_core, apply_core_profile))

@@ -241,4 +241,5 @@ def _shown(row: dict[str, Any]) -> ShownExperiment:
     return ShownExperiment(row, plan, results, 2 / plan.level)
 
 
+EXPERIMENT_ENDPOINTS = (start_experiment, stop_experiment)
 EXPERIMENTS_PAGE = Page(title="Experiments", path="/experiments", handlers=(show_experiments, start, stop))

@@ -426,6 +426,10 @@ async def _budgets_of(serving: Serving, key: dict[str, Any], now: float) -> list
     return await states_of(serving.database, found, now)
 
 
+KEY_ENDPOINTS = (
+    list_keys, make_key, show_key, limit_key, renew_key, *key_verbs, list_teams, make_team, list_budgets,
+    put_budget, delete_budget,
+)  # fmt: skip
 KEYS_PAGE = Page(
     title="Keys",
     path="/keys",

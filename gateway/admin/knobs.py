@@ -423,3 +423,9 @@ async def show_batches(request: HttpRequest) -> Response[Any]:
 
 
 change_batches = change_handler("batches", "batches", BatchKnobs, lambda request: jobs_of(request).knobs)
+
+
+KNOB_ENDPOINTS = (
+    show_knobs, change_knobs, list_knob_changes, show_profiles, change_profile, show_replicas, change_replicas,
+    show_cache, change_cache, show_routing, change_routing, show_batches, change_batches,
+)  # fmt: skip

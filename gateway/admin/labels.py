@@ -225,3 +225,6 @@ async def undo_import(request: HttpRequest, import_id: FromPath[str]) -> Respons
     if operations.active_labels is not None:
         await reached(operations.active_labels.catch_up(now))
     return Response(ImportDeleted(import_id=import_id, labels=gone), media_type="application/json")
+
+
+LABEL_ENDPOINTS = (list_reviews, review_verification, reset_own_labels, show_imports, undo_import)

@@ -107,3 +107,6 @@ def _worth_rows(shown: WorthShown) -> Iterator[dict[str, Any]]:
         verdict = "not_known_yet" if worth is None else worth.verdict
         counts = {"probes": 0, "missing": None} if worth is None else {"probes": worth.probes, "missing": worth.missing}
         yield {"name": one.name, "verdict": verdict, "sentence": one.sentence, **counts}
+
+
+LEARNING_ENDPOINTS = (show_learning, show_worth)

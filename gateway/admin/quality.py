@@ -441,6 +441,10 @@ def _registered(registry: ArtefactRegistry, routes: bool) -> Registered:
         return Registered([], None)
 
 
+QUALITY_ENDPOINTS = (
+    list_requests, list_refused, list_all_batches, list_verifications, show_verification, list_artefacts,
+    list_transitions, list_retrainings, list_rollouts, list_experiments, retrain_now, show_estimates,
+)  # fmt: skip
 QUALITY_PAGE = Page(
     title="Quality",
     path="/quality",

@@ -11,72 +11,24 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.response import Response
 from litestar.types import Guard
 
-from gateway.admin.alerts import show_alerts, show_alerts_page, test_alerts, test_from_page
-from gateway.admin.core import CORE_PAGE, load_adapter, show_adapters, show_stats, unload_adapter
+from gateway.admin.alerts import ALERT_ENDPOINTS, show_alerts_page, test_from_page
+from gateway.admin.core import CORE_ENDPOINTS, CORE_PAGE
 from gateway.admin.costs import SPEND_PAGE, show_costs
-from gateway.admin.experiments import EXPERIMENTS_PAGE, start_experiment, stop_experiment
+from gateway.admin.experiments import EXPERIMENT_ENDPOINTS, EXPERIMENTS_PAGE
 from gateway.admin.first_day import show_first_day
-from gateway.admin.keys import (
-    KEYS_PAGE,
-    delete_budget,
-    key_verbs,
-    limit_key,
-    list_budgets,
-    list_keys,
-    list_teams,
-    make_key,
-    make_team,
-    put_budget,
-    renew_key,
-    show_key,
-)
-from gateway.admin.knobs import (
-    change_batches,
-    change_cache,
-    change_knobs,
-    change_profile,
-    change_replicas,
-    change_routing,
-    list_knob_changes,
-    show_batches,
-    show_cache,
-    show_knobs,
-    show_profiles,
-    show_replicas,
-    show_routing,
-)
-from gateway.admin.labels import list_reviews, reset_own_labels, review_verification, show_imports, undo_import
-from gateway.admin.learning import show_learning, show_worth
+from gateway.admin.keys import KEY_ENDPOINTS, KEYS_PAGE
+from gateway.admin.knobs import KNOB_ENDPOINTS
+from gateway.admin.labels import LABEL_ENDPOINTS
+from gateway.admin.learning import LEARNING_ENDPOINTS
 from gateway.admin.overview import OVERVIEW_PAGE, front_router, overview_figures, show_slo
-from gateway.admin.quality import (
-    QUALITY_PAGE,
-    list_all_batches,
-    list_artefacts,
-    list_experiments,
-    list_refused,
-    list_requests,
-    list_retrainings,
-    list_rollouts,
-    list_transitions,
-    list_verifications,
-    retrain_now,
-    show_estimates,
-    show_verification,
-)
+from gateway.admin.quality import QUALITY_ENDPOINTS, QUALITY_PAGE
 from gateway.admin.requests import REQUESTS_PAGE, SESSIONS_PAGE, list_sessions, request_figures, show_session
 from gateway.admin.routing import ROUTING_PAGE, SHADOW_PAGE, show_shadow
-from gateway.admin.routing_reports import (
-    show_curve,
-    show_kinds,
-    show_preview,
-    show_reliability,
-    show_tiers,
-    show_traffic,
-)
-from gateway.admin.system import SYSTEM_PAGE, forget_refusals, reload_catalogue, show_refusals, show_system
+from gateway.admin.routing_reports import ROUTING_ENDPOINTS
+from gateway.admin.system import SYSTEM_PAGE, TIER_ENDPOINTS, show_system
 from gateway.admin.tryout import TRY_PAGE
 from gateway.admin.users import USERS_PAGE, erase_user, list_users
-from gateway.admin.versions import begin_trial, end_trial, promote_version, roll_back
+from gateway.admin.versions import VERSION_ENDPOINTS
 from gateway.base.errors import envelope_response
 from gateway.edge.asgi import HttpRequest, OnceRouter
 from gateway.inference.service import count_refused
@@ -138,30 +90,12 @@ def operations_routers() -> list[Router]:
     admin = OnceRouter(
         "/v1/admin",
         route_handlers=[
-            show_knobs,
-            change_knobs,
-            list_knob_changes,
-            show_profiles,
-            change_profile,
-            show_replicas,
-            change_replicas,
-            reload_catalogue,
-            show_refusals,
-            forget_refusals,
-            show_cache,
-            change_cache,
-            show_routing,
-            change_routing,
-            show_batches,
-            change_batches,
-            show_stats,
+            *KNOB_ENDPOINTS,
+            *TIER_ENDPOINTS,
+            *CORE_ENDPOINTS,
             list_sessions,
             show_session,
-            show_adapters,
-            load_adapter,
-            unload_adapter,
-            show_alerts,
-            test_alerts,
+            *ALERT_ENDPOINTS,
         ],
         guards=[admit_admin],
         tags=["admin"],
@@ -169,44 +103,19 @@ def operations_routers() -> list[Router]:
     quality = OnceRouter(
         "/admin/api",
         route_handlers=[
-            list_requests,
-            list_refused,
-            list_all_batches,
-            list_verifications,
-            show_verification,
-            list_reviews,
-            review_verification,
-            list_artefacts,
-            list_transitions,
-            list_retrainings,
-            list_rollouts,
-            retrain_now,
-            show_estimates,
+            *QUALITY_ENDPOINTS,
+            *LABEL_ENDPOINTS,
             show_costs,
             show_shadow,
             show_slo,
             overview_figures,
             request_figures,
-            show_curve,
+            *ROUTING_ENDPOINTS,
             show_first_day,
-            show_preview,
-            show_reliability,
-            show_kinds,
-            show_traffic,
-            show_learning,
-            show_worth,
-            show_tiers,
+            *LEARNING_ENDPOINTS,
             show_system,
-            reset_own_labels,
-            show_imports,
-            undo_import,
-            promote_version,
-            roll_back,
-            begin_trial,
-            end_trial,
-            list_experiments,
-            start_experiment,
-            stop_experiment,
+            *VERSION_ENDPOINTS,
+            *EXPERIMENT_ENDPOINTS,
             erase_user,
         ],
         guards=[admit_admin],
@@ -215,17 +124,7 @@ def operations_routers() -> list[Router]:
     tenancy = OnceRouter(
         "/admin/api",
         route_handlers=[
-            list_keys,
-            make_key,
-            show_key,
-            limit_key,
-            renew_key,
-            *key_verbs,
-            list_teams,
-            make_team,
-            list_budgets,
-            put_budget,
-            delete_budget,
+            *KEY_ENDPOINTS,
             list_users,
         ],
         guards=[admit_admin],

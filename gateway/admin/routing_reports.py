@@ -416,3 +416,6 @@ async def show_tiers(request: HttpRequest) -> Response[Any]:
     serving = serving_of(request)
     shown = await tiers_compared(serving, await reached(acceptance(serving.database)))
     return as_asked(request, "tiers", shown, TierRow.__struct_fields__, shown.tiers)
+
+
+ROUTING_ENDPOINTS = (show_curve, show_preview, show_reliability, show_kinds, show_traffic, show_tiers)

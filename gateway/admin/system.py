@@ -325,3 +325,6 @@ async def forget_refusals(request: HttpRequest) -> Response[Any]:
     if peers is not None:
         forgotten += sum(int(told) for told in (await peers.ask("forget", tier or "")).values())
     return Response(RefusalsForgotten(forgotten=forgotten), media_type="application/json")
+
+
+TIER_ENDPOINTS = (reload_catalogue, show_refusals, forget_refusals)

@@ -182,3 +182,6 @@ async def end_trial(request: HttpRequest) -> Response[Any]:
 
 def _answer(now: VersionsNow) -> Response[Any]:
     return Response(now, media_type="application/json")
+
+
+VERSION_ENDPOINTS = (promote_version, roll_back, begin_trial, end_trial)
