@@ -4,16 +4,20 @@ which connections.
 
 import os
 import stat
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal, NamedTuple
 from urllib.parse import unquote, urlsplit
 
+import msgspec
 from sqlalchemy import make_url
 
 from gateway.base.settings import Settings, SettingsError
 from gateway.edge.proxies import TrustedProxies, is_loopback_host, is_reachable_from_elsewhere
-from gateway.operations.security.stored_keys import StoredKeys
+from gateway.operations.security.stored_keys import StoredKeys, stored_keys
 from tiers.catalog.catalog import Catalog
+from tiers.catalog.load import load_catalog
 from tiers.server_words import is_metadata_host
 
 Status = Literal["ok", "warning", "failed"]
@@ -437,3 +441,32 @@ def cores_encrypted(facts: Facts) -> Finding:
 
 def _entries(setting: str) -> set[str]:
     return {entry.strip() for entry in setting.split(",")} - {""}
+
+
+# In the order of docs/reference/security.md, where an item's id is the name of its function, with hyphens.
+_CHECKS: tuple[Callable[[Facts], Finding], ...] = (
+    callers_need_keys, host_names, web_pages, connections_encrypted, trusted_proxies, sign_in_encrypted,
+    reports_encrypted, reports_reachable, tiers_encrypted, stores_encrypted, cores_private, cores_encrypted,
+    admin_keys, keys_hashed, database_password, redis_password, data_folder, catalogue_file, adapter_folder,
+    texts_deleted, texts_redacted, limits_hold, log_level, user,
+)  # fmt: skip
+ITEMS = {check.__name__.replace("_", "-"): check for check in _CHECKS}
+
+
+class Checked(msgspec.Struct, frozen=True):
+    """An item's result. `says`: one sentence; `mend`: the setting that mends it, "" where it is ok."""
+
+    id: str
+    status: Status
+    says: str
+    mend: str = ""
+
+
+async def check_security(settings: Settings) -> list[Checked]:
+    """Verify every item. Reads settings, files, catalogue and database; changes and starts nothing.
+
+    Raises `CatalogError` or `DatabaseUrlError` where the configuration starts nothing anyway.
+    """
+    catalog, stored = load_catalog(settings.catalog), await stored_keys(settings)
+    facts = Facts(settings=settings, catalog=catalog, stored=stored, now=time.time(), user=os.geteuid())
+    return [Checked(name, *check(facts)) for name, check in ITEMS.items()]

@@ -201,31 +201,29 @@ def _allowed(schema: dict[str, Any]) -> str:
     return "list" if schema["type"] == "array" else "true false"
 
 
-def change_part(
-    path: str, assignments: tuple[str, ...], reason: str | None, url: str, key: str | None, as_json: bool
-) -> None:
-    """PATCH the knobs at `path` to NAME=VALUE…, and print what changed."""
-    answer = ask_server(url, key, "PATCH", path, dict(map(assignment, assignments)) | {"reason": reason})
-    echo_changes(answer, as_json, lambda change, text: text)
-
-
 def knob_table(shown: dict[str, Any]) -> str:
     """Return a table of a part's knobs with their values and descriptions."""
     rows = [[name, json_text(shown["knobs"][name]), schema["description"]] for name, schema in shown["schemas"].items()]
     return table(["knob", "value", "what it is"], rows)
 
 
-@click.command()
-@click.argument("assignments", metavar="[NAME=VALUE…]", nargs=-1)
-@click.option("--reason", metavar="TEXT", help="Reason, recorded with the change.")
-@server_options
-def cache(assignments: tuple[str, ...], reason: str | None, url: str, key: str | None, as_json: bool) -> None:
-    """Show the response cache's knobs and contents, or change knobs: NAME=VALUE, NAME=null for the default."""
-    if assignments:
-        change_part("/knobs/cache", assignments, reason, url, key, as_json)
-        return
-    shown = ask_server(url, key, "GET", "/knobs/cache")
-    echo_json(shown) if as_json else click.echo(_cache_text(shown))
+def _part_command(part: str, says: str, text: Callable[[dict[str, Any]], str]) -> click.Command:
+    """Return the command that shows the knobs of a part of the gateway, or changes them."""
+
+    @click.command(part, help=says)
+    @click.argument("assignments", metavar="[NAME=VALUE…]", nargs=-1)
+    @click.option("--reason", metavar="TEXT", help="Reason, recorded with the change.")
+    @server_options
+    def command(assignments: tuple[str, ...], reason: str | None, url: str, key: str | None, as_json: bool) -> None:
+        path = f"/knobs/{part}"
+        if assignments:
+            answer = ask_server(url, key, "PATCH", path, dict(map(assignment, assignments)) | {"reason": reason})
+            echo_changes(answer, as_json, lambda change, said: said)
+            return
+        shown = ask_server(url, key, "GET", path)
+        echo_json(shown) if as_json else click.echo(text(shown))
+
+    return command
 
 
 def _cache_text(shown: dict[str, Any]) -> str:
@@ -270,19 +268,6 @@ def _value(value: Any) -> str:
     return "-" if value is None else json_text(value)
 
 
-@click.command()
-@click.argument("assignments", metavar="[NAME=VALUE…]", nargs=-1)
-@click.option("--reason", metavar="TEXT", help="Reason, recorded with the change.")
-@server_options
-def routing(assignments: tuple[str, ...], reason: str | None, url: str, key: str | None, as_json: bool) -> None:
-    """Show routing's knobs and the serving classifier, or change knobs: NAME=VALUE, NAME=null for the default."""
-    if assignments:
-        change_part("/knobs/routing", assignments, reason, url, key, as_json)
-        return
-    shown = ask_server(url, key, "GET", "/knobs/routing")
-    echo_json(shown) if as_json else click.echo(_routing_text(shown))
-
-
 def _routing_text(shown: dict[str, Any]) -> str:
     classifier = shown["classifier"]
     trial = f", {classifier['canary']} on trial for {classifier['share']:.1%}" if classifier["canary"] else ""
@@ -295,3 +280,15 @@ def _routing_text(shown: dict[str, Any]) -> str:
     if classifier["refusal"]:
         lines.append(f"REFUSED: {classifier['refusal']}")
     return "\n".join(lines)
+
+
+cache = _part_command(
+    "cache",
+    "Show the response cache's knobs and contents, or change knobs: NAME=VALUE, NAME=null for the default.",
+    _cache_text,
+)
+routing = _part_command(
+    "routing",
+    "Show routing's knobs and the serving classifier, or change knobs: NAME=VALUE, NAME=null for the default.",
+    _routing_text,
+)

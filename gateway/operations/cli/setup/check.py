@@ -112,7 +112,7 @@ def _say_routing(catalog: "Catalog") -> None:
 
 
 def _check_security(settings: "Settings", as_json: bool) -> None:
-    from gateway.operations.security.security_checklist import check_security
+    from gateway.operations.security.checks import check_security
 
     checked = asyncio.run(check_security(settings))
     if as_json:

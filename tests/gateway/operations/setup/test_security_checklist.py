@@ -12,8 +12,7 @@ from click.testing import CliRunner, Result
 from gateway.base.configuration import SETTINGS
 from gateway.base.settings import Settings, SettingsError
 from gateway.operations.cli import main
-from gateway.operations.security.checks import Facts
-from gateway.operations.security.security_checklist import ITEMS
+from gateway.operations.security.checks import ITEMS, Facts
 from gateway.operations.security.stored_keys import AdminKey, StoredKeys
 from gateway.processes.start_checks import refuse_open_access
 from gateway.tenancy.changes import Order
@@ -29,7 +28,6 @@ DAY = 86400.0
 HASHED = new_key()[1]
 NO_KEYS = StoredKeys(False, ())
 A_KEY = StoredKeys(True, (AdminKey("boss", NOW, None),))
-BY_ID = {item.id: item.check for item in ITEMS}
 
 
 def facts(tmp_path: Path, stored: StoredKeys | None = A_KEY, user: int = 10001, **settings: Any) -> Facts:
@@ -40,7 +38,7 @@ def facts(tmp_path: Path, stored: StoredKeys | None = A_KEY, user: int = 10001, 
 
 def test_the_page_and_the_command_have_the_same_items_in_the_same_order() -> None:
     section = PAGE.read_text(encoding="utf-8").split("## Deployment checklist")[1].split("\n## ")[0]
-    assert re.findall(r"^\| `([\w-]+)` \|", section, flags=re.MULTILINE) == [item.id for item in ITEMS]
+    assert re.findall(r"^\| `([\w-]+)` \|", section, flags=re.MULTILINE) == list(ITEMS)
     known = {setting.variable for setting in SETTINGS.values()}
     assert set(re.findall(r"`(AIO_[A-Z_]+)`", section)) <= known
 
@@ -62,7 +60,7 @@ def test_a_closed_deployment_has_nothing_to_mend(tmp_path: Path) -> None:
         oidc_issuer="https://id.example",
         cors_origins="https://app.example",
     )
-    found = {item.id: item.check(closed) for item in ITEMS}
+    found = {name: check(closed) for name, check in ITEMS.items()}
     assert {name: finding for name, finding in found.items() if finding.status != "ok"} == {}
 
 
@@ -137,18 +135,18 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("item", "status", "given"), CASES)
 def test_an_item_finds_what_breaks_it(tmp_path: Path, item: str, status: str, given: dict[str, Any]) -> None:
-    found = BY_ID[item](facts(tmp_path, **given))
+    found = ITEMS[item](facts(tmp_path, **given))
     assert found.status == status, found
     assert bool(found.mend) == (status != "ok")
 
 
 def test_plain_http_to_a_tier_of_another_machine_is_named(tmp_path: Path) -> None:
     catalog = write_remote_catalog(tmp_path / "catalog.toml", PLAIN)
-    found = BY_ID["tiers-encrypted"](facts(tmp_path, catalog=catalog))
+    found = ITEMS["tiers-encrypted"](facts(tmp_path, catalog=catalog))
     assert found.status == "warning"
     assert "tier-1 (models.example)" in found.says
     catalog = write_remote_catalog(tmp_path / "catalog.toml", "http://127.0.0.1:8000/v1")
-    assert BY_ID["tiers-encrypted"](facts(tmp_path, catalog=catalog)).status == "ok"
+    assert ITEMS["tiers-encrypted"](facts(tmp_path, catalog=catalog)).status == "ok"
 
 
 @pytest.mark.parametrize(("mode", "status"), [(0o700, "ok"), (0o750, "failed"), (0o755, "failed"), (0o701, "failed")])
@@ -156,31 +154,31 @@ def test_a_data_folder_that_others_may_read_is_found(tmp_path: Path, mode: int, 
     (tmp_path / "data").mkdir()
     (tmp_path / "data").chmod(mode)
     here = facts(tmp_path, user=tmp_path.stat().st_uid)
-    assert BY_ID["data-folder"](here).status == status
+    assert ITEMS["data-folder"](here).status == status
     # A volume of the platform: nothing that chmod could mend.
-    assert BY_ID["data-folder"](here._replace(user=424242)).status == ("ok" if status == "ok" else "warning")
+    assert ITEMS["data-folder"](here._replace(user=424242)).status == ("ok" if status == "ok" else "warning")
 
 
 def test_files_that_others_may_change_are_found(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     catalog = write_remote_catalog(tmp_path / "catalog.toml", "http://127.0.0.1:8000/v1")
     catalog.chmod(0o644)
-    assert BY_ID["catalogue-file"](facts(tmp_path, catalog=catalog)).status == "ok"
+    assert ITEMS["catalogue-file"](facts(tmp_path, catalog=catalog)).status == "ok"
     catalog.chmod(0o664)
-    assert BY_ID["catalogue-file"](facts(tmp_path, catalog=catalog)).status == "failed"
+    assert ITEMS["catalogue-file"](facts(tmp_path, catalog=catalog)).status == "failed"
     catalog.chmod(0o644)
     tmp_path.chmod(0o777)
-    assert BY_ID["catalogue-file"](facts(tmp_path, catalog=catalog)).status == "failed"
+    assert ITEMS["catalogue-file"](facts(tmp_path, catalog=catalog)).status == "failed"
     tmp_path.chmod(0o755)
     (tmp_path / "adapters").mkdir()
     for mode, status in ((0o755, "ok"), (0o775, "failed")):
         (tmp_path / "adapters").chmod(mode)
-        assert BY_ID["adapter-folder"](facts(tmp_path, adapter_dir=str(tmp_path / "adapters"))).status == status
+        assert ITEMS["adapter-folder"](facts(tmp_path, adapter_dir=str(tmp_path / "adapters"))).status == status
     (tmp_path / "run").mkdir()
     for mode, status in ((0o755, "ok"), (0o777, "failed"), (0o1777, "ok")):
         (tmp_path / "run").chmod(mode)
         here = facts(tmp_path, core_socket=str(tmp_path / "run" / "core.sock"), user=tmp_path.stat().st_uid)
-        assert BY_ID["cores-private"](here).status == status
+        assert ITEMS["cores-private"](here).status == status
 
 
 @pytest.mark.parametrize("secret", ["pa55-of-the-database", "pa55"])
@@ -195,7 +193,7 @@ def test_no_password_and_no_key_is_shown(tmp_path: Path, secret: str) -> None:
         error_report_dsn=f"http://{secret}@errors.example/1",
         alert_webhook=f"http://pager.example/{secret}",
     )
-    assert [item.id for item in ITEMS if secret in str(item.check(given))] == []
+    assert [name for name, check in ITEMS.items() if secret in str(check(given))] == []
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "0.0.0.0", "::"])
@@ -207,7 +205,7 @@ def test_what_fails_the_check_is_what_does_not_start_or_was_allowed(tmp_path: Pa
         starts = True
     except SettingsError:
         starts = False
-    is_failed = BY_ID["callers-need-keys"](given).status == "failed"
+    is_failed = ITEMS["callers-need-keys"](given).status == "failed"
     assert is_failed == (not starts or (insecure and given.is_reachable))
 
 
@@ -220,7 +218,7 @@ def test_the_command_exits_with_1_where_an_item_failed(tmp_path: Path, monkeypat
     folder = ("--data-dir", str(tmp_path / "data"), "--catalog", "laptop")
     well = aio(*folder, "--json")
     assert well.exit_code == 0, well.output
-    assert [each["id"] for each in json.loads(well.output)] == [item.id for item in ITEMS]
+    assert [each["id"] for each in json.loads(well.output)] == list(ITEMS)
     assert not (tmp_path / "data").exists(), "it makes nothing"
     broken = aio(*folder, "--host", "0.0.0.0", "--json")
     assert broken.exit_code == 1
@@ -233,7 +231,7 @@ def test_the_command_exits_with_1_where_an_item_failed(tmp_path: Path, monkeypat
 
 
 async def test_it_reads_the_keys_of_the_database(tmp_path: Path) -> None:
-    from gateway.operations.security.security_checklist import check_security
+    from gateway.operations.security.checks import check_security
 
     settings = Settings(data_dir=str(tmp_path), catalog="laptop", host="0.0.0.0", admin_keys=f"ops={HASHED}")
     await migrate(settings.database)
