@@ -6,8 +6,8 @@ from typing import Any
 
 import click
 
-from gateway.operations.cli.access.keys import budget_options, budgets_of, checked, order, reason_option, stored_options
-from gateway.operations.cli.options import echo_answer, settings_from, table, with_database
+from gateway.operations.cli.access.keys import budget_options, budgets_of, checked, order, reason_option
+from gateway.operations.cli.options import echo_answer, settings_from, stored_options, table, with_database
 
 
 @click.group()
