@@ -74,7 +74,7 @@ def _naive(settings: Settings, out: Path, model: str | None, most: int) -> Any:
 
 
 def _spec(settings: Settings, model: str | None) -> ModelSpec:
-    from gateway.planning.load_test.open_core import model_of
+    from gateway.planning.load_test.run import model_of
     from tiers.catalog.load import load_catalog
 
     return model_of(load_catalog(settings.catalog).core, model)

@@ -297,7 +297,7 @@ async def _run(
     upstream: str | None, peer: str | None, peer_model: str, peers: Path | None, cache: bool, messages: bool,
     history: int, as_json: bool, **given: Any,
 ) -> None:  # fmt: skip
-    from gateway.processes.server_process import running_server
+    from gateway.planning.load_test.http_target import running_server
 
     key = secrets.token_urlsafe(24)
     # A gateway without its upstream is never ready, so check first that the upstream answers.

@@ -19,7 +19,7 @@ from benchmarks.report.measurement import rows_of
 from benchmarks.report.peer_tables import results_of
 from benchmarks.sources.figures import Figures, NoFigure, Template
 from benchmarks.sources.origins import in_words, origin_of
-from gateway.planning.capacity.roofline import peak_of
+from gateway.planning.load_test.measured_groups import peak_of
 from inference_core.loaders.decoder_tensors import SHAPES
 from inference_core.placement.hardware import reported_device
 from inference_core.placement.weight_formats import model_weights
