@@ -218,6 +218,10 @@ class NativeContent(msgspec.Struct, frozen=True, omit_defaults=True):
         return any(block.seal for block in self.blocks)
 
 
+INTERLEAVED = "interleaved-thinking"
+"""Anthropic's beta with which a budget is that of a whole turn of calls, and so may be above the limit of an answer."""
+
+
 class NativeRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     """What else a request says in the form of its API: the JSON of its other `fields`, by name. `server_tools`: the
     types of tools among them that the provider itself runs. `betas`: Anthropic's header of the same name.

@@ -12,6 +12,7 @@ import msgspec
 from inference_core.protocol import SamplingParams
 from tiers.message_content import NativePiece, NativeRequest, Tool, Tooling
 from tiers.remote.adapted_turns import adapted_turns, fits, fitting_name
+from tiers.remote.refusals import EDITS
 from tiers.remote.request_fields import ALL_SAMPLING, BUDGET
 from tiers.remote.rules import Rules
 from tiers.tier import Delta, GenerationRequest
@@ -256,6 +257,11 @@ def _leave_out(request: GenerationRequest, refused: frozenset[str], fields: dict
         if native is not None and "parallel_tool_calls" in native.fields:
             kept = {name: value for name, value in native.fields.items() if name != "parallel_tool_calls"}
             fields["native"] = msgspec.structs.replace(native, fields=kept)
+    native = fields.get("native", request.native)
+    if EDITS in refused and native is not None and EDITS in native.fields:
+        kept = {name: value for name, value in native.fields.items() if name != EDITS}
+        fields["native"] = msgspec.structs.replace(native, fields=kept)
+        named.append(EDITS)
     if named:
         fields["given"] = tuple(name for name in given if name not in named)
     return tuple(dict.fromkeys(named))

@@ -5,14 +5,14 @@ Names of tools and ids of calls have the characters and the length that a server
 
 import hashlib
 import re
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
 
 import msgspec
 
-from tiers.message_content import ContentPart, NativeBlock, NativeContent, ToolCall
+from tiers.message_content import FAILED_RESULT, ContentPart, NativeBlock, NativeContent, ToolCall
 from tiers.remote.rules import Names, Rules
 from tiers.tier import ChatMessage
 
@@ -56,6 +56,8 @@ def fits(names: Names, length: int = 0) -> Callable[[str], Any]:
 
 OPENING, GO_ON = "(The conversation starts here.)", "Please continue."
 """What a user says where a server wants a turn of the user: before the assistant's first, and after its last."""
+NO_RESULT, SEEN = f"{FAILED_RESULT}the call was interrupted and has no result.", "OK."
+"""The result of a call that has none, and what an assistant says between a result and the user."""
 _JPG = re.compile(r"data:image/jpg(?=[;,])", re.IGNORECASE)
 _JPG_TYPE = re.compile(rb'("media_type"\s*:\s*)"image/jpg"', re.IGNORECASE)
 _BETWEEN = "\n\n"
@@ -77,6 +79,8 @@ def adapted_turns(
         return turns
     if [True for turn in turns if turn.parts or turn.native is not None]:
         turns = _right_types(turns, changed)
+    if rules.paired_results:
+        turns = _paired(turns, changed)
     if rules.system != "anywhere":
         turns = _placed(turns, rules.system, changed)
     if not rules.blank_answers and any(map(_is_blank, turns)):
@@ -94,6 +98,8 @@ def adapted_turns(
     if rules.prefill == "refused" and turns and turns[-1].role == "assistant" and not turns[-1].tool_calls:
         turns = [*turns, ChatMessage(role="user", content=GO_ON)]
         changed.add("messages")
+    if rules.answers_results:
+        turns = _answered(turns, changed)
     if renamed or rules.call_ids is not None:
         turns = _named(turns, rules, renamed, changed)
     return turns
@@ -102,6 +108,61 @@ def adapted_turns(
 def _is_blank(turn: ChatMessage) -> bool:
     blank = turn.role == "assistant" and not (turn.content.strip() or turn.parts or turn.tool_calls)
     return blank and not turn.reasoning and turn.native is None and turn.kept is None
+
+
+def _paired(turns: list[ChatMessage], changed: set[str]) -> list[ChatMessage]:
+    """The conversation with the results of an assistant's calls right after them, before what the system or the user
+    said meanwhile. A call whose result never came has one that says so, unless it is the last turn; a result without
+    a call is what the user says."""
+    if not _is_broken(turns):
+        return turns
+    callers: defaultdict[str, deque[int]] = defaultdict(deque)
+    results: defaultdict[int, list[ChatMessage]] = defaultdict(list)
+    kept: list[tuple[int, ChatMessage]] = []
+    for place, turn in enumerate(turns):
+        if turn.role != "tool":
+            kept.append((place, turn))
+            for call in turn.tool_calls:
+                callers[call.id].append(place)
+        elif waiting := callers.get(turn.tool_call_id or ""):
+            results[waiting.popleft()].append(turn)
+        else:
+            kept.append((place, ChatMessage(role="user", content=turn.content, parts=turn.parts)))
+    found: list[ChatMessage] = []
+    for place, turn in kept:
+        found += [turn, *results[place]]
+        if place < len(turns) - 1:
+            missing = Counter(call.id for call in turn.tool_calls)
+            missing -= Counter(result.tool_call_id for result in results[place])
+            found += [ChatMessage(role="tool", content=NO_RESULT, tool_call_id=one) for one in missing.elements()]
+    changed.add("messages")
+    return found
+
+
+def _is_broken(turns: list[ChatMessage]) -> bool:
+    """Whether a call has no result right after it, or a result no call right before it."""
+    waiting: list[str] = []
+    for turn in turns:
+        if turn.role != "tool":
+            if waiting:
+                return True
+            waiting = [call.id for call in turn.tool_calls]
+        elif turn.tool_call_id in waiting:
+            waiting.remove(turn.tool_call_id)
+        else:
+            return True
+    return bool(waiting) and turns[-1].role == "tool"
+
+
+def _answered(turns: list[ChatMessage], changed: set[str]) -> list[ChatMessage]:
+    """The conversation with a turn of the assistant between results and what the user says next."""
+    found: list[ChatMessage] = []
+    for turn in turns:
+        if turn.role == "user" and found and found[-1].role == "tool":
+            found.append(ChatMessage(role="assistant", content=SEEN))
+            changed.add("messages")
+        found.append(turn)
+    return found if len(found) > len(turns) else turns
 
 
 def _placed(turns: list[ChatMessage], where: str, changed: set[str]) -> list[ChatMessage]:

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from tiers.errors import TierRequestError
-from tiers.message_content import ContentPart, NativeRequest
+from tiers.message_content import INTERLEAVED, ContentPart, NativeRequest
 from tiers.remote.provider_format import (
     MIN_THINKING_TOKENS,
     THINKING_TOKENS,
@@ -182,7 +182,7 @@ def native_thinking(model: str, request: GenerationRequest, max_tokens: int) -> 
     if (said := native.fields.get("thinking")) is not None:
         asked = msgspec.json.decode(said, type=dict[str, Any])
         if asked.get("type") == "enabled":
-            fits = asked.get("budget_tokens", 0) < max_tokens
+            fits = asked.get("budget_tokens", 0) < max_tokens or INTERLEAVED in native.betas
             if not fits or not (takes_budgets or model.startswith(HYBRID_MODELS)) or is_cut_off(request):
                 return None
         elif asked.get("type") != "disabled" and takes_budgets:

@@ -31,7 +31,7 @@ from tiers.remote.anthropic_request import (
 )
 from tiers.remote.event_stream import ServerSentEvent
 from tiers.remote.lenient_json import LenientDecoder, arguments_text
-from tiers.remote.openai_format import WireError, parse_error
+from tiers.remote.openai_format import WireError, finish_of, parse_error
 from tiers.remote.provider_format import (
     Blocks,
     answer_schema,
@@ -45,7 +45,7 @@ from tiers.remote.request_fields import BUDGET, dropped_fields
 from tiers.remote.too_long import ServerSaidError
 from tiers.remote.usage_counter import Tally
 from tiers.remote.wire import RemoteWire, WireCall
-from tiers.tier import Delta, FinishReason, GenerationRequest, Usage
+from tiers.tier import Delta, GenerationRequest, Usage
 
 # Blocks of tools that Anthropic runs, and of its own bookkeeping: for callers of its API alone.
 _OWN_BLOCKS = ("_tool_use", "_tool_result", "redacted_thinking", "container_upload", "compaction")
@@ -161,7 +161,8 @@ def read_event(event: ServerSentEvent, tally: Tally) -> list[Delta] | None:
             return []
         case "message_delta" if said.delta is not None:
             _report(said.usage, tally)
-            deltas = _end(said.delta, blocks)
+            if not (deltas := _end(said.delta, blocks)):
+                return []
         case "message_stop":
             return None
         case "error":
@@ -274,13 +275,7 @@ def _end(said: _Delta | _Message, blocks: Blocks) -> list[Delta]:
     if said.stop_reason is None:
         return []
     blocks.check_form()
-    reasons: dict[str, FinishReason] = {
-        "max_tokens": "length",
-        "model_context_window_exceeded": "length",
-        "tool_use": "tool_calls",
-        "refusal": "content_filter",
-    }
-    return [Delta(finish_reason=reasons.get(said.stop_reason, "stop"), stop_sequence=said.stop_sequence)]
+    return [Delta(finish_reason=finish_of(said.stop_reason), stop_sequence=said.stop_sequence)]
 
 
 def _report(usage: _Usage | None, tally: Tally) -> None:

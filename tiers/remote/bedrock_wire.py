@@ -14,7 +14,7 @@ from tiers.message_content import ContentPart, Form, NativeBlock, NativePiece
 from tiers.remote.anthropic_request import dropped_sampling, dropped_thinking, sampling_fields, thinking_fields
 from tiers.remote.event_stream import EventStreamParser, ServerSentEvent
 from tiers.remote.lenient_json import LenientDecoder, arguments_text
-from tiers.remote.openai_format import WireError, parse_error
+from tiers.remote.openai_format import WireError, finish_of, parse_error
 from tiers.remote.provider_format import (
     Blocks,
     Media,
@@ -33,7 +33,7 @@ from tiers.remote.request_fields import BUDGET, dropped_fields
 from tiers.remote.too_long import ServerSaidError
 from tiers.remote.usage_counter import Tally
 from tiers.remote.wire import RemoteWire, StreamParser, WireCall
-from tiers.tier import ChatMessage, Delta, FinishReason, GenerationRequest, Usage
+from tiers.tier import ChatMessage, Delta, GenerationRequest, Usage
 
 NAME = "Bedrock"
 MISSING_EXTRA = (
@@ -430,16 +430,9 @@ def _delta(block: int, delta: _Piece, blocks: Blocks) -> list[Delta]:
 
 def _end(stop_reason: str, blocks: Blocks) -> list[Delta]:
     blocks.check_form()
-    if stop_reason in ("malformed_model_output", "malformed_tool_use"):
+    if (reason := finish_of(stop_reason)) == "error":
         raise TierError(f"the model's answer cannot be read ({stop_reason})")
-    reasons: dict[str, FinishReason] = {
-        "max_tokens": "length",
-        "model_context_window_exceeded": "length",
-        "tool_use": "tool_calls",
-        "content_filtered": "content_filter",
-        "guardrail_intervened": "content_filter",
-    }
-    return [Delta(finish_reason=reasons.get(stop_reason, "stop"))]
+    return [Delta(finish_reason=reason)]
 
 
 def _report(counts: _Counts | None, tally: Tally) -> None:

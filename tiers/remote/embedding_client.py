@@ -58,7 +58,7 @@ class _Reply(msgspec.Struct, frozen=True):
     usage: _Usage | None = None
 
 
-_DECODER = msgspec.json.Decoder(_Reply | list[_Entry])
+_DECODER = msgspec.json.Decoder(_Reply | list[_Entry], strict=False)
 
 
 class Vector(msgspec.Struct, frozen=True):

@@ -319,7 +319,7 @@ class Calls:
             # The name may come after the id, in one piece.
             name = piece.name if not call.name else ""
             call.name = call.name or name
-            if piece.id and call.is_whole:
+            if (piece.id or arguments.lstrip()[:1] == "{") and call.is_whole:
                 # The whole call, once more.
                 arguments = ""
             elif arguments:

@@ -4,9 +4,7 @@ Servers of this API differ in many small things. Each is read as what it plainly
 cannot be understood is an error.
 """
 
-import re
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
 from typing import Annotated, Any
 
 import msgspec
@@ -17,10 +15,10 @@ from tiers.chat_state import DETAILS, EXTRA, state_json, state_pieces
 from tiers.errors import TierError
 from tiers.message_content import ToolCallDelta, UrlCitation
 from tiers.remote.lenient_json import CallPiece, Calls, LenientDecoder, plain_json
-from tiers.remote.openai_format import ChatUsage, WireError, parse_error
+from tiers.remote.openai_format import ChatUsage, WireError, finish_of, parse_error
 from tiers.remote.too_long import ServerSaidError
 from tiers.remote.usage_counter import Tally
-from tiers.tier import Delta, FinishReason, TextLogprob
+from tiers.tier import Delta, TextLogprob
 
 
 class _TopLogprob(msgspec.Struct):
@@ -206,26 +204,6 @@ _decode = LenientDecoder(Chunk, "a chunk of an answer")
 _strict = _decode.strict
 _NO_MESSAGE = _Message()
 _CALLS = "calls"
-# OpenAI's reasons.
-_FINISH_REASONS: dict[str, FinishReason] = {
-    "stop": "stop",
-    "length": "length",
-    "tool_calls": "tool_calls",
-    "content_filter": "content_filter",
-}
-# Other servers' by the words in them, the first that fits; every further reason is a stop. Sources: the references of
-# DeepSeek, Z.ai, Gemini, Cohere, Bedrock and Anthropic, and the sources of vLLM and SGLang; read 2026-11.
-_REASON_WORDS: tuple[tuple[FinishReason, re.Pattern[str]], ...] = (
-    (
-        "error",
-        re.compile(
-            "malformed|function_call_filter|unexpected_tool|too_many_tool|abort|cancel|insufficient|error(?!_toxic)|unavailable"
-        ),
-    ),
-    ("content_filter", re.compile("filter|safety|sensitive|recitation|prohibited|block|refusal|guardrail|spii|toxic")),
-    ("length", re.compile("length|max_|token_limit|context_window|truncat|time_limit")),
-    ("tool_calls", re.compile("tool|function")),
-)
 _NO_REASONS = ("null", "none", "None")
 
 
@@ -248,11 +226,6 @@ def read_chunk(data: bytes, tally: Tally) -> list[Delta]:
             _require_no_failure(data, tally)
         return []
     return _deltas(choices[0], tally) if len(choices) == 1 else [d for one in choices for d in _deltas(one, tally)]
-
-
-@lru_cache(256)
-def _reason(given: str) -> FinishReason:
-    return next((reason for reason, words in _REASON_WORDS if words.search(given)), "stop")
 
 
 def _require_no_failure(data: bytes, tally: Tally) -> None:
@@ -284,7 +257,7 @@ def _deltas(choice: _Choice, tally: Tally) -> list[Delta]:
     else:
         deltas = list(_said(choice, message, text, tally))
     if choice.finish_reason and choice.finish_reason not in _NO_REASONS:
-        reason = _FINISH_REASONS.get(choice.finish_reason) or _reason(choice.finish_reason.lower())
+        reason = finish_of(choice.finish_reason)
         deltas.append(Delta(index=choice.index, finish_reason=reason, stop_sequence=choice.stop_sequence))
     return deltas
 

@@ -4,9 +4,11 @@ Servers have several names for the counts; all are read.
 """
 
 import math
+import re
 import time
 from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -16,7 +18,7 @@ from tiers.catalog.tier_spec import RemoteSpec
 from tiers.message_content import Tool
 from tiers.remote.request_fields import ALL_SAMPLING, NEUTRAL, SERVICE_FIELDS, sampling_of
 from tiers.remote.usage_counter import Tally
-from tiers.tier import ChatMessage, GenerationRequest, Usage
+from tiers.tier import ChatMessage, FinishReason, GenerationRequest, Usage
 
 MAX_RETRY_AFTER_SECONDS = 300.0
 # Kinds of servers that render the model's own chat template, and take its variables.
@@ -162,6 +164,10 @@ def parse_error(body: bytes) -> WireError:
     """Return the error of a reply: OpenAI's envelope, a bare error object, `detail`, or else the text itself."""
     try:
         table = msgspec.json.decode(body)
+        if isinstance(table, dict) and "error" not in table and isinstance(table.get("errors"), list):
+            table = table["errors"]  # Cloudflare's
+        if isinstance(table, list) and table:
+            table = table[0]  # Google's
         inner = table.get("error", table) if isinstance(table, dict) else table
         if isinstance(inner, dict):
             message = str(inner.get("message") or inner.get("detail") or inner)
@@ -179,6 +185,34 @@ def parse_error(body: bytes) -> WireError:
         return WireError(message=str(inner))
     except JSON_ERRORS:
         return WireError(message=body.decode("utf-8", errors="replace")[:500].strip())
+
+
+# Reasons that an answer ended by the words in them, the first that fits; every further one is a stop. Sources: the
+# references of DeepSeek, Z.ai, Gemini, Cohere, Bedrock and Anthropic, and the sources of vLLM and SGLang; read 2026-11.
+_REASON_WORDS: tuple[tuple[FinishReason, re.Pattern[str]], ...] = (
+    (
+        "error",
+        re.compile(
+            "malformed|function_call_filter|unexpected_tool|too_many_tool|abort|cancel|insufficient|error(?!_toxic)|"
+            "unavailable|fail|timeout|overload|rate_limit"
+        ),
+    ),
+    (
+        "content_filter",
+        re.compile(
+            "filter|safe|sensitive|recitation|prohibited|block|refus|guardrail|spii|toxic|moderat|violat|policy"
+        ),
+    ),
+    ("length", re.compile("length|max|limit|context_window|truncat|incomplete")),
+    ("tool_calls", re.compile("tool|function")),
+)
+
+
+@lru_cache(256)
+def finish_of(given: str) -> FinishReason:
+    """Return why an answer ended, by the name that its server has for it."""
+    said = given.lower()
+    return next((reason for reason, words in _REASON_WORDS if words.search(said)), "stop")
 
 
 def parse_retry_after(headers: Mapping[str, str]) -> float | None:
@@ -200,6 +234,7 @@ class _PromptDetails(msgspec.Struct):
     """`cache_write_tokens`: OpenRouter's name, `cache_creation_tokens`: LiteLLM's."""
 
     cached_tokens: int | None = None
+    cache_read_tokens: int | None = None
     cache_write_tokens: int | None = None
     cache_creation_tokens: int | None = None
 
@@ -212,7 +247,12 @@ class _CostDetails(msgspec.Struct):
     upstream_inference_cost: float | None = None
 
 
+class _Cost(msgspec.Struct):
+    total_cost: float | None = None
+
+
 _NOTHING_USED = Usage()
+_TICKS = 10**10
 
 
 class ChatUsage(msgspec.Struct):
@@ -220,7 +260,8 @@ class ChatUsage(msgspec.Struct):
 
     Cached tokens of the prompt: `cached_tokens` (Moonshot), `num_cached_tokens`, DeepSeek's hits, or Anthropic's names
     as gateways pass them on, whose prompt may be without them. `cost`: what OpenRouter charges, in US dollars; of a key
-    of one's own (`is_byok`) the provider's own cost comes on top.
+    of one's own (`is_byok`) the provider's own cost comes on top. Perplexity gives a sum in an object, DeepInfra
+    `estimated_cost`, and xAI ten billionths of a dollar.
     """
 
     prompt_tokens: int | None = None
@@ -230,30 +271,31 @@ class ChatUsage(msgspec.Struct):
     completion_tokens_details: _CompletionDetails | None = None
     input_tokens: int | None = None
     output_tokens: int | None = None
+    input_tokens_details: _PromptDetails | None = None
     cached_tokens: int | None = None
     num_cached_tokens: int | None = None
     prompt_cache_hit_tokens: int | None = None
     prompt_cache_miss_tokens: int | None = None
     cache_read_input_tokens: int | None = None
     cache_creation_input_tokens: int | None = None
-    cost: float | None = None
+    cost: float | _Cost | None = None
+    estimated_cost: float | None = None
+    cost_in_usd_ticks: int | None = None
     is_byok: bool | None = None
     cost_details: _CostDetails | None = None
 
     def report(self, tally: Tally) -> None:
         """Note the counts. What is left out here was counted before, or is not counted at all."""
         known = tally.claimed
-        prompt, completion = self.prompt_tokens, self.completion_tokens
-        if prompt is None or self.cache_read_input_tokens or self.cache_creation_input_tokens:
-            prompt = self._prompt()
+        cached, written = self._cached(), self._written()
+        prompt, completion = self._prompt((cached or 0) + (written or 0)), self.completion_tokens
         if completion is None or self.total_tokens != completion + (self.prompt_tokens or 0):
-            completion = self._completion()
+            completion = self._completion(prompt)
         if completion is None:
             # The text is estimated until its tokens are counted.
             if prompt is not None and known is None:
                 tally.read_prompt(prompt)
             return
-        cached, written = self._cached(), self._written()
         details = self.completion_tokens_details
         reasoning = None if details is None else details.reasoning_tokens
         before = known or _NOTHING_USED
@@ -266,41 +308,41 @@ class ChatUsage(msgspec.Struct):
                 cached_tokens=before.cached_tokens if cached is None else cached,
                 cache_write_tokens=before.cache_write_tokens if written is None else written,
                 reasoning_tokens=before.reasoning_tokens if reasoning is None else reasoning,
-                cost_usd=(self._cost() if self.cost or self.is_byok else 0.0) or before.cost_usd,
+                cost_usd=self._cost() or before.cost_usd,
             )
         )
 
-    def _prompt(self) -> int | None:
+    def _prompt(self, apart: int) -> int | None:
         stated = self.input_tokens if self.prompt_tokens is None else self.prompt_tokens
         if stated is None and self.prompt_cache_hit_tokens is not None:
             return self.prompt_cache_hit_tokens + (self.prompt_cache_miss_tokens or 0)
-        apart = (self.cache_read_input_tokens or 0) + (self.cache_creation_input_tokens or 0)
-        # More than all of the prompt: then it is counted without them.
+        # The cache has more than all of the prompt: then it is counted without that.
         return stated + apart if stated is not None and apart > stated else stated
 
-    def _completion(self) -> int | None:
+    def _completion(self, prompt: int | None) -> int | None:
         stated = self.output_tokens if self.completion_tokens is None else self.completion_tokens
-        if self.total_tokens is None or self.prompt_tokens is None:
+        if self.total_tokens is None or self.prompt_tokens is None or prompt is None:
             return stated
-        return max(stated or 0, self.total_tokens - self.prompt_tokens)
+        return max(stated or 0, self.total_tokens - prompt)
 
     def _cached(self) -> int | None:
-        details = self.prompt_tokens_details
-        if details is not None and details.cached_tokens:
-            return details.cached_tokens
+        details = self.prompt_tokens_details or self.input_tokens_details
+        if details is not None and (found := details.cached_tokens or details.cache_read_tokens):
+            return found
         named = self.cached_tokens or self.prompt_cache_hit_tokens
         named = named or self.cache_read_input_tokens or self.num_cached_tokens
         return named or (None if details is None else details.cached_tokens)
 
     def _written(self) -> int | None:
-        details = self.prompt_tokens_details
+        details = self.prompt_tokens_details or self.input_tokens_details
         if details is None:
             return self.cache_creation_input_tokens
         return details.cache_write_tokens or details.cache_creation_tokens or self.cache_creation_input_tokens
 
     def _cost(self) -> float:
         """US dollars; 0 where the server does not tell, or nothing that can be."""
-        cost: Any = self.cost or 0.0
+        cost: Any = self.cost.total_cost if isinstance(self.cost, _Cost) else self.cost
+        cost = cost or self.estimated_cost or (self.cost_in_usd_ticks or 0) / _TICKS
         if self.is_byok and self.cost_details is not None:
             cost += self.cost_details.upstream_inference_cost or 0.0
         return cost if math.isfinite(cost) and cost > 0 else 0.0

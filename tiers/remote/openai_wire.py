@@ -97,7 +97,8 @@ class OpenAIWire(RemoteWire):
         said = data.strip()
         if said == b"[DONE]":
             return None
-        return [] if said in (b"", b"null") else read_chunk(data, tally)
+        # Gateways pass comments on as data.
+        return [] if said in (b"", b"null") or said[:1] == b":" else read_chunk(data, tally)
 
     def read_whole(self, body: bytes, tally: Tally) -> list[Delta]:
         """See `RemoteWire.read_whole`. Some servers send the events of a stream as lines of JSON."""

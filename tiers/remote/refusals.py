@@ -13,9 +13,9 @@ import msgspec
 from inference_core.io.files import JSON_ERRORS
 from tiers.remote.request_fields import ALL_SAMPLING, BUDGET
 
-STREAM_OPTIONS = "stream_options"
+STREAM_OPTIONS, EDITS, FORMAT = "stream_options", "context_management", "response_format"
 LEFT_OUT = frozenset(
-    {*ALL_SAMPLING, "logit_bias", "reasoning_effort", "parallel_tool_calls", STREAM_OPTIONS}
+    {*ALL_SAMPLING, "logit_bias", "reasoning_effort", "parallel_tool_calls", STREAM_OPTIONS, EDITS}
     - {"min_tokens", "ignore_eos", "stop_token_ids"}
 )
 """Parameters that an answer can do without. Limits, tools, formats, safety, `store` and what was said are not among
@@ -23,6 +23,9 @@ them: a server that refuses these refuses the request."""
 RENAMED = {"max_tokens": "max_completion_tokens", "max_completion_tokens": "max_tokens"}
 """Limits are never left out: they have another name."""
 _CODES = ("unsupported_parameter", "unknown_parameter", "unrecognized_parameter")
+# LM Studio's of any JSON object, which a schema says as well.
+_NO_OBJECT = re.compile(r"response_format\.type\W+must be \W?json_schema", re.IGNORECASE)
+_ANY_OBJECT = msgspec.Raw(b'{"type":"json_schema","json_schema":{"name":"answer","schema":{"type":"object"}}}')
 # Other names of the same: Anthropic's, Gemini's and Bedrock's, in lower case with underlines.
 _SAME = {"effort": "reasoning_effort", BUDGET: "reasoning_effort", "reasoning": "reasoning_effort"}
 
@@ -61,7 +64,11 @@ _WORDINGS = [
         rf"{_NAME}(?: (?:parameter|field|argument|option))? (?:is|are) (?:currently )?"
         r"(?:not (?:supported|allowed|permitted|available|enabled)|unsupported)",
         rf"does(?:n't| not) (?:support|allow|accept) (?:the )?(?:use of )?(?:parameters?:? |field )?{_NAME}{_END}",
-        rf"unexpected (?:keyword )?argument:? {_NAME}",
+        rf"unexpected (?:keyword )?(?:argument|field):? {_NAME}",
+        # Moonshot: https://github.com/logancyang/obsidian-copilot/issues/2959
+        rf"invalid {_NAME}: only \S{{1,8}} is allowed for this model",
+        rf"extra inputs are not permitted, field: {_NAME}",
+        rf"additional properties are not allowed \({_NAME}",
     )
 ]
 _PENALTIES = re.compile(r"penalty is not enabled for", re.IGNORECASE)
@@ -89,8 +96,8 @@ def refused_parameters(body: bytes, message: str, param: str | None, code: str |
                 names |= set(re.split(r"[,\s]+", found["names"])) if found.get("names") else {found["name"]}
         if _PENALTIES.search(message):
             names |= {"presence_penalty", "frequency_penalty"}
-    known = {_own_name(name) for name in names}
-    return frozenset(known & (LEFT_OUT | RENAMED.keys()))
+    known = {_own_name(name) for name in names} & (LEFT_OUT | RENAMED.keys())
+    return frozenset(known | {FORMAT} if _NO_OBJECT.search(message) else known)
 
 
 def _own_name(name: str) -> str:
@@ -202,14 +209,17 @@ REFUSALS = LearnedRefusals()
 
 
 def without(body: bytes, refused: frozenset[str]) -> tuple[bytes, tuple[str, ...]]:
-    """Return the body of a chat in OpenAI's form without `stream_options` and with the other name of its limit, as
-    `refused` says, and the names of what was changed."""
-    if not refused & {STREAM_OPTIONS, *RENAMED}:
+    """Return the body of a chat in OpenAI's form without `stream_options`, with the other name of its limit, and with
+    any JSON object as a schema, as `refused` says, and the names of what was changed."""
+    if not refused & {STREAM_OPTIONS, FORMAT, *RENAMED}:
         return body, ()
     said = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
     changed: list[str] = []
     if STREAM_OPTIONS in refused and said.pop(STREAM_OPTIONS, None) is not None:
         changed.append(STREAM_OPTIONS)
+    if FORMAT in refused and b'"json_object"' in bytes(said.get(FORMAT, b"")):
+        said[FORMAT] = _ANY_OBJECT
+        changed.append(FORMAT)
     for name, other in RENAMED.items():
         if name in refused and name in said and other not in refused:
             said[other] = said.pop(name)

@@ -200,7 +200,7 @@ def _parts(parts: Sequence[ContentPart]) -> Iterator[dict[str, Any]]:
 _FORM: Form = "responses"
 _NOTHING = msgspec.Raw(b"")
 # Events that are not of an item: the gateway's own take their place.
-_FRAMES = ("response.created", "response.in_progress", "response.queued")
+_FRAMES = ("response.created", "response.in_progress", "response.queued", "keepalive")
 _THOUGHTS = ("response.reasoning_summary_text.delta", "response.reasoning_text.delta")
 _TEXTS = ("response.output_text.delta", "response.refusal.delta")
 
@@ -227,6 +227,7 @@ class _Item(msgspec.Struct):
 
 class _Cached(msgspec.Struct):
     cached_tokens: int | None = None
+    cache_write_tokens: int | None = None
 
 
 class _Thought(msgspec.Struct):
@@ -305,7 +306,7 @@ def _read(said: _Event, blocks: Blocks, tally: Tally, data: bytes) -> tuple[list
     if kind in ("response.completed", "response.incomplete") and said.response is not None:
         unsaid = [] if blocks.said else _answered_items(said.response, blocks, tally)
         return unsaid + _end(said.response, blocks, tally), None
-    if not kind.startswith("response."):
+    if not kind.startswith("response.") and kind not in _FRAMES:
         blocks.unknown = blocks.unknown or f"events of the type {kind!r}"
     return [], None
 
@@ -424,6 +425,7 @@ def _report(usage: _Usage, tally: Tally) -> None:
             prompt_tokens=usage.input_tokens or tally.prompt_tokens,
             completion_tokens=usage.output_tokens,
             cached_tokens=(read.cached_tokens or 0) if read is not None else 0,
+            cache_write_tokens=(read.cache_write_tokens or 0) if read is not None else 0,
             reasoning_tokens=(thought.reasoning_tokens or 0) if thought is not None else 0,
             cost_usd=max(0.0, usage.cost or 0.0),
         )

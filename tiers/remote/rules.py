@@ -29,6 +29,8 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     `starts_with_user`: whether the assistant may not begin. `prefill`: whether a last turn of the assistant is taken,
     needs a mark (`prefix`), or is refused. `continues`: whether the answer goes on from that turn, and says nothing of
     it again; `continue_fields`: which fields ask for that. `blank_answers`: whether an assistant's turn may be empty.
+    `paired_results`: whether the results of calls come right after them, one for each. `answers_results`: whether the
+    assistant speaks between a result and the user.
     `combined_schemas`: whether a tool's schema may have `anyOf`, `oneOf` or `allOf` at its top. `needs_properties`:
     whether it must have `properties`. `cache_points`: whether marks of a cache are Bedrock's `cachePoint`;
     `cache_tools`: after tools, too.
@@ -53,6 +55,8 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     continues: bool = False
     continue_fields: dict[str, bool] = {}
     blank_answers: bool = True
+    paired_results: bool = False
+    answers_results: bool = False
     combined_schemas: bool = True
     needs_properties: bool = False
     cache_points: bool = False
@@ -216,6 +220,29 @@ ROWS: list[Row] = [
         ("xai",), r"grok-3-mini", {"efforts": ("low", "high")},
         "https://docs.x.ai/docs/guides/reasoning", "2026-11",
     ),
+    Row(
+        ("moonshot",), "", {"tool_names": _USUAL_NAMES},
+        "https://platform.moonshot.ai/docs/api/tool-use", "2026-11",
+    ),
+    Row(
+        ("moonshot", "provider", "compatible"), r"(?i)kimi", {"blank_answers": False},
+        # "the message at position 8 with role 'assistant' must not be empty"
+        "https://github.com/AstrBotDevs/AstrBot/issues/7200", "2026-11",
+    ),
+    Row(
+        ("moonshot",), r"(?i)kimi-k(2\.[5-9]|[3-9])", {"refused": frozenset({"temperature", "top_p", *_PENALTIES})},
+        "https://platform.moonshot.ai/docs/guide/kimi-k2-5-quickstart", "2026-11",
+    ),
+    Row(
+        ("openai", "azure", "anthropic", "bedrock", "gemini", "mistral", "deepseek", "moonshot", "zai", "groq", "xai",
+         "openrouter", "together", "fireworks", "cerebras", "provider"), "", {"paired_results": True},
+        # "An assistant message with 'tool_calls' must be followed by tool messages responding to each 'tool_call_id'."
+        "https://platform.openai.com/docs/guides/function-calling", "2026-11",
+    ),
+    Row(
+        ("compatible",), r"(?i)(deepseek|kimi|claude|gemini|gpt-\d|mistral|devstral)", {"paired_results": True},
+        "https://github.com/deepseek-ai/DeepSeek-V3/issues/1588", "2026-11",
+    ),
     # Thoughts of earlier turns
     Row(
         ("openai", "azure", "tensorrt-llm", "tgi"), "", {"thoughts": ()},
@@ -286,13 +313,13 @@ ROWS: list[Row] = [
         "https://docs.vllm.ai/projects/recipes/en/latest/OpenAI/GPT-OSS.html", "2026-11",
     ),
     Row(
-        ("mistral", "openrouter", "together", "fireworks", *_TEMPLATED), _MISTRAL,
-        {"call_ids": ("A-Za-z0-9", 9), "call_id_length": 9},
+        ("mistral", "openrouter", "together", "fireworks", "provider", *_TEMPLATED), _MISTRAL,
+        {"call_ids": ("A-Za-z0-9", 9), "call_id_length": 9, "answers_results": True},
         "https://github.com/mistralai/mistral-common/blob/main/src/mistral_common/protocol/instruct/validator.py",
         "2026-11",
     ),
     Row(
-        ("mistral",), "", {"call_ids": ("A-Za-z0-9", 9), "call_id_length": 9},
+        ("mistral",), "", {"call_ids": ("A-Za-z0-9", 9), "call_id_length": 9, "answers_results": True},
         "https://docs.mistral.ai/capabilities/function_calling", "2026-11",
     ),
 ]  # fmt: skip

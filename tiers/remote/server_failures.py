@@ -39,6 +39,8 @@ _MOST_ANSWERED = re.compile(
     r"max_tokens: \d{1,10} > (\d{1,10}), which is the maximum|supports at most (\d{1,10}) completion tokens"
     r"|exceeds the model limit of (\d{1,10})"
 )
+# How OpenRouter refuses a prompt for its content (https://openrouter.ai/docs/api-reference/errors): no matter of keys.
+_FLAGGED = re.compile(r"input was flagged", re.IGNORECASE)
 _LEAST_SECRET, _LONG = 8, 16
 _WORDS = re.compile(r"[A-Za-z]{1,14}(?:[-_. ][A-Za-z]{1,14})*")
 _UNREACHED = (httpx.ConnectError, httpx.ConnectTimeout)
@@ -89,6 +91,8 @@ class ServerFailures:
         status, later = response.status_code, parse_retry_after(response.headers)
         later = error.retry_after_seconds if later is None else later
         message = f"{self.where} answered {status}: {self.scrub(error.message)}"
+        if status == 403 and _FLAGGED.search(error.message):
+            return TierRequestError(message, *_named(error))
         if status in OPERATOR_STATUSES or wire.is_about_model(error):
             kind = TierKeyError if status in KEY_STATUSES else TierUnavailableError
             return self._asked_to_wait(kind(f"{message} ({self._remedy(status, wire, model)})"), later)

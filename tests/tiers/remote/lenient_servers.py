@@ -204,7 +204,22 @@ CASES = [
             ("insufficient_system_resource", "error"),
             ("function_call_filter: MALFORMED_FUNCTION_CALL", "error"),
             ("stop_sequence", "stop"),
+            ("maxTokens", "length"),
+            ("incomplete", "length"),
+            ("content_moderation", "content_filter"),
+            ("rate_limit", "error"),
         )
+    ),
+    *(
+        Case(
+            f"Anthropic's API with the reason {given}",
+            None,
+            {"content": [{"type": "text", "text": "Hi"}], "stop_reason": given},
+            "anthropic",
+            text="Hi",
+            finish=means,
+        )
+        for given, means in (("length", "length"), ("content_filter", "content_filter"))
     ),
     Case("an unknown reason", chunks({"content": "Hi"}, finish="eos"), message("eos", content="Hi"), text="Hi"),
     # Calls.
@@ -230,6 +245,13 @@ CASES = [
         *(piece(part, index=0) for part in ('{"city"', ': "Oslo"}')),
         call("Rome", id="b", index=1),
         call("Rome", id="b", index=1),
+    ),
+    calls_case(
+        "all arguments once more, without name and id",
+        *(piece("", id="a", index=0), more('{"city"', index=0), more(': "Oslo"}', index=0)),
+        more('{"city": "Oslo"}', index=0),
+        more("\n", index=0),
+        *(piece("", id="b", index=1), *[more('{"city": "Rome"}', index=1)] * 2),
     ),
     calls_case(
         "another id in every piece", piece('{"city"', id="a", index=0), more(':"Oslo"}', id="b", index=0), calls=[OSLO]
@@ -368,7 +390,11 @@ CASES = [
         text="Hello",
     ),
     Case("events without blank lines between them", ONE_BREAK, text="Hello"),
-    Case("events that are null", b"data: null\n\ndata: \n\n" + chunks({"content": "Hello"}), text="Hello"),
+    Case(
+        "events that are null, and comments as data",
+        b"data: null\n\ndata: \n\ndata: : PROCESSING\n\n" + chunks({"content": "Hello"}),
+        text="Hello",
+    ),
     Case(
         "a reason in capitals",
         chunks({"content": "Hello"}, finish="MAX_TOKENS"),

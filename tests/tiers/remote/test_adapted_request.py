@@ -9,6 +9,7 @@ from tests.tiers.remote.strict_servers import bedrock_answer
 from tests.tiers.tier_world import chat, collect, remote_spec
 from tiers.message_content import NativeBlock, NativeContent, Tool, ToolCall, Tooling
 from tiers.remote.adapted_request import adapted, nearest_effort
+from tiers.remote.adapted_turns import NO_RESULT
 from tiers.remote.remote_tier import RemoteTier
 from tiers.remote.rules import Rules, rules_of
 from tiers.tier import ChatMessage, GenerationRequest
@@ -69,6 +70,52 @@ def test_ids_that_repeat_or_do_not_fit_stay_pairs_in_order(server: str) -> None:
     assert second.tool_calls[0].id == two.tool_call_id
     assert (one.tool_call_id == two.tool_call_id) is (server == "mistral")
     assert found.changed == ("messages.tool_calls.id",)
+
+
+def result(call_id: str, content: str = "r") -> ChatMessage:
+    return turn("tool", content, tool_call_id=call_id)
+
+
+NONE = result("c2", NO_RESULT)
+BOTH = turn("assistant", tool_calls=call("c1").tool_calls + call("c2").tool_calls)
+Q = turn("user", "q")
+
+
+@pytest.mark.parametrize(
+    ("given", "sent"),
+    [
+        ([Q, call("c1"), turn("user", "wait"), result("c1")], [Q, call("c1"), result("c1"), turn("user", "wait")]),
+        ([Q, BOTH, result("c1"), Q], [Q, BOTH, result("c1"), NONE, Q]),
+        ([Q, BOTH, result("c1")], [Q, BOTH, result("c1"), NONE]),
+        ([Q, call("c2"), Q, call("c1"), result("c1")], [Q, call("c2"), NONE, Q, call("c1"), result("c1")]),
+        ([Q, result("c9"), Q], [Q, turn("user", "r"), Q]),
+        (
+            [Q, call("c1"), call("c2"), result("c1"), result("c2")],
+            [Q, call("c1"), result("c1"), call("c2"), result("c2")],
+        ),
+        (
+            [Q, call("c1"), result("c1", "1"), call("c1"), turn("user", "w"), result("c1", "2")],
+            [Q, call("c1"), result("c1", "1"), call("c1"), result("c1", "2"), turn("user", "w")],
+        ),
+    ],
+)
+def test_each_call_has_its_result_right_after_it(given: list[ChatMessage], sent: list[ChatMessage]) -> None:
+    found = adapted(asked(*given), Rules(paired_results=True))
+    assert found.request.messages == sent
+    assert found.changed == ("messages",)
+
+
+@pytest.mark.parametrize("given", [[Q, BOTH, result("c2"), result("c1"), Q], [Q, BOTH]])
+def test_paired_results_stay_and_so_do_calls_that_still_wait(given: list[ChatMessage]) -> None:
+    request = asked(*given)
+    assert adapted(request, Rules(paired_results=True)).request is request
+
+
+def test_mistrals_assistant_speaks_between_a_result_and_the_user() -> None:
+    request = asked(Q, call("abcdefgh1"), result("abcdefgh1"), Q)
+    for server, model in (("mistral", "m"), ("vllm", "mistralai/Devstral-2")):
+        found = adapted(request, rules_of(server, model)).request.messages or []
+        assert [one.role for one in found] == ["user", "assistant", "tool", "assistant", "user"]
 
 
 def test_names_are_shortened_the_same_way_each_time_and_apart() -> None:

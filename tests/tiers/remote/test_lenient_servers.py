@@ -77,15 +77,32 @@ COUNTS: list[tuple[Any, Usage]] = [
             {"cache_read_input_tokens": 3900, "prompt_tokens_details": None},
             {"prompt_cache_hit_tokens": 3900, "prompt_cache_miss_tokens": 100},
             {"prompt_tokens_details": {"cached_tokens": 3900.0}, "completion_tokens_details": 0},
+            {"prompt_tokens_details": {"cache_read_tokens": 3900}},
+            {"input_tokens_details": {"cached_tokens": 3900}},
         )
     ),
-    (
-        {"prompt_tokens": 100, "completion_tokens": 8, "cache_read_input_tokens": 3900},
-        Usage(prompt_tokens=4000, completion_tokens=8, cached_tokens=3900),
+    *(
+        (
+            {"prompt_tokens": 100, "completion_tokens": 8} | more,
+            Usage(prompt_tokens=4000, completion_tokens=8, cached_tokens=3900),
+        )
+        for more in (
+            {"cache_read_input_tokens": 3900},
+            {"cache_read_input_tokens": 3900, "total_tokens": 4008},
+            {"prompt_tokens_details": {"cached_tokens": 3900}, "total_tokens": 108},
+        )
     ),
-    (
-        {"prompt_tokens": 4000, "completion_tokens": 8, "cost": 0.5},
-        Usage(prompt_tokens=4000, completion_tokens=8, cost_usd=0.5),
+    *(
+        (
+            {"prompt_tokens": 4000, "completion_tokens": 8} | cost,
+            Usage(prompt_tokens=4000, completion_tokens=8, cost_usd=0.5),
+        )
+        for cost in (
+            {"cost": 0.5},
+            {"cost": {"total_cost": 0.5, "request_cost": 0.4}},
+            {"estimated_cost": 0.5},
+            {"cost_in_usd_ticks": 5_000_000_000},
+        )
     ),
     (
         {

@@ -11,7 +11,7 @@ from inference_core.protocol import Grammar, SamplingParams
 from tests.tiers.remote.loopback_server import Call, LoopbackServer
 from tests.tiers.tier_world import chat, collect, remote_spec
 from tiers.errors import TierRequestError, TierUnavailableError
-from tiers.message_content import NativeBlock, NativeContent, media_part
+from tiers.message_content import NativeBlock, NativeContent, ToolCall, media_part
 from tiers.remote.remote_tier import RemoteTier
 from tiers.tier import ChatMessage
 
@@ -146,8 +146,10 @@ async def test_what_no_chat_can_say_reaches_openai_by_the_responses_api(
             environ={"K": "k"},
         )
         asked = chat(whole=True)
-        await collect(tier, msgspec.structs.replace(asked, messages=[turn, *(asked.messages or ())]))
+        called = ChatMessage(role="assistant", content="", tool_calls=(ToolCall(id="c1", name="f", arguments="{}"),))
+        turns = [called, turn] if turn.role == "tool" else [turn]
+        await collect(tier, msgspec.structs.replace(asked, messages=[*turns, *(asked.messages or ())]))
         await tier.close()
     (call,) = server.calls
     assert call.path.endswith("/responses")
-    assert call.body["input"][0] == item
+    assert item in call.body["input"]

@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+import msgspec
 import pytest
 
 from inference_core.protocol import SamplingParams
@@ -56,6 +57,12 @@ AS_SUCH: list[tuple[str, dict[str, Any], set[str]]] = [
     ("xAI", {"error": "Argument not supported on this model: presencePenalty"}, {"presence_penalty"}),
     ("Groq", openai("'reasoning_effort' is not supported with this model"), {"reasoning_effort"}),
     ("Groq, property", openai("property 'logit_bias' is unsupported"), {"logit_bias"}),
+    ("Moonshot", openai("invalid temperature: only 1 is allowed for this model"), {"temperature"}),
+    ("Anthropic, edits", {"error": {"message": "context_management: Extra inputs are not permitted"}},
+     {"context_management"}),
+    ("LM Studio", {"error": "'response_format.type' must be 'json_schema' or 'text'"}, {"response_format"}),
+    ("others, extra", openai("Extra inputs are not permitted, field: 'seed', value: 1"), {"seed"}),
+    ("others, schema", openai("Additional properties are not allowed ('seed' was unexpected)"), {"seed"}),
     ("TGI", {"error": "unknown field `stream_options`, expected one of `model`, `messages`"}, {"stream_options"}),
 ]  # fmt: skip
 OTHERWISE: list[tuple[str, dict[str, Any]]] = [
@@ -133,6 +140,22 @@ async def test_a_limit_is_sent_by_its_other_name() -> None:
         await collect(tier, request)
         assert server.calls[1].body["max_completion_tokens"] == 12
         assert request.sent.changed == ("max_tokens",)
+        await tier.close()
+
+
+async def test_any_json_object_is_asked_for_by_a_schema_where_that_is_refused() -> None:
+    async def lm_studio(call: Call) -> None:
+        if call.body["response_format"]["type"] == "json_object":
+            await call.reply(400, {"error": "'response_format.type' must be 'json_schema' or 'text'"})
+            return
+        await reply_to(call)
+
+    async with LoopbackServer(lm_studio) as server:
+        tier = RemoteTier(remote_spec(server.base_url, kind="openai"), refusals=LearnedRefusals())
+        request = msgspec.structs.replace(chat(whole=True), response_format={"type": "json_object"})
+        await collect(tier, request)
+        assert server.calls[1].body["response_format"]["json_schema"]["schema"] == {"type": "object"}
+        assert request.sent.changed == ("response_format",)
         await tier.close()
 
 

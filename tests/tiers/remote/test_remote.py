@@ -197,6 +197,13 @@ async def test_what_the_caller_did_wrong_is_the_callers_with_its_parameter(statu
         assert tier.load().healthy
 
 
+async def test_a_prompt_that_was_flagged_is_no_matter_of_the_key() -> None:
+    error = {"message": 'x/y requires moderation. Your input was flagged for "violence".', "code": 403}
+    async with upstream(refusing(403, {"error": error})) as (tier, _):
+        assert isinstance(await failure(tier), TierRequestError)
+        assert tier.load().healthy
+
+
 @pytest.mark.parametrize("status", [401, 402, 403, 404, 408, 429, 500, 502, 503, 307])
 async def test_what_is_not_the_callers_fault_makes_the_tier_unavailable_for_a_while(status: int) -> None:
     now = 100.0

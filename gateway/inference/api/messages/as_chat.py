@@ -24,7 +24,7 @@ from gateway.inference.api.reading.schemas import (
     ResponseFormat,
     ToolDefinition,
 )
-from tiers.message_content import NativeContent, NativeRequest
+from tiers.message_content import INTERLEAVED, NativeContent, NativeRequest
 
 _encode = msgspec.json.Encoder().encode
 
@@ -106,7 +106,7 @@ def chat_of(body: CountTokensRequest, betas: str = "") -> Chat:
     conversation = conversation_of(body.system, body.messages)
     effort = body.output_config.effort if body.output_config else None
     choice = body.tool_choice
-    sampling = _sampling(body) if isinstance(body, MessagesRequest) else {}
+    sampling = _sampling(body, betas) if isinstance(body, MessagesRequest) else {}
     entries = [decoded(raw, ToolEntry, f"tools.{place}") for place, raw in enumerate(body.tools or ())]
     tools = [_tool(tool, f"tools.{place}") for place, tool in enumerate(entries) if tool.type in (None, "custom")]
     own = [str(tool.type) for tool in entries if tool.type not in (None, "custom")]
@@ -139,9 +139,10 @@ def _native_fields(body: CountTokensRequest) -> dict[str, bytes]:
     return fields
 
 
-def _sampling(body: MessagesRequest) -> dict[str, Any]:
+def _sampling(body: MessagesRequest, betas: str) -> dict[str, Any]:
     thinking = body.thinking
-    if thinking is not None and thinking.budget_tokens is not None and thinking.budget_tokens >= body.max_tokens:
+    budget = 0 if thinking is None else thinking.budget_tokens or 0
+    if budget >= body.max_tokens and INTERLEAVED not in betas:
         raise bad_request(
             "max_tokens must be greater than thinking.budget_tokens: thoughts count against it.",
             "max_tokens",

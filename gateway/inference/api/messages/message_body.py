@@ -103,9 +103,12 @@ def native_end(choice: CollectedChoice) -> NativeEnd | None:
         return None
     said = msgspec.json.decode(choice.native_end.event, type=dict[str, Any])
     delta = said.get("delta") or {}
-    if choice.calls and delta.get("stop_reason") == "end_turn":
-        # Lenient servers say so after calls, which a client would then not make.
-        delta["stop_reason"] = "tool_use"
+    given = delta.get("stop_reason")
+    if given in (None, "stop", "end_turn"):
+        # Lenient servers say so after calls, too, which a client would then not make.
+        delta["stop_reason"] = "tool_use" if choice.calls else "end_turn"
+    else:
+        delta["stop_reason"] = _REASONS.get(given, given)
     return NativeEnd(delta, said)
 
 

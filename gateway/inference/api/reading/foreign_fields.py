@@ -1,8 +1,8 @@
 """What clients send that this API does not have.
 
 Parts of a chat in the forms of other APIs, which clients put into it: tools, choices and blocks of Anthropic's
-Messages and OpenAI's Responses, as Cursor sends them, and Mistral's contents of plain texts. Only bodies that do not
-decode as they are come here. Each part becomes what it plainly means; all else stays.
+Messages and OpenAI's Responses, as Cursor sends them, Mistral's contents of plain texts, and schemas at other places.
+Only bodies that do not decode as they are come here. Each part becomes what it plainly means; all else stays.
 
 Fields that this API does not know: removed from a copy of the body, and named to the caller.
 """
@@ -39,8 +39,25 @@ def mend_chat(data: dict[str, Any]) -> None:
     choice = data.get("tool_choice")
     if isinstance(choice, dict) and choice.get("type") in ("tool", "function") and isinstance(choice.get("name"), str):
         data["tool_choice"] = {"type": "function", "function": {"name": choice["name"]}}
+    if isinstance(form := data.get("response_format"), dict):
+        data["response_format"] = _form(form)
+    # LiteLLM's clients ask so for thoughts; servers with such a field get it, too.
+    thinking = data.get("thinking")
+    if isinstance(thinking, dict) and isinstance(thinking.get("budget_tokens"), int):
+        data.setdefault("thinking_token_budget", thinking["budget_tokens"])
     if isinstance(turns := data.get("messages"), list):
         data["messages"] = [mended for turn in turns for mended in _turns(turn)]
+
+
+def _form(form: dict[str, Any]) -> dict[str, Any]:
+    """A JSON schema at the top, as Together, llama.cpp and the Responses API have it, in its place, and with a name."""
+    schema = form.get("json_schema")
+    if not isinstance(schema, dict):
+        if not isinstance(form.get("schema"), dict):
+            return form
+        schema = {name: form[name] for name in ("name", "schema", "strict", "description") if form.get(name)}
+    name = re.sub("[^a-zA-Z0-9_-]", "_", str(schema.get("name") or "answer"))[:_LONGEST_NAME]
+    return {"type": "json_schema", "json_schema": schema | {"name": name}}
 
 
 def _tool(tool: Any) -> Any:

@@ -120,6 +120,24 @@ async def test_a_history_of_a_chat_is_read(gateway: RunningGateway, habit: str) 
     assert await turns_of(gateway, "/v1/chat/completions", fields) == [*read, ("user", "Go on.")]
 
 
+NAMED = {"name": "answer", "schema": {"type": "object"}}
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"type": "json_object", "schema": NAMED["schema"]},
+        {"type": "json_schema"} | NAMED,
+        {"type": "json_schema", "json_schema": {"schema": NAMED["schema"]}},
+    ],
+)
+async def test_a_schema_of_the_answer_in_other_forms_is_the_same_schema(given: dict[str, Any]) -> None:
+    data = {"messages": [ASKED], "response_format": given, "thinking": {"type": "enabled", "budget_tokens": 2000}}
+    mend_chat(data)
+    assert data["response_format"] == {"type": "json_schema", "json_schema": NAMED}
+    assert data["thinking_token_budget"] == 2000
+
+
 async def test_thoughts_as_parts_are_thoughts(gateway: RunningGateway) -> None:
     parts = [{"type": "thinking", "thinking": [{"type": "text", "text": "h"}, {"type": "text", "text": "m"}]}]
     await turns_of(gateway, "/v1/chat/completions", {"messages": [{"role": "assistant", "content": parts}, ASKED]})

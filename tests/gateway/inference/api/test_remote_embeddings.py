@@ -154,13 +154,14 @@ async def test_errors_of_the_server_are_mapped_free_and_without_the_key(
 
 
 @pytest.mark.parametrize("bare", [False, True])
+@pytest.mark.parametrize("places", [({}, {}), ({"index": "0"}, {"index": "1"})])
 async def test_vectors_without_an_index_are_in_the_order_of_the_texts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bare: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bare: bool, places: tuple[dict[str, str], ...]
 ) -> None:
-    data = [{"embedding": [1.0]}, {"embedding": [2.0]}]
+    data = [place | {"embedding": [number]} for place, number in zip(places, (1.0, 2.0), strict=True)]
 
     async def plain(call: Call) -> None:
-        await call.reply(200, data if bare else {"data": data})
+        await call.reply(200, data if bare else {"data": data[::-1] if places[0] else data})
 
     async with embedding_gateway(tmp_path, monkeypatch, plain) as (gateway, _):
         answer = await ask(gateway, ["a", "b"])
