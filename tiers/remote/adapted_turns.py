@@ -133,7 +133,7 @@ def _paired(turns: list[ChatMessage], changed: set[str]) -> list[ChatMessage]:
         found += [turn, *results[place]]
         if place < len(turns) - 1:
             missing = Counter(call.id for call in turn.tool_calls)
-            missing -= Counter(result.tool_call_id for result in results[place])
+            missing -= Counter(str(result.tool_call_id) for result in results[place])
             found += [ChatMessage(role="tool", content=NO_RESULT, tool_call_id=one) for one in missing.elements()]
     changed.add("messages")
     return found

@@ -53,9 +53,9 @@ def _form(form: dict[str, Any]) -> dict[str, Any]:
     """A JSON schema at the top, as Together, llama.cpp and the Responses API have it, in its place, and with a name."""
     schema = form.get("json_schema")
     if not isinstance(schema, dict):
-        if not isinstance(form.get("schema"), dict):
-            return form
         schema = {name: form[name] for name in ("name", "schema", "strict", "description") if form.get(name)}
+    if not isinstance(schema.get("schema"), dict):
+        return form
     name = re.sub("[^a-zA-Z0-9_-]", "_", str(schema.get("name") or "answer"))[:_LONGEST_NAME]
     return {"type": "json_schema", "json_schema": schema | {"name": name}}
 

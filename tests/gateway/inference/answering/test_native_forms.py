@@ -343,10 +343,11 @@ async def test_a_response_reaches_openai_with_all_its_items(recorded: Recorded) 
         {name: value for name, value in item.items() if name not in ("id", "encrypted_content")} for item in ITEMS
     ]
     output = {"type": "custom_tool_call_output", "call_id": "call_1", "output": "done"}
-    await recorded.asked("/v1/responses", asked | {"input": [output], "previous_response_id": first["id"]})
+    other = {"type": "function_call_output", "call_id": "call_2", "output": "done"}
+    await recorded.asked("/v1/responses", asked | {"input": [output, other], "previous_response_id": first["id"]})
     went = recorded.got["input"]
     assert went[1]["encrypted_content"] == SEALED
-    assert [item["type"] for item in went] == ["message", *(item["type"] for item in ITEMS), "custom_tool_call_output"]
+    assert [item["type"] for item in went] == ["message", *(item["type"] for item in [*ITEMS, output, other])]
     named = {"type": "item_reference", "id": first["output"][2]["id"]}
     await recorded.asked("/v1/responses", asked | {"input": [{"role": "user", "content": "Hi"}, named, output]})
     assert recorded.got["input"][1] == {name: ITEMS[2][name] for name in ("type", "call_id", "name", "input")}
