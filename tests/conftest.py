@@ -1,12 +1,14 @@
 """Shared by all tests: the same random numbers in every run, and what is costly made once per process.
 
-Four fixtures act on every test unasked; all but the first only save time, where a collected module needs it:
+Six fixtures act on every test unasked; all but the first only save time, where a collected module needs it:
 
 - `_root_log_level_and_umask`: each test starts with the log level and umask of a new process, because commands that run
   inside a test set them for the whole process.
 - `_schema_copied`: a new database is a copy of one that ran all revisions.
 - `_certificates_read_once`: clients of httpx and openai share one context of TLS, which nothing here needs.
 - `_handlers_read_once`: the annotations of the gateway's handlers are read once, not by every gateway that is built.
+- `_statements_compiled_once`: an SQL statement is compiled once, not for every database.
+- `_vocabularies_read_once`: the tokens of a GGUF file are read once, not for every gateway that has the model.
 
 Fixtures of database servers are in `tests.database_servers`.
 """
@@ -44,6 +46,9 @@ for _variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(_variable, "1")
 # So would threads of tokenizers; and a process that forks should have none.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+# Smaller files of weights are made by tests, which also damage them.
+_LARGE_BYTES = 10_000_000
 
 # All servers of the tests are on this machine, whatever proxy its user has.
 os.environ["NO_PROXY"] = os.environ["no_proxy"] = "127.0.0.1,localhost"
@@ -84,7 +89,7 @@ def pytest_collection_finish() -> None:
     """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(2000, 10, 50)
+    gc.set_threshold(5000, 10, 50)
 
 
 @pytest.fixture(scope="module")
@@ -152,6 +157,40 @@ def _handlers_read_once() -> Iterator[None]:
     from tests.parsed_handlers import handlers_read_once
 
     with handlers_read_once():
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _statements_compiled_once() -> Iterator[None]:
+    """Compile each SQL statement once per process; only where a collected module imports the store."""
+    if "quality.store.database" not in sys.modules:
+        yield
+        return
+    from tests.compiled_statements import statements_compiled_once
+
+    with statements_compiled_once():
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _vocabularies_read_once() -> Iterator[None]:
+    """Read the tokens of each large GGUF file once per process: a tokeniser changes nothing of them after its start."""
+    module = sys.modules.get("inference_core.tokenization.gguf_vocabulary")
+    if module is None:
+        yield
+        return
+    read, vocabularies = module.read_gguf_vocabulary, dict[tuple[Path, int, int], object]()
+
+    def read_once(path: Path) -> object:
+        if not path.is_file() or (status := path.stat()).st_size < _LARGE_BYTES:
+            return read(path)
+        key = (path, status.st_mtime_ns, status.st_size)
+        if key not in vocabularies:
+            vocabularies[key] = read(path)
+        return vocabularies[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "read_gguf_vocabulary", read_once)
         yield
 
 
