@@ -67,7 +67,7 @@ test-processes: install
 # The laptop catalogue's weights, and each architecture and format: exactness against transformers, batch invariance, what
 # quantisation loses.
 test-models: install
-	$(BIN)/pytest --durations 10 -m "$(GROUPS) and models" $(call files_with,mark\.models)
+	$(BIN)/pytest --forks $(BUSY_WORKERS) --durations 10 -m "$(GROUPS) and models" $(call files_with,mark\.models)
 
 # Rewrite tests/snapshots/*.txt (HTTP API, commands, metrics, settings, database schema) and the pages of docs/reference that are made
 # from the code, after an intended change.

@@ -1,7 +1,7 @@
 """SQL statements as they were compiled for an earlier engine of the same kind, kept for the next one of the process.
 
-Each test's gateway has an engine of its own, whose cache is empty, and sends the same statements: to compile them took a
-twelfth of the processor time of the gateway's tests.
+Each test's gateway has an engine of its own, whose cache is empty, and sends the same statements: to compile them took
+more processor time than to build the gateways.
 """
 
 from collections.abc import Hashable, Iterator

@@ -19,6 +19,7 @@ from quality.store.database import migrate, open_database
 from tests.gateway.remote_catalog import write_remote_catalog
 from tests.gateway.running_gateway import running_gateway
 from tests.gateway.served_process import served, started
+from tests.gateway.upstream import Upstream
 from tests.ports import held_port
 
 HELLO = {"model": "tier-1", "messages": [{"role": "user", "content": "Hello there"}]}
@@ -27,9 +28,8 @@ KEY, HASHED = new_key()
 
 
 @pytest.fixture
-def options(tmp_path: Path) -> list[str]:
-    # Tiers that answer nothing: only admission is asked here.
-    return ["--catalog", str(write_remote_catalog(tmp_path / "catalog.toml", "http://127.0.0.1:9/v1"))]
+def options(upstream: Upstream, tmp_path: Path) -> list[str]:
+    return ["--catalog", str(write_remote_catalog(tmp_path / "catalog.toml", upstream.base_url))]
 
 
 async def has_keys(settings: Settings) -> bool:

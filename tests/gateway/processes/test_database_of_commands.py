@@ -15,6 +15,7 @@ from quality.store.database import head_revision
 from tests.gateway.processes.test_refused_starts import refusal
 from tests.gateway.remote_catalog import write_remote_catalog
 from tests.gateway.served_process import served
+from tests.gateway.upstream import Upstream
 from tests.ports import held_port
 
 pytestmark = pytest.mark.processes
@@ -41,8 +42,8 @@ Settings = dict[str, str]
 
 
 @pytest.fixture
-def settings(tmp_path: Path) -> Settings:
-    catalog = write_remote_catalog(tmp_path / "catalog.toml", "http://127.0.0.1:9/v1")
+def settings(upstream: Upstream, tmp_path: Path) -> Settings:
+    catalog = write_remote_catalog(tmp_path / "catalog.toml", upstream.base_url)
     return {"AIO_DATA_DIR": str(tmp_path / "data"), "AIO_CATALOG": str(catalog)}
 
 

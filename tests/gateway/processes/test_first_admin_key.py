@@ -4,7 +4,6 @@ import asyncio
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -22,7 +21,7 @@ from tests.database_servers import PostgresServer
 from tests.gateway.administrator import ADMIN_HEADERS
 from tests.gateway.remote_catalog import write_remote_catalog
 from tests.gateway.served_process import READY, started
-from tests.gateway.upstream import running_upstream
+from tests.gateway.upstream import Upstream
 from tests.polling import until
 
 pytestmark = pytest.mark.processes
@@ -33,9 +32,8 @@ ORDER = Order(actor="test", now=1.0)
 
 
 @pytest.fixture(scope="module")
-def catalog(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    with running_upstream() as upstream:
-        yield write_remote_catalog(tmp_path_factory.mktemp("catalog") / "catalog.toml", upstream.base_url)
+def catalog(upstream: Upstream, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_remote_catalog(tmp_path_factory.mktemp("catalog") / "catalog.toml", upstream.base_url)
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ import pytest
 
 from tests.gateway.remote_catalog import write_remote_catalog
 from tests.gateway.served_process import ServedProcess, served
+from tests.gateway.upstream import Upstream
 from tests.ports import held_port
 
 pytestmark = pytest.mark.processes
@@ -23,8 +24,8 @@ _READ_ONLY = 'mount --bind "$1" "$1" && mount -o remount,bind,ro "$1" && shift &
 
 
 @pytest.fixture
-def catalog(tmp_path: Path) -> str:
-    return str(write_remote_catalog(tmp_path / "catalog.toml", "http://127.0.0.1:9/v1"))
+def catalog(upstream: Upstream, tmp_path: Path) -> str:
+    return str(write_remote_catalog(tmp_path / "catalog.toml", upstream.base_url))
 
 
 @pytest.fixture

@@ -12,13 +12,13 @@ from gateway.base.settings import Settings
 from gateway.processes.announcement import start_text
 from tests.gateway.remote_catalog import write_remote_catalog
 from tests.gateway.served_process import started
+from tests.gateway.upstream import Upstream
 
 _CALLERS = re.compile(r"^Callers need (an API key|no key, until the first is made: aio keys create NAME)$")
 
 
-def said_at_start(tmp_path: Path, *options: str) -> list[str]:
+def said_at_start(tmp_path: Path, catalog: Path, *options: str) -> list[str]:
     """The lines of a start up to the one about callers."""
-    catalog = write_remote_catalog(tmp_path / "catalog.toml", "http://127.0.0.1:9/v1")
     words = ("--port", "0", "--catalog", str(catalog), *options)
     lines: list[str] = []
     with started(tmp_path / "data", tmp_path / "cache", *words) as process:
@@ -32,13 +32,16 @@ def said_at_start(tmp_path: Path, *options: str) -> list[str]:
 
 @pytest.mark.processes
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_start_says_what_it_works_with_and_whether_callers_need_a_key(workers: int, tmp_path: Path) -> None:
-    said = said_at_start(tmp_path, "--gateway-workers", str(workers))
+def test_a_start_says_what_it_works_with_and_whether_callers_need_a_key(
+    workers: int, upstream: Upstream, tmp_path: Path
+) -> None:
+    catalog = write_remote_catalog(tmp_path / "catalog.toml", upstream.base_url)
+    said = said_at_start(tmp_path, catalog, "--gateway-workers", str(workers))
 
     data = tmp_path / "data"
     assert said[:6] == [
         f"AIO {__version__}   role: all{'   workers: 2' if workers == 2 else ''}",
-        f"catalogue: {tmp_path / 'catalog.toml'} (as named by --catalog or AIO_CATALOG)",
+        f"catalogue: {catalog} (as named by --catalog or AIO_CATALOG)",
         f"data: {data}",
         f"database: sqlite+aiosqlite:///{data}/aio.sqlite3",
         "Redis: none (AIO_REDIS_URL)",
@@ -48,7 +51,7 @@ def test_a_start_says_what_it_works_with_and_whether_callers_need_a_key(workers:
     assert said[-1].startswith("Callers need no key")
     command = [sys.executable, "-c", "from gateway.operations.cli import main; main()", "keys", "create", "ada"]
     subprocess.run([*command, "--data-dir", str(data)], check=True, capture_output=True)
-    assert said_at_start(tmp_path, "--gateway-workers", str(workers))[-1] == "Callers need an API key"
+    assert said_at_start(tmp_path, catalog, "--gateway-workers", str(workers))[-1] == "Callers need an API key"
 
 
 def test_addresses_are_shown_without_passwords_and_parameters() -> None:

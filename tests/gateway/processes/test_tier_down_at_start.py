@@ -19,6 +19,13 @@ from tiers.errors import CatalogError
 pytestmark = pytest.mark.processes
 
 
+@pytest.fixture(autouse=True)
+def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tier that is down delays a start by its limit, and is found at the next look."""
+    monkeypatch.setattr(engine, "FIRST_ANSWER_SECONDS", 1.0)
+    monkeypatch.setattr(engine, "WATCH_SECONDS", 0.05)
+
+
 class Server(LoopbackServer):
     """Answers requests; while it is `loading` it reports that instead."""
 

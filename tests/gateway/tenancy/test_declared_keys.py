@@ -27,6 +27,7 @@ from quality.store.database import migrate, open_database
 from tests.gateway.remote_catalog import write_remote_catalog
 from tests.gateway.running_gateway import running_gateway
 from tests.gateway.served_process import served
+from tests.gateway.upstream import Upstream
 from tests.polling import eventually
 
 HASHED = secrets.token_hex(32)
@@ -334,10 +335,12 @@ async def test_at_a_start_no_key_is_made_without_a_given_secret(file: Path, engi
 
 
 @pytest.mark.processes
-def test_a_start_applies_the_file_of_its_settings_before_it_serves(tmp_path: Path, weight_cache: Path) -> None:
+def test_a_start_applies_the_file_of_its_settings_before_it_serves(
+    upstream: Upstream, tmp_path: Path, weight_cache: Path
+) -> None:
     secret, file = secrets.token_hex(32), tmp_path / "keys.toml"
     file.write_text('[[keys]]\nname = "ops"\nsecret_env = "OPS_SECRET"\nscopes = ["admin"]\n')
-    catalog = write_remote_catalog(tmp_path / "catalog.toml", "http://127.0.0.1:9/v1")
+    catalog = write_remote_catalog(tmp_path / "catalog.toml", upstream.base_url)
     environment = {"AIO_KEYS_FILE": str(file), "OPS_SECRET": secret, "AIO_ADMIN_KEYS": ""}
     with served(tmp_path / "data", weight_cache, "--catalog", str(catalog), environment=environment) as aio:
         headers = {"authorization": f"Bearer {secret}"}

@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from gateway.base.settings import Settings
+from gateway.runtime.cores import engine
 from tests.gateway.running_gateway import running_gateway
 from tests.gateway.walk import BOUNDED
 from tests.polling import eventually
@@ -183,6 +184,7 @@ async def test_without_the_extra_bedrock_is_down_with_the_command_and_the_rest_s
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "botocore.session", None)
+    monkeypatch.setattr(engine, "FIRST_ANSWER_SECONDS", 1.0)
     for name in ("AWS_BEARER_TOKEN_BEDROCK", "AWS_ENDPOINT_URL_BEDROCK_RUNTIME"):
         monkeypatch.delenv(name, raising=False)
     async with (
