@@ -12,12 +12,12 @@ MOST_COLUMNS = 120
 
 
 class LazyGroup(click.Group):
-    """`commands` maps a name to (`module:attribute`, help line)."""
+    """`commands` maps a name to (`module:attribute`, help line); `.module` is one of `package`."""
 
-    def __init__(self, name: str, help: str, commands: dict[str, tuple[str, str]]) -> None:
+    def __init__(self, name: str, help: str, commands: dict[str, tuple[str, str]], package: str | None = None) -> None:
         settings = {"help_option_names": ["-h", "--help"], "max_content_width": MOST_COLUMNS}
         super().__init__(name=name, help=help, context_settings=settings)
-        self._lazy = commands
+        self._lazy, self._package = commands, package
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Names in the order of their declaration."""
@@ -29,7 +29,7 @@ class LazyGroup(click.Group):
         if entry is None:
             return None
         module, _, attribute = entry[0].partition(":")
-        command: click.Command = getattr(importlib.import_module(module), attribute)
+        command: click.Command = getattr(importlib.import_module(module, self._package), attribute)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

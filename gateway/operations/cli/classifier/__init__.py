@@ -23,43 +23,20 @@ if TYPE_CHECKING:
 classifier = LazyGroup(
     name="classifier",
     help="The classifier that chooses the tier: train, measure, predict, and choose the serving version.",
+    package="gateway.operations.cli.classifier",
     commands={
-        "collect": (
-            "gateway.operations.cli.classifier.outcomes:collect",
-            "Collect outcomes of this catalogue's tiers.",
-        ),
-        "measure": (
-            "gateway.operations.cli.classifier.measure:measure",
-            "Measure which everyday tasks each tier solves.",
-        ),
-        "probes": (
-            "gateway.operations.cli.classifier.outcomes:probes",
-            "Fit models that judge answers, on collected outcomes.",
-        ),
-        "train": ("gateway.operations.cli.classifier:train", "Train an artefact and its encoder on known outcomes."),
-        "pretrain": (
-            "gateway.operations.cli.classifier.training:pretrain",
-            "Train a small DistilBERT from scratch on the prompts.",
-        ),
-        "complexity": (
-            "gateway.operations.cli.classifier.training:complexity",
-            "Train or measure the complexity model.",
-        ),
-        "predict": (
-            "gateway.operations.cli.classifier.versions:predict",
-            "Write a version's predictions for a file of prompts.",
-        ),
-        "explain": (
-            "gateway.operations.cli.classifier.versions:explain",
-            "Explain a version's prediction for a prompt.",
-        ),
-        "list": ("gateway.operations.cli.classifier.versions:list_versions", "Show the versions and which one serves."),
-        "promote": ("gateway.operations.cli.classifier.versions:promote", "Let a version serve."),
-        "rollback": ("gateway.operations.cli.classifier.versions:rollback", "Let the previous version serve again."),
-        "canary": (
-            "gateway.operations.cli.classifier.versions:canary",
-            "Put a version on trial for a share of the requests.",
-        ),
+        "collect": (".outcomes:collect", "Collect outcomes of this catalogue's tiers."),
+        "measure": (".measure:measure", "Measure which everyday tasks each tier solves."),
+        "probes": (".outcomes:probes", "Fit models that judge answers, on collected outcomes."),
+        "train": (".:train", "Train an artefact and its encoder on known outcomes."),
+        "pretrain": (".training:pretrain", "Train a small DistilBERT from scratch on the prompts."),
+        "complexity": (".training:complexity", "Train or measure the complexity model."),
+        "predict": (".versions:predict", "Write a version's predictions for a file of prompts."),
+        "explain": (".versions:explain", "Explain a version's prediction for a prompt."),
+        "list": (".versions:list_versions", "Show the versions and which one serves."),
+        "promote": (".versions:promote", "Let a version serve."),
+        "rollback": (".versions:rollback", "Let the previous version serve again."),
+        "canary": (".versions:canary", "Put a version on trial for a share of the requests."),
     },
 )
 

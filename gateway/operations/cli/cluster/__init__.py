@@ -10,17 +10,12 @@ from gateway.operations.cli.group import LazyGroup
 cluster = LazyGroup(
     name="cluster",
     help="Serve the cores of a catalogue from a Ray cluster (pip install 'aio-gateway[ray]').",
+    package="gateway.operations.cli.cluster",
     commands={
-        "up": (
-            "gateway.operations.cli.cluster.deploy:up",
-            "Start a cluster of several nodes on this machine, for trials.",
-        ),
-        "deploy": (
-            "gateway.operations.cli.cluster.deploy:deploy",
-            "Start the catalogue's cores, with this many replicas.",
-        ),
-        "status": ("gateway.operations.cli.cluster.deploy:status", "Show the replicas of every core with their nodes."),
-        "down": ("gateway.operations.cli.cluster.deploy:down", "Stop the catalogue's cores, each once it has drained."),
+        "up": (".deploy:up", "Start a cluster of several nodes on this machine, for trials."),
+        "deploy": (".deploy:deploy", "Start the catalogue's cores, with this many replicas."),
+        "status": (".deploy:status", "Show the replicas of every core with their nodes."),
+        "down": (".deploy:down", "Stop the catalogue's cores, each once it has drained."),
     },
 )
 

@@ -17,19 +17,14 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 knobs = LazyGroup(
     name="knobs",
     help="Show and change the live knobs of a running server.",
+    package="gateway.operations.cli.live",
     commands={
-        "show": ("gateway.operations.cli.live.knobs:show", "Show the current knobs."),
-        "set": (
-            "gateway.operations.cli.live.knobs:set_knobs",
-            "Change knobs: NAME=VALUE, or NAME=null for the start value.",
-        ),
-        "profile": (
-            "gateway.operations.cli.live.knobs:profile",
-            "Apply a set of knobs: throughput, latency, cost, tail.",
-        ),
-        "history": ("gateway.operations.cli.live.knobs:history", "Show who changed what, when and why."),
-        "cache": ("gateway.operations.cli.live.knobs:cache", "Show or change the knobs of the response cache."),
-        "routing": ("gateway.operations.cli.live.knobs:routing", "Show or change the knobs of routing."),
+        "show": (".knobs:show", "Show the current knobs."),
+        "set": (".knobs:set_knobs", "Change knobs: NAME=VALUE, or NAME=null for the start value."),
+        "profile": (".knobs:profile", "Apply a set of knobs: throughput, latency, cost, tail."),
+        "history": (".knobs:history", "Show who changed what, when and why."),
+        "cache": (".knobs:cache", "Show or change the knobs of the response cache."),
+        "routing": (".knobs:routing", "Show or change the knobs of routing."),
     },
 )
 

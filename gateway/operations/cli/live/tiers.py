@@ -16,10 +16,11 @@ from gateway.operations.cli.options import echo_answer, echo_json, table
 adapters = LazyGroup(
     name="adapters",
     help="Train LoRA adapters; show, load and unload those of a running server.",
+    package="gateway.operations.cli.live",
     commands={
-        "list": ("gateway.operations.cli.live.tiers:list_adapters", "Show the adapters of every model."),
-        "load": ("gateway.operations.cli.live.tiers:load", "Load a PEFT folder as MODEL:NAME."),
-        "unload": ("gateway.operations.cli.live.tiers:unload", "Unload MODEL:NAME."),
+        "list": (".tiers:list_adapters", "Show the adapters of every model."),
+        "load": (".tiers:load", "Load a PEFT folder as MODEL:NAME."),
+        "unload": (".tiers:unload", "Unload MODEL:NAME."),
         "train": ("gateway.planning.commands.train_adapter:train", "Train an adapter on examples or recorded answers."),
     },
 )

@@ -30,16 +30,14 @@ class BenchGroup(LazyGroup):
 bench = BenchGroup(
     name="bench",
     help="Measure the core, cards, a server and the tiers on this machine.",
+    package="gateway.planning.commands.bench",
     commands={
-        "core": ("gateway.planning.commands.bench.loads:core", "Throughput and latency of the inference core."),
-        "serve": ("gateway.planning.commands.bench.loads:serve", "The same over HTTP, or of another server's."),
-        "device": ("gateway.planning.commands.bench.loads:device", "What the catalogue's cards do, kept next to it."),
-        "tiers": (
-            "gateway.planning.commands.bench.tiers:tiers",
-            "What each tier gets right, and which are worth their price.",
-        ),
+        "core": (".loads:core", "Throughput and latency of the inference core."),
+        "serve": (".loads:serve", "The same over HTTP, or of another server's."),
+        "device": (".loads:device", "What the catalogue's cards do, kept next to it."),
+        "tiers": (".tiers:tiers", "What each tier gets right, and which are worth their price."),
         "ladder": (
-            "gateway.planning.commands.bench.tiers:ladder",
+            ".tiers:ladder",
             "What each tier gets right of the tasks that `aio adapters train --recipe ladder` teaches.",
         ),
     },
