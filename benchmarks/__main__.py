@@ -11,6 +11,7 @@ _COMMANDS = {
     "limits": ("core.limits:limits", "The most voice bots at a time, or query rewrites a second."),
     "quality": ("core.quality:quality", "How far quantised arithmetic is from float32."),
     "kernels": ("kernels.linear_kernels:kernels", "The kernels against the machine's bounds."),
+    "templates": ("core.templates:templates", "Chat templates: which are read, and whose tool calls are read back."),
     "schemas": ("core.schemas:schemas", "JSON schemas: which compile, and whether random answers are valid."),
     "step": ("core.step:step", "Where the time of one step of a model goes."),
     "route": ("gateway.route:route", "CPU and wall-clock time of a routing decision, by stage."),
