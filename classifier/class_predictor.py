@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import numpy.typing as npt
 
+from classifier.complexity.classes import like_of
 from classifier.complexity.model import shipped_complexity, standardised
-from classifier.complexity.prior import like_of
 from classifier.complexity.quality_setting import DEFAULT_TARGET
 from classifier.decision import HALF_NOVELTY, Prediction
 from classifier.errors import PolicyInputsError

@@ -64,7 +64,7 @@ from quality.learning.learning import LearningRecord
 from quality.ledger.ledger import Ledger
 from quality.records.redaction import RedactText, load_redaction
 from quality.store.database import migrate, open_database
-from quality.store.refused_requests import refused_since
+from quality.store.queries import refused_since
 from quality.verification.feedback import FeedbackDesk
 from quality.verification.training_rows import encoder_of
 from tiers.catalog.catalog import CPU_CORE, Catalog, EmbeddingSpec

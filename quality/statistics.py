@@ -1,4 +1,5 @@
-"""Evidence and bounds: two that hold at every time at once, however often one looks, two tests and a ratio estimate.
+"""Evidence and bounds: two that hold at every time at once, however often one looks, two tests, a ratio estimate, and
+estimates with bootstrap intervals.
 
 Betting (`wealth`, `evidence`): Waudby-Smith and Ramdas ("Estimating means of bounded random variables by betting",
 2024). If the mean of each gain, given those before it, is at most 0, the wealth of a bettor on gains is a nonnegative
@@ -30,6 +31,10 @@ Float = npt.NDArray[np.floating]
 
 # Fractions of the largest possible bet. Wealth is the mean over all, so each costs at most a factor of six.
 STAKES = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8)
+# Of all comparisons of versions.
+RESAMPLES = 1000
+MIN_ROWS = 50  # with fewer rows intervals are meaningless
+ECE_TOLERANCE = 0.03  # beyond a perfect model's band; some hundred rows allow no finer bound
 
 
 def wealth(gains: Float, most_lost: float) -> Float:
@@ -211,3 +216,17 @@ def student_975(freedom: float) -> float:
         + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
         + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * freedom**3)
     )
+
+
+class Estimate(NamedTuple):
+    """A value with its 95 % bootstrap interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+def estimate(value: float, draws: Float) -> Estimate:
+    """Return `value` with the percentile interval of its bootstrap `draws`."""
+    low, high = np.quantile(draws, [0.025, 0.975])
+    return Estimate(round(value, 6), round(float(low), 6), round(float(high), 6))

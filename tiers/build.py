@@ -35,15 +35,12 @@ class ReloadableTier(Tier):
         self._take_attributes()
 
     def active_tier(self) -> Tier:
-        """See `Tier.active_tier`."""
         return self._current
 
     async def prepare(self) -> None:
-        """See `Tier.prepare`."""
         await self._current.prepare()
 
     async def start(self) -> None:
-        """See `Tier.start`."""
         if not self._started:
             current = self._current
             await current.start()
@@ -60,51 +57,40 @@ class ReloadableTier(Tier):
         self.asks_credential = tier.asks_credential
 
     async def close(self) -> None:
-        """See `Tier.close`."""
         await self._current.close()
 
     def generate(self, request: GenerationRequest) -> AsyncIterator[Delta]:
-        """See `Tier.generate`."""
         return self._current.generate(request)
 
     def count_prompt_tokens(self, request: GenerationRequest) -> int:
-        """See `Tier.count_prompt_tokens`."""
         return self._current.count_prompt_tokens(request)
 
     def refusal(self, request: GenerationRequest) -> TierRequestError | None:
-        """See `Tier.refusal`."""
         return self._current.refusal(request)
 
     @property
     def weights(self) -> str:
-        """See `Tier.weights`."""
         return self._current.weights
 
     def prompt_tokens_up_to(self, request: GenerationRequest, most: int) -> int:
-        """See `Tier.prompt_tokens_up_to`."""
         return self._current.prompt_tokens_up_to(request, most)
 
     @property
     def tokenizer(self) -> Tokenizer | None:
-        """See `Tier.tokenizer`."""
         return self._current.tokenizer
 
     @property
     def continues_chats(self) -> bool:
-        """See `Tier.continues_chats`."""
         return self._current.continues_chats
 
     def load(self) -> TierLoad:
-        """See `Tier.load`."""
         load = self._current.load()
         return load if self._started else msgspec.structs.replace(load, healthy=False)
 
     def queues(self) -> dict[str, int]:
-        """See `Tier.queues`."""
         return self._current.queues()
 
     def replicas(self) -> list[ReplicaStatus]:
-        """See `Tier.replicas`."""
         return self._current.replicas()
 
 

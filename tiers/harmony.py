@@ -187,16 +187,13 @@ class AnswerStops(StopStrings):
     _header: str | None = ""  # of the message that begins; None in a body. The first one may be missing.
 
     def passes(self, text: str) -> bool:
-        """See `StopStrings.passes`."""
         return self._header is None and super().passes(text) and _MARKS.isdisjoint(text)
 
     def push(self, text: str) -> tuple[str, str | None]:
-        """See `StopStrings.push`."""
         self.skip(text)
         return super().push(text) if self._counts else (self.flush() + text, None)
 
     def skip(self, text: str) -> None:
-        """See `StopStrings.skip`."""
         if self._header is None and _MARKS.isdisjoint(text):
             return
         for character in text:
@@ -322,7 +319,6 @@ class HarmonyFormat(ToolCalling):
         self._ends = tuple(controls[text] for text in _ENDS)
 
     def turns(self, messages: Sequence[ChatMessage], tooling: Tooling | None) -> tuple[list[dict[str, Any]], Any]:
-        """See `ToolCalling.turns`."""
         turns, tools = super().turns(_one_call_each(messages), tooling)
         return [_harmony_turn(turn) for turn in turns], tools
 

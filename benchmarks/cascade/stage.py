@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.cascade.recorded import Asked, agree, kind_of
-from classifier.complexity.prior import adequacies, like_of
+from classifier.complexity.classes import adequacies, like_of
 from classifier.decision import PolicyInputs, Prediction
 from classifier.local.estimator import N0_CONTEXT, N0_TENANT
 from classifier.policy.agreement import AgreementSettings, agreed_tier, group_of, plan_agreement

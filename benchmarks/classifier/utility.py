@@ -18,9 +18,8 @@ import numpy.typing as npt
 
 from benchmarks.replay.figures import Figure
 from classifier.class_predictor import ClassPredictor
-from classifier.complexity.classes import Complexity
+from classifier.complexity.classes import Complexity, adequacies
 from classifier.complexity.model import shipped_complexity, standardised
-from classifier.complexity.prior import adequacies
 from classifier.encoders.native_transformer import NativeTransformer
 from classifier.encoders.transformer_encoder import PooledProjection
 from classifier.features.routing_input import RoutingInput, routing_input_of_text

@@ -19,7 +19,7 @@ from threadpoolctl import threadpool_limits
 
 from benchmarks.replay.figures import Float
 from benchmarks.replay.ladder import Ladder, uniform
-from classifier.complexity.prior import adequacies, like_of
+from classifier.complexity.classes import adequacies, like_of
 from classifier.local.cells import Labels
 from classifier.registry.artefact import default_artefact, load_artefact
 from classifier.registry.registry import ArtefactRegistry

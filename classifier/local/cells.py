@@ -19,8 +19,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from classifier.complexity.classes import Complexity
-from classifier.complexity.prior import adequacies
+from classifier.complexity.classes import Complexity, adequacies
 
 Float = npt.NDArray[np.float32]
 Int = npt.NDArray[np.int32]

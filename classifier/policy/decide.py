@@ -17,7 +17,23 @@ import msgspec
 from classifier.complexity.classes import Complexity
 from classifier.decision import Decision, Exclusion, PolicyInputs, Prediction, PricedAgreement, SessionStep
 from classifier.errors import NoTierAllowedError, PolicyInputsError
+from classifier.features.routing_input import RoutingInput
 from classifier.policy.utility import worths
+
+# Of the heuristic.
+HARD_SIGNS = (
+    "analy",
+    "compare",
+    "explain why",
+    "step by step",
+    "evaluate",
+    "synthesi",
+    "what would happen if",
+    "prove",
+    "derive",
+    "```",
+)
+SHORT_CHARS, LONG_CHARS = 80, 4000
 
 
 def held_back(inputs: PolicyInputs, allowed: Sequence[int]) -> dict[int, str]:
@@ -386,3 +402,24 @@ def _check(inputs: PolicyInputs) -> None:
     for name, tier in zip(_NAMES, named, strict=True):
         if tier is not None and not 1 <= tier <= tiers:
             raise PolicyInputsError(f"{name} is {tier}; allowed are 1 to {tiers}.")
+
+
+def heuristic_prediction(prompt: RoutingInput, tiers: int = 4) -> Prediction:
+    """Predict without an artefact, while the classifier is unavailable (RT-13): p_ok falls with the prompt's length and
+    signs of reasoning; ordered, not calibrated.
+
+    Novelty is 0: the classifier is unavailable, and that must not send all traffic to one tier.
+    """
+    length = (min(max(prompt.turn_chars, SHORT_CHARS), LONG_CHARS) - SHORT_CHARS) / (LONG_CHARS - SHORT_CHARS)
+    lower = prompt.turn.lower()
+    signs = sum(sign in lower for sign in HARD_SIGNS)
+    wants_structure = prompt.has_tools or prompt.has_schema
+    difficulty = min(1.0, 0.1 + 0.5 * length**0.5 + 0.2 * signs + 0.2 * wants_structure)
+    steps = max(tiers - 1, 1)
+    return Prediction(
+        p_ok=[1.0 - difficulty * (steps - k) / steps for k in range(tiers)] if tiers > 1 else [1.0],
+        kind="heuristic",
+        novelty=0.0,
+        classifier_version="heuristic",
+        contributions=[("length", round(-0.5 * length**0.5, 4)), ("hard_signs", -0.2 * signs)],
+    )

@@ -28,7 +28,7 @@ from gateway.inference.router import RoutingService
 from gateway.inference.service import Serving, serving_of
 from gateway.operations.dashboard.html.rendering import Page, back_to, first_request, page
 from migrations.tables.quality import verifications
-from quality.comparison.session_verdict import SessionVerdict, session_verdicts
+from quality.comparison.session_pairs import SessionVerdict, session_verdicts
 from quality.estimates.served import MOST_SESSIONS, SessionRow, StepRow, newest_sessions, steps_of
 from quality.estimates.session_work import finished_work
 from quality.records.record import EmbeddingRecord, Record, Recorded

@@ -2,10 +2,9 @@
 
 from pathlib import Path
 
-from classifier.complexity.classes import Complexity
-from classifier.complexity.prior import like_of
+from classifier.complexity.classes import Complexity, like_of
 from classifier.local.cells import ClassTable, prior_table, whole_table
-from quality.evaluation.measured_outcomes import OWN_FOLDER, with_measured
+from quality.evaluation.everyday_outcomes import OWN_FOLDER, with_measured
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.defaults import model_billions
 from tiers.catalog.tier_spec import ChainOfThoughtSpec, TierSpec

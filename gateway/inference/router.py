@@ -14,9 +14,8 @@ from classifier.complexity.quality_setting import QualitySetting, target_of
 from classifier.decision import ConstantTier, Decision, EdgePath, Exclusion, PolicyInputs
 from classifier.errors import ClassifierError, NoTierAllowedError
 from classifier.features.routing_input import RoutingInput
-from classifier.policy.decide import barred_tiers, decide, may_answer
+from classifier.policy.decide import barred_tiers, decide, heuristic_prediction, may_answer
 from classifier.policy.experiment_split import ArmName
-from classifier.policy.length_heuristic import heuristic_prediction
 from gateway.base.errors import ApiError, bad_request
 from gateway.base.inference_request import SLO_CLASSES, InferenceRequest
 from gateway.inference.agent_session import (

@@ -22,7 +22,7 @@ from gateway.telemetry.metrics.families import CounterFamily
 from gateway.telemetry.metrics.request_metrics import NO_NAME, OTHER, BoundedNames
 from quality.records.record import Record
 from quality.store.database import blames_data
-from quality.store.refused_requests import MINUTE, RefusalCount, RefusalKind, add_refused
+from quality.store.queries import MINUTE, RefusalCount, RefusalKind, add_refused
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine

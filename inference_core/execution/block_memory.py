@@ -124,7 +124,6 @@ class DeviceBlockBytes(BlockBytes):
         self._block_bytes = block_bytes
 
     def read(self, blocks: list[int]) -> list[bytes]:
-        """See `BlockBytes.read`."""
         size, staging = self._block_bytes, self._staging(len(blocks))
         pairs = [(at, number * size) for number, at in enumerate(self._offsets(blocks).tolist())]
         swap_blocks(self._arena, staging, pairs, size)
@@ -132,7 +131,6 @@ class DeviceBlockBytes(BlockBytes):
         return [staging[at : at + size].numpy().tobytes() for _, at in pairs]
 
     def write(self, blocks: list[int], contents: list[bytes]) -> None:
-        """See `BlockBytes.write`."""
         size, staging = self._block_bytes, self._staging(len(blocks))
         staging.numpy()[:] = np.frombuffer(b"".join(contents), np.uint8)
         pairs = [(number * size, at) for number, at in enumerate(self._offsets(blocks).tolist())]

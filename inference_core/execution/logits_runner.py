@@ -336,7 +336,6 @@ class DecoderRunner(LogitsRunner):
     def layers(
         self, sequences: list[ScheduledSequence], hidden: torch.Tensor | None, begin: int, end: int
     ) -> torch.Tensor:
-        """See `LayeredModel.layers`."""
         if hidden is None:
             hidden = self.decoder.embedding.rows([token for sequence in sequences for token in sequence.token_ids])
         if not sequences:
@@ -348,7 +347,6 @@ class DecoderRunner(LogitsRunner):
     def head(
         self, sequences: list[ScheduledSequence], hidden: torch.Tensor, begin: int, rows: list[int] | None
     ) -> torch.Tensor:
-        """See `LayeredModel.head`."""
         hidden = self.layers(sequences, hidden, begin, len(self.decoder.layers))
         return self.decoder.logits(hidden, sampled_rows(sequences) if rows is None else rows)
 

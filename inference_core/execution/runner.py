@@ -39,11 +39,9 @@ class HostBlockBytes(BlockBytes):
         self._block_bytes = block_bytes
 
     def read(self, blocks: list[int]) -> list[bytes]:
-        """See `BlockBytes.read`."""
         return [self._arena[at : at + self._block_bytes].tobytes() for at in self._offsets(blocks).tolist()]
 
     def write(self, blocks: list[int], contents: list[bytes]) -> None:
-        """See `BlockBytes.write`."""
         for at, content in zip(self._offsets(blocks).tolist(), contents, strict=True):
             self._arena[at : at + self._block_bytes] = np.frombuffer(content, np.uint8)
 

@@ -40,8 +40,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def run_rank(options: argparse.Namespace) -> int:
     """Run as the rank that the environment variables name."""
-    from inference_core.parallel.follower import follow, read_spec
-    from inference_core.parallel.leader import publish
+    from inference_core.parallel.leader import follow, publish, read_spec
 
     environment = RankEnvironment.read()
     store = open_store(environment, _STORE_SECONDS)

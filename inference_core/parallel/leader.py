@@ -1,11 +1,15 @@
-"""The leader of a mesh: gathers its ranks, loads its own shard, and drives all ranks through a Core.
+"""The leader of a mesh: gathers its ranks, loads its own shard, and drives all ranks through a Core; and what follows
+it: a rank that joins, loads its shard, and executes commands until `Stop`.
 
 A mesh led by this process starts the other ranks, here or elsewhere, and loads the model over all of them.
 """
 
+import contextlib
 import logging
 import os
+import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -14,17 +18,36 @@ from typing import Any, Literal
 import msgspec
 
 from inference_core.engine.core import Core
-from inference_core.errors import RankLostError
+from inference_core.errors import ModelFileError, RankLostError
 from inference_core.execution.runner import ModelRunner
 from inference_core.kv_cache.memory_plan import format_bytes
 from inference_core.loading.prepare_core import load_adapters, paired_drafts, pin_prefixes
 from inference_core.model_spec import DeviceCoreSpec
 from inference_core.parallel.collectives import open_store, own_address
-from inference_core.parallel.control import Followers
+from inference_core.parallel.control import Followers, LeaderLink
 from inference_core.parallel.local_ranks import LOOPBACK, THIS_MACHINE, RankHosts
 from inference_core.parallel.mesh import Mesh, MeshSpec, RankEnvironment
 from inference_core.parallel.mesh_runner import MeshExecutor, MeshRunner
-from inference_core.parallel.messages import AllocateArena, ProfileMemory
+from inference_core.parallel.messages import (
+    AdapterRead,
+    AllocateArena,
+    ArenaCapacity,
+    ClearSlot,
+    CopyBlocks,
+    Divided,
+    Failed,
+    ForgetAdapter,
+    InstallAdapter,
+    OffloadBlocks,
+    ProfileMemory,
+    ReadAdapter,
+    Ready,
+    ReceivedTables,
+    RestoreBlocks,
+    StepCommand,
+    Stop,
+    UseThreads,
+)
 from inference_core.parallel.rank import Rank
 
 SPEC_KEY = "spec"
@@ -220,3 +243,81 @@ def load_device_mesh(
         uneven_splits=True,
     )
     return LocalMesh(spec, cache_dir, knobs_file=knobs_file, hosts=hosts)
+
+
+_GRACE_SECONDS = 3.0
+
+
+def read_spec(store: Any) -> MeshSpec:
+    """Wait for the specification that rank 0 publishes, and return it."""
+    return msgspec.json.decode(store.get(SPEC_KEY), type=MeshSpec)
+
+
+def follow(environment: RankEnvironment, store: Any, spec: MeshSpec, cache_dir: Path) -> None:
+    """Serve as one rank until the leader sends `Stop`.
+
+    Raises RankLostError when the leader is gone. Any other error is reported to the leader and then raised.
+    """
+    link = LeaderLink(store.get(LEADER_KEY).decode(), environment.rank, spec.join_seconds)
+    threading.Thread(target=_end_with_leader, args=[link], daemon=True).start()
+    try:
+        _serve(environment, store, spec, cache_dir, link)
+    except BaseException as error:
+        lost = isinstance(error, RankLostError)
+        with contextlib.suppress(RankLostError):  # the leader is the one that is gone
+            link.report(Failed(environment.rank, str(error) if lost else f"{type(error).__name__}: {error}", lost))
+        raise
+    finally:
+        link.close()
+
+
+def _end_with_leader(link: LeaderLink) -> None:
+    """End this process soon after its leader, even if a collective is still waiting."""
+    link.wait_until_gone()
+    time.sleep(_GRACE_SECONDS)
+    os._exit(1)
+
+
+def _serve(environment: RankEnvironment, store: Any, spec: MeshSpec, cache_dir: Path, link: LeaderLink) -> None:
+    rank = Rank(environment, spec, cache_dir)
+    link.report(Divided(environment.rank))
+    rank.connect(store)
+    link.report(Ready(environment.rank, rank.load(store)))
+    tables: defaultdict[str, ReceivedTables] = defaultdict(ReceivedTables)
+    while True:
+        command = link.next_command()
+        match command:
+            case StepCommand():
+                rank.runner.run(tables[command.model].step(command))
+            case CopyBlocks():
+                rank.runner.copy_blocks(command)
+            case ProfileMemory():
+                link.report(ArenaCapacity(environment.rank, rank.arena_capacity(no_check)))
+            case AllocateArena():
+                rank.allocate_arena(command.arena_bytes)
+            case OffloadBlocks():
+                rank.runner.offload_blocks(command)
+            case RestoreBlocks():
+                rank.runner.restore_blocks(command)
+            case ReadAdapter():
+                link.report(AdapterRead(environment.rank, _refusal(rank, command)))
+            case InstallAdapter():
+                rank.runner.install_adapter(command)
+            case ClearSlot():
+                rank.runner.clear_slot(command)
+            case ForgetAdapter():
+                rank.runner.forget_adapter(command)
+            case UseThreads():
+                rank.loader.use_threads(command.threads)
+            case Stop():
+                rank.connections.close()
+                return
+
+
+def _refusal(rank: Rank, command: ReadAdapter) -> str | None:
+    """Read an adapter. Returns the reason if this rank cannot serve it, else None."""
+    try:
+        rank.runner.read_adapter(command)
+    except ModelFileError as error:
+        return str(error)
+    return None

@@ -40,10 +40,9 @@ from inference_core.loading.load_core import available_memory
 from inference_core.models.transformer import rotary_table
 from inference_core.models.weights import load_layers, vector
 from inference_core.parallel.collectives import Connections, TensorGroup, check_world, wait_for_device
-from inference_core.parallel.device_stage import DeviceStage
 from inference_core.parallel.mesh import MeshSpec, RankEnvironment, RankShare
 from inference_core.parallel.messages import RunStep
-from inference_core.parallel.rank_runner import RankModel, RankRunner
+from inference_core.parallel.rank_runner import DeviceStage, RankModel, RankRunner
 from inference_core.parallel.shards import FINAL_NORM, DividedModel, ShardCheckpoint, divide_model, held_projections
 from inference_core.step_plan import ScheduledSequence
 from inference_core.triton_kernels.layer_cache import LayerCache

@@ -8,7 +8,7 @@ from inference_core.errors import MeshError
 from inference_core.kv_cache.memory_plan import GB, format_bytes
 from inference_core.model_config import ModelConfig
 from inference_core.parallel.mesh import Mesh, RankShare, divide
-from inference_core.placement.machines import Machines, Workload, cold_start_line
+from inference_core.placement.hardware import Machines, Workload, cold_start_line
 from inference_core.placement.rank_memory import (
     Decision,
     Placement,

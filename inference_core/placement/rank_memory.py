@@ -13,8 +13,7 @@ from inference_core.kv_cache.layout import KV_ITEMSIZE, KV_SCALE_BYTES, kv_bytes
 from inference_core.kv_cache.memory_plan import KVDemand, format_bytes
 from inference_core.model_config import ModelConfig
 from inference_core.parallel.mesh import Mesh, RankShare
-from inference_core.placement.hardware import Device
-from inference_core.placement.machines import Workload
+from inference_core.placement.hardware import Device, Workload
 from inference_core.placement.weight_formats import VECTOR_BITS, PlacedDraft, WeightFormat, rank_weights
 
 

@@ -72,12 +72,10 @@ class UnixListener(Listener):
         return self.path
 
     def bind(self) -> None:
-        """See `Listener.bind`."""
         self._bound = _bound_socket(self.path)
         self._inode = os.stat(self.path).st_ino
 
     async def open(self, connection: Protocols) -> None:
-        """See `Listener.open`."""
         assert self._bound is not None
         self._listener = await asyncio.get_running_loop().create_unix_server(
             lambda: Beats(connection(), self._silent_seconds), sock=self._bound
@@ -100,7 +98,6 @@ class ReplacingListener(UnixListener):
         self._address = str(path)
 
     def note_loaded(self) -> None:
-        """See `Listener.note_loaded`."""
         os.replace(self.path, self._address)
         self.path = self._address
 
@@ -121,7 +118,6 @@ class InheritedListener(Listener):
         """See `Listener.bind`: nothing is to be reserved."""
 
     async def open(self, connection: Protocols) -> None:
-        """See `Listener.open`."""
         self._connected.setblocking(False)
         await asyncio.get_running_loop().connect_accepted_socket(
             lambda: Beats(connection(), LOCAL_SILENT_SECONDS), self._connected

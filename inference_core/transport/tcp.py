@@ -75,7 +75,6 @@ class TcpListener(Listener):
         self._address = msgspec.structs.replace(self._address, port=bound.getsockname()[1])
 
     async def open(self, connection: Protocols) -> None:
-        """See `Listener.open`."""
         assert self._bound is not None
         newcomers = Newcomers(
             self._address.secret,

@@ -24,7 +24,7 @@ import numpy.typing as npt
 from classifier.complexity.quality_setting import DEFAULT_TARGET
 from classifier.decision import exchange_of
 from classifier.policy.utility import reference_prices
-from classifier.training.metrics.estimates import Estimate
+from quality.statistics import Estimate
 
 Float = npt.NDArray[np.floating]
 Float64 = npt.NDArray[np.float64]

@@ -11,8 +11,8 @@ import numpy.typing as npt
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from classifier.complexity.classes import adequacies, like_of
 from classifier.complexity.model import shipped_complexity, standardised
-from classifier.complexity.prior import adequacies, like_of
 from classifier.decision import exchange_of
 from classifier.model.learned import LearnedHead
 from classifier.model.outcome_model import OutcomeModel

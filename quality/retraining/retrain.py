@@ -17,7 +17,7 @@ from safetensors.numpy import save_file
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from classifier.complexity.prior import adequacies, like_of
+from classifier.complexity.classes import adequacies, like_of
 from classifier.errors import ArtefactError
 from classifier.model.outcome_model import Manifest
 from classifier.registry.acceptance import accepted_artefact

@@ -18,8 +18,8 @@ from classifier.complexity.classes import Complexity
 from classifier.local.cells import Labels
 from classifier.model.outcome_model import OutcomeModel
 from classifier.training.metrics import metrics
-from classifier.training.metrics.estimates import ECE_TOLERANCE, MIN_ROWS, RESAMPLES, Estimate, estimate
 from quality.comparison.decision_gain import Compared, Serving, utility_gains
+from quality.statistics import ECE_TOLERANCE, MIN_ROWS, RESAMPLES, Estimate, estimate
 
 Float = npt.NDArray[np.floating]
 

@@ -1,9 +1,10 @@
-"""Queries over the store: requests and their costs, erasure of a user, the reset of labels, and the audit trail, also
-of live knobs; and transactions that exclude each other over all processes on one database.
+"""Queries over the store: requests and their costs, counts of refused ones, erasure of a user, the reset of labels,
+and the audit trail, also of live knobs; and transactions that exclude each other over all processes on one database.
 
 Rows are inserted many at a time: the statement and the conversion of each column are prepared once per database.
 SQLAlchemy prepares the values of each row again, which costs more than the rest of storing it."""
 
+import hashlib
 import math
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -25,6 +26,9 @@ from migrations.tables.requests import refused_requests, requests, routing_decis
 from quality.records.record import Record, Recorded
 from quality.records.rows import decision_row, inputs_reader, recorded_of, request_row, session_row
 from quality.store.database import checkpoint, writing_first
+
+MINUTE = 60.0
+"""Refusals are counted by the minute in which they happened."""
 
 
 @asynccontextmanager
@@ -301,3 +305,53 @@ class _Priced(msgspec.Struct):
 
 
 _read_prices = inputs_reader(_Priced)
+
+
+class RefusalKind(msgspec.Struct, frozen=True):
+    """What is counted together. `key_id`: None without a known key; `reason`: which limit was reached, and whose, ""
+    where the message says all; `path`: of the endpoint, "" for none."""
+
+    key_id: str | None
+    status: int
+    code: str
+    reason: str
+    path: str
+
+
+class RefusalCount(msgspec.Struct):
+    """How often within a minute, and the last one."""
+
+    count: int = 0
+    last_at: float = 0.0
+    last_request_id: str = ""
+    last_message: str | None = None
+
+
+async def add_refused(engine: AsyncEngine, counts: Iterable[tuple[float, RefusalKind, RefusalCount]]) -> None:
+    """Add `counts`, at least one, each with the start of its minute (epoch seconds), to the stored ones."""
+    # In one order in all processes, which otherwise could wait for each other.
+    rows = sorted((_row(*one) for one in counts), key=lambda row: str(row["refusal_id"]))
+    async with engine.begin() as connection:
+        insert = insert_into(refused_requests, connection.dialect)
+        await connection.execute(
+            insert.on_conflict_do_update(
+                index_elements=[refused_requests.c.refusal_id],
+                set_={
+                    "count": refused_requests.c.count + insert.excluded.count,
+                    **{name: insert.excluded[name] for name in ("last_at", "last_request_id", "last_message")},
+                },
+            ),
+            rows,
+        )
+
+
+async def refused_since(engine: AsyncEngine, since: float) -> int:
+    """Return how many requests were refused in the minutes that began at `since` (epoch seconds) or later."""
+    count, created = refused_requests.c.count, refused_requests.c.created_at
+    async with engine.connect() as connection:
+        return await connection.scalar(select(func.coalesce(func.sum(count), 0)).where(created >= since)) or 0
+
+
+def _row(minute: float, kind: RefusalKind, count: RefusalCount) -> dict[str, object]:
+    digest = hashlib.blake2b(msgspec.msgpack.encode((minute, kind)), digest_size=16).hexdigest()
+    return {"refusal_id": digest, "created_at": minute, **msgspec.structs.asdict(kind), **msgspec.structs.asdict(count)}

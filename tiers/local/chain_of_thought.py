@@ -143,7 +143,6 @@ class ChainOfThought(Policy):
         return self.prompt(request).count(most - len(self._opening)) + len(self._opening)
 
     async def stream(self, request: GenerationRequest) -> AsyncGenerator[Delta, None]:
-        """See `Policy.stream`."""
         prompt_ids = self.prompt(request).ids() + self._opening if request.messages else []
         total, thinking = self._budgets(request, len(prompt_ids)) if prompt_ids else (0, 0)
         if thinking < 1:

@@ -66,7 +66,6 @@ class TokenPrompt(Prompt):
         self._ids, self._vocabulary = ids, vocabulary
 
     def ids(self) -> list[int]:
-        """See `Prompt`."""
         bad = [token for token in self._ids if not 0 <= token < self._vocabulary]
         if bad:
             raise TierRequestError(
@@ -75,7 +74,6 @@ class TokenPrompt(Prompt):
         return _some(self._ids)
 
     def count(self, most: int) -> int:
-        """See `Prompt`."""
         return len(self._ids) if len(self._ids) > most else len(self.ids())
 
     def give_up(self) -> None:
@@ -98,11 +96,9 @@ class TextPrompt(Prompt):
 
     @property
     def is_encoded(self) -> bool:
-        """See `Prompt`."""
         return self._ids is not None or self._refusal is not None
 
     def ids(self) -> list[int]:
-        """See `Prompt`."""
         if self._ids is None:
             self._attempt(self._encode)
         return _some(self._ids or [])
@@ -114,7 +110,6 @@ class TextPrompt(Prompt):
         return (self._least or 0) if self._length is None else self._length
 
     def give_up(self) -> None:
-        """See `Prompt`."""
         if not self.is_encoded:
             self._length = 0
 

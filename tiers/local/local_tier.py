@@ -120,12 +120,10 @@ class LocalTier(Tier):
         self._running = 0
 
     async def prepare(self) -> None:
-        """See `Tier.prepare`."""
         if self._tokenizer is None:
             self._tokenizer = await asyncio.to_thread(self._load_tokenizer)
 
     async def start(self) -> None:
-        """See `Tier.start`."""
         if self._policy is not None:
             return
         info = self._core.models.get(self.model)
@@ -157,7 +155,6 @@ class LocalTier(Tier):
             await self._watch.close()
 
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[Delta, None]:
-        """See `Tier.generate`."""
         policy = self._started()
         calling = policy.decoder.calling
         # A meter of this answer alone: policies read it, and the same request may be answered again.
@@ -192,7 +189,6 @@ class LocalTier(Tier):
 
     @property
     def tokenizer(self) -> Tokenizer | None:
-        """See `Tier.tokenizer`."""
         return None if self._policy is None else self._policy.decoder.tokenizer
 
     @property

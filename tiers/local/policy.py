@@ -155,7 +155,6 @@ class Plain(Policy):
     """Decode once per choice."""
 
     def stream(self, request: GenerationRequest) -> AsyncGenerator[Delta, None]:
-        """See `Policy.stream`."""
         prompt_ids = self.prompt(request).ids()
         max_tokens = self.decoder.room(request, len(prompt_ids))
         if request.echo:

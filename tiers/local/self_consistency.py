@@ -98,7 +98,6 @@ class SelfConsistency(Policy):
         self._plain = Plain(decoder)
 
     async def stream(self, request: GenerationRequest) -> AsyncGenerator[Delta, None]:
-        """See `Policy.stream`."""
         question = _question(request)
         # A tool call is no short answer.
         may_call = request.tooling is not None and request.tooling.callable_tools

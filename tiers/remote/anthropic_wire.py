@@ -143,7 +143,6 @@ class _OpenBlock:
 
 
 def read_event(event: ServerSentEvent, tally: Tally) -> list[Delta] | None:
-    """See `RemoteWire.read_event`."""
     try:
         said = _strict(event.data)
     except JSON_ERRORS as error:
@@ -207,7 +206,6 @@ def _whole_call(start: msgspec.Raw, block: _Block, deltas: list[Delta]) -> msgsp
 
 
 def read_whole(body: bytes, tally: Tally) -> list[Delta]:
-    """See `RemoteWire.read_whole`."""
     message, blocks = _decode_message(body, tally), blocks_of(tally)
     if message.error:
         raise ServerSaidError(WireError(message.error) if isinstance(message.error, str) else message.error)
@@ -324,7 +322,6 @@ class AnthropicWire(RemoteWire):
         self.health_path = self.model_path = f"models/{quote(remote.model, safe='')}"
 
     def key_headers(self, key: str) -> list[tuple[bytes, bytes]]:
-        """See `RemoteWire.key_headers`."""
         version = [(b"anthropic-version", VERSION)]
         return [*version, (b"x-api-key", key.encode())] if key else version
 
@@ -335,7 +332,6 @@ class AnthropicWire(RemoteWire):
         return None
 
     def published_output(self, body: bytes) -> int | None:
-        """See `RemoteWire.published_output`."""
         return published_by(body, ("max_tokens", "max_output_tokens"))
 
     def is_about_model(self, error: WireError) -> bool:
@@ -343,7 +339,6 @@ class AnthropicWire(RemoteWire):
         return "credit balance" in error.message
 
     def check(self, request: GenerationRequest) -> None:
-        """See `RemoteWire.check`."""
         check_provider(request, NAME)
         if answer_schema(request, NAME) == {}:
             raise TierRequestError(
@@ -355,7 +350,6 @@ class AnthropicWire(RemoteWire):
             source_of(part)
 
     def call(self, request: GenerationRequest, max_tokens: int | None) -> WireCall:
-        """See `RemoteWire.call`."""
         assert max_tokens is not None, "the API needs a limit"
         messages, native = request.messages or [], request.native
         streamed = not request.whole or self._remote.stream_whole
@@ -401,9 +395,7 @@ class AnthropicWire(RemoteWire):
         return fields | ({"output_config": output} if output else {})
 
     def read_event(self, event: ServerSentEvent, tally: Tally) -> list[Delta] | None:
-        """See `RemoteWire.read_event`."""
         return read_event(event, tally)
 
     def read_whole(self, body: bytes, tally: Tally) -> list[Delta]:
-        """See `RemoteWire.read_whole`."""
         return read_whole(body, tally)

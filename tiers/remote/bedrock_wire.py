@@ -103,15 +103,12 @@ class BedrockWire(RemoteWire):
         return [(name.encode(), unsigned.headers[name].encode()) for name in signed if name in unsigned.headers]
 
     def parser(self) -> StreamParser:
-        """See `RemoteWire.parser`."""
         return EventStreamParser()
 
     def is_about_model(self, error: WireError) -> bool:
-        """See `RemoteWire.is_about_model`."""
         return "model identifier" in error.message or "on-demand throughput" in error.message
 
     def check(self, request: GenerationRequest) -> None:
-        """See `RemoteWire.check`."""
         check_provider(request, NAME)
         if answer_schema(request, NAME) is not None:
             raise TierRequestError(
@@ -122,7 +119,6 @@ class BedrockWire(RemoteWire):
             _inline(part)
 
     def call(self, request: GenerationRequest, max_tokens: int | None) -> WireCall:
-        """See `RemoteWire.call`."""
         messages = request.messages or []
         streamed = not request.whole or self._remote.stream_whole
         body: dict[str, Any] = {"messages": message_turns(messages)}
@@ -198,7 +194,6 @@ class BedrockWire(RemoteWire):
         return []
 
     def read_whole(self, body: bytes, tally: Tally) -> list[Delta]:
-        """See `RemoteWire.read_whole`."""
         blocks = blocks_of(tally)
         said = _decode(body, tally)
         _report(said.usage, tally)

@@ -39,14 +39,12 @@ class EngineTier(Tier):
         """See `Tier.start`: the engine's owner starts it, and its state says when requests can be served."""
 
     async def close(self) -> None:
-        """See `Tier.close`."""
         server, self._server, self._served = self._server, None, ("", 0)
         if server is not None:
             await server.close()
         await asyncio.gather(*self._closing)
 
     def generate(self, request: GenerationRequest) -> AsyncIterator[Delta]:
-        """See `Tier.generate`."""
         server = self._current()
         if server is None:
             status = self._status()
@@ -54,30 +52,24 @@ class EngineTier(Tier):
         return server.generate(request)
 
     def count_prompt_tokens(self, request: GenerationRequest) -> int:
-        """See `Tier.count_prompt_tokens`."""
         return self._standby.count_prompt_tokens(request)
 
     def refusal(self, request: GenerationRequest) -> TierRequestError | None:
-        """See `Tier.refusal`."""
         return self._standby.refusal(request)
 
     @property
     def continues_chats(self) -> bool:
-        """See `Tier.continues_chats`."""
         return self._standby.continues_chats
 
     def load(self) -> TierLoad:
-        """See `Tier.load`."""
         server = self._current()
         return TierLoad(healthy=False) if server is None else server.load()
 
     def queues(self) -> dict[str, int]:
-        """See `Tier.queues`."""
         server = self._current()
         return {} if server is None else server.queues()
 
     def engine(self) -> EngineStatus:
-        """See `Tier.engine`."""
         return self._status()
 
     def _current(self) -> RemoteTier | None:

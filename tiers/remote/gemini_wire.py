@@ -81,17 +81,14 @@ class GeminiWire(RemoteWire):
         self.health_path = self.model_path = self._path
 
     def key_headers(self, key: str) -> list[tuple[bytes, bytes]]:
-        """See `RemoteWire.key_headers`."""
         return [(b"x-goog-api-key", key.encode())] if key else []
 
     def model_problem(self, status: int, body: bytes) -> str | None:
-        """See `RemoteWire.model_problem`."""
         if status == 404:
             return missing_model(self._remote.model, body)
         return None
 
     def published_output(self, body: bytes) -> int | None:
-        """See `RemoteWire.published_output`."""
         return published_by(body, ("outputTokenLimit",))
 
     def is_about_model(self, error: WireError) -> bool:
@@ -106,14 +103,12 @@ class GeminiWire(RemoteWire):
         return error
 
     def check(self, request: GenerationRequest) -> None:
-        """See `RemoteWire.check`."""
         check_provider(request, NAME)
         answer_schema(request, NAME)
         for part in media_parts(request):
             media_of(part, NAME)
 
     def call(self, request: GenerationRequest, max_tokens: int | None) -> WireCall:
-        """See `RemoteWire.call`."""
         messages = request.messages or []
         streamed = not request.whole or self._remote.stream_whole
         body: dict[str, Any] = {
@@ -137,7 +132,6 @@ class GeminiWire(RemoteWire):
         return _deltas(answer, tally)
 
     def read_whole(self, body: bytes, tally: Tally) -> list[Delta]:
-        """See `RemoteWire.read_whole`."""
         body = _in_camel_case(body)
         if body.lstrip()[:1] != b"[":
             return _deltas(_decode(body, tally), tally)

@@ -169,7 +169,6 @@ class HttpConnection(asyncio.Protocol):
     # Called by the event loop.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """See `asyncio.Protocol`."""
         # uvloop's transports do not subclass asyncio's.
         self._transport, self._is_open = cast(asyncio.Transport, transport), True
 
@@ -215,7 +214,6 @@ class HttpConnection(asyncio.Protocol):
             self._refuse(_too_large("besides its body", f"{HEAD_BYTES:,} bytes"))
 
     def eof_received(self) -> bool:
-        """See `asyncio.Protocol`."""
         return False
 
     def connection_lost(self, error: Exception | None) -> None:

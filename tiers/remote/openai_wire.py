@@ -54,7 +54,6 @@ class OpenAIWire(RemoteWire):
         return error.code == "model_not_found"
 
     def call(self, request: GenerationRequest, max_tokens: int | None) -> WireCall:
-        """See `RemoteWire.call`."""
         streamed = not request.whole or self._remote.stream_whole
         body = self.extended(request_body(self._remote, request, max_tokens, streamed=streamed), request)
         known = self.known_fields(is_chat=request.messages is not None)
@@ -85,7 +84,6 @@ class OpenAIWire(RemoteWire):
         return body
 
     def read_event(self, event: ServerSentEvent, tally: Tally) -> list[Delta] | None:
-        """See `RemoteWire.read_event`."""
         data = event.data
         if event.event == "error" and data.strip() != b"[DONE]":
             raise ServerSaidError(parse_error(data))
@@ -131,7 +129,6 @@ class SglangWire(OpenAIWire):
     queue = QueueMetric("../metrics", "sglang:num_running_reqs", "sglang:num_queue_reqs", "sglang:num_requests_total")
 
     def check(self, request: GenerationRequest) -> None:
-        """See `RemoteWire.check`."""
         grammar = request.sampling.grammar
         if request.response_format is None and grammar is not None and grammar.kind == "lark":
             raise TierRequestError(
@@ -165,7 +162,6 @@ class TensorRtLlmWire(OpenAIWire):
     program = "trtllm-serve"
 
     def check(self, request: GenerationRequest) -> None:
-        """See `RemoteWire.check`."""
         require_form(request, self.program)
 
 
@@ -198,23 +194,19 @@ class OpenAIProviderWire(OpenAIWire):
         return WireCall("responses", _encode(body), streamed, dropped + unknown, form="responses")
 
     def read_event(self, event: ServerSentEvent, tally: Tally) -> list[Delta] | None:
-        """See `RemoteWire.read_event`."""
         if tally.form == "responses":
             return responses_format.read_event(event, tally)
         return super().read_event(event, tally)
 
     def read_whole(self, body: bytes, tally: Tally) -> list[Delta]:
-        """See `RemoteWire.read_whole`."""
         return (
             responses_format.read_whole(body, tally) if tally.form == "responses" else super().read_whole(body, tally)
         )
 
     def is_about_model(self, error: WireError) -> bool:
-        """See `RemoteWire.is_about_model`."""
         return error.code in ("model_not_found", "DeploymentNotFound", "invalid_api_key")
 
     def check(self, request: GenerationRequest) -> None:
-        """See `RemoteWire.check`."""
         require_form(request, "this tier's provider")
 
 
@@ -222,7 +214,6 @@ class AzureWire(OpenAIProviderWire):
     """Azure OpenAI's API of version 1, below `/openai/v1` of a resource; `model` is the name of a deployment."""
 
     def key_headers(self, key: str) -> list[tuple[bytes, bytes]]:
-        """See `RemoteWire.key_headers`."""
         return [(b"api-key", key.encode())] if key else []
 
 

@@ -217,7 +217,6 @@ class RemoteTier(Tier):
         return None if report is None else report.running + report.waiting
 
     async def close(self) -> None:
-        """See `Tier.close`."""
         watching, self._watching = self._watching, None
         if watching is not None:
             watching.cancel()
@@ -401,7 +400,6 @@ class RemoteTier(Tier):
 
     @property
     def continues_chats(self) -> bool:
-        """See `Tier.continues_chats`."""
         rules = self._wire.rules
         return rules.continues and rules.prefill == "taken"
 
@@ -418,7 +416,6 @@ class RemoteTier(Tier):
         )
 
     def queues(self) -> dict[str, int]:
-        """See `Tier.queues`."""
         place = self._remote.base_url if self._queue.is_told else self.name
         return {place: self._queue.waiting(self._clock())}
 

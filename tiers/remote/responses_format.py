@@ -266,7 +266,6 @@ class _Event(msgspec.Struct):
 
 
 def read_event(event: ServerSentEvent, tally: Tally) -> list[Delta] | None:
-    """See `RemoteWire.read_event`."""
     if event.data.strip() == b"[DONE]":
         return None
     said = _decode(event.data, tally)
@@ -312,7 +311,6 @@ def _read(said: _Event, blocks: Blocks, tally: Tally, data: bytes) -> tuple[list
 
 
 def read_whole(body: bytes, tally: Tally) -> list[Delta]:
-    """See `RemoteWire.read_whole`."""
     response, blocks = _decode_whole(body, tally), blocks_of(tally)
     if response.error or response.status == "failed":
         raise ServerSaidError(_said(response.error) or WireError("the response failed, and does not say why"))

@@ -125,7 +125,6 @@ class TritonWire(RemoteWire):
         return self.body("", plain, 1, streamed=False)
 
     def prepare(self) -> None:
-        """See `RemoteWire.prepare`."""
         try:
             _ = self._tokenizer
         except (ModelFileError, OSError) as error:
@@ -136,7 +135,6 @@ class TritonWire(RemoteWire):
         """Return the fields of a generate request."""
 
     def call(self, request: GenerationRequest, max_tokens: int | None) -> WireCall:
-        """See `RemoteWire.call`."""
         assert max_tokens is not None, "the backends need a limit"
         streamed = not request.whole or self._remote.stream_whole
         body = self.body(self._text(request), request, max_tokens, streamed=streamed)
@@ -149,11 +147,9 @@ class TritonWire(RemoteWire):
         return WireCall(f"{model}/generate", _encode(body), False, dropped)
 
     def read_event(self, event: ServerSentEvent, tally: Tally) -> list[Delta] | None:
-        """See `RemoteWire.read_event`."""
         return self._said(_parsed(event.data), tally)
 
     def read_whole(self, body: bytes, tally: Tally) -> list[Delta]:
-        """See `RemoteWire.read_whole`."""
         return self._said(_parsed(body).flat(), tally) + self.read_end(tally)
 
     def read_end(self, tally: Tally) -> list[Delta]:
@@ -181,7 +177,6 @@ class TritonWire(RemoteWire):
         return deltas
 
     def check(self, request: GenerationRequest) -> None:
-        """See `RemoteWire.check`."""
         sampling = request.sampling
         told = {
             "n": request.n != 1,
@@ -260,7 +255,6 @@ class TritonTensorRtLlmWire(TritonWire):
     )
 
     def check(self, request: GenerationRequest) -> None:
-        """See `RemoteWire.check`."""
         super().check(request)
         if request.include_stop:
             raise TierRequestError("include_stop_str_in_output: the TensorRT-LLM backend drops stop strings", "stop")
@@ -272,7 +266,6 @@ class TritonTensorRtLlmWire(TritonWire):
             )
 
     def body(self, text: str, request: GenerationRequest, max_tokens: int, *, streamed: bool) -> dict[str, Any]:
-        """See `TritonWire.body`."""
         sampling = request.sampling
         body: dict[str, Any] = {
             "text_input": text,
@@ -322,7 +315,6 @@ class TritonVllmWire(TritonWire):
     )
 
     def check(self, request: GenerationRequest) -> None:
-        """See `RemoteWire.check`."""
         super().check(request)
         if request.sampling.grammar is not None:
             raise TierRequestError(
@@ -331,7 +323,6 @@ class TritonVllmWire(TritonWire):
             )
 
     def body(self, text: str, request: GenerationRequest, max_tokens: int, *, streamed: bool) -> dict[str, Any]:
-        """See `TritonWire.body`."""
         sampling = self._sampling(request) | {"max_tokens": max_tokens}
         if request.stop:
             sampling["stop"] = list(request.stop)

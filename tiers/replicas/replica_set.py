@@ -116,7 +116,6 @@ class ReplicaSet(Tier):
             self._watching = repeated(self._watch_queues, f"queues of tier {self.number}")
 
     async def close(self) -> None:
-        """See `Tier.close`."""
         if self._watching is not None:
             self._watching.cancel()
             await asyncio.gather(self._watching, return_exceptions=True)
@@ -158,7 +157,6 @@ class ReplicaSet(Tier):
             await race.close()
 
     def count_prompt_tokens(self, request: GenerationRequest) -> int:
-        """See `RemoteTier.count_prompt_tokens`."""
         return self._any.count_prompt_tokens(request)
 
     def refusal(self, request: GenerationRequest) -> TierRequestError | None:
@@ -171,7 +169,6 @@ class ReplicaSet(Tier):
 
     @property
     def continues_chats(self) -> bool:
-        """See `Tier.continues_chats`."""
         return self._any.continues_chats
 
     def load(self) -> TierLoad:
@@ -195,7 +192,6 @@ class ReplicaSet(Tier):
         return found
 
     def replicas(self) -> list[ReplicaStatus]:
-        """See `Tier.replicas`."""
         now = self._clock()
         return [replica.status(now) for replica in self._balancer.replicas]
 

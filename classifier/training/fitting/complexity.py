@@ -8,8 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from classifier.complexity.model import CUTS, ComplexityModel, standardised
-from classifier.complexity.ngrams import ROWS, trigram_rows, word_rows
+from classifier.complexity.model import CUTS, ROWS, ComplexityModel, standardised, trigram_rows, word_rows
 from classifier.features.routing_input import RoutingInput, routing_input_of_text
 from classifier.features.stray_text import tokenise
 from classifier.features.surface_features import FEATURE_NAMES

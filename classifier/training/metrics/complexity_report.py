@@ -13,9 +13,8 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Meta
 
-from classifier.complexity.classes import Complexity
+from classifier.complexity.classes import Complexity, adequacy
 from classifier.complexity.model import ComplexityModel
-from classifier.complexity.prior import adequacy
 from classifier.errors import TrainingDataError
 from classifier.features.routing_input import routing_input, routing_input_of_text
 from classifier.model.outcome_model import OutcomeModel

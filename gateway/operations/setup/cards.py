@@ -18,8 +18,7 @@ from inference_core.loaders.decoder_tensors import SHAPES
 from inference_core.loaders.hub_model import HubModel, downloaded, hub_cache, parse_hub_model
 from inference_core.model_config import DECODER_KINDS, ModelConfig
 from inference_core.parallel.mesh import Mesh
-from inference_core.placement.hardware import MIN_COMPUTE_CAPABILITY, Device
-from inference_core.placement.machines import Machines, Workload
+from inference_core.placement.hardware import MIN_COMPUTE_CAPABILITY, Device, Machines, Workload
 from inference_core.placement.planner import place
 from inference_core.placement.weight_formats import FORMATS, PlacedDraft, model_weights
 from tiers.catalog.gpu_group import GpuGroupSpec, GpuModelSpec, GpuWeights, numbers_of, weight_bytes_of

@@ -1,7 +1,8 @@
-"""How the ladder's adapter is trained, and how one came to be."""
+"""How the ladder's adapter is trained, how one came to be, and its model card, in the folder of its weights."""
 
 import msgspec
 
+from quality.distillation.ladder.tasks import families
 from quality.distillation.train import BaseType
 
 
@@ -57,3 +58,99 @@ class LadderRecord(msgspec.Struct, frozen=True, kw_only=True):
     last_loss: float
     created_at: float
     started_from: "LadderRecord | None" = None
+
+
+CARD_FILE = "README.md"
+# The recipe's fields that the command has options for.
+_OPTIONS = ("steps", "rows", "rank", "alpha", "learning_rate", "base", "seed")
+
+_CARD = """\
+# An adapter that makes a ladder of one small model
+
+LoRA of rank {rank} over {base} (`{path}`), for all linear layers but the head. One adapter answers in three ways; how
+the assistant's turn begins chooses one:
+
+| turn begins with | answer |
+| --- | --- |
+| nothing | directly |
+| `In short:` | after a short thought, behind `Answer:` |
+| `Step by step:` | after a longer thought, behind `Answer:` |
+
+A tier binds it in a catalogue; without the policy it answers directly:
+
+```toml
+[[tiers]]
+name = "thinks"
+model = "{name}"
+adapter = "{folder}"
+
+[tiers.policy]
+kind = "chain-of-thought"
+budget_tokens = 384
+instruction = ""
+opening = "Step by step:\\n"
+end_markers = ["Answer:"]
+answer_opening = "Answer:"
+```
+
+## What it was trained on
+
+- {tokens:,} tokens in {steps} steps, {minutes:.0f} minutes on {rows} sequences of about {row_tokens} tokens each. Every
+  step has fresh tasks; none is seen twice except by chance.{start}
+- Tasks with checkable answers, made by a program: {families}; six levels each. Answers and thoughts are computed, not
+  written by a model.
+- Everyday prompts, also made by a program, for {share:.0%} of the tokens, with the greedy answers of the base model
+  itself ({everyday} prompts): they hold the adapter to what the base says. No text of a user is in it.
+- Held out: a wording of every question, and two of the sentences around questions. Loss on {held_out} such tasks, in
+  nats per token, before and after these steps:
+
+| answer | before | after |
+| --- | --- | --- |
+{losses}
+
+## What it is no better at
+
+- Wordings of its tasks that it never saw: it is right in them less often than in those of training.
+- Families of tasks that it never saw ({untrained}): expect the base model, and less behind a thought.
+- Knowledge: it has learned no facts, and everyday chat is the base model's at best.
+- Longer or larger cases than it saw: words above nine letters, numbers above four digits, more than six things to sort.
+- Languages other than English, tools, code, and several turns.
+
+A thought is a computation that the model learned to write, not an explanation that anyone checked. The base model's
+licence (Apache-2.0 for SmolLM2) holds for the adapter, too.
+
+Made with `aio adapters train {name} FOLDER --recipe ladder{options}`; `training.json` has all figures of the recipe.
+"""
+
+_START = """
+- They began at an adapter of the same recipe, whose own training had {tokens:,} tokens in {steps} steps."""
+
+
+def model_card(record: LadderRecord, folder: str) -> str:
+    """Return the card of the adapter that `record` describes. `folder`: where a catalogue finds it."""
+    recipe, usual = record.recipe, LadderRecipe()
+    earlier = record.started_from
+    start = "" if earlier is None else _START.format(tokens=earlier.tokens, steps=earlier.recipe.steps)
+    given = {name: getattr(recipe, name) for name in _OPTIONS if getattr(recipe, name) != getattr(usual, name)}
+    options = "".join(f" --{name.replace('_', '-')} {value}" for name, value in given.items())
+    losses = [f"| {mode} | {loss.before:.3f} | {loss.after:.3f} |" for mode, loss in record.held_out_loss.items()]
+    return _CARD.format(
+        rank=recipe.rank,
+        base=record.base,
+        path=record.base_path,
+        tokens=record.tokens,
+        steps=recipe.steps,
+        minutes=record.seconds / 60,
+        rows=recipe.rows,
+        row_tokens=recipe.row_tokens,
+        families=", ".join(families("trained")),
+        share=recipe.everyday_share,
+        everyday=record.everyday,
+        held_out=record.held_out,
+        start=start,
+        options=options + ("" if earlier is None else " --from EARLIER"),
+        losses="\n".join(losses),
+        untrained=", ".join(families("untrained")),
+        name=record.base,
+        folder=folder,
+    )

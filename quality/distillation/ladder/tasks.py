@@ -12,6 +12,7 @@ import msgspec
 
 from quality.distillation.ladder import number_families, text_families, word_families
 from quality.distillation.ladder.wordings import Made, Wordings
+from quality.evaluation.everyday_tables import FACTS, WORDS
 from quality.evaluation.everyday_tasks import Rule, is_answer
 
 LEVELS = (1, 2, 3, 4, 5, 6)
@@ -104,3 +105,109 @@ def ladder_tasks(seed: int, per_level: int, part: Part) -> list[LadderTask]:
 def families(part: Part) -> Sequence[str]:
     """The names of the families of `part`."""
     return list(UNTRAINED if part == "untrained" else TRAINED)
+
+
+# Everyday prompts: what the base model answers to them is what the adapter goes on answering. Without such examples an
+# adapter for tasks makes everyday chat worse (in a trial with 8% of them; a quarter is used).
+_TEMPLATES = (
+    "What is {topic}?",
+    "Tell me about {topic}.",
+    "Explain {topic} in simple words.",
+    "Write a short poem about {topic}.",
+    "Give me three facts about {topic}.",
+    "Why is {topic} important?",
+    "Write one sentence about {topic}.",
+    "What should I know about {topic}?",
+    "I want to learn about {topic}. Where do I begin?",
+    "What do people like about {topic}?",
+    "What is the capital of {country}?",
+    "Which language is spoken in {country}?",
+    "What is {country} known for?",
+    "Is it warm in {country} in winter?",
+    "Name a city in {country}.",
+    'What is "{word}" in {language}?',
+    'Translate "{word}" to {language}.',
+    'What is the opposite of "{word}"?',
+    'Use the word "{word}" in a sentence.',
+    'Give me another word for "{word}".',
+    "How do I {activity}?",
+    "Give me some tips to {activity}.",
+    "Can you help me to {activity}?",
+    "What do I need to {activity}?",
+    "Write a short email to a friend who wants to {activity}.",
+    "Is it hard to {activity}?",
+    "What colour is {thing}?",
+    "Where does {thing} come from?",
+    "Is {thing} healthy?",
+    "What can I make with {thing}?",
+    "Describe {thing}.",
+    "Write a Python function that {code}.",
+    "What is the name of {fact}?",
+    "Who discovered {science}?",
+    "Is {science} still studied today? Answer yes or no.",
+    "Have you heard of {science}?",
+    "{greeting} I am thinking about {topic}.",
+    "{greeting} Can you tell me something about {country}?",
+    "Write a title for a story about {thing} and {topic}.",
+    "Which do you prefer, {thing} or {other}?",
+)
+_WORDS = {
+    "topic": "music; the moon; friendship; history; football; gardening; the sea; chess; photography; volcanoes; "
+    "dreams; winter; trains; books; bees; money; sleep; coffee; painting; mountains; democracy; the internet; "
+    "recycling; birds; robots; kindness; rain; the Romans; computers; yoga; electricity; cooking; whales; deserts; "
+    "poetry; maps; clouds; family; patience; dinosaurs",
+    "country": "Spain; Egypt; Brazil; Canada; Norway; India; Kenya; Mexico; Poland; Greece; Vietnam; Peru; Ireland; "
+    "Turkey; Finland; Chile; Morocco; Portugal; Thailand; Hungary; Austria; Cuba; Iceland; Nepal",
+    "word": "house; water; night; friend; happy; big; fast; winter; school; old; light; door; strong; early; city; "
+    "quiet; green; tree; clean; love; heavy; rich; bright; river; careful",
+    "language": "French; Spanish; German; Italian; Portuguese; Dutch",
+    "activity": "bake a cake; learn a language; plant tomatoes; fix a bicycle; save money; sleep better; write a "
+    "letter; paint a room; run five kilometres; clean a window; find a job; play the guitar; make tea; pack a "
+    "suitcase; train a dog; read more books; draw a horse; wash a car; plan a birthday party; speak in public",
+    "thing": "an apple; a rose; chocolate; honey; a violin; bread; a candle; wool; cheese; a lighthouse; rice; "
+    "a mirror; olive oil; a kite; a banana; soap; a clock; silk; garlic; an umbrella",
+    "other": "tea; a garden; the city; a boat; soup; an old book; a bicycle; the forest; music; a warm coat",
+    "code": "adds two numbers; reverses a string; finds the largest number in a list; counts words; checks whether a "
+    "number is prime; reads a file; sorts names; returns the square of a number; joins two lists; prints a greeting",
+    "fact": "the largest ocean; the longest river in Africa; the first month of the year; the currency of Japan; the "
+    "highest mountain in Europe; the author of Hamlet; the inventor of the telephone; the smallest planet; a baby dog; "
+    "a person who bakes bread; the tallest animal; the colour of a ripe lemon; the king of the jungle; a frozen lake",
+    "science": "gravity; penicillin; radium; electricity; the cell; evolution; X-rays; oxygen; the atom; relativity",
+    "greeting": "Hi!; Hello there.; Good morning!; Hey.; Good evening.",
+}
+_PLAIN = (
+    "Hi!",
+    "Hello, how are you?",
+    "Thank you very much!",
+    "What can you do?",
+    "Tell me a joke.",
+    "Good night!",
+    "Who are you?",
+    "I feel sad today.",
+    "What should I eat tonight?",
+    "Give me a fun fact.",
+    "I am bored.",
+    "Recommend me a book.",
+)
+_MEASURED = {
+    *(question for level in FACTS for question, _ in level),
+    *(f"What is {asked}?" for level in WORDS for asked, _ in level),
+}
+
+
+def everyday_prompts(seed: int, count: int) -> list[str]:
+    """Return up to `count` different prompts in random order, none of which is an everyday question that measures;
+    deterministic in the arguments."""
+    rng = random.Random(seed)
+    lists = {name: [value.strip() for value in values.split(";")] for name, values in _WORDS.items()}
+    found = dict.fromkeys(_PLAIN)
+    for _ in range(20 * count):
+        if len(found) >= count:
+            break
+        chosen = {name: rng.choice(values) for name, values in lists.items()}
+        prompt = rng.choice(_TEMPLATES).format(**chosen)
+        if prompt not in _MEASURED:
+            found.setdefault(prompt)
+    prompts = list(found)[:count]
+    rng.shuffle(prompts)
+    return prompts

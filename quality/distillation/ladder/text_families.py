@@ -2,8 +2,7 @@
 
 from itertools import pairwise
 
-from quality.distillation.ladder.steps import added, taken
-from quality.distillation.ladder.wordings import Made, Wordings
+from quality.distillation.ladder.wordings import Made, Wordings, added, taken
 
 _PEOPLE = ("Nora", "Otto", "Paul", "Rosa", "Sam", "Tina", "Uma", "Viktor", "Wanda", "Yusuf", "Zoe", "Lena", "Karl")
 _RELATIONS = (

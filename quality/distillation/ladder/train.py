@@ -23,12 +23,9 @@ from inference_core.loaders.hub_model import resolve_model_path
 from inference_core.loaders.open_checkpoint import open_checkpoint
 from inference_core.lora.adapter_file import CONFIG_FILE, WEIGHTS_FILE, read_adapter
 from inference_core.tokenization.load_tokenizer import load_tokenizer
-from quality.distillation.ladder.batches import Everyday, Source, batches
-from quality.distillation.ladder.card import CARD_FILE, model_card
-from quality.distillation.ladder.everyday_prompts import everyday_prompts
-from quality.distillation.ladder.packing import Batch, Encoder, packed
-from quality.distillation.ladder.record import HeldOutLoss, LadderRecipe, LadderRecord
-from quality.distillation.ladder.tasks import ladder_tasks
+from quality.distillation.ladder.packing import Batch, Encoder, Everyday, Source, batches, packed
+from quality.distillation.ladder.record import CARD_FILE, HeldOutLoss, LadderRecipe, LadderRecord, model_card
+from quality.distillation.ladder.tasks import everyday_prompts, ladder_tasks
 from quality.distillation.network import AdaptedDecoder, LowRank
 from quality.distillation.train import (
     RECORD_FILE,

@@ -8,10 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from classifier.class_predictor import ClassPredictor
-from classifier.complexity.classes import Complexity
-from classifier.complexity.model import SHIPPED, class_probabilities, load_complexity, shipped_complexity
-from classifier.complexity.ngrams import ROWS, trigram_rows, word_rows
-from classifier.complexity.prior import adequacy, like_of
+from classifier.complexity.classes import Complexity, adequacy, like_of
+from classifier.complexity.model import (
+    ROWS,
+    SHIPPED,
+    class_probabilities,
+    load_complexity,
+    shipped_complexity,
+    trigram_rows,
+    word_rows,
+)
 from classifier.complexity.quality_setting import QUALITY_SETTINGS
 from classifier.errors import ArtefactError
 from classifier.features.routing_input import routing_input_of_text

@@ -4,10 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from classifier.features import spelling
-from classifier.features.plain_form import _OF_COURTESY, plain_form
+from classifier.features import plain_form as spelling
+from classifier.features.plain_form import _OF_COURTESY, LEAST, corrected, frequent_words, plain_form
 from classifier.features.routing_input import routing_input_of_text
-from classifier.features.spelling import LEAST, corrected, frequent_words
 
 ASKED = "Explain the rules of chess to a child."
 

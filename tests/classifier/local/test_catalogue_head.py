@@ -7,8 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load, save
 
-from classifier.complexity.classes import Complexity
-from classifier.complexity.prior import adequacies
+from classifier.complexity.classes import Complexity, adequacies
 from classifier.local.cells import LABELS_BOUND, TENANT_BOUND, Labels
 from classifier.local.estimator import LocalEstimator
 from classifier.model.learned import CatalogueHead, inputs

@@ -4,8 +4,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from classifier.complexity.classes import Complexity
-from classifier.complexity.prior import adequacies, adequacy
+from classifier.complexity.classes import Complexity, adequacies, adequacy
 from classifier.local import estimator
 from classifier.local.cells import ClassCells, Labels, group_shifts
 from classifier.local.estimator import MOST_FOR_HEAD, N0_CATALOGUE, N0_KEY, KernelHead, LocalEstimator

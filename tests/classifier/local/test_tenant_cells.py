@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from classifier.complexity.classes import Complexity
-from classifier.complexity.prior import adequacies
+from classifier.complexity.classes import Complexity, adequacies
 from classifier.local.cells import LABELS_BOUND, MOST_WEIGHT, N0_CATALOGUE, TENANT_BOUND, Labels
 from classifier.local.estimator import LocalEstimator, learned_table
 

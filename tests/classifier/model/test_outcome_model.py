@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from classifier.features.routing_input import routing_input_of_text
 from classifier.model.outcome_model import OutcomeModel
-from classifier.policy.length_heuristic import heuristic_prediction
+from classifier.policy.decide import heuristic_prediction
 from classifier.registry.artefact import default_artefact, load_artefact
 from classifier.training.recipes.train_static import Candidate
 from tests.examples import examples
@@ -73,7 +73,7 @@ def test_one_prompt_and_many_get_the_same_probabilities(tiny: Candidate) -> None
 def test_serving_imports_neither_torch_nor_scikit_learn_nor_scipy() -> None:
     code = (
         "import sys, classifier.registry.artefact, classifier.prompt_predictions, classifier.policy.decide, "
-        "classifier.policy.length_heuristic\n"
+        "classifier.policy.decide\n"
         "banned = {'torch', 'transformers', 'sklearn', 'scipy'} & set(sys.modules)\n"
         "sys.exit(f'imported: {sorted(banned)}' if banned else 0)"
     )

@@ -14,8 +14,7 @@ from classifier.class_predictor import ClassPredictor
 from classifier.decision import Decision, PolicyInputs, Prediction
 from classifier.features.routing_input import HEAD_WORDS, TAIL_WORDS, routing_input_of_text
 from classifier.model.outcome_model import OutcomeModel
-from classifier.policy.decide import decide
-from classifier.policy.length_heuristic import heuristic_prediction
+from classifier.policy.decide import decide, heuristic_prediction
 from classifier.prompt_predictions import BatchPredictor, PromptRow
 from classifier.registry.artefact import default_artefact, load_artefact
 from classifier.training.data.dataset import FILE, data_folder, load_outcomes

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from classifier.features.routing_input import routing_input_of_text
-from classifier.policy.length_heuristic import HARD_SIGNS, heuristic_prediction
+from classifier.policy.decide import HARD_SIGNS, heuristic_prediction
 
 SHORT = routing_input_of_text("hello there")
 

@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load, save
 
-from classifier.complexity.classes import Complexity
-from classifier.complexity.prior import adequacies
+from classifier.complexity.classes import Complexity, adequacies
 from classifier.local.cells import LABELS_BOUND, Labels
 from classifier.model.learned import CatalogueHead, RefittedClasses, class_logits, inputs, learned_head
 from classifier.training.fitting.class_refit import fit_classes, log_likelihoods, soft_targets

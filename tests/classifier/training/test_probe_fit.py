@@ -12,8 +12,17 @@ from classifier.registry.registry import ArtefactRegistry
 from classifier.training.data.outcome_folder import MANIFEST, OutcomeFolder
 from classifier.training.fitting.probes import Examples, fit_head, fit_judge
 from classifier.training.metrics.metrics import auc, calibration_slope
-from classifier.training.metrics.probe_evaluation import AGREEMENT, ALONE, EVIDENCE, SHUFFLED, Pair, Way, cascade_curves
-from classifier.training.recipes.probes import ProbesMade, make_probes
+from classifier.training.metrics.probe_evaluation import (
+    AGREEMENT,
+    ALONE,
+    EVIDENCE,
+    SHUFFLED,
+    Pair,
+    ProbesMade,
+    Way,
+    cascade_curves,
+    make_probes,
+)
 from tests.classifier.evidence.synthetic_evidence import synthetic_folder
 
 STRONGEST = 4

@@ -28,7 +28,7 @@ from migrations.tables.tenancy import budget_leases
 from quality.comparison.routing_probes import WorthFound
 from quality.comparison.routing_worth import routing_worth
 from quality.store.database import migrate, open_database
-from quality.store.refused_requests import RefusalCount, RefusalKind, add_refused
+from quality.store.queries import RefusalCount, RefusalKind, add_refused
 from tests.gateway.administrator import ADMIN_KEY
 from tests.gateway.operations.dashboard.browsing import browser, forms_of, sign_in
 from tests.gateway.operations.dashboard.rows import insert_requests

@@ -14,7 +14,7 @@ from gateway.base.inference_request import Caller
 from gateway.telemetry.refused_requests import MOST_KINDS, MOST_LINES, RefusedMetrics, RefusedRequests
 from quality.store.database import migrate, open_database
 from quality.store.pages import REFUSED
-from quality.store.refused_requests import refused_since
+from quality.store.queries import refused_since
 from tests.gateway.running_gateway import RunningGateway
 from tiers.consent import Consent
 from tiers.errors import TierError

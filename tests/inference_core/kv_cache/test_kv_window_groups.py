@@ -8,8 +8,7 @@ from hypothesis import given
 from inference_core.kv_cache.layout import KVLayout, WindowGroups, group_layers, grouped
 from inference_core.kv_cache.memory_plan import KVDemand
 from inference_core.model_config import ModelConfig
-from inference_core.placement.hardware import Device
-from inference_core.placement.machines import Machines, Workload
+from inference_core.placement.hardware import Device, Machines, Workload
 from inference_core.placement.planner import place
 from inference_core.placement.weight_formats import weight_format
 

@@ -12,10 +12,9 @@ from inference_core.loaders.checkpoint import Checkpoint
 from inference_core.lora.adapter_file import read_adapter
 from inference_core.model_spec import Activations, DeviceModelSpec, DeviceScheme
 from inference_core.parallel.collectives import TensorGroup
-from inference_core.parallel.device_stage import DeviceStage
 from inference_core.parallel.mesh import Mesh
 from inference_core.parallel.rank import load_shard
-from inference_core.parallel.rank_runner import RankAdapters
+from inference_core.parallel.rank_runner import DeviceStage, RankAdapters
 from inference_core.parallel.shards import DividedModel, ShardCheckpoint, divide_model
 
 SLAB, SLABS = 1 << 20, 8

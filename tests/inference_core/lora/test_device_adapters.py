@@ -20,8 +20,8 @@ from inference_core.loaders.checkpoint import Checkpoint
 from inference_core.lora.adapter import adapter_targets
 from inference_core.lora.adapter_file import read_adapter
 from inference_core.model_spec import Activations, DeviceCoreSpec, DeviceModelSpec
-from inference_core.parallel.device_stage import DeviceStage
 from inference_core.parallel.mesh import Mesh
+from inference_core.parallel.rank_runner import DeviceStage
 from inference_core.protocol import AddRequest, SamplingParams
 from inference_core.step_plan import ScheduledSequence
 from tests.inference_core.device.tiny_device import RecordingGraphs

@@ -17,9 +17,9 @@ from inference_core.loading.load_core import runner_of
 from inference_core.model_config import ModelConfig
 from inference_core.model_spec import CoreSpec, DeviceModelSpec, ModelSpec
 from inference_core.parallel.collectives import TensorGroup
-from inference_core.parallel.device_stage import DeviceStage
 from inference_core.parallel.mesh import Mesh
 from inference_core.parallel.rank import load_shard
+from inference_core.parallel.rank_runner import DeviceStage
 from inference_core.parallel.shards import DividedModel as Model
 from inference_core.parallel.shards import ShardCheckpoint, divide_model
 from inference_core.step_plan import ScheduledSequence

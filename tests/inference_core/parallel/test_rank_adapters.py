@@ -14,9 +14,8 @@ from inference_core.lora.adapter_file import read_adapter
 from inference_core.lora.packing import TorchAdapterBank
 from inference_core.model_spec import CoreSpec, ModelSpec
 from inference_core.parallel.collectives import TensorGroup
-from inference_core.parallel.device_stage import DeviceStage
 from inference_core.parallel.mesh import Mesh
-from inference_core.parallel.rank_runner import RankAdapters
+from inference_core.parallel.rank_runner import DeviceStage, RankAdapters
 from inference_core.parallel.shards import DividedModel as Model
 from inference_core.step_plan import ScheduledSequence
 from tests.inference_core.lora.adapted_stages import divided, install, stage_of

@@ -10,8 +10,7 @@ from inference_core.errors import MeshError
 from inference_core.kv_cache.memory_plan import GB
 from inference_core.loaders.decoder_tensors import shape
 from inference_core.parallel.mesh import Mesh
-from inference_core.placement.hardware import device
-from inference_core.placement.machines import Machines, Workload
+from inference_core.placement.hardware import Machines, Workload, device
 from inference_core.placement.planner import LARGE_PARAMETERS, place
 from inference_core.placement.rank_memory import Placement, PlacementError, Rule
 from inference_core.placement.weight_formats import FORMATS, PlacedDraft, model_weights

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from classifier.training.metrics.estimates import Estimate
 from quality.comparison.decision_gain import (
     LEAST_DIFFERENT,
     SPREAD,
@@ -14,6 +13,7 @@ from quality.comparison.decision_gain import (
     reference_serving,
     utility_gains,
 )
+from quality.statistics import Estimate
 
 TWO = Serving(target=0.6, cost_shares=[0.0, 1.0])
 BETTER, LEVEL, WORSE = Estimate(0.02, 0.01, 0.03), Estimate(0.0, -0.01, 0.01), Estimate(-0.02, -0.03, -0.01)

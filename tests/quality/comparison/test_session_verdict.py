@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from quality.comparison.session_verdict import session_verdicts, session_ways
+from quality.comparison.session_pairs import session_verdicts, session_ways
 from quality.estimates.session_work import Work
 
 

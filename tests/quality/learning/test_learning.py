@@ -8,7 +8,7 @@ from click.testing import CliRunner
 from sqlalchemy import delete, insert
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from classifier.complexity.prior import adequacies, like_of
+from classifier.complexity.classes import adequacies, like_of
 from classifier.decision import Prediction
 from classifier.model.outcome_model import OutcomeModel
 from classifier.registry.artefact import default_artefact, load_artefact

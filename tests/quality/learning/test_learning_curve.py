@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from classifier.complexity.classes import adequacies, like_of
 from classifier.complexity.model import shipped_complexity
-from classifier.complexity.prior import adequacies, like_of
 from classifier.local.own import LabelledRow
 from quality.learning.learning import LearningCurve, checkpoints, learning_curves
 

@@ -10,8 +10,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from classifier.class_predictor import ClassPredictor
-from classifier.complexity.classes import Complexity
-from classifier.complexity.prior import adequacies
+from classifier.complexity.classes import Complexity, adequacies
 from classifier.features.routing_input import routing_input_of_text
 from classifier.features.surface_features import FEATURE_NAMES
 from classifier.local.cells import LABELS_BOUND, prior_table

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from classifier.class_predictor import ClassPredictor
-from classifier.complexity.prior import adequacies
+from classifier.complexity.classes import adequacies
 from classifier.encoders.static_encoder import StaticEncoder
 from classifier.features.routing_input import routing_input_of_text
 from classifier.local.cells import Labels, prior_table

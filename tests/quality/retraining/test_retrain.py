@@ -13,7 +13,7 @@ from sqlalchemy import insert, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from classifier.class_predictor import ClassPredictor
-from classifier.complexity.prior import like_of
+from classifier.complexity.classes import like_of
 from classifier.local.cells import prior_table
 from classifier.model.outcome_model import TrainingWindow
 from classifier.registry.artefact import load_artefact, load_base, load_manifest, load_model_tensors, save_artefact

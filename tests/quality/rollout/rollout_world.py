@@ -8,7 +8,7 @@ import msgspec
 from sqlalchemy import insert
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from classifier.complexity.prior import adequacies, like_of
+from classifier.complexity.classes import adequacies, like_of
 from classifier.model.outcome_model import OutcomeModel
 from classifier.registry.artefact import load_base, load_manifest, load_model_tensors, save_artefact
 from classifier.registry.registry import ArtefactRegistry

@@ -8,13 +8,12 @@ import numpy as np
 import pytest
 
 from classifier.policy.experiment_split import Arm
-from classifier.training.metrics.estimates import Estimate
 from quality.comparison.paired_outcomes import Paired
 from quality.rollout.experiments import Plan, Results, concluded, ending_of
 from quality.rollout.guardrails import FEWEST_UNITS, Guarded, Guardrails, judged, looks_due, sample_of
 from quality.rollout.promotion_gate import TierCalibration, calibration_reasons, class_gains, class_reasons, shown
 from quality.rollout.rollout import RolloutSettings
-from quality.statistics import Sample, exceeds_p_value
+from quality.statistics import Estimate, Sample, exceeds_p_value
 
 PLAN = Plan(share=0.2, a=Arm(tier=1), b=Arm(tier=2), tiers=4, most_probes=100, level=0.05)
 BREACHED = Guarded(measure="cost", margin=0.5, level=0.01, units_a=12, units_b=11, a=0.002, b=0.006, p_value=0.01)

@@ -11,9 +11,9 @@ from classifier.local.cells import Labels
 from classifier.model.outcome_model import OutcomeModel
 from classifier.registry.artefact import load_artefact
 from classifier.training.metrics import metrics
-from classifier.training.metrics.estimates import ECE_TOLERANCE
 from quality.comparison.decision_gain import reference_serving, utility_gains
 from quality.rollout.promotion_gate import Judgement, Predicted, judge_candidate, tier_calibration
+from quality.statistics import ECE_TOLERANCE
 from tests.quality.retraining.tiny_classifier import base_artefact
 
 ROWS = 600

@@ -10,8 +10,7 @@ from migrations.tables.audit import erased_embeddings
 from migrations.tables.quality import training_rows, verifications
 from migrations.tables.requests import refused_requests, requests, routing_decisions
 from quality.privacy import Purged, Retention, RetentionLimits
-from quality.store.queries import delete_key_data, get_request, insert_records
-from quality.store.refused_requests import RefusalCount, RefusalKind, add_refused
+from quality.store.queries import RefusalCount, RefusalKind, add_refused, delete_key_data, get_request, insert_records
 from tests.quality.store.records import make_record
 
 DAY = 86_400.0

@@ -43,11 +43,12 @@ def measure(file: Path | None, per_level: int, seed: int, concurrency: int, **op
     from gateway.base.stores.data_folder import private_data_folder
     from inference_core.native import cpu
     from quality.evaluation.everyday_outcomes import (
+        OWN_FOLDER,
         begun_outcomes,
         read_outcomes,
+        task_classes,
         write_outcomes,
     )
-    from quality.evaluation.measured_outcomes import OWN_FOLDER, task_classes
     from tiers.catalog.load import load_catalog
 
     settings = settings_from(role="all", **options)

@@ -116,7 +116,7 @@ def probes(
     A tier gets a model only if that judges better than the prompt alone. Running servers follow within
     AIO_ARTEFACT_POLL_SECONDS.
     """
-    from classifier.training.recipes.probes import make_probes
+    from classifier.training.metrics.probe_evaluation import make_probes
     from tiers.catalog.load import load_catalog
 
     settings = settings_from(**options)

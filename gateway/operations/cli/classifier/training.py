@@ -100,7 +100,7 @@ def complexity(
         if target is None:
             raise click.UsageError("--encoder needs --train FOLDER.")
         from classifier.training.recipes.fine_tune import FineTuneSettings
-        from classifier.training.recipes.train_classes import train_classes
+        from classifier.training.recipes.pretrain import train_classes
 
         train_classes(read_labelled(rows), checkpoint, target, FineTuneSettings(seed=seed))
         echo_answer(as_json, {"encoder": target}, f"AIO_CLASSIFIER_ENCODER={target} classifies by it")

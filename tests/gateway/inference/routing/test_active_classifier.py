@@ -9,8 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from classifier.complexity.classes import Complexity
-from classifier.complexity.prior import like_of
+from classifier.complexity.classes import Complexity, like_of
 from classifier.complexity.quality_setting import QUALITY_SETTINGS
 from classifier.errors import ArtefactError, PolicyInputsError
 from classifier.features.routing_input import routing_input_of_text

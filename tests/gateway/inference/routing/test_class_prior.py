@@ -16,8 +16,14 @@ from classifier.local.cells import prior_table
 from classifier.policy.decide import decide
 from classifier.registry.artefact import default_artefact, load_artefact
 from gateway.inference.class_prior import class_prior, tier_kinds
-from quality.evaluation.everyday_outcomes import TaskClasses, read_outcomes, write_outcomes
-from quality.evaluation.measured_outcomes import OWN_FOLDER, SHIPPED, task_classes
+from quality.evaluation.everyday_outcomes import (
+    OWN_FOLDER,
+    SHIPPED,
+    TaskClasses,
+    read_outcomes,
+    task_classes,
+    write_outcomes,
+)
 from tiers import catalogs
 from tiers.catalog.load import load_catalog, parse_catalog
 

@@ -24,8 +24,7 @@ from inference_core.loaders.hub_model import HubModel, Pin, pins_file
 from inference_core.loaders.huggingface.hf_config import read_config
 from inference_core.model_config import DECODER_KINDS
 from inference_core.parallel.mesh import Mesh
-from inference_core.placement.hardware import Device
-from inference_core.placement.machines import Machines, Workload
+from inference_core.placement.hardware import Device, Machines, Workload
 from inference_core.placement.planner import place
 from inference_core.placement.weight_formats import FORMATS
 from tests.gateway.served_process import served

@@ -5,9 +5,8 @@ import re
 
 import pytest
 
-from quality.distillation.ladder import steps
-from quality.distillation.ladder.everyday_prompts import everyday_prompts
-from quality.distillation.ladder.tasks import LEVELS, Part, families, ladder_task, ladder_tasks
+from quality.distillation.ladder import wordings as steps
+from quality.distillation.ladder.tasks import LEVELS, Part, everyday_prompts, families, ladder_task, ladder_tasks
 from quality.evaluation.everyday_tasks import everyday_tasks
 
 PARTS: tuple[Part, ...] = ("trained", "held-out", "untrained")

@@ -14,7 +14,8 @@ from safetensors.torch import load_file
 
 from inference_core.loaders.huggingface.hf_config import read_config
 from inference_core.lora.adapter_file import read_adapter
-from quality.distillation.ladder import batches, train
+from quality.distillation.ladder import packing as batches
+from quality.distillation.ladder import train
 from quality.distillation.ladder.packing import ANSWER_OPENING, DETAILED_OPENING
 from quality.distillation.ladder.record import LadderRecipe
 from quality.distillation.ladder.train import STATE_FILE, train_ladder
