@@ -10,16 +10,9 @@ import click
 import msgspec
 import numpy as np
 
+from benchmarks.sessions.joint_runs import Check, RunOutcomes, decide, ordered_pairs, prior_pairs, true_gains
 from benchmarks.sessions.outcome_file import read_outcomes
-from quality.comparison.session_pairs import (
-    LEAST_TASKS,
-    Check,
-    RunOutcomes,
-    decide,
-    ordered_pairs,
-    prior_pairs,
-    true_gains,
-)
+from quality.comparison.session_pairs import LEAST_TASKS
 
 
 class LabelRow(msgspec.Struct, frozen=True, kw_only=True):

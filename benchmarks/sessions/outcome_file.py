@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from quality.comparison.session_pairs import RunOutcomes
+from benchmarks.sessions.joint_runs import RunOutcomes
 
 # The names that collections use for each column, in the order of columns without names.
 COLUMNS = {

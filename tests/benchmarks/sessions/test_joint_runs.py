@@ -5,11 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quality.comparison.session_pairs import (
-    LEAST_TASKS,
+from benchmarks.sessions.joint_runs import (
     Check,
     RunOutcomes,
-    Ways,
     checked_pairs,
     decide,
     lottery,
@@ -18,6 +16,7 @@ from quality.comparison.session_pairs import (
     true_gains,
     why_shuffled,
 )
+from quality.comparison.session_pairs import LEAST_TASKS, Ways
 
 CHECK = Check(0.7, 0.1)
 BLIND = Check(0.4, 0.4)
