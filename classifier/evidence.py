@@ -81,10 +81,7 @@ _SENTENCE_WORDS = 8
 
 
 def evidence_features(
-    text: str,
-    finish_reason: str | None = None,
-    uncertainty: Sequence[float] = (),
-    agreement: float | None = None,
+    text: str, finish_reason: str | None = None, uncertainty: Sequence[float] = (), agreement: float | None = None
 ) -> Float:
     """Return the evidence of an answer, float32 [len(EVIDENCE_NAMES)], finite for any text.
 

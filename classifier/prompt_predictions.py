@@ -97,11 +97,7 @@ class BatchPredictor:
         for row, given, turn in zip(rows, prompts, encode_turns(self.model.encoder, prompts), strict=True):
             said = self._predictor.prediction(given, turn)
             inputs = PolicyInputs(
-                prediction=said,
-                costs=self._costs,
-                quality_target=self._target,
-                tau=self._target,
-                objective="utility",
+                prediction=said, costs=self._costs, quality_target=self._target, tau=self._target, objective="utility"
             )
             found.append(PromptPrediction(row.id, said.p_ok, decide(inputs).tier, said.novelty, said.classes))
         return found

@@ -71,12 +71,7 @@ class AttentionBackend(ABC):
 
     @abstractmethod
     def attend(
-        self,
-        qkv: torch.Tensor,
-        layer: int,
-        batch: AttentionBatch,
-        out: torch.Tensor,
-        sinks: torch.Tensor | None = None,
+        self, qkv: torch.Tensor, layer: int, batch: AttentionBatch, out: torch.Tensor, sinks: torch.Tensor | None = None
     ) -> None:
         """out [T, heads * head_dim], in qkv's dtype: softmax(q K^T / sqrt(head_dim)) V over each sequence's blocks.
 
@@ -177,12 +172,7 @@ class ReferenceAttention(AttentionBackend):
             values[:, at // r, :, at % r] = v
 
     def attend(
-        self,
-        qkv: torch.Tensor,
-        layer: int,
-        batch: AttentionBatch,
-        out: torch.Tensor,
-        sinks: torch.Tensor | None = None,
+        self, qkv: torch.Tensor, layer: int, batch: AttentionBatch, out: torch.Tensor, sinks: torch.Tensor | None = None
     ) -> None:
         heads, kv_heads, d = self.config.num_heads, self.config.num_kv_heads, self.config.head_dim
         for s in range(batch.context_len.shape[0]):
@@ -274,12 +264,7 @@ class CpuAttention(AttentionBackend):
         )
 
     def attend(
-        self,
-        qkv: torch.Tensor,
-        layer: int,
-        batch: AttentionBatch,
-        out: torch.Tensor,
-        sinks: torch.Tensor | None = None,
+        self, qkv: torch.Tensor, layer: int, batch: AttentionBatch, out: torch.Tensor, sinks: torch.Tensor | None = None
     ) -> None:
         config, layout = self.config, self.layout
         extension().attend(

@@ -211,9 +211,7 @@ class Retention:
             requests, r.request_id, and_(r.messages.is_not(None), r.created_at < before, _not_waiting())
         )
         judged = self._oldest(
-            verifications,
-            v.verification_id,
-            and_(v.reason.is_not(None), v.created_at < before, v.status != "pending"),
+            verifications, v.verification_id, and_(v.reason.is_not(None), v.created_at < before, v.status != "pending")
         )
         emptied = dict.fromkeys(("messages", "answer", "reasoning", "response_format"), null())
         return await self._in_batches(

@@ -227,10 +227,7 @@ class HiddenStateEncoder:
 
     def tensors(self) -> dict[str, npt.NDArray[np.generic]]:
         """Return what `from_tensors` needs. It includes the state spec, so that encoders over other states differ."""
-        return {
-            "encoder.state_spec": np.frombuffer(msgspec.json.encode(self.spec), np.uint8),
-            **self.above.tensors(),
-        }
+        return {"encoder.state_spec": np.frombuffer(msgspec.json.encode(self.spec), np.uint8), **self.above.tensors()}
 
     def description(self) -> dict[str, Any]:
         """The encoder's entry in the manifest, without the fingerprint."""

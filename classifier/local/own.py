@@ -38,11 +38,7 @@ class OwnOutcomes:
     """Immutable, thread-safe."""
 
     def __init__(
-        self,
-        rows: Sequence[LabelledRow],
-        table: Float,
-        known_until: float = 0.0,
-        head: LearnedHead | None = None,
+        self, rows: Sequence[LabelledRow], table: Float, known_until: float = 0.0, head: LearnedHead | None = None
     ) -> None:
         """`rows` oldest first, at least one. `table` [4, tiers - 1]: the estimate for the tiers by class, and `head`:
         one that replaces it; either already includes labels until `known_until` (epoch seconds)."""
@@ -95,10 +91,7 @@ def _tenant_numbers(rows: Sequence[LabelledRow]) -> dict[str, int]:
 
 
 def _columns(
-    rows: Sequence[LabelledRow],
-    keys: dict[str, int],
-    contexts: dict[tuple[str, str], int],
-    tenants: dict[str, int],
+    rows: Sequence[LabelledRow], keys: dict[str, int], contexts: dict[tuple[str, str], int], tenants: dict[str, int]
 ) -> Labels:
     model = shipped_complexity()
     return Labels(

@@ -18,11 +18,7 @@ from inference_core.triton_kernels.tiles import tile_rows_for
 from inference_core.triton_kernels.weights import LowRankRows
 
 _TORCH_DTYPES = {"int32": torch.int32, "int64": torch.int64, "float32": torch.float32, "float64": torch.float64}
-_PER_DRAW = (
-    "sample_rows",
-    *(name for name, _ in PARAM_FIELDS),
-    *("edit_rows", "repetition", "presence", "frequency"),
-)
+_PER_DRAW = ("sample_rows", *(name for name, _ in PARAM_FIELDS), *("edit_rows", "repetition", "presence", "frequency"))
 
 
 @dataclass(slots=True, frozen=True)

@@ -27,13 +27,7 @@ from inference_core.kv_cache.host_cache import SwapTimes
 from inference_core.kv_cache.layout import KVLayout
 from inference_core.protocol import ModelInfo
 from inference_core.sampling.sampler import drafts_from
-from inference_core.step_plan import (
-    DraftLaw,
-    SampledToken,
-    SampleSpec,
-    StepPlan,
-    StepResult,
-)
+from inference_core.step_plan import DraftLaw, SampledToken, SampleSpec, StepPlan, StepResult
 from inference_core.triton_kernels import ops
 from inference_core.triton_kernels.tiles import PROMPT_GRAIN
 

@@ -235,11 +235,7 @@ class AutoTuner:
             or penalty != knobs.max_join_penalty
         ):
             self.knobs = msgspec.structs.replace(
-                limits,
-                max_num_batched_tokens=budget,
-                prefill_chunk=chunk,
-                max_num_seqs=seats,
-                max_join_penalty=penalty,
+                limits, max_num_batched_tokens=budget, prefill_chunk=chunk, max_num_seqs=seats, max_join_penalty=penalty
             )
 
     def _overload(self, waiting: int) -> float:

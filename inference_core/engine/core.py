@@ -22,12 +22,7 @@ from inference_core.engine.served_model import ServedModel, model_stats
 from inference_core.engine.speculator import Speculator
 from inference_core.engine.step_executor import StepExecutor
 from inference_core.engine.step_times import ModelRoundRobin, StepMeasurement
-from inference_core.errors import (
-    CoreError,
-    IntegrityError,
-    InvalidRequestError,
-    KVTransferError,
-)
+from inference_core.errors import CoreError, IntegrityError, InvalidRequestError, KVTransferError
 from inference_core.execution.runner import ModelRunner
 from inference_core.grammar.workers import Compiled, GrammarAdmission, vocabulary_of_file
 from inference_core.kv_cache.block_pool import BlockPool
@@ -35,15 +30,7 @@ from inference_core.kv_cache.prefix_hash import root_digest, shareable_blocks
 from inference_core.kv_cache.slab_arena import SlabArena
 from inference_core.lora.adapter import AdapterSlots
 from inference_core.model_spec import PINNED_SHARE
-from inference_core.protocol import (
-    AdapterInfo,
-    AddRequest,
-    CoreStats,
-    Knobs,
-    KnobValue,
-    ModelInfo,
-    SequenceOutput,
-)
+from inference_core.protocol import AdapterInfo, AddRequest, CoreStats, Knobs, KnobValue, ModelInfo, SequenceOutput
 from inference_core.protocol.kv_blocks import BlockChain, BlockFrame
 from inference_core.protocol.outputs import refusal
 from inference_core.step_plan import MatcherFactory, StepPlan

@@ -380,9 +380,7 @@ class Sequence:
         """Add what a step of the prompt cost before it ran: planning it, and finding blocks for it."""
         times = self.times
         self.times = replace(
-            times,
-            planning_seconds=times.planning_seconds + planning_seconds,
-            kv_seconds=times.kv_seconds + kv_seconds,
+            times, planning_seconds=times.planning_seconds + planning_seconds, kv_seconds=times.kv_seconds + kv_seconds
         )
 
     def charge_copies(self, seconds: float) -> None:

@@ -41,10 +41,7 @@ class Acceptance:
         """Record that the first `accepted` of `drafted` tokens (at least one) were accepted."""
         keep = self._keep
         tested = min(accepted + 1, drafted)
-        for counts, hits, trials in (
-            (self._first, accepted > 0, 1),
-            (self._later, max(accepted - 1, 0), tested - 1),
-        ):
+        for counts, hits, trials in ((self._first, accepted > 0, 1), (self._later, max(accepted - 1, 0), tested - 1)):
             decay = keep**trials
             counts[0] = counts[0] * decay + hits
             counts[1] = counts[1] * decay + trials

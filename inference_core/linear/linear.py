@@ -68,14 +68,7 @@ class PanelLinear(Linear):
     def apply(self, x: torch.Tensor, out: torch.Tensor, *, accumulate: bool = False) -> None:
         channels, panels = (None, None) if self.outliers is None else (self.outliers.channels, self.outliers.panels)
         cpu.linear(
-            self.scheme,
-            self.panels,
-            x,
-            out,
-            self.bias,
-            accumulate=accumulate,
-            outliers=channels,
-            outlier_panels=panels,
+            self.scheme, self.panels, x, out, self.bias, accumulate=accumulate, outliers=channels, outlier_panels=panels
         )
 
 

@@ -19,11 +19,7 @@ Kind = Literal[
     "F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "MXFP4",
     "Q4_Z", "Q8_Z", "Q_F16", "S8", "F8", "NF4", "FP4",
 ]  # fmt: skip
-PLAIN_DTYPES: dict[str, np.dtype[Any]] = {
-    "F32": np.dtype("<f4"),
-    "F16": np.dtype("<f2"),
-    "BF16": np.dtype("<u2"),
-}
+PLAIN_DTYPES: dict[str, np.dtype[Any]] = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2"), "BF16": np.dtype("<u2")}
 _FOLDERS_DTYPES = block_formats.ZERO_POINT_DTYPES | block_formats.SCALED_DTYPES | block_formats.TABLE_DTYPES
 BLOCK_DTYPES = block_formats.BLOCK_DTYPES | _FOLDERS_DTYPES
 BLOCK_ELEMENTS = block_formats.BLOCK_ELEMENTS | dict.fromkeys(_FOLDERS_DTYPES, 32)

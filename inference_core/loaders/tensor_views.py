@@ -163,10 +163,7 @@ def _fused(config: ModelConfig) -> Mapping[str, Mapping[str, dict[str, int]]]:
             ".k_proj.": {"first": query, "count": key},
             ".v_proj.": {"first": query + key, "count": key},
         },
-        ".gate_up_proj.": {
-            ".gate_proj.": {"first": 0, "count": inner},
-            ".up_proj.": {"first": inner, "count": inner},
-        },
+        ".gate_up_proj.": {".gate_proj.": {"first": 0, "count": inner}, ".up_proj.": {"first": inner, "count": inner}},
     }
 
 

@@ -87,10 +87,7 @@ class PackedAdapter:
 def _sizes(low: LowRank, storage: Storage) -> tuple[int, int]:
     width = _DTYPES[storage].itemsize
     inputs, outputs = low.down.shape[1], low.up.shape[0]
-    return (
-        _aligned(low.rank * _lanes(inputs) * width),
-        _aligned(low.rank * _lanes(outputs) * width),
-    )
+    return (_aligned(low.rank * _lanes(inputs) * width), _aligned(low.rank * _lanes(outputs) * width))
 
 
 def _aligned(size: int) -> int:

@@ -18,12 +18,7 @@ from inference_core.linear.linear import ConcatenatedLinear, Linear, PanelLinear
 from inference_core.linear.panels import LAYOUT, PanelKind, packing, panel_kind
 from inference_core.loaders.checkpoint import Checkpoint
 from inference_core.loaders.decoder_tensors import layer_norms
-from inference_core.loaders.packed_tensor import (
-    PackedTensor,
-    bfloat16_to_float32,
-    dequantize,
-    float32_to_bfloat16,
-)
+from inference_core.loaders.packed_tensor import PackedTensor, bfloat16_to_float32, dequantize, float32_to_bfloat16
 from inference_core.loaders.weight_cache import WeightCache
 from inference_core.model_config import ModelConfig
 from inference_core.model_spec import Compute

@@ -95,14 +95,7 @@ def linear(
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float, out: torch.Tensor) -> None:
     """out[T, D] = x / sqrt(mean(x^2) + eps) * weight (Zhang and Sennrich 2019)."""
     extension().rms_norm(
-        x.data_ptr(),
-        x.stride(0),
-        weight.data_ptr(),
-        out.data_ptr(),
-        out.stride(0),
-        x.shape[1],
-        eps,
-        x.shape[0],
+        x.data_ptr(), x.stride(0), weight.data_ptr(), out.data_ptr(), out.stride(0), x.shape[1], eps, x.shape[0]
     )
 
 

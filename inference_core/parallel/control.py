@@ -12,16 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 
 from inference_core.errors import RankLostError
-from inference_core.parallel.messages import (
-    AdapterRead,
-    ArenaCapacity,
-    Command,
-    Divided,
-    Failed,
-    Joined,
-    Ready,
-    Report,
-)
+from inference_core.parallel.messages import AdapterRead, ArenaCapacity, Command, Divided, Failed, Joined, Ready, Report
 from inference_core.transport.framing import FrameError, FrameReader, FrameWriter
 
 _CHUNK = 1 << 16

@@ -71,13 +71,7 @@ def _on_one_card(spec: DeviceGroupSpec, cache_dir: Path, knobs_file: Path | None
     torch.cuda.set_device(device)
     _compare_card(spec, device)
     return load_device_core(
-        spec.core,
-        checkpoints,
-        device,
-        cache_dir,
-        profile=profile_cuda,
-        title=spec.name,
-        knobs_file=knobs_file,
+        spec.core, checkpoints, device, cache_dir, profile=profile_cuda, title=spec.name, knobs_file=knobs_file
     )
 
 

@@ -63,10 +63,7 @@ class _HeldDraft(msgspec.Struct, frozen=True):
     def of(cls, draft: PlacedDraft, share: RankShare) -> "_HeldDraft":
         local = share.config(draft.config)
         per_token = kv_bytes_per_token(
-            num_layers=local.num_layers,
-            num_kv_heads=local.num_kv_heads,
-            head_dim=local.head_dim,
-            dtype=draft.kv_dtype,
+            num_layers=local.num_layers, num_kv_heads=local.num_kv_heads, head_dim=local.head_dim, dtype=draft.kv_dtype
         )
         return cls(draft.name, draft.form.name, rank_weights(draft.config, share).num_bytes(draft.form), per_token)
 
@@ -109,10 +106,7 @@ def rank_memory(
     weight_bytes = weights.num_bytes(form)
     usable = int(device.memory_bytes * workload.usable_share)
     per_token = kv_bytes_per_token(
-        num_layers=local.num_layers,
-        num_kv_heads=local.num_kv_heads,
-        head_dim=local.head_dim,
-        dtype=workload.kv_dtype,
+        num_layers=local.num_layers, num_kv_heads=local.num_kv_heads, head_dim=local.head_dim, dtype=workload.kv_dtype
     )
     windows = _windows_of(share, config, device, workload)
     average = per_token if windows is None else -(-windows.sequence_bytes // workload.length)

@@ -22,10 +22,7 @@ from inference_core.protocol.commands import (
     SetKnobs,
     UnloadAdapter,
 )
-from inference_core.protocol.kv_blocks import (
-    AdapterInfo,
-    ModelInfo,
-)
+from inference_core.protocol.kv_blocks import AdapterInfo, ModelInfo
 from inference_core.protocol.outputs import (
     NO_TIMES,
     AdaptersSet,

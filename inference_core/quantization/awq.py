@@ -34,12 +34,7 @@ _NEVER_SHRUNK = ATTENTION_INPUT.linears[:2]
 
 
 def search_scales(
-    weights: Sequence[torch.Tensor],
-    moments: torch.Tensor,
-    magnitude: torch.Tensor,
-    group_size: int,
-    *,
-    symmetric: bool,
+    weights: Sequence[torch.Tensor], moments: torch.Tensor, magnitude: torch.Tensor, group_size: int, *, symmetric: bool
 ) -> torch.Tensor:
     """Search scales [K] for the input channels of `weights`, each [N, K], that share their inputs.
 

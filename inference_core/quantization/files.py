@@ -43,10 +43,7 @@ def export_tokenizer(path: Path, folder: Path) -> None:
 
 def _settings(header: GGUFHeader) -> dict[str, Any]:
     """tokenizer_config.json: the special tokens and the chat template."""
-    settings: dict[str, Any] = {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "clean_up_tokenization_spaces": False,
-    }
+    settings: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
     tokens = header.metadata.get("tokenizer.ggml.tokens")
     for key, name in _SPECIAL.items():
         token_id = header.metadata.get(f"tokenizer.ggml.{key}_token_id")

@@ -87,12 +87,7 @@ class GPTQ(Int4Method):
     needs = "moments"
 
     def __init__(
-        self,
-        group_size: int | None = None,
-        *,
-        symmetric: bool = False,
-        act_order: bool = True,
-        damping: float = 0.01,
+        self, group_size: int | None = None, *, symmetric: bool = False, act_order: bool = True, damping: float = 0.01
     ) -> None:
         super().__init__(group_size, symmetric=symmetric)
         self.act_order = act_order

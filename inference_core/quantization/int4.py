@@ -53,12 +53,7 @@ class Int4Grid:
 
 
 def int4_grid(
-    weight: torch.Tensor,
-    group_size: int,
-    *,
-    symmetric: bool,
-    lowest_zero: int = 0,
-    shrink: torch.Tensor | float = 1.0,
+    weight: torch.Tensor, group_size: int, *, symmetric: bool, lowest_zero: int = 0, shrink: torch.Tensor | float = 1.0
 ) -> Int4Grid:
     """The grid that covers each group of `weight` [N, K] from its minimum to its maximum, including zero.
 

@@ -46,11 +46,7 @@ def sample_rows(logits: torch.Tensor, specs: Sequence[SampleSpec]) -> list[Sampl
 
 
 def sample(
-    logits: torch.Tensor,
-    specs: Sequence[SampleSpec],
-    *,
-    native: bool | None = None,
-    masks: TokenMasks | None = None,
+    logits: torch.Tensor, specs: Sequence[SampleSpec], *, native: bool | None = None, masks: TokenMasks | None = None
 ) -> list[SampledToken]:
     """Draw one token per row of `logits` [R, V] float32 (any device, read only but for `masks`); `specs` has length R.
 

@@ -28,13 +28,7 @@ class TokenBound:
     """
 
     def __init__(
-        self,
-        data: Bytes,
-        lengths: Lengths,
-        *,
-        lost: bytes = b"",
-        spelling: bytes = b" ",
-        composed: bool = False,
+        self, data: Bytes, lengths: Lengths, *, lost: bytes = b"", spelling: bytes = b" ", composed: bool = False
     ) -> None:
         # Of the tokens with a byte.
         longest = np.zeros(256, np.int64)

@@ -76,11 +76,7 @@ class SocketCoreClient(StreamCoreClient):
     process is stopped, or its machine has no processor for it."""
 
     def __init__(
-        self,
-        path: str | Path,
-        *,
-        max_frame_bytes: int = MAX_FRAME_BYTES,
-        silent_seconds: float = LOCAL_SILENT_SECONDS,
+        self, path: str | Path, *, max_frame_bytes: int = MAX_FRAME_BYTES, silent_seconds: float = LOCAL_SILENT_SECONDS
     ) -> None:
         super().__init__(max_frame_bytes=max_frame_bytes)
         self._path, self._silent_seconds = str(path), silent_seconds

@@ -192,11 +192,7 @@ def rope_and_write(
     )
 
 
-_DTYPES: dict[torch.dtype, KVDtype] = {
-    torch.float32: "float32",
-    torch.float16: "float16",
-    torch.bfloat16: "bfloat16",
-}
+_DTYPES: dict[torch.dtype, KVDtype] = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}
 
 
 @triton.jit(do_not_specialize=["num_sequences", "first_head"])

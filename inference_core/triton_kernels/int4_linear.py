@@ -97,18 +97,7 @@ def _times_halves(values, factors):
 
 
 @triton.jit
-def _finish(
-    out,
-    sums,
-    bias,
-    out_stride,
-    outputs,
-    rows,
-    n,
-    m,
-    HAS_BIAS: tl.constexpr,
-    ACCUMULATE: tl.constexpr,
-):
+def _finish(out, sums, bias, out_stride, outputs, rows, n, m, HAS_BIAS: tl.constexpr, ACCUMULATE: tl.constexpr):
     """Write or add sums [n, m] with the bias to out [m, n]."""
     inside = (n[:, None] < outputs) & (m[None, :] < rows)
     if HAS_BIAS:
@@ -404,11 +393,7 @@ def _group_sums(x: torch.Tensor, groups: int, group: int) -> torch.Tensor:
 
 
 def int4_dequantize(
-    codes: torch.Tensor,
-    scales: torch.Tensor,
-    offsets: torch.Tensor | None,
-    dense: torch.Tensor,
-    first_output: int = 0,
+    codes: torch.Tensor, scales: torch.Tensor, offsets: torch.Tensor | None, dense: torch.Tensor, first_output: int = 0
 ) -> None:
     """Dequantise the outputs from `first_output` on to dense [count, K], of any floating dtype."""
     count, inputs = dense.shape

@@ -225,10 +225,7 @@ def edit_logits(
         return
     vocabulary, stride = logits.shape[1], logits.stride(0)
     bias_rows_kernel[(len(logits),)](
-        *(logits, rows, token_ids, bias, num_biased, stride),
-        CAPACITY=token_ids.shape[1],
-        BLOCK=_BIASED,
-        num_warps=4,
+        *(logits, rows, token_ids, bias, num_biased, stride), CAPACITY=token_ids.shape[1], BLOCK=_BIASED, num_warps=4
     )
     penalise_rows_kernel[(len(logits), triton.cdiv(vocabulary, _CHUNK))](
         *(logits, rows, uses, repetition, presence, frequency, vocabulary, stride),

@@ -195,12 +195,7 @@ def codes_and_scales(x: Activations) -> tuple[torch.Tensor, torch.Tensor | None]
 
 
 def eight_bit_linear(
-    x: Activations,
-    weight: EightBitWeight,
-    bias: torch.Tensor | None,
-    out: torch.Tensor,
-    *,
-    accumulate: bool = False,
+    x: Activations, weight: EightBitWeight, bias: torch.Tensor | None, out: torch.Tensor, *, accumulate: bool = False
 ) -> None:
     """Quantise x [M, K] dynamically, unless it is, and write (or add) its product with W^T plus bias [N] to out [M, N].
 

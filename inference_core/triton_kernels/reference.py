@@ -308,13 +308,7 @@ def reference_group_rows(experts: torch.Tensor, order: torch.Tensor, starts: tor
 
 
 def reference_dense_experts(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    order: torch.Tensor,
-    starts: torch.Tensor,
-    out: torch.Tensor,
-    *,
-    taken: int,
+    x: torch.Tensor, weight: torch.Tensor, order: torch.Tensor, starts: torch.Tensor, out: torch.Tensor, *, taken: int
 ) -> None:
     """See `expert_linear.dense_experts`."""
     for expert, source, target in _rows(order, starts, taken):

@@ -94,15 +94,7 @@ def quantize_rows_kernel(x, codes, scales, inputs, x_stride, LARGEST: tl.constex
 
 @triton.jit
 def quantize_groups_kernel(
-    x,
-    codes,
-    scales,
-    rows,
-    inputs,
-    x_stride,
-    LARGEST: tl.constexpr,
-    GROUP: tl.constexpr,
-    ROWS: tl.constexpr,
+    x, codes, scales, rows, inputs, x_stride, LARGEST: tl.constexpr, GROUP: tl.constexpr, ROWS: tl.constexpr
 ):
     """ROWS rows of one group of inputs."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)

@@ -42,18 +42,7 @@ _NO_ID = tl.constexpr((1 << 31) - 1)  # larger than every token id
 
 
 @triton.jit
-def _candidates(
-    row,
-    near_ids,
-    near_weights,
-    compact,
-    first,
-    end,
-    best,
-    temperature,
-    powers,
-    BLOCK: tl.constexpr,
-):
+def _candidates(row, near_ids, near_weights, compact, first, end, best, temperature, powers, BLOCK: tl.constexpr):
     """BLOCK candidates from `first` on, by ascending id: ids, order keys, weights, and which entries are valid."""
     place = tl.cast(first, tl.int64) + tl.arange(0, BLOCK)
     real = place < end

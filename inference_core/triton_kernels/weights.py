@@ -177,10 +177,7 @@ class Int4Weight:
         """Copy to `device`."""
         offsets = None if arrays.offsets is None else torch.tensor(arrays.offsets, device=device)
         return cls(
-            torch.tensor(arrays.codes, device=device),
-            torch.tensor(arrays.scales, device=device),
-            offsets,
-            in_features,
+            torch.tensor(arrays.codes, device=device), torch.tensor(arrays.scales, device=device), offsets, in_features
         )
 
 

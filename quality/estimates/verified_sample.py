@@ -294,8 +294,7 @@ def _sums() -> Select[Any]:
     """Sum verdicts by tier, class, whether the prompt has a row, key, application and whether it was a probe."""
     newest = newest_verifications()
     encoded = and_(
-        training_rows.c.request_id == newest.c.request_id,
-        training_rows.c.source.in_(("verification", "probe")),
+        training_rows.c.request_id == newest.c.request_id, training_rows.c.source.in_(("verification", "probe"))
     )
     probe, known = newest.c.sampled_reason == "probe", training_rows.c.training_row_id.is_not(None)
     weight, no_worse = 1.0 / newest.c.sampled_probability, newest.c.label != "worse"
@@ -355,9 +354,7 @@ async def reliability(engine: AsyncEngine, tiers: int) -> list[ReliabilityBin]:
         select(newest.c.tier, newest.c.label, routing_decisions.c.decision)
         .join(routing_decisions, routing_decisions.c.request_id == newest.c.request_id)
         .where(
-            *sampled_as_served(newest),
-            newest.c.tier < tiers,
-            routing_decisions.c.prediction_kind.in_(LEARNED_KINDS),
+            *sampled_as_served(newest), newest.c.tier < tiers, routing_decisions.c.prediction_kind.in_(LEARNED_KINDS)
         )
     )
     found: dict[tuple[int, int], list[tuple[float, bool]]] = {}

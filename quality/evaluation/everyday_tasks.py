@@ -190,10 +190,7 @@ def _code(rng: random.Random, level: int) -> Made:
         2: (f"x = {a}\ny = {b}\nprint(x * y)", a * b),
         3: (f"x = {a}\nif x > {b}:\n    x = x + {c}\nelse:\n    x = x - {c}\nprint(x)", a + c if a > b else a - c),
         4: (f"total = 0\nfor i in range({c}):\n    total += i * {a}\nprint(total)", sum(i * a for i in range(c))),
-        5: (
-            f"def f(n):\n    return n if n < 2 else f(n - 1) + f(n - 2) + {a}\nprint(f({c}))",
-            _recursion(c, a),
-        ),
+        5: (f"def f(n):\n    return n if n < 2 else f(n - 1) + f(n - 2) + {a}\nprint(f({c}))", _recursion(c, a)),
     }
     program, printed = programs[level]
     return f"What does this Python program print? Answer with the number only.\n\n{program}", (str(printed),), ()

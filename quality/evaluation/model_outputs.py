@@ -66,12 +66,7 @@ class Fp8Attention(AttentionBackend):
             numbers[places] = rounded_to_fp8(numbers[places])
 
     def attend(
-        self,
-        qkv: torch.Tensor,
-        layer: int,
-        batch: AttentionBatch,
-        out: torch.Tensor,
-        sinks: torch.Tensor | None = None,
+        self, qkv: torch.Tensor, layer: int, batch: AttentionBatch, out: torch.Tensor, sinks: torch.Tensor | None = None
     ) -> None:
         """See `AttentionBackend.attend`."""
         self._inner.attend(qkv, layer, batch, out, sinks)

@@ -119,9 +119,4 @@ def _arithmetic(rng: random.Random, level: int) -> tuple[str, str]:
     return f"What is {a} * {c} + {b}? Answer with the number only.", str(a * c + b)
 
 
-_MAKERS: dict[Kind, Make] = {
-    "copy": _copy,
-    "spell": _spell,
-    "compare": _compare,
-    "arithmetic": _arithmetic,
-}
+_MAKERS: dict[Kind, Make] = {"copy": _copy, "spell": _spell, "compare": _compare, "arithmetic": _arithmetic}

@@ -36,10 +36,7 @@ async def answered_pairs(
                 no_worse = is_right(question, answer.text) or not is_right(question, reference.text)
                 pairs.append(
                     GradedPair(
-                        prompt=question.prompt,
-                        answer=answer.text,
-                        reference_answer=reference.text,
-                        no_worse=no_worse,
+                        prompt=question.prompt, answer=answer.text, reference_answer=reference.text, no_worse=no_worse
                     )
                 )
     return pairs

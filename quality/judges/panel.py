@@ -107,12 +107,7 @@ class Panel:
         return msgspec.structs.replace(finding, scores={**finding.scores, LENGTH: length})
 
     async def _found(
-        self,
-        prompt: str,
-        answer: str,
-        reference_answer: str,
-        response_format: dict[str, Any] | None,
-        seen: Seen,
+        self, prompt: str, answer: str, reference_answer: str, response_format: dict[str, Any] | None, seen: Seen
     ) -> Finding:
         verdicts: dict[str, JudgeVerdict] = {}
         for judge in self.judges:

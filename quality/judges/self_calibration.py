@@ -160,11 +160,7 @@ class SelfCalibration:
             return False
         done, usage = await _round(self._judge, claimed)
         done = msgspec.structs.replace(
-            done,
-            spent_usd=done.spent_usd + sum(map(self._price, usage)),
-            reserved_usd=0.0,
-            owner=None,
-            lease_until=0.0,
+            done, spent_usd=done.spent_usd + sum(map(self._price, usage)), reserved_usd=0.0, owner=None, lease_until=0.0
         )
         async with exclusive(self._engine, _LOCK) as connection:
             if await self._read(connection) != claimed:

@@ -89,10 +89,7 @@ class ShareWatch:
         if not rate.alarm:
             return None
         return ShareAlarm(
-            needs_upgrade=rate.needs_upgrade,
-            reason=rate.reason,
-            since=rows[-1].finished_at,
-            until=rows[0].finished_at,
+            needs_upgrade=rate.needs_upgrade, reason=rate.reason, since=rows[-1].finished_at, until=rows[0].finished_at
         )
 
 

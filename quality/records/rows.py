@@ -125,8 +125,4 @@ def recorded_of(request: Mapping[str, Any], decision: Mapping[str, Any]) -> Reco
     plain = {name: request[name] for name in _PLAIN}
     plain["attempts"] = msgspec.convert(request["attempts"], list[Attempt])
     plain["consent"] = consent_of(request["consent"])
-    return Record(
-        **plain,
-        timings=timings,
-        decision=_read_decision(decision["decision"]),
-    )
+    return Record(**plain, timings=timings, decision=_read_decision(decision["decision"]))

@@ -27,14 +27,7 @@ from migrations.tables.requests import requests, routing_decisions
 from quality.comparison import live_arms
 from quality.comparison.decision_gain import Serving
 from quality.comparison.live_arms import ArmAnswers
-from quality.comparison.paired_outcomes import (
-    Choice,
-    Paired,
-    choice_of,
-    compare,
-    ladder_outcomes_since,
-    tier_choice,
-)
+from quality.comparison.paired_outcomes import Choice, Paired, choice_of, compare, ladder_outcomes_since, tier_choice
 from quality.rollout.guardrails import Guarded, Guardrails, Measure, judged, looks_due, unit_samples
 from quality.rollout.versions import registry_transaction
 

@@ -77,11 +77,7 @@ class Facets:
         return list((await connection.execute(statement, {**bounds, **values})).scalars())
 
     async def newest(
-        self,
-        connection: AsyncConnection,
-        facets: Sequence[str],
-        chosen: Mapping[str, Any],
-        bounds: Mapping[str, Any],
+        self, connection: AsyncConnection, facets: Sequence[str], chosen: Mapping[str, Any], bounds: Mapping[str, Any]
     ) -> list[Any]:
         """Return the keys of the newest `limit` rows of these combinations.
 

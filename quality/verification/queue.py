@@ -5,19 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
-from sqlalchemy import (
-    ColumnElement,
-    Select,
-    and_,
-    case,
-    func,
-    insert,
-    null,
-    or_,
-    select,
-    union_all,
-    update,
-)
+from sqlalchemy import ColumnElement, Select, and_, case, func, insert, null, or_, select, union_all, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from migrations.tables.audit import erasures

@@ -399,10 +399,7 @@ class Verifier:
                 run.bill.append(self._price(number, delta.end.usage))
                 cost_usd += run.bill[-1]
         given = Reply(
-            text=answer.text,
-            calls=tuple(answer.tool_calls),
-            finish_reason=answer.finish_reason,
-            cost_usd=cost_usd,
+            text=answer.text, calls=tuple(answer.tool_calls), finish_reason=answer.finish_reason, cost_usd=cost_usd
         )
         run.answers[number, second] = given
         return given
@@ -425,12 +422,7 @@ class Verifier:
         )
 
     async def _ruling(
-        self,
-        job: VerificationJob,
-        number: int,
-        reference: Reply | None,
-        verdict: Verdict,
-        cost_usd: float,
+        self, job: VerificationJob, number: int, reference: Reply | None, verdict: Verdict, cost_usd: float
     ) -> Ruling:
         """Return the ruling on the tier's answer; without a `reference` none was needed."""
         compared_with = self._reference(job)

@@ -13,14 +13,7 @@ from tiers.remote.event_stream import ServerSentEvent
 from tiers.remote.openai_answer import read_chunk
 from tiers.remote.openai_format import TEMPLATED, WireError, parse_error, request_body, with_text_results
 from tiers.remote.provider_state import give_back
-from tiers.remote.request_fields import (
-    ALL_SAMPLING,
-    BUDGET,
-    SERVICE_FIELDS,
-    THOUGHTS,
-    VARIABLES,
-    dropped_fields,
-)
+from tiers.remote.request_fields import ALL_SAMPLING, BUDGET, SERVICE_FIELDS, THOUGHTS, VARIABLES, dropped_fields
 from tiers.remote.too_long import ServerSaidError
 from tiers.remote.usage_counter import Tally
 from tiers.remote.wire import QueueMetric, RemoteWire, WireCall

@@ -35,14 +35,7 @@ _SAME_FIELDS = (
     "tools",
     "top_logprobs",
 )
-_PASSED = (
-    "metadata",
-    "prompt_cache_key",
-    "prompt_cache_retention",
-    "safety_identifier",
-    "service_tier",
-    "user",
-)
+_PASSED = ("metadata", "prompt_cache_key", "prompt_cache_retention", "safety_identifier", "service_tier", "user")
 # What of the sampling parameters the API has.
 _SAMPLING = ("temperature", "top_p")
 # Custom tools reach a server as they are in this form alone.

@@ -196,9 +196,7 @@ WORDINGS = [
         "https://github.com/cohere-ai/sandbox-topically/issues/4",
     ),
     Wording(
-        "Moonshot",
-        rf"exceeded model token limit(?:: (?P<limit>{_N}))?(?: \(requested: (?P<prompt>{_N})\))?",
-        _GATHERED,
+        "Moonshot", rf"exceeded model token limit(?:: (?P<limit>{_N}))?(?: \(requested: (?P<prompt>{_N})\))?", _GATHERED
     ),
     Wording("Z.ai", r"prompt exceeds max length", "https://docs.z.ai/api-reference/api-code"),
     Wording(

@@ -246,13 +246,7 @@ class TritonTensorRtLlmWire(TritonWire):
     """The models `ensemble` and `tensorrt_llm_bls` of the TensorRT-LLM backend."""
 
     needed = ("text_input", "max_tokens")
-    names = (
-        "seed",
-        "presence_penalty",
-        "frequency_penalty",
-        "repetition_penalty",
-        "min_tokens",
-    )
+    names = ("seed", "presence_penalty", "frequency_penalty", "repetition_penalty", "min_tokens")
 
     def check(self, request: GenerationRequest) -> None:
         super().check(request)

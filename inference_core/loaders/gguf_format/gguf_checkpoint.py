@@ -49,10 +49,7 @@ _WITH_POST_NORMS = {
     "post_attention_norm": "post_attention_layernorm",
     "post_ffw_norm": "post_feedforward_layernorm",
 }
-_OWN_NAMES = {
-    "phi3": {"ffn_up": "mlp.gate_up_proj"},
-    "gpt_oss": {"post_attention_norm": "post_attention_layernorm"},
-}
+_OWN_NAMES = {"phi3": {"ffn_up": "mlp.gate_up_proj"}, "gpt_oss": {"post_attention_norm": "post_attention_layernorm"}}
 _STACKED = ".mlp.experts."
 
 

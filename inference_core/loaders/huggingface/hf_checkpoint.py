@@ -200,11 +200,7 @@ class _Tensors(Mapping[str, PackedTensor]):
     """Maps the decoder's names to tensors, each made on access."""
 
     def __init__(
-        self,
-        path: Path,
-        files: Files,
-        layers: Mapping[str, QuantizedLayer],
-        changed: Mapping[str, View],
+        self, path: Path, files: Files, layers: Mapping[str, QuantizedLayer], changed: Mapping[str, View]
     ) -> None:
         self._path, self._files, self._layers, self._views = path, files, layers, changed
         fused = {view.source for view in changed.values()} - changed.keys()

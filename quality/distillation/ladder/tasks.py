@@ -35,11 +35,7 @@ TRAINED: Mapping[str, Make] = MappingProxyType(
     }
 )
 UNTRAINED: Mapping[str, Make] = MappingProxyType(
-    {
-        "sequence": number_families.sequence,
-        "roman": number_families.roman,
-        "initials": word_families.initials,
-    }
+    {"sequence": number_families.sequence, "roman": number_families.roman, "initials": word_families.initials}
 )
 
 
