@@ -1,4 +1,4 @@
-// Misspelt words that are one edit away from a frequent one; `classifier.features.spelling` is the reference.
+// Misspelt words that are one edit away from a frequent one; `classifier.features.plain_form` is the reference.
 #include <algorithm>
 #include <cstring>
 #include <string>

@@ -22,9 +22,8 @@ from inference_core.loaders.packed_tensor import Kind, PackedTensor
 from inference_core.model_config import ModelConfig
 from inference_core.model_spec import CoreSpec, ModelSpec
 from inference_core.parallel.mesh import Mesh
-from inference_core.placement.hardware import Device, read_devices
+from inference_core.placement.hardware import Device, Machines, Workload, cold_start_line, read_devices
 from inference_core.placement.hardware import device as known_device
-from inference_core.placement.machines import Machines, Workload, cold_start_line
 from inference_core.placement.planner import place
 from inference_core.placement.rank_memory import Placement
 from inference_core.placement.weight_formats import PlacedDraft, WeightFormat, weight_format
