@@ -27,4 +27,5 @@ def test_each_template_has_its_outcome(tmp_path: Path) -> None:
         "silent": "shows no calls",
         "wrong": "refused",
     }
-    assert isinstance(rows["wrong"], TemplateRow) and rows["wrong"].detail
+    assert isinstance(rows["wrong"], TemplateRow)
+    assert rows["wrong"].detail
