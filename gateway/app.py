@@ -246,7 +246,7 @@ class Composition:
         if settings.log_requests:
             self.sinks.append(log_request)
         probes = await self._start_probes(knobs, active, agreements)
-        overload = OverloadQueue(settings.max_in_flight, settings.max_waiting)
+        overload = OverloadQueue(settings.max_in_flight, settings.max_waiting, ledger.is_full)
         self.metrics.registry.register(OverloadCollector(overload))
         place = None if self._peers is None else self._peers.place
         cache = await stack.enter_async_context(
@@ -319,6 +319,7 @@ class Composition:
                 await self._start_proxies(),
             ),
             jobs=jobs,
+            ledger=ledger,
             core_knobs=core_knobs,
             replica_knobs=replica_knobs,
             reload=CatalogueReload(

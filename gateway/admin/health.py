@@ -42,7 +42,8 @@ def health_of(operations: Operations) -> Health:
     if (overdue := _retraining_overdue(operations)) is not None:
         problems["retraining"] = overdue
     labels = operations.labels(costs=False) or ""
-    status = NOT_READY if operations.not_ready or len(down) == len(tiers) else "degraded" if problems else "ok"
+    takes_none = operations.not_ready or operations.ledger.is_full() or len(down) == len(tiers)
+    status = NOT_READY if takes_none else "degraded" if problems else "ok"
     # It serves what it can: nothing is missing that will come.
     raw = {f"chats of tier {tier.number}": WITHOUT_CHATS for tier in tiers.values() if not tier.takes_chats}
     return Health(status=status, problems=problems | raw, labels=labels)
@@ -75,7 +76,8 @@ async def live() -> Health:
     responses={503: ResponseSpec(Health, generate_examples=False, description="Not now.")},
 )
 async def ready(request: HttpRequest) -> Response[Health]:
-    """503 while no tier takes requests, before start, and after shutdown has started."""
+    """503 while no tier takes requests, before start, after shutdown has started, and while so many records wait for
+    the disk that new requests are refused."""
     health = health_of(operations_of(request))
     return Response(health, status_code=503 if health.status == NOT_READY else 200)
 

@@ -4,6 +4,7 @@ A turn is found by its first call, or by the result that it follows; who made it
 carries all that is needed. Turns are kept in a Redis, or in the database, that all processes share.
 """
 
+import asyncio
 import hashlib
 import logging
 import time
@@ -19,6 +20,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from gateway.base.inference_request import InferenceRequest
 from gateway.base.stores.redis_store import Call, RedisScripts, RedisStore, RedisUnavailableError, script
 from gateway.inference.answer import Answer
+from inference_core.io.background_tasks import once
 from migrations.tables.api_objects import kept_turns
 from migrations.tables.audit import erasures
 from quality.store.queries import exclude_erasures
@@ -36,6 +38,9 @@ MOST_BYTES = 64 * 2**20
 MOST_TURNS = 4096
 """That are looked up at once: the last ones of a conversation."""
 _AT_ONCE = 256
+SAVE_SECONDS = 1.0
+"""How long the end of an answer waits for the store."""
+_MOST_SAVING = 256
 _PREFIX = "aio:turn:1:"
 
 
@@ -248,6 +253,7 @@ class KeptReasoning:
         self._turns: dict[str, _InMemory] = {}  # oldest first
         self._absent: dict[str, float] = {}  # until when nothing is there, oldest first
         self._state: dict[bytes, str] = {}  # makers by digest, oldest first
+        self._saving: set[asyncio.Task[None]] = set()
         self._size = 0
 
     def __len__(self) -> int:
@@ -281,9 +287,14 @@ class KeptReasoning:
         return rows
 
     async def save(self, rows: Sequence[KeptTurn]) -> None:
-        """Put turns into the store."""
-        if self.store is not None:
-            await self.store.put(rows)
+        """Put turns into the store. One that does not answer gets them later: until then this process has them; only
+        where many wait for it, this waits too."""
+        if self.store is None:
+            return
+        saving = once(self.store.put(rows), "keeping of turns")
+        self._saving.add(saving)
+        saving.add_done_callback(self._saving.discard)
+        await asyncio.wait({saving}, timeout=SAVE_SECONDS if len(self._saving) < _MOST_SAVING else None)
 
     async def given_back(self, request: InferenceRequest) -> Sequence[ChatMessage]:
         """The turns of `request`, each with its maker and what is kept of it."""

@@ -24,6 +24,7 @@ from gateway.tenancy.access.guard import Access
 from quality.comparison.paired_outcomes import CostQualityCurves
 from quality.learning.kind_names import KindNames
 from quality.learning.learning import LearningRecord
+from quality.ledger.ledger import Ledger
 from quality.loop import QualityLoop
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ class Operations:
     serving: Serving
     access: Access
     jobs: Jobs
+    ledger: Ledger
     core_knobs: CoreKnobs
     replica_knobs: ReplicaKnobs
     reload: CatalogueReload
@@ -83,10 +85,13 @@ class Operations:
 
     @property
     def problems(self) -> dict[str, str]:
-        """What is missing now, with the reason: cores, servers, engines that AIO starts, the server itself."""
+        """What is missing now, with the reason: cores, servers, engines that AIO starts, the disk that
+        makes records durable, the server itself."""
         engines = {f"tier {tier.number}": tier.engine() for tier in self.serving.routing.served.tiers.values()}
         waiting = {name: one.detail for name, one in engines.items() if one is not None and one.state != "ready"}
-        return {**self.away, **waiting, **self.not_ready}
+        suspended = self.ledger.status().suspended
+        journal = {} if suspended is None else {"journal": suspended}
+        return {**self.away, **waiting, **journal, **self.not_ready}
 
 
 def operations_of(request: HttpRequest) -> Operations:

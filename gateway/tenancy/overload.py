@@ -5,6 +5,7 @@ import heapq
 import itertools
 import time
 from collections import Counter
+from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 from gateway.base.errors import ApiError
@@ -12,8 +13,10 @@ from gateway.base.errors import ApiError
 # How fast the mean duration of answers follows: about the last twenty count.
 FOLLOWING = 0.05
 
-# Why a request was sent away: no room for the newcomer, its room went to a more urgent one, or the process ends.
-ShedReason = Literal["full", "displaced", "shutdown"]
+# Why a request was sent away: no room for the newcomer, its room went to a more urgent one, the process ends, or its
+# record would find no room.
+ShedReason = Literal["full", "displaced", "shutdown", "journal"]
+JOURNAL_RETRY_SECONDS = 5.0
 
 
 class _Waiting(NamedTuple):
@@ -29,14 +32,14 @@ class OverloadQueue:
 
     Where the queue is full somebody is sent away with a 503 and the time to come back: the least urgent, and of these
     the newest, be it the newcomer or one who waits. So a flood of one class costs a more urgent one nothing but the
-    answers that are under way. `shed`: how many were sent away, by class and reason. Belongs to one
-    event loop.
+    answers that are under way. `journal_full`: whether so many records wait for the disk that newcomers are sent away.
+    `shed`: how many were sent away, by class and reason. Belongs to one event loop.
     """
 
-    def __init__(self, in_flight: int, waiting: int) -> None:
+    def __init__(self, in_flight: int, waiting: int, journal_full: Callable[[], bool] = lambda: False) -> None:
         self.running = 0
         self.shed: Counter[tuple[int, ShedReason]] = Counter()
-        self._in_flight, self._room = in_flight, waiting
+        self._in_flight, self._room, self._journal_full = in_flight, waiting, journal_full
         self._queue: list[_Waiting] = []
         self._numbers = itertools.count()
         self._mean_seconds: float | None = None
@@ -49,6 +52,15 @@ class OverloadQueue:
 
     async def enter(self, priority: int) -> float:
         """Wait for a place; the time of entry, monotonic seconds, which `leave` wants. Raises `ApiError` 503."""
+        if self._journal_full():
+            self.shed[priority, "journal"] += 1
+            raise ApiError(
+                503,
+                "The disk does not answer, and the records of earlier requests fill the memory that they may wait in. "
+                "Try again later.",
+                code="journal_full",
+                retry_after_seconds=JOURNAL_RETRY_SECONDS,
+            )
         if self.running < self._in_flight and not self._queue:
             self.running += 1
             return time.monotonic()

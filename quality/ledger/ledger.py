@@ -44,6 +44,7 @@ class LedgerStatus(msgspec.Struct, frozen=True, kw_only=True):
     - `pending_bytes`: in memory, waiting for the disk.
     - `journal_lag_seconds`, `store_lag_seconds`: age of the oldest record that is not durable, not stored.
     - `journal_error`, `store_error`: why the last attempt failed; None while it works.
+    - `full`: so many bytes wait for the disk that new requests are to be refused.
     """
 
     appended: int
@@ -60,6 +61,20 @@ class LedgerStatus(msgspec.Struct, frozen=True, kw_only=True):
     store_lag_seconds: float
     journal_error: str | None
     store_error: str | None
+    full: bool
+
+    @property
+    def suspended(self) -> str | None:
+        """Say that the process must not die now, because records of answered requests are in its memory alone; None
+        while each becomes durable at once. Without paths."""
+        if self.journal_error is None and self.journal_lag_seconds <= _PATIENCE_S:
+            return None
+        why = "does not answer" if self.journal_error is None else "refuses writes"
+        room = "; new requests are refused" if self.full else ""
+        return (
+            f"the disk {why}, durability is suspended: records of the last {self.journal_lag_seconds:.0f} s "
+            f"({self.pending_bytes:,} bytes) wait in memory{room}"
+        )
 
     @property
     def healthy(self) -> bool:
@@ -160,6 +175,9 @@ class Ledger:
     segments whose records are all stored. While the database is unavailable the journal grows, and `status` gives the
     reason.
 
+    While the disk stalls, records wait in memory: at most `max_pending_bytes`, of which a half is for new requests
+    (`is_full`) and the other for the answers under way by then.
+
     Every ledger writes its own folder under `journal_dir` and adopts those of dead processes at start: any number of
     processes may share `journal_dir` and the database. All methods belong to one event loop.
     """
@@ -171,7 +189,7 @@ class Ledger:
         *,
         commit_interval: float = 0.02,
         segment_bytes: int = 16 << 20,
-        max_pending_bytes: int = 64 << 20,
+        max_pending_bytes: int = 128 << 20,
         batch_records: int = 64,
         max_retry_seconds: float = 5.0,
     ) -> None:
@@ -182,7 +200,7 @@ class Ledger:
         self._max_pending_bytes = max_pending_bytes
         self._batch_records = batch_records
         self._max_retry_seconds = max_retry_seconds
-        self._running = False
+        self._running = self._stalled = False
 
         self._unjournaled: dict[str, float] = {}  # request id → monotonic seconds of its append
         self._fresh: dict[str, Recorded] = {}
@@ -229,6 +247,7 @@ class Ledger:
             LedgerClosedError: the ledger is not running.
         """
         self._check_running()
+        self._log_stall()
         payload = encoded(record)
         try:
             self._journal.append(record.request_id, payload)
@@ -325,11 +344,28 @@ class Ledger:
             pending_bytes=self._journal.pending_bytes,
             journal_failures=self._journal.failures,
             store_failures=self._store_failures,
-            journal_lag_seconds=now - next(iter(self._unjournaled.values()), now),
+            journal_lag_seconds=self._journal_lag(now),
             store_lag_seconds=now - oldest[0].since if oldest else 0.0,
             journal_error=self._journal.failure,
             store_error=self._store_error,
+            full=self.is_full(),
         )
+
+    def is_full(self) -> bool:
+        """Whether the records that wait for the disk leave no room for those of new requests. Only after `start`."""
+        return self._journal.pending_bytes > self._max_pending_bytes // 2
+
+    def _journal_lag(self, now: float) -> float:
+        return now - next(iter(self._unjournaled.values()), now)
+
+    def _log_stall(self) -> None:
+        """A line when a stall of the disk is first seen, and one when it has ended."""
+        if (self._journal_lag(time.monotonic()) > _PATIENCE_S) != self._stalled:
+            self._stalled = not self._stalled
+            if self._stalled:
+                logger.warning("the disk of %s does not answer: records wait in memory", self._journal_dir)
+            else:
+                logger.info("the disk of %s answers again: records are durable", self._journal_dir)
 
     def _check_running(self) -> None:
         if not self._running:
@@ -362,6 +398,7 @@ class Ledger:
             self._unjournaled.pop(request_id, None)
         self._backlog.add(Entry(request_id, location, now) for request_id, location in committed.frames)
         self._journaled += len(committed.frames)
+        self._log_stall()
         self._growing = committed.growing
         self._rotations = committed.rotations
         self._store_soon()

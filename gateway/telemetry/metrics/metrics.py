@@ -81,6 +81,9 @@ class Metrics:
         self._replicas = ReplicaGauges(self.private)
         self.in_flight = Gauge("aio_in_flight", "Answers in progress.", registry=self.registry)
         self.ledger_lag = Gauge("aio_ledger_lag_records", "Records not in the database yet.", registry=self.registry)
+        self.journal_lag = Gauge(
+            "aio_journal_lag_seconds", "Age of the oldest record that is not on disk yet.", registry=self.registry
+        )
         self._cache_entries = Gauge(
             "aio_cache_entries", "Answers in the response cache of this process.", registry=self.registry
         )

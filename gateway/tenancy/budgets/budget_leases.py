@@ -80,12 +80,14 @@ class Hold(msgspec.Struct):
 
     slices: list[Slice]
     amount: int
+    monotonic: Callable[[], float] = time.monotonic
     settled: bool = False
 
     def extend(self, more: int) -> bool:
-        """Hold `more` micro-dollars without waiting; False, holding nothing, if a slice in memory has too little
-        left."""
-        if any(part.free < more for part in self.slices):
+        """Hold `more` micro-dollars without waiting; False, holding nothing, if a slice in memory has too little left,
+        or has expired."""
+        now = self.monotonic()
+        if any(part.free < more or now >= part.valid_until for part in self.slices):
             return False
         for part in self.slices:
             part.held += more
@@ -131,7 +133,7 @@ class BudgetLeases:
     async def hold(self, budgets: Sequence[BudgetRef], amount: int) -> Hold:
         """Hold `amount` micro-dollars of every budget, or nothing if it raises `BudgetExceededError` or
         `BudgetsUnavailableError`."""
-        hold = Hold([], amount)
+        hold = Hold([], amount, self._monotonic)
         try:
             for budget in budgets:
                 part = self._take(budget, amount) or await self._leased(budget, amount)

@@ -21,6 +21,7 @@ from gateway.base.stores.database import DatabaseTime
 from migrations.tables.requests import requests
 from migrations.tables.tenancy import api_keys, budget_leases, budgets
 from quality.store.database import writing_first
+from quality.store.drivers import STALL_SECONDS
 
 MICRO = 1_000_000
 # At most a billion dollars: far above it, micro-dollars would be inexact.
@@ -59,7 +60,9 @@ def microusd_at_least(usd: float) -> int:
 
 LEASE_SECONDS = 30.0
 # Most that a grant or a report takes: a request waits for it.
-TALK_SECONDS = 5.0
+TALK_SECONDS = STALL_SECONDS + 3.0
+# So many at once, however many budgets need one: requests without budgets need connections too.
+_MOST_TALKS = 4
 # Share of the remainder that a replica is granted at once, if it needs less.
 SLICE_SHARE = 0.1
 _LEASES = budget_leases.c
@@ -94,6 +97,7 @@ class LeaseBook:
         self.replica = replica
         self.lease_seconds = lease_seconds
         self._engine, self._clock = engine, clock
+        self._talks = asyncio.Semaphore(_MOST_TALKS)
 
     async def grant(self, budget_id: str, key: str, needed: int, spent: int) -> Grant | None:
         """Lease `needed` micro-dollars above `spent`, which this replica spent in the period `key`, and more if there
@@ -147,7 +151,7 @@ class LeaseBook:
 
     @asynccontextmanager
     async def _transaction(self) -> AsyncIterator[AsyncConnection]:
-        async with asyncio.timeout(TALK_SECONDS), writing_first(self._engine).begin() as connection:
+        async with asyncio.timeout(TALK_SECONDS), self._talks, writing_first(self._engine).begin() as connection:
             yield connection
 
     async def _locked_budget(self, connection: AsyncConnection, budget_id: str) -> dict[str, Any] | None:

@@ -77,6 +77,7 @@ async def test_metrics_are_in_prometheus_format_under_vllms_names(gateway: Runni
         "aio_cost_usd",
         "aio_saving_ratio",
         "aio_ledger_lag_records",
+        "aio_journal_lag_seconds",
         "aio_route_seconds",
         "aio_tier_healthy",
     ):

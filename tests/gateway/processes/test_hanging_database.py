@@ -3,12 +3,14 @@
 import signal
 import sqlite3
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from quality.store.drivers import STALL_SECONDS
 from tests.gateway.processes.hanging import ANSWERED_SECONDS, BODY, Callers, HangingCalls, database_requests, probes
 from tests.gateway.processes.test_dependency_faults import stored
 from tests.gateway.remote_catalog import write_remote_catalog
@@ -122,6 +124,50 @@ def test_a_disk_that_stalls_keeps_no_request_waiting_and_its_records_are_stored_
             away = callers.chat(plain).answer
             assert away.status_code == 200
         until(lambda: away.headers["x-aio-decision-id"] in _stored(data))
+
+
+def test_a_disk_that_stalls_for_five_seconds_fails_no_request(catalog: str, tmp_path: Path) -> None:
+    """Neither one whose budget's slice is used up, of more budgets than there are connections, nor a stored response
+    that the next one goes on from."""
+    data, calls = tmp_path / "data", HangingCalls(tmp_path)
+    with served(data, tmp_path / "cache", "--catalog", catalog, environment=calls.environment) as aio:
+        callers = Callers(aio)
+        plain, budgeted = callers.key("plain"), [callers.key(f"budgeted {n}") for n in range(_BUDGETS)]
+        for n in range(_BUDGETS):
+            order = BUDGET | {"subject": f"budgeted {n}"}
+            assert callers.ask("PUT", "/admin/api/budgets", callers.admin, json=order).answer.status_code == 200
+        spent = callers.all_at_once({str(n): _chat(key) for n, key in enumerate(budgeted)})
+        assert {one.answer.status_code for one in spent.values()} == {200}
+        # Every slice in memory is returned, so that the next one has to be leased.
+        until(lambda: _leased(callers) == 0)
+        turn = {"model": "tier-1", "input": "Hello there"}
+        wanted = {f"budget {n}": _chat(key) for n, key in enumerate(budgeted)}
+        wanted |= {f"plain {n}": _chat(plain) for n in range(4)}
+        wanted |= {f"response {n}": ("POST", "/v1/responses", plain, {"json": turn}) for n in range(4)}
+        with ThreadPoolExecutor(1) as pool, calls.disk():
+            asked = pool.submit(callers.all_at_once, wanted)
+            until(lambda: callers.metric("aio_journal_lag_seconds") > STALL_SECONDS)
+            ready = callers.ask("GET", "/health/ready", {}).answer
+            assert (ready.status_code, "durability" in ready.json()["problems"]["journal"]) == (200, True)
+        answers = {name: one.answer for name, one in asked.result().items()}
+        assert {name: answer.text for name, answer in answers.items() if answer.status_code != 200} == {}
+        for n in range(4):
+            later = turn | {"previous_response_id": answers[f"response {n}"].json()["id"]}
+            assert callers.ask("POST", "/v1/responses", plain, json=later).answer.status_code == 200
+        until(lambda: {answer.headers["x-aio-decision-id"] for answer in answers.values()} <= _stored(data))
+        until(lambda: callers.metric("aio_journal_lag_seconds") == 0)
+
+
+_BUDGETS = 20
+
+
+def _chat(key: dict[str, str]) -> tuple[Any, ...]:
+    return "POST", "/v1/chat/completions", key, {"json": BODY}
+
+
+def _leased(callers: Callers) -> float:
+    rows = callers.ask("GET", "/admin/api/budgets", callers.admin).answer.json()["rows"]
+    return sum(row["leased_usd"] for row in rows)
 
 
 def test_a_gateway_ends_in_time_while_its_disk_stalls(catalog: str, tmp_path: Path) -> None:

@@ -106,6 +106,7 @@ SIDES: dict[str, tuple[Callable[[float], list[Series]], float, float]] = {
     "AioTierDown": (gauge("aio_tier_healthy", tier="1"), 1, 0),
     "AioBelowTarget": (below_target, 0.049, 0.051),
     "AioLedgerBehind": (gauge("aio_ledger_lag_records"), 10_000, 10_001),
+    "AioJournalStalled": (gauge("aio_journal_lag_seconds"), 5.0, 5.1),
     "AioRetrainingOverdue": (gauge("aio_retraining_age_days"), 14, 14.1),
     "AioQualityLow": (gauge("aio_upgrade_rate", tier="1"), 0.15, 0.16),
 }

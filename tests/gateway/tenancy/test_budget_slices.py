@@ -161,6 +161,18 @@ async def test_more_is_held_only_if_every_slice_has_it() -> None:
     assert [(spent, granted) for _, spent, granted, _ in told(world.book)] == [(15, 15), (15, 15)]
 
 
+async def test_no_more_is_held_of_a_slice_that_has_expired() -> None:
+    world = World(Grant(100, 0), Grant(100, 0))
+    hold = await world.hold(10)
+    world.monotonic += 29.9
+    assert hold.extend(5)
+    world.monotonic += 0.1
+    assert not hold.extend(5), "it may have been granted to another"
+    hold.settle(15)
+    await world.hold(0)
+    assert world.book.asked[1:] == [("total", 0, 15)]
+
+
 async def test_a_report_keeps_what_is_held_and_twice_what_was_spent_since_the_last() -> None:
     world = World(Grant(1000, 0), Grant(200, 0))
     spent, held = await world.hold(30), await world.hold(20)

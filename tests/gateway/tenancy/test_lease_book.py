@@ -1,9 +1,11 @@
-"""The lease book under any sequence of holds, settlements, renewals, deaths and clock steps: no budget is overspent."""
+"""The lease book under any sequence of holds, settlements, renewals, stalls of the disk, deaths and clock steps: no
+budget is overspent."""
 
 import asyncio
 import tempfile
 from collections import Counter
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,11 +14,18 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from sqlalchemy import select
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gateway.base.inference_request import BudgetRef
 from gateway.base.stores.database import DatabaseTime
 from gateway.tenancy.budgets.budget_commands import set_budget
-from gateway.tenancy.budgets.budget_leases import BudgetExceededError, BudgetLeases, Hold
+from gateway.tenancy.budgets.budget_leases import (
+    REST_SECONDS,
+    BudgetExceededError,
+    BudgetLeases,
+    BudgetsUnavailableError,
+    Hold,
+)
 from gateway.tenancy.budgets.lease_book import LEASE_SECONDS, MICRO, LeaseBook, period_bounds
 from gateway.tenancy.changes import Order
 from migrations.tables.tenancy import budget_leases
@@ -38,11 +47,28 @@ def empty_database() -> bytes:
         return file.read_bytes()
 
 
+class StallingBook(LeaseBook):
+    """A book that may wait for its disk for too long: of the next transaction its caller learns nothing. `stall`:
+    whether that one is "lost" or "made" all the same."""
+
+    stall: str | None = None
+
+    @asynccontextmanager
+    async def _transaction(self) -> AsyncIterator[AsyncConnection]:
+        stall, self.stall = self.stall, None
+        if stall == "lost":
+            raise TimeoutError
+        async with super()._transaction() as connection:
+            yield connection
+        if stall == "made":
+            raise TimeoutError
+
+
 class Replica:
     """A replica's budget slices, its holds, and its spending by budget and period, as its ledger has it."""
 
-    def __init__(self, name: str, leases: BudgetLeases) -> None:
-        self.name, self.budget_leases = name, leases
+    def __init__(self, name: str, book: StallingBook, leases: BudgetLeases) -> None:
+        self.name, self.book, self.budget_leases = name, book, leases
         self.holds: list[Hold] = []
         self.spent: Counter[tuple[str, str]] = Counter()
 
@@ -73,14 +99,21 @@ class LeaseBookMachine(RuleBasedStateMachine):
     def born(self) -> Replica:
         self.births += 1
         name, time = f"replica-{self.births}", DatabaseTime(lambda: self.wall, lambda: self.monotonic)
-        leases = BudgetLeases(LeaseBook(self.engine, name, time), time, monotonic=lambda: self.monotonic)
-        return Replica(name, leases)
+        book = StallingBook(self.engine, name, time)
+        return Replica(name, book, BudgetLeases(book, time, monotonic=lambda: self.monotonic))
+
+    @rule(number=REPLICAS, stall=st.sampled_from(["lost", "made"]))
+    def stall(self, number: int, stall: str) -> None:
+        self.replicas[number].book.stall = stall
 
     @rule(number=REPLICAS, amount=st.sampled_from([60, 100, 20, 0]), both=st.booleans())
     def hold(self, number: int, amount: int, both: bool) -> None:
         replica = self.replicas[number]
         with suppress(BudgetExceededError):
-            replica.holds.append(self.run(replica.budget_leases.hold(self.refs if both else self.refs[:1], amount)))
+            try:
+                replica.holds.append(self.run(replica.budget_leases.hold(self.refs if both else self.refs[:1], amount)))
+            except BudgetsUnavailableError:
+                self.later(REST_SECONDS)
 
     @rule(number=REPLICAS, share=st.sampled_from([1.0, 0.5, 0.0]))
     def settle(self, number: int, share: float) -> None:
@@ -99,13 +132,18 @@ class LeaseBookMachine(RuleBasedStateMachine):
 
     @rule(number=REPLICAS)
     def tell(self, number: int) -> None:
-        self.run(self.replicas[number].budget_leases.tell())
+        with suppress(TimeoutError):
+            self.run(self.replicas[number].budget_leases.tell())
 
     @rule(number=REPLICAS)
     def drain(self, number: int) -> None:
         replica = self.replicas[number]
         while replica.holds:
             self.settle(number, 1.0)
+        if replica.book.stall is not None:
+            # What a slice has spent is not reported, but its requests are in the ledger.
+            self.die(number)
+            return
         self.run(replica.budget_leases.close())
         self.gone += replica.spent
         self.replicas[number] = self.born()
@@ -136,10 +174,15 @@ class LeaseBookMachine(RuleBasedStateMachine):
     def wait(self, parts: int) -> None:
         """Longer than a lease lasts, in four parts; live replicas report to the book meanwhile, as the poll does."""
         for _ in range(parts):
-            self.monotonic += LEASE_SECONDS / 3
-            self.wall += LEASE_SECONDS / 3
-            for replica in self.replicas:
-                self.run(replica.budget_leases.tell())
+            self.later(LEASE_SECONDS / 3)
+
+    def later(self, seconds: float) -> None:
+        """A report that failed is made again while the lease lasts."""
+        self.monotonic += seconds
+        self.wall += seconds
+        for number in range(len(self.replicas)):
+            self.tell(number)
+            self.tell(number)
 
     @rule(seconds=st.sampled_from([-86_400.0, -3600.0, 3600.0, 86_400.0]))
     def step(self, seconds: float) -> None:
@@ -167,6 +210,18 @@ class LeaseBookMachine(RuleBasedStateMachine):
                 granted = row["granted_microusd"] if row["status"] == "active" else 0
                 counted[row["budget_id"], row["period_key"]] += max(granted, row["spent_microusd"])
             assert all(one <= AMOUNT for one in counted.values()), counted
+
+    @invariant()
+    def what_a_replica_may_spend_is_in_the_book(self) -> None:
+        if hasattr(self, "replicas"):
+            found = {(row["replica"], row["budget_id"], row["period_key"]): row for row in self.run(self.leases())}
+            for replica in self.replicas:
+                leases = replica.budget_leases
+                for part in leases._slices.values():
+                    if self.monotonic < part.valid_until and not leases._is_over(part):
+                        row = found[replica.name, part.budget_id, part.period_key]
+                        assert row["status"] == "active"
+                        assert part.spent + part.held <= part.granted <= row["granted_microusd"]
 
     async def leases(self) -> list[Any]:
         async with self.engine.connect() as connection:

@@ -66,6 +66,24 @@ async def test_a_full_queue_sends_the_newest_of_the_least_urgent_away() -> None:
     assert queue.shed == {(2, "full"): 1, (2, "displaced"): 1, (2, "shutdown"): 1, (0, "shutdown"): 1}
 
 
+async def test_while_records_find_no_room_newcomers_are_sent_away_and_who_waits_stays() -> None:
+    is_full = False
+    queue = OverloadQueue(1, 2, lambda: is_full)
+    entered = await queue.enter(1)
+    waiting = await started(queue, 1)
+    is_full = True
+    with pytest.raises(ApiError) as refused:
+        await queue.enter(0)
+    assert (refused.value.status, refused.value.body.code) == (503, "journal_full")
+    assert (refused.value.body.type, refused.value.retry_after) == ("server_error", "5")
+    assert queue.shed == {(0, "journal"): 1}
+    queue.leave(entered, answered=True)
+    await waiting
+    is_full = False
+    await started(queue, 0)
+    assert (queue.running, queue.waiting) == (1, 1)
+
+
 async def test_the_time_to_come_back_is_what_the_queue_will_take(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
     monkeypatch.setattr("gateway.tenancy.overload.time.monotonic", lambda: now)

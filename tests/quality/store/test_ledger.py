@@ -1,6 +1,7 @@
 """A recorded request is found at once and stored once, despite failures of disk, database or process."""
 
 import asyncio
+import logging
 import os
 import shutil
 import subprocess
@@ -292,6 +293,41 @@ async def test_a_stalled_disk_refuses_loudly_and_never_blocks(
         may_end.set()
         await ledger.flush()
         assert len(await stored_ids(sqlite_engine)) == status.appended
+
+
+async def test_during_a_stall_durability_is_suspended_and_the_room_of_answers_under_way_is_kept_from_new_requests(
+    tmp_path: Path, sqlite_engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "quality.ledger.ledger")
+    may_end = threading.Event()
+    monkeypatch.setattr("quality.ledger.journal.os.fdatasync", lambda _: may_end.wait(30))
+    async with running(tmp_path, sqlite_engine, max_pending_bytes=20_000) as ledger:
+        ledger.append(make_record("r-0"))
+        monkeypatch.setattr("quality.ledger.ledger._PATIENCE_S", 3600.0)
+        assert (ledger.status().suspended, ledger.is_full()) == (None, False)
+        assert ledger.status().journal_lag_seconds > 0
+        monkeypatch.setattr("quality.ledger.ledger._PATIENCE_S", 0.0)
+        assert str(ledger.status().suspended).startswith("the disk does not answer, durability is suspended: ")
+
+        appended = 1
+        while not ledger.is_full() and ledger.status().refused == 0:
+            ledger.append(make_record(f"r-{appended}"))
+            appended += 1
+        assert 10_000 < ledger.status().pending_bytes < 20_000
+        assert str(ledger.status().suspended).endswith("; new requests are refused")
+        ledger.append(make_record("under way"))
+        assert ledger.status().refused == 0
+
+        may_end.set()
+        await ledger.recorded("under way")
+        assert (ledger.status().suspended, ledger.is_full()) == (None, False)
+        await ledger.flush()
+        assert len(await stored_ids(sqlite_engine)) == appended + 1
+    said = [record.getMessage() for record in caplog.records if record.name == "quality.ledger.ledger"]
+    assert [line.partition(f"{tmp_path} ")[2] for line in said] == [
+        "does not answer: records wait in memory",
+        "answers again: records are durable",
+    ]
 
 
 async def test_many_ledgers_share_one_folder_and_one_database_without_loss(tmp_path: Path, engine: AsyncEngine) -> None:

@@ -24,11 +24,12 @@ from gateway.inference.api.responses.stored_responses import (
     resolved,
 )
 from gateway.inference.service import Serving, truncated
+from quality.store.drivers import STALL_SECONDS
 
 log = logging.getLogger(__name__)
 
 # How long an answer's end may wait for the database; then it is given without being stored.
-STORE_SECONDS = 5.0
+STORE_SECONDS = STALL_SECONDS + 3.0
 _ID_PREFIXES = {
     "message": "msg",
     "reasoning": "rs",
