@@ -86,10 +86,11 @@ def _turns(turn: Any) -> Iterator[Any]:
         return
     if isinstance(content, dict):
         content = [content]
-    if not isinstance(content, list):
+    given = turn.get("tool_calls") or []
+    if not isinstance(content, list) or not isinstance(given, list):
         yield turn
         return
-    calls = list(turn.get("tool_calls") or ())
+    calls = list(given)
     rest: list[Any] = []
     for part in map(_part, content):
         kind = part.get("type") if isinstance(part, dict) else None

@@ -170,6 +170,12 @@ async def test_media_in_other_forms_are_the_same_media(role: str, given: dict[st
     assert [(part.type, part.data) for part in turn.parts] == [read, ("text", None)]
 
 
+async def test_calls_that_are_no_list_are_refused_by_name(served: RunningGateway) -> None:
+    turn = {"role": "assistant", "content": [{"type": "text", "text": "Hello"}], "tool_calls": 0.5}
+    answer = await served.http.post("/v1/chat/completions", json={"model": "tier-1", "messages": [turn]})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "messages[0].tool_calls")
+
+
 @pytest.mark.parametrize("part", [("file", "file_data"), ("video_url", "url"), ("image_url", "url")])
 async def test_no_server_is_asked_to_open_the_addresses_of_credentials(part: tuple[str, str]) -> None:
     kind, field = part
