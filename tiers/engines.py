@@ -152,6 +152,10 @@ def _ollama_environment(port: int, key: str) -> dict[str, str]:
     return {"OLLAMA_HOST": f"{HOST}:{port}", "OLLAMA_KEEP_ALIVE": "-1"}
 
 
+def _options(names: str) -> frozenset[str]:
+    return frozenset(names.split())
+
+
 PROGRAMS: Mapping[EngineKind, EngineProgram] = {
     "llama-server": EngineProgram(
         name="llama-server",
@@ -159,22 +163,8 @@ PROGRAMS: Mapping[EngineKind, EngineProgram] = {
         wire="llama-server",
         form="gguf",
         health="/health",
-        owned_options=frozenset(
-            {
-                "--host",
-                "--port",
-                "--model",
-                "-m",
-                "--alias",
-                "-a",
-                "--hf-repo",
-                "-hf",
-                "-hfr",
-                "--model-url",
-                "-mu",
-                "--api-key",
-                "--api-key-file",
-            }
+        owned_options=_options(
+            "--host --port --model -m --alias -a --hf-repo -hf -hfr --model-url -mu --api-key --api-key-file"
         ),
         options=_llama_options,
         environment=lambda port, key: {"LLAMA_API_KEY": key},
@@ -187,9 +177,7 @@ PROGRAMS: Mapping[EngineKind, EngineProgram] = {
         wire="vllm",
         form="folder",
         health="/health",
-        owned_options=frozenset(
-            {"--host", "--port", "--uds", "--model", "--served-model-name", "--revision", "--api-key"}
-        ),
+        owned_options=_options("--host --port --uds --model --served-model-name --revision --api-key"),
         options=_vllm_options,
         environment=lambda port, key: {"VLLM_API_KEY": key},
         context_path="/v1/models",
@@ -201,17 +189,8 @@ PROGRAMS: Mapping[EngineKind, EngineProgram] = {
         wire="sglang",
         form="folder",
         health="/health",
-        owned_options=frozenset(
-            {
-                "--host",
-                "--port",
-                "--model-path",
-                "--model",
-                "--served-model-name",
-                "--revision",
-                "--enable-metrics",
-                "--api-key",
-            }
+        owned_options=_options(
+            "--host --port --model-path --model --served-model-name --revision --enable-metrics --api-key"
         ),
         options=_sglang_options,
         context_path="/v1/models",
