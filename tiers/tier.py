@@ -1,7 +1,7 @@
 """The interface of every tier: a request goes in, an async iterator of deltas comes out."""
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -163,16 +163,16 @@ class Sent:
     """What became of a request at a server elsewhere: `max_tokens`, the limit of a choice that it was sent with, None
     without one; `dropped`, the names of the caller's fields that the server does not take; `changed`, of those that it
     was sent in another form (`tiers.remote.rules`); `added`, the names of fields that no caller set.
-    `resumed`: of our own engine: the core was lost, and another one went on."""
+    `read_again`: tokens that each further core of our own engine read, after the one before it was lost."""
 
-    __slots__ = ("added", "changed", "dropped", "max_tokens", "resumed")
+    __slots__ = ("added", "changed", "dropped", "max_tokens", "read_again")
 
     def __init__(self) -> None:
         self.max_tokens: int | None = None
         self.dropped: tuple[str, ...] = ()
         self.changed: tuple[str, ...] = ()
         self.added: tuple[str, ...] = ()
-        self.resumed = False
+        self.read_again: list[int] = []
 
 
 class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -197,9 +197,10 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     tiers' encoded prompts, by the way of reading; shared by all requests with the same prompt, so that it is encoded
     once. `native`: the request's other fields in the form of the caller's API. `wants_native`: the answer is also
     wanted in the form of the server's API, because its reasoning may have to be given back. `continues`: the last
-    message, the assistant's, begins the answer, which goes on from there (`Tier.continues_chats`). `resumable`: an
-    answer of our own engine may outlive its core: another one, or the same once it is back, goes on. `cache_reuse`: the
-    expected share of such requests whose conversation goes on while the provider's cache holds it; 0 marks nothing.
+    message, the assistant's, begins the answer, which goes on from there (`Tier.continues_chats`). `resumes`: an
+    answer of our own engine may outlive its core: another one, or the same once it is back, goes on if this returns
+    True for the tokens that it reads again. `cache_reuse`: the expected share of such requests whose conversation goes
+    on while the provider's cache holds it; 0 marks nothing.
     `priority`: as of a core's request (`inference_core.protocol.AddRequest`); 3 is idle work there, and elsewhere as 2.
     `credential`: the caller's own, for a tier that asks for it; what is learned from the answer holds for it alone.
     """
@@ -233,7 +234,7 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     native: NativeRequest | None = None
     wants_native: bool = False
     continues: bool = False
-    resumable: bool = False
+    resumes: Callable[[int], Awaitable[bool]] | None = None
     cache_reuse: float = 0.0
     credential: CallerCredential | None = None
     sent: Sent = msgspec.field(default_factory=Sent)

@@ -5,15 +5,19 @@ The text so far becomes the beginning of the assistant's turn, or the end of a r
 
 import logging
 from collections.abc import AsyncGenerator
+from functools import partial
 from typing import Any
 
 import msgspec
 
-from gateway.base.inference_request import InferenceRequest
+from gateway.base.inference_request import Caller, InferenceRequest
 from gateway.inference.answer import Bill
 from gateway.inference.generation import Generation, named
-from gateway.tenancy.admission import most_usd
+from gateway.inference.tier_attempt import TierAttempt
+from gateway.tenancy.admission import Admission, most_usd
 from quality.records.record import Attempt, AttemptStatus
+from tiers.catalog.pricing import most_cost_usd
+from tiers.catalog.tier_spec import Price
 from tiers.errors import (
     InvalidAnswerError,
     TierAnswerTooLongError,
@@ -70,7 +74,7 @@ class ContinuedGeneration(Generation):
         self._begun_at = 0
         self._cut: list[Usage] = []
         self._spaces = ""
-        super().__init__(request.with_generation(resumable=True), *given)
+        super().__init__(request, *given)
 
     @property
     def is_continued(self) -> bool:  # type: ignore[override]
@@ -114,7 +118,7 @@ class ContinuedGeneration(Generation):
         """See `Generation._take_over`: after the first token, go on where that is possible."""
         # A request that has ended several cores is probably the cause.
         is_final = (
-            isinstance(error, TierAnswerTooLongError | InvalidAnswerError) or self._attempt.requests[0].sent.resumed
+            isinstance(error, TierAnswerTooLongError | InvalidAnswerError) or self._attempt.requests[0].sent.read_again
         )
         if self._let_go and self._is_plain and not is_final and len(self._cut) < MOST_CONTINUATIONS:
             try:
@@ -167,6 +171,12 @@ class ContinuedGeneration(Generation):
                 most = most_usd(self._asking, tier, served.spec_of(tier))
                 await self._admission.make_room(self.request.caller, most)
 
+    def _begun(self, tier: Tier, n: int, *, judged: bool = False) -> TierAttempt:
+        """See `Generation._begun`: one that may outlive its core."""
+        may = partial(_may_read, self._admission, self.request.caller, self._routing.served.spec_of(tier).price)
+        self._asking = self._asking.with_generation(resumes=may)
+        return super()._begun(tier, n, judged=judged)
+
     def _rest(self, text: str, drawn: int) -> InferenceRequest | None:
         """Return the request for what follows `text`, of so many tokens; None if the answer is complete."""
         asked, request = self.request.generation, self.request.without_credential()
@@ -213,6 +223,13 @@ class ContinuedGeneration(Generation):
     def _recorded(self, status: AttemptStatus, error: Exception | None) -> Attempt:
         made = super()._recorded(status, error)
         return msgspec.structs.replace(made, continued_at=self._begun_at) if self._cut else made
+
+
+async def _may_read(admission: Admission, caller: Caller, price: Price, tokens: int) -> bool:
+    """Hold what it costs to read so many tokens again; returns whether the budget covers it."""
+    usd = most_cost_usd(price, tokens, 0)
+    await admission.make_room(caller, usd)
+    return admission.affords(usd)
 
 
 def _has_parts(messages: list[ChatMessage] | None) -> bool:

@@ -157,7 +157,10 @@ class TierAttempt:
 
     def record(self, status: AttemptStatus, error: Exception | None, **judged: Any) -> Attempt:
         """Return its part of the record; `judged`: the fields that say what came of its answer."""
-        first = self.requests[0]
+        first, used = self.requests[0], self.usage or self.used_so_far(error)
+        again = first.sent.read_again
+        if again:
+            used = msgspec.structs.replace(used, prompt_tokens=used.prompt_tokens + sum(again))
         return Attempt(
             tier=self.tier.number,
             model=self.tier.model,
@@ -166,10 +169,10 @@ class TierAttempt:
             error=None if error is None else f"{type(error).__name__}: {error}",
             replicas=[*self.replicas, *(error.tries if isinstance(error, TierError) else ())],
             claimed=claimed(self.requests),
-            **billed(self.spec, self.usage or self.used_so_far(error), prompts=len(self.requests), choices=first.n),
+            **billed(self.spec, used, prompts=len(self.requests) + len(again), choices=first.n),
             added=list(first.sent.added),
             target=self.tier.name if self.tier.is_target else None,
-            resumed=first.sent.resumed,
+            resumed=bool(again),
             **judged,
         )
 

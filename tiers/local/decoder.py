@@ -10,7 +10,7 @@ import os
 import re
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Callable, Sequence, Set
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence, Set
 from contextlib import AsyncExitStack, aclosing
 from typing import TypeVar
 
@@ -278,8 +278,9 @@ class Decoder:
         drawn: list[list[int]] = [[] for _ in range(n)] if sampling.grammar is not None else []
         try:
             async with AsyncExitStack() as stack:
-                resumes = request.resumable and n == 1 and command.evidence is None and sampling.prompt_logprobs is None
-                started = self._resumed(command, request.sent) if resumes else self._core.generate(command)
+                resumes = n == 1 and command.evidence is None and sampling.prompt_logprobs is None
+                may = request.resumes if resumes else None
+                started = self._core.generate(command) if may is None else self._resumed(command, request.sent, may)
                 outputs = await stack.enter_async_context(aclosing(started))
                 request.meter.add(tally.usage)
                 # Tokens drawn before an early end, and buffered because the reader is slow, are used too.
@@ -319,24 +320,29 @@ class Decoder:
             raise TierError(f"tier '{self._tier}': the core ended the request before its choices were finished")
         yield Delta(end=AnswerEnd(usage=tally.usage(), times=StepTimes.of_all(tally.times.values())))
 
-    async def _resumed(self, command: AddRequest, sent: Sent) -> AsyncGenerator[SequenceOutput, None]:
+    async def _resumed(
+        self, command: AddRequest, sent: Sent, may: Callable[[int], Awaitable[bool]]
+    ) -> AsyncGenerator[SequenceOutput, None]:
         """The outputs of `command`, over the loss of a core: another one, or the same once it is back, goes on after
-        the tokens so far."""
-        asked, drawn, cached, left = command, list[int](), None, MOST_RESUMES
+        the tokens so far if it `may` read them again."""
+        asked, drawn, cached, read, left = command, list[int](), None, 0, MOST_RESUMES
         while True:
             try:
                 async with aclosing(self._core.generate(asked)) as outputs:
                     async for output in outputs:
                         drawn += output.token_ids
+                        if read:
+                            sent.read_again.append(read)
+                            read = 0
                         cached = output.cached_tokens if cached is None else cached
                         output.cached_tokens = cached
                         yield output
                 return
             except CoreGoneError:
-                if not (drawn and left and await self._is_back()):
+                read = len(command.prompt_token_ids) + len(drawn)
+                if not (drawn and left and await self._is_back() and await may(read)):
                     raise
             left -= 1
-            sent.resumed = True
             log.warning("request %s: its core was lost; it goes on after %d tokens", command.request_id, len(drawn))
             asked = msgspec.structs.replace(command, drawn_token_ids=drawn.copy(), deadline=None, strict_deadline=False)
 

@@ -9,7 +9,11 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from gateway.base.inference_request import KEYLESS
 from gateway.base.settings import Settings
+from gateway.inference.api.reading.build_request import Received, chat_request
+from gateway.inference.api.reading.schemas import ChatRequest, Message
+from gateway.tenancy.admission import most_usd
 from quality.records.record import Record
 from quality.verification.sampling import refusal
 from tests.gateway.attacks.hostile_wires import HostileWire
@@ -17,6 +21,7 @@ from tests.gateway.inference.api.test_disconnects import only_record
 from tests.gateway.known_text import known_text, rest
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 from tests.tiers.remote.loopback_server import Call, LoopbackServer
+from tiers.errors import HEADER
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 TEXT = known_text(3)
@@ -41,10 +46,19 @@ model = "m-{kind}"
 max_context = 4096
 """
 
+OWN = """
+[[targets]]
+name = "own"
+url = "{url}/vllm"
+kind = "vllm"
+model = "m-own"
+credentials = "caller"
+"""
+
 
 class Script:
-    """What the servers do: each attempt ends after that many characters of its share, None: it is whole. `calls`: the
-    kind of the server and the body of each attempt."""
+    """What the servers do with `text`: each attempt ends after that many characters of its share, None: it is whole.
+    `calls`: the kind of the server and the body of each attempt. `calls_tool`: they begin a call, too."""
 
     def __init__(self) -> None:
         self.reset()
@@ -55,6 +69,8 @@ class Script:
         self.refuses: tuple[str, ...] = ()
         self.thinks: tuple[str, ...] = ()
         self.counts = True
+        self.calls_tool = False
+        self.text = TEXT
 
     async def answer(self, call: Call) -> None:
         kind = call.path.split("/")[2]
@@ -63,12 +79,14 @@ class Script:
             await call.reply(400, {"error": {"message": "no prefill here", "type": "invalid_request_error"}})
             return
         wire = HostileWire("anthropic" if kind == "anthropic" else "openai")
-        said = rest(TEXT, call.body, PROMPT, needs_fields=kind in ("vllm", "openai"))
+        said = rest(self.text, call.body, PROMPT, needs_fields=kind in ("vllm", "openai"))
         cut = self.cuts.pop(0) if self.cuts else None
         await call.begin()
         await call.send(wire.begin())
         if kind in self.thinks:
             await call.send(wire.reasoning("Let me see"))
+        if self.calls_tool:
+            await call.send(wire.call(0, '{"wo'))
         for piece in said[:cut]:
             if "prompt" in call.body:
                 await call.event({"choices": [{"index": 0, "text": piece}]})
@@ -92,7 +110,7 @@ async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Run
             CATALOG.format(number=n, kind=kind, url=root, price=float(n), label="local = true" if n == 1 else "")
             for n, kind in enumerate(KINDS, 1)
         ]
-        (data / "catalog.toml").write_text('name = "wires"\n' + "".join(entries))
+        (data / "catalog.toml").write_text('name = "wires"\n' + "".join([*entries, OWN.format(url=root)]))
         settings = Settings(data_dir=str(data), catalog=str(data / "catalog.toml"), monitor=False, drain_seconds=5)
         async with running_gateway(settings, scripted=False) as gateway:
             yield gateway
@@ -200,27 +218,64 @@ async def test_an_answer_that_has_used_its_limit_ends_there(gateway: RunningGate
     assert (await record_of(gateway, heard)).finish_reason == "length"
 
 
+LOOK = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
+SCHEMA = {"type": "object", "properties": {"word": {"type": "string"}}, "required": ["word"]}
+STRUCTURED = {"type": "json_schema", "json_schema": {"name": "word", "schema": SCHEMA}}
+ENDING: dict[str, dict[str, Any]] = {
+    "tools in progress": {"tools": [LOOK]},
+    "structured output": {"response_format": STRUCTURED},
+    "any JSON": {"response_format": {"type": "json_object"}},
+    "asked to reason": {"reasoning_effort": "high"},
+    "thinks": {},
+    "own credential": {"model": "own", "headers": {HEADER: "Bearer sk-ada-5e3c1f7a9b2d4680"}},
+    "several choices": {"n": 2},
+    "log-probabilities": {"logprobs": True},
+    "log-probabilities of a raw prompt": {"prompt": PROMPT, "logprobs": 1},
+    "several prompts": {"prompt": [PROMPT, PROMPT]},
+    "begun by the caller": {
+        "messages": [{"role": "user", "content": PROMPT}, {"role": "assistant", "content": TEXT[:2]}]
+    },
+}
+"""What does not go on, by what it has."""
+
+
+@pytest.mark.parametrize("what", ENDING)
+async def test_it_ends_with_the_error_event_as_without_continuation(gateway: RunningGateway, what: str) -> None:
+    heard = []
+    for wanted in ("off", "auto"):
+        SCRIPT.reset()
+        SCRIPT.cuts = [30, 30]
+        SCRIPT.calls_tool = what == "tools in progress"
+        SCRIPT.thinks = ("vllm",) if what == "thinks" else ()
+        SCRIPT.text = json.dumps({"word": TEXT}) if "response_format" in ENDING[what] else TEXT
+        more = {"model": "tier-2"} | ENDING[what]
+        heard.append(await ask(gateway, headers={"x-aio-continue": wanted} | more.pop("headers", {}), **more))
+        assert len(SCRIPT.calls) == (2 if what == "several prompts" else 1)
+    off, auto = heard
+    assert auto.error is not None
+    assert (auto.text, auto.error) == (off.text, off.error)
+    assert "x_aio" not in auto.last or auto.last["x_aio"].get("continued_from") is None
+    record = await record_of(gateway, auto)
+    assert (record.status, record.is_continued) == ("error", False)
+
+
 @pytest.mark.parametrize(
-    "more",
+    ("path", "more"),
     [
-        {"logprobs": True},
-        {"n": 2},
-        {"reasoning_effort": "high"},
-        {"messages": [{"role": "user", "content": PROMPT}, {"role": "assistant", "content": TEXT[:2]}]},
+        ("messages", {"thinking": {"type": "enabled", "budget_tokens": 1024}}),
+        ("responses", {"reasoning": {"effort": "high"}}),
     ],
 )
-async def test_what_cannot_be_continued_ends_with_an_error_event(gateway: RunningGateway, more: dict[str, Any]) -> None:
+async def test_a_turn_that_is_asked_to_think_ends_in_other_apis_too(
+    gateway: RunningGateway, path: str, more: dict[str, Any]
+) -> None:
     SCRIPT.cuts = [30]
-    heard = await ask(gateway, "tier-2", **more)
-    assert heard.error is not None
-    assert heard.last["x_aio"].get("continued_from") is None
-
-
-async def test_thoughts_end_it(gateway: RunningGateway) -> None:
-    SCRIPT.cuts, SCRIPT.thinks = [30], ("vllm",)
-    heard = await ask(gateway, "tier-2")
-    assert (heard.text, len(SCRIPT.calls)) == (TEXT[:30], 1)
-    assert heard.error is not None
+    asked = {"input": PROMPT} if path == "responses" else {"messages": [{"role": "user", "content": PROMPT}]}
+    body = {"model": "tier-3", "stream": True, "max_tokens": 2000} | asked | more
+    answer = await gateway.http.post(f"/v1/{path}", json=body, headers={"x-aio-continue": "auto"})
+    assert (answer.status_code, len(SCRIPT.calls)) == (200, 1), answer.text
+    assert ("event: error" in answer.text) is (path == "messages")
+    assert ("response.failed" in answer.text) is (path == "responses")
 
 
 async def test_a_tier_that_thinks_again_does_not_go_on(gateway: RunningGateway) -> None:
@@ -304,8 +359,7 @@ async def test_a_budget_covers_the_next_attempt_or_there_is_none(gateway: Runnin
         key = made.json()["key"]
         if amount is None:
             # What the first attempt alone may cost.
-            most = await _most_usd(gateway)
-            amount = most * 1.5
+            amount = most_of(gateway, 2, PROMPT, 200) * 1.5
         order = {"kind": "key", "subject": name, "period": "total", "amount_usd": amount}
         assert (await gateway.http.put("/admin/api/budgets", json=order)).status_code == 200
         SCRIPT.reset()
@@ -314,13 +368,10 @@ async def test_a_budget_covers_the_next_attempt_or_there_is_none(gateway: Runnin
         assert (heard.error is None, len(SCRIPT.calls)) == (goes_on, 1 + goes_on), name
 
 
-async def _most_usd(gateway: RunningGateway) -> float:
-    from gateway.base.inference_request import KEYLESS
-    from gateway.inference.api.reading.build_request import Received, chat_request
-    from gateway.inference.api.reading.schemas import ChatRequest, Message
-    from gateway.tenancy.admission import most_usd
-
-    body = ChatRequest(model="tier-2", messages=[Message(role="user", content=PROMPT)], max_tokens=200)
+def most_of(gateway: RunningGateway, tier: int, prompt: str, limit: int) -> float:
+    """The most US dollars that an attempt at a chat of one prompt may cost."""
+    messages = [Message(role="user", content=prompt)]
+    body = ChatRequest(model=f"tier-{tier}", messages=messages, max_tokens=limit)
     request = chat_request(gateway.serving, Received(request_id="x", arrival=0.0, caller=KEYLESS, headers={}), body)
     served = gateway.serving.routing.served
-    return most_usd(request, served.tier(2), served.spec(2))
+    return most_usd(request, served.tier(tier), served.spec(tier))
