@@ -17,6 +17,7 @@ from tests.gateway.attacks.echo_upstream import Canary, EchoUpstream, echo_upstr
 from tests.gateway.attacks.exchange import Answer, Client
 from tests.gateway.attacks.hostile_catalog import hostile_engine, write_hostile_catalog
 from tests.gateway.attacks.hostile_upstream import HostileUpstream, hostile_upstream
+from tests.gateway.attacks.mortal_cores import MortalCores, mortal_cores
 from tests.gateway.attacks.odd_guardrail import TIMEOUT_SECONDS, odd_guardrail
 from tests.gateway.openid_answers import Provider, running_provider
 from tests.gateway.remote_catalog import write_remote_catalog
@@ -83,7 +84,8 @@ class Browser:
 class Target:
     """A running gateway. `keys`: secrets by the names of `_make_keys`. `ids`: what ada has, by kind. `browsers`: where
     the second administrator signed in before any attack. `hostile`: the server behind the target of this name.
-    `services`: PostgreSQL and Redis of the target `shared`. `provider`: where users of the target `sign-on` are."""
+    `services`: PostgreSQL and Redis of the target `shared`. `provider`: where users of the target `sign-on` are.
+    `cores`: those of the target `mortal`."""
 
     def __init__(self, name: str, aio: ServedProcess, data: Path, upstream: EchoUpstream, canary: Canary) -> None:
         self.name, self.aio, self.data, self.upstream, self.canary = name, aio, data, upstream, canary
@@ -96,6 +98,7 @@ class Target:
         self.hostile: HostileUpstream | None = None
         self.services: dict[str, Any] = {}
         self.provider: Provider | None = None
+        self.cores: MortalCores | None = None
         self._lags_read: dict[Path, int] = {}
         self._log_read = 0
 
@@ -257,7 +260,8 @@ class Targets:
     `laptop`: the laptop catalogue's models. `shared`: two workers over PostgreSQL and Redis. `private`: without keys,
     with rules for personal data, a tier at home, and everything else at `upstream`. `sign-on`: with an OpenID provider,
     behind a proxy. `clock`: with a clock that jumps. `few files`: without keys, in a process that may open 40 files.
-    `guarded`: without keys, with a guardrail at a server that gives odd verdicts.
+    `guarded`: without keys, with a guardrail at a server that gives odd verdicts. `mortal`: on a core that ends in the
+    middle of answers.
     """
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
@@ -297,6 +301,8 @@ class Targets:
             hostile = stack.enter_context(hostile_upstream())
             options += ["--catalog", str(write_hostile_catalog(data / "catalog.toml", hostile))]
             environment |= {"PATH": f"{hostile_engine(data / 'bin')}{os.pathsep}{os.environ['PATH']}", "THE_KEY": "k"}
+        elif name == "mortal":
+            options += ["--role", "gateway"]
         elif name != "laptop":
             catalog = write_remote_catalog(data / "catalog.toml", self._upstream.base_url, own_models=True)
             options += ["--catalog", str(catalog)]
@@ -317,7 +323,9 @@ class Targets:
             patterns.write_text("[\\w.+-]+@[\\w-]+\\.[\\w.]+\n\\d[\\d -]*\\d#\n(z+)+y\n")
             catalog.write_text(catalog.read_text().replace("max_context = 4096", "max_context = 400000"))
             environment["AIO_REDACTION"] = str(patterns)
-        provider = None
+        provider = cores = None
+        if name == "mortal":
+            cores = stack.enter_context(mortal_cores(data / "core.sock"))
         if name == "sign-on":
             provider = stack.enter_context(running_provider())
             environment |= {
@@ -338,9 +346,9 @@ class Targets:
         target = Target(name, aio, data, self._upstream, self._canary)
         target.hostile = hostile
         target.services = services
-        target.provider = provider
+        target.provider, target.cores = provider, cores
         stack.callback(target.client.close)
-        if hostile is not None:
+        if hostile is not None or cores is not None:
             _make_keys(target)
             aio.until_whole()
         elif name not in ("open", "private", "few files", "guarded"):

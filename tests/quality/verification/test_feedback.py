@@ -12,7 +12,7 @@ from migrations.tables.quality import training_rows, verifications
 from quality.estimates.verified_sample import acceptance
 from quality.verification.feedback import Feedback, FeedbackDesk
 from quality.verification.queue import VerificationQueue
-from quality.verification.sampling import Draw, SamplingSettings
+from quality.verification.sampling import Draw, SamplingSettings, refusal
 from quality.verification.training_rows import EncodedPrompt
 from tests.quality.loop_world import record, rows, store_request
 
@@ -43,6 +43,24 @@ async def test_a_thumb_is_stored_as_a_verdict_and_learned_from(
         [None, good, None, True],
         [0.0, 1.0, 0.0, 0.0],
     )
+
+
+@pytest.mark.parametrize("how", [{"continued_at": 40}, {"resumed": True}])
+async def test_an_answer_that_was_broken_off_and_went_on_makes_no_label(
+    engine: AsyncEngine, how: dict[str, Any]
+) -> None:
+    whole = record("req-1", tier=2)
+    attempts = [msgspec.structs.replace(whole.attempts[0], **how)]
+    continued = msgspec.structs.replace(whole, attempts=attempts)
+    assert (refusal(whole), refusal(continued)) == (None, "continued")
+
+    taken = await _desk(engine).take(continued, Feedback(score=1.0))
+
+    assert (taken.learned, taken.reason) == (
+        False,
+        "stored, but not learned from: the answer was broken off and went on",
+    )
+    assert await rows(engine, training_rows) == []
 
 
 async def test_later_feedback_replaces_earlier_feedback(any_engine: AsyncEngine) -> None:

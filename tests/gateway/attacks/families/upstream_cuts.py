@@ -1,22 +1,28 @@
-"""Attacks by servers that break off: streams go on where that is allowed, and end with an error where it is not."""
+"""Servers and cores that break off: streams go on where that is allowed, and end with an error where it is not."""
 
 import json
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import cycle
 from random import Random
 from typing import Any, NamedTuple
 
-from tests.gateway.attacks.exchange import Answer, Client
-from tests.gateway.attacks.hostile_catalog import TIERS
+from gateway.inference.api.reading.schemas import MAX_CHOICES, MAX_PROMPTS
+from tests.gateway.attacks.exchange import Answer
+from tests.gateway.attacks.hostile_catalog import MAX_TOKENS, TIERS
+from tests.gateway.attacks.mortal_cores import ANSWER_TOKENS
 from tests.gateway.attacks.outcome import Outcome, attack_class
 from tests.gateway.attacks.targets import CHAT, Target
 from tests.gateway.attacks.upstream_cuts import number_of_cuts
 from tests.gateway.known_text import known_text
+from tests.gateway.served_process import UNCACHED
+from tests.polling import until
 
 TOGETHER = 8
 COMPLETIONS, MESSAGES, RESPONSES = "/v1/completions", "/v1/messages", "/v1/responses"
 LEAST_COMPLETED = 0.95
+_AWAY = (503, 529)
+MICRO_USD = 1e-6
 _KINDS = (
     ("vllm", CHAT), ("anthropic", CHAT), ("engine", CHAT), ("openai", COMPLETIONS), ("vllm", COMPLETIONS),
     ("triton", COMPLETIONS), ("anthropic", MESSAGES), ("vllm", MESSAGES), ("engine", RESPONSES), ("openai", CHAT),
@@ -26,8 +32,78 @@ _KINDS = (
 _ENDING = (("openai", CHAT), ("gemini", CHAT), ("bedrock", CHAT))
 
 
+@attack_class("streams that are cut", 10_000, "hostile", privileged=True)
+def cuts(target: Target, draw: Random, count: int) -> Iterator[Outcome]:
+    """Streams broken off at random bytes on all wires, charged to a budget: no character is lost or comes twice, nearly
+    all are completed where they may go on, and what is charged is what the answers say. An input is a cut."""
+    budget = _Budget(target, f"cut-{draw.randrange(10**9)}", 100.0)
+    tally = _Tally()
+    kinds = cycle(_KINDS)
+    with ThreadPoolExecutor(TOGETHER) as pool:
+        while tally.cuts < count:
+            asked = [(*next(kinds), draw.randrange(10**9)) for _ in range(TOGETHER)]
+            for heard in pool.map(lambda kind: _cut(target, budget.key, *kind), asked):
+                yield from tally.take(heard)
+    yield tally.share()
+    yield budget.checked(tally.cost_usd, most_tokens=MAX_TOKENS)
+
+
+@attack_class("cores that are lost", 1_000, "mortal", privileged=True)
+def losses(target: Target, draw: Random, count: int) -> Iterator[Outcome]:
+    """Cores of our own engine that are killed or drained in the middle of answers: each goes on in the next core, as if
+    nothing had happened, and what is read again is charged. An input is an answer whose core was lost."""
+    assert target.cores is not None
+    budget = _Budget(target, f"lost-{draw.randrange(10**9)}", 0.5)
+    tally = _Tally()
+    asked = [(model, path) for model in ("tier-1", "tier-2") for path in (CHAT, COMPLETIONS, MESSAGES, RESPONSES)]
+    whole = {kind: _served(target, budget.key, *kind) for kind in asked}
+    tally.cost_usd = sum(stream.cost_usd for stream in whole.values())
+    target.cores.let_end(True)
+
+    def one(kind: tuple[str, str]) -> _Heard:
+        answer, stream = _streamed(target, budget.key, *kind, "Say much.", ANSWER_TOKENS)
+        expected, is_begun = whole[kind], answer.status not in _AWAY
+        bypass = ""
+        if not expected.text.startswith(stream.text) or (stream.ended and stream[:3] != expected[:3]):
+            bypass = f"{stream} instead of {expected}"
+        is_cut = is_begun and (stream.cost_usd > expected.cost_usd or not stream.ended)
+        outcome = Outcome(" at ".join(kind), answer.status, answer.code, bypass, expected=not is_begun)
+        return _Heard(outcome, int(is_cut), is_begun, stream.ended, stream.cost_usd)
+
+    with ThreadPoolExecutor(4 * len(asked)) as pool:
+        while tally.cuts < count:
+            tally.cost_usd += _served(target, budget.key, *asked[0]).cost_usd
+            for heard in pool.map(one, 4 * asked):
+                yield from tally.take(heard)
+    target.cores.let_end(False)
+    yield tally.share()
+    tally.cost_usd += _served(target, budget.key, *asked[0]).cost_usd
+    yield budget.checked(tally.cost_usd, most_tokens=2000)
+
+
+def _served(target: Target, key: str, model: str, path: str) -> "_Stream":
+    """An answer of a core that was there to begin it: there is none until the gateway has found the next one."""
+    heard: list[tuple[Answer, _Stream]] = []
+
+    def is_served() -> bool:
+        heard[:] = [_streamed(target, key, model, path, "Say much.", ANSWER_TOKENS)]
+        return heard[0][0].status not in _AWAY
+
+    until(is_served, 0.1)
+    return heard[0][1]
+
+
+class _Stream(NamedTuple):
+    """What was heard: `tokens` by its usage, `cost_usd` by its end: 0 for an answer that failed without one."""
+
+    text: str
+    ended: bool
+    tokens: int
+    cost_usd: float
+
+
 class _Heard(NamedTuple):
-    """`cost_usd`: as the end tells it, None for an answer that failed without one."""
+    """`may_go_on`: whether it must be completed nearly always."""
 
     outcome: Outcome
     cuts: int
@@ -36,91 +112,98 @@ class _Heard(NamedTuple):
     cost_usd: float
 
 
-@attack_class("streams that are cut", 10_000, "hostile", privileged=True)
-def cuts(target: Target, draw: Random, count: int) -> Iterator[Outcome]:
-    """Streams broken off at random bytes on all wires, charged to a budget: no character is lost or comes twice, nearly
-    all are completed where they may go on, and what is charged is what the answers say. An input is a cut."""
-    name = f"cut-{draw.randrange(10**9)}"
-    key = target.order("POST", "/admin/api/keys", {"name": name})["key"]
-    budget = {"kind": "key", "subject": name, "period": "total", "amount_usd": 1000.0}
-    target.order("PUT", "/admin/api/budgets", budget)
-    done, allowed, completed, charged, number = 0, 0, 0, 0.0, 0
+class _Tally:
+    """Of all answers of a class."""
 
-    def one(place: int, seed: int) -> _Heard:
-        with target.new_client() as client:
-            return _ask(client, key, *_KINDS[place % len(_KINDS)], seed)
+    def __init__(self) -> None:
+        self.cuts = self._allowed = self._completed = 0
+        self.cost_usd = 0.0
 
-    with ThreadPoolExecutor(TOGETHER) as pool:
-        while done < count:
-            seeds = [draw.randrange(10**9) for _ in range(TOGETHER)]
-            places = range(number, number + TOGETHER)
-            number += TOGETHER
-            for heard in pool.map(one, places, seeds):
-                done, charged = done + heard.cuts, charged + heard.cost_usd
-                allowed, completed = allowed + heard.may_go_on, completed + (heard.may_go_on and heard.completed)
-                yield heard.outcome
-                yield from (Outcome(heard.outcome.label, 200) for _ in range(heard.cuts - 1))
-    share = completed / allowed
-    yield Outcome("completed", 200, bypass="" if share >= LEAST_COMPLETED else f"only {share:.1%} of {allowed}")
-    spent = _spent(target, budget["amount_usd"], charged)
-    wrong = abs(spent - charged) > 1e-6 * number
-    yield Outcome("the budget", 200, bypass=f"${spent} charged, ${charged} told" if wrong else "")
+    def take(self, heard: _Heard) -> Iterator[Outcome]:
+        """Count an answer; returns its outcome, once for each cut."""
+        self.cuts, self.cost_usd = self.cuts + heard.cuts, self.cost_usd + heard.cost_usd
+        self._allowed += heard.may_go_on
+        self._completed += heard.may_go_on and heard.completed
+        yield heard.outcome
+        yield from (Outcome(heard.outcome.label, 200) for _ in range(heard.cuts - 1))
+
+    def share(self) -> Outcome:
+        """Whether enough were completed of those that may go on."""
+        share = self._completed / self._allowed
+        said = f"{share:.1%} of {self._allowed} answers completed"
+        return Outcome(said, 200, bypass="" if share >= LEAST_COMPLETED else f"only {said}")
 
 
-def _ask(client: Client, key: str, tier: str, path: str, seed: int) -> _Heard:
-    prompt, model = f"hostile:cuts:{seed}", f"tier-{TIERS.index(tier) + 1}"
-    messages = [{"role": "user", "content": prompt}]
+class _Budget:
+    """A key with a budget of its own."""
+
+    def __init__(self, target: Target, name: str, amount: float) -> None:
+        self._target, self._amount = target, amount
+        self.key = target.order("POST", "/admin/api/keys", {"name": name})["key"]
+        order = {"kind": "key", "subject": name, "period": "total", "amount_usd": amount}
+        target.order("PUT", "/admin/api/budgets", order)
+
+    def checked(self, told: float, *, most_tokens: int) -> Outcome:
+        """Whether what was charged is what the answers `told`. A request beyond the budget is refused, and the refusal
+        reports to the database what was spent before."""
+        order = {"model": "tier-1", "prompt": ["All of it."] * MAX_PROMPTS, "n": MAX_CHOICES, "max_tokens": most_tokens}
+        refused = self._target.ask("POST", COMPLETIONS, order, key=self.key)
+        assert refused.status == 429, refused.text
+        rows = self._target.order("GET", "/admin/api/budgets")["rows"]
+        spent = sum(row["spent_usd"] for row in rows if row["amount_usd"] == self._amount)
+        wrong = abs(spent - told) > MICRO_USD
+        return Outcome("the budget", 200, bypass=f"${spent} charged, ${told} told" if wrong else "")
+
+
+def _streamed(target: Target, key: str, model: str, path: str, prompt: str, limit: int) -> tuple[Answer, _Stream]:
+    """Ask for a stream that may go on."""
     inputs: dict[str, Any] = {COMPLETIONS: {"prompt": prompt}, RESPONSES: {"input": prompt}}.get(
-        path, {"messages": messages}
+        path, {"messages": [{"role": "user", "content": prompt}]}
     )
-    limit = "max_output_tokens" if path == RESPONSES else "max_tokens"
-    body = {"model": model, "stream": True, limit: 4000} | inputs
+    named = "max_output_tokens" if path == RESPONSES else "max_tokens"
+    body = {"model": model, "stream": True, "temperature": 0, named: limit} | inputs
     if path in (CHAT, COMPLETIONS):
         body["stream_options"] = {"include_usage": True}
-    answer = client.ask("POST", path, body, key=key, headers={"x-aio-continue": "auto"})
-    text, ended, cost = _read(answer)
+    headers = {"x-aio-continue": "auto", **UNCACHED}
+    with target.new_client() as client:
+        answer = client.ask("POST", path, body, key=key, headers=headers)
+    return answer, _read(answer)
+
+
+def _cut(target: Target, key: str, tier: str, path: str, seed: int) -> _Heard:
+    model = f"tier-{TIERS.index(tier) + 1}"
+    answer, (text, ended, _, cost) = _streamed(target, key, model, path, f"hostile:cuts:{seed}", 4000)
     expected, goes_on = known_text(seed), (tier, path) not in _ENDING
-    label = f"{number_of_cuts(seed)} cuts on {tier}, {path} #{seed}"
     bypass = ""
     if not expected.startswith(text) or (ended and text != expected):
         bypass = f"{text!r} instead of {expected!r}"
     elif ended and not goes_on:
         bypass = "went on where it cannot"
     # A tier whose last answer was not completed may be passed over for some seconds, and says so.
-    expected_refusal = answer.status in (503, 529)
+    expected_refusal = answer.status in _AWAY
     cuts = 0 if answer.status != 200 else number_of_cuts(seed) if goes_on and ended else 1
+    label = f"{number_of_cuts(seed)} cuts on {tier}, {path} #{seed}"
     outcome = Outcome(label, answer.status, answer.code, bypass, expected=expected_refusal)
     return _Heard(outcome, cuts, goes_on and answer.status == 200, ended, cost)
 
 
-def _read(answer: Answer) -> tuple[str, bool, float]:
-    """Return the text of a stream, whether it ended well, and what it cost."""
-    text, failed, cost, ended = "", False, 0.0, b"[DONE]" in answer.body
+def _read(answer: Answer) -> _Stream:
+    text, failed, cost, tokens, ended = "", False, 0.0, 0, b"[DONE]" in answer.body
     for line in answer.text.split("\n"):
         if not line.startswith("data: {"):
             continue
         event = json.loads(line[6:])
+        whole = event.get("response") or {}
         failed = failed or bool(event.get("error"))
-        told = event.get("x_aio") or (event.get("response") or {}).get("x_aio") or {}
+        told, usage = (event.get(name) or whole.get(name) or {} for name in ("x_aio", "usage"))
         cost = told.get("cost_usd", cost)
+        tokens = usage.get("completion_tokens", usage.get("output_tokens", tokens))
         kind = event.get("type")
-        ended = ended or kind in ("message_stop", "response.completed")
+        ended = ended or kind in ("message_stop", "response.completed", "response.incomplete")
         if kind == "content_block_delta":
             text += event["delta"].get("text", "")
         elif kind == "response.output_text.delta":
             text += event["delta"]
         for choice in event.get("choices", ()):
             text += choice.get("text") or choice.get("delta", {}).get("content") or ""
-    return text, ended and not failed, cost
-
-
-def _spent(target: Target, amount: float, charged: float) -> float:
-    """What was charged to the budget, once it is settled."""
-    until, spent = time.monotonic() + 10.0, -1.0
-    while time.monotonic() < until:
-        rows = target.order("GET", "/admin/api/budgets").get("rows", [])
-        spent = sum(row["spent_usd"] for row in rows if row.get("amount_usd") == amount)
-        if abs(spent - charged) < 1e-9:
-            break
-        time.sleep(0.5)
-    return spent
+    return _Stream(text, ended and not failed, tokens, cost)
