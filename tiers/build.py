@@ -54,7 +54,7 @@ class ReloadableTier(Tier):
         self.core_name, self.num_layers, self.version = tier.core_name, tier.num_layers, tier.version
         self.max_output, self.takes_chats = tier.max_output, tier.takes_chats
         self.is_local, self.is_target = tier.is_local, tier.is_target
-        self.asks_credential = tier.asks_credential
+        self.asks_credential, self.continues_chats = tier.asks_credential, tier.continues_chats
 
     async def close(self) -> None:
         await self._current.close()
@@ -78,10 +78,6 @@ class ReloadableTier(Tier):
     @property
     def tokenizer(self) -> Tokenizer | None:
         return self._current.tokenizer
-
-    @property
-    def continues_chats(self) -> bool:
-        return self._current.continues_chats
 
     def load(self) -> TierLoad:
         load = self._current.load()

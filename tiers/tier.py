@@ -373,7 +373,8 @@ class Tier(ABC):
     - `is_local`: that entry's label (`tiers.consent`); False for one of no catalogue.
     - `asks_credential`: whether it answers with the caller's own credential alone, that of the request.
     - `is_target`: whether it is a target of the catalogue; `number` is then that of the tier that it stands for.
-    - `takes_chats`: False where its model, once it has started, is known to have no chat template.
+    - `takes_chats`: False where its model, once it has started, is known to have no chat template. `continues_chats`:
+      whether it goes on from an unfinished turn of the assistant, without an instruction.
     """
 
     name: str
@@ -390,6 +391,7 @@ class Tier(ABC):
     asks_credential: bool = False
     is_target: bool = False
     takes_chats: bool = True
+    continues_chats: bool = False
 
     async def prepare(self) -> None:  # noqa: B027 - most have nothing to prepare
         """Do what of `start` needs no core yet, such as reading a tokeniser."""
@@ -431,11 +433,6 @@ class Tier(ABC):
     @abstractmethod
     def load(self) -> TierLoad:
         """Return the latest known load; never blocks."""
-
-    @property
-    def continues_chats(self) -> bool:
-        """Whether it goes on from an unfinished turn of the assistant, without an instruction."""
-        return False
 
     @property
     def tokenizer(self) -> Tokenizer | None:

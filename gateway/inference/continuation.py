@@ -6,6 +6,8 @@ The text so far becomes the beginning of the assistant's turn, or the end of a r
 import logging
 from collections.abc import AsyncGenerator
 from functools import partial
+from itertools import takewhile
+from operator import eq
 from typing import Any
 
 import msgspec
@@ -137,7 +139,7 @@ class ContinuedGeneration(Generation):
             await attempt.deltas.aclose()
             attempt.usage, attempt.deltas = used, _ended(used, has_finished=self._has_finished)
             return True
-        before, self._asking = self._asking, asking
+        self._asking = asking
         if isinstance(error, TierContextError):
             self._lengths.note(error, self.tier, attempt.spec)
         await self._make_room()
@@ -147,7 +149,6 @@ class ContinuedGeneration(Generation):
         if tier is None and has_tried and not isinstance(error, TierRequestError) and self._takes(self.tier):
             tier = self.tier
         if tier is None:
-            self._asking = before
             return False
         await attempt.deltas.aclose()
         self._close_attempt("error", error)
@@ -163,8 +164,6 @@ class ContinuedGeneration(Generation):
 
     async def _make_room(self) -> None:
         """Lease what an attempt by any tier that can go on may cost."""
-        if self._admission.hold is None:
-            return
         served = self._routing.served
         for tier in (self.tier, *served.tiers.values(), *served.targets.values()):
             if self._fits(tier):
@@ -214,11 +213,9 @@ class ContinuedGeneration(Generation):
 
     def _without_spaces(self, text: str) -> str:
         """Return `text` without the spaces at the seam that were passed on already."""
-        spaces, place = self._spaces, 0
-        while place < min(len(spaces), len(text)) and spaces[place] == text[place]:
-            place += 1
-        self._spaces = spaces[place:] if place == len(text) else ""
-        return text[place:]
+        same = sum(takewhile(bool, map(eq, self._spaces, text)))
+        self._spaces = self._spaces[same:] if same == len(text) else ""
+        return text[same:]
 
     def _recorded(self, status: AttemptStatus, error: Exception | None) -> Attempt:
         made = super()._recorded(status, error)

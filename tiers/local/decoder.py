@@ -278,8 +278,7 @@ class Decoder:
         drawn: list[list[int]] = [[] for _ in range(n)] if sampling.grammar is not None else []
         try:
             async with AsyncExitStack() as stack:
-                resumes = n == 1 and command.evidence is None and sampling.prompt_logprobs is None
-                may = request.resumes if resumes else None
+                may = request.resumes if n == 1 and command.evidence is None else None
                 started = self._core.generate(command) if may is None else self._resumed(command, request.sent, may)
                 outputs = await stack.enter_async_context(aclosing(started))
                 request.meter.add(tally.usage)

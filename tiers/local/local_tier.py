@@ -147,6 +147,8 @@ class LocalTier(Tier):
         self.num_layers = info.num_layers
         self.takes_chats = self._tokenizer.chat_template is not None
         self._policy = _policy(self._spec, self._core, self._tokenizer, info.max_context, self._threads)
+        # What a model thinks in a format of its own may not begin in the middle of a turn.
+        self.continues_chats = isinstance(self._policy, Plain) and not self._policy.decoder.calling.thinks
 
     async def close(self) -> None:
         """See `Tier.close`; the core's client stays open for its owner to close."""
@@ -209,11 +211,6 @@ class LocalTier(Tier):
     def watch(self) -> CoreWatch:
         """The statistics of its core, polled for all tiers that were built with this one."""
         return self._watch
-
-    @property
-    def continues_chats(self) -> bool:
-        """See `Tier.continues_chats`: plain decoding of a model that has no format of its own for thoughts does."""
-        return isinstance(self._policy, Plain) and not self._policy.decoder.calling.thinks
 
     def load(self) -> TierLoad:
         """Return the latest statistics of the model's queue, which all tiers of the model share."""

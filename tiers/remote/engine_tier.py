@@ -33,6 +33,7 @@ class EngineTier(Tier):
         self._server: RemoteTier | None = None
         # Counts prompt tokens while no engine runs.
         self._standby = RemoteTier(spec)
+        self.continues_chats = self._standby.continues_chats
         self._closing: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
@@ -56,10 +57,6 @@ class EngineTier(Tier):
 
     def refusal(self, request: GenerationRequest) -> TierRequestError | None:
         return self._standby.refusal(request)
-
-    @property
-    def continues_chats(self) -> bool:
-        return self._standby.continues_chats
 
     def load(self) -> TierLoad:
         server = self._current()

@@ -93,6 +93,7 @@ class RemoteTier(Tier):
         self._queue = ServerQueue()
         self._watching: asyncio.Task[None] | None = None
         self._wire = wire_of(spec.remote, spec.provider)
+        self.continues_chats = self._wire.rules.continues and self._wire.rules.prefill == "taken"
         self._makers, self._refusals = makers, refusals
         self.maker = maker_of(spec.remote, spec.provider)
         self.asks_credential = spec.asks_credential
@@ -397,11 +398,6 @@ class RemoteTier(Tier):
         except TierRequestError as error:
             return error
         return None
-
-    @property
-    def continues_chats(self) -> bool:
-        rules = self._wire.rules
-        return rules.continues and rules.prefill == "taken"
 
     def load(self) -> TierLoad:
         """Return the requests in flight from here, the server's queue, and whether the last failure is long enough

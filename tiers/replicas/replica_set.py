@@ -81,6 +81,7 @@ class ReplicaSet(Tier):
             name: RemoteTier(msgspec.structs.replace(spec, remote=remote.alone(server)), environ=environ)
             for name, server in zip(replica_names(servers), servers, strict=True)
         }
+        self.continues_chats = self._any.continues_chats
         for tier in self._tiers.values():
             # They have one model: what one of them thought is for all.
             tier.maker = next(iter(self._tiers.values())).maker
@@ -166,10 +167,6 @@ class ReplicaSet(Tier):
     @property
     def _any(self) -> RemoteTier:
         return next(iter(self._tiers.values()))
-
-    @property
-    def continues_chats(self) -> bool:
-        return self._any.continues_chats
 
     def load(self) -> TierLoad:
         """Return the requests in flight from here, the queues of the replicas that take requests, of which a request

@@ -1,4 +1,5 @@
-"""Hostile inputs find nothing in gateways without keys, with administrators, redaction, rules or hostile servers."""
+"""Hostile inputs find nothing in gateways without keys, with administrators, redaction, rules, hostile servers or
+cores that end."""
 
 import pytest
 
@@ -9,3 +10,7 @@ pytestmark = pytest.mark.processes
 
 def test_two_hundred_hostile_inputs_find_nothing_in_other_gateways() -> None:
     assert found_by_attacks("open", "administered", "redacting", "private", "hostile", inputs=200) == ""
+
+
+def test_an_answer_of_our_own_engine_outlives_its_core() -> None:
+    assert found_by_attacks("mortal", inputs=40) == ""
