@@ -109,7 +109,7 @@ async def test_a_lost_core_changes_no_character_and_no_count(gateway: RunningGat
     assert record.is_continued
 
 
-async def test_each_token_is_told_once_and_what_is_read_again_is_paid(gateway: RunningGateway) -> None:
+async def test_each_token_counts_once_and_what_is_read_again_is_paid(gateway: RunningGateway) -> None:
     _, told, request_id = await ask(gateway, [])
     (whole,) = (await only_record(gateway, request_id)).attempts
     _, last, request_id = await ask(gateway, [7, 20])
