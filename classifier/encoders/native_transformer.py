@@ -20,8 +20,8 @@ Float = npt.NDArray[np.float32]
 
 MAX_TOKENS = 256
 HEAD_SHARE = 0.75  # the share of a long prompt that is taken from its start (docs/routing.md: 192 and 64 words)
-# The kernels of `make_transformer`, from the slowest: plain code, AVX2, AVX-512 VNNI.
-KERNEL_SETS = ("plain", "avx2", "vnni")
+# The kernels of `make_transformer`, from the slowest: plain code, AVX2, AVX-512 VNNI, AMX.
+KERNEL_SETS = ("plain", "avx2", "vnni", "amx")
 
 _BERT = {
     "words": "embeddings.word_embeddings.weight",

@@ -6,21 +6,14 @@
 #include <memory>
 #include <vector>
 
+#include "int8_tiles.h"
 #include "python_data.h"
-
-#if defined(__x86_64__) && defined(__GNUC__)
-#define AIO_X86 1
-#include <immintrin.h>
-#endif
 
 namespace aio {
 namespace {
 
-constexpr int kPanel = 64;  // output channels that a kernel computes at a time
-constexpr int kRows = 6;    // tokens that it computes at a time
 constexpr int kLanes = 16;  // floats of a vector; the widths of a model are multiples of it
 constexpr int kQueries = 8; // queries that attention computes at a time
-constexpr int kZero = 128;  // what stands for 0 in an unsigned activation
 
 typedef float Floats __attribute__((vector_size(4 * kLanes)));
 typedef int32_t Ints __attribute__((vector_size(4 * kLanes)));
@@ -146,98 +139,6 @@ AIO_CLONES void quantise(const float* given, int rows, int width, Quantised& int
   }
 }
 
-// One tile: sums [rows][64] of unsigned activations by a panel's weights, beginning with `start` [64].
-using Tile = void (*)(const uint8_t* given, size_t stride, int rows, const int8_t* panel, size_t steps,
-                      const int32_t* start, int32_t* sums);
-
-void tile_plain(const uint8_t* given, size_t stride, int rows, const int8_t* panel, size_t steps, const int32_t* start,
-                int32_t* sums) {
-  for (int r = 0; r < rows; r++) {
-    int32_t* sum = sums + r * kPanel;
-    std::copy_n(start, kPanel, sum);
-    for (size_t s = 0; s < steps; s++) {
-      const uint8_t* a = given + r * stride + 4 * s;
-      const int8_t* w = panel + s * kPanel * 4;
-      for (int c = 0; c < kPanel; c++)
-        sum[c] += a[0] * w[4 * c] + a[1] * w[4 * c + 1] + a[2] * w[4 * c + 2] + a[3] * w[4 * c + 3];
-    }
-  }
-}
-
-#ifdef AIO_X86
-// Signed activations, so no start: |w| times a with w's sign, both within 127, so that no pair of products exceeds 16
-// bits.
-__attribute__((target("avx2"))) void tile_avx2(const uint8_t* given, size_t stride, int rows, const int8_t* panel,
-                                               size_t steps, const int32_t*, int32_t* sums) {
-  const __m256i ones = _mm256_set1_epi16(1), zero = _mm256_set1_epi8(char(kZero));
-  for (int first = 0; first < kPanel; first += 8) {
-    __m256i sum[kRows];
-    for (__m256i& one : sum) one = _mm256_setzero_si256();
-    for (size_t s = 0; s < steps; s++) {
-      const __m256i w = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(panel + (s * kPanel + first) * 4));
-      const __m256i size = _mm256_abs_epi8(w);
-      for (int r = 0; r < rows; r++) {
-        int32_t four;
-        std::memcpy(&four, given + r * stride + 4 * s, sizeof four);
-        const __m256i a = _mm256_xor_si256(_mm256_set1_epi32(four), zero);
-        const __m256i pairs = _mm256_maddubs_epi16(size, _mm256_sign_epi8(a, w));
-        sum[r] = _mm256_add_epi32(sum[r], _mm256_madd_epi16(pairs, ones));
-      }
-    }
-    for (int r = 0; r < rows; r++)
-      _mm256_storeu_si256(reinterpret_cast<__m256i*>(sums + r * kPanel + first), sum[r]);
-  }
-}
-
-template <int kCount>
-__attribute__((target("avx512f,avx512bw,avx512vnni"))) void tile_vnni_of(const uint8_t* given, size_t stride,
-                                                                         const int8_t* panel, size_t steps,
-                                                                         const int32_t* start, int32_t* sums) {
-  __m512i sum[kCount][4];
-  for (int r = 0; r < kCount; r++)
-    for (int c = 0; c < 4; c++) sum[r][c] = _mm512_loadu_si512(start + 16 * c);
-  for (size_t s = 0; s < steps; s++) {
-    const int8_t* w = panel + s * kPanel * 4;
-    const __m512i w0 = _mm512_loadu_si512(w), w1 = _mm512_loadu_si512(w + 64), w2 = _mm512_loadu_si512(w + 128),
-                  w3 = _mm512_loadu_si512(w + 192);
-#pragma GCC unroll 6
-    for (int r = 0; r < kCount; r++) {
-      int32_t four;
-      std::memcpy(&four, given + r * stride + 4 * s, sizeof four);
-      const __m512i a = _mm512_set1_epi32(four);
-      sum[r][0] = _mm512_dpbusd_epi32(sum[r][0], a, w0);
-      sum[r][1] = _mm512_dpbusd_epi32(sum[r][1], a, w1);
-      sum[r][2] = _mm512_dpbusd_epi32(sum[r][2], a, w2);
-      sum[r][3] = _mm512_dpbusd_epi32(sum[r][3], a, w3);
-    }
-  }
-  for (int r = 0; r < kCount; r++)
-    for (int c = 0; c < 4; c++) _mm512_storeu_si512(sums + r * kPanel + 16 * c, sum[r][c]);
-}
-
-void tile_vnni(const uint8_t* given, size_t stride, int rows, const int8_t* panel, size_t steps, const int32_t* start,
-               int32_t* sums) {
-  switch (rows) {
-    case 1: return tile_vnni_of<1>(given, stride, panel, steps, start, sums);
-    case 2: return tile_vnni_of<2>(given, stride, panel, steps, start, sums);
-    case 3: return tile_vnni_of<3>(given, stride, panel, steps, start, sums);
-    case 4: return tile_vnni_of<4>(given, stride, panel, steps, start, sums);
-    case 5: return tile_vnni_of<5>(given, stride, panel, steps, start, sums);
-    default: return tile_vnni_of<6>(given, stride, panel, steps, start, sums);
-  }
-}
-#endif
-
-// The best kernel that the processor has, of the first `most` + 1: plain, AVX2, AVX-512 VNNI.
-Tile best_tile(long most) {
-#ifdef AIO_X86
-  if (most >= 2 && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vnni")) return tile_vnni;
-  if (most >= 1 && __builtin_cpu_supports("avx2")) return tile_avx2;
-#endif
-  (void)most;
-  return tile_plain;
-}
-
 // sums [rows][64] to floats `into` [rows, stride], `width` of them, perhaps through GELU; widths are multiples of 16.
 AIO_CLONES void scale_tile(const int32_t* sums, const float* token_scale, const float* scale, const float* bias, int rows,
                            int width, bool through_gelu, float* into, size_t stride) {
@@ -250,19 +151,19 @@ AIO_CLONES void scale_tile(const int32_t* sums, const float* token_scale, const 
   }
 }
 
-void apply(const Linear& linear, const Quantised& given, int rows, bool through_gelu, Tile tile, float* into) {
-  alignas(64) int32_t sums[kRows * kPanel];
-  const size_t bytes = linear.steps() * kPanel * 4, tiles = (size_t(rows) + kRows - 1) / kRows;
+void apply(const Linear& linear, const Quantised& given, int rows, bool through_gelu, const Kernel& kernel, float* into) {
+  alignas(64) int32_t sums[kMostRows * kPanel];
+  const size_t bytes = linear.steps() * kPanel * 4, tiles = (size_t(rows) + kernel.rows - 1) / kernel.rows;
   for (int first = 0; first < linear.n; first += kPanel)
-    for (int t = 0; t < rows; t += kRows) {
-      const int count = std::min(kRows, rows - t);
+    for (int t = 0; t < rows; t += kernel.rows) {
+      const int count = std::min(kernel.rows, rows - t);
       // The next panel's share, since a model is larger than a core's own cache.
       const int8_t* ahead = linear.panel(first) + bytes;
       if (first + kPanel < linear.n)
-        for (size_t i = bytes * (t / kRows) / tiles; i < bytes * (t / kRows + 1) / tiles; i += 64)
+        for (size_t i = bytes * (t / kernel.rows) / tiles; i < bytes * (t / kernel.rows + 1) / tiles; i += 64)
           __builtin_prefetch(ahead + i);
-      tile(&given.values[t * given.stride], given.stride, count, linear.panel(first), linear.steps(), &linear.start[first],
-           sums);
+      kernel.tile(&given.values[t * given.stride], given.stride, count, linear.panel(first), linear.steps(),
+                  &linear.start[first], sums);
       scale_tile(sums, &given.scale[t], &linear.scale[first], &linear.bias[first], count,
                  std::min(kPanel, linear.n - first), through_gelu, into + size_t(t) * linear.n + first, linear.n);
     }
@@ -364,13 +265,14 @@ struct Transformer {
   std::vector<float> word_scale, position;
   Norm embedding;
   std::vector<Layer> layers;
-  Tile tile = tile_plain;
+  Kernel kernel;
 
   // The mean of the last states of `count` tokens, all within the vocabulary, at most as many as there are positions.
   void pool(const int32_t* ids, int count, float* into) const {
     std::vector<float> x(size_t(count) * hidden), more(x.size()), qkv(x.size() * 3), inner(size_t(count) * ffn);
     Quantised given;
     HeadBuffers buffers;
+    const KernelState state(kernel);
     for (int t = 0; t < count; t++) {
       const int8_t* word = &words[size_t(ids[t]) * hidden];
       for (int i = 0; i < hidden; i++) x[size_t(t) * hidden + i] = float(word[i]) * word_scale[ids[t]];
@@ -378,16 +280,16 @@ struct Transformer {
     normalise(x.data(), position.data(), count, hidden, embedding, epsilon);
     for (const Layer& layer : layers) {
       quantise(x.data(), count, hidden, given);
-      apply(layer.qkv, given, count, false, tile, qkv.data());
+      apply(layer.qkv, given, count, false, kernel, qkv.data());
       for (int head = 0; head < heads; head++)
         attend(qkv.data(), count, hidden, head, hidden / heads, buffers, more.data());
       quantise(more.data(), count, hidden, given);
-      apply(layer.out, given, count, false, tile, more.data());
+      apply(layer.out, given, count, false, kernel, more.data());
       normalise(x.data(), more.data(), count, hidden, layer.after_attention, epsilon);
       quantise(x.data(), count, hidden, given);
-      apply(layer.up, given, count, true, tile, inner.data());
+      apply(layer.up, given, count, true, kernel, inner.data());
       quantise(inner.data(), count, ffn, given);
-      apply(layer.down, given, count, false, tile, more.data());
+      apply(layer.down, given, count, false, kernel, more.data());
       normalise(x.data(), more.data(), count, hidden, layer.after_ffn, epsilon);
     }
     std::fill_n(into, hidden, 0.0f);
@@ -428,7 +330,7 @@ constexpr Py_ssize_t kOfLayer = 12, kBefore = 4;
 // (arrays: tuple of float32, heads, epsilon, most) -> capsule. The arrays: words [V, H], positions [P, H], the weight and
 // bias [H] of the norm over their sum; then of every layer the weight [out, in] and bias [out] of queries, keys and values
 // together [3H], of their output and the weight and bias of the norm after it, the same of the inner layer [F], the outer
-// one and the norm after it. `most`: 0 for plain code, 1 for AVX2 at most, 2 for AVX-512 VNNI where there is any.
+// one and the norm after it. `most`: 0 for plain code, 1 for AVX2 at most, 2 for AVX-512 VNNI, 3 for AMX where there is any.
 PyObject* make_transformer(PyObject*, Values values, Py_ssize_t count) {
   if (!expect(count, 4, "make_transformer")) return nullptr;
   const long heads = PyLong_AsLong(values[1]), most = PyLong_AsLong(values[3]);
@@ -475,7 +377,7 @@ PyObject* make_transformer(PyObject*, Values values, Py_ssize_t count) {
     reader.norm(layer.after_ffn, hidden);
   }
   if (reader.failed) return nullptr;
-  made->tile = best_tile(most);
+  made->kernel = best_kernel(most);
   return capsule(made.release());
 }
 

@@ -50,9 +50,11 @@ def test_states_are_those_of_float32_up_to_the_rounding_of_eight_bits(architectu
     assert cosines(native.encode(TEXTS), exact.encode(TEXTS)).min() > 0.9997
 
 
+# DistilBERT's widths are those of whole tiles, too.
+@pytest.mark.parametrize("architecture", ["bert", "distilbert"])
 @pytest.mark.parametrize("kernels", KERNEL_SETS[:-1])
-def test_every_instruction_set_gives_the_same_numbers(kernels: str, tmp_path: Path) -> None:
-    folder = tiny_checkpoint(tmp_path / "c", "bert", TEXTS)
+def test_every_instruction_set_gives_the_same_numbers(kernels: str, architecture: str, tmp_path: Path) -> None:
+    folder = tiny_checkpoint(tmp_path / "c", architecture, TEXTS)
     best = NativeTransformer.load(folder).encode(TEXTS)
     np.testing.assert_array_equal(NativeTransformer.load(folder, kernels=kernels).encode(TEXTS), best)
 
