@@ -44,6 +44,7 @@ _COMMANDS = {
     "sessions": ("sessions.command:sessions", "The rules of sessions on recorded runs."),
     "agents": ("sessions.agents:agents", "Which models serve runs of agents, from few labelled tasks."),
     "flips": ("classifier.flips:flips_command", "How often words that change nothing of the task change the tier."),
+    "encoder": ("classifier.encoder:encoder_command", "Classes by a fine-tuned encoder, next to the n-gram model's."),
     "native-encoder": (
         "classifier.native_encoder:native_encoder_command",
         "An encoder in INT8 next to torch's float32: states and time.",
