@@ -140,10 +140,12 @@ def _share(estimate: str, share: Share, tier: int | None) -> EstimateRow:
 
 
 async def estimates_shown(operations: Operations) -> MonitorStatus:
-    """The estimates. Raises `ApiError` 409 without a monitor, and 503."""
+    """The estimates. Raises `ApiError` 409 without a monitor, and 503 until it has started."""
     loop = operations.quality_loop
-    if loop is None or loop.monitor is None:
+    if loop is None:
         raise _monitor_off()
+    if loop.monitor is None:
+        raise ApiError(503, "The quality monitor is starting. Try again later.", code="monitor_starting")
     return await reached(loop.monitor.status())
 
 
@@ -368,13 +370,9 @@ def _version(fields: dict[str, str]) -> str:
 
 
 async def _estimates(operations: Operations) -> MonitorStatus | None:
-    """None without a monitor."""
-    try:
-        return await estimates_shown(operations)
-    except ApiError as error:
-        if error.status != 409:
-            raise
-        return None
+    """None without a monitor, and until it has started."""
+    loop = operations.quality_loop
+    return None if loop is None or loop.monitor is None else await estimates_shown(operations)
 
 
 def _not_sampled(estimates: MonitorStatus) -> str:

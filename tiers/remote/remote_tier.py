@@ -89,7 +89,7 @@ class RemoteTier(Tier):
         self._clock = clock
         self._failures = ServerFailures(spec.name, spec.remote, key, cooldown_seconds, clock)
         self._running = 0
-        self._ignores_n = False
+        self._ignores_n = self._miscounts = False
         self._queue = ServerQueue()
         self._watching: asyncio.Task[None] | None = None
         self._wire = wire_of(spec.remote, spec.provider)
@@ -357,14 +357,17 @@ class RemoteTier(Tier):
         tally.unfinished.difference_update(places)
 
     def _note_claim(self, request: GenerationRequest, tally: Tally) -> None:
-        """Log counts of the server that cannot be, and note them for the record."""
+        """Note counts of the server that cannot be for the record; log them, the first as a warning: a server that
+        counts wrongly does so in every answer."""
         if (claimed := tally.impossible_claim()) is None:
             return
         request.meter.claims.append(claimed)
         billed = tally.usage()
-        log.warning(
+        level, self._miscounts = logging.DEBUG if self._miscounts else logging.WARNING, True
+        log.log(
+            level,
             "%s: request %s: the server counts %d tokens of the prompt and %d of the answer, which cannot be; "
-            "%d and %d are billed",
+            "%d and %d are billed; more such counts are logged at level debug",
             self._failures.where, request.request_id, claimed.prompt_tokens, claimed.completion_tokens,
             billed.prompt_tokens, billed.completion_tokens,
         )  # fmt: skip

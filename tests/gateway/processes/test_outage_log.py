@@ -19,6 +19,7 @@ LOOPS = {"AIO_COLD_START_USD": "10"}
 # Every loop fails in that time, and some several times.
 OUTAGE_SECONDS = 6.0
 NOTICED = "is away ("
+MISCOUNTED = "which cannot be"
 BACK = "the database is back after "
 
 
@@ -29,9 +30,10 @@ def options(upstream: Upstream, tmp_path: Path, postgres_url: str) -> list[str]:
 
 
 def said(folder: Path) -> list[str]:
-    """The log's lines of warnings and errors, with their stacks, and the ends of outages."""
+    """The log's lines of warnings and errors, with their stacks, and the ends of outages. The upstream ignores
+    judges' limits of tokens, which is a warning of its own."""
     lines = (folder / "data" / "log").read_text().splitlines()
-    return [line for line in lines if " INFO " not in line or BACK in line]
+    return [line for line in lines if (" INFO " not in line or BACK in line) and MISCOUNTED not in line]
 
 
 @pytest.mark.parametrize("hangs", [False, True], ids=["killed", "hangs"])

@@ -140,7 +140,7 @@ def test_a_raw_prompt_of_token_ids_is_counted_here() -> None:
     assert 6400 < bounds.most < 12_800
 
 
-async def test_a_lie_is_logged_with_its_counts_and_no_text(caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_first_lie_is_a_warning_with_its_counts_and_no_text(caplog: pytest.LogCaptureFixture) -> None:
     async def lie(call: Call) -> None:
         await call.begin()
         await call.chunk("a secret word", finish="stop")
@@ -152,6 +152,8 @@ async def test_a_lie_is_logged_with_its_counts_and_no_text(caplog: pytest.LogCap
         request = chat("a secret question")
         with caplog.at_level(logging.WARNING):
             deltas = [delta async for delta in tier.generate(request)]
+            async for _ in tier.generate(chat("another question")):
+                pass
         await tier.close()
     used = deltas[-1].end.usage
     assert used is not None

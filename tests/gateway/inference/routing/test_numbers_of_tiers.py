@@ -55,6 +55,8 @@ def dashboard(gateway: ServedProcess) -> httpx.Client:
 def pages(gateway: ServedProcess, identity: str) -> dict[str, httpx.Response]:
     """Every page of the dashboard, that of one request too; all of them, and the figures behind them, are there."""
     browser = dashboard(gateway)
+    # The monitor starts in the background.
+    until(lambda: gateway.admin.get("/admin/api/estimates").status_code != 503)
     shown = {page: browser.get(f"/admin{page}") for page in (*PAGES, f"/requests/{identity}")}
     assert {page: answer.status_code for page, answer in shown.items()} == dict.fromkeys(shown, 200)
     views = {view: gateway.admin.get(f"/admin/api/{view}").status_code for view in VIEWS}

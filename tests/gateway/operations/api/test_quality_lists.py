@@ -1,5 +1,6 @@
 """`/admin/api`: operators list the loop's work, see its estimates, and start a retraining; other callers cannot."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -11,6 +12,8 @@ from sqlalchemy import insert
 from gateway.base.settings import Settings
 from migrations.tables.quality import classifier_versions, verifications
 from migrations.tables.requests import requests
+from quality.loop import QualityLoop
+from tests.gateway.operations.dashboard.browsing import sign_in
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -113,6 +116,23 @@ async def test_without_a_monitor_there_are_no_estimates(settings: Settings) -> N
     async with running_gateway(msgspec.structs.replace(settings, monitor=False)) as gateway:
         answer = await gateway.http.get("/admin/api/estimates")
     assert (answer.status_code, answer.json()["error"]["code"]) == (409, "monitor_off")
+
+
+async def test_a_monitor_that_has_not_started_is_said_to_be_starting(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def unfinished(loop: QualityLoop) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(QualityLoop, "start", unfinished)
+    given = msgspec.structs.replace(settings, monitor=True, admin_keys=f"ann={ADMIN}")
+    async with running_gateway(given) as gateway:
+        answer = await gateway.http.get("/admin/api/estimates", headers={"authorization": f"Bearer {ADMIN}"})
+        await sign_in(gateway.http, ADMIN)
+        page = await gateway.http.get("/admin/quality")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "monitor_starting")
+    assert "retry-after" in answer.headers
+    assert page.status_code == 200
 
 
 async def test_requests_are_filtered_and_paged_without_texts(aio: RunningGateway) -> None:
