@@ -20,10 +20,12 @@ import signal
 import socket
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from functools import partial
 from importlib.util import find_spec
+from types import FrameType
 from typing import Any
 
 from inference_core.io.background_tasks import repeated
@@ -53,12 +55,22 @@ class ExitDeadline:
 
     def _watch(self, seconds: float) -> None:
         threading.Event().wait(seconds)
-        waiting = sorted(thread.name for thread in threading.enumerate() if not thread.daemon)
-        log.error("the process did not end by itself; ended by force. Threads that it waited for: %s", waiting)
+        frames = sys._current_frames()
+        waiting = [thread for thread in threading.enumerate() if not thread.daemon]
+        log.error(
+            "the process did not end by itself; ended by force. Threads that it waited for:\n%s",
+            "\n".join(f"{thread.name}, in {_place(frames.get(thread.ident or 0))}" for thread in waiting),
+        )
         for stream in (sys.stdout, sys.stderr):
             with suppress(OSError, ValueError):
                 stream.flush()
         os._exit(self.status)
+
+
+def _place(frame: FrameType | None) -> str:
+    """Return the innermost five calls of a thread, the last one first."""
+    calls = traceback.StackSummary.extract(traceback.walk_stack(frame), limit=5, lookup_lines=False) if frame else ()
+    return " < ".join(f"{call.name} ({call.filename}:{call.lineno})" for call in calls) or "no call"
 
 
 ENOUGH_FILES = 1024
