@@ -3,8 +3,9 @@
 from typing import Any
 
 import msgspec
-from sqlalchemy import JSON, BigInteger, Integer, LargeBinary, MetaData, Text, TypeDecorator
+from sqlalchemy import JSON, BigInteger, Computed, Integer, LargeBinary, MetaData, Text, TypeDecorator
 from sqlalchemy.engine import Dialect
+from sqlalchemy.ext.compiler import compiles
 
 from migrations.tables.packed import pack, unpack
 
@@ -39,6 +40,15 @@ class PackedJson(PackedText):
 
     def process_result_value(self, value: Any, dialect: Dialect) -> Any:
         return None if value is None else msgspec.json.decode(unpack(value))
+
+
+class IndexedComputed(Computed):
+    """A computed column that an index may hold: stored on PostgreSQL, computed by each read on SQLite."""
+
+
+@compiles(IndexedComputed, "postgresql")
+def _stored(computed: IndexedComputed, compiler: Any, **_: Any) -> str:
+    return f"GENERATED ALWAYS AS ({compiler.sql_compiler.process(computed.sqltext, literal_binds=True)}) STORED"
 
 
 metadata = MetaData(

@@ -1,8 +1,8 @@
 """Tables of the quality loop, in its order: verdicts, training rows, classifiers, and what was tried with them."""
 
-from sqlalchemy import Column, Computed, Double, Index, Integer, LargeBinary, String, Table, Text, text
+from sqlalchemy import Column, Double, Index, Integer, LargeBinary, String, Table, Text, text
 
-from migrations.tables.columns import FreeText, Json, RowId, metadata
+from migrations.tables.columns import FreeText, IndexedComputed, Json, RowId, metadata
 
 # The filters of verifications; `facet` encodes their combination, so that one index serves all.
 VERIFICATION_FACETS = ("tier", "status", "label", "judge", "sampled_reason")
@@ -44,7 +44,7 @@ verifications = Table(
     Column(
         "facet",
         Text,
-        Computed(
+        IndexedComputed(
             "CAST(tier AS TEXT) || '/' || status || '/' || COALESCE(label, '') || '/' || COALESCE(judge, '') || '/' || "
             "sampled_reason"
         ),

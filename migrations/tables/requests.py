@@ -1,8 +1,8 @@
 """Tables of requests: what was asked and answered, and how it was routed."""
 
-from sqlalchemy import Boolean, Column, Computed, Double, ForeignKey, Index, Integer, String, Table, Text, text
+from sqlalchemy import Boolean, Column, Double, ForeignKey, Index, Integer, String, Table, Text, text
 
-from migrations.tables.columns import FreeText, Json, PackedJson, PackedText, metadata
+from migrations.tables.columns import FreeText, IndexedComputed, Json, PackedJson, PackedText, metadata
 
 # The filters of requests besides their key; `facet` encodes their combination, so that one index serves all.
 REQUEST_FACETS = ("tier", "status", "requested_model")
@@ -49,7 +49,7 @@ requests = Table(
     Column(
         "facet",
         Text,
-        Computed("COALESCE(CAST(tier AS TEXT), '') || '/' || status || '/' || SUBSTR(requested_model, 1, 256)"),
+        IndexedComputed("COALESCE(CAST(tier AS TEXT), '') || '/' || status || '/' || SUBSTR(requested_model, 1, 256)"),
     ),
     # Recent spending is read from the index alone, and counts by tier from the one below.
     Index("ix_requests_created_at_tier_cost_usd", "created_at", "tier", "cost_usd", "baseline_cost_usd"),

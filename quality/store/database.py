@@ -43,7 +43,7 @@ _DATA_SQLSTATES = ("22", "23")
 # 08 connection, 28 authorization, 3D no such database, 53 out of resources, 57P shutting down or starting.
 _AWAY_SQLSTATES = ("08", "28", "3D", "53", "57P")
 _UNREACHABLE = (None, errno.EHOSTUNREACH, errno.ENETUNREACH)
-_OLDEST_COMMIT = "92c3e35e"
+_OLDEST_COMMIT = "b6445069"
 """It brings earlier databases to the oldest revision that is here."""
 MOST_INTEGER = 2**63 - 1
 """The largest that an integer column of either database holds."""
@@ -321,14 +321,21 @@ async def _run_alembic(url: URL, way: Literal["upgrade", "downgrade"], revision:
     from alembic.config import Config
     from alembic.util import CommandError
 
+    from migrations.tables import create_schema
+
     config = Config()
     # Escape percent signs, which would be read as interpolation.
     config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
-    run = command.upgrade if way == "upgrade" else command.downgrade
 
     def run_on(connection: Connection) -> None:
         config.attributes["connection"] = connection
-        run(config, revision)
+        if way == "downgrade":
+            command.downgrade(config, revision)
+        elif _revision_of(connection) is None:
+            create_schema(connection)
+            command.stamp(config, revision)
+        else:
+            command.upgrade(config, revision)
 
     try:
         async with _locked_connection(url) as connection:

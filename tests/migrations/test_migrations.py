@@ -1,26 +1,24 @@
-"""The schema upgrades and downgrades on both databases, and the revisions build exactly the tables."""
+"""The schema upgrades and downgrades on both databases, and an upgraded one is that of the tables."""
 
 import asyncio
+import shutil
 import sqlite3
 import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
 
-import msgspec
 import pytest
 from alembic import command
-from alembic.autogenerate import compare_metadata
 from alembic.config import Config
-from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, inspect, select, text
+from sqlalchemy import func, inspect, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 import migrations
 from migrations.tables.columns import metadata
-from migrations.tables.requests import requests, routing_decisions
-from quality.records.record import Record
+from migrations.tables.requests import requests
+from quality.store import database as store_database
 from quality.store.database import (
     DatabaseUrlError,
     SchemaError,
@@ -31,10 +29,26 @@ from quality.store.database import (
     open_database,
     require_schema,
 )
-from quality.store.queries import get_request, insert_records
-from tests.quality.store.records import make_record
+from tests.snapshots.interfaces import schema_lines
 
 pytestmark = pytest.mark.processes
+
+STORED = Path(__file__).parents[1] / "stored_data" / "schema_0041" / "aio.sql"
+"""A database at the oldest revision, with three requests."""
+LATER = """
+import sqlalchemy as sa
+from alembic import op
+
+revision, down_revision = "{after}", "{before}"
+
+
+def upgrade() -> None:
+    op.add_column("teams", sa.Column("later", sa.Integer, nullable=False, server_default="7"))
+
+
+def downgrade() -> None:
+    op.drop_column("teams", "later")
+"""
 
 
 async def table_names(url: str) -> set[str]:
@@ -114,15 +128,56 @@ def test_the_newest_revision_is_the_head_of_the_revisions() -> None:
     assert ScriptDirectory.from_config(config).get_heads() == [head_revision()]
 
 
-async def test_the_revisions_build_exactly_what_the_tables_declare(database_url: str) -> None:
-    await migrate(database_url)
+async def test_a_stored_database_is_kept_and_has_the_schema_that_an_empty_one_gets(tmp_path: Path) -> None:
+    schemas, kept = [], []
+    for name in ("stored", "empty"):
+        file = tmp_path / f"{name}.sqlite3"
+        if name == "stored":
+            with closing(sqlite3.connect(file)) as stored:
+                stored.executescript(STORED.read_text())
+        url = f"sqlite:///{file}"
+        await migrate(url)
+        engine = open_database(url)
+        async with engine.connect() as connection:
+            schemas.append(await connection.run_sync(lambda opened: sorted(schema_lines(opened))))
+            kept.append(await connection.scalar(select(func.count()).select_from(requests)))
+        await engine.dispose()
+
+    assert schemas[0] == schemas[1]
+    assert kept == [3, 0]
+
+
+@pytest.fixture
+def later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A revision after the newest, which gives teams a column; its name."""
+    folder = tmp_path / "migrations"
+    shutil.copytree(Path(migrations.__file__).parent, folder)
+    before = head_revision()
+    after = f"{int(before) + 1:04}"
+    (folder / "versions" / f"{after}_later.py").write_text(LATER.format(before=before, after=after))
+    monkeypatch.setattr(store_database, "_MIGRATIONS", folder)
+    return after
+
+
+async def test_a_later_revision_changes_a_database_that_is_there_and_keeps_its_rows(
+    database_url: str, request: pytest.FixtureRequest
+) -> None:
+    before = await migrate(database_url)
     engine = open_database(database_url)
+    async with engine.begin() as connection:
+        await _insert(connection, "teams", {"team_id": "t", "name": "kept", "created_at": 1.0})
+    after = request.getfixturevalue("later")
 
-    def differences(connection: Connection) -> list[object]:
-        return list(compare_metadata(MigrationContext.configure(connection), metadata))
-
+    with pytest.raises(SchemaError, match=f"has schema {before}.* needs {after}: run `aio migrate`"):
+        await require_schema(database_url)
+    assert await migrate(database_url) == await current_revision(database_url) == after
     async with engine.connect() as connection:
-        assert await connection.run_sync(differences) == []
+        assert (await connection.execute(text("SELECT name, later FROM teams"))).one() == ("kept", 7)
+
+    await downgrade(database_url, before)
+    async with engine.connect() as connection:
+        assert "later" not in (await connection.execute(text("SELECT * FROM teams"))).one()._mapping
+    assert await current_revision(database_url) == before
     await engine.dispose()
 
 
@@ -198,13 +253,13 @@ async def test_a_database_of_before_the_oldest_revision_is_refused_with_the_comm
     await migrate(database_url)
     engine = open_database(database_url)
     async with engine.begin() as connection:
-        await connection.execute(text("UPDATE alembic_version SET version_num = '0027'"))
+        await connection.execute(text("UPDATE alembic_version SET version_num = '0040'"))
     await engine.dispose()
 
     for open_schema in (migrate, require_schema):
-        with pytest.raises(SchemaError, match=r"schema 0027.*from 0028 on: run `aio migrate` of commit 92c3e35e first"):
+        with pytest.raises(SchemaError, match=r"schema 0040.*from 0041 on: run `aio migrate` of commit b6445069 first"):
             await open_schema(database_url)
-    assert await current_revision(database_url) == "0027"
+    assert await current_revision(database_url) == "0040"
 
 
 @pytest.mark.parametrize("url", ["mysql://localhost/x", "sqlite://", "sqlite:///:memory:", "no url", ""])
@@ -263,72 +318,7 @@ async def test_text_with_a_nul_character_can_be_stored(database_url: str) -> Non
     assert stored.answer == "a\ufffdb"
 
 
-async def test_texts_of_keys_with_tiers_of_their_own_are_shown_to_no_tier_again(database_url: str) -> None:
-    await migrate(database_url)
-    await downgrade(database_url, "0028")
-    engine = open_database(database_url)
-    key = {"digest": "", "prefix": "", "scopes": "[]", "consent": True, "priority_ceiling": 0, "created_at": 1e9}
-    request = {
-        "created_at": 1.0, "api": "chat", "requested_model": "auto", "stream": False, "status": "ok",
-        "http_status": 200, "model": "m", "attempts": "[]", "messages": "[]", "prompt_tokens": 1,
-        "completion_tokens": 1, "cached_tokens": 0, "reasoning_tokens": 0, "cost_usd": 0.0, "baseline_cost_usd": 0.0,
-        "route_ms": 0.0, "e2e_ms": 0.0, "overhead_ms": 0.0,
-    }  # fmt: skip
-    async with engine.begin() as connection:
-        for name, tiers in (("bound", "[1]"), ("free", None)):
-            await _insert(connection, "api_keys", key | {"key_id": name, "name": name, "tiers": tiers})
-            await _insert(connection, "requests", request | {"request_id": name, "key_id": name})
-
-    await migrate(database_url)
-
-    async with engine.connect() as connection:
-        found = (await connection.execute(select(requests.c.key_id, requests.c.consent))).all()
-    await engine.dispose()
-    assert dict(map(tuple, found)) == {"bound": {"tiers": []}, "free": None}
-
-
 async def _insert(connection: AsyncConnection, table: str, row: dict[str, object]) -> None:
     names = ", ".join(row)
     values = ", ".join(f":{name}" for name in row)
     await connection.execute(text(f"INSERT INTO {table} ({names}) VALUES ({values})"), row)
-
-
-async def test_decisions_of_earlier_releases_are_read_and_come_back_as_they_were(database_url: str) -> None:
-    record = make_record()
-    decision, inputs = record.decision, msgspec.json.decode(msgspec.json.encode(record.decision.inputs))
-    inputs |= {"unit": "key:k", "experiment_id": "e"}
-    plain = {
-        "reason": decision.reason, "quality_target": 0.0625, "p_ok": [0.25, 0.875, 0.9375, 1.0],
-        "scores": decision.scores, "inputs": inputs,
-    }  # fmt: skip
-    await migrate(database_url)
-    engine = open_database(database_url)
-    async with engine.begin() as connection:
-        await insert_records(connection, [record])
-    await downgrade(database_url, "0040")
-    as_json = {name: msgspec.json.encode(plain[name]).decode() for name in ("p_ok", "scores", "inputs")}
-    async with engine.begin() as connection:
-        value = "CAST(:{} AS json)" if engine.dialect.name == "postgresql" else ":{}"
-        sets = ", ".join(f"{name} = {value.format(name)}" for name in as_json)
-        await connection.execute(text(f"UPDATE routing_decisions SET experiment_id = 'e', {sets}"), as_json)
-
-    await migrate(database_url)
-
-    found = await get_request(engine, record.request_id)
-    assert isinstance(found, Record)
-    assert (found.attempts, found.decision.reason, found.decision.scores) == (
-        record.attempts, decision.reason, decision.scores,
-    )  # fmt: skip
-    assert msgspec.json.decode(msgspec.json.encode(found.decision.inputs)) == inputs
-    async with engine.connect() as connection:
-        assert await connection.scalar(select(routing_decisions.c.unit)) == "key:k"
-        facet = await connection.scalar(text("SELECT facet FROM requests"))
-    assert facet == "3/ok/auto"
-    await downgrade(database_url, "0040")
-    async with engine.connect() as connection:
-        row = (await connection.execute(text("SELECT * FROM routing_decisions"))).mappings().one()
-    # PostgreSQL's driver decodes JSON, and SQLite's gives its text.
-    as_text = {name for name in as_json if isinstance(row[name], str)}
-    decoded = {name: msgspec.json.decode(row[name]) if name in as_text else row[name] for name in plain}
-    assert decoded == plain
-    await engine.dispose()

@@ -1,6 +1,6 @@
 """A gateway opens a data folder that an older version wrote, with its database, knob files and classifier.
 
-`written_at_0019` holds such a folder: its database as an SQL dump at revision 0028, the rest as it was written.
+`written_at_0019` holds such a folder: its database as an SQL dump at revision 0041, the rest as it was written.
 """
 
 import shutil

@@ -20,8 +20,8 @@ from tests.ports import held_port
 
 pytestmark = pytest.mark.processes
 
-# Of commit 92c3e35e, which answered three requests of a team's key within a budget; its database as an SQL dump.
-_OLDER, _EARLIER = Path(__file__).parents[2] / "stored_data" / "schema_0028", "0028"
+# Of an earlier version, which answered three requests of a team's key within a budget; its database as an SQL dump.
+_STORED = Path(__file__).parents[2] / "stored_data" / "schema_0041"
 _KEY = "sk-aio-BuQYHEsnOYiPO19vPK1gxFBEODSNET019A6U1LR1tJM"
 _REQUESTS = [
     "chatcmpl-01a21d6d1744efb80ffcada66bdf8b1f",
@@ -55,8 +55,16 @@ def database(settings: Settings) -> Path:
     (folder / "aio.sqlite3").touch(mode=0o600)
     with closing(sqlite3.connect(folder / "aio.sqlite3")) as opened:
         opened.execute("PRAGMA journal_mode=WAL")
-        opened.executescript((_OLDER / "aio.sql").read_text())
+        opened.executescript((_STORED / "aio.sql").read_text())
     return folder / "aio.sqlite3"
+
+
+@pytest.fixture
+def older(database: Path) -> Path:
+    """The same, which says that it has a revision that this version does not start from."""
+    with closing(sqlite3.connect(database)) as opened, opened:
+        opened.execute("UPDATE alembic_version SET version_num = '0040'")
+    return database
 
 
 @pytest.fixture
@@ -79,19 +87,20 @@ def schema_of(database: Path) -> tuple[str, list[str]]:
         return revision, [row[0] for row in opened.execute("SELECT sql FROM sqlite_master WHERE sql NOT NULL")]
 
 
-@pytest.mark.parametrize("words", _COMMANDS, ids=" ".join)
-def test_a_command_leaves_the_schema_of_an_earlier_version(
-    words: list[str], settings: Settings, database: Path
+@pytest.mark.parametrize("words", [*_COMMANDS, ["migrate"]], ids=" ".join)
+def test_an_older_database_is_named_with_the_commit_that_migrates_it_and_kept(
+    words: list[str], settings: Settings, older: Path
 ) -> None:
-    before = schema_of(database)
+    before = schema_of(older)
 
     said = refusal(*words, settings=settings)
 
-    assert f"has schema {_EARLIER}, and this version of AIO needs {head_revision()}: run `aio migrate`" in said
-    assert schema_of(database) == before
+    assert f"has schema 0040, and this version of AIO migrates schemas from {head_revision()} on" in said
+    assert "run `aio migrate` of commit " in said
+    assert schema_of(older) == before
 
 
-def test_a_start_upgrades_the_schema_of_an_earlier_version_and_keeps_what_it_has(
+def test_a_start_keeps_what_the_database_of_an_earlier_version_has(
     settings: Settings, database: Path, tmp_path: Path
 ) -> None:
     words = ("--catalog", settings["AIO_CATALOG"])
