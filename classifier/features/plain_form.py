@@ -119,6 +119,9 @@ def plain_form(turn: str) -> str:
     if "\n" in turn and _OPTION_LINE.search(turn):
         lines = _OPTION_LINE.sub(_option, turn).split("\0")
         text = "\n".join(" ".join(line.split()) for line in lines)
+    elif turn.isprintable() and "  " not in turn and turn == turn.strip():
+        # As most turns are: of white space they have single spaces alone.
+        text = turn
     else:
         text = " ".join(turn.split())
     return without_politeness(corrected(text))

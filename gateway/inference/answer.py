@@ -310,7 +310,7 @@ class Answer:
     @property
     def cost_usd(self) -> float:
         """US dollars of all attempts so far."""
-        return sum([attempt.cost_usd for attempt in self.attempts])
+        return sum([one.cost_usd for one in self.attempts]) if self.record is None else self.record.cost_usd
 
     @property
     def cost_is_estimated(self) -> bool:

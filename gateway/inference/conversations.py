@@ -130,6 +130,9 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
     key: bytes = b""
 
 
+_NO_HISTORY = History()
+
+
 class Conversations:
     """The tiers of the conversations that this process answered lately: at most `most`, each for `seconds` since its
     last turn, which is about as long as its keys and values stay cached.
@@ -161,6 +164,11 @@ class Conversations:
     def __len__(self) -> int:
         return self._tiers.noted_since(self._clock() - self.seconds)
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether other processes go on with these conversations."""
+        return self._shared is not None
+
     async def fetch(self, request: InferenceRequest, *, agents: bool = False) -> None:
         """Look up in `shared` what other processes know of the conversation, so that `history` knows it. An id may have
         been continued elsewhere since this process saw it; a digest of messages has the same tiers everywhere.
@@ -186,10 +194,20 @@ class Conversations:
         """What is remembered of the conversation that `request` goes on with. `agents`: it is a step of an agent's
         session, whose client may name it."""
         messages = request.generation.messages or []
-        answered = _last_answer(messages)
-        own = self._key_of_id(request, agents)
+        return self._history(request, messages, _last_answer(messages), self._key_of_id(request, agents), agents=agents)
+
+    def _history(
+        self,
+        request: InferenceRequest,
+        messages: Sequence[ChatMessage],
+        answered: int | None,
+        own: bytes | None,
+        *,
+        agents: bool,
+    ) -> History:
+        """`history`, where the place of the last answer and the key of its id are known."""
         if answered is None and own is None:
-            return History()
+            return _NO_HISTORY
         key, known = b"" if own is None else own, () if own is None else self._recall(own)
         if not known and answered is not None:
             by_messages = self._key_of(request, answered)
@@ -234,11 +252,12 @@ class Conversations:
         messages = request.generation.messages
         if messages is None:
             return
-        agents = session is not None
-        history, now = self.history(request, agents=agents), self._clock()
+        agents, now = session is not None, self._clock()
+        answered, own = _last_answer(messages), self._key_of_id(request, agents)
+        history = self._history(request, messages, answered, own, agents=agents)
         tiers = (*history.tiers, tier)[-TIERS_KEPT:]
         keys = [self._key_of(request, len(messages))]
-        if (own := self._key_of_id(request, agents)) is not None:
+        if own is not None:
             keys.append(own)
         became = b"" if session is None else encode_session(session(history.session))
         for key in keys:
@@ -247,7 +266,6 @@ class Conversations:
                 self._keep(key, became)
             if self._shared is not None:
                 self._shared.note(key, Noted(tiers, became), self.seconds)
-        answered = _last_answer(messages)
         if answered is not None:
             # Its place goes to another conversation before that of one that may still be continued.
             self._tiers.age(now - self.seconds + REPEAT_SECONDS, self._key_of(request, answered))
@@ -312,7 +330,7 @@ class Conversations:
                 return own
         if request.options.conversation is None:
             return None
-        digest = self._digest_of(request, b"id")
+        digest = self._digest_of(request, _BY_ID)
         digest.update(_counted(request.options.conversation.encode()))
         return digest.digest()
 
@@ -321,12 +339,12 @@ class Conversations:
         read, messages = request.generation.prompts_read, request.generation.messages or []
         known: MessageDigests | None = read.get(self._secret)
         if known is None or known.messages is not messages:
-            known = read[self._secret] = MessageDigests(messages, self._digest_of(request, b"messages"))
+            known = read[self._secret] = MessageDigests(messages, self._digest_of(request, _BY_MESSAGES))
         return known.of_first(count)
 
     def _digest_of(self, request: InferenceRequest, kind: bytes) -> "hashlib.blake2b":
         digest = self._empty.copy()
-        digest.update(_counted(kind) + _counted((request.key_id or "").encode()))
+        digest.update(kind + _counted((request.key_id or "").encode()))
         return digest
 
 
@@ -354,6 +372,10 @@ class MessageDigests:
 def _counted(part: bytes) -> bytes:
     # The length goes first, so that no two lists of parts run into the same bytes.
     return len(part).to_bytes(8, "little") + part
+
+
+# What digests of conversations begin with.
+_BY_ID, _BY_MESSAGES = _counted(b"id"), _counted(b"messages")
 
 
 class TiersByDigest:
@@ -390,9 +412,7 @@ class TiersByDigest:
         """Keep the last `TIERS_KEPT` of `tiers` for `digest`, in place of what was there."""
         place = self._place_of(digest)
         if place is None:
-            first = self._first_of(digest)
-            noted = self._noted[first : first + self._ways]
-            place = first + noted.index(min(noted))
+            place = self._room_at(self._first_of(digest))
             self._digests[place * DIGEST_BYTES : (place + 1) * DIGEST_BYTES] = digest
         self._noted[place] = now
         kept = bytes(tiers[-TIERS_KEPT:])
@@ -412,6 +432,15 @@ class TiersByDigest:
         first = self._first_of(digest)
         at = self._digests.find(digest, first * DIGEST_BYTES, (first + self._ways) * DIGEST_BYTES)
         return None if at < 0 else at // DIGEST_BYTES
+
+    def _room_at(self, first: int) -> int:
+        """The place for a new digest, among those from `first` on: one that was never noted, else the longest
+        unnoted."""
+        noted, end = self._noted, first + self._ways
+        try:
+            return noted.index(-math.inf, first, end)
+        except ValueError:
+            return noted.index(min(noted[first:end]), first, end)
 
 
 def _private_key(key: bytes) -> bytes:

@@ -156,7 +156,7 @@ class RoutingService:
         `failed` as for `route`. Never raises; what fails here fails in `route` too, which has a fallback.
         """
         try:
-            if failed is None and self.knobs.active.conversations:
+            if failed is None and self.conversations.is_shared and self.knobs.active.conversations:
                 await self.conversations.fetch(request, agents=self._follows(request))
             await self._count_in_doubt(request)
             place = self._in_split(request)

@@ -345,7 +345,7 @@ class Journal:
         Raises:
             JournalFullError: more than `max_pending_bytes` wait for the disk; the payload was not accepted.
         """
-        if self.pending_bytes + len(payload) > self._max_pending_bytes:
+        if self._appended_bytes - self._committed_bytes + len(payload) > self._max_pending_bytes:
             raise JournalFullError(
                 f"{self.pending_bytes} bytes already wait for the disk of {self._folder} "
                 f"(allowed: {self._max_pending_bytes}): {self.failure or 'it is too slow'}"

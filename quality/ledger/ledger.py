@@ -247,7 +247,8 @@ class Ledger:
             LedgerClosedError: the ledger is not running.
         """
         self._check_running()
-        self._log_stall()
+        now = time.monotonic()
+        self._log_stall(now)
         payload = encoded(record)
         try:
             self._journal.append(record.request_id, payload)
@@ -258,7 +259,7 @@ class Ledger:
         self._appended += 1
         if len(payload) <= _FRESH_BYTES and len(self._fresh) < _FRESH:
             self._fresh.setdefault(record.request_id, record)
-        self._unjournaled[record.request_id] = time.monotonic()
+        self._unjournaled[record.request_id] = now
 
     async def recorded(self, request_id: str) -> None:
         """Wait until the appended record is durable; return at once if no record with that id is pending."""
@@ -358,9 +359,9 @@ class Ledger:
     def _journal_lag(self, now: float) -> float:
         return now - next(iter(self._unjournaled.values()), now)
 
-    def _log_stall(self) -> None:
+    def _log_stall(self, now: float) -> None:
         """A line when a stall of the disk is first seen, and one when it has ended."""
-        if (self._journal_lag(time.monotonic()) > _PATIENCE_S) != self._stalled:
+        if (self._journal_lag(now) > _PATIENCE_S) != self._stalled:
             self._stalled = not self._stalled
             if self._stalled:
                 logger.warning("the disk of %s does not answer: records wait in memory", self._journal_dir)
@@ -398,7 +399,7 @@ class Ledger:
             self._unjournaled.pop(request_id, None)
         self._backlog.add(Entry(request_id, location, now) for request_id, location in committed.frames)
         self._journaled += len(committed.frames)
-        self._log_stall()
+        self._log_stall(now)
         self._growing = committed.growing
         self._rotations = committed.rotations
         self._store_soon()
@@ -467,12 +468,12 @@ class Ledger:
             self._fresh.pop(entry.request_id, None)
 
     async def _insert(self, batch: list[Entry]) -> None:
-        records = {e.location: self._fresh[e.request_id] for e in batch if e.request_id in self._fresh}
-        if unknown := [entry for entry in batch if entry.location not in records]:
-            read = await asyncio.to_thread(self._read, unknown)
-            records |= {entry.location: record for entry, record in zip(unknown, read, strict=True)}
+        fresh = [self._fresh.get(entry.request_id) for entry in batch]
+        unknown = [entry for entry, record in zip(batch, fresh, strict=True) if record is None]
+        read = iter(await asyncio.to_thread(self._read, unknown) if unknown else ())
+        records = [next(read) if record is None else record for record in fresh]
         async with self._engine.begin() as connection:
-            await insert_records(connection, [records[entry.location] for entry in batch])
+            await insert_records(connection, records)
 
     def _read(self, batch: list[Entry]) -> list[Recorded]:
         return [decoded(payload) for payload in read_payloads(entry.location for entry in batch)]

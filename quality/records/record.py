@@ -72,6 +72,8 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
 
 def continued_from(attempts: list[Attempt]) -> list[str]:
     """Return the names of the tiers and targets that gave the beginning of an answer, and failed; in order."""
+    if len(attempts) < 2:
+        return []
     return [
         one.target or f"tier-{one.tier}"
         for one, after in pairwise(attempts)
@@ -155,7 +157,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_continued(self) -> bool:
         """Whether the answer was broken off and went on, so that it is no evidence about a tier."""
-        return any(attempt.resumed or attempt.continued_at is not None for attempt in self.attempts)
+        return bool([one for one in self.attempts if one.resumed or one.continued_at is not None])
 
     @property
     def is_made(self) -> bool:

@@ -77,7 +77,8 @@ class Families:
         if not is_first and family.drawn >= RATES[-1][0]:
             return STEADY
         family.probed += is_first
-        return Phase(float(is_first), next((rate for most, rate in RATES if family.drawn < most), 0.0))
+        rates = [rate for most, rate in RATES if family.drawn < most]
+        return Phase(float(is_first), rates[0] if rates else 0.0)
 
     def drawn(self, record: Record) -> None:
         """Count a draw."""
@@ -113,12 +114,13 @@ class Families:
 
 def _system(record: Record) -> str:
     said = [one.get("content", "") for one in record.messages or () if one.get("role") in ("system", "developer")]
-    return "\n".join(said)
+    return "\n".join(said) if said else ""
 
 
 def _name(record: Record) -> tuple[str | None, str, str]:
-    masked = _masked(_system(record)[:_MOST_CHARS])
-    return record.key_id, masked, str((record.response_format or {}).get("type", ""))
+    system, form = _system(record), record.response_format
+    masked = _masked(system[:_MOST_CHARS]) if system else ""
+    return record.key_id, masked, "" if form is None else str(form.get("type", ""))
 
 
 # Most applications send the same system prompt again and again.

@@ -247,7 +247,8 @@ def predicted_costs(
         output: float = tier.expected_answer_tokens if predicted is None else predicted
         # A choice is one sequence at least.
         if output > bound:
-            output = min(output, bound * tier.samples_per_choice)
+            most = bound * tier.samples_per_choice
+            output = most if most < output else output
         price = tier.price
         if price.steps:
             price = price.of_prompt(prompt_tokens)

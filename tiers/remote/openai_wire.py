@@ -55,7 +55,7 @@ class OpenAIWire(RemoteWire):
             body.pop(name, None)
         if request.messages is not None:
             dropped += give_back(body["messages"], request.messages, self.rules)
-            if any(message.role == "tool" and message.parts for message in request.messages):
+            if [one for one in request.messages if one.parts and one.role == "tool"]:
                 body["messages"] = with_text_results(body["messages"])
         unknown: tuple[str, ...] = ()
         if request.extra or self._remote.body:

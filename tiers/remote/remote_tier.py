@@ -468,7 +468,7 @@ class RemoteTier(Tier):
         lost: tuple[str, ...] = ()
         if reuse and not (self._wire.marks_cache and write_pays(self._spec.price, reuse)):
             reuse = 0.0
-        if messages is not None and any(message.native or has_state(message) for message in messages):
+        if messages is not None and [one for one in messages if one.native or has_state(one)]:
             is_own = self._remote.kind in OWN_SERVERS
             own, lost = owned(messages, self.maker, is_only=self.is_only_server, is_own=is_own)
             read, form, maker = self._makers.readable, self._wire.form, self.maker

@@ -113,7 +113,7 @@ def offer_answer(loop: QualityLoop, to_compare: ToCompareAnswer, answer: Answer,
         monitor.calls_failed(record.key_id, failed)
     if not request.is_comparable:
         monitor.refuse("bound")
-    elif not request.is_single and record.decision.would_be is not None:
+    elif record.decision.would_be is not None and not request.is_single:
         monitor.refuse("several choices")
     else:
         turn = turn_of(request.generation, answer.choices[0])

@@ -3,7 +3,8 @@ wants of routing) and what the guard found out."""
 
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from typing import Any, get_args
 
 import msgspec
@@ -56,51 +57,37 @@ _OR_NAMED = f", or one of {', '.join(QUALITY_SETTINGS)}"
 CACHE_MODES: tuple[CacheMode, ...] = get_args(CacheMode)
 
 
-_NAMES = frozenset({
-    "x-aio-quality", "x-aio-min-tier", "x-aio-max-cost", "x-aio-deadline-ms", "x-aio-conversation", "x-aio-slo",
-    CONSENT, PRIVATE, "x-aio-cache", "x-aio-agree", "x-aio-may-wait", "x-aio-continue",
-    HEADER,
-})  # fmt: skip
-
-
 def routing_options(headers: Mapping[str, str], tiers: int) -> RoutingOptions:
     """Read and check the headers. Raises `ApiError` 400 naming the header, its value and what is allowed."""
-    if _NAMES.isdisjoint(headers):
+    if _OPTIONS.keys().isdisjoint(headers):
         return NO_OPTIONS
-    deadline_ms = _number(headers, "x-aio-deadline-ms", 1, 86_400_000)
-    min_tier, consent, private = headers.get("x-aio-min-tier"), _stated_consent(headers), _private(headers)
-    return RoutingOptions(
-        quality_target=_quality(headers),
-        min_tier=None if min_tier is None else whole_number(min_tier, "x-aio-min-tier", 1, tiers),
-        max_cost_usd=_number(headers, "x-aio-max-cost", 0, 1e6),
-        deadline_seconds=None if deadline_ms is None else deadline_ms / 1e3,
-        conversation=_conversation(headers.get("x-aio-conversation")),
-        slo=_slo(headers.get("x-aio-slo")),
-        cache=_cache(headers.get("x-aio-cache")),
-        agree=_yes_or_no(headers, "x-aio-agree"),
-        may_wait=_yes_or_no(headers, "x-aio-may-wait"),
-        continues=_yes_or_no(headers, "x-aio-continue", "auto", "off"),
-        consent=consent if private is None else consent.narrowed(Consent(local=True)),
-        private=private,
-        credential=_credential(headers),
-    )
+    given = {option: read(headers, tiers) for name, (option, read) in _OPTIONS.items() if name in headers}
+    if given.get("private") is not None:
+        given["consent"] = given.get("consent", ALL).narrowed(Consent(local=True))
+    return RoutingOptions(**given)
 
 
-def _quality(headers: Mapping[str, str]) -> float | None:
-    value = headers.get("x-aio-quality")
-    if value is None:
-        return None
+def _quality(headers: Mapping[str, str], tiers: int) -> float:
+    value = headers["x-aio-quality"]
     named = QUALITY_SETTINGS.get(value)
     return number(value, "x-aio-quality", 0, 1, _OR_NAMED) if named is None else named
 
 
-def _number(headers: Mapping[str, str], name: str, least: float, most: float) -> float | None:
-    value = headers.get(name)
-    return None if value is None else number(value, name, least, most)
+def _deadline_seconds(headers: Mapping[str, str], tiers: int) -> float:
+    return number(headers["x-aio-deadline-ms"], "x-aio-deadline-ms", 1, 86_400_000) / 1e3
 
 
-def _conversation(value: str | None) -> str | None:
-    if value is None or _CONVERSATION.match(value):
+def _min_tier(headers: Mapping[str, str], tiers: int) -> int:
+    return whole_number(headers["x-aio-min-tier"], "x-aio-min-tier", 1, tiers)
+
+
+def _max_cost_usd(headers: Mapping[str, str], tiers: int) -> float:
+    return number(headers["x-aio-max-cost"], "x-aio-max-cost", 0, 1e6)
+
+
+def _conversation(headers: Mapping[str, str], tiers: int) -> str:
+    value = headers["x-aio-conversation"]
+    if _CONVERSATION.match(value):
         return value
     raise bad_request(
         f"Invalid header x-aio-conversation: {value[:64]!r}; allowed are 1 to 128 letters, digits, dots, colons, "
@@ -110,21 +97,24 @@ def _conversation(value: str | None) -> str | None:
     )
 
 
-def _slo(value: str | None) -> SloName | None:
-    if value is None:
-        return None
-    slo = SLO_CLASSES.get(value)
-    if slo is None:
-        allowed = ", ".join(SLO_CLASSES)
-        raise bad_request(
-            f"Invalid header x-aio-slo: {value[:64]!r}; allowed are {allowed}.", "x-aio-slo", "invalid_value"
-        )
-    return slo.name
+def _slo(headers: Mapping[str, str], tiers: int) -> SloName:
+    return SLO_CLASSES[_one_of(headers, "x-aio-slo", SLO_CLASSES)].name
 
 
-def _stated_consent(headers: Mapping[str, str]) -> Consent:
-    if CONSENT not in headers:
-        return ALL
+def _cache(headers: Mapping[str, str], tiers: int) -> str:
+    return _one_of(headers, "x-aio-cache", CACHE_MODES)
+
+
+def _one_of(headers: Mapping[str, str], name: str, allowed: Collection[str]) -> str:
+    value = headers[name]
+    if value in allowed:
+        return value
+    raise bad_request(
+        f"Invalid header {name}: {value[:64]!r}; allowed are {', '.join(allowed)}.", name, "invalid_value"
+    )
+
+
+def _stated_consent(headers: Mapping[str, str], tiers: int) -> Consent:
     # Of several headers each one binds.
     value = ",".join(headers.getall(CONSENT)) if isinstance(headers, Headers) else headers[CONSENT]
     words = {word.strip() for word in value.split(",")}
@@ -137,9 +127,7 @@ def _stated_consent(headers: Mapping[str, str]) -> Consent:
     )
 
 
-def _private(headers: Mapping[str, str]) -> PrivateMark | None:
-    if PRIVATE not in headers:
-        return None
+def _private(headers: Mapping[str, str], tiers: int) -> PrivateMark | None:
     values = headers.getall(PRIVATE) if isinstance(headers, Headers) else [headers[PRIVATE]]
     for value in values:
         if value not in ("true", "false"):
@@ -149,33 +137,36 @@ def _private(headers: Mapping[str, str]) -> PrivateMark | None:
     return PrivateMark("asked for", PRIVATE) if "true" in values else None
 
 
-def _credential(headers: Mapping[str, str]) -> CallerCredential | None:
-    if HEADER not in headers:
-        return None
+def _credential(headers: Mapping[str, str], tiers: int) -> CallerCredential:
     try:
         return CallerCredential(headers[HEADER].strip())
     except ValueError as error:
         raise bad_request(f"Invalid header {HEADER}: {error}.", HEADER, "invalid_value") from None
 
 
-def _cache(value: str | None) -> CacheMode | None:
-    if value is None:
-        return None
-    for wish in CACHE_MODES:
-        if value == wish:
-            return wish
-    raise bad_request(
-        f"Invalid header x-aio-cache: {value[:64]!r}; allowed are {', '.join(CACHE_MODES)}.",
-        "x-aio-cache",
-        "invalid_value",
-    )
-
-
-def _yes_or_no(headers: Mapping[str, str], name: str, yes: str = "true", no: str = "false") -> bool | None:
-    value = headers.get(name)
-    if value is None or value in (yes, no):
-        return None if value is None else value == yes
+def _yes_or_no(name: str, headers: Mapping[str, str], tiers: int, *, yes: str = "true", no: str = "false") -> bool:
+    value = headers[name]
+    if value in (yes, no):
+        return value == yes
     raise bad_request(f"Invalid header {name}: {value[:64]!r}; allowed are {yes} and {no}.", name, "invalid_value")
+
+
+_OPTIONS: dict[str, tuple[str, Callable[[Mapping[str, str], int], Any]]] = {
+    "x-aio-deadline-ms": ("deadline_seconds", _deadline_seconds),
+    CONSENT: ("consent", _stated_consent),
+    PRIVATE: ("private", _private),
+    "x-aio-quality": ("quality_target", _quality),
+    "x-aio-min-tier": ("min_tier", _min_tier),
+    "x-aio-max-cost": ("max_cost_usd", _max_cost_usd),
+    "x-aio-conversation": ("conversation", _conversation),
+    "x-aio-slo": ("slo", _slo),
+    "x-aio-cache": ("cache", _cache),
+    "x-aio-agree": ("agree", partial(_yes_or_no, "x-aio-agree")),
+    "x-aio-may-wait": ("may_wait", partial(_yes_or_no, "x-aio-may-wait")),
+    "x-aio-continue": ("continues", partial(_yes_or_no, "x-aio-continue", yes="auto", no="off")),
+    HEADER: ("credential", _credential),
+}
+"""By header: the option that it sets, and what reads it."""
 
 
 class Received(msgspec.Struct, frozen=True, kw_only=True):

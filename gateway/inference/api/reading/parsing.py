@@ -205,7 +205,8 @@ def check_chat(body: ChatRequest) -> list[ChatMessage]:
     if body.top_logprobs is not None and not body.logprobs:
         raise bad_request("top_logprobs needs logprobs to be true.", "top_logprobs", "invalid_value")
     check_sampling(body)
-    _check_logprobs(body.n or 1, body.top_logprobs or 0 if body.logprobs else None, token_limit(body), "top_logprobs")
+    if body.logprobs:
+        _check_logprobs(body.n or 1, body.top_logprobs or 0, token_limit(body), "top_logprobs")
     return turns_of(body.messages)
 
 
@@ -305,8 +306,7 @@ def check_sampling(body: Sampling) -> None:
     for name in body.logit_bias or {}:
         if not name.isascii() or not name.isdigit() or len(name) > 9:
             raise bad_request(f"logit_bias maps token ids to biases; {name!r} is no token id.", "logit_bias")
-    limit = token_limit(body)
-    if body.min_tokens is not None and limit is not None and body.min_tokens > limit:
+    if body.min_tokens is not None and (limit := token_limit(body)) is not None and body.min_tokens > limit:
         raise bad_request(
             f"min_tokens {body.min_tokens} is above the token limit {limit}.", "min_tokens", "invalid_value"
         )
