@@ -322,6 +322,8 @@ class ActiveClassifier:
         self._fingerprint, self._prior, self._must_be_measured = catalogue_fingerprint, prior, must_be_measured
         self._on_change = on_change
         self._serving: ActiveVersions | None = None
+        self.is_quick = False
+        """Whether no version that serves has an encoder that takes milliseconds."""
         self._lengths: AnswerLength | None = None
         self._pointer = FollowedFile(root / POINTER, lambda _: self._load(), "classifier versions", removed=self._load)
         self.refusal = "no artefact was loaded yet"
@@ -465,7 +467,7 @@ class ActiveClassifier:
         if serving is None:
             return
         self._give_lengths(serving)
-        self._serving = serving
+        self._serving, self.is_quick = serving, not any(version.slow for version in serving.versions)
         trial = f", {serving.canary.version} on trial for {serving.share:.1%}" if serving.canary is not None else ""
         log.info("classifier %s (%s) is active%s", serving.current.version, serving.current.kind, trial)
         self._on_change(serving)

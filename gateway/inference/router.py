@@ -159,6 +159,8 @@ class RoutingService:
             if failed is None and self.conversations.is_shared and self.knobs.active.conversations:
                 await self.conversations.fetch(request, agents=self._follows(request))
             await self._count_in_doubt(request)
+            if getattr(self.classifier, "is_quick", False):
+                return
             place = self._in_split(request)
             version = self.classifier.model_for(request.request_id, None if place is None else place.arm)
             # Asked first, because to look whether an object has a protocol's methods takes ten microseconds.

@@ -10,14 +10,23 @@ from sqlalchemy.ext.compiler import compiles
 from migrations.tables.packed import pack, unpack
 
 
+def _without_nul(text: str | None) -> str | None:
+    return text if text is None else text.replace("\x00", "\ufffd")
+
+
+def _packed(value: Any) -> bytes | None:
+    return None if value is None else pack(msgspec.json.encode(value))
+
+
 class FreeText(TypeDecorator[str]):
     """Text written by people or models; U+0000, which PostgreSQL refuses, is stored as U+FFFD on every database."""
 
     impl = Text
     cache_ok = True
 
-    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
-        return value if value is None else value.replace("\x00", "\ufffd")
+    def bind_processor(self, dialect: Dialect) -> Any:
+        """See SQLAlchemy, whose own calls three functions for each value."""
+        return _without_nul
 
 
 class PackedText(TypeDecorator[Any]):
@@ -26,8 +35,9 @@ class PackedText(TypeDecorator[Any]):
     impl = LargeBinary
     cache_ok = True
 
-    def process_bind_param(self, value: Any, dialect: Dialect) -> bytes | None:
-        return None if value is None else pack(msgspec.json.encode(value))
+    def bind_processor(self, dialect: Dialect) -> Any:
+        """See `FreeText.bind_processor`."""
+        return _packed
 
     def process_result_value(self, value: Any, dialect: Dialect) -> Any:
         return None if value is None else unpack(value)

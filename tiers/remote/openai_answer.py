@@ -251,7 +251,8 @@ def _deltas(choice: _Choice, tally: Tally) -> list[Delta]:
     if choice.error:
         raise _failure(choice.error)
     message.content = None
-    if text.__class__ is str and choice.logprobs is None and not any(astuple(message)):
+    is_plain = choice.logprobs is None and (message == _NO_MESSAGE or not any(astuple(message)))
+    if is_plain and text.__class__ is str:
         # Only a piece of text, as nearly every chunk is.
         deltas = [Delta(index=choice.index, text=text)] if text else []
     else:
