@@ -23,12 +23,12 @@ from gateway.batches.jobs import JOBS, Jobs
 from gateway.edge.proxies import START_SECONDS, TrustedProxies
 from gateway.http import Lifespan, http_app
 from gateway.inference.agreement import Agreements
-from gateway.inference.cache.response_cache import running_cache
 from gateway.inference.classifier_versions import ActiveClassifier, ActiveVersions, Classifier
 from gateway.inference.embedding.embedder import CoreEmbedder, Embedder
 from gateway.inference.escalation import ActiveProbes
 from gateway.inference.kept_reasoning import DatabaseTurns, RedisTurns
 from gateway.inference.replica_knobs import ReplicaKnobs
+from gateway.inference.response_cache import running_cache
 from gateway.inference.routing_knobs import RoutingKnobFile
 from gateway.inference.running_routing import running_routing
 from gateway.inference.service import SERVING, RecordSink, RecordStore, Service, Serving, of_record
@@ -46,14 +46,14 @@ from gateway.runtime.cores.engine import LoadFailed, running_engine
 from gateway.runtime.cores.knobs import CoreKnobs
 from gateway.runtime.cores.next_core import next_core
 from gateway.runtime.peers import Peers, WorkerPlace
-from gateway.telemetry.metrics.metrics import Metrics
-from gateway.telemetry.metrics.scraped import OverloadCollector
+from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.overview import Live
 from gateway.telemetry.refused_requests import RefusedRequests, log_request
+from gateway.telemetry.scraped import OverloadCollector
 from gateway.telemetry.span_export import configured_exporter, running_traces
-from gateway.tenancy.access.guard import ACCESS, Access
+from gateway.tenancy.admission import OverloadQueue
+from gateway.tenancy.guard import ACCESS, Access
 from gateway.tenancy.keys.key_secrets import keys_of
-from gateway.tenancy.overload import OverloadQueue
 from gateway.tenancy.tenancy import ShowKey, running_tenancy
 from gateway.tenancy.users.sessions import Sessions
 from inference_core.transport.client import CoreClient
@@ -169,7 +169,7 @@ class Composition:
             self._redact = self._redaction.text
         self._exporter = configured_exporter(settings)
         if settings.alerts_somewhere:
-            from gateway.telemetry.objectives.alert_channels import channels_of
+            from gateway.telemetry.alert_channels import channels_of
 
             channels_of(settings)  # an invalid address is an error at once
         self._tiers, self._classifier, self._cores = tiers, classifier, cores

@@ -36,7 +36,7 @@ from gateway.inference.api.responses.stored import (
     show_response,
 )
 from gateway.inference.service import count_refused
-from gateway.tenancy.access.guard import admit
+from gateway.tenancy.guard import admit
 
 _PROBES = (live, ready, metrics)
 # Requests for these paths and those below reach `whole_app`.

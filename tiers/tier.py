@@ -370,7 +370,7 @@ class Tier(ABC):
     - `is_only_maker`: whether no other tier of the catalogue has the API of its server, so that sealed reasoning of
       that API can only be its own. `is_only_server`: whether state of an unknown maker may go to the server: it
       is the catalogue's only one, or all are servers of one's own.
-    - `is_local`: that entry's label (`tiers.consent`); False for one of no catalogue.
+    - `is_local`: that entry's label (`tiers.catalog.consent`); False for one of no catalogue.
     - `asks_credential`: whether it answers with the caller's own credential alone, that of the request.
     - `is_target`: whether it is a target of the catalogue; `number` is then that of the tier that it stands for.
     - `takes_chats`: False where its model, once it has started, is known to have no chat template. `continues_chats`:

@@ -24,9 +24,8 @@ import numpy.typing as npt
 from gateway.operations.cli.options import json_option
 from inference_core.errors import CoreError
 from inference_core.grammar.limits import LIMITS
-from inference_core.grammar.masks import TokenMask
 from inference_core.grammar.vocabulary import Vocabulary
-from inference_core.grammar.workers import GrammarWorkers
+from inference_core.grammar.workers import GrammarWorkers, TokenMask
 from inference_core.loaders.hub_model import resolve_model_path
 from inference_core.protocol import Grammar, ModelInfo
 from inference_core.step_plan import MatcherFactory

@@ -15,9 +15,9 @@ from gateway.edge.openapi import describe, endpoint
 from gateway.inference.service import Serving, serving_of
 from gateway.operations.dashboard.html.rendering import back_to, page
 from gateway.operations.running import operations_of
-from gateway.telemetry.objectives.alert_channels import Tested, channels_of, send_test
-from gateway.telemetry.objectives.alerts import AlertMessages
-from gateway.tenancy.access.admin_guard import OPERATOR, actor_of
+from gateway.telemetry.alert_channels import Tested, channels_of, send_test
+from gateway.telemetry.alerts import AlertMessages
+from gateway.tenancy.admin_guard import OPERATOR, actor_of
 from quality.store.queries import record_audit
 
 PATH = "/admin/system/alerts"

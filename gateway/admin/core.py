@@ -17,7 +17,7 @@ from gateway.admin.resource import as_asked
 from gateway.base.errors import ApiError, bad_request
 from gateway.edge.asgi import HttpRequest
 from gateway.edge.openapi import describe, endpoint
-from gateway.inference.api.reading.parsing import read_body
+from gateway.inference.api.parsing import read_body
 from gateway.inference.service import serving_of
 from gateway.operations.dashboard.html.forms import fields_of, form_of, knob_fields, text_of, wanted_changes
 from gateway.operations.dashboard.html.rendering import Page, back_to, page
@@ -26,7 +26,7 @@ from gateway.runtime.cores.adapters import ModelAdapters
 from gateway.runtime.cores.knob_profiles import PROFILES
 from gateway.runtime.cores.knobs import KnobOrder
 from gateway.runtime.cores.reading import read_cores
-from gateway.tenancy.access.admin_guard import OPERATOR, actor_of
+from gateway.tenancy.admin_guard import OPERATOR, actor_of
 from inference_core.engine.live_knobs import COMMON_KNOBS, KNOB_NAMES, knob_schemas
 from inference_core.engine.step_times import STEP_SECONDS
 from inference_core.errors import CoreError

@@ -21,14 +21,14 @@ from gateway.base.settings import Settings
 from gateway.base.stores.database import reached
 from gateway.edge.asgi import HttpRequest
 from gateway.edge.openapi import endpoint
-from gateway.inference.api.reading.parsing import read_body
+from gateway.inference.api.parsing import read_body
 from gateway.inference.class_prior import tier_prior
 from gateway.inference.routing_knobs import objective_of
 from gateway.inference.service import Serving, serving_of
 from gateway.operations.dashboard.html.forms import fields_of, number_of, reason_of
 from gateway.operations.dashboard.html.rendering import Page, back_to, page
 from gateway.operations.experiment_plan import with_guardrails
-from gateway.tenancy.access.admin_guard import OPERATOR, actor_of
+from gateway.tenancy.admin_guard import OPERATOR, actor_of
 from quality.rollout.experiments import ExperimentError, Experiments, Plan, Results
 from quality.rollout.guardrails import MEASURES, Guarded, Measure
 from quality.store.pages import EXPERIMENTS

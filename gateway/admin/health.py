@@ -11,10 +11,10 @@ from gateway.edge.asgi import HttpRequest
 from gateway.inference.exclusions import WITHOUT_CHATS
 from gateway.operations.running import Operations, operations_of
 from gateway.operations.worker_answers import WITH_PRIVATE
-from gateway.telemetry.metrics.metrics import CONTENT_TYPE
-from gateway.telemetry.metrics.scraped import merged_exposition
-from gateway.telemetry.objectives.alert_rules import RETRAINING_DAYS
-from gateway.tenancy.access.guard import may_see_private_metrics
+from gateway.telemetry.alert_rules import RETRAINING_DAYS
+from gateway.telemetry.metrics import CONTENT_TYPE
+from gateway.telemetry.scraped import merged_exposition
+from gateway.tenancy.guard import may_see_private_metrics
 from inference_core.io.background_tasks import task_problems
 
 NOT_READY = "not ready"

@@ -27,7 +27,7 @@ from gateway.base.numbers import number, utc_text
 from gateway.base.stores.database import reached
 from gateway.edge.asgi import HttpRequest
 from gateway.edge.openapi import describe, endpoint
-from gateway.inference.api.reading.parsing import read_body
+from gateway.inference.api.parsing import read_body
 from gateway.inference.service import Serving, serving_of
 from gateway.operations.dashboard.html.forms import (
     Form,
@@ -42,9 +42,9 @@ from gateway.operations.dashboard.html.forms import (
 )
 from gateway.operations.dashboard.html.rendering import Page, back_to, page
 from gateway.operations.running import operations_of
-from gateway.tenancy.access.admin_guard import order_of
-from gateway.tenancy.access.guard import access_of
+from gateway.tenancy.admin_guard import order_of
 from gateway.tenancy.budgets.budget_commands import BudgetState, remove_budget, set_budget, states_of
+from gateway.tenancy.guard import access_of
 from gateway.tenancy.keys.key_commands import (
     BUDGETS,
     KEYS,

@@ -36,15 +36,15 @@ from gateway.batches.batch_book import Waiting
 from gateway.batches.jobs import jobs_of
 from gateway.edge.asgi import HttpRequest
 from gateway.edge.openapi import describe, endpoint
-from gateway.inference.api.reading.parsing import read_body
-from gateway.inference.cache.stores import CacheKnobs, MemoryStore
+from gateway.inference.answer_stores import CacheKnobs, MemoryStore
+from gateway.inference.api.parsing import read_body
 from gateway.inference.classifier_versions import ActiveClassifier
 from gateway.inference.routing_knobs import EARLIER_NAMES, RoutingKnobs
 from gateway.inference.service import Serving, serving_of
 from gateway.operations.running import operations_of
 from gateway.runtime.cores.knob_profiles import PROFILES, Profile
 from gateway.runtime.cores.knobs import KnobOrder, KnobsChanged
-from gateway.tenancy.access.admin_guard import OPERATOR, actor_of
+from gateway.tenancy.admin_guard import OPERATOR, actor_of
 from inference_core.engine.auto_tuner import suggest_preferred_sizes
 from inference_core.engine.live_knobs import KNOB_NAMES, knob_schemas
 from inference_core.protocol import Knobs, KnobValue, ModelStats, Tuning

@@ -17,13 +17,13 @@ from gateway.base.errors import ApiError, bad_request
 from gateway.base.stores.database import reached
 from gateway.edge.asgi import HttpRequest
 from gateway.edge.openapi import describe, endpoint
-from gateway.inference.api.reading.parsing import read_body
+from gateway.inference.api.parsing import read_body
 from gateway.inference.service import Serving, serving_of
 from gateway.operations.dashboard.html.forms import form_of, given_of, taken
 from gateway.operations.dashboard.html.rendering import back_to, page
 from gateway.operations.quality_loop.active_labels import ActiveLabels
 from gateway.operations.running import Operations, operations_of
-from gateway.tenancy.access.admin_guard import OPERATOR, actor_of
+from gateway.tenancy.admin_guard import OPERATOR, actor_of
 from quality.estimates.verified_sample import UNCERTAIN
 from quality.learning.outcome_import import Imported, delete_import, list_imports
 from quality.records.record import Record

@@ -25,11 +25,11 @@ from gateway.operations.dashboard.html.charts import DASHES, Series
 from gateway.operations.dashboard.html.rendering import HEADERS, TEMPLATES, Page, address, first_request, page
 from gateway.operations.running import Operations, operations_of
 from gateway.operations.worth import worth_last
-from gateway.telemetry.objectives.service_levels import levels_of_all
-from gateway.telemetry.objectives.slo import SloReport, slo_report
 from gateway.telemetry.overview import Overview, TierNow
-from gateway.tenancy.access.admin_guard import session_caller
-from gateway.tenancy.access.guard import Access, admit_visitor
+from gateway.telemetry.service_levels import levels_of_all
+from gateway.telemetry.slo import SloReport, slo_report
+from gateway.tenancy.admin_guard import session_caller
+from gateway.tenancy.guard import Access, admit_visitor
 from migrations.tables.quality import training_rows
 from migrations.tables.requests import requests
 from migrations.tables.tenancy import budgets

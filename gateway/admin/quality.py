@@ -31,14 +31,14 @@ from gateway.base.errors import ApiError, bad_request
 from gateway.base.stores.database import reached
 from gateway.edge.asgi import HttpRequest
 from gateway.edge.openapi import describe, endpoint
-from gateway.inference.api.reading.parsing import read_body
+from gateway.inference.api.parsing import read_body
 from gateway.inference.service import serving_of
 from gateway.operations.dashboard.html.charts import DASHES, Series
 from gateway.operations.dashboard.html.forms import fields_of, number_of, reason_of, taken
 from gateway.operations.dashboard.html.rendering import Page, back_to, page
 from gateway.operations.running import Operations, operations_of
 from gateway.operations.worth import worth_last
-from gateway.tenancy.access.admin_guard import OPERATOR, actor_of
+from gateway.tenancy.admin_guard import OPERATOR, actor_of
 from quality.estimates.verified_sample import ALL, Share
 from quality.learning.kind_names import plain_name
 from quality.learning.learning import Learned, Learning, in_words

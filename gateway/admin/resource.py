@@ -20,9 +20,9 @@ from gateway.base.numbers import epoch_seconds, is_number, whole_number
 from gateway.base.stores.database import reached
 from gateway.edge.asgi import HttpRequest
 from gateway.inference.service import serving_of
-from gateway.tenancy.access.guard import Access
 from gateway.tenancy.budgets.budget_commands import id_of
 from gateway.tenancy.changes import TenancyError, UnknownSubjectError
+from gateway.tenancy.guard import Access
 from migrations.tables.tenancy import api_keys, teams
 from quality.store.database import MOST_INTEGER
 from quality.store.pages import MOST, Listing, Page, PageError

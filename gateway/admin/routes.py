@@ -35,8 +35,8 @@ from gateway.inference.service import count_refused
 from gateway.operations.dashboard.html.rendering import OPT, CompiledTemplates, Page, failure_page, static_file
 from gateway.operations.dashboard.sign_in.login import show_login, sign_in, sign_out
 from gateway.operations.dashboard.sign_in.single_sign_on import leave_for_provider, return_from_provider
-from gateway.tenancy.access.admin_guard import admit_admin, admit_page
-from gateway.tenancy.access.guard import admit_visitor
+from gateway.tenancy.admin_guard import admit_admin, admit_page
+from gateway.tenancy.guard import admit_visitor
 
 PAGES: tuple[Page, ...] = (
     OVERVIEW_PAGE,

@@ -42,7 +42,7 @@ from gateway.operations.dashboard.html.forms import fields_of, reason_of
 from gateway.operations.dashboard.html.rendering import Page, back_to, page
 from gateway.operations.quality_loop.quality_loop import sampling_settings
 from gateway.operations.running import Operations, operations_of
-from gateway.tenancy.access.admin_guard import OPERATOR, actor_of
+from gateway.tenancy.admin_guard import OPERATOR, actor_of
 from quality.comparison.shadow_answers import NEWEST, ShadowCase
 from quality.comparison.shadow_report import ShadowReport, budget_now, shadow_report
 from quality.estimates.verified_sample import ReliabilityBin, acceptance, reliability

@@ -23,13 +23,13 @@ from gateway.base.settings import Settings
 from gateway.base.stores.redis_store import RedisUnavailableError
 from gateway.edge.asgi import HttpRequest
 from gateway.edge.openapi import describe, endpoint
-from gateway.inference.api.reading.parsing import read_body
+from gateway.inference.api.parsing import read_body
 from gateway.inference.service import Serving
 from gateway.operations.dashboard.html.rendering import Page, page
 from gateway.operations.reload.catalogue_reload import Reloaded
 from gateway.operations.running import Operations, operations_of
 from gateway.runtime.cores.reading import read_cores
-from gateway.tenancy.access.admin_guard import OPERATOR, actor_of
+from gateway.tenancy.admin_guard import OPERATOR, actor_of
 from quality.store.database import head_revision
 from tiers.engines import EngineStatus
 from tiers.errors import CatalogError, CoreMemoryError

@@ -27,14 +27,14 @@ from gateway.base.identity import new_request_id
 from gateway.base.inference_request import KEYLESS, Caller, InferenceRequest
 from gateway.base.stores.database import reached
 from gateway.edge.asgi import HttpRequest
-from gateway.inference.api.reading.build_request import Received, chat_request
-from gateway.inference.api.reading.schemas import ChatRequest, Message
+from gateway.inference.api.build_request import Received, chat_request
+from gateway.inference.api.schemas import ChatRequest, Message
 from gateway.inference.service import Serving, serving_of
 from gateway.operations.dashboard.html.forms import Form, WrongField, filled_in, given_of, taken, text_of
 from gateway.operations.dashboard.html.rendering import HEADERS, TEMPLATES, Page, back_to, page
-from gateway.tenancy.access.admin_guard import actor_of, session_token
-from gateway.tenancy.access.guard import access_of, caller_of
+from gateway.tenancy.admin_guard import actor_of, session_token
 from gateway.tenancy.budgets.budget_commands import id_of
+from gateway.tenancy.guard import access_of, caller_of
 from gateway.tenancy.keys.directory import KeysUnavailableError, UnknownKeyError
 from gateway.tenancy.users.sessions import csrf_of
 from quality.records.record import TRIED_OUT, Record

@@ -20,8 +20,8 @@ from gateway.operations.dashboard.html.forms import form_of, given_of, taken, te
 from gateway.operations.dashboard.html.rendering import Page, back_to, page
 from gateway.operations.privacy import UserErased
 from gateway.operations.running import Operations, operations_of
-from gateway.tenancy.access.admin_guard import ADMIN, actor_of, order_of
-from gateway.tenancy.access.guard import access_of
+from gateway.tenancy.admin_guard import ADMIN, actor_of, order_of
+from gateway.tenancy.guard import access_of
 from gateway.tenancy.users import users
 from migrations.tables.tenancy import dashboard_sessions
 from quality.store.pages import Page as Rows

@@ -18,12 +18,12 @@ from gateway.base.errors import ApiError
 from gateway.base.stores.database import reached
 from gateway.edge.asgi import HttpRequest
 from gateway.edge.openapi import describe, endpoint
-from gateway.inference.api.reading.parsing import read_body
+from gateway.inference.api.parsing import read_body
 from gateway.inference.class_prior import tier_prior
 from gateway.inference.routing_knobs import objective_of
 from gateway.inference.service import Serving, serving_of
 from gateway.runtime.cores.hidden_states import require_model
-from gateway.tenancy.access.admin_guard import OPERATOR, actor_of
+from gateway.tenancy.admin_guard import OPERATOR, actor_of
 from quality.comparison.decision_gain import Serving as Objective
 from quality.rollout import operator_commands
 

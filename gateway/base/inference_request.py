@@ -9,8 +9,8 @@ from typing import Any, Literal
 import msgspec
 
 from gateway.base.identity import TraceContext
+from tiers.catalog.consent import ALL, NO_CREDENTIAL, Consent, CredentialConsent, Reader, hidden_from
 from tiers.catalog.tier_spec import SamplingDefaults, TierSpec
-from tiers.consent import ALL, NO_CREDENTIAL, Consent, CredentialConsent, Reader, hidden_from
 from tiers.errors import CallerCredential
 from tiers.prompt_bounds import Conversation, most_tokens_of, most_tokens_raw
 from tiers.tier import GenerationRequest, ReasoningEffort, Sent, UsageMeter

@@ -36,7 +36,7 @@ from gateway.batches.file_store import DAY_SECONDS, FileStore, FileWriter, Owner
 from gateway.batches.job_queue import DatabaseQueue, JobQueue, QueueUnavailableError
 from gateway.batches.line_worker import AnswerLine, LineWorker
 from gateway.edge.asgi import HttpRequest
-from gateway.telemetry.metrics.families import JobMetrics
+from gateway.telemetry.families import JobMetrics
 from inference_core.io.background_tasks import once
 
 log = logging.getLogger(__name__)

@@ -27,7 +27,7 @@ from gateway.batches.batch import (
 )
 from gateway.batches.batch_book import LineAnswer, LineBook
 from gateway.batches.job_queue import BatchJob, JobQueue, QueueUnavailableError
-from gateway.telemetry.metrics.families import JobMetrics
+from gateway.telemetry.families import JobMetrics
 from inference_core.io.background_tasks import once
 from tiers.errors import TierError, TierLostError
 

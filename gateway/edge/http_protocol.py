@@ -11,9 +11,15 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from gateway.base.errors import ApiError
 from gateway.edge.client_paths import DEPLOYMENT, served_path
-from gateway.edge.client_watch import CLIENT_CONNECTION
 from gateway.edge.proxies import is_authority
-from gateway.edge.response_cycle import MAX_HEADERS, ResponseCycle, refusal_response, too_large, too_many_headers
+from gateway.edge.response_cycle import (
+    CLIENT_CONNECTION,
+    MAX_HEADERS,
+    ResponseCycle,
+    refusal_response,
+    too_large,
+    too_many_headers,
+)
 
 log = logging.getLogger(__name__)
 

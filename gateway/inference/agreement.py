@@ -35,7 +35,7 @@ from gateway.inference.tier_attempt import SideAnswer, one_more_over
 from quality.records.record import Attempt, ComparedAs, Record
 from quality.verification.comparison import VerifiedComparison, place_of, read_agreements
 from quality.verification.sampling import Purpose
-from tiers.consent import Use, hidden_from
+from tiers.catalog.consent import Use, hidden_from
 from tiers.deltas import CollectedChoice
 from tiers.final_answer.extract import FinalAnswer, agree, expected_kind, final_answer, question_of
 from tiers.tier import Usage

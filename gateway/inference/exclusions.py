@@ -15,8 +15,8 @@ from gateway.base.inference_request import InferenceRequest
 from gateway.inference.served_catalogue import ServedCatalogue
 from quality.records.record import Record
 from tiers.catalog.catalog import Catalog
+from tiers.catalog.consent import ALL, NO_CREDENTIAL, hidden_from
 from tiers.catalog.tier_spec import CAPABILITY_OF, MEDIA, Capability, TierSpec
-from tiers.consent import ALL, NO_CREDENTIAL, hidden_from
 from tiers.errors import HEADER
 from tiers.message_content import PartType
 from tiers.remote.request_fields import NEUTRAL, SAMPLING, sampling_of

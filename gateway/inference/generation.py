@@ -27,7 +27,7 @@ from gateway.inference.tier_attempt import (
 )
 from gateway.tenancy.admission import Admission, most_tokens, most_usd
 from quality.records.record import Attempt, AttemptStatus, CacheUse, ComparedAs
-from tiers.consent import hidden_from
+from tiers.catalog.consent import hidden_from
 from tiers.deltas import CollectedChoice
 from tiers.errors import (
     InvalidAnswerError,

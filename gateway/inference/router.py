@@ -51,8 +51,8 @@ from gateway.inference.served_catalogue import AUTO, ServedCatalogue
 from inference_core.errors import InvalidRequestError
 from inference_core.tokenization.tokenizer import Tokenizer
 from tiers.catalog.catalog import Catalog
+from tiers.catalog.consent import hidden_from
 from tiers.catalog.pricing import predicted_costs
-from tiers.consent import hidden_from
 from tiers.local.text_threads import TextThreads
 from tiers.tier import Tier, TierLoad
 

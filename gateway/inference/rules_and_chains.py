@@ -16,9 +16,9 @@ from gateway.inference.exclusions import Excluded, context_problem, is_plain, la
 from gateway.inference.routing_rules import RoutingRules
 from gateway.inference.served_catalogue import ServedCatalogue
 from tiers.catalog.catalog import Catalog
+from tiers.catalog.consent import hidden_from
 from tiers.catalog.pricing import request_cost_usd
 from tiers.catalog.tier_spec import TierSpec
-from tiers.consent import hidden_from
 from tiers.tier import Tier
 
 

@@ -24,15 +24,14 @@ from gateway.edge.asgi import Connection
 from gateway.inference.agent_session import Answered
 from gateway.inference.agreement import Agreements
 from gateway.inference.answer import Answer, AnswerSource
-from gateway.inference.cache.response_cache import ResponseCache
 from gateway.inference.embedding.embedder import Embedder
 from gateway.inference.escalation import ActiveProbes
 from gateway.inference.generation import Generation
 from gateway.inference.kept_reasoning import KeptReasoning
+from gateway.inference.response_cache import ResponseCache
 from gateway.inference.router import RoutingService
 from gateway.runtime.cores.adapters import CoreAdapters
-from gateway.tenancy.admission import Admission, most_usd, smaller_answer
-from gateway.tenancy.overload import OverloadQueue
+from gateway.tenancy.admission import Admission, OverloadQueue, most_usd, smaller_answer
 from gateway.tenancy.tenancy import Tenancy
 from inference_core.io.background_tasks import once
 from quality.records.record import Record, Recorded

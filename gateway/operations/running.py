@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from gateway.base.stores.redis_store import RedisStore
 from gateway.batches.jobs import Jobs
 from gateway.edge.asgi import HttpRequest
-from gateway.inference.cache.response_cache import ResponseCache
 from gateway.inference.replica_knobs import ReplicaKnobs
+from gateway.inference.response_cache import ResponseCache
 from gateway.inference.service import Serving
 from gateway.operations.privacy import Privacy
 from gateway.operations.quality_loop.active_labels import ActiveLabels
@@ -18,9 +18,9 @@ from gateway.operations.quality_loop.label_sources import labels_text
 from gateway.operations.reload.catalogue_reload import CatalogueReload
 from gateway.runtime.cores.knobs import CoreKnobs
 from gateway.runtime.peers import Peers
-from gateway.telemetry.metrics.metrics import Metrics
+from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.overview import Live
-from gateway.tenancy.access.guard import Access
+from gateway.tenancy.guard import Access
 from quality.comparison.paired_outcomes import CostQualityCurves
 from quality.learning.kind_names import KindNames
 from quality.learning.learning import LearningRecord

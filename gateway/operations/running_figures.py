@@ -16,16 +16,16 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from gateway.base.settings import Settings
 from gateway.base.stores.retries import background
 from gateway.batches.jobs import Jobs
-from gateway.inference.cache.stores import AnswerStore, MemoryStore
+from gateway.inference.answer_stores import AnswerStore, MemoryStore
 from gateway.inference.routing_knobs import RoutingKnobFile
 from gateway.inference.service import Service
 from gateway.operations.quality_loop.constant_tier import ConstantFollower
 from gateway.operations.quality_loop.quality_loop import show_loop
 from gateway.runtime.cores.engine import Engine
 from gateway.runtime.peers import Peers
-from gateway.telemetry.metrics.metrics import Metrics
-from gateway.telemetry.objectives.alert_rules import AlertInputs, Figure, alert_figures
-from gateway.telemetry.objectives.service_levels import levels_of_all
+from gateway.telemetry.alert_rules import AlertInputs, Figure, alert_figures
+from gateway.telemetry.metrics import Metrics
+from gateway.telemetry.service_levels import levels_of_all
 from quality.ledger.ledger import Ledger
 from quality.loop import QualityLoop
 
@@ -144,7 +144,7 @@ async def running_alerts(
         yield
         return
     from gateway.operations.alert_causes import RunningCauses
-    from gateway.telemetry.objectives.alerts import keep_looking
+    from gateway.telemetry.alerts import keep_looking
 
     causes = RunningCauses(
         settings, database, lambda: list(engine.tiers.values()), labels, constant, lambda: knobs.active.constant

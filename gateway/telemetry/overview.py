@@ -15,10 +15,10 @@ from sqlalchemy.exc import SQLAlchemyError
 from gateway.inference.router import RoutingService
 from gateway.runtime.cores.reading import read_cores
 from gateway.runtime.peers import Peers
-from gateway.telemetry.metrics.metrics import Metrics
-from gateway.telemetry.objectives.alert_rules import RULES, AlertInputs, Severity, alert_figures
-from gateway.telemetry.objectives.service_levels import LevelsByTier, TierServiceLevels, levels_of_all
-from gateway.telemetry.objectives.slo import Check, Quantiles, State, bucket_quantile, quantiles, tier_level
+from gateway.telemetry.alert_rules import RULES, AlertInputs, Severity, alert_figures
+from gateway.telemetry.metrics import Metrics
+from gateway.telemetry.service_levels import LevelsByTier, TierServiceLevels, levels_of_all
+from gateway.telemetry.slo import Check, Quantiles, State, bucket_quantile, quantiles, tier_level
 from inference_core.protocol import CoreStats, ModelStats
 from inference_core.transport.client import CoreClient
 from quality.estimates.verified_sample import UpgradeRate

@@ -18,8 +18,8 @@ from gateway.base.errors import CLIENT_CLOSED_REQUEST, ApiError, as_api_error, i
 from gateway.base.inference_request import Caller
 from gateway.base.logs import FIELDS
 from gateway.inference.answer import Answer
-from gateway.telemetry.metrics.families import CounterFamily
-from gateway.telemetry.metrics.request_metrics import NO_NAME, OTHER, BoundedNames
+from gateway.telemetry.families import CounterFamily
+from gateway.telemetry.request_metrics import NO_NAME, OTHER, BoundedNames
 from quality.records.record import Record
 from quality.store.database import blames_data
 from quality.store.queries import MINUTE, RefusalCount, RefusalKind, add_refused

@@ -27,7 +27,7 @@ from gateway import __version__
 from gateway.base.identity import TraceContext, new_span_id
 from gateway.base.settings import Settings, SettingsError, TraceContent
 from gateway.inference.answer import Answer
-from gateway.telemetry.metrics.request_metrics import operation_name
+from gateway.telemetry.request_metrics import operation_name
 from gateway.telemetry.telemetry_url import refuse_metadata_behind, telemetry_url
 from quality.records.record import Record
 

@@ -20,7 +20,7 @@ from inference_core.device.sampling import (
     scored_rows,
 )
 from inference_core.device.step_inputs import Capacity, StepInputs, StepShape, bytes_of
-from inference_core.engine.running_set import MAX_SCORED_ROWS
+from inference_core.engine.queues import MAX_SCORED_ROWS
 from inference_core.execution.block_memory import DeviceBlockBytes, DeviceSwaps, HostBlocks
 from inference_core.execution.runner import DraftingRunner, OverlappingRunner
 from inference_core.kv_cache.host_cache import SwapTimes

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from inference_core.device.step_inputs import NO_ROW
 from inference_core.errors import BadLogitsError, InvalidRequestError
-from inference_core.grammar.masks import TokenMasks, begin_masks
+from inference_core.grammar.workers import TokenMasks, begin_masks
 from inference_core.protocol import SamplingParams, TokenLogprob
 from inference_core.sampling.reference_sampler import ONE
 from inference_core.sampling.sampler import draw, while_equal

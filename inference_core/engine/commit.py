@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from inference_core.engine.running_set import Deadlines, JoinStatistics, RunningSet, SchedulerTotals
+from inference_core.engine.queues import Deadlines, JoinStatistics, RunningSet, SchedulerTotals
 from inference_core.engine.sequence import Sequence, Status
 from inference_core.kv_cache.block_pool import BlockPool
 from inference_core.protocol import FinishReason, SequenceOutput

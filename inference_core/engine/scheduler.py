@@ -6,12 +6,15 @@ from itertools import count, islice
 from operator import attrgetter
 
 from inference_core.engine.commit import ExecutedPart, ExecutedStep, ScheduledEntry, StepCommit
-from inference_core.engine.running_set import Deadlines, JoinStatistics, RunningSet, SchedulerTotals, StepBudget
-from inference_core.engine.sequence import Sequence, Status
-from inference_core.engine.waiting_queue import (
+from inference_core.engine.queues import (
     Batch,
+    Deadlines,
+    JoinStatistics,
     QueueEntry,
     Rank,
+    RunningSet,
+    SchedulerTotals,
+    StepBudget,
     WaitingQueue,
     aged_class,
     arrival_order,
@@ -20,6 +23,7 @@ from inference_core.engine.waiting_queue import (
     newcomer_claim,
     service_order,
 )
+from inference_core.engine.sequence import Sequence, Status
 from inference_core.errors import IntegrityError, QueueFullError
 from inference_core.kv_cache.block_pool import BlockPool
 from inference_core.lora.adapter import NO_SLOT, AdapterSlots

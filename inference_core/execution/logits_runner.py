@@ -22,7 +22,7 @@ from inference_core.attention import AttentionBackend, BlockAddresses
 from inference_core.errors import InvalidRequestError
 from inference_core.execution.block_memory import HostBlocks
 from inference_core.execution.runner import DraftingRunner, HostBlockBytes
-from inference_core.grammar.masks import TokenMasks, begin_masks
+from inference_core.grammar.workers import TokenMasks, begin_masks
 from inference_core.kv_cache.host_cache import SwapTimes
 from inference_core.kv_cache.layout import KVLayout
 from inference_core.lora.packing import TorchAdapterBank

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from inference_core.errors import BadLogitsError
-from inference_core.grammar.masks import TokenMasks
+from inference_core.grammar.workers import TokenMasks
 from inference_core.native import cpu
 from inference_core.native.cpu import extension
 from inference_core.protocol import TokenLogprob

@@ -27,7 +27,7 @@ requests = Table(
     Column("answer", FreeText),
     Column("reasoning", FreeText),
     Column("response_format", Json),
-    Column("consent", Json),  # tiers.consent.Consent: which tiers may see the texts; NULL: any
+    Column("consent", Json),  # tiers.catalog.consent.Consent: which tiers may see the texts; NULL: any
     Column("finish_reason", String(32)),
     Column("prompt_tokens", Integer, nullable=False),
     Column("completion_tokens", Integer, nullable=False),

@@ -14,7 +14,7 @@ from inference_core.tokenization.tokenizer import Tokenizer
 from quality.records.record import Record
 from quality.store.queries import newest_answers
 from quality.verification.sampling import refusal
-from tiers.consent import ALL, Reader, hidden_from
+from tiers.catalog.consent import ALL, Reader, hidden_from
 
 
 class ExampleFileError(ValueError):

@@ -8,8 +8,8 @@ from typing import Any, Literal
 import msgspec
 
 from classifier.decision import Decision
+from tiers.catalog.consent import ALL, Consent
 from tiers.catalog.tier_spec import Price
-from tiers.consent import ALL, Consent
 from tiers.errors import ReplicaTry
 from tiers.tier import Usage
 

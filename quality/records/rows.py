@@ -8,7 +8,7 @@ import msgspec
 
 from classifier.decision import Decision
 from quality.records.record import Attempt, EmbeddingRecord, Record, Recorded, Timings
-from tiers.consent import ALL, Consent
+from tiers.catalog.consent import ALL, Consent
 
 # Embeddings have no generation, no decision and no saving.
 _NO_ANSWER: dict[str, Any] = {

@@ -14,8 +14,8 @@ from quality.judges.judge import Seen
 from quality.records.redaction import RedactText
 from quality.verification.comparison import VerifiedComparison
 from quality.verification.sampling import Purpose
+from tiers.catalog.consent import ALL, Consent
 from tiers.catalog.tier_spec import CAPABILITY_OF, Capability
-from tiers.consent import ALL, Consent
 from tiers.deltas import CollectedChoice
 from tiers.message_content import FAILED_RESULT, Tool, ToolCall, Tooling
 from tiers.tier import ChatMessage, GenerationRequest

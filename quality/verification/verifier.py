@@ -32,8 +32,8 @@ from quality.verification.judging import (
     served_reply,
 )
 from quality.verification.sampling import Purpose
+from tiers.catalog.consent import Consent, hidden_from
 from tiers.catalog.tier_spec import Capability
-from tiers.consent import Consent, hidden_from
 from tiers.deltas import CollectedChoice
 from tiers.errors import TierError
 from tiers.final_answer.extract import final_answer, question_of

@@ -20,12 +20,12 @@ from gateway.app import HttpApp, create_app
 from gateway.base.settings import Settings
 from gateway.batches.jobs import Jobs
 from gateway.http import http_app
-from gateway.inference.cache.stores import MemoryStore
+from gateway.inference.answer_stores import MemoryStore
 from gateway.inference.service import SERVING, Serving
 from gateway.operations.running import OPERATIONS, Operations
 from gateway.processes.server import WEBSOCKETS
 from gateway.runtime.cores.engine import LoadFailed
-from gateway.tenancy.access.guard import Access
+from gateway.tenancy.guard import Access
 from inference_core.engine.core import Core
 from inference_core.engine.live_knobs import KnobsFile, LiveKnobs
 from inference_core.protocol import Knobs, SequenceOutput

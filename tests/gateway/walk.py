@@ -30,7 +30,7 @@ import msgspec
 
 from gateway.base.settings import Settings
 from gateway.edge.http_protocol import BoundedHttpProtocol
-from gateway.telemetry.metrics import families
+from gateway.telemetry import families
 from tests.gateway.running_gateway import RunningGateway, laptop_hash_core, running_gateway
 from tests.polling import eventually
 from tiers.local.local_tier import CoreWatch
@@ -41,7 +41,7 @@ PACKAGES = ("gateway", "tiers", "classifier", "inference_core", "quality", "migr
 # Where tokens come from the core.
 CORE_CLIENT = "inference_core/transport/"
 # Where events are sent, and what the handler alone passes.
-SENDING, SERVICE = "gateway/inference/api/writing/", "gateway/inference/service.py"
+SENDING, SERVICE = "gateway/inference/api/sending.py", "gateway/inference/service.py"
 _CONTAINER_METHODS = ("__bool__", "__contains__", "__getitem__", "__iter__", "__len__")
 BOUNDED = partial(BoundedHttpProtocol, patience=30, most=100, head_limit=65536)
 BODY = {

@@ -17,7 +17,7 @@ from inference_core.engine.core import Core
 from inference_core.engine.live_knobs import LiveKnobs
 from inference_core.errors import BadLogitsError
 from inference_core.execution.runner import HostBlockBytes, ModelRunner
-from inference_core.grammar.masks import TokenMask, begin_masks
+from inference_core.grammar.workers import TokenMask, begin_masks
 from inference_core.kv_cache.host_cache import SwapTimes
 from inference_core.kv_cache.layout import KVLayout
 from inference_core.lora.adapter import Adapter, AdapterBank

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from migrations.tables.packed import pack, unpack
+from migrations.tables.columns import pack, unpack
 from quality.records.record import Attempt
 from tests.quality.store.records import make_record
 

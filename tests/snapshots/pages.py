@@ -15,7 +15,7 @@ import msgspec
 from prometheus_client import CollectorRegistry
 
 from gateway.batches.batch import BatchKnobs
-from gateway.inference.cache.stores import CacheKnobs
+from gateway.inference.answer_stores import CacheKnobs
 from gateway.inference.routing_knobs import RoutingKnobs
 from gateway.operations.cli import main
 from gateway.processes.commands.migrate import settings_table

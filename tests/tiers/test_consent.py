@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.tiers.tier_world import remote_spec
+from tiers.catalog.consent import ALL, ANSWER_ALONE, NOT_ALLOWED, NOT_LOCAL, Consent, Use, hidden_from
 from tiers.catalog.load import load_catalog
-from tiers.consent import ALL, ANSWER_ALONE, NOT_ALLOWED, NOT_LOCAL, Consent, Use, hidden_from
 from tiers.engines import EngineSpec
 
 CONSENTS = st.builds(

@@ -18,11 +18,11 @@ from gateway.batches.batch import Batch, NewBatch, NotCancellableError, TooManyB
 from gateway.batches.jobs import Jobs, jobs_of
 from gateway.edge.asgi import HttpRequest
 from gateway.edge.openapi import describe, endpoint
-from gateway.inference.api.reading.build_request import CONSENT, PRIVATE
-from gateway.inference.api.reading.list_queries import is_id, not_found, owned_query
-from gateway.inference.api.reading.parsing import read_body
-from gateway.inference.api.reading.schemas import Metadata
-from gateway.tenancy.access.guard import caller_of
+from gateway.inference.api.build_request import CONSENT, PRIVATE
+from gateway.inference.api.list_queries import is_id, not_found, owned_query
+from gateway.inference.api.parsing import read_body
+from gateway.inference.api.schemas import Metadata
+from gateway.tenancy.guard import caller_of
 
 MOST_LISTED = 100
 _DEFAULT_LISTED = 20

@@ -20,9 +20,9 @@ from gateway.batches.file_store import FileWriter, Owner, Purpose, QuotaError, S
 from gateway.batches.jobs import jobs_of
 from gateway.edge.asgi import HttpRequest, body_chunks
 from gateway.edge.openapi import describe, describe_form
-from gateway.inference.api.reading.list_queries import is_id, not_found, owned_query
+from gateway.inference.api.list_queries import is_id, not_found, owned_query
 from gateway.inference.service import serving_of
-from gateway.tenancy.access.guard import caller_of
+from gateway.tenancy.guard import caller_of
 from quality.store.database import MOST_INTEGER
 
 FILE = "file"

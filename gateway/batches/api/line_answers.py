@@ -11,15 +11,15 @@ from gateway.base.errors import ApiError, bad_request
 from gateway.base.inference_request import SLO_CLASSES, Caller, InferenceRequest
 from gateway.batches.batch import Batch, InputLine
 from gateway.inference.answer import Answer
+from gateway.inference.api.build_request import Received, chat_request, completion_request
+from gateway.inference.api.chunks import AnswerFormat, CompletionsFormat
 from gateway.inference.api.openai.completions import CHAT, COMPLETION
 from gateway.inference.api.openai.embeddings import EMBEDDINGS, embedded
-from gateway.inference.api.reading.build_request import Received, chat_request, completion_request
-from gateway.inference.api.reading.parsing import decoded_fields
+from gateway.inference.api.parsing import decoded_fields
 from gateway.inference.api.responses.as_chat import renamed
 from gateway.inference.api.responses.create import RESPONSES, ResponsesFormat
 from gateway.inference.api.responses.exchange import exchange_of
-from gateway.inference.api.writing.chunks import AnswerFormat, CompletionsFormat
-from gateway.inference.api.writing.sending import BeforeEnd, whole_body
+from gateway.inference.api.sending import BeforeEnd, whole_body
 from gateway.inference.service import Serving
 from gateway.tenancy.keys.directory import KeysUnavailableError, UnknownKeyError
 from gateway.tenancy.tenancy import Tenancy

@@ -17,13 +17,13 @@ from gateway.base.errors import ApiError, bad_request
 from gateway.base.stores.database import reached
 from gateway.edge.asgi import HttpRequest
 from gateway.edge.openapi import describe
-from gateway.inference.api.reading.build_request import dry_run_request, received, routing_options, ruled_headers
-from gateway.inference.api.reading.chat_turns import turns_of
-from gateway.inference.api.reading.parsing import read_body
-from gateway.inference.api.reading.schemas import Message, Metadata, PositiveInt
+from gateway.inference.api.build_request import dry_run_request, received, routing_options, ruled_headers
+from gateway.inference.api.chat_turns import turns_of
+from gateway.inference.api.parsing import read_body
+from gateway.inference.api.schemas import Message, Metadata, PositiveInt
 from gateway.inference.conversations import session_digests
 from gateway.inference.service import serving_of
-from gateway.tenancy.access.guard import access_of, caller_of
+from gateway.tenancy.guard import access_of, caller_of
 from quality.estimates.session_work import last_step
 from quality.records.record import EmbeddingRecord, Record, Recorded
 from quality.verification.feedback import Feedback, FeedbackTaken

@@ -18,7 +18,7 @@ import msgspec
 from gateway.base.errors import ApiError, bad_request
 from inference_core.io.files import JSON_ERRORS
 from tiers.catalog.catalog import GuardrailSpec, Stage
-from tiers.consent import Consent, hidden_from
+from tiers.catalog.consent import Consent, hidden_from
 from tiers.errors import CatalogError
 
 if TYPE_CHECKING:

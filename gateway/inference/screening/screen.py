@@ -17,7 +17,7 @@ from gateway.inference.screening.rules import PrivateRules
 from gateway.inference.screening.texts import SentTexts, passages, replaced, texts_of
 from quality.records.record import Attempt, CacheUse
 from tiers.catalog.catalog import Catalog, PrivateSpec, Stage
-from tiers.consent import Consent
+from tiers.catalog.consent import Consent
 from tiers.deltas import CollectedChoice
 from tiers.local.text_threads import TextThreads
 from tiers.message_content import ToolCallDelta
@@ -166,7 +166,7 @@ LONG_TEXT = 1 << 12
 
 class Screen:
     """Marks private requests by the catalogue's rules and by their session, and lets its guardrails judge requests and
-    answers. A mark narrows what the request consents to, which every use of it asks (`tiers.consent.hidden_from`)."""
+    answers. A mark narrows what the request consents to, which every use of it asks (`consent.hidden_from`)."""
 
     def __init__(self, private: PrivateSpec | None, guardrails: list[Guardrail]) -> None:
         self.private, self.guardrails = private, guardrails

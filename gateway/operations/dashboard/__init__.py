@@ -23,7 +23,7 @@ How a page is added:
 
 3. A change is a form of `method="post"` with `{{ m.csrf(csrf) }}`, and a handler that ends in `rendering.back_to(path,
    "what was done")`. Its guard has checked the token and the role: `admin`, unless the handler says `opt=OPERATOR` (of
-   `gateway.tenancy.access.guard`). Templates ask `{% if may("operator") %}` before they show a form. The order goes
+   `gateway.tenancy.guard`). Templates ask `{% if may("operator") %}` before they show a form. The order goes
    through the same function as the JSON endpoint's, which writes its audit row with
    `actor_of(request)`, before and after.
 

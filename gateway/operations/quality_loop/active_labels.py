@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.base.stores.retries import look_every
 from gateway.inference.classifier_versions import ActiveClassifier, LoadedVersion
-from gateway.telemetry.metrics.metrics import Metrics
+from gateway.telemetry.metrics import Metrics
 from quality.learning.own_labels import OwnLabels
 
 log = logging.getLogger(__name__)

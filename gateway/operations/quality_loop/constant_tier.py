@@ -12,7 +12,7 @@ from classifier.complexity.quality_setting import DEFAULT_TARGET
 from classifier.decision import ConstantTier
 from gateway.base.stores.retries import look_every
 from gateway.inference.router import RoutingService
-from gateway.telemetry.metrics.metrics import Metrics
+from gateway.telemetry.metrics import Metrics
 from migrations.tables.audit import audit_events
 from quality.comparison.routing_probes import WorthAsked, WorthFound, WorthRecord
 from quality.comparison.routing_worth import RoutingWorth, in_words

@@ -16,7 +16,7 @@ from gateway.inference.answer import Answer
 from gateway.inference.class_prior import tier_prior
 from gateway.inference.routing_knobs import objective_of
 from gateway.operations.quality_loop.label_sources import MACHINE_SHARE, cold_start_cap, has_idle_time, judging_cap
-from gateway.telemetry.metrics.metrics import Metrics
+from gateway.telemetry.metrics import Metrics
 from quality.loop import LoopSettings, QualityLoop
 from quality.monitor.worker import MonitorSettings
 from quality.records.record import Record

@@ -22,7 +22,7 @@ from quality.judges.pairwise import judging_fingerprint
 from quality.judges.self_calibration import JudgeState, judge_state
 from quality.store.database import open_database
 from tiers.catalog.catalog import Catalog, EmbeddingSpec
-from tiers.consent import ALL
+from tiers.catalog.consent import ALL
 from tiers.errors import CatalogError, TierError
 
 if TYPE_CHECKING:

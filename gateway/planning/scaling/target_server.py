@@ -22,7 +22,7 @@ from gateway.planning.scaling.predictive import (
     PredictiveRule,
     ServiceObjectives,
 )
-from gateway.telemetry.metrics.metrics import CONTENT_TYPE
+from gateway.telemetry.metrics import CONTENT_TYPE
 from inference_core.io.background_tasks import repeated
 from tiers.remote.http_exchange import bounded_answer
 

@@ -23,8 +23,8 @@ from gateway.tenancy.budgets.lease_book import MICRO
 from gateway.tenancy.keys.key_secrets import ApiKeys, SettingsKeys, bearer_of, digest_of
 from migrations.tables.tenancy import api_keys, budgets, teams, tenancy_state
 from tiers.catalog.catalog import Catalog
+from tiers.catalog.consent import Consent
 from tiers.catalog.tier_spec import TierSpec
-from tiers.consent import Consent
 
 VIEWING: frozenset[str] = frozenset({"viewer"})
 ADMINISTRATION = VIEWING | {"admin"}

@@ -17,7 +17,7 @@ import msgspec
 
 from gateway.base.inference_request import Caller
 from gateway.base.settings import Settings, SettingsError
-from tiers.consent import ALL, Consent
+from tiers.catalog.consent import ALL, Consent
 
 NEEDED_BITS = 128
 

@@ -2,9 +2,9 @@
 
 import msgspec
 
-from gateway.inference.cache.response_cache import _decode as decode_kept_answer
-from gateway.inference.cache.shared_generation import KeptAnswer
-from gateway.telemetry.objectives.service_levels import LevelsByTier
+from gateway.inference.response_cache import _decode as decode_kept_answer
+from gateway.inference.shared_generation import KeptAnswer
+from gateway.telemetry.service_levels import LevelsByTier
 from inference_core.io.files import JSON_ERRORS
 from quality.ledger.journal import HEADER_BYTES, Location, SegmentError, frame, read_payload, recover
 from quality.records.record import EmbeddingRecord, decoded, encoded

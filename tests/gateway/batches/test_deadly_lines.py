@@ -17,7 +17,7 @@ from gateway.base.stores.retries import background
 from gateway.batches.batch import Batch, BatchKnobs, InputLine
 from gateway.batches.batch_book import LineBook
 from gateway.batches.line_worker import AnswerLine, LineWorker
-from gateway.telemetry.metrics.families import JobMetrics
+from gateway.telemetry.families import JobMetrics
 from inference_core.transport.unix_socket import SocketCoreClient
 from tests.gateway.batches import batching
 from tests.gateway.batches.batching import ENDED, outcome, request_line

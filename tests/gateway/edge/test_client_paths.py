@@ -13,7 +13,7 @@ import pytest_asyncio
 
 from gateway.base.settings import Settings
 from gateway.edge.client_paths import ServedPath, served_path
-from gateway.tenancy.access import guard
+from gateway.tenancy import guard
 from gateway.tenancy.keys.key_secrets import make_key
 from tests.gateway.edge.raw_http import exchanged, head
 from tests.gateway.running_gateway import RunningGateway, running_gateway

@@ -13,7 +13,7 @@ import pytest_asyncio
 
 from gateway.app import create_app
 from gateway.base.settings import Settings, SettingsError
-from gateway.telemetry.objectives.alert_channels import channels_of
+from gateway.telemetry.alert_channels import channels_of
 from tests.gateway.running_gateway import RunningGateway, laptop_hash_core, running_gateway
 from tests.tiers.remote.loopback_server import Call, LoopbackServer
 from tests.tiers.tier_world import remote_spec

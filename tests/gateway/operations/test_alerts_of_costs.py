@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from gateway.base.settings import Settings
-from gateway.telemetry.objectives.alert_rules import RULES
-from gateway.telemetry.objectives.alerts import keep_looking
+from gateway.telemetry.alert_rules import RULES
+from gateway.telemetry.alerts import keep_looking
 from quality.store.database import migrate, open_database
 from tests.gateway.operations.dashboard.rows import insert_requests
 from tests.gateway.running_gateway import running_gateway
@@ -22,7 +22,7 @@ async def test_a_key_dearer_than_its_own_week_is_an_event_with_its_numbers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rule = msgspec.structs.replace(next(r for r in RULES if r.figure == "key_cost_of_week"), for_seconds=0.0)
-    monkeypatch.setattr("gateway.telemetry.objectives.alerts.keep_looking", partial(keep_looking, rules=[rule]))
+    monkeypatch.setattr("gateway.telemetry.alerts.keep_looking", partial(keep_looking, rules=[rule]))
     settings = Settings(data_dir=str(tmp_path), monitor=False, alert_poll_seconds=0.02)
     await migrate(settings.database)
     engine, now = open_database(settings.database), time.time()

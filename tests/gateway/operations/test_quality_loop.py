@@ -17,9 +17,9 @@ from classifier.registry.artefact import default_artefact, load_base, load_manif
 from classifier.registry.registry import ArtefactRegistry
 from gateway.base.settings import Settings
 from gateway.operations.quality_loop.quality_loop import quality_loop, show_loop
-from gateway.telemetry.metrics.metrics import Metrics
-from gateway.telemetry.objectives.alert_rules import RULES
-from gateway.telemetry.objectives.alerts import keep_looking
+from gateway.telemetry.alert_rules import RULES
+from gateway.telemetry.alerts import keep_looking
+from gateway.telemetry.metrics import Metrics
 from migrations.tables.audit import audit_events
 from migrations.tables.quality import retrain_runs
 from quality.judges.calibration import Calibration
@@ -369,7 +369,7 @@ async def test_an_overdue_retraining_alerts_and_is_in_health_and_metrics_with_th
         await connection.execute(insert(audit_events).values(refusal))
     await engine.dispose()
     rule = msgspec.structs.replace(next(r for r in RULES if r.figure == "retraining_days"), for_seconds=0.0)
-    monkeypatch.setattr("gateway.telemetry.objectives.alerts.keep_looking", partial(keep_looking, rules=[rule]))
+    monkeypatch.setattr("gateway.telemetry.alerts.keep_looking", partial(keep_looking, rules=[rule]))
     heard = asyncio.Queue[dict[str, Any]]()
 
     async def hear(call: Call) -> None:

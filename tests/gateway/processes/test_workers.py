@@ -10,7 +10,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway.telemetry.metrics.scraped import merged_exposition
+from gateway.telemetry.scraped import merged_exposition
 from tests.gateway.remote_catalog import write_remote_catalog
 from tests.gateway.served_process import ServedProcess, served, started
 from tests.gateway.upstream import Upstream

@@ -9,7 +9,7 @@ import pytest
 
 from gateway.base.configuration import load_settings
 from gateway.base.settings import Settings, SettingsError
-from gateway.telemetry.objectives.alert_channels import (
+from gateway.telemetry.alert_channels import (
     Cause,
     Channel,
     Mail,
@@ -18,7 +18,7 @@ from gateway.telemetry.objectives.alert_channels import (
     slack_message,
     teams_card,
 )
-from gateway.telemetry.objectives.alerts import ATTEMPT_SECONDS, AlertMessages, Alerts, Causes, Sent
+from gateway.telemetry.alerts import ATTEMPT_SECONDS, AlertMessages, Alerts, Causes, Sent
 from quality.store.database import migrate, open_database
 from tests.gateway.telemetry.smtp_server import PASSWORD, USER, make_certificate, smtp_server
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from gateway.telemetry.objectives.alert_rules import RULES
+from gateway.telemetry.alert_rules import RULES
 from tests.gateway.telemetry.promql import Series, evaluate, fires, seconds_of
 
 FILE = Path(__file__).parents[3] / "deploy" / "prometheus" / "alerts.yaml"

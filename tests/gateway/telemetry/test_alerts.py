@@ -10,9 +10,9 @@ import pytest
 
 from gateway.base.configuration import load_settings
 from gateway.base.settings import Settings, SettingsError
-from gateway.telemetry.objectives.alert_channels import Channel, Message, channels_of, pagerduty_event
-from gateway.telemetry.objectives.alert_rules import RULES, AlertRule, alert_figures
-from gateway.telemetry.objectives.alerts import Alerts, keep_looking
+from gateway.telemetry.alert_channels import Channel, Message, channels_of, pagerduty_event
+from gateway.telemetry.alert_rules import RULES, AlertRule, alert_figures
+from gateway.telemetry.alerts import Alerts, keep_looking
 from tests.gateway.running_gateway import running_gateway
 from tests.gateway.telemetry.test_service_levels import levels_of, served
 from tests.tiers.remote.loopback_server import Call, LoopbackServer
@@ -127,7 +127,7 @@ async def test_first_tokens_are_late_by_the_limit_of_their_class_or_of_a_slower_
 
 async def test_a_gateway_tells_its_webhook(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     rule = msgspec.structs.replace(next(r for r in RULES if r.figure == "error_share"), for_seconds=0.0)
-    monkeypatch.setattr("gateway.telemetry.objectives.alerts.keep_looking", partial(keep_looking, rules=[rule]))
+    monkeypatch.setattr("gateway.telemetry.alerts.keep_looking", partial(keep_looking, rules=[rule]))
     heard = asyncio.Queue[dict[str, Any]]()
 
     async def hear(call: Call) -> None:

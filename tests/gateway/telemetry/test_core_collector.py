@@ -1,6 +1,6 @@
 """A core's snapshot as Prometheus scrapes it."""
 
-from gateway.telemetry.metrics.core_collector import CoreCollector
+from gateway.telemetry.core_collector import CoreCollector
 from inference_core.protocol import KVTransferStats, SwapStats
 from tests.inference_core.hash_model import hash_core
 

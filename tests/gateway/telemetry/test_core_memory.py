@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from gateway.runtime.cluster.merged_stats import merged
-from gateway.telemetry.metrics.core_collector import CoreCollector
+from gateway.telemetry.core_collector import CoreCollector
 from inference_core.engine.step_times import STEP_SECONDS
 from inference_core.protocol import CoreStats, ModelStats, PipelineStats
 

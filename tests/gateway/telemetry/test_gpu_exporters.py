@@ -9,11 +9,11 @@ import msgspec
 import pytest
 
 from gateway.base.settings import Settings, SettingsError
+from gateway.telemetry.alert_rules import RULES
+from gateway.telemetry.alerts import keep_looking
 from gateway.telemetry.gpu_exporters import GpuExporters, readings_of
 from gateway.telemetry.gpus import Gpus
-from gateway.telemetry.metrics.metrics import Metrics
-from gateway.telemetry.objectives.alert_rules import RULES
-from gateway.telemetry.objectives.alerts import keep_looking
+from gateway.telemetry.metrics import Metrics
 from tests.gateway.running_gateway import running_gateway
 from tests.gateway.telemetry.fake_nvml import H200, FakeNvml
 from tests.tiers.remote.loopback_server import Call, LoopbackServer
@@ -96,7 +96,7 @@ async def test_a_hot_full_gpu_of_an_exporter_raises_the_gateways_alerts(
 ) -> None:
     about = [rule for rule in RULES if rule.figure in ("gpu_memory", "gpu_throttled", "gpu_busy")]
     rules = [msgspec.structs.replace(rule, for_seconds=0.0) for rule in about]
-    monkeypatch.setattr("gateway.telemetry.objectives.alerts.keep_looking", partial(keep_looking, rules=rules))
+    monkeypatch.setattr("gateway.telemetry.alerts.keep_looking", partial(keep_looking, rules=rules))
     heard = asyncio.Queue[dict[str, Any]]()
 
     async def hear(call: Call) -> None:

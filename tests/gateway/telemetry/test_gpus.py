@@ -8,8 +8,8 @@ import yaml
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from gateway.telemetry.alert_rules import alert_figures
 from gateway.telemetry.gpus import GpuCollector, Gpus
-from gateway.telemetry.objectives.alert_rules import alert_figures
 from tests.gateway.telemetry.fake_nvml import H200, FakeNvml
 from tests.gateway.telemetry.promql import Series, fires, seconds_of
 from tests.gateway.telemetry.test_alert_rules_file import FILE

@@ -5,7 +5,7 @@ import time
 from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.base.settings import Settings
-from gateway.telemetry.metrics.families import INTERVAL_SECONDS
+from gateway.telemetry.families import INTERVAL_SECONDS
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 from tests.polling import eventually
 

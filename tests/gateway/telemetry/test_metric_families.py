@@ -4,8 +4,8 @@ import random
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
-from gateway.telemetry.metrics.families import CounterFamily, HistogramFamily
-from gateway.telemetry.metrics.request_metrics import BoundedNames
+from gateway.telemetry.families import CounterFamily, HistogramFamily
+from gateway.telemetry.request_metrics import BoundedNames
 
 BOUNDS = (0.001, 0.01, 0.5, 1.0, 2.5)
 

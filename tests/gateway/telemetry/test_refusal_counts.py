@@ -16,7 +16,7 @@ from quality.store.database import migrate, open_database
 from quality.store.pages import REFUSED
 from quality.store.queries import refused_since
 from tests.gateway.running_gateway import RunningGateway
-from tiers.consent import Consent
+from tiers.catalog.consent import Consent
 from tiers.errors import TierError
 
 DENIED = ApiError(404, "There is no model 'x'.", code="model_not_found")

@@ -20,12 +20,12 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.base.inference_request import slo_class
 from gateway.inference.answer import Stamps
-from gateway.telemetry.metrics.metrics import Metrics
-from gateway.telemetry.metrics.request_metrics import RequestMetrics
-from gateway.telemetry.metrics.scraped import SloCollector
-from gateway.telemetry.objectives.service_levels import LevelsByTier, ServiceLevels, Sketch, TierServiceLevels, merged
-from gateway.telemetry.objectives.slo import SECONDS, SPEED, SPREAD, TTFT, bucket_quantile, slo_report, tier_level
+from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.overview import tiers_now
+from gateway.telemetry.request_metrics import RequestMetrics
+from gateway.telemetry.scraped import SloCollector
+from gateway.telemetry.service_levels import LevelsByTier, ServiceLevels, Sketch, TierServiceLevels, merged
+from gateway.telemetry.slo import SECONDS, SPEED, SPREAD, TTFT, bucket_quantile, slo_report, tier_level
 from quality.records.record import Attempt, Record, Timings
 from tests.gateway.chats import chat
 from tests.gateway.inference.api.test_disconnects import only_record

@@ -14,7 +14,7 @@ from gateway.telemetry.traces import CUT, MAX_MESSAGES, ContentAttributes
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 from tests.gateway.telemetry.otlp_collector import Collector, attribute, running_collector
 from tests.quality.store.records import make_record
-from tiers.consent import Consent
+from tiers.catalog.consent import Consent
 
 SECRET = "canary-4711"
 CHAT = [

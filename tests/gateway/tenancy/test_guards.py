@@ -17,7 +17,7 @@ from gateway.base.settings import Settings
 from gateway.base.stores.database import DatabaseTime
 from gateway.edge.asgi import Connection
 from gateway.edge.proxies import ForwardedClient, TrustedProxies
-from gateway.tenancy.access.admin_guard import (
+from gateway.tenancy.admin_guard import (
     NotSignedInError,
     actor_of,
     admit_admin,
@@ -27,7 +27,7 @@ from gateway.tenancy.access.admin_guard import (
     demand_role,
     order_of,
 )
-from gateway.tenancy.access.guard import (
+from gateway.tenancy.guard import (
     ACCESS,
     Access,
     PlainRequest,

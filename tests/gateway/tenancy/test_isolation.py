@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 
 from gateway.base.settings import Settings
-from gateway.inference.cache.stores import CacheKnobs
+from gateway.inference.answer_stores import CacheKnobs
 from tests.gateway.running_gateway import RunningGateway, laptop_hash_core, running_gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from gateway.base.errors import ApiError
 from gateway.base.inference_request import SLO_CLASSES
 from gateway.base.settings import Settings
-from gateway.tenancy.overload import OverloadQueue
+from gateway.tenancy.admission import OverloadQueue
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -86,7 +86,7 @@ async def test_while_records_find_no_room_newcomers_are_sent_away_and_who_waits_
 
 async def test_the_time_to_come_back_is_what_the_queue_will_take(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
-    monkeypatch.setattr("gateway.tenancy.overload.time.monotonic", lambda: now)
+    monkeypatch.setattr("gateway.tenancy.admission.time.monotonic", lambda: now)
     queue = OverloadQueue(2, 3)
     entered = await queue.enter(1)
     now = 112.0
@@ -200,7 +200,7 @@ async def test_a_new_duration_counts_for_a_twentieth_and_one_without_an_answer_n
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = 100.0
-    monkeypatch.setattr("gateway.tenancy.overload.time.monotonic", lambda: now)
+    monkeypatch.setattr("gateway.tenancy.admission.time.monotonic", lambda: now)
     queue = OverloadQueue(1, 0)
     entered = await queue.enter(1)
     assert queue.predicted_wait(2) == 0.0, "nothing is known yet"
@@ -274,7 +274,7 @@ async def test_under_four_times_the_load_each_class_has_the_share_within_its_lim
     Chats leave twenty answers a second to the interactive: those behind a queue of 8 wait 0.4 s, behind 40 two seconds,
     so that a longer queue answers as many, and late."""
     now = 0.0
-    monkeypatch.setattr("gateway.tenancy.overload.time.monotonic", lambda: now)
+    monkeypatch.setattr("gateway.tenancy.admission.time.monotonic", lambda: now)
     queue = OverloadQueue(2, room)
     limits = {one.priority: one.ttft_seconds for one in (SLO_CLASSES[n] for n in ("chat", "interactive", "batch"))}
     assert limits == {0: 0.1, 1: 0.5, 2: 2.0}

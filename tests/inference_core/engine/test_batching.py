@@ -8,7 +8,7 @@ from core_driver import CoreDriver, greedy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inference_core.engine.waiting_queue import batch_size, joins_now
+from inference_core.engine.queues import batch_size, joins_now
 from inference_core.protocol import Knobs
 from tests.examples import examples
 

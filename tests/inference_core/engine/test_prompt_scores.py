@@ -4,7 +4,7 @@ import msgspec
 import pytest
 from core_driver import CoreDriver, greedy
 
-from inference_core.engine.running_set import MAX_SCORED_ROWS
+from inference_core.engine.queues import MAX_SCORED_ROWS
 from inference_core.errors import InvalidRequestError
 from inference_core.protocol import Knobs, SamplingParams
 

@@ -3,7 +3,7 @@
 import pytest
 from core_driver import BLOCK, CoreDriver, GuessingRunner, greedy
 
-from gateway.telemetry.metrics.core_collector import CoreCollector
+from gateway.telemetry.core_collector import CoreCollector
 from inference_core.engine.draft_model import DraftModel
 from inference_core.errors import IntegrityError, InvalidRequestError
 from inference_core.protocol import Knobs, SamplingParams

@@ -4,8 +4,8 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from inference_core.engine.queues import WaitingQueue, service_order
 from inference_core.engine.sequence import Sequence
-from inference_core.engine.waiting_queue import WaitingQueue, service_order
 from inference_core.protocol import AddRequest, SamplingParams
 from tests.examples import examples
 

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inference_core.grammar.masks import begin_masks
+from inference_core.grammar.workers import begin_masks
 from inference_core.protocol import Grammar, SamplingParams
 from inference_core.sampling.sampler import sample
 from inference_core.step_plan import SampleSpec

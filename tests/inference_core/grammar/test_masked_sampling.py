@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from inference_core.errors import BadLogitsError
-from inference_core.grammar.masks import begin_masks
+from inference_core.grammar.workers import begin_masks
 from inference_core.native import cpu
 from inference_core.protocol import Grammar, SamplingParams
 from inference_core.sampling.reference_sampler import token_logprob

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inference_core.errors import InvalidRequestError
-from inference_core.grammar.masks import TokenMask, begin_masks
 from inference_core.grammar.matcher import GrammarMatcher
+from inference_core.grammar.workers import TokenMask, begin_masks
 from inference_core.protocol import Grammar, SamplingParams
 from inference_core.step_plan import SampleSpec
 from tests.examples import examples

@@ -14,10 +14,10 @@ ROOT = Path(__file__).parents[3]
 STARTERS = ("create_task", "ensure_future")
 # Tasks that somebody awaits, or that note their own failure, with who does.
 AWAITED = {
-    "gateway/edge/client_watch.py": "the request that is watched",
+    "gateway/edge/response_cycle.py": "the request that is watched",
     "gateway/inference/tier_attempt.py": "the request, which waits for it and gets its error",
-    "gateway/inference/api/writing/sending.py": "the connection that is sent to",
-    "gateway/inference/cache/shared_generation.py": "its readers get its error",
+    "gateway/inference/api/sending.py": "the connection that is sent to",
+    "gateway/inference/shared_generation.py": "its readers get its error",
     "gateway/runtime/cores/engine.py": "the start of the tiers",
     "gateway/admin/overview.py": "the page that asks, and those that share its look",
     "gateway/admin/tryout.py": "the page that asks",

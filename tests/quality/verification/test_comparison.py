@@ -13,7 +13,7 @@ from quality.verification import comparison
 from quality.verification.comparison import VerifiedComparison, agreeing, is_lost, place_of, read_agreements
 from tests.quality.loop_world import PROMPT, ScriptedTier, record, rows, store_request, unavailable
 from tests.quality.monitor.monitors import ALL, EVERY, monitor_of
-from tiers.consent import Consent
+from tiers.catalog.consent import Consent
 from tiers.final_answer.extract import final_answer
 
 KINDS = ("number", "choice")

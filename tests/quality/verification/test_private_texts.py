@@ -25,8 +25,8 @@ from tests.gateway.sinks import Sinks, running_sinks
 from tests.quality.loop_world import price, record, rows, store_request
 from tiers.build import build_tiers
 from tiers.catalog.catalog import Catalog
+from tiers.catalog.consent import ALL, Consent, CredentialConsent
 from tiers.catalog.load import load_catalog
-from tiers.consent import ALL, Consent, CredentialConsent
 
 PRIVATE = {
     "key with tiers": Consent(tiers=frozenset({1})),

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from inference_core.grammar.compiler import GrammarCompiler
-from inference_core.grammar.masks import begin_masks
 from inference_core.grammar.server import trie_of
 from inference_core.grammar.vocabulary import marked_tokens
+from inference_core.grammar.workers import begin_masks
 from inference_core.protocol import Grammar, SamplingParams
 from inference_core.sampling.sampler import sample
 from inference_core.step_plan import SampleSpec

@@ -8,9 +8,18 @@ import pytest
 
 from tests.tiers.remote.loopback_server import Call, LoopbackServer
 from tests.tiers.tier_world import chat, collect, remote_spec
+from tiers.catalog.consent import (
+    ALL,
+    ANSWER_ALONE,
+    NO_CREDENTIAL,
+    NOT_LOCAL,
+    Consent,
+    CredentialConsent,
+    Use,
+    hidden_from,
+)
 from tiers.catalog.load import parse_catalog
 from tiers.catalog.tier_spec import RemoteKind
-from tiers.consent import ALL, ANSWER_ALONE, NO_CREDENTIAL, NOT_LOCAL, Consent, CredentialConsent, Use, hidden_from
 from tiers.errors import HEADER, CallerCredential, CallerCredentialError, CatalogError
 from tiers.remote.remote_tier import RemoteTier
 

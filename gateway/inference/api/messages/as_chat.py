@@ -15,7 +15,7 @@ from gateway.inference.api.messages.schemas import (
     ToolEntry,
     dotted,
 )
-from gateway.inference.api.reading.schemas import (
+from gateway.inference.api.schemas import (
     ChatRequest,
     FunctionDefinition,
     JsonSchemaFormat,

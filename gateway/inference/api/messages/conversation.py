@@ -19,8 +19,8 @@ import msgspec
 from classifier.features.stray_text import BILLING_HEADER
 from gateway.base.errors import ApiError, bad_request
 from gateway.inference.api.messages.schemas import Block, ResultBlock, Source, Text, Turn
-from gateway.inference.api.reading.parsing import refusal_of
-from gateway.inference.api.reading.schemas import ContentPart, FunctionCall, Message, MessageToolCall
+from gateway.inference.api.parsing import refusal_of
+from gateway.inference.api.schemas import ContentPart, FunctionCall, Message, MessageToolCall
 from tiers.message_content import FAILED_RESULT, NativeBlock, NativeContent
 
 UNSIGNED = "YWlvLXVuc2lnbmVk"

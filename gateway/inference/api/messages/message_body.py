@@ -9,10 +9,10 @@ import msgspec
 from gateway.base.errors import as_api_error
 from gateway.base.inference_request import SERVICE_TIERS
 from gateway.inference.answer import Answer
+from gateway.inference.api.answers import Routed, billed_usage, routed
+from gateway.inference.api.chunks import BlockOrder, Piece, is_object
 from gateway.inference.api.messages.conversation import UNSIGNED, shown_call_id
 from gateway.inference.api.messages.schemas import envelope_of, error_event
-from gateway.inference.api.writing.answers import Routed, billed_usage, routed
-from gateway.inference.api.writing.chunks import BlockOrder, Piece, is_object
 from tiers.deltas import CollectedChoice
 from tiers.tier import Delta, Usage
 

@@ -15,6 +15,8 @@ from gateway.base.inference_request import InferenceRequest
 from gateway.edge.asgi import HttpRequest
 from gateway.edge.openapi import describe
 from gateway.inference.answer import Answer
+from gateway.inference.api.build_request import chat_request, received
+from gateway.inference.api.foreign_fields import FieldReader
 from gateway.inference.api.messages.as_chat import chat_of
 from gateway.inference.api.messages.message_body import PING, MessageBody, MessageEvents, ThinkingShown, whole_message
 from gateway.inference.api.messages.schemas import (
@@ -27,13 +29,11 @@ from gateway.inference.api.messages.schemas import (
     Thinking,
     error_event,
 )
-from gateway.inference.api.reading.build_request import chat_request, received
-from gateway.inference.api.reading.foreign_fields import FieldReader
-from gateway.inference.api.reading.parsing import read_fields
-from gateway.inference.api.writing.sending import ignored_header, respond
+from gateway.inference.api.parsing import read_fields
+from gateway.inference.api.sending import ignored_header, respond
 from gateway.inference.router import RoutingService
 from gateway.inference.service import serving_of
-from gateway.tenancy.access.guard import InferenceRoute
+from gateway.tenancy.guard import InferenceRoute
 from tiers.errors import TierRequestError
 
 _BETAS = re.compile(r"[A-Za-z0-9._-]+(?:, ?[A-Za-z0-9._-]+){0,31}")

@@ -16,7 +16,7 @@ from msgspec import Meta
 
 from gateway.base.errors import ApiError, ContextLengthError, as_api_error, envelope_response, request_id_of
 from gateway.edge.openapi import ERRORS
-from gateway.inference.api.reading.schemas import PositiveInt, StopString, TopP
+from gateway.inference.api.schemas import PositiveInt, StopString, TopP
 
 PATH = "/v1/messages"
 # Anthropic's own; its clients retry after it, and raise an error of its own type.

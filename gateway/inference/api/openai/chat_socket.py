@@ -20,14 +20,14 @@ from gateway.base.errors import ApiError, ErrorBody, ErrorEnvelope, as_api_error
 from gateway.base.inference_request import CALLER
 from gateway.edge.websocket_protocol import admit_frames
 from gateway.inference.answer import Answer
-from gateway.inference.api.reading.build_request import chat_request, received
-from gateway.inference.api.reading.foreign_fields import FieldReader, shown_names
-from gateway.inference.api.reading.parsing import decode_body, decoded_body, decoded_fields
-from gateway.inference.api.reading.schemas import HARMLESS, ChatRequest
-from gateway.inference.api.writing.answers import Routed, UsageBody, billed_usage, routed, usage_body
-from gateway.inference.api.writing.chunks import DONE, ChatChunks
+from gateway.inference.api.answers import Routed, UsageBody, billed_usage, routed, usage_body
+from gateway.inference.api.build_request import chat_request, received
+from gateway.inference.api.chunks import DONE, ChatChunks
+from gateway.inference.api.foreign_fields import FieldReader, shown_names
+from gateway.inference.api.parsing import decode_body, decoded_body, decoded_fields
+from gateway.inference.api.schemas import HARMLESS, ChatRequest
 from gateway.inference.service import count_refused, serving_of
-from gateway.tenancy.access.guard import admit
+from gateway.tenancy.guard import admit
 from tiers.errors import TierError
 
 log = logging.getLogger(__name__)

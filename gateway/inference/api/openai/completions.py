@@ -15,16 +15,16 @@ from gateway.base.errors import ApiError, bad_request
 from gateway.base.inference_request import InferenceRequest, Prompt
 from gateway.edge.asgi import HttpRequest
 from gateway.edge.openapi import describe
-from gateway.inference.api.reading.build_request import chat_request, completion_request, reading_request, received
-from gateway.inference.api.reading.chat_turns import turns_of
-from gateway.inference.api.reading.foreign_fields import FieldReader, mend_chat
-from gateway.inference.api.reading.parsing import read_body, read_fields
-from gateway.inference.api.reading.schemas import HARMLESS, ChatRequest, CompletionRequest, Message, TokenId
-from gateway.inference.api.writing.answers import ChatAnswer, CompletionAnswer
-from gateway.inference.api.writing.chunks import CompletionsFormat
-from gateway.inference.api.writing.sending import respond
+from gateway.inference.api.answers import ChatAnswer, CompletionAnswer
+from gateway.inference.api.build_request import chat_request, completion_request, reading_request, received
+from gateway.inference.api.chat_turns import turns_of
+from gateway.inference.api.chunks import CompletionsFormat
+from gateway.inference.api.foreign_fields import FieldReader, mend_chat
+from gateway.inference.api.parsing import read_body, read_fields
+from gateway.inference.api.schemas import HARMLESS, ChatRequest, CompletionRequest, Message, TokenId
+from gateway.inference.api.sending import respond
 from gateway.inference.service import serving_of
-from gateway.tenancy.access.guard import InferenceRoute, caller_of
+from gateway.tenancy.guard import InferenceRoute, caller_of
 from inference_core.errors import InvalidRequestError
 from inference_core.tokenization.tokenizer import Piece, Tokenizer
 from tiers.tier import ChatMessage, Tier

@@ -18,16 +18,16 @@ from gateway.base.errors import ApiError, ClientGoneError, bad_request
 from gateway.base.inference_request import Caller, PrivateMark, Prompt
 from gateway.base.numbers import usd_text
 from gateway.edge.asgi import HttpRequest
-from gateway.edge.client_watch import DisconnectWatch
 from gateway.edge.openapi import describe
-from gateway.inference.api.reading.build_request import Received, reading_request, received, routing_options
-from gateway.inference.api.reading.foreign_fields import FieldReader
-from gateway.inference.api.reading.parsing import prompts_of, read_fields
-from gateway.inference.api.reading.schemas import Metadata, PositiveInt, TokenId
-from gateway.inference.api.writing.sending import WholeResponse, ignored_header
+from gateway.edge.response_cycle import DisconnectWatch
+from gateway.inference.api.build_request import Received, reading_request, received, routing_options
+from gateway.inference.api.foreign_fields import FieldReader
+from gateway.inference.api.parsing import prompts_of, read_fields
+from gateway.inference.api.schemas import Metadata, PositiveInt, TokenId
+from gateway.inference.api.sending import WholeResponse, ignored_header
 from gateway.inference.embedding.embedder import Embedder, embedding_record, require_dimensions, unit_vectors
 from gateway.inference.service import Serving, serving_of
-from gateway.tenancy.access.guard import InferenceRoute
+from gateway.tenancy.guard import InferenceRoute
 from tiers.errors import TierAnswerError, TierError, TierRequestError, TierUnavailableError
 from tiers.tier import UsageMeter
 

@@ -15,7 +15,7 @@ from gateway.edge.asgi import HttpRequest
 from gateway.edge.openapi import describe
 from gateway.inference.served_catalogue import ServedCatalogue
 from gateway.inference.service import Serving, serving_of
-from gateway.tenancy.access.guard import caller_of
+from gateway.tenancy.guard import caller_of
 from tiers.catalog.tier_spec import TierSpec
 
 # Anthropic's own.

@@ -17,18 +17,18 @@ from gateway.base.errors import ApiError, as_api_error, bad_request
 from gateway.base.inference_request import InferenceRequest, PrivateMark
 from gateway.base.numbers import usd_text
 from gateway.edge.asgi import HttpRequest, body_chunks
-from gateway.edge.client_watch import DisconnectWatch, StallWatch
+from gateway.edge.response_cycle import DisconnectWatch, StallWatch
+from gateway.inference.api.build_request import reading_request, received, routing_options
+from gateway.inference.api.parsing import decoded_body, json_of
 from gateway.inference.api.passed.endpoints import MOST_TOKENS, Asked, FormFields, PassedEndpoint
-from gateway.inference.api.reading.build_request import reading_request, received, routing_options
-from gateway.inference.api.reading.parsing import decoded_body, json_of
 from gateway.inference.embedding.embedder import embedding_record
 from gateway.inference.service import Serving, serving_of
 from inference_core.io.files import JSON_ERRORS
 from quality.records.record import Attempt
 from tiers.catalog.catalog import TargetSpec
+from tiers.catalog.consent import NO_CREDENTIAL, Consent, CredentialConsent, hidden_from
 from tiers.catalog.pricing import UnitPrice, unit_price
 from tiers.catalog.tier_spec import TierSpec
-from tiers.consent import NO_CREDENTIAL, Consent, CredentialConsent, hidden_from
 from tiers.errors import HEADER, CallerCredential, TierAnswerError, TierAnswerTooLongError, TierError
 from tiers.remote.passed_server import PassedAnswer, PassedServer
 

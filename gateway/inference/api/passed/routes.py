@@ -7,7 +7,7 @@ from litestar.types import ASGIApp
 from gateway.edge.asgi import HttpRequest
 from gateway.edge.openapi import describe, describe_form
 from gateway.inference.api.passed.endpoints import ENDPOINTS, FileForm, PassedEndpoint
-from gateway.tenancy.access.guard import InferenceRoute
+from gateway.tenancy.guard import InferenceRoute
 
 
 class PassedObject(msgspec.Struct, frozen=True):

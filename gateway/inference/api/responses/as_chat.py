@@ -11,17 +11,8 @@ import msgspec
 
 from gateway.base.errors import ApiError, ContextLengthError, bad_request
 from gateway.base.inference_request import InferenceRequest
-from gateway.inference.api.reading.constraints import arguments_of
-from gateway.inference.api.reading.parsing import refuse_given
-from gateway.inference.api.reading.schemas import (
-    ChatRequest,
-    ContentPart,
-    FunctionCall,
-    JsonSchemaFormat,
-    Message,
-    MessageToolCall,
-    ResponseFormat,
-)
+from gateway.inference.api.constraints import arguments_of
+from gateway.inference.api.parsing import refuse_given
 from gateway.inference.api.responses.native_items import (
     CALLERS_TOOLS,
     CARRIED,
@@ -32,6 +23,15 @@ from gateway.inference.api.responses.native_items import (
 )
 from gateway.inference.api.responses.schemas import Item, Part, ResponsesRequest, TextFormat
 from gateway.inference.api.responses.tools import chat_choice, chat_tools, flat_name
+from gateway.inference.api.schemas import (
+    ChatRequest,
+    ContentPart,
+    FunctionCall,
+    JsonSchemaFormat,
+    Message,
+    MessageToolCall,
+    ResponseFormat,
+)
 from tiers.message_content import NativeBlock, NativeContent, NativeRequest
 
 # By what names the caller knows the fields of the chat.

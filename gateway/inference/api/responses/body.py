@@ -9,13 +9,13 @@ import msgspec
 from gateway.base.errors import ErrorBody
 from gateway.base.inference_request import InferenceRequest
 from gateway.inference.answer import Answer
-from gateway.inference.api.reading.constraints import input_of
+from gateway.inference.api.answers import billed_usage, chat_logprobs, routed
+from gateway.inference.api.constraints import input_of
 from gateway.inference.api.responses.as_chat import SEALED_REASONING, sealed, wants_logprobs
 from gateway.inference.api.responses.exchange import Exchange
 from gateway.inference.api.responses.native_items import ItemIds, carried, without_seals
 from gateway.inference.api.responses.schemas import ResponsesRequest
 from gateway.inference.api.responses.tools import CalledTool, called_tools, shown_choice, shown_tool
-from gateway.inference.api.writing.answers import billed_usage, chat_logprobs, routed
 from tiers.catalog.tier_spec import SamplingDefaults
 from tiers.message_content import ToolCall, UrlCitation
 from tiers.tier import TextLogprob, Usage

@@ -7,9 +7,10 @@ from gateway.base.errors import ApiError, ContextLengthError, as_api_error
 from gateway.edge.asgi import HttpRequest
 from gateway.edge.openapi import describe
 from gateway.inference.answer import Answer
-from gateway.inference.api.reading.build_request import received
-from gateway.inference.api.reading.foreign_fields import FieldReader
-from gateway.inference.api.reading.parsing import IGNORED, read_fields
+from gateway.inference.api.build_request import received
+from gateway.inference.api.chunks import OpenAIStream
+from gateway.inference.api.foreign_fields import FieldReader
+from gateway.inference.api.parsing import IGNORED, read_fields
 from gateway.inference.api.responses.as_chat import renamed
 from gateway.inference.api.responses.body import ResponseBody, failed_response
 from gateway.inference.api.responses.events import (
@@ -22,10 +23,9 @@ from gateway.inference.api.responses.events import (
 from gateway.inference.api.responses.exchange import Exchange, exchange_of
 from gateway.inference.api.responses.native_items import asks_for_compaction, compacting, without_codex_items
 from gateway.inference.api.responses.schemas import ResponsesRequest
-from gateway.inference.api.writing.chunks import OpenAIStream
-from gateway.inference.api.writing.sending import respond
+from gateway.inference.api.sending import respond
 from gateway.inference.service import Serving, serving_of
-from gateway.tenancy.access.guard import InferenceRoute
+from gateway.tenancy.guard import InferenceRoute
 from tiers.errors import TierRequestError
 
 RESPONSES = FieldReader("/v1/responses", ResponsesRequest, forwards="known")

@@ -8,11 +8,11 @@ import msgspec
 
 from gateway.base.errors import as_api_error
 from gateway.inference.answer import Answer
-from gateway.inference.api.reading.constraints import InputReader
+from gateway.inference.api.chunks import BlockOrder, Piece, pieces_of
+from gateway.inference.api.constraints import InputReader
 from gateway.inference.api.responses.as_chat import sealed
 from gateway.inference.api.responses.body import ResponseBody, annotation, logprobs_of, refusal_part, text_part
 from gateway.inference.api.responses.schemas import ResponsesRequest
-from gateway.inference.api.writing.chunks import BlockOrder, Piece, pieces_of
 from tiers.message_content import ToolCall, ToolCallDelta, UrlCitation
 from tiers.tier import Delta, TextLogprob
 

@@ -10,9 +10,9 @@ from sqlalchemy.exc import SQLAlchemyError
 from gateway.base.errors import ApiError, bad_request
 from gateway.base.inference_request import InferenceRequest
 from gateway.base.stores.database import reached
-from gateway.inference.api.reading.build_request import Received, chat_request
-from gateway.inference.api.reading.foreign_fields import whole_text
-from gateway.inference.api.reading.list_queries import is_id
+from gateway.inference.api.build_request import Received, chat_request
+from gateway.inference.api.foreign_fields import whole_text
+from gateway.inference.api.list_queries import is_id
 from gateway.inference.api.responses.as_chat import chat_of, renamed
 from gateway.inference.api.responses.native_items import GivenItems, as_sent, given_items, opened_data
 from gateway.inference.api.responses.schemas import Item, ResponsesRequest

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from gateway.inference.api.reading.schemas import (
+from gateway.inference.api.schemas import (
     MAX_PARTS,
     MAX_TOOLS,
     FunctionName,

@@ -11,10 +11,10 @@ from gateway.base.errors import ApiError, bad_request
 from gateway.base.stores.database import reached
 from gateway.edge.asgi import HttpRequest
 from gateway.edge.openapi import describe, endpoint
-from gateway.inference.api.reading.list_queries import is_id, owned_query
+from gateway.inference.api.list_queries import is_id, owned_query
 from gateway.inference.api.responses.stored_responses import StoredResponse, StoredResponses
 from gateway.inference.service import serving_of
-from gateway.tenancy.access.guard import caller_of
+from gateway.tenancy.guard import caller_of
 
 MOST_ITEMS, USUAL_ITEMS = 100, 20
 

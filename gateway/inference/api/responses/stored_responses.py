@@ -19,7 +19,7 @@ from migrations.tables.api_objects import stored_responses
 from migrations.tables.audit import erasures
 from quality.records.rows import consent_of
 from quality.store.queries import exclude_erasures
-from tiers.consent import ALL, Consent
+from tiers.catalog.consent import ALL, Consent
 
 # As many as the messages of a conversation may be, so that a cycle or a very long chain ends somewhere.
 MOST_IN_CHAIN = 2048

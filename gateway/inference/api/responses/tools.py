@@ -5,8 +5,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from gateway.base.errors import bad_request
-from gateway.inference.api.reading.constraints import CUSTOM
-from gateway.inference.api.reading.schemas import (
+from gateway.inference.api.constraints import CUSTOM
+from gateway.inference.api.responses.schemas import ChosenTool, NamespacedTool, ResponseTool, ToolChoice, ToolFormat
+from gateway.inference.api.schemas import (
     MAX_TOOLS,
     AllowedTools,
     CustomFormat,
@@ -18,7 +19,6 @@ from gateway.inference.api.reading.schemas import (
     NamedToolChoice,
     ToolDefinition,
 )
-from gateway.inference.api.responses.schemas import ChosenTool, NamespacedTool, ResponseTool, ToolChoice, ToolFormat
 
 NAMESPACE = "namespace"
 _LONGEST_NAME = 64

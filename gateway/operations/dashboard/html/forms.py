@@ -10,7 +10,7 @@ from litestar.response import Response
 from gateway.base.errors import ApiError, bad_request
 from gateway.base.numbers import number
 from gateway.edge.asgi import HttpRequest
-from gateway.inference.api.reading.parsing import refusal_of
+from gateway.inference.api.parsing import refusal_of
 
 WAS = "was."
 MOST_REASON = 1024

@@ -30,9 +30,9 @@ from gateway.edge.asgi import HttpRequest
 from gateway.inference.service import serving_of
 from gateway.operations.dashboard.html import charts
 from gateway.operations.running import operations_of
-from gateway.telemetry.objectives.slo import Quantiles
-from gateway.tenancy.access.admin_guard import NotSignedInError, session_token
-from gateway.tenancy.access.guard import access_of, caller_of, site_of
+from gateway.telemetry.slo import Quantiles
+from gateway.tenancy.admin_guard import NotSignedInError, session_token
+from gateway.tenancy.guard import access_of, caller_of, site_of
 from gateway.tenancy.users.sessions import csrf_of
 from tiers.errors import TierError
 

@@ -24,8 +24,8 @@ from gateway.inference.service import serving_of
 from gateway.operations.dashboard.html.rendering import HOME, LOGIN, back_to, page
 from gateway.operations.dashboard.sign_in.login_limit import Attempt, Means, limits_of, note, note_failure
 from gateway.operations.running import operations_of
-from gateway.tenancy.access.admin_guard import actor_of, session_token
-from gateway.tenancy.access.guard import access_of, client_of, cookie_name
+from gateway.tenancy.admin_guard import actor_of, session_token
+from gateway.tenancy.guard import access_of, client_of, cookie_name
 from gateway.tenancy.keys.directory import ADMINISTRATION, KeysUnavailableError, UnknownKeyError
 from gateway.tenancy.keys.key_secrets import digest_of
 from gateway.tenancy.users.sessions import (

@@ -23,8 +23,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from gateway.base.stores.redis_store import Argument, Call, RedisScripts, RedisStore, RedisUnavailableError, script
 from gateway.edge.asgi import HttpRequest
 from gateway.operations.running import operations_of
-from gateway.tenancy.access.guard import client_of
 from gateway.tenancy.changes import Order, write_down
+from gateway.tenancy.guard import client_of
 from migrations.tables.tenancy import dashboard_users
 from quality.store.database import writing_first
 

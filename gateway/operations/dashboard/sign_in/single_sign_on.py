@@ -16,8 +16,8 @@ from gateway.operations.dashboard.html.rendering import back_to, page
 from gateway.operations.dashboard.sign_in.login import begin_session, limited, login_form, safe_path, set_cookie
 from gateway.operations.dashboard.sign_in.login_limit import limits_of, note_failure
 from gateway.operations.running import operations_of
-from gateway.tenancy.access.guard import access_of, client_of, cookie_name, site_of
 from gateway.tenancy.changes import Order, TenancyError
+from gateway.tenancy.guard import access_of, client_of, cookie_name, site_of
 from gateway.tenancy.users.identity_provider import (
     ATTEMPT_SECONDS,
     Attempt,

@@ -7,7 +7,7 @@ from itertools import cycle
 from random import Random
 from typing import Any, NamedTuple
 
-from gateway.inference.api.reading.schemas import MAX_CHOICES, MAX_PROMPTS
+from gateway.inference.api.schemas import MAX_CHOICES, MAX_PROMPTS
 from tests.gateway.attacks.exchange import Answer
 from tests.gateway.attacks.hostile_catalog import MAX_TOKENS, TIERS
 from tests.gateway.attacks.mortal_cores import ANSWER_TOKENS

@@ -20,7 +20,7 @@ from tests.gateway.chained_tiers import HELLO, broken, well
 from tests.gateway.inference.api.test_disconnects import only_record
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 from tests.tiers.remote.loopback_server import Call, LoopbackServer
-from tiers.consent import ALL
+from tiers.catalog.consent import ALL
 from tiers.errors import HEADER
 
 SECRET = "sk-ada-5e3c1f7a9b2d4680"

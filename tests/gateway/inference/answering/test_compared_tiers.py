@@ -28,8 +28,8 @@ from tests.gateway.running_gateway import RunningGateway, running_gateway, scrip
 from tests.gateway.scripted_classifier import ScriptedClassifier
 from tests.gateway.scripted_tier import ScriptedTier
 from tests.polling import eventually
+from tiers.catalog.consent import Consent
 from tiers.catalog.load import load_catalog
-from tiers.consent import Consent
 from tiers.errors import ReplicaTry, TierError
 from tiers.message_content import ToolCallDelta
 from tiers.tier import Delta, TierLoad

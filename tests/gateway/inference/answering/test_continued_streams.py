@@ -11,8 +11,8 @@ import pytest_asyncio
 
 from gateway.base.inference_request import KEYLESS
 from gateway.base.settings import Settings
-from gateway.inference.api.reading.build_request import Received, chat_request
-from gateway.inference.api.reading.schemas import ChatRequest, Message
+from gateway.inference.api.build_request import Received, chat_request
+from gateway.inference.api.schemas import ChatRequest, Message
 from gateway.tenancy.admission import most_usd
 from quality.records.record import Record
 from quality.verification.sampling import refusal

@@ -17,7 +17,7 @@ from migrations.tables.columns import metadata
 from quality.store.database import open_database
 from quality.store.queries import delete_key_data
 from tests.gateway.chats import chat
-from tiers.consent import Consent
+from tiers.catalog.consent import Consent
 from tiers.deltas import CollectedChoice
 from tiers.message_content import NativeBlock, NativePiece, ToolCall, ToolCallDelta
 from tiers.tier import ChatMessage, Delta

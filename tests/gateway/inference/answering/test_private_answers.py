@@ -14,7 +14,7 @@ from tests.gateway.inference.answering.test_escalation import CATALOG, UNSURE, W
 from tests.gateway.inference.routing.test_conversations import ask
 from tests.gateway.sinks import Sinks, running_sinks
 from tests.tiers.tier_world import remote_spec
-from tiers.consent import ALL, Consent
+from tiers.catalog.consent import ALL, Consent
 from tiers.errors import TierUnavailableError
 from tiers.remote.remote_tier import RemoteTier
 

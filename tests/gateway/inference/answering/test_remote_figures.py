@@ -13,8 +13,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.base.settings import Settings
-from gateway.telemetry.objectives.alert_rules import RULES, alert_figures
-from gateway.telemetry.objectives.alerts import keep_looking
+from gateway.telemetry.alert_rules import RULES, alert_figures
+from gateway.telemetry.alerts import keep_looking
 from tests.gateway.remote_catalog import write_remote_catalog
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 from tests.polling import eventually
@@ -170,7 +170,7 @@ async def test_webhook_and_overview_tell_of_a_queue_elsewhere(
 ) -> None:
     rule = next(rule for rule in RULES if rule.name == "AioQueueVeryLong")
     at_once = msgspec.structs.replace(rule, for_seconds=0.0)
-    monkeypatch.setattr("gateway.telemetry.objectives.alerts.keep_looking", partial(keep_looking, rules=[at_once]))
+    monkeypatch.setattr("gateway.telemetry.alerts.keep_looking", partial(keep_looking, rules=[at_once]))
     heard = asyncio.Queue[dict[str, Any]]()
 
     async def hear(call: Call) -> None:

@@ -19,7 +19,7 @@ from quality.verification.sampling import Purpose
 from tests.gateway.inference.answering.test_compared_tiers import asking, serving_alone
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 from tests.polling import eventually
-from tiers.consent import Consent
+from tiers.catalog.consent import Consent
 from tiers.tier import ChatMessage
 
 QUESTION = "Which number is larger?\nA) 9.11\nB) 9.9\nAnswer with the letter."

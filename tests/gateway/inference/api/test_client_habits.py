@@ -6,11 +6,11 @@ import msgspec
 import pytest
 
 from gateway.base.errors import ApiError
+from gateway.inference.api import chat_turns
+from gateway.inference.api.foreign_fields import mend_chat
 from gateway.inference.api.messages.conversation import conversation_of
 from gateway.inference.api.messages.schemas import Turn
-from gateway.inference.api.reading import chat_turns
-from gateway.inference.api.reading.foreign_fields import mend_chat
-from gateway.inference.api.reading.schemas import Message
+from gateway.inference.api.schemas import Message
 from tests.gateway.running_gateway import RunningGateway
 from tests.gateway.served_process import UNCACHED
 from tiers.message_content import NativeContent

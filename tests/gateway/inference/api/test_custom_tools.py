@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.inference.api.reading.constraints import InputReader, arguments_of, input_of
+from gateway.inference.api.constraints import InputReader, arguments_of, input_of
 from tests.gateway.running_gateway import RunningGateway
 from tiers.message_content import ToolCallDelta
 

@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 
 from gateway.base.settings import Settings
-from gateway.edge.client_watch import CLIENT_CONNECTION, DisconnectWatch
+from gateway.edge.response_cycle import CLIENT_CONNECTION, DisconnectWatch
 from quality.records.record import Record
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 from tests.gateway.walk import BOUNDED

@@ -13,7 +13,7 @@ from litestar.types import ASGIApp
 
 from gateway.edge.asgi import HttpRequest
 from gateway.inference.api.openai.completions import chat_completions
-from gateway.tenancy.access.guard import InferenceRoute
+from gateway.tenancy.guard import InferenceRoute
 
 
 @pytest.mark.asyncio
@@ -81,11 +81,11 @@ def test_importing_them_imports_neither_jobs_nor_composition_nor_sign_ins_nor_me
         *("openai.completions", "openai.embeddings", "openai.models", "openai.chat_socket"),
         *("messages.messages", "responses.create", "responses.stored", "aio"),
     )
-    others = ("batches", "app", "admin", "operations", "telemetry", "tenancy.users", "tenancy.access.admin_guard")
+    others = ("batches", "app", "admin", "operations", "telemetry", "tenancy.users", "tenancy.admin_guard")
     for name in others:
         assert find_spec(f"gateway.{name}"), name
     program = (
-        f"import sys, {', '.join(f'gateway.inference.api.{name}' for name in modules)}, gateway.tenancy.access.guard\n"
+        f"import sys, {', '.join(f'gateway.inference.api.{name}' for name in modules)}, gateway.tenancy.guard\n"
         f"print(*(name for name in {others} if f'gateway.{{name}}' in sys.modules))"
     )
 

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from gateway.inference.answer import Answer
+from gateway.inference.api.chunks import is_object
 from gateway.inference.api.messages import message_body as events_module
 from gateway.inference.api.messages.conversation import UNSIGNED, given_call_id
 from gateway.inference.api.messages.message_body import PING, MessageEvents, ThinkingShown, whole_message
-from gateway.inference.api.writing.chunks import is_object
 from tests.gateway.chats import chat
 from tiers.deltas import CollectedChoice
 from tiers.message_content import ToolCallDelta

@@ -14,11 +14,11 @@ from openai.types.responses import ResponseStreamEvent
 from pydantic import TypeAdapter
 
 from gateway.inference.answer import Answer
+from gateway.inference.api.chunks import BlockOrder, Piece, is_object
 from gateway.inference.api.responses.body import ResponseBody
 from gateway.inference.api.responses.events import ResponseEvents
 from gateway.inference.api.responses.exchange import Exchange
 from gateway.inference.api.responses.schemas import ResponsesRequest, ResponseTool
-from gateway.inference.api.writing.chunks import BlockOrder, Piece, is_object
 from tests.gateway.running_gateway import RunningGateway
 from tiers.catalog.tier_spec import SamplingDefaults
 from tiers.deltas import CollectedChoice

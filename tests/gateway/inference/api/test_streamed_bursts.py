@@ -5,10 +5,10 @@ from typing import Any, cast
 
 import pytest
 
-from gateway.edge.client_watch import DisconnectWatch
+from gateway.edge.response_cycle import DisconnectWatch
 from gateway.inference.answer import Answer
-from gateway.inference.api.writing.chunks import Chunks
-from gateway.inference.api.writing.sending import EventResponse, KeepAlive
+from gateway.inference.api.chunks import Chunks
+from gateway.inference.api.sending import EventResponse, KeepAlive
 from tiers.tier import Delta
 
 

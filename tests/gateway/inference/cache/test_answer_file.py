@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from gateway.base.settings import Settings
-from gateway.inference.cache import stores
-from gateway.inference.cache.response_cache import running_cache
-from gateway.inference.cache.stores import AgedAnswer, AnswerFile, MemoryStore, answers_path, delete_answers_beyond
+from gateway.inference import answer_stores
+from gateway.inference.answer_stores import AgedAnswer, AnswerFile, MemoryStore, answers_path, delete_answers_beyond
+from gateway.inference.response_cache import running_cache
 from gateway.runtime.peers import WorkerPlace
 from tests.gateway.inference.cache.test_stores import Clock, kept, knobs
 from tests.gateway.running_gateway import RunningGateway, running_gateway
@@ -98,11 +98,11 @@ async def test_what_is_taken_is_bounded_as_what_is_put(tmp_path: Path) -> None:
 
 
 def test_of_too_much_the_most_recently_used_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stores, "MOST_BYTES", 10)
+    monkeypatch.setattr(answer_stores, "MOST_BYTES", 10)
     file, _ = files_of(tmp_path)
     file.write([AgedAnswer(bytes([number]), 0.0, b"1234") for number in range(5)])
     assert [answer.key for answer in file.take()] == [b"\3", b"\4"]
-    monkeypatch.setattr(stores, "MOST_BYTES", 8)
+    monkeypatch.setattr(answer_stores, "MOST_BYTES", 8)
     file.write([AgedAnswer(bytes([number]), 0.0, b"1234") for number in range(5)])
     assert [answer.key for answer in file.take()] == [b"\3", b"\4"], "they just fit"
 
@@ -151,7 +151,7 @@ def test_what_cannot_be_deleted_is_not_used_and_stops_nothing(tmp_path: Path, ca
     assert "cached answers of the last process are not used, since they cannot be deleted" in caplog.text
     delete_answers_beyond(tmp_path, 0)
     assert "cached answers of a former process cannot be deleted" in caplog.text
-    assert stores.MOST_BYTES == 268_435_456
+    assert answer_stores.MOST_BYTES == 268_435_456
 
 
 async def test_each_process_takes_its_own_answers_and_the_first_deletes_what_no_process_takes(tmp_path: Path) -> None:

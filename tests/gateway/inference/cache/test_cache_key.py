@@ -8,12 +8,12 @@ import pytest
 from classifier.decision import PolicyInputs, Prediction, RuledBy
 from classifier.policy.decide import decide
 from gateway.base.inference_request import KEYLESS, InferenceRequest
-from gateway.inference.cache.response_cache import CatalogueDigest, cache_key
+from gateway.inference.response_cache import CatalogueDigest, cache_key
 from inference_core.protocol import SamplingParams
 from tests.gateway.chats import chat
+from tiers.catalog.consent import Consent
 from tiers.catalog.load import load_catalog
 from tiers.catalog.tier_spec import TierSpec
-from tiers.consent import Consent
 from tiers.message_content import Tooling
 from tiers.remote.request_fields import SERVICE_FIELDS
 from tiers.tier import ChatMessage

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.inference.cache.similar_prompts import gist
+from gateway.inference.similar_prompts import gist
 from tests.examples import examples
 from tests.gateway.inference.cache.prompt_edits import EDITS, words_of
 

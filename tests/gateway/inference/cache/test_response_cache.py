@@ -8,7 +8,7 @@ import httpx
 import msgspec
 import pytest
 
-from gateway.inference.cache.stores import MemoryStore
+from gateway.inference.answer_stores import MemoryStore
 from tests.gateway.inference.api.test_disconnects import only_record
 from tests.gateway.running_gateway import RunningGateway
 from tests.polling import eventually

@@ -14,9 +14,9 @@ import pytest_asyncio
 from classifier.features.routing_input import RoutingInput
 from classifier.registry.artefact import default_artefact, load_artefact
 from gateway.base.knobs import KnobFile
-from gateway.inference.cache import similar_prompts
-from gateway.inference.cache.similar_prompts import SimilarPrompts, Wording
-from gateway.inference.cache.stores import CacheKnobs, MemoryStore
+from gateway.inference import similar_prompts
+from gateway.inference.answer_stores import CacheKnobs, MemoryStore
+from gateway.inference.similar_prompts import SimilarPrompts, Wording
 from tests.gateway.chats import chat
 from tests.gateway.inference.api.test_disconnects import only_record
 from tests.gateway.inference.cache.test_response_cache import CHAT, Clock, content

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from gateway.base.inference_request import InferenceRequest
 from gateway.base.knobs import KnobFile
-from gateway.inference.cache.response_cache import ResponseCache
-from gateway.inference.cache.shared_generation import KeptAnswer, Replay, SharedGeneration, SharedGenerationReader
-from gateway.inference.cache.stores import AnswerStore, CacheKnobs, MemoryStore
+from gateway.inference.answer_stores import AnswerStore, CacheKnobs, MemoryStore
+from gateway.inference.response_cache import ResponseCache
 from gateway.inference.router import RoutingService
 from gateway.inference.service import Service
+from gateway.inference.shared_generation import KeptAnswer, Replay, SharedGeneration, SharedGenerationReader
 from inference_core.protocol import SamplingParams
 from quality.records.record import Record
 from tests.examples import examples
@@ -22,8 +22,8 @@ from tests.gateway.chats import chat
 from tests.gateway.running_gateway import scripted_tiers
 from tests.gateway.scripted_classifier import ScriptedClassifier
 from tests.gateway.scripted_tier import WORDS
+from tiers.catalog.consent import Consent
 from tiers.catalog.load import load_catalog
-from tiers.consent import Consent
 from tiers.errors import TierError
 from tiers.tier import Delta, Usage
 

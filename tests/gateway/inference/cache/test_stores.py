@@ -9,7 +9,7 @@ import pytest_asyncio
 
 from gateway.base.knobs import KnobFile
 from gateway.base.stores.redis_store import REST_SECONDS, RedisStore
-from gateway.inference.cache.stores import ENTRY_BYTES, AgedAnswer, CacheKnobs, MemoryStore, SharedStore
+from gateway.inference.answer_stores import ENTRY_BYTES, AgedAnswer, CacheKnobs, MemoryStore, SharedStore
 from tests.database_servers import RedisServer
 
 

@@ -12,9 +12,9 @@ from classifier.policy.experiment_split import Arm, Split
 from gateway.base.inference_request import Caller, InferenceRequest
 from gateway.base.knobs import KnobFile
 from gateway.inference.answer import Answer
-from gateway.inference.cache.response_cache import ResponseCache
-from gateway.inference.cache.stores import CacheKnobs, MemoryStore
+from gateway.inference.answer_stores import CacheKnobs, MemoryStore
 from gateway.inference.escalation import ActiveProbes
+from gateway.inference.response_cache import ResponseCache
 from gateway.inference.router import RoutingService
 from gateway.inference.routing_knobs import RoutingKnobFile
 from gateway.inference.service import Service
@@ -26,8 +26,8 @@ from tests.gateway.chats import chat
 from tests.gateway.inference.routing.known_probes import known_probes
 from tests.gateway.running_gateway import scripted_tiers
 from tests.gateway.scripted_classifier import ScriptedClassifier
+from tiers.catalog.consent import Consent
 from tiers.catalog.load import load_catalog
-from tiers.consent import Consent
 from tiers.errors import TierError, TierUnavailableError
 from tiers.message_content import Tool, Tooling
 from tiers.tier import ChatMessage, TierLoad

@@ -16,8 +16,8 @@ from quality.store.database import migrate, open_database
 from tests.gateway.chats import chat
 from tests.gateway.scripted_classifier import ScriptedClassifier
 from tests.quality.loop_world import record, store_request
+from tiers.catalog.consent import Consent
 from tiers.catalog.load import load_catalog
-from tiers.consent import Consent
 from tiers.tier import ChatMessage
 
 

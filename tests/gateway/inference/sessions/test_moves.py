@@ -13,8 +13,8 @@ from gateway.inference.router import RoutingService
 from tests.gateway.chats import chat
 from tests.gateway.scripted_classifier import ScriptedClassifier
 from tests.gateway.scripted_tier import ScriptedTier
+from tiers.catalog.consent import Consent
 from tiers.catalog.load import load_catalog
-from tiers.consent import Consent
 from tiers.message_content import ToolCall
 from tiers.tier import ChatMessage, Usage
 

@@ -8,12 +8,12 @@ import pytest
 
 from gateway.base.inference_request import ClientTurn
 from gateway.inference import clients
+from gateway.inference.api.chat_turns import turns_of
 from gateway.inference.api.messages.as_chat import chat_of as chat_of_messages
 from gateway.inference.api.messages.schemas import MessagesRequest
-from gateway.inference.api.reading.chat_turns import turns_of
-from gateway.inference.api.reading.schemas import ChatRequest
 from gateway.inference.api.responses.as_chat import chat_of as chat_of_responses
 from gateway.inference.api.responses.schemas import ResponsesRequest
+from gateway.inference.api.schemas import ChatRequest
 from gateway.inference.clients import CAPTURED, MAX_ID, RULES, recognised
 from gateway.inference.conversations import session_digest
 from tests.clients.recorded_request import RecordedRequest, read_recorded

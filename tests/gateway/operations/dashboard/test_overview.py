@@ -12,7 +12,7 @@ import pytest
 
 from gateway.admin.overview import first_steps
 from gateway.base.settings import Settings
-from gateway.telemetry.objectives.alert_rules import RULES
+from gateway.telemetry.alert_rules import RULES
 from gateway.telemetry.overview import over_limit
 from quality.estimates.verified_sample import UpgradeRate, UpgradeSettings, upgrade_rate
 from tests.gateway.operations.dashboard.browsing import browser, sign_in, submit

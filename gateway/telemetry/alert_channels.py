@@ -23,7 +23,7 @@ import msgspec
 
 from gateway.base.settings import Settings, SettingsError
 from gateway.edge.proxies import is_loopback_host
-from gateway.telemetry.objectives.alert_rules import Severity
+from gateway.telemetry.alert_rules import Severity
 from gateway.telemetry.telemetry_url import telemetry_url
 from tiers.remote.http_exchange import bounded_answer
 from tiers.remote.http_transport import transport_to

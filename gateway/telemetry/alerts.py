@@ -15,7 +15,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.base.settings import Settings
-from gateway.telemetry.objectives.alert_channels import (
+from gateway.telemetry.alert_channels import (
     SEND_ERRORS,
     Cause,
     Channel,
@@ -23,7 +23,7 @@ from gateway.telemetry.objectives.alert_channels import (
     channels_of,
     problem_of,
 )
-from gateway.telemetry.objectives.alert_rules import RULES, AlertInputs, AlertRule, Figure
+from gateway.telemetry.alert_rules import RULES, AlertInputs, AlertRule, Figure
 from migrations.tables.audit import alert_messages
 from quality.store.queries import exclusive
 

@@ -8,8 +8,8 @@ from typing import Literal
 import msgspec
 
 from gateway.telemetry.gpus import GpuReading
-from gateway.telemetry.objectives.service_levels import LevelsByTier, TierServiceLevels
-from gateway.telemetry.objectives.slo import LEAST_REQUESTS
+from gateway.telemetry.service_levels import LevelsByTier, TierServiceLevels
+from gateway.telemetry.slo import LEAST_REQUESTS
 from inference_core.protocol import CoreStats
 from tiers.tier import Tier
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from gateway.base.inference_request import InferenceRequest
 from gateway.base.knobs import KnobFile
-from gateway.inference.cache.stores import CacheKnobs, Clock, MemoryStore
+from gateway.inference.answer_stores import CacheKnobs, Clock, MemoryStore
 
 # Code, quotations, what follows a colon, and prompts about a text: there the very form may be what is asked about.
 _FORM_COUNTS = re.compile(

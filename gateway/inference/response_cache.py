@@ -20,15 +20,7 @@ from gateway.base.settings import Settings
 from gateway.base.stores.redis_store import RedisStore
 from gateway.base.stores.retries import background
 from gateway.inference.answer import AnswerSource
-from gateway.inference.cache.shared_generation import (
-    KeptAnswer,
-    Replay,
-    SharedGeneration,
-    SharedGenerationReader,
-    kept_answer,
-)
-from gateway.inference.cache.similar_prompts import Embedding, SimilarPrompts, Wording, wording_of
-from gateway.inference.cache.stores import (
+from gateway.inference.answer_stores import (
     AnswerFile,
     AnswerStore,
     CacheKnobs,
@@ -39,6 +31,14 @@ from gateway.inference.cache.stores import (
 )
 from gateway.inference.generation import Generation
 from gateway.inference.router import RoutingService
+from gateway.inference.shared_generation import (
+    KeptAnswer,
+    Replay,
+    SharedGeneration,
+    SharedGenerationReader,
+    kept_answer,
+)
+from gateway.inference.similar_prompts import Embedding, SimilarPrompts, Wording, wording_of
 from gateway.runtime.peers import WorkerPlace
 from inference_core.io.files import JSON_ERRORS
 from quality.records.record import CacheUse

@@ -10,11 +10,11 @@ from gateway.base.identity import caller_request_id
 from gateway.base.inference_request import InferenceRequest
 from gateway.base.numbers import usd_text
 from gateway.edge.asgi import HttpRequest
-from gateway.edge.client_watch import DisconnectWatch, StallWatch
+from gateway.edge.response_cycle import DisconnectWatch, StallWatch
 from gateway.inference.answer import Answer
-from gateway.inference.api.reading.foreign_fields import shown_names
-from gateway.inference.api.reading.parsing import IGNORED
-from gateway.inference.api.writing.chunks import AnswerFormat, Chunks
+from gateway.inference.api.chunks import AnswerFormat, Chunks
+from gateway.inference.api.foreign_fields import shown_names
+from gateway.inference.api.parsing import IGNORED
 from gateway.inference.service import Serving, count_refused
 
 Headers = list[tuple[bytes, bytes]]

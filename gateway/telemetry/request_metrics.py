@@ -16,9 +16,9 @@ from prometheus_client.registry import Collector
 from gateway.base.inference_request import slo_class
 from gateway.inference.answer import Answer
 from gateway.inference.exclusions import is_below_target
-from gateway.telemetry.metrics.families import Bounds, CounterFamily, HistogramFamily
-from gateway.telemetry.objectives.service_levels import Alike, Figures, ServiceLevels
-from gateway.telemetry.objectives.slo import SECONDS
+from gateway.telemetry.families import Bounds, CounterFamily, HistogramFamily
+from gateway.telemetry.service_levels import Alike, Figures, ServiceLevels
+from gateway.telemetry.slo import SECONDS
 from quality.records.record import Record
 
 ROUTE_SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.05)

@@ -12,9 +12,7 @@ import msgspec
 
 from gateway.base.errors import ErrorBody, ErrorEnvelope, as_api_error
 from gateway.inference.answer import Answer
-from gateway.inference.api.reading.constraints import CUSTOM, InputReader, custom_names
-from gateway.inference.api.reading.schemas import StreamOptions
-from gateway.inference.api.writing.answers import (
+from gateway.inference.api.answers import (
     Routed,
     UsageBody,
     annotations_of,
@@ -25,6 +23,8 @@ from gateway.inference.api.writing.answers import (
     usage_body,
     whole_answer,
 )
+from gateway.inference.api.constraints import CUSTOM, InputReader, custom_names
+from gateway.inference.api.schemas import StreamOptions
 from gateway.inference.service import Serving
 from tiers.chat_state import EXTRA, FORM
 from tiers.message_content import ToolCallDelta

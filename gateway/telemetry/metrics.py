@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 
 from gateway.runtime.cores.reading import read_cores
+from gateway.telemetry.alert_rules import queues_elsewhere
+from gateway.telemetry.core_collector import CoreCollector
+from gateway.telemetry.families import JobMetrics, LoopLag
 from gateway.telemetry.gpus import GpuCollector, Gpus
-from gateway.telemetry.metrics.core_collector import CoreCollector
-from gateway.telemetry.metrics.families import JobMetrics, LoopLag
-from gateway.telemetry.metrics.request_metrics import RequestMetrics
-from gateway.telemetry.metrics.scraped import ReplicaGauges, SloCollector
-from gateway.telemetry.objectives.alert_rules import queues_elsewhere
-from gateway.telemetry.objectives.service_levels import ServiceLevels
-from gateway.telemetry.objectives.slo import SloReport, slo_report
 from gateway.telemetry.refused_requests import RefusedMetrics
+from gateway.telemetry.request_metrics import RequestMetrics
+from gateway.telemetry.scraped import ReplicaGauges, SloCollector
+from gateway.telemetry.service_levels import ServiceLevels
+from gateway.telemetry.slo import SloReport, slo_report
 from inference_core.transport.client import CoreClient
 from quality.comparison.routing_worth import VERDICTS, Verdict
 from quality.retraining.runs import Standing

@@ -28,8 +28,8 @@ from gateway.base.inference_request import (
 )
 from gateway.base.logs import LOG_CONTEXT, LogContext
 from gateway.base.numbers import number, whole_number
-from gateway.inference.api.reading.constraints import format_of, template_variables_of, tooling_of
-from gateway.inference.api.reading.parsing import (
+from gateway.inference.api.constraints import format_of, template_variables_of, tooling_of
+from gateway.inference.api.parsing import (
     EXTRA,
     check_chat,
     check_completion,
@@ -42,11 +42,11 @@ from gateway.inference.api.reading.parsing import (
     token_limit,
     unset_of,
 )
-from gateway.inference.api.reading.schemas import ChatRequest, CompletionRequest
+from gateway.inference.api.schemas import ChatRequest, CompletionRequest
 from gateway.inference.clients import recognised
 from gateway.inference.service import Serving
 from inference_core.protocol import SamplingParams
-from tiers.consent import ALL, Consent
+from tiers.catalog.consent import ALL, Consent
 from tiers.errors import HEADER, CallerCredential
 from tiers.tier import ChatMessage, GenerationRequest
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import msgspec
 
 from gateway.base.errors import bad_request
-from gateway.inference.api.reading.schemas import (
+from gateway.inference.api.schemas import (
     ChatRequest,
     CustomTool,
     NamedTool,

@@ -8,8 +8,8 @@ import msgspec
 
 from classifier.features.stray_text import without_billing
 from gateway.base.errors import bad_request
-from gateway.inference.api.reading.constraints import CUSTOM, arguments_of
-from gateway.inference.api.reading.schemas import (
+from gateway.inference.api.constraints import CUSTOM, arguments_of
+from gateway.inference.api.schemas import (
     MAX_MESSAGES,
     MAX_PARTS,
     ContentPart,

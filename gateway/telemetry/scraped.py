@@ -9,8 +9,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from gateway.base.inference_request import SERVICE_TIERS
-from gateway.telemetry.objectives.slo import STATE_NUMBERS, Quantiles, SloReport, TierLevel
-from gateway.tenancy.overload import OverloadQueue
+from gateway.telemetry.slo import STATE_NUMBERS, Quantiles, SloReport, TierLevel
+from gateway.tenancy.admission import OverloadQueue
 from tiers.tier import Tier
 
 

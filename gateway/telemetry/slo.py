@@ -5,7 +5,7 @@ from typing import Literal
 import msgspec
 
 from gateway.base.inference_request import SLO_CLASSES
-from gateway.telemetry.objectives.service_levels import STAGES, LevelsByTier, Sketch, Stage, TierServiceLevels
+from gateway.telemetry.service_levels import STAGES, LevelsByTier, Sketch, Stage, TierServiceLevels
 
 # Bounds of the buckets of times.
 SECONDS = (

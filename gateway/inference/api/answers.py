@@ -7,7 +7,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from gateway.inference.answer import Answer
-from gateway.inference.api.reading.constraints import CUSTOM, custom_names, input_of
+from gateway.inference.api.constraints import CUSTOM, custom_names, input_of
 from quality.records.record import CacheUse, Record, continued_from
 from tiers.chat_state import collected_state
 from tiers.deltas import CollectedChoice

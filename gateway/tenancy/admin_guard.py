@@ -7,8 +7,8 @@ from litestar.handlers import BaseRouteHandler
 from gateway.base.errors import ApiError
 from gateway.base.inference_request import CALLER, Caller
 from gateway.edge.asgi import Connection, HttpRequest
-from gateway.tenancy.access.guard import READING, access_of, begun, caller_of, cookie_name, known_caller, out_of_scope
 from gateway.tenancy.changes import Order
+from gateway.tenancy.guard import READING, access_of, begun, caller_of, cookie_name, known_caller, out_of_scope
 from gateway.tenancy.keys.directory import Directory
 from gateway.tenancy.users.sessions import COOKIE, CSRF_FIELD, CSRF_HEADER, SessionsUnavailableError, csrf_is_right
 

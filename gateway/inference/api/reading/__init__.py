@@ -1,1 +1,0 @@
-"""From a body and its headers to a checked request."""

@@ -1,1 +1,0 @@
-"""From an answer to bytes, whole or streamed."""

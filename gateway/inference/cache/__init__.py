@@ -1,1 +1,0 @@
-"""Answers kept for a while, and generations that several callers share."""

@@ -1,1 +1,0 @@
-"""Service levels and the alerts derived from them."""
