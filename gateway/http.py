@@ -21,12 +21,12 @@ from gateway.batches.api.batches import cancel_batch, create_batch, list_batches
 from gateway.batches.api.files import delete_file, list_files, show_content, show_file, upload_file
 from gateway.edge.asgi import HttpRequest, LateApp, OnceRouter
 from gateway.inference.api.aio import give_feedback, route, show_record
+from gateway.inference.api.chat_socket import chat_socket
+from gateway.inference.api.completions import chat_completions, completions, detokenize, tokenize
+from gateway.inference.api.embeddings import embeddings
 from gateway.inference.api.messages.messages import count_tokens, messages
 from gateway.inference.api.messages.schemas import is_messages_path, messages_failure
-from gateway.inference.api.openai.chat_socket import chat_socket
-from gateway.inference.api.openai.completions import chat_completions, completions, detokenize, tokenize
-from gateway.inference.api.openai.embeddings import embeddings
-from gateway.inference.api.openai.models import list_models, show_model
+from gateway.inference.api.models import list_models, show_model
 from gateway.inference.api.passed.routes import PASSED_ROUTES
 from gateway.inference.api.responses.create import compact, responses
 from gateway.inference.api.responses.stored import (

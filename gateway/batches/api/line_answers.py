@@ -13,8 +13,8 @@ from gateway.batches.batch import Batch, InputLine
 from gateway.inference.answer import Answer
 from gateway.inference.api.build_request import Received, chat_request, completion_request
 from gateway.inference.api.chunks import AnswerFormat, CompletionsFormat
-from gateway.inference.api.openai.completions import CHAT, COMPLETION
-from gateway.inference.api.openai.embeddings import EMBEDDINGS, embedded
+from gateway.inference.api.completions import CHAT, COMPLETION
+from gateway.inference.api.embeddings import EMBEDDINGS, embedded
 from gateway.inference.api.parsing import decoded_fields
 from gateway.inference.api.responses.as_chat import renamed
 from gateway.inference.api.responses.create import RESPONSES, ResponsesFormat

@@ -20,10 +20,10 @@ from gateway.base.inference_request import (
 )
 from gateway.edge.asgi import HttpRequest
 from gateway.edge.client_paths import DEPLOYMENT
-from gateway.edge.json_bounds import json_excess, structure_refusal
 from gateway.inference.api.chat_turns import turns_of
 from gateway.inference.api.constraints import grammar_of
 from gateway.inference.api.foreign_fields import FieldReader, whole_text
+from gateway.inference.api.json_bounds import json_excess, structure_refusal
 from gateway.inference.api.schemas import MAX_PROMPTS, ChatRequest, CompletionRequest, Sampling
 from gateway.inference.service import Serving, serving_of
 from inference_core.protocol import SamplingParams

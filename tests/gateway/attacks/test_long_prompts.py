@@ -14,7 +14,7 @@ import httpx
 import pytest
 from websockets.sync.client import connect
 
-from gateway.edge.json_bounds import MAX_CONTAINERS
+from gateway.inference.api.json_bounds import MAX_CONTAINERS
 from tests.gateway.remote_catalog import write_remote_catalog
 from tests.gateway.served_process import ServedProcess, served
 from tests.gateway.upstream import Upstream

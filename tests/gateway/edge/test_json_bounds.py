@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.edge import json_bounds
-from gateway.edge.json_bounds import MAX_CONTAINERS, MAX_DEPTH, MAX_EXPONENTS, MAX_FIELDS, json_excess
+from gateway.inference.api import json_bounds
+from gateway.inference.api.json_bounds import MAX_CONTAINERS, MAX_DEPTH, MAX_EXPONENTS, MAX_FIELDS, json_excess
 
 TEXT = st.text(alphabet=st.sampled_from('[]{}"\\:e19 ,x\u00e9'), max_size=12)
 VALUES = st.recursive(

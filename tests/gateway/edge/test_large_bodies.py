@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from gateway.edge import json_bounds
-from gateway.inference.api import parsing
+from gateway.inference.api import json_bounds, parsing
 from tests.gateway.running_gateway import RunningGateway
 from tests.polling import eventually
 

@@ -11,7 +11,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from gateway.base.settings import Settings
-from gateway.inference.api.openai import chat_socket
+from gateway.inference.api import chat_socket
 from gateway.tenancy.keys.key_secrets import new_key
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 from tiers.errors import TierError

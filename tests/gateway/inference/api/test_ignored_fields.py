@@ -12,8 +12,8 @@ import pytest_asyncio
 from websockets.asyncio.client import connect
 
 from gateway.base.settings import Settings
+from gateway.inference.api.completions import CHAT
 from gateway.inference.api.foreign_fields import MOST_CHARS, shown_names
-from gateway.inference.api.openai.completions import CHAT
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

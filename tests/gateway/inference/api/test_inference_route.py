@@ -12,7 +12,7 @@ from litestar.handlers import BaseRouteHandler
 from litestar.types import ASGIApp
 
 from gateway.edge.asgi import HttpRequest
-from gateway.inference.api.openai.completions import chat_completions
+from gateway.inference.api.completions import chat_completions
 from gateway.tenancy.guard import InferenceRoute
 
 
@@ -78,7 +78,7 @@ def test_chats_are_served_so() -> None:
 
 def test_importing_them_imports_neither_jobs_nor_composition_nor_sign_ins_nor_metrics() -> None:
     modules = (
-        *("openai.completions", "openai.embeddings", "openai.models", "openai.chat_socket"),
+        *("completions", "embeddings", "models", "chat_socket"),
         *("messages.messages", "responses.create", "responses.stored", "aio"),
     )
     others = ("batches", "app", "admin", "operations", "telemetry", "tenancy.users", "tenancy.admin_guard")
