@@ -460,13 +460,17 @@ class ActiveClassifier:
         return model
 
     def _activate(self, serving: ActiveVersions | None, problems: list[str]) -> None:
-        """One assignment: a request holds the old versions or the new ones, whichever thread routes it."""
+        """One assignment: a request holds the old versions or the new ones, whichever thread routes it. A version that
+        goes on, perhaps with another canary, keeps its own labels."""
         self.refusal = "; ".join(problems)
         for problem in problems:
             log.error("%s", problem)
         if serving is None:
             return
         self._give_lengths(serving)
+        labels = {} if self._serving is None else {one.version: one.own for one in self._serving.versions}
+        for version in serving.versions:
+            version.own = version.own or labels.get(version.version)
         self._serving, self.is_quick = serving, not any(version.slow for version in serving.versions)
         trial = f", {serving.canary.version} on trial for {serving.share:.1%}" if serving.canary is not None else ""
         log.info("classifier %s (%s) is active%s", serving.current.version, serving.current.kind, trial)

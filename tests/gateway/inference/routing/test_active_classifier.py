@@ -4,7 +4,7 @@ import asyncio
 import shutil
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -14,6 +14,7 @@ from classifier.complexity.quality_setting import QUALITY_SETTINGS
 from classifier.errors import ArtefactError, PolicyInputsError
 from classifier.features.routing_input import routing_input_of_text
 from classifier.local.cells import prior_table
+from classifier.local.own import OwnOutcomes
 from classifier.policy.experiment_split import Arm, Split
 from classifier.registry.artefact import default_artefact, load_base, load_manifest, load_model_tensors, save_artefact
 from classifier.registry.registry import ArtefactRegistry
@@ -100,6 +101,17 @@ async def test_a_promotion_is_picked_up_while_serving(tmp_path: Path) -> None:
     assert classifier.model is not before
     assert classifier.predict(PROMPT).classifier_version == version
     following.cancel()
+
+
+def test_a_version_that_is_loaded_again_keeps_its_own_labels(tmp_path: Path) -> None:
+    classifier = ActiveClassifier(tmp_path, "some catalogue")
+    classifier.load()
+    version = classifier.serving.current
+    own = version.own = cast(OwnOutcomes, object())
+    seeded(tmp_path).promote(version.version)
+    classifier.load()
+    assert classifier.serving.current is not version
+    assert classifier.serving.current.own is own
 
 
 async def test_a_broken_promotion_leaves_the_old_version_serving(
