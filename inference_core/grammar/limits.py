@@ -45,7 +45,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     `compile_seconds`: for compiling. `locate_seconds`: for finding the place in a schema that cannot be compiled.
     `check_seconds`: for validating an answer.
     `burst_seconds`: what all masks may take beyond `seconds_per_mask` each, on average. `answer_seconds`: how long a
-    step waits for masks, and ten times `compile_seconds` is how long compiling is waited for, however busy the machine.
+    step waits for masks, and `compile_wait_seconds` how long compiling is waited for, however busy the machine.
     `memory_bytes`: growth of the address space. `stack_bytes`: size of the stack.
     """
 
@@ -55,6 +55,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     burst_seconds: float = 0.25
     seconds_per_mask: float = 0.01
     answer_seconds: float = 10.0
+    compile_wait_seconds: float = 20.0
     memory_bytes: int = 128 << 20
     stack_bytes: int = 8 << 20
 

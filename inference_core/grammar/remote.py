@@ -192,7 +192,7 @@ class GrammarWorker:
         """Wait until the grammar is compiled. Raises `InvalidRequestError` if it cannot be compiled within its limits,
         `GrammarServerError` for faults of the machine, `CoreError` for faults of the library."""
         known: InvalidRequestError | None = None
-        deadline = time.monotonic() + 10 * self._limits.compile_seconds
+        deadline = time.monotonic() + self._limits.compile_wait_seconds
         while True:
             message = self._receive(deadline, "compile")
             if message is None:

@@ -209,7 +209,9 @@ def test_a_request_can_be_aborted_while_its_grammar_is_compiled_whole_or_by_choi
 @pytest.mark.parametrize("how", ["abort", "close"])
 def test_what_is_not_waited_for_any_more_is_not_compiled_to_its_end(how: str) -> None:
     world = World()
-    world.core._grammars._workers._limits = Limits(compile_seconds=1000, memory_bytes=1 << 40)
+    world.core._grammars._workers._limits = Limits(
+        compile_seconds=1000, compile_wait_seconds=1000, memory_bytes=1 << 40
+    )
     costly = Grammar(kind="json_schema", text=as_text(intersection(20)))
     server, used = own_server(), {}
     if server.process_id is not None:

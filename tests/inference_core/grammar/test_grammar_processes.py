@@ -37,8 +37,9 @@ from tests.process_tree import children, lives
 INFO = ModelInfo(name="m", model_path="", max_context=64, vocab_size=SIZE, weight_bytes=0, compute="")
 VOCABULARY = ByteVocabulary()
 FINE = Grammar(kind="regex", text="ab?c")
-# What a process may take must not depend on how busy the machine is, and tests should be over soon.
-QUICK = Limits(compile_seconds=0.5, burst_seconds=0.1)
+# What a process may take must not depend on how busy the machine is, and tests should be over soon: it may take little
+# processor time, for which it may wait long, at its low priority.
+QUICK = Limits(compile_seconds=0.5, burst_seconds=0.1, answer_seconds=120, compile_wait_seconds=240)
 
 
 class Grammars:
@@ -138,7 +139,7 @@ def test_limits_of_the_parser_end_one_answer_with_their_reason(grammars: Grammar
 
 
 def test_a_limit_that_all_answers_share_ends_the_process_so_that_the_next_request_gets_another() -> None:
-    grammars = Grammars(Limits())
+    grammars = Grammars(Limits(answer_seconds=120, compile_wait_seconds=240))
     words = {"type": "string", "pattern": r"^(?:\S+\s+){0,80}\S+$", "allOf": [{"maxLength": 2000}]}
     schema = grammar("json_schema", json.dumps(words))
     first = grammars.compiled(schema)()
@@ -161,7 +162,7 @@ def test_compiling_takes_no_time_of_the_serving_process(grammars: Grammars) -> N
 
 
 def test_a_compilation_that_is_given_up_is_ended_at_once(grammars: Grammars) -> None:
-    patient = Grammars(Limits(compile_seconds=1000))
+    patient = Grammars(Limits(compile_seconds=1000, compile_wait_seconds=1000))
     future = patient.workers.compile(INFO, grammar("json_schema", as_text(intersection(20))), "")
     until(lambda: patient.processes)
     started = patient.processes
@@ -179,7 +180,7 @@ def niceness(process: int) -> set[int]:
 
 def test_a_grammar_is_compiled_at_a_low_priority_and_followed_at_the_usual_one() -> None:
     usual = os.getpriority(os.PRIO_PROCESS, 0)
-    patient = Grammars(Limits(compile_seconds=1000))
+    patient = Grammars(Limits(compile_seconds=1000, compile_wait_seconds=1000))
     future = patient.workers.compile(INFO, grammar("json_schema", as_text(intersection(20))), "")
     until(lambda: any(min(usual + NICENESS, 19) in niceness(process) for process in patient.processes))
     # Priorities are compared within a session.
@@ -191,7 +192,7 @@ def test_a_grammar_is_compiled_at_a_low_priority_and_followed_at_the_usual_one()
 
 
 def test_closing_waits_for_no_compilation() -> None:
-    patient = Grammars(Limits(compile_seconds=1000, memory_bytes=1 << 40))
+    patient = Grammars(Limits(compile_seconds=1000, compile_wait_seconds=1000, memory_bytes=1 << 40))
     patient.workers.compile(INFO, grammar("lark", gbnf_chain(4900)), "")
     until(lambda: patient.processes)
     started = patient.processes
