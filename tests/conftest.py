@@ -1,13 +1,13 @@
 """Shared by all tests: the same random numbers in every run, and what is costly made once per process.
 
-Six fixtures act on every test unasked; all but the first only save time, where a collected module needs it:
+Four fixtures act on every test unasked:
 
 - `_root_log_level_and_umask`: each test starts with the log level and umask of a new process, because commands that run
   inside a test set them for the whole process.
-- `_schema_copied`: a new database is a copy of one that ran all revisions.
-- `_certificates_read_once`: clients of httpx and openai share one context of TLS, which nothing here needs.
-- `_handlers_read_once`: the annotations of the gateway's handlers are read once, not by every gateway that is built.
-- `_statements_compiled_once`: an SQL statement is compiled once, not for every database.
+- `_made_once`: a new database is a copy of one that ran all revisions, an SQL statement is compiled once, not for every
+  database, and the annotations of the gateway's handlers are read once, not by every gateway that is built.
+- `_patient_clients`: a request of a test may take as long as a busy machine needs; clients of httpx and openai share
+  one context of TLS, which nothing here needs.
 - `_vocabularies_read_once`: the tokens of a GGUF file are read once, not for every gateway that has the model.
 
 Fixtures of database servers are in `tests.database_servers`.
@@ -22,6 +22,7 @@ import ssl
 import sys
 import zlib
 from collections.abc import Callable, Generator, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,8 @@ for _variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
 # So would threads of tokenizers; and a process that forks should have none.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
+# How long a test waits for an answer, unless it says otherwise.
+_ANSWER_SECONDS = 120.0
 # Smaller files of weights are made by tests, which also damage them.
 _LARGE_BYTES = 10_000_000
 
@@ -124,51 +127,36 @@ def _root_log_level_and_umask() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _schema_copied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Run the revisions of the database once per process; only where a collected module imports the store."""
-    if "quality.store.database" not in sys.modules:
-        yield
-        return
-    from tests.schema_copies import schema_copied
+def _made_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Make once per process what follows from the code alone, where a collected module has the part that makes it."""
+    with ExitStack() as stack:
+        if "quality.store.database" in sys.modules:
+            from tests.compiled_statements import statements_compiled_once
+            from tests.schema_copies import schema_copied
 
-    binaries = postgres_binaries()
-    pg_dump = None if binaries is None or not (binaries / "pg_dump").exists() else binaries / "pg_dump"
-    with schema_copied(tmp_path_factory.mktemp("schema"), pg_dump):
+            binaries = postgres_binaries()
+            pg_dump = None if binaries is None or not (binaries / "pg_dump").exists() else binaries / "pg_dump"
+            stack.enter_context(schema_copied(tmp_path_factory.mktemp("schema"), pg_dump))
+            stack.enter_context(statements_compiled_once())
+        if "gateway.http" in sys.modules:
+            from tests.parsed_handlers import handlers_read_once
+
+            stack.enter_context(handlers_read_once())
         yield
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _certificates_read_once() -> Iterator[None]:
+def _patient_clients() -> Iterator[None]:
     """Let the clients of httpx, and of httpx2, which openai's take, share one context of TLS: each would read all
-    authorities' certificates, for up to 50 ms of processor time, to speak plain HTTP with servers of the tests."""
+    authorities' certificates, for up to 50 ms of processor time, to speak plain HTTP with servers of the tests. Where
+    no other limit is given, httpx gives up after five seconds, which a busy machine may take."""
     with pytest.MonkeyPatch.context() as patch:
+        if (httpx := sys.modules.get("httpx")) is not None:
+            for limit in ("connect", "read", "write", "pool"):
+                patch.setattr(httpx._config.DEFAULT_TIMEOUT_CONFIG, limit, _ANSWER_SECONDS)
         for package in {"httpx", "httpx2"} & sys.modules.keys():
             transports = importlib.import_module(f"{package}._transports.default")
             patch.setattr(transports, "create_ssl_context", _remembered(transports.create_ssl_context))
-        yield
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _handlers_read_once() -> Iterator[None]:
-    """Read the annotations of the gateway's handlers once per process; only where a collected module serves them."""
-    if "gateway.http" not in sys.modules:
-        yield
-        return
-    from tests.parsed_handlers import handlers_read_once
-
-    with handlers_read_once():
-        yield
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _statements_compiled_once() -> Iterator[None]:
-    """Compile each SQL statement once per process; only where a collected module imports the store."""
-    if "quality.store.database" not in sys.modules:
-        yield
-        return
-    from tests.compiled_statements import statements_compiled_once
-
-    with statements_compiled_once():
         yield
 
 
