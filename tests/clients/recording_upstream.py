@@ -132,7 +132,7 @@ def recording_upstream() -> Iterator[RecordingUpstream]:
     upstream, started = RecordingUpstream(), threading.Event()
     thread = threading.Thread(target=lambda: asyncio.run(upstream.serve(started)))
     thread.start()
-    assert started.wait(10)
+    assert started.wait(60)
     try:
         yield upstream
     finally:

@@ -272,7 +272,7 @@ def two_makers() -> Iterator[TwoMakers]:
     makers, started = TwoMakers(), threading.Event()
     thread = threading.Thread(target=lambda: asyncio.run(makers.serve(started)))
     thread.start()
-    assert started.wait(10)
+    assert started.wait(60)
     try:
         yield makers
     finally:

@@ -78,7 +78,7 @@ def running_upstream() -> Iterator[Upstream]:
     upstream, started = Upstream(), threading.Event()
     thread = threading.Thread(target=lambda: asyncio.run(upstream.serve(started)))
     thread.start()
-    assert started.wait(10)
+    assert started.wait(60)
     try:
         yield upstream
     finally:

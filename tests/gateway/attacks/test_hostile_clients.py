@@ -140,9 +140,13 @@ def test_an_answer_may_be_read_byte_by_byte_while_others_are_served(aio: ServedP
 
 
 def test_connections_above_the_limit_get_a_503(aio: ServedProcess) -> None:
-    crowd = [connect(aio) for _ in range(MOST)]
-    with connect(aio) as late:
-        answer = rest(late)
+    for _ in range(5):
+        crowd = [connect(aio) for _ in range(MOST)]
+        with connect(aio) as late:
+            answer = rest(late)
+        # On a busy machine the first of the crowd may have been given up before.
+        if not answer.startswith("HTTP/1.1 408"):
+            break
     assert answer.startswith("HTTP/1.1 503 Service Unavailable\r\n")
     assert "\r\nretry-after: 1\r\n" in answer
     # Idle connections have been closed by now, and others are served.

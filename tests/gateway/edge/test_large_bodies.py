@@ -34,7 +34,7 @@ async def test_a_large_body_is_decoded_while_others_are_answered(
     def held_check(text: bytes) -> json_bounds.Excess | None:
         if len(text) > 100_000:
             held.set()
-            assert may_go_on.wait(10), "the event loop waits for this check"
+            assert may_go_on.wait(60), "the event loop waits for this check"
         return check(text)
 
     monkeypatch.setattr(parsing, "json_excess", held_check)

@@ -2,6 +2,7 @@
 
 import signal
 import sqlite3
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -145,10 +146,11 @@ def test_a_disk_that_stalls_for_five_seconds_fails_no_request(catalog: str, tmp_
         wanted |= {f"plain {n}": _chat(plain) for n in range(4)}
         wanted |= {f"response {n}": ("POST", "/v1/responses", plain, {"json": turn}) for n in range(4)}
         with ThreadPoolExecutor(1) as pool, calls.disk():
+            # By this clock: a busy machine must not make it longer than what requests are promised to wait for.
+            end = time.monotonic() + STALL_SECONDS
             asked = pool.submit(callers.all_at_once, wanted)
-            until(lambda: callers.metric("aio_journal_lag_seconds") > STALL_SECONDS)
-            ready = callers.ask("GET", "/health/ready", {}).answer
-            assert (ready.status_code, "durability" in ready.json()["problems"]["journal"]) == (200, True)
+            until(lambda: "durability" in _problems(callers).get("journal", ""))
+            until(lambda: time.monotonic() > end)
         answers = {name: one.answer for name, one in asked.result().items()}
         assert {name: answer.text for name, answer in answers.items() if answer.status_code != 200} == {}
         for n in range(4):
@@ -159,6 +161,14 @@ def test_a_disk_that_stalls_for_five_seconds_fails_no_request(catalog: str, tmp_
 
 
 _BUDGETS = 20
+
+
+def _problems(callers: Callers) -> dict[str, str]:
+    """What is wrong with a gateway that is ready all the same."""
+    answer = callers.ask("GET", "/health/ready", {}).answer
+    assert answer.status_code == 200, answer.text
+    found: dict[str, str] = answer.json().get("problems", {})
+    return found
 
 
 def _chat(key: dict[str, str]) -> tuple[Any, ...]:

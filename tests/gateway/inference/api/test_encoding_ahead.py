@@ -38,7 +38,7 @@ class Held:
         self._batcher = MicroBatcher(self._run)
 
     def _run(self, turns: list[str]) -> list[Encoding]:
-        assert self.go.wait(10)
+        assert self.go.wait(60)
         self.done |= {turn: self.inner.encode(turn, turn.lower().split(), NO_FEATURES) for turn in turns}
         return [self.done[turn] for turn in turns]
 
@@ -109,6 +109,6 @@ def test_a_turn_that_was_submitted_is_not_computed_twice() -> None:
     eye = np.eye(4, dtype=np.float32)
     zero = np.zeros(4, np.float32)
     encoder = Counted(Path("nowhere"), "00", max_tokens=8, above=PooledProjection(zero, eye, eye, zero))
-    ahead = encoder.submit("Why?").result(10)
+    ahead = encoder.submit("Why?").result(60)
     assert encoder.encode("Why?", [], NO_FEATURES) is ahead
     assert Counted.computed == 1

@@ -371,17 +371,17 @@ async def test_operators_switch_it_off_and_every_change_is_in_the_history(gatewa
     assert changed.json()["knobs"]["enabled"] is False
     assert await results(gateway, {}, {}, {"wish": "use"}) == ["bypass"] * 3
 
-    await admin.patch("/v1/admin/cache", json={"enabled": None, "ttl_seconds": 0.5})
+    await admin.patch("/v1/admin/cache", json={"enabled": None, "ttl_seconds": 50.5})
     assert await results(gateway, {}, {}) == ["miss", "hit"]
     shown = (await admin.get("/v1/admin/cache")).json()
-    assert (shown["store"], shown["entries"], shown["knobs"]["ttl_seconds"]) == ("memory", 1, 0.5)
+    assert (shown["store"], shown["entries"], shown["knobs"]["ttl_seconds"]) == ("memory", 1, 50.5)
 
     refused = await admin.patch("/v1/admin/cache", json={"ttl_seconds": 0})
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "ttl_seconds")
     history = (await admin.get("/v1/admin/knobs/changes", params={"limit": 4})).json()["changes"]
     assert [(one["part"], one["knob"], one["new_value"]) for one in history] == [
         ("cache", "ttl_seconds", 0),
-        ("cache", "ttl_seconds", 0.5),
+        ("cache", "ttl_seconds", 50.5),
         ("cache", "enabled", True),
         ("cache", "enabled", False),
     ]

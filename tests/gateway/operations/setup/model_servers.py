@@ -93,7 +93,7 @@ def _threaded(answer: Callable[[Call], Any]) -> Iterator[ModelServer]:
 
     thread = threading.Thread(target=lambda: asyncio.run(serve()))
     thread.start()
-    assert started.wait(10)
+    assert started.wait(60)
     try:
         yield found[0]
     finally:
