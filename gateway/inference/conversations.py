@@ -412,7 +412,7 @@ class TiersByDigest:
         """Keep the last `TIERS_KEPT` of `tiers` for `digest`, in place of what was there."""
         place = self._place_of(digest)
         if place is None:
-            place = self._room_at(self._first_of(digest))
+            place = self._room_for(digest)
             self._digests[place * DIGEST_BYTES : (place + 1) * DIGEST_BYTES] = digest
         self._noted[place] = now
         kept = bytes(tiers[-TIERS_KEPT:])
@@ -433,10 +433,10 @@ class TiersByDigest:
         at = self._digests.find(digest, first * DIGEST_BYTES, (first + self._ways) * DIGEST_BYTES)
         return None if at < 0 else at // DIGEST_BYTES
 
-    def _room_at(self, first: int) -> int:
-        """The place for a new digest, among those from `first` on: one that was never noted, else the longest
-        unnoted."""
-        noted, end = self._noted, first + self._ways
+    def _room_for(self, digest: bytes) -> int:
+        """The place for a new digest: one of its set that was never noted, else the longest unnoted."""
+        noted, first = self._noted, self._first_of(digest)
+        end = first + self._ways
         try:
             return noted.index(-math.inf, first, end)
         except ValueError:

@@ -188,8 +188,7 @@ def _in_doubt(
 def _fits_every_context(request: InferenceRequest, most: int, tiers: Mapping[int, Tier]) -> bool:
     """Whether the request, of at most `most` tokens, fits each tier that has started: the shortest context decides,
     because a longer one has at least as much room beyond the answer's."""
-    started = [tier.max_context for tier in tiers.values() if tier.max_context]
-    shortest = min(started) if started else 0
+    shortest = min([tier.max_context for tier in tiers.values() if tier.max_context], default=0)
     return most + request.least_room(shortest) <= shortest
 
 

@@ -231,8 +231,10 @@ class RoutingService:
         routing_input = routing_input_of(request, history.tiers)
         loads = _loads(served)
         excluded = exclusions(request, pinned, served.tiers, served.catalog, loads)
-        name = request.requested_model
-        if (stand_in := self._stand_in(request, routing_input, pinned, excluded, served)) is not None:
+        name, stand_in = request.requested_model, None
+        if pinned is not None:
+            stand_in = self._stand_in(request, routing_input, pinned, excluded, served)
+        if stand_in is not None:
             name, served = stand_in.name, self.served.seen_by(stand_in.name)
             pinned, loads = served.pinned_tier(name), _loads(served)
             excluded = exclusions(request, pinned, served.tiers, served.catalog, loads)
@@ -304,7 +306,7 @@ class RoutingService:
             canary=verdict.on_trial,
             observe_tier=self._observed_tier() if pinned is None else None,
             edge=edge,
-            constant=self._constant(request) if pinned is None else None,
+            constant=self._constant(request) if pinned is None and self.constants else None,
             private=None if request.private is None else str(request.private),
             rules=None if ruled is None else ruled.by,
         )
@@ -315,6 +317,8 @@ class RoutingService:
             steps = SessionSteps(self.conversations, self.served, self.knobs.active, self._learning)
             step = steps.step_of(request, history, inputs, routing_input.prompt_tokens)
             inputs = msgspec.structs.replace(inputs, session=step)
+        if not history.tiers:
+            return inputs
         known = circumstances(history, self.served.catalog, routing_input.prompt_tokens)
         return msgspec.structs.replace(inputs, **known) if known else inputs
 
@@ -322,12 +326,12 @@ class RoutingService:
         self,
         request: InferenceRequest,
         routing_input: RoutingInput,
-        pinned: int | None,
+        pinned: int,
         excluded: Excluded,
         served: ServedCatalogue,
     ) -> "StandIn | None":
         """What answers in place of the entry that the request names, which cannot take it now; None if nothing does."""
-        if pinned is None or not excluded.exclusions or not served.spec(pinned).fallback:
+        if not excluded.exclusions or not served.spec(pinned).fallback:
             return None
         from gateway.inference.rules_and_chains import stand_in_of
 
@@ -400,7 +404,7 @@ class RoutingService:
     def _constant(self, request: InferenceRequest) -> ConstantTier | None:
         """The constant of the request's key, else that of the catalogue, where the knob lets it act."""
         knobs = self.knobs.active
-        if not self.constants or knobs.constant != "act" or knobs.mode != "route":
+        if knobs.constant != "act" or knobs.mode != "route":
             return None
         return self.constants.get(request.key_id, self.constants.get(None))
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from litestar import Request
 from litestar.datastructures import State
@@ -145,7 +145,7 @@ class PlainRequest(Request[Any, Any, State]):
         parts: list[bytes] = []
         size, more = 0, True
         while more:
-            message = cast(dict[str, Any], await self.receive())
+            message: Any = await self.receive()
             if message["type"] == "http.disconnect":
                 raise InternalServerException("client disconnected prematurely")
             part = message["body"]

@@ -405,8 +405,8 @@ class RemoteTier(Tier):
     def load(self) -> TierLoad:
         """Return the requests in flight from here, the server's queue, and whether the last failure is long enough
         ago."""
-        now = self._clock()
-        waiting = self._queue.waiting(now)
+        now, queue = self._clock(), self._queue
+        waiting = queue.waiting(now) if queue.silent or queue.is_told else 0
         return TierLoad(
             healthy=now >= self._failures.unhealthy_until,
             running=self._running,

@@ -88,18 +88,20 @@ class ServerQueue:
 
     def __init__(self) -> None:
         self._report: QueueReport | None = None
+        self.is_told = False
+        """Whether the server's last answer contained its queue."""
         self._reported = -math.inf
         # The last report from which finished answers are counted on, and its time.
         self._counted: tuple[QueueReport, float] | None = None
-        # Streams without a first token, oldest first.
-        self._silent: dict[Stream, None] = {}
+        self.silent: dict[Stream, None] = {}
+        """Streams without a first token, oldest first."""
         self._last_first_token = -math.inf
         self._usual = _UsualTimes()
         self._service = _MeanTime()
 
     def tell(self, report: QueueReport | None, now: float) -> None:
         """Take the server's report; None: it did not report."""
-        self._report, self._reported = report, now
+        self._report, self._reported, self.is_told = report, now, report is not None
         if report is None or not report.waiting or report.finished is None:
             self._counted = None
             return
@@ -116,14 +118,14 @@ class ServerQueue:
         """A streamed request with a prompt of about `prompt_tokens` is sent."""
         report = self._current(now)
         stream = Stream(now, _size_class(prompt_tokens), None if report is None else report.waiting)
-        self._silent[stream] = None
+        self.silent[stream] = None
         return stream
 
     def first_token(self, stream: Stream, now: float) -> None:
         """Its first token came; further calls change nothing."""
-        if stream not in self._silent:
+        if stream not in self.silent:
             return
-        del self._silent[stream]
+        del self.silent[stream]
         took, usual = now - stream.sent, self._usual.of(stream.size)
         if usual is not None and took > LATE * usual and stream.behind != 0:
             stream.queue_seconds = took - usual
@@ -136,18 +138,13 @@ class ServerQueue:
 
     def end(self, stream: Stream) -> None:
         """It ended in any way. Idempotent."""
-        self._silent.pop(stream, None)
-
-    @property
-    def is_told(self) -> bool:
-        """Whether the server's last answer contained its queue."""
-        return self._report is not None
+        self.silent.pop(stream, None)
 
     def waiting(self, now: float) -> int:
         """Return the number of requests that wait: of all clients if the server tells, else of ours."""
         if self._report is not None and now - self._reported <= REPORT_SECONDS:
             return self._report.waiting
-        return len(self._silent) if self._silent and self._late_by(now) > 0 else 0
+        return len(self.silent) if self.silent and self._late_by(now) > 0 else 0
 
     def predicted_wait(self, now: float) -> float:
         """Return the seconds that the next request would wait; 0 if nothing waits."""
@@ -160,7 +157,7 @@ class ServerQueue:
     def _late_by(self, now: float) -> float:
         """Return how many seconds the oldest stream without a first token has waited beyond the usual; 0 if it is not
         late."""
-        for stream in self._silent:
+        for stream in self.silent:
             # Of a length that was never answered before nothing is usual: the next one may say more.
             if (usual := self._usual.of(stream.size)) is not None:
                 waited = now - stream.sent

@@ -44,8 +44,8 @@ COMPLETION = FieldReader("/v1/completions", CompletionRequest, forwards="known")
 )
 async def chat_completions(request: HttpRequest) -> ASGIApp:
     """Answer the last turn, whole or as server-sent events, with the tier that routing chose or the caller named."""
-    body = await read_fields(request, CHAT)
     serving = serving_of(request)
+    body = await read_fields(serving, request, CHAT)
     answer_format = CompletionsFormat(serving, body.stream_options)
     return await respond(request, serving, chat_request(serving, received(request), body), answer_format)
 
@@ -60,8 +60,8 @@ async def chat_completions(request: HttpRequest) -> ASGIApp:
 )
 async def completions(request: HttpRequest) -> ASGIApp:
     """Continue each prompt, whole or as server-sent events."""
-    body = await read_fields(request, COMPLETION)
     serving = serving_of(request)
+    body = await read_fields(serving, request, COMPLETION)
     answer_format = CompletionsFormat(serving, body.stream_options)
     return await respond(request, serving, completion_request(serving, received(request), body), answer_format)
 

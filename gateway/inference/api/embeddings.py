@@ -89,10 +89,11 @@ EMBEDDINGS = FieldReader("/v1/embeddings", EmbeddingsRequest)
 )
 async def embeddings(request: HttpRequest) -> ASGIApp:
     """Vectors of length 1 by a model that the catalogue lists for it; a caller who leaves frees what they take."""
-    body = await read_fields(request, EMBEDDINGS)
+    serving = serving_of(request)
+    body = await read_fields(serving, request, EMBEDDINGS)
     disconnect = DisconnectWatch(request.scope, request.receive)
     try:
-        answer, headers = await embedded(serving_of(request), received(request), body)
+        answer, headers = await embedded(serving, received(request), body)
     except BaseException as error:
         if disconnect.is_reason(error):
             raise ClientGoneError from None

@@ -75,11 +75,11 @@ def _decoder_of(form: type[Any]) -> msgspec.json.Decoder[Any]:
     return msgspec.json.Decoder(form)
 
 
-async def read_fields(request: HttpRequest, fields: FieldReader[Body]) -> Body:
+async def read_fields(serving: Serving, request: HttpRequest, fields: FieldReader[Body]) -> Body:
     """Like `read_body`, but unless the caller's key or the server is strict, fields that have no meaning here are left
     out; a header of the answer names them."""
     found = await json_of(request)
-    body, ignored, extra = await decoded_fields(serving_of(request), fields, found, request.scope["state"][CALLER])
+    body, ignored, extra = await decoded_fields(serving, fields, found, request.scope["state"][CALLER])
     if ignored:
         request.scope["state"][IGNORED] = ignored
     if extra:

@@ -69,7 +69,7 @@ async def _stream(
     answer: Answer | None = None
     try:
         answer = await serving.service.start(inference_request)
-        started = await waiting.end()
+        started = await waiting.hold()
     except BaseException as error:
         disconnect.end()
         if answer is not None:
@@ -151,11 +151,16 @@ class KeepAlive:
         await self.spoken()
         return self._has_started
 
+    async def hold(self) -> bool:
+        """Send none until `go_on`, and keep the timer. Returns whether the response has started."""
+        self._is_sending = True
+        await self.spoken()
+        return self._has_started
+
     def go_on(self) -> None:
         """Send them again, in a response that has started."""
         self.sent()
         self._has_started = True
-        self._timer = self._loop.call_later(self._seconds, self._due)
 
     def sending(self) -> bool:
         """Bytes of the answer are to be sent. Returns whether `spoken` must be awaited before."""

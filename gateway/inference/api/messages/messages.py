@@ -52,8 +52,9 @@ MESSAGES = FieldReader("/v1/messages", MessagesRequest, forwards="any")
 )
 async def messages(request: HttpRequest) -> ASGIApp:
     """Answer the last turn as `/v1/chat/completions` does, whole or as Anthropic's events; see docs/clients.md."""
-    body = await read_fields(request, MESSAGES)
-    serving, given = serving_of(request), received(request)
+    serving = serving_of(request)
+    body = await read_fields(serving, request, MESSAGES)
+    given = received(request)
     chat = chat_of(body, betas_of(given.headers))
     try:
         inference_request = chat.as_given(chat_request(serving, given, chat.request))
@@ -114,8 +115,9 @@ COUNT_TOKENS = FieldReader("/v1/messages/count_tokens", CountTokensRequest)
 async def count_tokens(request: HttpRequest) -> Response[Any]:
     """By the tokeniser of the tier that would answer; an estimate for one that runs elsewhere. Nothing is generated or
     billed. It counts as a request against the limits of the key, and no tokens against them."""
-    body = await read_fields(request, COUNT_TOKENS)
-    serving, given = serving_of(request), received(request)
+    serving = serving_of(request)
+    body = await read_fields(serving, request, COUNT_TOKENS)
+    given = received(request)
     chat = chat_of(body)
     try:
         inference_request = chat_request(serving, given, chat.request)

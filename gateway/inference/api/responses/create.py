@@ -73,8 +73,9 @@ async def compact(request: HttpRequest) -> ASGIApp:
 
 
 async def _body_of(request: HttpRequest) -> ResponsesRequest:
-    body = await read_fields(request, RESPONSES)
-    keeps_own = serving_of(request).routing.served.has_responses
+    serving = serving_of(request)
+    body = await read_fields(serving, request, RESPONSES)
+    keeps_own = serving.routing.served.has_responses
     body, left_out = without_codex_items(body, keeps_own=keeps_own)
     if left_out:
         state = request.scope["state"]
