@@ -317,11 +317,6 @@ class UnitPrice(msgspec.Struct, frozen=True, kw_only=True):
     rates: dict[str, float] = {}
     listed: str = ""
 
-    @property
-    def is_priced(self) -> bool:
-        """Whether anything is known of it."""
-        return self.usd_per_unit is not None or bool(self.rates)
-
     def usd(self, units: float, usage: dict[str, Any] | None) -> float | None:
         """Return US dollars of so many units, or of the tokens of `usage`; None where neither has a price."""
         if self.usd_per_unit is not None:

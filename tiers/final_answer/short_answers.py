@@ -103,7 +103,6 @@ _MARKED_LETTER = re.compile(
     r"(?:the\s+)?(?:(?:correct\s+)?(?:option|choice|answer)(?:\s+is)?:?\s+)?\(?([A-J])\)?(?![\w'])(.*)", re.I
 )
 _SEVERAL = re.compile(r"[\s,;/&)]*(?:and|or|&|,|/)?\s*\(?[A-J]\)?(?![\w'])")
-_ANOTHER = re.compile(r"(?<![\w'])\(?([A-J])\)?(?![\w'])")
 
 _YES_NO = r"(yes|no|true|false)\b"
 _SAID_YES_NO = re.compile(rf"\banswer(?:\s+is)?\s*:?\s*[*]*{_YES_NO}", re.IGNORECASE)
