@@ -166,6 +166,9 @@ class StepPlan:
     `offloads` (block, host slot) and `restores` (host slot, block) are copied before `copies`, in this order: evicted
     content of the step's blocks goes to host memory, and restored content comes back. No slot is in both. Restores may
     be repeated if a step fails; offloads may not, since their blocks may have been overwritten.
+
+    `decode_steps`: how many tokens of each sequence the runner may draw, one after the other, before it returns; more
+    than one only where each sequence decodes, without drafts, grammar and evidence, and its table has room for them.
     """
 
     step: int
@@ -174,6 +177,7 @@ class StepPlan:
     copies: list[tuple[int, int]] = field(default_factory=list)
     offloads: list[tuple[int, int]] = field(default_factory=list)
     restores: list[tuple[int, int]] = field(default_factory=list)
+    decode_steps: int = 1
 
     @property
     def num_tokens(self) -> int:
@@ -200,7 +204,8 @@ class SampledToken(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(slots=True, frozen=True)
 class StepResult:
-    """`sampled`: per scheduled sequence the tokens drawn (none, or the accepted drafts and one more). `scored` and
+    """`sampled`: per scheduled sequence the tokens drawn (none, or the accepted drafts and one more, or one of each of
+    the plan's `decode_steps` that were taken). `scored` and
     `states`: per scheduled sequence what its `score` and `state` ask for; empty if no sequence has one. `swapped`: None
     for a step without offloads and restores."""
 

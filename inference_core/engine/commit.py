@@ -63,6 +63,13 @@ class ExecutedStep:
     offloads_lost: bool = False
 
     @property
+    def decode_steps(self) -> int:
+        """How many of the plan's decode steps were taken."""
+        if self.plan.decode_steps == 1:
+            return 1
+        return max((len(drawn) for part in self.parts for drawn in part.result.sampled), default=1)
+
+    @property
     def swap_seconds(self) -> float:
         """Seconds of copies from and to host memory."""
         return sum(part.result.swapped.seconds for part in self.parts if part.result.swapped is not None)
@@ -124,8 +131,8 @@ class StepCommit:
                     silent.append(sequence.output([], finish_reason="stop"))
             if not entry.draws:
                 continue
-            if sequence.share.num_drafts:
-                outputs.append(self._commit_verified(sequence, computed, drawn, now, prefix_caching))
+            if sequence.share.num_drafts or len(drawn) > 1:
+                outputs.append(self._commit_several(sequence, drawn, now, prefix_caching))
                 continue
             token = drawn[0]
             reason = sequence.receive(token.token_id)
@@ -148,15 +155,16 @@ class StepCommit:
         self._totals.generated_tokens += len(outputs)
         return silent + outputs if silent else outputs
 
-    def _commit_verified(
-        self, sequence: Sequence, computed: int, drawn: list[SampledToken], now: float, prefix_caching: bool
+    def _commit_several(
+        self, sequence: Sequence, drawn: list[SampledToken], now: float, prefix_caching: bool
     ) -> SequenceOutput:
-        """Commit the accepted drafts and the token after them; a stop among them ends the sequence (SPEC SD-09)."""
+        """Commit the accepted drafts and the token after them, or the tokens of several decode steps; a stop among them
+        ends the sequence (SPEC SD-09)."""
         kept: list[SampledToken] = []
         reason: FinishReason | None = None
         for token in drawn:
             if kept:
-                # The previous token was a draft, so it is computed already.
+                # The previous token is computed already.
                 sequence.num_computed_tokens += 1
                 self._running_set.append_pending((sequence,))
             reason = sequence.receive(token.token_id)
@@ -166,8 +174,8 @@ class StepCommit:
                 break
         sequence.num_accepted = len(drawn) - 1
         self._totals.generated_tokens += len(kept) - 1 + (reason == "stop")
-        self._take_back_drafted_blocks(sequence)
-        full = (computed + max(len(kept) - 1, 0)) // self._pool.block_size
+        self.take_back_blocks(sequence)
+        full = sequence.num_computed_tokens // self._pool.block_size
         if prefix_caching and full > sequence.num_registered_blocks:
             self._register_full_blocks(sequence, full)
         if reason is not None:
@@ -179,8 +187,9 @@ class StepCommit:
             sequence.report_times(output)
         return _with_evidence(sequence, output, kept)
 
-    def _take_back_drafted_blocks(self, sequence: Sequence) -> None:
-        """Release the blocks that hold rejected drafts alone (SPEC SD-08)."""
+    def take_back_blocks(self, sequence: Sequence) -> None:
+        """Release the blocks without a computed token: those of rejected drafts (SPEC SD-08), and of decode steps that
+        were not taken."""
         table = sequence.block_table
         needed = self._pool.blocks_for(sequence.num_computed_tokens)
         if len(table) > needed:

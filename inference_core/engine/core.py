@@ -23,7 +23,7 @@ from inference_core.engine.speculator import Speculator
 from inference_core.engine.step_executor import StepExecutor
 from inference_core.engine.step_times import ModelRoundRobin, StepMeasurement
 from inference_core.errors import CoreError, IntegrityError, InvalidRequestError, KVTransferError
-from inference_core.execution.runner import ModelRunner
+from inference_core.execution.runner import Interruption, ModelRunner
 from inference_core.grammar.workers import Compiled, GrammarAdmission, vocabulary_of_file
 from inference_core.kv_cache.block_pool import BlockPool
 from inference_core.kv_cache.prefix_hash import root_digest, shareable_blocks
@@ -90,6 +90,9 @@ class Core:
         self._grammars = GrammarAdmission(
             vocabulary_of, {name: runner.config.eos_token_ids for name, runner in models.items()}
         )
+        self._interruption = Interruption()
+        for runner in models.values():
+            runner.interruption = self._interruption
         self._executor = StepExecutor(dict(models), clock)
         self._use_threads = use_threads
         self._threads_in_use = threads_in_use
@@ -204,8 +207,13 @@ class Core:
             return []
         return self._live.abort(request_id, index)
 
+    def interrupt(self) -> None:
+        """Let a step under way return after its current token; from any thread."""
+        self._interruption.set()
+
     def step(self) -> list[SequenceOutput]:
-        """Run one step of one model and return its outputs; [] without work.
+        """Run one step of one model, or several decode steps (`Knobs.decode_steps`), and return its outputs; [] without
+        work.
 
         An exception of the runner ends the sequences that cause it with `finish_reason` "error" and nothing else. With
         an `OverlappingRunner` a step is planned and launched before the previous one is collected, so that its tokens
@@ -217,6 +225,8 @@ class Core:
             if self._pins.allocate(pin, began):
                 self._start_pin(pin, began)
         outputs = self._step(began)
+        # What interrupted the step is read before the next one.
+        self._interruption.clear()
         return self._pins.settle(outputs, began)
 
     def _step(self, began: float) -> list[SequenceOutput]:
@@ -233,6 +243,8 @@ class Core:
             if plan is None:
                 continue
             self._steps += 1
+            if len(due) == 1 and not overlaps and not self._grammars:
+                plan = model.decode_ahead(plan)
             outputs += self._launch(scheduler, plan) if overlaps else self._execute(model, plan, began)
             model.watch_queue()
             return outputs
@@ -487,7 +499,9 @@ class Core:
             depth=plan.prompt_depth(),
             seconds=seconds,
             swap_seconds=executed.swap_seconds,
+            decode_steps=executed.decode_steps,
         )
+        self._steps += measured.decode_steps - 1
         return self._end_step(model, measured, outputs, executed.failed)
 
     def _launch(self, scheduler: Scheduler, plan: StepPlan) -> list[SequenceOutput]:

@@ -234,7 +234,10 @@ class LiveRequests:
         return outputs
 
     def end_repetitive(self, scheduler: Scheduler, outputs: list[SequenceOutput]) -> list[SequenceOutput]:
-        """Of the answers that `outputs` continue, end those that loop with reason "length", but for `ignore_eos`."""
+        """Of the answers that `outputs` continue, end those that loop with reason "length", but for `ignore_eos`.
+
+        Answers are looked at after the same tokens however many come out together; those behind are taken back.
+        """
         span = scheduler.knobs.repetition_guard
         ended = []
         for output in outputs:
@@ -243,12 +246,16 @@ class LiveRequests:
             request = self.by_id[output.request_id]
             sequence = request.choices[output.index]
             known = len(sequence.output_token_ids) - sequence.num_pending
-            looked = known - len(output.token_ids)
-            if known // LOOK_EVERY == looked // LOOK_EVERY or known < max(span, sequence.sampling.min_tokens):
+            behind = known % LOOK_EVERY
+            looked = known - behind
+            if behind >= len(output.token_ids) or looked < max(span, sequence.sampling.min_tokens):
                 continue
-            if not sequence.sampling.ignore_eos and is_looping(sequence.output_token_ids[known - span : known], span):
+            if not sequence.sampling.ignore_eos and is_looping(sequence.output_token_ids[looked - span : looked], span):
                 scheduler.totals.repetitions_ended += 1
                 ended.append(self._end(request, sequence, "length"))
+                if behind:
+                    ended[-1].completion_tokens -= behind
+                    output.drop_last(behind)
         return ended
 
     def _end(

@@ -567,6 +567,32 @@ class Scheduler:
         share.num_drafts, share.draft_laws, sequence.num_accepted = len(token_ids), laws, 0
         self._budget.left -= len(token_ids)
 
+    # -- several decode steps ------------------------------------------------------------------
+
+    def reserve_decode_steps(self, plan: StepPlan, most: int) -> int:
+        """Return how many decode steps may follow each other in the step just planned, at most `most`, with the blocks
+        that they need. 1 if a sequence does not decode, or draws what the host has to know, or no block is free.
+
+        None of these steps passes the end of an answer; no sequence is preempted for them.
+        """
+        decodes, pool = list(self._running_set.decodes.values()), self.pool
+        if not len(decodes) == len(self.running) == len(plan.sequences) or pool.windows is not None:
+            return 1
+        for sequence in decodes:
+            if sequence.sample_spec.matcher is not None or sequence.wants_evidence:
+                return 1
+            most = min(most, sequence.max_output_tokens - len(sequence.output_token_ids))
+        if most < 2:
+            return 1
+        lacking = [pool.blocks_for(s.num_computed_tokens + most) - len(s.block_table) for s in decodes]
+        blocks = pool.allocate(sum(lacking)) if any(lacking) else []
+        if blocks is None:
+            return 1
+        for sequence, wanted in zip(decodes, lacking, strict=True):
+            self._extend_table(sequence, blocks[:wanted])
+            del blocks[:wanted]
+        return most
+
     # -- results -------------------------------------------------------------------------------
 
     def launched(self, plan: StepPlan, entries: list[ScheduledEntry], now: float) -> None:
@@ -591,6 +617,9 @@ class Scheduler:
         for part in executed.parts:
             self._commit.advance(part.entries, part.ended)
             outputs += self.commit(part)
+        if executed.plan.decode_steps > 1:
+            for sequence in self.running.values():
+                self._commit.take_back_blocks(sequence)
         return outputs
 
     def requeue(self, entries: list[ScheduledEntry], now: float, *, moved_blocks: bool) -> list[Sequence]:

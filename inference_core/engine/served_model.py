@@ -7,6 +7,7 @@ wait for its first step is predicted from measured steps and the queue.
 import logging
 import math
 from copy import copy
+from dataclasses import replace
 
 from inference_core.engine.auto_tuner import AutoTuner
 from inference_core.engine.kv_transfer import KVTransfer
@@ -18,6 +19,7 @@ from inference_core.engine.step_times import StepMeasurement, StepStatistics
 from inference_core.errors import QueueFullError
 from inference_core.execution.runner import ModelRunner
 from inference_core.protocol import AddRequest, Knobs, ModelStats, PrefixStats, SequenceOutput, SwapStats
+from inference_core.step_plan import StepPlan
 
 
 class StepMeter:
@@ -79,6 +81,10 @@ class StepMeter:
 log = logging.getLogger(__name__)
 
 
+# The share of the objective for the time between tokens that several tokens may take that come out together.
+_BURST = 0.125
+
+
 class ServedModel:
     """A model as its core serves it; `scheduler.knobs` are the model's knobs, with the limits that the tuner sets."""
 
@@ -101,6 +107,24 @@ class ServedModel:
     def set_knobs(self, knobs: Knobs) -> None:
         """Apply `knobs` from the next step on."""
         self.scheduler.knobs = self.tuner.set_limits(knobs)
+
+    def decode_ahead(self, plan: StepPlan) -> StepPlan:
+        """Return `plan`, which nothing waits behind, with as many decode steps as may be taken before the host looks.
+
+        Their tokens come out together, so they are expected to take at most `_BURST` of the objective for the time
+        between tokens.
+        """
+        scheduler, knobs, model = self.scheduler, self.scheduler.knobs, self.tuner.model
+        most = min(knobs.decode_steps, self.runner.most_decode_steps)
+        if most < 2 or not model.is_warm or scheduler.waiting or knobs.speculation != "off":
+            return plan
+        if plan.copies or plan.offloads or plan.restores:
+            return plan
+        each = model.cost.predict(len(plan.sequences), len(plan.sequences))
+        if each > 0:
+            most = min(most, int(knobs.itl_objective_ms / 1e3 * _BURST / each))
+        steps = scheduler.reserve_decode_steps(plan, most) if most > 1 else 1
+        return plan if steps == 1 else replace(plan, decode_steps=steps)
 
     def watch_queue(self) -> None:
         """Report a queue that has grown past the alert's threshold, or has calmed down."""
@@ -135,9 +159,9 @@ class ServedModel:
 
     def record_step(self, step: StepMeasurement, num_outputs: int, now: float) -> None:
         """Account for a committed step with so many outputs, and tune the limits of the next one."""
-        scheduler, tuner, seconds = self.scheduler, self.tuner, step.seconds
+        scheduler, tuner, seconds = self.scheduler, self.tuner, step.seconds / step.decode_steps
         self.meter.record_step(seconds)
-        self.statistics.record(step.sequences, seconds)
+        self.statistics.record(step.sequences, seconds, step.decode_steps)
         scheduler.knobs = tuner.after_step(
             step.sequences,
             step.tokens,

@@ -130,13 +130,14 @@ class StepExecutor:
         """
         runner, step = self._runners[plan.model], ExecutedStep(plan)
         copies, offloads, restores, parts = plan.copies, plan.offloads, plan.restores, [plan.sequences]
+        decode_steps = plan.decode_steps
         while parts:
             part = parts.pop()
             if step.failed:
                 part = [share for share in part if share.sequence_id not in step.failed]
             if not part:
                 continue
-            attempt = StepPlan(plan.step, plan.model, part, copies, offloads, restores)
+            attempt = StepPlan(plan.step, plan.model, part, copies, offloads, restores, decode_steps)
             entries = entries_of(attempt, running)
             try:
                 result = runner.run(attempt)
@@ -146,7 +147,7 @@ class StepExecutor:
             except Exception as error:
                 # The blocks to offload may have been overwritten, so a retry must not copy them.
                 step.offloads_lost = step.offloads_lost or not step.parts
-                offloads = []
+                offloads, decode_steps = [], 1
                 parts += self._retries(plan, attempt, error, step.failed)
             else:
                 step.parts.append(ExecutedPart(entries, result, self._clock()))
@@ -162,6 +163,9 @@ class StepExecutor:
         if cut_off:
             logger.info("step %d of %s: the grammars of %d sequences failed", plan.step, plan.model, len(cut_off))
             failed |= cut_off
+            return [part]
+        if attempt.decode_steps > 1:
+            logger.warning("step %d of %s failed: %r; repeated without those after it", plan.step, plan.model, error)
             return [part]
         if attempt.num_drafts:
             # A draft may be the cause, and then no sequence is.
@@ -226,7 +230,8 @@ def _check_result(
     entries: list[ScheduledEntry], result: StepResult, vocab_size: int, plan: StepPlan | None = None
 ) -> None:
     """Raises `ValueError` unless there is one token in the vocabulary for each sequence to be sampled, and before it
-    none but accepted drafts of `plan`."""
+    none but accepted drafts of `plan`, or those of its earlier decode steps."""
+    steps = 1 if plan is None else plan.decode_steps
     if len(result.sampled) != len(entries):
         raise ValueError(f"the runner returned {len(result.sampled)} results for {len(entries)} sequences")
     for index, (entry, drawn) in enumerate(zip(entries, result.sampled, strict=True)):
@@ -234,7 +239,7 @@ def _check_result(
             raise ValueError(
                 f"the runner drew {drawn} for {entry.sequence.id}; {int(entry.draws)} tokens were asked for"
             )
-        if len(drawn) > 1:
+        if len(drawn) > steps:
             drafts = [] if plan is None else plan.sequences[index].drafts
             if [token.token_id for token in drawn[:-1]] != drafts[: len(drawn) - 1] or len(drawn) > len(drafts) + 1:
                 raise ValueError(f"the runner drew {drawn} for {entry.sequence.id}, which {drafts} were drafted for")

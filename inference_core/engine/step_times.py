@@ -17,7 +17,8 @@ class StepMeasurement:
     """What one step computed and took.
 
     `tokens`: without drafts, whose cost is the decodes'. `depth`: see `StepPlan.prompt_depth`. `seconds`: how long the
-    step kept the device; `swap_seconds` of these went to copies from and to host memory.
+    step kept the device; `swap_seconds` of these went to copies from and to host memory. `decode_steps`: how many steps
+    of `tokens` each followed each other in this time.
     """
 
     sequences: int
@@ -25,6 +26,7 @@ class StepMeasurement:
     depth: float
     seconds: float
     swap_seconds: float
+    decode_steps: int = 1
 
 
 class StepStatistics:
@@ -35,11 +37,11 @@ class StepStatistics:
         self.seconds_sum = 0.0
         self.batch_sizes: dict[int, int] = {}
 
-    def record(self, sequences: int, seconds: float) -> None:
-        """Record a step of `sequences` that took `seconds`."""
-        self.seconds_counts[bisect_left(STEP_SECONDS, seconds)] += 1
-        self.seconds_sum += seconds
-        self.batch_sizes[sequences] = self.batch_sizes.get(sequences, 0) + 1
+    def record(self, sequences: int, seconds: float, steps: int = 1) -> None:
+        """Record so many `steps` of `sequences` that took `seconds` each."""
+        self.seconds_counts[bisect_left(STEP_SECONDS, seconds)] += steps
+        self.seconds_sum += seconds * steps
+        self.batch_sizes[sequences] = self.batch_sizes.get(sequences, 0) + steps
 
 
 @dataclass(frozen=True, slots=True)

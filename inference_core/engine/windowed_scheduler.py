@@ -27,7 +27,7 @@ def _tables(sequence: Sequence) -> list[list[int]]:
 class WindowedCommit(StepCommit):
     """`StepCommit` for sequences with several block tables."""
 
-    def _take_back_drafted_blocks(self, sequence: Sequence) -> None:
+    def take_back_blocks(self, sequence: Sequence) -> None:
         # Drafts are behind no window: it moves with tokens that are known.
         needed = self._pool.blocks_for(sequence.num_computed_tokens)
         drafted = len(sequence.block_table) - needed

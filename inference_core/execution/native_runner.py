@@ -3,6 +3,8 @@
 `NativeDecoder` hands the extension the addresses of weights and keeps them alive; adapters work inside its step.
 """
 
+import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,10 +13,10 @@ import numpy as np
 import torch
 
 from inference_core.attention import BlockAddresses
-from inference_core.errors import ModelFileError
+from inference_core.errors import BadLogitsError, ModelFileError
 from inference_core.execution.block_memory import HostBlocks
 from inference_core.execution.logits_runner import LayeredForward, LogitsRunner
-from inference_core.execution.runner import HostBlockBytes
+from inference_core.execution.runner import HostBlockBytes, Interruption
 from inference_core.kv_cache.layout import KVLayout, group_layers
 from inference_core.linear.linear import ConcatenatedLinear, Linear, PanelLinear
 from inference_core.lora.adapter import Adapter, AdapterBank, adapter_targets
@@ -25,7 +27,8 @@ from inference_core.models.transformer import Decoder, DecoderLayer, DenseMlp, E
 from inference_core.models.weights import ROW_KINDS, PackedEmbedding
 from inference_core.native.cpu import ACTIVATIONS, KV_DTYPES, SCHEMES, extension
 from inference_core.protocol import ModelInfo
-from inference_core.step_plan import ScheduledSequence
+from inference_core.sampling.sampler import NativeDraw, sampled_token
+from inference_core.step_plan import ScheduledSequence, StepPlan, StepResult
 
 _ENCODINGS = {kind: number for number, kind in enumerate(ROW_KINDS)}
 
@@ -87,6 +90,20 @@ class NativeDecoder:
         wanted = self._make_room(sequences, rows)
         times = extension().decode(self._handle, sequences, self._logits.data_ptr(), len(self._logits), rows)
         return self._logits[:wanted], StepTimes(*times)
+
+    def decode_several(
+        self, sequences: list[ScheduledSequence], steps: int, interruption: Interruption
+    ) -> tuple[list[list[NativeDraw | None]], StepTimes]:
+        """Take up to `steps` decode steps, fewer as `ModelRunner.run` says; return per sequence the draws of each.
+
+        None for a draw that the first step could not make; its row ends the steps.
+        Raises ValueError for other sequences than `StepPlan.decode_steps` allows, and as `decode` and `sample_rows` do.
+        """
+        self._make_room(sequences, None)
+        times, drawn = extension().decode_several(
+            self._handle, sequences, self._logits.data_ptr(), len(self._logits), steps, interruption.address
+        )
+        return drawn, StepTimes(*times)
 
     def layers(
         self, sequences: list[ScheduledSequence], hidden: torch.Tensor | None, begin: int, end: int
@@ -293,6 +310,8 @@ class NativeRunner(LogitsRunner):
     `adapter_slots`: how many adapters may lie ready at once, as `adapter_storage` numbers; 0 for a model without any.
     """
 
+    most_decode_steps = sys.maxsize
+
     def __init__(
         self,
         info: ModelInfo,
@@ -321,6 +340,16 @@ class NativeRunner(LogitsRunner):
         """Take the weights of `decoder`, whose configuration is this runner's, from any thread."""
         self._decoder.load(decoder)
         self.is_loaded = True
+
+    def run(self, plan: StepPlan) -> StepResult:
+        if plan.decode_steps == 1:
+            return super().run(plan)
+        began = time.perf_counter()
+        drawn, self.times = self._decoder.decode_several(plan.sequences, plan.decode_steps, self.interruption)
+        if bad := [row for row, draws in enumerate(drawn) if draws[0] is None]:
+            raise BadLogitsError(bad, self.config.vocab_size)
+        sampled = [[sampled_token(draw) for draw in draws if draw is not None] for draws in drawn]
+        return StepResult(sampled, time.perf_counter() - began)
 
     def logits(self, sequences: list[ScheduledSequence], rows: list[int] | None = None) -> torch.Tensor:
         logits, self.times = self._decoder.decode(sequences, rows)

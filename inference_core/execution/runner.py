@@ -46,6 +46,25 @@ class HostBlockBytes(BlockBytes):
             self._arena[at : at + self._block_bytes] = np.frombuffer(content, np.uint8)
 
 
+class Interruption:
+    """Ends the decode steps under way after the current one. `set` may be called from any thread."""
+
+    def __init__(self) -> None:
+        self._word = np.zeros(1, np.int32)
+        self.address: int = self._word.ctypes.data
+        """Where the native steps read the word: 0 to go on."""
+
+    @property
+    def is_set(self) -> bool:
+        return bool(self._word[0])
+
+    def set(self) -> None:
+        self._word[0] = 1
+
+    def clear(self) -> None:
+        self._word[0] = 0
+
+
 class ModelRunner(ABC):
     """Computes steps of one model over the shared KV arena.
 
@@ -56,6 +75,9 @@ class ModelRunner(ABC):
     repeated, copies included and offloads excepted. If `run` raises, the core runs the halves of the step again, and
     their halves, and ends those sequences that fail alone; of a `BadLogitsError`, whose `rows` count the sampled
     sequences, it ends just those and runs the rest again.
+
+    Of a plan with several `decode_steps` it takes as many as it can: fewer after a step in which a sequence drew one of
+    its stop tokens (`SampleSpec.eos_token_ids`), or `interruption` was set; the tokens are those of as many plans.
 
     `adapters`: the slots of the adapters that scheduled sequences may name; None without adapters. `blocks`: the
     content of KV blocks, whose identity is `info.kv`; None if they cannot be transferred to other cores.
@@ -69,6 +91,9 @@ class ModelRunner(ABC):
     layout: KVLayout
     # Drafts that `run` verifies in one step at most; 0 for a runner without verification.
     most_drafts: int = 0
+    # Decode steps that `run` takes at most; a core gives those that take several its `interruption`.
+    most_decode_steps: int = 1
+    interruption: Interruption
     adapters: AdapterBank | None = None
     blocks: BlockBytes | None = None
     has_prompt_arithmetic: bool = False

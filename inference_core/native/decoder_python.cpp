@@ -1,8 +1,10 @@
 // Builds decoders from addresses that Python passes, and batches from its ScheduledSequences.
 #include "decoder_python.h"
 
+#include <algorithm>
 #include <cstring>
 
+#include "decode_loop.h"
 #include "decoder.h"
 #include "python_args.h"
 #include "runtime.h"
@@ -351,19 +353,29 @@ PyObject* make_decoder(PyObject*, PyObject* const* values, Py_ssize_t count) {
 
 namespace {
 
+// Reads the batch of `scheduled`, a list of ScheduledSequences; false with an exception set if it is not well formed.
+bool read_batch(const DecoderWeights& weights, PyObject* scheduled, Batch& batch) {
+  runtime().rouse();
+  batch.clear();
+  if (batch.tables.size() < size_t(weights.geometry.tables)) batch.tables.resize(size_t(weights.geometry.tables));
+  batch.query_start.push_back(0);
+  for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(scheduled); ++i)
+    if (!append(weights, PySequence_Fast_GET_ITEM(scheduled, i), batch)) return false;
+  return true;
+}
+
+PyObject* as_tuple(const StepTimes& times) {
+  return Py_BuildValue("(dddddd)", times.embedding, times.linears, times.attention, times.rotary, times.rows, times.head);
+}
+
 // Computes `range` of `scheduled`, whose hidden states have room for `tokens` rows; null with an exception set.
 PyObject* compute(const DecoderWeights& weights, PyObject* scheduled, const LayerRange& range, int64_t tokens,
                   float* logits, int64_t room, PyObject* rows) {
   const Owned sequences(PySequence_Fast(scheduled, "sequences must be a list"));
   if (!sequences) return nullptr;
 
-  runtime().rouse();
   thread_local Batch batch;
-  batch.clear();
-  if (batch.tables.size() < size_t(weights.geometry.tables)) batch.tables.resize(size_t(weights.geometry.tables));
-  batch.query_start.push_back(0);
-  for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(sequences.get()); ++i)
-    if (!append(weights, PySequence_Fast_GET_ITEM(sequences.get(), i), batch)) return nullptr;
+  if (!read_batch(weights, sequences.get(), batch)) return nullptr;
   if (rows != Py_None && !replace_rows(rows, batch)) return nullptr;
   const long long sampled = (long long)batch.sample_rows.size();
   if (!range.output && sampled > room) {
@@ -382,10 +394,90 @@ PyObject* compute(const DecoderWeights& weights, PyObject* scheduled, const Laye
     }));
     if (!done) return nullptr;
   }
-  return Py_BuildValue("(dddddd)", times.embedding, times.linears, times.attention, times.rotary, times.rows, times.head);
+  return as_tuple(times);
+}
+
+// Whether `steps` steps of a batch can follow each other: one generated token per sequence, which samples, and room in its
+// tables for all of them.
+bool check_steps(const DecoderWeights& weights, const Batch& batch, int64_t steps, int64_t room) {
+  const Geometry& g = weights.geometry;
+  const size_t rows = size_t(batch.sequences());
+  if (steps < 1 || !rows || room < int64_t(rows))
+    return refuse(PyExc_ValueError, "%lld steps of %lld sequences, or more than there is room for", steps, (long long)rows);
+  if (size_t(batch.tokens()) != rows || batch.sample_rows.size() != rows ||
+      std::any_of(batch.prompt.begin(), batch.prompt.end(), [](uint8_t prompt) { return prompt != 0; }))
+    return refuse(PyExc_ValueError, "%lld tokens of %lld sequences are not one generated token each", batch.tokens(),
+                  (long long)rows);
+  for (size_t row = 0; row < rows; ++row) {
+    const int64_t end = batch.positions[row] + steps;
+    if (end > g.max_position)
+      return refuse(PyExc_IndexError, "tokens up to position %lld do not fit %lld positions", end, g.max_position);
+    for (int i = 0; i < g.tables; ++i) {
+      const Batch::Tables& t = batch.tables[size_t(i)];
+      const size_t last = row + 1 < rows ? size_t(t.start[row + 1]) : t.block_offsets.size();
+      const int64_t blocks = int64_t(last) - t.start[row];
+      if (end > blocks * g.block_size)
+        return refuse(PyExc_IndexError, "tokens up to position %lld do not fit a table of %lld blocks", end, blocks);
+    }
+  }
+  return true;
+}
+
+bool read_rows(PyObject* sequences, int vocab, DecodingRows& rows) {
+  static PyObject* const name = PyUnicode_InternFromString("sample");
+  const size_t count = size_t(PySequence_Fast_GET_SIZE(sequences));
+  rows.settings.resize(count);
+  rows.stops.resize(count);
+  for (size_t row = 0; row < count; ++row) {
+    const Owned spec(PyObject_GetAttr(PySequence_Fast_GET_ITEM(sequences, Py_ssize_t(row)), name));
+    if (!spec || !read_settings(spec.get(), vocab, rows.settings[row]) || !read_stops(spec.get(), vocab, rows.stops[row]))
+      return false;
+  }
+  return true;
+}
+
+// Per row the draws of all steps; null with an exception set.
+PyObject* as_lists(const DecodedSteps& done, const DecodingRows& rows) {
+  const size_t count = rows.settings.size();
+  PyObject* lists = PyList_New(Py_ssize_t(count));
+  for (size_t row = 0; lists && row < count; ++row) {
+    PyObject* tokens = PyList_New(done.steps);
+    if (tokens) PyList_SET_ITEM(lists, Py_ssize_t(row), tokens);
+    for (int step = 0; tokens && step < done.steps; ++step) {
+      PyObject* item = as_object(done.drawn[size_t(step) * count + row], rows.settings[row]);
+      if (item) PyList_SET_ITEM(tokens, step, item);
+      else tokens = nullptr;
+    }
+    if (!tokens) Py_CLEAR(lists);
+  }
+  return lists;
 }
 
 }  // namespace
+
+PyObject* decode_several(PyObject*, PyObject* const* values, Py_ssize_t count) {
+  if (!expect(count, 6, "decode_several")) return nullptr;
+  Arguments v{values};
+  const DecoderWeights* weights = weights_of(values[0]);
+  float* logits = v.address<float>(2);
+  const int64_t room = v.integer(3), steps = v.integer(4);
+  const auto* interruption = v.address<const std::atomic<int32_t>>(5);
+  const Owned sequences(PySequence_Fast(values[1], "sequences must be a list"));
+  if (!weights || !sequences || v.failed) return nullptr;
+  thread_local Batch batch;
+  DecodingRows rows;
+  if (!read_batch(*weights, sequences.get(), batch) || !check_steps(*weights, batch, steps, room) ||
+      !check_vocabulary(weights->geometry.vocab) || !read_rows(sequences.get(), weights->geometry.vocab, rows))
+    return nullptr;
+  DecodedSteps done;
+  const Owned ended(without_gil([&] {
+    std::lock_guard<std::mutex> lock(runtime().mutex);
+    done = decode_steps(*weights, batch, rows, int(steps), *interruption, logits);
+  }));
+  if (!ended) return nullptr;
+  PyObject* drawn = as_lists(done, rows);
+  return drawn ? Py_BuildValue("(NN)", as_tuple(done.times), drawn) : nullptr;
+}
 
 PyObject* decode(PyObject*, PyObject* const* values, Py_ssize_t count) {
   if (!expect(count, 5, "decode")) return nullptr;

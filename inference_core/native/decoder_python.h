@@ -17,6 +17,11 @@ PyObject* decode(PyObject*, PyObject* const* values, Py_ssize_t count);
 // 0) and `output`; without an output on to the logits, as `decode` does it.
 PyObject* decode_layers(PyObject*, PyObject* const* values, Py_ssize_t count);
 
+// decode_several(decoder, sequences, logits, room, steps, interruption) -> (times as `decode`, [[draw of each step], ...])
+// See `decode_steps` of decode_loop.h; draws are `sample_rows`' and logits' room is of the sequences. `interruption` is the
+// address of an int32 that any thread may set.
+PyObject* decode_several(PyObject*, PyObject* const* values, Py_ssize_t count);
+
 // set_adapter(decoder, slot, bfloat16, layers or None): sets the adapter of scheduled sequences with that slot;
 // `layers` is PackedAdapter.layers of lora/packing.py, whose memory the caller keeps alive.
 PyObject* set_adapter(PyObject*, PyObject* const* values, Py_ssize_t count);

@@ -119,6 +119,7 @@ PyMethodDef methods[] = {
     fast("make_decoder", make_decoder),
     fast("decode", decode),
     fast("decode_layers", decode_layers),
+    fast("decode_several", decode_several),
     fast("set_adapter", set_adapter),
     fast("copy_blocks", copy_blocks),
     fast("sample_rows", sample_rows),

@@ -160,6 +160,21 @@ uint64_t point_of(uint64_t seed, uint64_t position) {
   return mix(mix(seed) + (position + 1) * 0x9E3779B97F4A7C15u) >> 11;
 }
 
+// Calls body(thread, row) for every row on whichever thread of the pool is free; rows differ in cost. The caller holds
+// the runtime's mutex.
+template <typename Body>
+void for_rows(int rows, const Body& body) {
+  ThreadPool& pool = *runtime().pool;
+  if (samplers.size() < size_t(pool.threads())) samplers.resize(size_t(pool.threads()));
+  std::atomic<int> next{0};
+  const auto work = [&](int thread) {
+    for (int row; (row = next.fetch_add(1, std::memory_order_relaxed)) < rows;) body(thread, row);
+  };
+  if (rows < 2) work(0); else pool.run(work);
+}
+
+}  // namespace
+
 PyObject* as_object(const Drawn& drawn, const RowSettings& settings) {
   if (drawn.token < 0) Py_RETURN_NONE;
   if (settings.logprobs < 0) return PyLong_FromLong(drawn.token);
@@ -176,21 +191,6 @@ PyObject* as_object(const Drawn& drawn, const RowSettings& settings) {
   return Py_BuildValue("(idN)", drawn.token, drawn.logprob, top);
 }
 
-// Calls body(thread, row) for every row on whichever thread of the pool is free; rows differ in cost.
-template <typename Body>
-PyObject* for_rows(int rows, const Body& body) {
-  return without_gil([&] {
-    std::lock_guard<std::mutex> lock(runtime().mutex);
-    ThreadPool& pool = *runtime().pool;
-    if (samplers.size() < size_t(pool.threads())) samplers.resize(size_t(pool.threads()));
-    std::atomic<int> next{0};
-    const auto work = [&](int thread) {
-      for (int row; (row = next.fetch_add(1, std::memory_order_relaxed)) < rows;) body(thread, row);
-    };
-    if (rows < 2) work(0); else pool.run(work);
-  });
-}
-
 bool check_vocabulary(int64_t vocab) {
   if (vocab >= 1 && vocab <= kMaxVocabulary) return true;
   PyErr_Format(PyExc_ValueError, "cannot sample from a vocabulary of %lld tokens; 1 to %d are possible",
@@ -198,7 +198,20 @@ bool check_vocabulary(int64_t vocab) {
   return false;
 }
 
-}  // namespace
+void draw_rows(const float* logits, int64_t ld, int vocab, const std::vector<RowSettings>& settings, Drawn* drawn) {
+  const SamplingKernels& kernels = *sampling_kernels();
+  for_rows(int(settings.size()), [&](int thread, int row) {
+    drawn[row] = samplers[size_t(thread)].sample(kernels, logits + row * ld, vocab, settings[size_t(row)]);
+  });
+}
+
+void RowSettings::advance(int token) {
+  if (repetition_penalty != 1.0f) seen.push_back(token);
+  if (presence_penalty != 0 || frequency_penalty != 0) output.push_back(token);
+  ++position;
+  if (position >= min_tokens) masked.clear();
+  point = point_of(seed, uint64_t(position));
+}
 
 bool read_settings(PyObject* spec, int vocab, RowSettings& settings) {
   const Names& name = names();
@@ -213,15 +226,16 @@ bool read_settings(PyObject* spec, int vocab, RowSettings& settings) {
   const double presence = reader.real(name.presence_penalty), frequency = reader.real(name.frequency_penalty);
   settings.presence_penalty = float(presence);
   settings.frequency_penalty = float(frequency);
-  const int64_t min_tokens = reader.count(name.min_tokens);
+  settings.min_tokens = reader.count(name.min_tokens);
   if (reader.failed) return false;
   const Object logprobs(params.get(), name.logprobs);
   if (!logprobs.get()) return false;
   settings.logprobs = -1;
   if (logprobs.get() != Py_None) settings.logprobs = int(std::min<int64_t>(reader.count(name.logprobs), vocab));
   Reader whole{spec};
-  const int64_t position = whole.count(name.position);
-  settings.point = point_of(whole.bits(name.seed), uint64_t(position));
+  settings.position = whole.count(name.position);
+  settings.seed = whole.bits(name.seed);
+  settings.point = point_of(settings.seed, uint64_t(settings.position));
   if (reader.failed || whole.failed || !read_bias(params.get(), vocab, settings)) return false;
   if (settings.repetition_penalty != 1.0f &&
       !(read_tokens(spec, name.prompt_token_ids, vocab, settings.seen) &&
@@ -229,8 +243,12 @@ bool read_settings(PyObject* spec, int vocab, RowSettings& settings) {
     return false;
   if ((presence != 0 || frequency != 0) && !read_tokens(spec, name.output_token_ids, vocab, settings.output))
     return false;
-  return position >= min_tokens || (read_tokens(spec, name.eos_token_ids, vocab, settings.masked) &&
-                                    read_tokens(params.get(), name.stop_token_ids, vocab, settings.masked));
+  return settings.position >= settings.min_tokens || (read_tokens(spec, name.eos_token_ids, vocab, settings.masked) &&
+                                                      read_tokens(params.get(), name.stop_token_ids, vocab, settings.masked));
+}
+
+bool read_stops(PyObject* spec, int vocab, std::vector<int>& stops) {
+  return read_tokens(spec, names().eos_token_ids, vocab, stops);
 }
 
 PyObject* sample_rows(PyObject*, PyObject* const* values, Py_ssize_t count) {
@@ -248,10 +266,9 @@ PyObject* sample_rows(PyObject*, PyObject* const* values, Py_ssize_t count) {
   for (int row = 0; row < rows; ++row)
     if (!read_settings(PyList_GET_ITEM(values[3], row), int(vocab), settings[size_t(row)])) return nullptr;
   std::vector<Drawn> drawn(static_cast<size_t>(rows));
-  const SamplingKernels& kernels = *sampling_kernels();
-  const Object done(for_rows(rows, [&](int thread, int row) {
-    drawn[size_t(row)] =
-        samplers[size_t(thread)].sample(kernels, logits + row * ld, int(vocab), settings[size_t(row)]);
+  const Object done(without_gil([&] {
+    std::lock_guard<std::mutex> lock(runtime().mutex);
+    draw_rows(logits, ld, int(vocab), settings, drawn.data());
   }));
   if (!done.get()) return nullptr;
   PyObject* out = PyList_New(rows);
@@ -275,9 +292,12 @@ PyObject* best_of_rows(PyObject*, PyObject* const* values, Py_ssize_t count) {
   if (v.failed || !check_vocabulary(vocab)) return nullptr;
   std::vector<int> best(static_cast<size_t>(rows));
   const SamplingKernels& kernels = *sampling_kernels();
-  const Object done(for_rows(rows, [&](int, int row) {
-    const Best found = kernels.best_of_row(logits + row * ld, int(vocab));
-    best[size_t(row)] = std::isfinite(found.value) ? found.index : -1;
+  const Object done(without_gil([&] {
+    std::lock_guard<std::mutex> lock(runtime().mutex);
+    for_rows(rows, [&](int, int row) {
+      const Best found = kernels.best_of_row(logits + row * ld, int(vocab));
+      best[size_t(row)] = std::isfinite(found.value) ? found.index : -1;
+    });
   }));
   if (!done.get()) return nullptr;
   PyObject* out = PyList_New(rows);

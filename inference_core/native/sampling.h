@@ -50,15 +50,19 @@ struct RowSettings {
   int64_t top_k;
   float repetition_penalty, presence_penalty, frequency_penalty;
   int logprobs;                              // -1 for none
-  uint64_t point;                            // 53 random bits
+  uint64_t seed;
+  int64_t position, min_tokens;
+  uint64_t point;                            // 53 random bits, of the seed and the position
   std::vector<std::pair<int, float>> bias;
   std::vector<int> seen;                     // prompt and output, filled for a repetition penalty
   std::vector<int> output;                   // filled for presence or frequency penalties
-  std::vector<int> masked;
+  std::vector<int> masked;                   // filled below min_tokens
 
   bool adjusted() const {
     return !bias.empty() || repetition_penalty != 1.0f || !output.empty() || !masked.empty();
   }
+  // Makes them the settings of the draw behind `token`.
+  void advance(int token);
 };
 
 struct Drawn {
@@ -67,11 +71,19 @@ struct Drawn {
   std::vector<std::pair<int, double>> top;  // most likely tokens, best first
 };
 
+// drawn[rows]: one token of each row of logits [rows, ld]. The caller holds the runtime's mutex; it needs no Python.
+void draw_rows(const float* logits, int64_t ld, int vocab, const std::vector<RowSettings>& settings, Drawn* drawn);
+// A token id, (id, logprob, [(id, logprob), ...]), or None where none can be drawn.
+PyObject* as_object(const Drawn& drawn, const RowSettings& settings);
+bool check_vocabulary(int64_t vocab);  // false with a Python exception set for one that cannot be sampled from
+
 // Settings of one row from a `SampleSpec`; false with a Python exception set if it cannot be read.
 bool read_settings(PyObject* spec, int vocab, RowSettings& settings);
+// Appends the tokens that end the row of a `SampleSpec`; false with a Python exception set if they cannot be read.
+bool read_stops(PyObject* spec, int vocab, std::vector<int>& stops);
 
-// sample_rows(logits, ld, vocab, specs): per row a token id, (id, logprob, [(id, logprob), ...]) or None where no
-// token can be drawn. `logits` is the address of float32 [len(specs), ld].
+// sample_rows(logits, ld, vocab, specs): what `as_object` makes of each row's draw. `logits` is the address of float32
+// [len(specs), ld].
 PyObject* sample_rows(PyObject*, PyObject* const* values, Py_ssize_t count);
 // best_of_rows(logits, ld, vocab, rows): per row the first greatest token id, or -1 where it is not finite.
 PyObject* best_of_rows(PyObject*, PyObject* const* values, Py_ssize_t count);

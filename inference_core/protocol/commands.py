@@ -203,6 +203,15 @@ class Knobs(msgspec.Struct, frozen=True, kw_only=True):
             description="Ends an answer whose last so many tokens only repeat what stood there before; 0 is off.",
         ),
     ] = 0
+    decode_steps: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=16,
+            description="Most decode steps in one call, whose tokens come out together, while nothing waits and they "
+            "take at most an eighth of itl_objective_ms; 1 is off.",
+        ),
+    ] = 4
     speculation: Annotated[
         Literal["off", "prompt_lookup", "draft_model"],
         Meta(

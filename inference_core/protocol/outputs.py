@@ -268,6 +268,14 @@ class SequenceOutput(msgspec.Struct, tag="output", kw_only=True, omit_defaults=T
     prompt_logprobs: list[TokenLogprob] | None = None
     evidence: Evidence | None = None
 
+    def drop_last(self, count: int) -> None:
+        """Take back the last `count` of its tokens."""
+        del self.token_ids[-count:]
+        if self.logprobs:
+            del self.logprobs[-count:]
+        if self.evidence is not None:
+            self.evidence = msgspec.structs.replace(self.evidence, tokens=self.evidence.tokens[:-count])
+
 
 class KnobsSet(msgspec.Struct, tag="knobs_set", kw_only=True):
     """The answer to `SetKnobs`: the knobs before and after, by model, and why a change was refused, if it was."""

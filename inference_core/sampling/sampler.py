@@ -37,12 +37,15 @@ def sample_rows(logits: torch.Tensor, specs: Sequence[SampleSpec]) -> list[Sampl
     rows = logits.detach().to("cpu", torch.float32)
     rows = rows if rows.stride(1) == 1 else rows.contiguous()
     drawn = extension().sample_rows(rows.data_ptr(), rows.stride(0), rows.shape[1], list(specs))
-    return [
-        SampledToken(token)
-        if isinstance(token, int)
-        else token and SampledToken(token[0], TokenLogprob(token[0], token[1], token[2]))
-        for token in drawn
-    ]
+    return [token if token is None else sampled_token(token) for token in drawn]
+
+
+NativeDraw = int | tuple[int, float, list[tuple[int, float]]]
+
+
+def sampled_token(drawn: NativeDraw) -> SampledToken:
+    """Return what the native sampler drew: a token, or one with its log-probability and the most likely ones."""
+    return SampledToken(drawn) if isinstance(drawn, int) else SampledToken(drawn[0], TokenLogprob(*drawn))
 
 
 def sample(

@@ -147,6 +147,8 @@ class SteppingCore(Protocol):
 
     def step(self) -> list[SequenceOutput]: ...
 
+    def interrupt(self) -> None: ...
+
     def stats(self, query_id: str) -> CoreStats: ...
 
     @property
@@ -194,6 +196,7 @@ class CoreLoop:
         self._gone = gone
         self._watchdog = Watchdog(watchdog_seconds, self._tell_health, title=title)
         self._commands: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
+        self._interrupt: Callable[[], None] = lambda: None
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="aio-core", daemon=True)
 
@@ -201,12 +204,14 @@ class CoreLoop:
         self._thread.start()
 
     def submit(self, command: Command) -> None:
-        """Queue a command for the next turn; from any thread, never blocks."""
+        """Queue a command for the next turn, which comes after the token under way; from any thread, never blocks."""
         self._commands.put(command)
+        self._interrupt()
 
     def stop(self) -> None:
         """Ask the thread to end after the commands before this one; from any thread, never blocks."""
         self._commands.put(None)
+        self._interrupt()
 
     def join(self) -> None:
         self._thread.join()
@@ -227,9 +232,11 @@ class CoreLoop:
         try:
             self._deliver([Hello(models=core.model_infos)])
             self._watchdog.start()
+            self._interrupt = core.interrupt
             try:
                 self._take_turns(core)
             finally:
+                self._interrupt = lambda: None
                 self._watchdog.stop()
         finally:
             core.close()

@@ -180,12 +180,13 @@ class HashModelRunner(ModelRunner):
         for sequence in plan.sequences:
             self._write(sequence)
         sampled = self._samples(plan.sequences)
+        steps = 1 if plan.decode_steps == 1 else self._decode_on(plan, sampled)
         scores = any(s.score is not None for s in plan.sequences)
         scored = [self._scores(s) for s in plan.sequences] if scores else []
         tells = any(s.state is not None for s in plan.sequences)
         states = [self._states(s) for s in plan.sequences] if tells else []
-        self.tokens_computed += plan.num_tokens
-        seconds = self._seconds_per_step + self._seconds_per_token * plan.num_tokens
+        self.tokens_computed += plan.num_tokens * steps
+        seconds = (self._seconds_per_step + self._seconds_per_token * plan.num_tokens) * steps
         seconds += 0.0 if swapped is None else swapped.seconds
         if self._clock is not None:
             self._clock.advance(seconds)
@@ -308,6 +309,20 @@ class HashModelRunner(ModelRunner):
             row += 0 if sequence.sample is None else sequence.num_drafts + 1
         return sampled
 
+    def _decode_on(self, plan: StepPlan, sampled: list[list[SampledToken]]) -> int:
+        """Append the tokens of the plan's further decode steps to those of its first; return how many steps it took."""
+        shares = plan.sequences
+        for steps in range(1, plan.decode_steps):
+            stopped = any(t[-1].token_id in s.sample.eos_token_ids for t, s in zip(sampled, shares, strict=True))
+            if stopped or self.interruption.is_set:
+                return steps
+            shares = [_following(share, tokens[-1]) for share, tokens in zip(shares, sampled, strict=True)]
+            for share in shares:
+                self._write(share)
+            for tokens, more in zip(sampled, self._samples(shares), strict=True):
+                tokens += more
+        return plan.decode_steps
+
     def _verify(
         self, sequence: ScheduledSequence, spec: SampleSpec, masks: dict[int, TokenMask], row: int
     ) -> list[SampledToken]:
@@ -401,6 +416,12 @@ class HashModelRunner(ModelRunner):
         while token in masked:
             token = (token + 1) % eos
         return token
+
+
+def _following(share: ScheduledSequence, token: SampledToken) -> ScheduledSequence:
+    """The share of the step that computes a token that was just drawn."""
+    sample = msgspec.structs.replace(share.sample, position=share.sample.position + 1)
+    return msgspec.structs.replace(share, token_ids=[token.token_id], start=share.start + 1, sample=sample)
 
 
 def _beside(record: bytes, table: int) -> bytes:

@@ -25,6 +25,7 @@ class FaultyRunner(HashModelRunner):
     `fault`: raised once. `poisoned`: sequences with which every step fails. `most_tokens`: larger steps lack memory.
     """
 
+    most_decode_steps = 1 << 30
     fault: Exception | None = None
     early = False
     most_tokens = 1 << 30
@@ -124,6 +125,7 @@ class _Job:
 class LateRunner(FaultyRunner, OverlappingRunner):
     """The same on a `device`, which the driver gives it. `overlapped`: launches that knew not all of their tokens."""
 
+    most_decode_steps = 1
     device: Device
     fault_at_launch: Exception | None = None
     launches = 0

@@ -45,6 +45,7 @@ knob_settings = st.builds(
     ageing_seconds=st.sampled_from([0.02, 0.5, 5.0]),
     auto_tune=st.booleans(),
     itl_objective_ms=st.sampled_from([1.0, 10.0, 1000.0]),
+    decode_steps=st.sampled_from([1, 2, 3, 16]),
     max_draft_tokens=st.integers(0, 7),
     draft_control=st.sampled_from(["fixed", "adaptive"]),
     lookup_ngram=st.integers(1, 2),
@@ -245,6 +246,24 @@ class OneModelMachine(CoreMachine):
 
     models: ClassVar = {"m": 1}
     fewest_slabs = 1
+
+
+class DecodingAheadMachine(CoreMachine):
+    """Several decode steps in one call, which commands interrupt."""
+
+    models: ClassVar = {"m": 1}
+    fewest_slabs = 1
+    ways = ("off",)
+
+    @rule(steps=st.integers(2, 16))
+    def decode_undisturbed(self, steps: int) -> None:
+        self.driver.core.set_knobs({"decode_steps": steps, "itl_objective_ms": 60_000.0})
+        self.driver.step(20)
+
+    @rule()
+    def interrupt(self) -> None:
+        self.driver.core.interrupt()
+        self.driver.step()
 
 
 class ThreeModelMachine(CoreMachine):

@@ -4,7 +4,14 @@ from collections.abc import Callable
 
 import pytest
 from core_driver import BLOCK, CoreDriver, greedy
-from core_machine import CoreMachine, OneModelMachine, OverlappingMachine, SpeculatingMachine, ThreeModelMachine
+from core_machine import (
+    CoreMachine,
+    DecodingAheadMachine,
+    OneModelMachine,
+    OverlappingMachine,
+    SpeculatingMachine,
+    ThreeModelMachine,
+)
 from hypothesis import Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
@@ -144,7 +151,7 @@ def keep_pending_tokens(patch: pytest.MonkeyPatch) -> None:
 
 def keep_the_blocks_of_drafts(patch: pytest.MonkeyPatch) -> None:
     """Blocks of rejected drafts are not released."""
-    patch.setattr(commit.StepCommit, "_take_back_drafted_blocks", lambda self, sequence: None)
+    patch.setattr(commit.StepCommit, "take_back_blocks", lambda self, sequence: None)
 
 
 def count_drafts_as_computed(patch: pytest.MonkeyPatch) -> None:
@@ -196,6 +203,7 @@ def lend_without_return(patch: pytest.MonkeyPatch) -> None:
         (cache_last_token, OneModelMachine),
         (keep_pending_tokens, OverlappingMachine),
         (keep_the_blocks_of_drafts, SpeculatingMachine),
+        (keep_the_blocks_of_drafts, DecodingAheadMachine),
         (count_drafts_as_computed, SpeculatingMachine),
         (draft_over_budget, SpeculatingMachine),
         (lend_without_return, SpeculatingMachine),

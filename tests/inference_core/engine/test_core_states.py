@@ -1,6 +1,12 @@
 """Stateful property tests of scheduler and core (SPEC KV-01, KV-05, KV-06, KV-09, KV-10, BS-01)."""
 
-from core_machine import OneModelMachine, OverlappingMachine, SpeculatingMachine, ThreeModelMachine
+from core_machine import (
+    DecodingAheadMachine,
+    OneModelMachine,
+    OverlappingMachine,
+    SpeculatingMachine,
+    ThreeModelMachine,
+)
 from hypothesis import settings
 from kv_transfer_machine import KVTransferMachine
 from pin_machine import OverlappingPinMachine, PinMachine
@@ -18,6 +24,12 @@ class TestOneModelUnderRandomLoad(OneModelMachine.TestCase):
 
 class TestThreeModelsUnderRandomLoad(ThreeModelMachine.TestCase):
     """The same for models that share an arena and take slabs from each other."""
+
+    settings = RUN
+
+
+class TestSeveralStepsUnderRandomLoad(DecodingAheadMachine.TestCase):
+    """The same where the runner takes several decode steps in one call: tokens are those of single steps."""
 
     settings = RUN
 

@@ -44,16 +44,18 @@ def test_a_phrase_that_comes_back_with_another_word_each_time_is_a_circle(words:
 class CirclingRunner(HashModelRunner):
     """Says 1 to 5 over and over after its 30th token."""
 
+    most_decode_steps = 16
+
     def _sample(self, sequence: ScheduledSequence, spec: SampleSpec, *rest: Any) -> SampledToken:
         if spec.position >= 30:
             return SampledToken(spec.position % 5 + 1)
         return super()._sample(sequence, spec, *rest)
 
 
-def circling_core() -> Core:
+def circling_core(decode_steps: int = 1) -> Core:
     memory = bytearray(64 * 4096)
     core = Core({"m": CirclingRunner("m", memory, 4096)}, arena_bytes=len(memory), slab_bytes=4096, seed=0)
-    core.set_knobs({"repetition_guard": 40})
+    core.set_knobs({"repetition_guard": 40, "decode_steps": decode_steps, "itl_objective_ms": 60_000})
     return core
 
 
@@ -75,6 +77,20 @@ def test_a_looping_answer_ends_soon_after_the_guards_length() -> None:
     assert [output.finish_reason for output in ended] == ["length"] * 3
     assert all(40 <= output.completion_tokens < 70 + 16 for output in ended)
     assert core.stats().models[0].repetitions_ended == 3
+
+
+def test_a_looping_answer_has_as_many_tokens_however_many_steps_are_taken_at_once() -> None:
+    said: list[list[int]] = []
+    for steps in (1, 7):
+        core = circling_core(steps)
+        core.add(AddRequest(request_id="r", model="m", prompt_token_ids=[1, 2, 3], sampling=LONG))
+        outputs = [output for _ in range(200) if core.has_work for output in core.step()]
+        core.check_integrity()
+        said.append([token for output in outputs for token in output.token_ids])
+        assert outputs[-1].completion_tokens == len(said[-1])
+        assert max(len(output.token_ids) for output in outputs) == steps
+
+    assert said[1] == said[0]
 
 
 @pytest.mark.parametrize("changes", [{"ignore_eos": True}, {"min_tokens": 200}], ids=["any length", "a least length"])

@@ -31,6 +31,7 @@ class ScriptedCore:
         self.steps = 0
         self.work_queries = 0
         self.tokens_per_step = tokens_per_step
+        self.interruptions = 0
         self._open = threading.Event()
         self._open.set()
         self.in_step = threading.Event()
@@ -72,6 +73,9 @@ class ScriptedCore:
         if not done:
             del self.live[request_id]
         return [SequenceOutput(request_id=request_id, index=index, token_ids=[], finish_reason="abort")]
+
+    def interrupt(self):
+        self.interruptions += 1
 
     def step(self):
         # No real step is faster: clients on the same processor are not flooded.

@@ -117,6 +117,22 @@ async def test_a_request_ends_with_its_last_choice_whether_aborted_or_not(connec
     assert await running(client) == 0
 
 
+async def test_a_command_interrupts_the_step_under_way(connect, ask):
+    core = ScriptedCore()
+    client = await connect(lambda: core)
+    outputs, _ = await first_output(client, ask(tokens=10**6))
+    core.hold()
+    core.in_step.clear()
+    await asyncio.to_thread(core.in_step.wait)
+    before = core.interruptions
+
+    client.abort_choice("r", 0)
+
+    assert await eventually(lambda: core.interruptions > before)
+    core.release()
+    assert [output.finish_reason async for output in outputs][-1] == "abort"
+
+
 async def test_aborting_a_choice_that_has_ended_is_ignored(connect, ask):
     client = await connect(ScriptedCore)
     await collect(client, ask("over", tokens=2))

@@ -1,0 +1,233 @@
+"""Several decode steps in one call of the runner: the same tokens, blocks as exact, and an end at once if asked."""
+
+from collections.abc import Callable
+
+import pytest
+from core_driver import CoreDriver, greedy
+
+from inference_core.protocol import Knobs, SamplingParams
+from inference_core.step_plan import SampledToken, ScheduledSequence, StepPlan, StepResult
+
+# Learned step times count from here on, and bursts of eight such steps keep an eighth of this objective.
+WARM = 20
+KNOBS = Knobs(decode_steps=8, itl_objective_ms=1000.0)
+THIRTY = greedy(30)
+
+
+def warm_driver(knobs: Knobs = KNOBS, **fields: object) -> CoreDriver:
+    driver = CoreDriver(knobs=knobs, **fields)
+    driver.add([1], sampling=greedy(WARM))
+    driver.drain()
+    return driver
+
+
+def decode(driver: CoreDriver, *prompts: list[int], sampling: SamplingParams = THIRTY, **fields: object) -> list[str]:
+    """Add requests and take the step that computes their prompts."""
+    names = [driver.add(prompt, sampling=sampling, **fields) for prompt in prompts]
+    driver.step()
+    return names
+
+
+def lengths(driver: CoreDriver, names: list[str]) -> list[int]:
+    return [len(driver.tokens[name, 0]) for name in names]
+
+
+def during_the_step(driver: CoreDriver, step: int, call: Callable[[], object]) -> None:
+    """Have `call` made while the given inner step of the next call of the runner is drawn."""
+    runner = driver.runners["m"]
+    drawn, left = runner._samples, iter(range(1, step + 1))
+
+    def samples(sequences: list[ScheduledSequence]) -> list[list[SampledToken]]:
+        if next(left, 0) == step:
+            call()
+        return drawn(sequences)
+
+    runner._samples = samples
+
+
+def test_while_nothing_waits_several_tokens_come_out_together():
+    driver = warm_driver()
+    names = decode(driver, [1, 2, 3], [4])
+
+    driver.step()
+
+    assert driver.last_plan().decode_steps == 8
+    assert lengths(driver, names) == [9, 9]
+    driver.drain()
+    assert lengths(driver, names) == [30, 30]
+
+
+def test_no_step_passes_the_end_of_an_answer():
+    driver = warm_driver()
+    short, long = decode(driver, [1, 2, 3], sampling=greedy(4))[0], driver.add([4], sampling=greedy(30))
+    driver.step()
+
+    driver.step()
+
+    assert driver.finished[short, 0].completion_tokens == 4
+    assert lengths(driver, [long]) == [3]
+
+
+def test_a_stop_token_ends_the_steps_and_frees_what_was_reserved():
+    driver = warm_driver()
+    (answer,) = decode(driver, [1, 2, 3], sampling=greedy(30))
+    driver.drain()
+    third = driver.tokens[answer, 0][2]
+    stopped = SamplingParams(temperature=0, max_tokens=30, ignore_eos=True, stop_token_ids=(third,))
+    names = [*decode(driver, [1, 2, 3], sampling=stopped), driver.add([4], sampling=greedy(30))]
+    driver.step()
+
+    driver.step()
+
+    assert driver.finished[names[0], 0].stop_token_id == third
+    assert driver.scheduler().running.keys() == {f"{names[1]}/0"}
+
+
+def test_an_interruption_ends_the_steps_after_the_token_under_way():
+    driver = warm_driver()
+    names = decode(driver, [1, 2, 3], [4])
+    during_the_step(driver, 2, driver.core.interrupt)
+
+    driver.step()
+
+    assert driver.last_plan().decode_steps == 8
+    assert lengths(driver, names) == [3, 3]
+    driver.abort(names[0])
+    assert driver.pool().num_referenced == driver.pool().blocks_for(3)
+    driver.drain()
+    assert lengths(driver, names[1:]) == [30]
+
+
+def test_an_interruption_between_two_steps_is_not_kept():
+    driver = warm_driver()
+    names = decode(driver, [1, 2, 3])
+    driver.core.interrupt()
+
+    driver.step(2)
+
+    assert lengths(driver, names) == [1 + 1 + 8]
+
+
+def test_a_prompt_that_comes_is_computed_by_the_next_step():
+    driver = warm_driver()
+    names = decode(driver, [1, 2, 3])
+    driver.step()
+    names += decode(driver, [4])
+
+    assert driver.last_plan().decode_steps == 1
+    assert lengths(driver, names) == [10, 1]
+
+
+def test_single_steps_while_a_request_waits_for_a_place():
+    driver = warm_driver(Knobs(decode_steps=8, itl_objective_ms=1000.0, max_num_seqs=1))
+    names = decode(driver, [4], [1, 2, 3])
+
+    driver.step(3)
+
+    assert lengths(driver, names) == [4, 0]
+
+
+def test_single_steps_while_another_model_has_work():
+    driver = CoreDriver({"m": 1, "n": 1}, knobs=KNOBS)
+    for model in "mn":
+        driver.add([1], model, greedy(WARM))
+    driver.drain()
+    driver.add([1, 2, 3], "m", greedy(30))
+    driver.add([1, 2, 3], "n", greedy(30))
+    driver.step(6)
+
+    assert [driver.last_plan(model).decode_steps for model in "mn"] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    "knobs",
+    [
+        Knobs(decode_steps=1, itl_objective_ms=1000.0),
+        Knobs(decode_steps=8, itl_objective_ms=100.0),
+        Knobs(decode_steps=8, itl_objective_ms=1000.0, speculation="prompt_lookup"),
+    ],
+    ids=["off", "objective", "drafts"],
+)
+def test_single_steps_where_several_are_off_or_late_or_tokens_are_drafted(knobs: Knobs) -> None:
+    driver = warm_driver(knobs)
+    decode(driver, [1, 2, 3])
+
+    driver.step()
+
+    assert driver.last_plan().decode_steps == 1
+
+
+def test_as_many_steps_as_keep_an_eighth_of_the_objective():
+    driver = warm_driver(Knobs(decode_steps=8, itl_objective_ms=300.0))
+    decode(driver, [1, 2, 3])
+
+    driver.step()
+
+    assert driver.last_plan().decode_steps == 3
+
+
+def test_where_too_few_blocks_are_free_one_step_is_taken_and_nothing_is_preempted():
+    # One slab of sixteen blocks: 14 hold the prompts, and eight tokens of each would take four more.
+    driver = warm_driver(slabs=1)
+    names = decode(driver, [1] * 31, [2] * 23)
+
+    driver.step()
+
+    assert driver.last_plan().decode_steps == 1
+    assert lengths(driver, names) == [2, 2]
+
+
+@pytest.mark.parametrize("prompts", [[[1, 2, 3]], [[1, 2, 3], [4]]], ids=["alone", "two"])
+def test_steps_that_fail_are_taken_one_by_one(prompts: list[list[int]]) -> None:
+    driver = warm_driver()
+    names = decode(driver, *prompts)
+    driver.runners["m"].fault = RuntimeError("lost")
+
+    driver.step()
+
+    assert lengths(driver, names) == [2 for _ in prompts]
+    driver.drain()
+    assert lengths(driver, names) == [30 for _ in prompts]
+
+
+def test_steps_are_counted_and_timed_one_by_one():
+    driver = warm_driver()
+    before = driver.core.stats()
+    decode(driver, [1, 2, 3])
+    driver.step()
+
+    after = driver.core.stats()
+
+    assert after.steps - before.steps == 9
+    assert sum(after.models[0].step_seconds_counts) - sum(before.models[0].step_seconds_counts) == 9
+    assert after.models[0].step_seconds_mean == pytest.approx(0.01)
+    assert after.models[0].generated_tokens - before.models[0].generated_tokens == 9
+
+
+def test_the_same_blocks_are_cached_as_after_single_steps():
+    cached = []
+    for steps in (1, 8):
+        driver = warm_driver(Knobs(decode_steps=steps, itl_objective_ms=1000.0))
+        decode(driver, [1, 2, 3], sampling=greedy(21))
+        driver.drain()
+        cached.append(driver.core.stats().models[0].blocks_cached)
+
+    assert cached[0] == cached[1]
+
+
+def test_more_tokens_than_the_plan_allows_are_refused_and_the_step_is_repeated():
+    driver = warm_driver()
+    names = decode(driver, [1, 2, 3])
+    runner = driver.runners["m"]
+    run = runner.run
+
+    def too_many(plan: StepPlan) -> StepResult:
+        result = run(plan)
+        if plan.decode_steps > 1:
+            result.sampled[0].append(SampledToken(1))
+        return result
+
+    runner.run = too_many
+    driver.step()
+
+    assert lengths(driver, names) == [2]
