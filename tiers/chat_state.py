@@ -1,5 +1,6 @@
-"""What servers of OpenAI's chat API send next to text, thoughts and calls, and need back as it was: details of
-reasoning (`reasoning_details`), and further content of a turn or of a call (`extra_content`)."""
+"""What servers of OpenAI's chat API send next to text, thoughts and calls. They need back as it was: details of
+reasoning (`reasoning_details`), and further content of a turn or of a call (`extra_content`). For the client alone are
+`images` that a model made, a list of `image_url` parts as OpenRouter has them."""
 
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -12,7 +13,7 @@ from tiers.message_content import NativeBlock, NativeContent, NativePiece
 from tiers.tier import ChatMessage
 
 FORM: Literal["chat"] = "chat"
-DETAILS, EXTRA = "reasoning_details", "extra_content"
+DETAILS, EXTRA, IMAGES = "reasoning_details", "extra_content", "images"
 MOST_STATE_BYTES = 2**20
 """Of the state of one turn, from a client or a server."""
 _THOUGHTS, _CALL = "reasoning", "call"
@@ -20,10 +21,10 @@ Given = msgspec.Raw | msgspec.UnsetType
 _EMPTY = (b"", b"null", b"[]", b"{}")
 
 
-def state_json(given: Given) -> bytes:
-    """Return a value as it was given, on one line; b"" for one that says nothing or is too large."""
+def state_json(given: Given, most: int = MOST_STATE_BYTES) -> bytes:
+    """Return a value as it was given, on one line; b"" for one that says nothing or has more than `most` bytes."""
     json = b"" if isinstance(given, msgspec.UnsetType) else bytes(given)
-    if json in _EMPTY or len(json) > MOST_STATE_BYTES:
+    if json in _EMPTY or len(json) > most:
         return b""
     try:
         msgspec.json.decode(json)
@@ -42,6 +43,11 @@ def state_pieces(fields: Mapping[str, Given]) -> list[NativePiece]:
     return [NativePiece(FORM, block=block) for block in state_blocks(fields)]
 
 
+def image_piece(images: bytes) -> NativePiece:
+    """Return images, the JSON of a list of parts, as a piece of an answer."""
+    return NativePiece(FORM, block=NativeBlock(json=images, type=IMAGES))
+
+
 def collected_state(choice: CollectedChoice) -> tuple[NativeBlock, ...]:
     """Return the fields of a whole turn, whose pieces `choice` has."""
     pieces: dict[str, list[bytes]] = {}
@@ -54,7 +60,7 @@ def collected_state(choice: CollectedChoice) -> tuple[NativeBlock, ...]:
 def kept_state(choice: CollectedChoice) -> NativeContent | None:
     """Return all that the server of an answer gets back: thoughts, fields, and further content of calls; None without
     any, or if it is larger than `MOST_STATE_BYTES`."""
-    blocks = list(collected_state(choice))
+    blocks = [block for block in collected_state(choice) if block.type != IMAGES]
     if choice.reasoning:
         blocks.append(NativeBlock(json=_encode(choice.reasoning), type=_THOUGHTS))
     blocks += [
@@ -120,7 +126,10 @@ def with_kept_state(message: ChatMessage, kept: NativeContent) -> ChatMessage:
 
 
 def _joined(name: str, pieces: list[bytes]) -> bytes:
-    """One field of its pieces: details follow each other, texts of one of them are joined; else the last one holds."""
+    """One field of its pieces: images and details follow each other, texts of one of these are joined; else the last
+    one holds."""
+    if name == IMAGES:
+        return b"[" + b",".join(piece.strip()[1:-1] for piece in pieces) + b"]"
     if len(pieces) == 1 or name != DETAILS:
         return pieces[-1]
     joined: list[Any] = []

@@ -76,13 +76,15 @@ class ToolCallDelta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 class Tooling(msgspec.Struct, frozen=True, kw_only=True):
     """A request's tools. `choice`: no call, optional calls, at least one, or the tool called `name`.
 
-    `parallel`: whether one answer may contain several calls.
+    `parallel`: whether one answer may contain several calls. `as_functions`: whether the caller gave functions, and
+    wants its call so.
     """
 
     tools: tuple[Tool, ...]
     choice: Literal["none", "auto", "required", "named"] = "auto"
     name: str | None = None
     parallel: bool = True
+    as_functions: bool = False
 
     @property
     def is_forced(self) -> bool:
@@ -218,6 +220,8 @@ class NativeContent(msgspec.Struct, frozen=True, omit_defaults=True):
         return any(block.seal for block in self.blocks)
 
 
+CONTROL = "output_config"
+"""Type of a block of Anthropic's form that is none: how to go on from the turn that it ends."""
 INTERLEAVED = "interleaved-thinking"
 """Anthropic's beta with which a budget is that of a whole turn of calls, and so may be above the limit of an answer."""
 

@@ -29,6 +29,9 @@ def fitting_schema(schema: dict[str, Any], *, combined: bool, needs_properties: 
     are taken together, and those are required that every alternative requires: the result admits all that the schema
     does. `needs_properties`: whether an object must name its properties, be it none.
     """
+    if schema.get("properties") == []:
+        # PHP writes an empty object so.
+        schema = schema | {"properties": {}}
     fits = combined or not any(name in schema for name in _NOT_AT_TOP)
     if fits and schema.get("type") == "object" and ("properties" in schema or not needs_properties):
         return schema

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from tiers.message_content import FAILED_RESULT, ContentPart, NativeBlock, NativeContent, ToolCall
+from tiers.remote.openai_format import SEEN
 from tiers.remote.rules import Names, Rules
 from tiers.tier import ChatMessage
 
@@ -56,8 +57,8 @@ def fits(names: Names, length: int = 0) -> Callable[[str], Any]:
 
 OPENING, GO_ON = "(The conversation starts here.)", "Please continue."
 """What a user says where a server wants a turn of the user: before the assistant's first, and after its last."""
-NO_RESULT, SEEN = f"{FAILED_RESULT}the call was interrupted and has no result.", "OK."
-"""The result of a call that has none, and what an assistant says between a result and the user."""
+NO_RESULT = f"{FAILED_RESULT}the call was interrupted and has no result."
+"""The result of a call that has none."""
 _JPG = re.compile(r"data:image/jpg(?=[;,])", re.IGNORECASE)
 _JPG_TYPE = re.compile(rb'("media_type"\s*:\s*)"image/jpg"', re.IGNORECASE)
 _BETWEEN = "\n\n"
@@ -66,6 +67,8 @@ _ID_FIELDS = {
     "tool_result": "tool_use_id",
     "function_call": "call_id",
     "function_call_output": "call_id",
+    "custom_tool_call": "call_id",
+    "custom_tool_call_output": "call_id",
 }
 
 
@@ -134,9 +137,21 @@ def _paired(turns: list[ChatMessage], changed: set[str]) -> list[ChatMessage]:
         if place < len(turns) - 1:
             missing = Counter(call.id for call in turn.tool_calls)
             missing -= Counter(str(result.tool_call_id) for result in results[place])
-            found += [ChatMessage(role="tool", content=NO_RESULT, tool_call_id=one) for one in missing.elements()]
+            found += [_interrupted(turn, one) for one in missing.elements()]
     changed.add("messages")
     return found
+
+
+def _interrupted(turn: ChatMessage, call_id: str) -> ChatMessage:
+    """The result of a call of `turn` that has none; in the form of the Responses API, where custom tools have their
+    own."""
+    result = ChatMessage(role="tool", content=NO_RESULT, tool_call_id=call_id)
+    custom = [one for one in turn.native.blocks if one.type == "custom_tool_call"] if turn.native is not None else []
+    if not any(msgspec.json.decode(one.json, type=dict[str, Any]).get("call_id") == call_id for one in custom):
+        return result
+    kind = "custom_tool_call_output"
+    json = _encode({"type": kind, "call_id": call_id, "output": NO_RESULT})
+    return msgspec.structs.replace(result, native=NativeContent("responses", (NativeBlock(json=json, type=kind),)))
 
 
 def _is_broken(turns: list[ChatMessage]) -> bool:

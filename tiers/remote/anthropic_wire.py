@@ -148,10 +148,12 @@ def read_event(event: ServerSentEvent, tally: Tally) -> list[Delta] | None:
     except JSON_ERRORS as error:
         said = _decode.lenient(event.data, tally, error)
     blocks = blocks_of(tally)
+    ended: list[Delta] = []
     match said.type or event.event:
         case "content_block_delta":
             deltas = _delta(said, blocks)
         case "content_block_start":
+            ended = _left_open(blocks, tally, said.index)
             deltas = _start(said.index, said.content_block, blocks)
         case "content_block_stop":
             deltas = blocks.close(said.index)
@@ -162,6 +164,7 @@ def read_event(event: ServerSentEvent, tally: Tally) -> list[Delta] | None:
             _report(said.usage, tally)
             if not (deltas := _end(said.delta, blocks)):
                 return []
+            ended = _left_open(blocks, tally)
         case "message_stop":
             return None
         case "error":
@@ -171,7 +174,19 @@ def read_event(event: ServerSentEvent, tally: Tally) -> list[Delta] | None:
         case _:
             blocks.unknown = blocks.unknown or f"events of the type {said.type or event.event!r}"
             return []
-    return _with_native(said, event.data, deltas, tally) if tally.native else deltas
+    return ended + (_with_native(said, event.data, deltas, tally) if tally.native else deltas)
+
+
+def _left_open(blocks: Blocks, tally: Tally, index: int | None = None) -> list[Delta]:
+    """End the blocks that the server has left open, or only the one of this `index`."""
+    open_blocks = tally.notes.get("open blocks", ()) if tally.native else blocks.without_arguments
+    deltas: list[Delta] = []
+    for one in [one for one in open_blocks if index in (None, one)]:
+        end = _Event(type="content_block_stop", index=one)
+        closing = blocks.close(one)
+        said = _encode({"type": end.type, "index": one})
+        deltas += _with_native(end, said, closing, tally) if tally.native else closing
+    return deltas
 
 
 def _with_native(said: _Event, data: bytes, deltas: list[Delta], tally: Tally) -> list[Delta]:
@@ -277,15 +292,17 @@ def _end(said: _Delta | _Message, blocks: Blocks) -> list[Delta]:
 
 
 def _report(usage: _Usage | None, tally: Tally) -> None:
-    """Store the counts. Those of a stream's end are totals, and may repeat the prompt's."""
+    """Store the counts. Those of a stream's end are totals, and may repeat the prompt's, in part or as 0."""
     if usage is None:
         return
     known = tally.reported or Usage()
     prompt, cached, written = known.prompt_tokens, known.cached_tokens, known.cache_write_tokens
     for_an_hour = known.cache_write_1h_tokens
-    if usage.input_tokens is not None:
-        cached, written = usage.cache_read_input_tokens or 0, usage.cache_creation_input_tokens or 0
-        prompt = usage.input_tokens + cached + written
+    told = (usage.input_tokens, usage.cache_read_input_tokens, usage.cache_creation_input_tokens)
+    if any(told):
+        counted = (prompt - cached - written, cached, written)
+        fresh, cached, written = (old if new is None else new for old, new in zip(counted, told, strict=True))
+        prompt = fresh + cached + written
     if usage.cache_creation is not None:
         for_an_hour = usage.cache_creation.ephemeral_1h_input_tokens or 0
     tally.report(
@@ -356,7 +373,7 @@ class AnthropicWire(RemoteWire):
         path, head = self._addressed(streamed=streamed)
         body: dict[str, Any] = head | {
             "max_tokens": max_tokens,
-            "messages": message_turns(messages),
+            "messages": message_turns(messages, controls=self.rules.system == "after-user"),
             "stream": streamed,
         }
         if system := system_of(messages):

@@ -54,7 +54,10 @@ class _Usage(msgspec.Struct, frozen=True):
 
 
 class _Reply(msgspec.Struct, frozen=True):
-    data: list[_Entry]
+    """`embeddings`: vectors alone, as Ollama's own API has them."""
+
+    data: list[_Entry] = []
+    embeddings: list[msgspec.Raw] = []
     usage: _Usage | None = None
 
 
@@ -253,15 +256,16 @@ def _read(body: bytes) -> tuple[_Reply | None, dict[int, Vector]]:
     except JSON_ERRORS:
         return None, {}
     reply = told if isinstance(told, _Reply) else _Reply(told)
+    entries = reply.data or [_Entry(one) for one in reply.embeddings]
     try:
         # Without an index they are in the order of the texts.
         vectors = {
             place if entry.index is None else entry.index: _vector(bytes(entry.embedding))
-            for place, entry in enumerate(reply.data)
+            for place, entry in enumerate(entries)
         }
     except (ValueError, Base64Error, *JSON_ERRORS):
         return reply, {}
-    return reply, vectors if len(vectors) == len(reply.data) else {}
+    return reply, vectors if len(vectors) == len(entries) else {}
 
 
 def _vector(text: bytes) -> Vector:
@@ -271,6 +275,9 @@ def _vector(text: bytes) -> Vector:
         if len(packed) % 4 or not packed or not np.isfinite(np.frombuffer(packed, "<f4")).all():
             raise ValueError("no float32")
         return Vector(text, len(packed) // 4)
+    if text[:2] == b"[[":
+        # llama.cpp's: the vectors of all tokens, or of the text as the only one.
+        (text,) = map(bytes, msgspec.json.decode(text, type=list[msgspec.Raw]))
     numbers = msgspec.json.decode(text, type=list[float])
     if not numbers:
         raise ValueError("an empty vector")

@@ -10,6 +10,7 @@ import msgspec
 
 from inference_core.io.files import JSON_ERRORS
 from tiers.catalog.tier_spec import RemoteSpec
+from tiers.chat_state import image_piece
 from tiers.errors import TierError
 from tiers.message_content import Form, NativeBlock, NativePiece, ToolCallDelta
 from tiers.remote.event_stream import ServerSentEvent
@@ -29,7 +30,7 @@ from tiers.remote.provider_format import (
     published_by,
     system_text,
 )
-from tiers.remote.request_fields import BUDGET, dropped_fields
+from tiers.remote.request_fields import BUDGET, MODALITIES, dropped_fields
 from tiers.remote.too_long import ServerSaidError
 from tiers.remote.usage_counter import Tally
 from tiers.remote.wire import RemoteWire, WireCall
@@ -120,7 +121,8 @@ class GeminiWire(RemoteWire):
         method = "streamGenerateContent?alt=sse" if streamed else "generateContent"
         dropped = dropped_fields(request, _KNOWN)
         body, unknown = self.with_own_fields(body | _tools(request), request, self._remote)
-        return WireCall(f"{self._path}:{method}", _encode(body), streamed, dropped + unknown)
+        dropped += tuple(name for name in unknown if name != MODALITIES)
+        return WireCall(f"{self._path}:{method}", _encode(body), streamed, dropped)
 
     def read_event(self, event: ServerSentEvent, tally: Tally) -> list[Delta] | None:
         """See `RemoteWire.read_event`. The stream has no last event: it ends with the connection's body."""
@@ -148,6 +150,8 @@ class GeminiWire(RemoteWire):
             fields["maxOutputTokens"] = max_tokens
         if request.stop:
             fields["stopSequences"] = list(request.stop)
+        if (kinds := request.extra.get(MODALITIES)) is not None:
+            fields["responseModalities"] = [str(kind).upper() for kind in kinds]
         if (schema := answer_schema(request, NAME)) is not None:
             fields["responseMimeType"] = "application/json"
             if schema:
@@ -162,11 +166,17 @@ class _Call(msgspec.Struct):
     args: dict[str, Any] = {}
 
 
+class _Blob(msgspec.Struct, rename="camel"):
+    mime_type: str = ""
+    data: str = ""
+
+
 class _Part(msgspec.Struct, rename="camel"):
     text: str | None = None
     thought: bool = False
     function_call: _Call | None = None
     thought_signature: str | None = None
+    inline_data: _Blob | None = None
 
 
 class _Content(msgspec.Struct):
@@ -338,6 +348,10 @@ def _said(part: _Part, blocks: Blocks) -> list[Delta]:
                 Delta(tool_calls=[ToolCallDelta(index=number, id=call_id, name=call.name, arguments=arguments)])
             )
         ]
+    if (made := part.inline_data) is not None and made.mime_type.startswith("image/"):
+        url = f"data:{made.mime_type};base64,{made.data}"
+        images = _encode([{"type": "image_url", "image_url": {"url": url}}])
+        return [] if part.thought else [blocks.passed(Delta(native=image_piece(images)))]
     if part.text is None and part.thought_signature is None:
         blocks.unknown = blocks.unknown or "a part of an unknown kind"
     return blocks.reasoning(part.text or "") if part.thought else blocks.text(part.text or "")

@@ -2,13 +2,13 @@
 
 A field of another type is read as what it plainly means, or else has its neutral value. A character that a server cut
 in two (it escaped each half of a surrogate pair on its own, often in two events) is joined. A piece of a streamed
-chat's tool calls finds its call where a server gives no index, one for all of them, an empty id, or name and id again
-in every piece.
+chat's tool calls finds its call where a server gives no index, one for all of them, an empty id, a name in pieces, or
+name and id again in every piece.
 """
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import lru_cache
 from typing import Any, Generic, TypeVar
 
@@ -266,6 +266,10 @@ _SCALARS: dict[type[inspect.Type], Callable[[Any, Any], Any]] = {
 }
 
 
+_NO_ARGUMENTS = ("{}", "[]", "null", '""')
+"""What servers send for none, or before them."""
+
+
 class CallPiece(msgspec.Struct, frozen=True):
     """A piece as the server sent it. `place`: its index; None without one. `arguments`: text, or an object at once."""
 
@@ -281,18 +285,20 @@ class CallPiece(msgspec.Struct, frozen=True):
 
 
 class _Open(msgspec.Struct):
-    """A call as it grows. `given_id`: as the server sent it; "" if it sent none."""
+    """A call as it grows. `given_id`: as the server sent it; "" if it sent none. `own_id`: what the caller gets, with
+    the name; "" once it has."""
 
     number: int
     given_id: str
-    name: str
+    own_id: str
     place: int | None
+    name: str = ""
     arguments: list[str] = []
 
     @property
     def is_whole(self) -> bool:
         """Whether its arguments are an object, to which nothing can be added."""
-        return self.arguments[-1].rstrip()[-1:] == "}" and _is_json(self.text)
+        return "".join(self.arguments[-1:]).rstrip()[-1:] == "}" and _is_json(self.text)
 
     @property
     def text(self) -> str:
@@ -301,40 +307,67 @@ class _Open(msgspec.Struct):
 
 
 class Calls:
-    """The calls of one choice in the order in which they began, which is how they are numbered from here on."""
+    """The calls of one choice in the order in which they began, which is how they are numbered from here on. `names`:
+    of the tools, by which a name that comes in pieces is known."""
 
-    def __init__(self) -> None:
+    def __init__(self, names: Collection[str] = ()) -> None:
+        self._names = names
         self._calls: list[_Open] = []
         self._ids: set[str] = set()
 
-    def read(self, piece: CallPiece) -> ToolCallDelta:
+    def read(self, piece: CallPiece) -> ToolCallDelta | None:
         """Return the piece with the number of its call: id and name only in the first one, and an id in every case.
-
-        Raises TierError for arguments of no call.
-        """
+        None if it says nothing yet: a call waits for its whole name. Raises TierError for arguments of no call."""
         arguments = arguments_text(piece.arguments)
         call = self._continued(piece, arguments)
-        if call is not None:
-            call.given_id = call.given_id or piece.id
-            # The name may come after the id, in one piece.
-            name = piece.name if not call.name else ""
-            call.name = call.name or name
-            if (piece.id or arguments.lstrip()[:1] == "{") and call.is_whole:
-                # The whole call, once more.
-                arguments = ""
-            elif arguments:
-                call.arguments.append(arguments)
-            return ToolCallDelta(index=call.number, name=name, arguments=arguments)
-        return self.begin(piece)
+        if call is None:
+            call = self._begun(piece)
+        elif (piece.id or arguments.lstrip()[:1] == "{") and call.is_whole:
+            # The whole call, once more.
+            return None
+        call.given_id = call.given_id or piece.id
+        if call.own_id and piece.name:
+            call.name = self._longer(call.name, piece.name) or call.name or piece.name
+        if not call.text and arguments.strip() in _NO_ARGUMENTS:
+            # The arguments may still come; the end of the answer says that there are none.
+            arguments = ""
+        if arguments:
+            call.arguments.append(arguments)
+        return None if call.own_id and self._is_cut(call) else _passed(call, arguments)
 
     def begin(self, piece: CallPiece) -> ToolCallDelta:
-        """Return the piece as the first one of a call. Raises TierError if it names none."""
+        """Return the piece as a whole call. Raises TierError if it names none."""
+        call = self._begun(piece)
+        call.name = piece.name
         arguments = arguments_text(piece.arguments)
+        call.arguments.append("{}" if arguments.strip() in _NO_ARGUMENTS else arguments)
+        return _passed(call, "")
+
+    def rest(self) -> list[ToolCallDelta]:
+        """Return the calls that still wait for more of their names, at the end of the answer."""
+        return [_passed(call, "") for call in self._calls if call.own_id]
+
+    @property
+    def are_known(self) -> bool:
+        """Whether there is any."""
+        return bool(self._calls)
+
+    def _begun(self, piece: CallPiece) -> _Open:
         if not (piece.id or piece.name):
             raise TierError("the server sent arguments of a call that it has not named")
-        call = _Open(len(self._calls), piece.id, piece.name, piece.place, [arguments])
+        call = _Open(len(self._calls), piece.id, self._own_id(piece.id), piece.place)
         self._calls.append(call)
-        return ToolCallDelta(index=call.number, id=self._own_id(piece.id), name=piece.name, arguments=arguments)
+        return call
+
+    def _is_cut(self, call: _Open) -> bool:
+        """Whether more of the name may come."""
+        is_begun = not call.text and call.name not in self._names and self._longer(call.name, "")
+        return not call.name or bool(is_begun)
+
+    def _longer(self, name: str, more: str) -> str:
+        """Return what a name is with a further piece of it, which may repeat it; "" if no tool's begins so."""
+        found = more if more.startswith(name) else name + more
+        return found if any(one.startswith(found) for one in self._names) else ""
 
     def _own_id(self, given: str) -> str:
         own = given if given and given not in self._ids else new_call_id()
@@ -354,7 +387,7 @@ class Calls:
         if known is None or (piece.place is not None and known.place is not None and piece.place != known.place):
             return None
         if piece.name and known.name and piece.name != known.name:
-            return None
+            return known if known.own_id and self._longer(known.name, piece.name) else None
         if same_id is None and piece.id and piece.name and known.given_id:
             return None
         # Name and id come again, or the next call has the same: then the one before is whole, and this one has more.
@@ -363,6 +396,14 @@ class Calls:
 
     def _at(self, place: int) -> _Open | None:
         return next((call for call in reversed(self._calls) if call.place == place), None)
+
+
+def _passed(call: _Open, arguments: str) -> ToolCallDelta:
+    """Return more arguments of a call; the first time its id, its name and all of them."""
+    if not call.own_id:
+        return ToolCallDelta(index=call.number, arguments=arguments)
+    own, call.own_id = call.own_id, ""
+    return ToolCallDelta(index=call.number, id=own, name=call.name, arguments=call.text)
 
 
 def arguments_text(arguments: Any) -> str:

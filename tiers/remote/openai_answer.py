@@ -11,9 +11,10 @@ import msgspec
 from msgspec.structs import astuple
 
 from inference_core.io.files import JSON_ERRORS
-from tiers.chat_state import DETAILS, EXTRA, state_json, state_pieces
+from tiers.chat_state import DETAILS, EXTRA, image_piece, state_json, state_pieces
 from tiers.errors import TierError
 from tiers.message_content import ToolCallDelta, UrlCitation
+from tiers.remote.event_stream import MAX_EVENT_BYTES
 from tiers.remote.lenient_json import CallPiece, Calls, LenientDecoder, plain_json
 from tiers.remote.openai_format import ChatUsage, WireError, finish_of, parse_error
 from tiers.remote.too_long import ServerSaidError
@@ -123,6 +124,7 @@ class _Message(msgspec.Struct):
     annotations: list[_Annotation] | None = None
     reasoning_details: msgspec.Raw = msgspec.Raw()
     extra_content: msgspec.Raw = msgspec.Raw()
+    images: msgspec.Raw = msgspec.Raw()
 
     @property
     def has_state(self) -> bool:
@@ -204,6 +206,8 @@ _decode = LenientDecoder(Chunk, "a chunk of an answer")
 _strict = _decode.strict
 _NO_MESSAGE = _Message()
 _CALLS = "calls"
+_REPEATED = 16
+"""Characters of a last piece that repeats all before it, and is no refrain."""
 _NO_REASONS = ("null", "none", "None")
 
 
@@ -246,6 +250,8 @@ def _failure(error: WireError | str) -> TierError:
 def _deltas(choice: _Choice, tally: Tally) -> list[Delta]:
     message = choice.delta or choice.message or _NO_MESSAGE
     text: Any = message.content or choice.text or ""
+    if (choice.finish_reason or choice.message is not None) and tally.said:
+        text = _unsaid(choice, message, text, tally)
     if choice.usage is not None:
         choice.usage.report(tally)
     if choice.error:
@@ -258,9 +264,24 @@ def _deltas(choice: _Choice, tally: Tally) -> list[Delta]:
     else:
         deltas = list(_said(choice, message, text, tally))
     if choice.finish_reason and choice.finish_reason not in _NO_REASONS:
+        if (calls := tally.notes.get((_CALLS, choice.index))) is not None and (waiting := calls.rest()):
+            deltas.append(Delta(index=choice.index, tool_calls=waiting))
         reason = finish_of(choice.finish_reason)
         deltas.append(Delta(index=choice.index, finish_reason=reason, stop_sequence=choice.stop_sequence))
     return deltas
+
+
+def _unsaid(choice: _Choice, message: _Message, text: Any, tally: Tally) -> Any:
+    """Return what of a last event's text has not been said: some servers send the answer once more at the end of a
+    stream, as a whole message or as one more piece."""
+    before = "".join(tally.texts.get(choice.index, ()))
+    if message is choice.delta:
+        return "" if text == before and len(before) >= _REPEATED else text
+    if not (choice.finish_reason or tally.is_over(choice.index)):
+        return text
+    if tally.has_thought:
+        message.reasoning_content = message.reasoning = message.thinking = message.reasoning_text = None
+    return text.removeprefix(before) if isinstance(text, str) else text
 
 
 def _said(choice: _Choice, message: _Message, content: str | list[_Part | str], tally: Tally) -> Iterator[Delta]:
@@ -285,6 +306,8 @@ def _said(choice: _Choice, message: _Message, content: str | list[_Part | str], 
     if message.has_state:
         for piece in state_pieces({DETAILS: message.reasoning_details, EXTRA: message.extra_content}):
             yield Delta(index=index, native=piece)
+    if (images := state_json(message.images, MAX_EVENT_BYTES))[:1] == b"[":
+        yield Delta(index=index, native=image_piece(images))
 
 
 def _of_part(part: _Part | str, index: int) -> Iterator[Delta]:
@@ -316,9 +339,15 @@ def _calls(choice: _Choice, message: _Message, tally: Tally) -> list[ToolCallDel
     given = message.calls
     if not given:
         return []
-    known: Calls = tally.notes.setdefault((_CALLS, choice.index), Calls())
-    read = known.read if choice.message is None else known.begin
-    return [call.with_state(read(piece)) for call in given if (piece := call.piece()).says_something]
+    known: Calls = tally.notes.setdefault((_CALLS, choice.index), Calls(tally.tool_names))
+    is_whole = choice.message is not None and not known.are_known
+    found: list[ToolCallDelta] = []
+    for call in given:
+        if (piece := call.piece()).says_something:
+            named = piece.id or piece.name
+            if (read := known.begin(piece) if is_whole and named else known.read(piece)) is not None:
+                found.append(call.with_state(read))
+    return found
 
 
 def _logprobs(logprobs: _Logprobs) -> list[TextLogprob] | None:

@@ -23,6 +23,8 @@ from tiers.tier import ChatMessage, FinishReason, GenerationRequest, Usage
 MAX_RETRY_AFTER_SECONDS = 300.0
 # Kinds of servers that render the model's own chat template, and take its variables.
 TEMPLATED = ("vllm", "sglang", "llama-server")
+SEEN = "OK."
+"""What an assistant says between a result and the user, where a server wants that."""
 # Stands for the media of a result.
 MEDIA_FOLLOW = "(The image of this result follows in the next message.)"
 # All that text completions have of the fields that mean something to a provider alone.
@@ -102,15 +104,17 @@ def _wire_message(message: ChatMessage) -> dict[str, Any]:
     return wire
 
 
-def with_text_results(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def with_text_results(messages: list[dict[str, Any]], *, answered: bool) -> list[dict[str, Any]]:
     """Return the conversation with results of tools as texts, which is all that the API has of them; their media are
-    with what the user says next."""
+    with what the user says next, and after a word of the assistant where results are to be `answered`."""
     found: list[dict[str, Any]] = []
     shown: list[Any] = []
     for message in [*messages, None]:
         if shown and (message is None or message["role"] != "tool"):
             said = message["content"] if message is not None and message["role"] == "user" else []
             shown += [{"type": "text", "text": said}] if isinstance(said, str) else said
+            if answered and found[-1]["role"] == "tool":
+                found.append({"role": "assistant", "content": SEEN})
             found.append({"role": "user", "content": shown})
             shown = []
             if said:

@@ -21,6 +21,8 @@ from tiers.tier import Delta, GenerationRequest
 
 _CHAT_FIELDS = frozenset({*ALL_SAMPLING, "reasoning_effort", "parallel_tool_calls"})
 _TEXT_FIELDS = frozenset(ALL_SAMPLING)
+_NOTHING = (b"", b"null", b"[]", b'""')
+_OPEN = ("ping", "keepalive", "keep-alive", "heartbeat")
 _encode = msgspec.json.Encoder().encode
 
 
@@ -56,7 +58,7 @@ class OpenAIWire(RemoteWire):
         if request.messages is not None:
             dropped += give_back(body["messages"], request.messages, self.rules)
             if [one for one in request.messages if one.parts and one.role == "tool"]:
-                body["messages"] = with_text_results(body["messages"])
+                body["messages"] = with_text_results(body["messages"], answered=self.rules.answers_results)
         unknown: tuple[str, ...] = ()
         if request.extra or self._remote.body:
             body, unknown = self.with_own_fields(body, request, self._remote)
@@ -88,8 +90,8 @@ class OpenAIWire(RemoteWire):
         said = data.strip()
         if said == b"[DONE]":
             return None
-        # Gateways pass comments on as data.
-        return [] if said in (b"", b"null") or said[:1] == b":" else read_chunk(data, tally)
+        # Gateways pass comments on as data, and say so that the connection is open.
+        return [] if said in _NOTHING or said[:1] == b":" or event.event in _OPEN else read_chunk(data, tally)
 
     def read_whole(self, body: bytes, tally: Tally) -> list[Delta]:
         """See `RemoteWire.read_whole`. Some servers send the events of a stream as lines of JSON."""

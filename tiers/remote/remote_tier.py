@@ -452,6 +452,8 @@ class RemoteTier(Tier):
             lost = tuple(name for name in lost if name not in call.dropped)
         sent.dropped, sent.changed = call.dropped + fitted.left_out + lost, fitted.changed + renamed
         tally.form = call.form or self._wire.form
+        if (tooling := fitted.request.tooling) is not None:
+            tally.tool_names = [tool.name for tool in tooling.tools]
         same_form = request.native is not None and request.native.form == tally.form
         if request.native is not None and not same_form:
             sent.dropped += request.native.unsaid

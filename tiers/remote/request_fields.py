@@ -28,6 +28,7 @@ SERVICE_FIELDS = (
     "service_tier",
     "verbosity",
 )
+MODALITIES = "modalities"
 BUDGET, VARIABLES, THOUGHTS = "thinking_token_budget", "chat_template_kwargs", "messages.reasoning_content"
 
 sampling_of = attrgetter(*ALL_SAMPLING)
@@ -152,9 +153,12 @@ _SEARCH = frozenset(
         "citation_options",
         "citations",
         "compound_custom",
+        "web_search_options",
     ]
 )
-_OPENROUTER = frozenset(["provider", "transforms", "usage", "session_id", "trace", "image_config", "cache_control"])
+_OPENROUTER = frozenset(
+    ["provider", "transforms", "usage", "session_id", "trace", MODALITIES, "image_config", "cache_control"]
+)
 _MISTRAL = frozenset(["safe_prompt", "random_seed", "prompt_mode"])
 _OTHERS = frozenset(
     [
@@ -183,7 +187,8 @@ FORWARDED: dict[str, frozenset[str]] = {
     "mistral": _MISTRAL,
     "groq": frozenset({"include_reasoning", "reasoning_format", "disable_tool_validation", "compound_custom"})
     | {"documents", "citation_options", "search_settings", "exclude_domains", "include_domains"},
-    "xai": frozenset({"search_parameters"}),
+    "openai": frozenset({"web_search_options"}),
+    "xai": frozenset({"search_parameters", "web_search_options"}),
     "together": _THOUGHTS | {"safety_model", "context_length_exceeded_behavior"},
     "fireworks": _THOUGHTS
     | {"context_length_exceeded_behavior", "reasoning_history", "top_a", "typical_p", "mirostat_target", "mirostat_lr"},

@@ -98,8 +98,8 @@ WORDINGS = [
     ),
     Wording(
         "OpenAI-compatible servers",
-        rf"input length \(?(?P<prompt>{_N})\)? exceeds (?:the )?(?:model's )?maximum (?:context length|allowed input "
-        rf"length)(?: of)? \(?(?P<limit>{_N})",
+        rf"input length \(?(?P<prompt>{_N})\)? exceeds (?:the )?(?:model's )?maximum (?:context |(?:allowed )?input )?"
+        rf"length(?: of)? \(?(?P<limit>{_N})",
         _GATHERED,
     ),
     Wording(
@@ -204,6 +204,12 @@ WORDINGS = [
         rf"range of input length should be \[\d+, (?P<limit>{_N})\]",
         "https://www.alibabacloud.com/help/en/model-studio/error-code",
     ),
+    Wording(
+        "SiliconFlow",
+        rf"length of prompt_tokens \((?P<prompt>{_N})\) must be less than max_seq_len \((?P<limit>{_N})",
+        "https://github.com/langgenius/dify/issues/19394",
+    ),
+    Wording("Moonshot", r"total message size \d+ exceeds limit", "https://github.com/MoonshotAI/kimi-code/issues/476"),
     Wording("MiniMax", r"context window exceeds limit", _GATHERED),
     Wording(
         "GitHub Copilot", rf"prompt token count of (?P<prompt>{_N}) exceeds the limit of (?P<limit>{_N})", _GATHERED
@@ -216,7 +222,7 @@ WORDINGS = [
     Wording(
         "any other",
         rf"context length (?:is|of) (?:only )?(?P<limit>{_N})|"
-        r"(?:exceeds?|exceeding|longer than|greater than|beyond) (?:the |its |this |that )?(?:model'?s? )?"
+        r"(?:exceed(?:s|ed|ing)?|longer than|greater than|beyond) (?:the |its |this |that )?(?:model'?s? )?"
         r"(?:maximum |max |available |allowed )?context[ _-]?(?:length|window|size|limit)|"
         r"context[ _-]?(?:length|window|size|limit)[ _](?:was |is |has been )?exceeded|token limit exceeded",
         _GATHERED,

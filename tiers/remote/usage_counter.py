@@ -5,7 +5,7 @@ A server may answer far more than any honest answer within its limit of tokens h
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
@@ -92,21 +92,23 @@ class Tally:
     with a single choice; None before the first. `sent`: whether the request is on its way to the server. `notes`: what
     a wire remembers of the answer between its events. `native`: whether the answer is wanted in the form of the
     server's API, too; `form`: that form, where a wire has several. `scored`: whether log-probabilities were asked for;
-    others are dropped. `find_bounds`: of the prompt; None once no more is reported, because it holds the request, whose
-    meter holds this count. `joins_characters`: whether halves of characters were seen. `further`: the counts of further
-    requests for choices that the server left out.
+    others are dropped. `texts`: the pieces of each choice's text. `has_thought`: whether there were thoughts.
+    `tool_names`: as they were sent. `find_bounds`: of the prompt; None once no more is reported, because it holds the
+    request, whose meter holds this count. `joins_characters`: whether halves of characters were seen. `further`: the
+    counts of further requests for choices that the server left out.
     """
 
     reported: Usage | None = None
     claimed: Usage | None = None
     max_tokens = 0
+    tool_names: Collection[str] = ()
     heard: str | None = None
     sent = scored = native = joins_characters = False
     form: Form | Literal["chat"] | None = None
     _bounds: PromptBounds | None = None
     # Bytes of all texts, thoughts and calls, and of other output.
     _size = _beside = 0
-    _covered = _has_thought = False
+    _covered = has_thought = False
 
     def __init__(self, n: int, prompt_tokens: int, bounds: Callable[[], PromptBounds] | None = None) -> None:
         self.unfinished = set(range(n))
@@ -114,6 +116,7 @@ class Tally:
         self.notes: dict[Any, Any] = {}
         self._n = n
         self.find_bounds = bounds
+        self.texts: dict[int, list[str]] = {}
         # Bytes by choice; with a server that reports counts, those since its last report.
         self._text: dict[int, int] = {}
         self._reasoning: dict[int, int] = {}
@@ -167,10 +170,12 @@ class Tally:
                 continue
             passed.append(delta)
             size = len(delta.text.encode())
+            if size:
+                self.texts.setdefault(index, []).append(delta.text)
             if delta.reasoning:
                 thought = len(delta.reasoning.encode())
                 self._reasoning[index] = self._reasoning.get(index, 0) + thought
-                self._has_thought = True
+                self.has_thought = True
                 self._size += thought
             for call in delta.tool_calls:
                 if not 0 <= call.index < MOST_CALLS:
@@ -208,8 +213,9 @@ class Tally:
                 if not (marked and index in self._spoken):
                     continue
                 end = Delta(index=index, finish_reason="stop")
-            if end.finish_reason == "stop" and index in self._calling:
-                end.finish_reason = "tool_calls"
+            if end.finish_reason in ("stop", "tool_calls"):
+                # Whatever the server calls it: clients run what they are told of, and wait for nothing else.
+                end.finish_reason = "tool_calls" if index in self._calling else "stop"
             if end.finish_reason == "tool_calls" and self._without_arguments:
                 calls = sorted(call for choice, call in self._without_arguments if choice == index)
                 pieces = [ToolCallDelta(index=call, arguments="{}") for call in calls]
@@ -217,6 +223,10 @@ class Tally:
             self.unfinished.discard(index)
             deltas.append(end)
         return deltas
+
+    def is_over(self, index: int) -> bool:
+        """Whether the server has said why the choice ended."""
+        return index in self._ends
 
     def _note_spoken(self) -> None:
         for index, size in self._text.items():
@@ -285,7 +295,7 @@ class Tally:
         has not counted all of them."""
         if self.reported is None or any(self._text.values()) or any(self._reasoning.values()):
             return None
-        hidden = 0 if self._has_thought else self.reported.reasoning_tokens
+        hidden = 0 if self.has_thought else self.reported.reasoning_tokens
         return (self.reported.completion_tokens - hidden) or None
 
     @property

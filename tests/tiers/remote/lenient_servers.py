@@ -104,6 +104,8 @@ HALVES = (
 )
 TWICE = json.dumps(json.dumps({"city": "Oslo"}))
 ONE_BREAK = chunks({"content": "He"}, {"content": "llo"}).replace(b"\n\n", b"\n")
+RAIN = "Oslo is rainy today."
+AGAIN = [{"reasoning": "Hm."}, {"content": "Oslo is "}, {"content": "rainy today."}]
 TWO_TOOLS = [{"type": "tool_use", "name": "get_weather", "input": {"city": city}} for city in ("Oslo", "Rome")]
 
 SNAKE = {
@@ -263,6 +265,76 @@ CASES = [
         whole=message(tool_calls=[piece({"city": "Oslo"}, id=""), piece({"city": "Rome"}, id=None)]),
     ),
     calls_case(
+        "a name in pieces",
+        *({"id": "a", "index": 0, "function": {"name": name}} for name in ("get_", "wea")),
+        {"index": 0, "function": {"name": "ther", "arguments": '{"city": "Oslo"}'}},
+        {"index": 1, "id": "b", "function": {"name": "get_"}},
+        {"index": 1, "function": {"name": "get_weather", "arguments": ""}},
+        more('{"city": "Rome"}', index=1),
+    ),
+    calls_case(
+        "the id before the name",
+        {"index": 0, "id": "a", "type": "function"},
+        piece('{"city": "Oslo"}', index=0),
+        calls=[OSLO],
+    ),
+    calls_case("the beginning of a name alone", {"index": 0, "function": {"name": "get_"}}, calls=[("get_", {})]),
+    calls_case(
+        "no arguments, and then some",
+        piece("{}", id="a", index=0),
+        *(more(part, index=0) for part in ('{"city"', ': "Oslo"}')),
+        piece("{}", id="b", index=1),
+        more('{"city": "Rome"}', index=1),
+    ),
+    *(
+        calls_case(
+            f"{given!r} for no arguments",
+            piece(given, id="a", index=0),
+            whole=message("tool_calls", tool_calls=[piece(given, id="a")]),
+            calls=[("get_weather", {})],
+        )
+        for given in ("[]", "null", [])
+    ),
+    calls_case(
+        "arguments in an entry of their own",
+        piece("", id="a", index=0),
+        more('{"city": "Oslo"}', index=0),
+        whole=message("tool_calls", tool_calls=[piece("", id="a"), more('{"city": "Oslo"}', index=0)]),
+        calls=[OSLO],
+    ),
+    Case("calls as the reason, and none", chunks({"content": "Hi"}, finish="tool_calls"), text="Hi"),
+    # All of an answer again at its end.
+    *(
+        Case(
+            f"the whole text again, {name}",
+            raw_chunks(*({"choices": [{"delta": delta}]} for delta in AGAIN), *ends, end=DONE),
+            text="Oslo is rainy today.",
+            reasoning="Hm.",
+        )
+        for name, ends in {
+            "as a message": [{"choices": [{"message": {"content": RAIN} | AGAIN[0], "finish_reason": "stop"}]}],
+            "as a piece": [{"choices": [{"delta": {"content": RAIN}, "finish_reason": "stop"}]}],
+            "after the reason": [
+                {"choices": [{"delta": {}, "finish_reason": "stop"}]},
+                {"object": "chat.completion", "choices": [{"message": {"content": RAIN}}]},
+            ],
+        }.items()
+    ),
+    Case(
+        "the whole call again",
+        raw_chunks(
+            {"choices": [{"delta": {"tool_calls": [call("Oslo", id="a", index=0)]}}]},
+            {"choices": [{"message": {"tool_calls": [call("Oslo", id="a")]}, "finish_reason": "tool_calls"}]},
+        ),
+        calls=[OSLO],
+        finish="tool_calls",
+    ),
+    Case(
+        "a refrain",
+        raw_chunks(*[{"choices": [{"delta": {"content": "ha "}, "finish_reason": end}]} for end in (None, "stop")]),
+        text="ha ha ",
+    ),
+    calls_case(
         "stop after a call without arguments",
         piece(None, id="a", index=0),
         finish="stop",
@@ -287,6 +359,20 @@ CASES = [
             [anthropic_start(), *(event for tool in TWO_TOOLS for event in anthropic_block(0, tool)), *anthropic_end()]
         ),
         {"content": TWO_TOOLS, "stop_reason": "end_turn", "usage": {"input_tokens": "10", "output_tokens": None}},
+        "anthropic",
+        calls=[OSLO, ROME],
+        finish="tool_calls",
+    ),
+    Case(
+        "blocks of Messages that are not ended",
+        anthropic_stream(
+            [
+                anthropic_start(),
+                *(event for tool in TWO_TOOLS for event in anthropic_block(0, tool) if "stop" not in event["type"]),
+                *anthropic_end("tool_use"),
+            ]
+        ),
+        None,
         "anthropic",
         calls=[OSLO, ROME],
         finish="tool_calls",
@@ -392,7 +478,8 @@ CASES = [
     Case("events without blank lines between them", ONE_BREAK, text="Hello"),
     Case(
         "events that are null, and comments as data",
-        b"data: null\n\ndata: \n\ndata: : PROCESSING\n\n" + chunks({"content": "Hello"}),
+        b"data: null\n\ndata: \n\ndata: : PROCESSING\n\ndata: []\n\nevent: ping\ndata: ping\n\n"
+        + chunks({"content": "Hello"}),
         text="Hello",
     ),
     Case(

@@ -60,6 +60,12 @@ def mistrals_id(body: Body) -> str | None:
     return f"Tool call id was {bad[0]} but must be a-z, A-Z, 0-9, with a length of 9." if bad else None
 
 
+def unanswered_result(body: Body) -> str | None:
+    roles = [turn["role"] for turn in body["messages"]]
+    after = ("tool", "user") in pairwise(roles)
+    return "Unexpected role 'user' after role 'tool'" if after else None
+
+
 def many_stops(most: int) -> Check:
     def check(body: Body) -> str | None:
         stops = body.get("stop") or []
@@ -75,7 +81,7 @@ def combined_schema(body: Body) -> str | None:
             continue
         if schema.get("type") != "object" or {"anyOf", "oneOf", "allOf", "enum", "not"} & schema.keys():
             return "Invalid schema for function 'f': schema must have type 'object' and no 'anyOf' at the top level."
-        if "properties" not in schema:
+        if not isinstance(schema.get("properties"), dict):
             return "Invalid schema for function 'f': In context=(), object schema missing properties."
     return None
 
@@ -251,6 +257,7 @@ RULES = [
     Rule(OPENAI, "https://github.com/cline/cline/issues (ids of at most 40 characters)", long_id),
     Rule(("mistral",), "https://github.com/mistralai/mistral-common (validator.py)", mistrals_id),
     Rule(("mistral",), "https://github.com/mistralai/mistral-common (validator.py)", blank_answer),
+    Rule(("mistral",), "https://github.com/mistralai/mistral-common (validator.py)", unanswered_result),
     Rule(("groq",), "https://console.groq.com/docs/api-reference", many_stops(4)),
     Rule(("deepseek",), "https://api-docs.deepseek.com/api/create-chat-completion", many_stops(16)),
     Rule(OPENAI, "https://platform.openai.com/docs/guides/function-calling", combined_schema),

@@ -1,7 +1,9 @@
 """Requests as the rules of servers change them, and answers in the caller's words again."""
 
+import json
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.tiers.remote.loopback_server import Call, LoopbackServer
@@ -103,6 +105,18 @@ def test_each_call_has_its_result_right_after_it(given: list[ChatMessage], sent:
     found = adapted(asked(*given), Rules(paired_results=True))
     assert found.request.messages == sent
     assert found.changed == ("messages",)
+
+
+def test_an_interrupted_custom_tool_has_a_result_of_its_own_type() -> None:
+    kinds = {"c1": "custom_tool_call", "c2": "function_call"}
+    items = [{"type": kind, "call_id": one} for one, kind in kinds.items()]
+    blocks = [NativeBlock(json=json.dumps(item).encode(), type=item["type"]) for item in items]
+    both = msgspec.structs.replace(BOTH, native=NativeContent("responses", tuple(blocks)))
+    *_, custom, function, _ = adapted(asked(Q, both, Q), Rules(paired_results=True)).request.messages or []
+    assert custom.native is not None
+    said = json.loads(custom.native.blocks[0].json)
+    assert said == {"type": "custom_tool_call_output", "call_id": "c1", "output": NO_RESULT}
+    assert function == NONE
 
 
 @pytest.mark.parametrize("given", [[Q, BOTH, result("c2"), result("c1"), Q], [Q, BOTH]])

@@ -8,11 +8,16 @@ import pytest
 
 from tests.tiers.remote.lenient_servers import CASES, DONE, Case, chunks, message, raw_chunks
 from tests.tiers.remote.loopback_server import Call, LoopbackServer
+from tests.tiers.remote.provider_shapes import gemini_event, gemini_stream
 from tests.tiers.tier_world import chat, collect, remote_spec
+from tiers.chat_state import collected_state, kept_state
 from tiers.deltas import CollectedChoice
 from tiers.errors import TierError
+from tiers.message_content import Tool, Tooling
 from tiers.remote.remote_tier import RemoteTier
 from tiers.tier import Usage
+
+TOOLING = Tooling(tools=(Tool(name="get_weather"),))
 
 
 def forms(case: Case) -> list[bool]:
@@ -34,7 +39,7 @@ async def answered(case: Case, whole: bool, **fields: Any) -> tuple[list[Collect
         kind = "openai-provider" if case.kind == "responses" else case.kind
         own = {"responses": "always"} if case.kind == "responses" else {}
         tier = RemoteTier(remote_spec(server.base_url, kind=kind, api_key_env="K", **own), environ={"K": "k"})
-        request = chat(whole=whole, **({"max_tokens": 400} | fields))
+        request = chat(whole=whole, **({"max_tokens": 400, "tooling": TOOLING} | fields))
         choices = [CollectedChoice() for _ in range(request.n)]
         async for delta in tier.generate(request):
             choices[delta.index].take(delta)
@@ -61,6 +66,45 @@ async def test_an_answer_means_what_it_plainly_says(case: Case, whole: bool) -> 
     assert len({*ids}) == len(ids)
     assert choice.finish_reason == case.finish
     assert [one.url for one in choice.annotations] == ([case.cited] if case.cited else [])
+
+
+@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("kind", ["openai", "gemini"])
+async def test_images_that_a_model_made_are_passed_on(kind: str, whole: bool) -> None:
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}
+    part = {"inlineData": {"mimeType": "image/png", "data": "AA=="}}
+    event = gemini_event(part, part | {"thought": True}, part, finish="STOP")
+    forms = {
+        "openai": (chunks({"images": [image]}, {"content": "", "images": [image]}), message(images=[image, image])),
+        "gemini": (gemini_stream([event]), event),
+    }
+    (choice,), _ = await answered(Case("", *forms[kind], kind=kind), whole)
+    (state,) = collected_state(choice)
+    assert (state.type, json.loads(state.json), choice.finish_reason) == ("images", [image, image], "stop")
+    assert kept_state(choice) is None
+
+
+ANTHROPIC_COUNTS = [
+    ({"input_tokens": 300}, {}),
+    ({"input_tokens": 300}, {"input_tokens": 0}),
+    ({"input_tokens": 0}, {"input_tokens": 300}),
+    ({"input_tokens": 100, "cache_read_input_tokens": 200}, {"input_tokens": 100}),
+    ({"input_tokens": 100, "cache_read_input_tokens": 200}, {"input_tokens": 0, "cache_read_input_tokens": 0}),
+    ({"input_tokens": 0}, {"input_tokens": 100, "cache_read_input_tokens": 200}),
+]
+
+
+@pytest.mark.parametrize(("start", "end"), ANTHROPIC_COUNTS)
+async def test_counts_of_a_messages_end_add_to_those_of_its_start(start: Any, end: Any) -> None:
+    events = [
+        {"type": "message_start", "message": {"usage": start | {"output_tokens": 1}}},
+        {"type": "content_block_delta", "delta": {"text": "Hi"}},
+        {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": end | {"output_tokens": 8}},
+        {"type": "message_stop"},
+    ]
+    _, usage = await answered(Case("", raw_chunks(*events, end=b""), kind="anthropic"), False, text="word " * 300)
+    cached = 200 if "cache_read_input_tokens" in start | end else 0
+    assert (usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens) == (300, cached, 8)
 
 
 COUNTS: list[tuple[Any, Usage]] = [

@@ -173,7 +173,6 @@ async def test_finish_reasons_keep_their_meaning() -> None:
         "length": "length",
         "content_filter": "content_filter",
         "other": "stop",
-        "tool_calls": "tool_calls",
     }
     for theirs, ours in reasons.items():
 

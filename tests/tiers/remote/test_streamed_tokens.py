@@ -42,7 +42,7 @@ def used(completion_tokens: int, reasoning_tokens: int = 0) -> dict[str, Any]:
 
 
 async def test_every_piece_of_output_is_counted_and_a_servers_count_of_tokens_is_passed_on() -> None:
-    call = {"tool_calls": [{"index": 0, "id": "c", "function": {"name": "f", "arguments": "{}"}}]}
+    call = {"tool_calls": [{"index": 0, "id": "c", "function": {"name": "f", "arguments": '{"a": 1}'}}]}
     deltas = await streamed("One", " two", {"reasoning_content": "hm"}, call, used(9))
     assert sum(delta.pieces for delta in deltas) == 4
     assert deltas[-1].end.streamed_tokens == 9
