@@ -173,13 +173,17 @@ class ToolCallBody(msgspec.Struct, frozen=True):
     extra_content: msgspec.Raw | UnsetType = UNSET
 
 
+FUNCTION_CALL = "function_call"
+"""What a call is for a caller that gave `functions`, and why its answer ends."""
+
+
 class ChatMessageBody(msgspec.Struct, frozen=True, omit_defaults=True):
     """An assistant's turn; `reasoning_content` is what a chain-of-thought tier thought before it answered, and so is
     `reasoning`: clients read one name or the other.
 
     `content` is null where there is nothing but calls, or a `refusal`: what the model says instead of an answer.
     `annotations`: what the content cites. `reasoning_details`, `extra_content`: as the server gave them, which needs
-    them back.
+    them back. `images`: what it made. `function_call`: in place of `tool_calls` for a caller that gave `functions`.
     """
 
     role: str
@@ -189,8 +193,10 @@ class ChatMessageBody(msgspec.Struct, frozen=True, omit_defaults=True):
     reasoning_content: str | None = None
     reasoning: str | None = None
     tool_calls: list[ToolCallBody] | None = None
+    function_call: FunctionBody | UnsetType = UNSET
     reasoning_details: msgspec.Raw | UnsetType = UNSET
     extra_content: msgspec.Raw | UnsetType = UNSET
+    images: msgspec.Raw | UnsetType = UNSET
 
 
 class ChatChoice(msgspec.Struct, frozen=True):
@@ -263,10 +269,14 @@ def _chat_choice(index: int, choice: CollectedChoice, answer: Answer) -> ChatCho
     content = choice.content or (None if calls or refusal else "")
     cited = annotations_of(choice.annotations) if choice.annotations else []
     message = ChatMessageBody("assistant", content, refusal, cited, thoughts, thoughts, calls or None)
+    finish_reason: str | None = choice.finish_reason
+    if calls and tooling is not None and tooling.as_functions:
+        message = msgspec.structs.replace(message, tool_calls=None, function_call=calls[0].function)
+        finish_reason = FUNCTION_CALL if finish_reason == "tool_calls" else finish_reason
     if choice.native and (state := collected_state(choice)):
         message = msgspec.structs.replace(message, **{block.type: msgspec.Raw(block.json) for block in state})
     drawn = chat_logprobs(choice.logprobs) if answer.request.generation.sampling.logprobs is not None else None
-    return ChatChoice(index, message, drawn, choice.finish_reason)
+    return ChatChoice(index, message, drawn, finish_reason)
 
 
 def annotations_of(cited: list[UrlCitation]) -> list[Any]:

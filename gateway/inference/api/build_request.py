@@ -48,6 +48,7 @@ from gateway.inference.service import Serving
 from inference_core.protocol import SamplingParams
 from tiers.catalog.consent import ALL, Consent
 from tiers.errors import HEADER, CallerCredential
+from tiers.remote.request_fields import MODALITIES
 from tiers.tier import ChatMessage, GenerationRequest
 
 _CONVERSATION = re.compile(r"[A-Za-z0-9._:-]{1,128}\Z")
@@ -211,7 +212,7 @@ def chat_request(serving: Serving, head: Received, body: ChatRequest) -> Inferen
             arrival=head.arrival,
             given=given_of(body),
             passed=passed_of(body, caller.priority_ceiling),
-            extra=head.extra,
+            extra=head.extra | ({MODALITIES: body.modalities} if "image" in (body.modalities or ()) else {}),
             messages=messages,
             max_tokens=token_limit(body),
             stop=stops_of(body),

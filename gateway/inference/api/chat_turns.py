@@ -91,15 +91,10 @@ def _turn(message: Message, number: int, ids: _CallIds, *, is_last: bool) -> Cha
         raise bad_request(
             f"Invalid role {message.role!r}: allowed are system, developer, user, assistant and tool.", f"{where}.role"
         )
-    if message.role == "function":
-        raise bad_request(
-            "Unsupported role 'function': give tools, and results in the role tool.",
-            f"{where}.role",
-            "unsupported_parameter",
-        )
-    if message.function_call or message.audio:
-        name = "function_call" if message.function_call else "audio"
-        raise bad_request(f"Unsupported {name} in a message.", f"{where}.{name}", "unsupported_parameter")
+    if message.audio:
+        raise bad_request("Unsupported audio in a message.", f"{where}.audio", "unsupported_parameter")
+    if message.role == "function" or message.function_call is not None:
+        message = _of_tools(message)
     calls = _calls(message, number, ids)
     answered = ids.of_result(message.tool_call_id) if message.role == "tool" else message.tool_call_id
     if message.role == "tool" and answered is None:
@@ -134,6 +129,14 @@ def _turn(message: Message, number: int, ids: _CallIds, *, is_last: bool) -> Cha
         native=native,
         state=_state(message) if role == "assistant" else (),
     )
+
+
+def _of_tools(message: Message) -> Message:
+    """A call of a function, or its result, of the API's first years as those of tools."""
+    if message.role == "function":
+        return msgspec.structs.replace(message, role="tool", name=None)
+    calls = message.tool_calls or [MessageToolCall(function=message.function_call)]
+    return msgspec.structs.replace(message, tool_calls=calls)
 
 
 def _state(message: Message) -> tuple[NativeBlock, ...]:

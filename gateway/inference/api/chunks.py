@@ -13,6 +13,7 @@ import msgspec
 from gateway.base.errors import ErrorBody, ErrorEnvelope, as_api_error
 from gateway.inference.answer import Answer
 from gateway.inference.api.answers import (
+    FUNCTION_CALL,
     Routed,
     UsageBody,
     annotations_of,
@@ -241,6 +242,7 @@ class ChatChunks:
         self._calls: dict[int, BlockOrder] = {}  # by choice
         tooling = answer.request.generation.tooling
         self._custom = frozenset() if tooling is None else custom_names(tooling)
+        self._as_functions = tooling is not None and tooling.as_functions
         self._inputs: dict[tuple[int, int], InputReader] = {}  # of calls of custom tools, by choice and number
 
     def opening(self) -> bytes:
@@ -274,7 +276,9 @@ class ChatChunks:
         if delta.finish_reason:
             if delta.index in self._calls:
                 events += self._last_calls(delta.index)
-            events += self._chunk(delta.index, b"{}", finish=_encode(delta.finish_reason))
+            reason = str(delta.finish_reason)
+            reason = FUNCTION_CALL if self._as_functions and reason == "tool_calls" else reason
+            events += self._chunk(delta.index, b"{}", finish=_encode(reason))
         return events
 
     def closing(self, answer: Answer) -> bytes:
@@ -289,6 +293,9 @@ class ChatChunks:
         """A chunk with a piece of the call that is written now: many clients take a piece for one of the last call."""
         if call.name in self._custom or (index, call.index) in self._inputs:
             return self._custom_piece(index, call)
+        if self._as_functions:
+            said = {"arguments": call.arguments} | ({"name": call.name} if call.name else {})
+            return b"" if call.index else self._chunk(index, _encode({FUNCTION_CALL: said}))
         return self._chunk(index, _encode({"tool_calls": [_call_piece(call)]}))
 
     def _custom_piece(self, index: int, call: ToolCallDelta) -> bytes:

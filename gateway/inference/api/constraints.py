@@ -12,6 +12,8 @@ from gateway.base.errors import bad_request
 from gateway.inference.api.schemas import (
     ChatRequest,
     CustomTool,
+    FunctionDefinition,
+    NamedFunction,
     NamedTool,
     NamedToolChoice,
     ResponseFormat,
@@ -218,6 +220,8 @@ def _schema(schema: dict[str, Any] | str, param: str) -> Grammar:
 
 def tooling_of(body: ChatRequest) -> Tooling | None:
     """The tools of a chat; None if there are none."""
+    if body.functions and not body.tools:
+        return _of_functions(body, body.functions)
     choice = body.tool_choice
     if not body.tools:
         if choice not in (None, "none", "auto"):
@@ -243,6 +247,15 @@ def tooling_of(body: ChatRequest) -> Tooling | None:
             "invalid_value",
         )
     return Tooling(tools=tools, choice=known, parallel=parallel)
+
+
+def _of_functions(body: ChatRequest, functions: list[FunctionDefinition]) -> Tooling | None:
+    """The functions of the API's first years as tools; an answer calls one at most."""
+    tools, asked = [ToolDefinition(type="function", function=one) for one in functions], body.function_call
+    choice = NamedToolChoice(type="function", function=asked) if isinstance(asked, NamedFunction) else asked
+    as_tools = msgspec.structs.replace(body, tools=tools, tool_choice=choice, parallel_tool_calls=False)
+    tooling = tooling_of(as_tools)
+    return None if tooling is None else msgspec.structs.replace(tooling, as_functions=True)
 
 
 def _chosen(tools: tuple[Tool, ...], choice: NamedToolChoice, parallel: bool) -> Tooling:

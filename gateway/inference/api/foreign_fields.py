@@ -39,6 +39,10 @@ def mend_chat(data: dict[str, Any]) -> None:
     choice = data.get("tool_choice")
     if isinstance(choice, dict) and choice.get("type") in ("tool", "function") and isinstance(choice.get("name"), str):
         data["tool_choice"] = {"type": "function", "function": {"name": choice["name"]}}
+    for name in ("max_tokens", "max_completion_tokens"):
+        if data.get(name) == -1:
+            # No limit, as LM Studio and llama.cpp have it.
+            del data[name]
     if isinstance(form := data.get("response_format"), dict):
         data["response_format"] = _form(form)
     # LiteLLM's clients ask so for thoughts; servers with such a field get it, too.
@@ -61,7 +65,11 @@ def _form(form: dict[str, Any]) -> dict[str, Any]:
 
 
 def _tool(tool: Any) -> Any:
-    if not isinstance(tool, dict) or "function" in tool or not isinstance(tool.get("name"), str):
+    if isinstance(tool, dict) and isinstance(function := tool.get("function"), dict):
+        # PHP writes an empty object so.
+        bare = {"parameters": {}} if function.get("parameters") == [] else {}
+        return {"type": "function"} | tool | {"function": function | bare}
+    if not isinstance(tool, dict) or not isinstance(tool.get("name"), str):
         return tool
     schema = tool.get("input_schema", tool.get("parameters"))
     if tool.get("type") not in (None, "function") or ("type" not in tool and "input_schema" not in tool):
@@ -80,7 +88,7 @@ def _turns(turn: Any) -> Iterator[Any]:
     if turn.get("role") == "tool":
         parts = [_part(part) for part in content] if isinstance(content, list) else []
         are_parts = bool(parts) and all(isinstance(part, dict) and "type" in part for part in parts)
-        if isinstance(content, dict | list):
+        if not isinstance(content, str | None):
             turn = turn | {"content": parts if are_parts or content == [] else _json(content)}
         yield turn
         return

@@ -28,7 +28,7 @@ from gateway.inference.api.schemas import MAX_PROMPTS, ChatRequest, CompletionRe
 from gateway.inference.service import Serving, serving_of
 from inference_core.protocol import SamplingParams
 from tiers.prompt_bounds import num_bytes
-from tiers.remote.request_fields import ALL_SAMPLING, SERVICE_FIELDS
+from tiers.remote.request_fields import ALL_SAMPLING, MODALITIES, SERVICE_FIELDS
 from tiers.tier import ChatMessage
 
 Body = TypeVar("Body", bound=msgspec.Struct)
@@ -193,16 +193,14 @@ def _join(path: str, name: str) -> str:
 
 def check_chat(body: ChatRequest) -> list[ChatMessage]:
     """The conversation, after everything that decoding could not check."""
-    refuse_given(body, ("function_call", "audio", "web_search_options"))
-    if body.functions:
-        raise bad_request("Unsupported parameter functions: give tools.", "functions", "unsupported_parameter")
-    if body.modalities not in (None, ["text"]):
-        raise bad_request('Unsupported modalities: only ["text"] is available.', "modalities", "unsupported_parameter")
+    refuse_given(body, ("audio",))
+    if any(kind not in ("text", "image") for kind in body.modalities or ()):
+        raise bad_request("Unsupported modalities: text and image are available.", MODALITIES, "unsupported_parameter")
     if body.max_tokens == 0:
         raise bad_request("max_tokens is 0: an answer needs at least 1.", "max_tokens", "invalid_value")
     if body.max_tokens and body.max_completion_tokens:
         raise bad_request("Give max_completion_tokens or max_tokens, not both.", "max_tokens", "invalid_value")
-    if body.top_logprobs is not None and not body.logprobs:
+    if body.top_logprobs and not body.logprobs:
         raise bad_request("top_logprobs needs logprobs to be true.", "top_logprobs", "invalid_value")
     check_sampling(body)
     if body.logprobs:

@@ -16,7 +16,7 @@ Unsupported = Any
 
 MAX_CHOICES = 16
 MAX_PROMPTS = 64
-MAX_STOPS = 4
+MAX_STOPS = 16
 MAX_TOOLS = 128
 # Ten times OpenAI's own bound of a conversation, and far beyond what agents send to Anthropic, whose bound is 100,000.
 # They take some tens of milliseconds.
@@ -73,7 +73,7 @@ class FunctionCall(msgspec.Struct, frozen=True, kw_only=True):
     their own."""
 
     name: str
-    arguments: str | dict[str, Any] | None = None
+    arguments: str | dict[str, Any] | list[Any] | None = None
 
 
 class CustomCall(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,7 +109,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     audio: Unsupported = None
     tool_calls: list[MessageToolCall] | None = None
     tool_call_id: str | None = None
-    function_call: Unsupported = None
+    function_call: FunctionCall | None = None
     parsed: Any = None
 
 
@@ -246,7 +246,8 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class ChatRequest(Sampling, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`POST /v1/chat/completions`."""
+    """`POST /v1/chat/completions`. `functions`, `function_call`: tools and the choice among them as the API had them in
+    its first years; answers have the same form."""
 
     messages: list[Message]
     max_completion_tokens: PositiveInt | None = None
@@ -263,15 +264,14 @@ class ChatRequest(Sampling, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     modalities: list[str] | None = None
     tools: Annotated[list[ToolDefinition], Meta(max_length=MAX_TOOLS)] | None = None
     tool_choice: str | NamedToolChoice | None = None
-    functions: Unsupported = None
-    function_call: Unsupported = None
+    functions: Annotated[list[FunctionDefinition], Meta(max_length=MAX_TOOLS)] | None = None
+    function_call: str | NamedFunction | None = None
     audio: Unsupported = None
     prediction: Unsupported = None
     reasoning_effort: ReasoningEffort | None = None
     thinking_token_budget: NaturalInt | None = None
     chat_template_kwargs: TemplateVariables | None = None
     verbosity: Literal["low", "medium", "high"] | None = None
-    web_search_options: Unsupported = None
 
 
 class CompletionRequest(Sampling, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -21,7 +21,7 @@ from gateway.base.errors import ApiError, bad_request
 from gateway.inference.api.messages.schemas import Block, ResultBlock, Source, Text, Turn
 from gateway.inference.api.parsing import refusal_of
 from gateway.inference.api.schemas import ContentPart, FunctionCall, Message, MessageToolCall
-from tiers.message_content import FAILED_RESULT, NativeBlock, NativeContent
+from tiers.message_content import CONTROL, FAILED_RESULT, NativeBlock, NativeContent
 
 UNSIGNED = "YWlvLXVuc2lnbmVk"
 
@@ -153,7 +153,11 @@ def conversation_of(system: str | list[msgspec.Raw] | None, turns: Sequence[Turn
         chat.origins.append("system")
         chat.natives.append(None if isinstance(system, str) else native_of(blocks, chat.messages[-1]))
     # Earlier turns without content say nothing.
-    said_turns = [(place, turn) for place, turn in enumerate(turns) if turn.content or place == len(turns) - 1]
+    said_turns = [
+        (place, turn)
+        for place, turn in enumerate(turns)
+        if turn.content or turn.output_config or place == len(turns) - 1
+    ]
     # As Anthropic does it: consecutive turns of the same role are one turn.
     for role, group in groupby(said_turns, key=lambda one: one[1].role):
         same = list(group)
@@ -161,11 +165,21 @@ def conversation_of(system: str | list[msgspec.Raw] | None, turns: Sequence[Turn
         where = f"messages.{first}"
         if role == "user" and not placed:
             raise bad_request(f"{where}: a user message must have content.", where, "invalid_value")
-        for message, said in _CONVERSIONS[role](placed, chat.foreign):
+        control = next((turn.output_config for _, turn in reversed(same) if turn.output_config), None)
+        for message, said in _CONVERSIONS[role](placed, chat.foreign) if placed or control is None else ():
             chat.messages.append(message)
             chat.origins.append(where)
             chat.natives.append(native_of(said, message))
+        if control is not None and chat.messages:
+            chat.natives[-1] = _controlled(chat.messages[-1], chat.natives[-1], control)
     return chat
+
+
+def _controlled(message: Message, native: NativeContent | None, control: Any) -> NativeContent:
+    """The blocks of a message with what its turn, or the one after it, says of how to go on."""
+    text = _encode({"type": "text", "text": message.content})
+    blocks = (NativeBlock(json=text, type="text"),) * bool(message.content) if native is None else native.blocks
+    return NativeContent("anthropic", (*blocks, NativeBlock(json=_encode(control), type=CONTROL)))
 
 
 def _system_blocks(system: str | list[msgspec.Raw] | None) -> list[Placed]:

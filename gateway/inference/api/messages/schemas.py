@@ -173,10 +173,11 @@ class Block(_Readable, frozen=True, kw_only=True):
 
 
 class Turn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One message: a text, or blocks (`Block`)."""
+    """One message: a text, or blocks (`Block`). `output_config`: how a tier of Anthropic goes on from a system's."""
 
     role: Literal["user", "assistant", "system"]
     content: str | list[msgspec.Raw] | None = None
+    output_config: Any = None
 
 
 class ToolEntry(msgspec.Struct, frozen=True, kw_only=True):

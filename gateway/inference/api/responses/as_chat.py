@@ -262,7 +262,10 @@ _json = partial(json.dumps, ensure_ascii=False)
 
 def _output(item: Item) -> str | list[Part] | None:
     """What a tool gave: a text or parts, a screenshot, or JSON of another form as its text."""
-    said = msgspec.to_builtins(item.tools) if item.output is None and item.tools else item.output
+    if item.output is None and item.tools:
+        found = msgspec.to_builtins(item.tools)
+        return _json([{name: value for name, value in tool.items() if value is not None} for tool in found])
+    said = item.output
     if isinstance(said, dict) and isinstance(said.get("image_url"), str):
         said = [{"type": "input_image", "image_url": said["image_url"]}]
     try:

@@ -121,6 +121,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 TRIGGER, TOOLS, COMPACTION = "compaction_trigger", "additional_tools", ("compaction", "compaction_summary")
+_WITH_TOOLS = (TOOLS, "tool_search_output")
 _PROMPT = (
     "Summarise this conversation for the model that continues it and sees nothing else of it. State the task and the "
     "user's instructions, what was done and decided and why, the files, commands, names and figures that still matter, "
@@ -155,12 +156,12 @@ def without_codex_items(body: ResponsesRequest, *, keeps_own: bool) -> tuple[Res
     """The request with its tools in `tools` and summaries of ours as texts, and the names of tools that are left out:
     of types that no model here can call. `keeps_own`: whether there is a tier that may have them."""
     if isinstance(body.input, str) or not any(
-        item.type == TOOLS or _is_own(item) or _is_providers(item) for item in body.input
+        item.type in _WITH_TOOLS or _is_own(item) or _is_providers(item) for item in body.input
     ):
         return body, []
     tools, names = list(body.tools or ()), {(tool.type, tool.name) for tool in body.tools or ()}
     left_out: dict[str, None] = {}
-    for tool in (tool for item in body.input if item.type == TOOLS for tool in item.tools or ()):
+    for tool in (tool for item in body.input if item.type in _WITH_TOOLS for tool in item.tools or ()):
         if tool.type not in CALLERS_TOOLS and not keeps_own:
             left_out[f"input.tools.{tool.type}"] = None
         elif (tool.type, tool.name) not in names:

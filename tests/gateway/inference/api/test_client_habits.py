@@ -102,6 +102,18 @@ CHAT: dict[str, tuple[list[dict[str, Any]], list[tuple[Any, ...]]]] = {
         [called(), {"role": "tool", "tool_call_id": "c1", "content": {"a": 1}}],
         [("assistant", "", ("c1", "{}")), ("tool", '{"a": 1}', "c1")],
     ),
+    "a number as a result": (
+        [called(), {"role": "tool", "tool_call_id": "c1", "content": 12}],
+        [("assistant", "", ("c1", "{}")), ("tool", "12", "c1")],
+    ),
+    "a list as arguments": ([called(**function([]))], [("assistant", "", ("c1", "{}"))]),
+    "functions of the first years": (
+        [
+            {"role": "assistant", "content": None, "function_call": {"name": "f", "arguments": "{}"}},
+            {"role": "function", "name": "f", "content": "r"},
+        ],
+        [("assistant", "", ("call_0_0", "{}")), ("tool", "r", "call_0_0")],
+    ),
     "Anthropic's calls and results": (
         [
             {"role": "assistant", "content": [{"type": "text", "text": "a"}, USE | {"input": {"b": 1}}]},
@@ -136,6 +148,15 @@ async def test_a_schema_of_the_answer_in_other_forms_is_the_same_schema(given: d
     mend_chat(data)
     assert data["response_format"] == {"type": "json_schema", "json_schema": NAMED}
     assert data["thinking_token_budget"] == 2000
+
+
+async def test_no_limit_and_no_parameters_are_read_in_other_forms(gateway: RunningGateway) -> None:
+    bare = {"type": "function", "function": {"name": "f", "parameters": []}}
+    await turns_of(gateway, "/v1/chat/completions", {"messages": [ASKED], "tools": [bare], "max_tokens": -1})
+    asked = gateway.tier(1).requests[-1]
+    assert asked.max_tokens is None
+    assert asked.tooling is not None
+    assert asked.tooling.tools[0].schema == {"type": "object"}
 
 
 async def test_thoughts_as_parts_are_thoughts(gateway: RunningGateway) -> None:
@@ -232,6 +253,7 @@ async def test_media_of_a_result_reach_a_server_with_this_api_once() -> None:
 
 ITEM_CALL = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"}
 OUTPUT = {"type": "function_call_output", "call_id": "c1"}
+FOUND = '[{"type": "function", "name": "g"}]'
 RESPONSES: dict[str, tuple[list[dict[str, Any]], list[tuple[Any, ...]]]] = {
     "null content": ([{"role": "assistant", "content": None}], [("assistant", "")]),
     "no content at all": ([{"type": "message", "role": "assistant"}], [("assistant", "")]),
@@ -263,6 +285,13 @@ RESPONSES: dict[str, tuple[list[dict[str, Any]], list[tuple[Any, ...]]]] = {
         ],
         [("assistant", "", ("c1", '{"commands": ["ls"]}')), ("tool", '[{"stdout": "a"}]', "c1")],
     ),
+    "tools that were found": (
+        [
+            {"type": "tool_search_call", "call_id": "c1", "arguments": {"query": "g"}},
+            {"type": "tool_search_output", "call_id": "c1", "tools": [{"type": "function", "name": "g"}]},
+        ],
+        [("assistant", "", ("c1", '{"query":"g"}')), ("tool", FOUND, "c1")],
+    ),
     "an empty list as output": (
         [ITEM_CALL, OUTPUT | {"output": []}], [("assistant", "", ("c1", "{}")), ("tool", "", "c1")],
     ),
@@ -284,6 +313,7 @@ SCHEMA = {"type": "object", "properties": {"a": {"type": "string"}}}
     [
         {"name": "f", "description": "d", "input_schema": SCHEMA},
         {"type": "function", "name": "f", "description": "d", "parameters": SCHEMA, "strict": None},
+        {"function": {"name": "f", "description": "d", "parameters": SCHEMA}},
     ],
 )
 @pytest.mark.parametrize(

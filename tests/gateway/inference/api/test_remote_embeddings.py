@@ -171,7 +171,27 @@ async def test_vectors_without_an_index_are_in_the_order_of_the_texts(
 @pytest.mark.parametrize(
     "payload",
     [
+        {"embeddings": [[1.0, 2.0]], "prompt_eval_count": 1},
+        {"data": [{"index": 0, "embedding": [[1.0, 2.0]]}]},
+        [{"index": 0, "embedding": [[1.0, 2.0]]}],
+    ],
+)
+async def test_vectors_are_found_where_servers_put_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, payload: Any
+) -> None:
+    async def plain(call: Call) -> None:
+        await call.reply(200, payload)
+
+    async with embedding_gateway(tmp_path, monkeypatch, plain) as (gateway, _):
+        answer = await ask(gateway, "a")
+    assert [one["embedding"] for one in answer.json()["data"]] == [[1.0, 2.0]]
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
         "nonsense",
+        {"data": [{"index": 0, "embedding": [[1.0], [2.0]]}]},
         {"data": []},
         {"data": [{"index": 1, "embedding": [1.0]}]},
         {"data": [{"index": 0, "embedding": [1.0]}, {"index": 0, "embedding": [1.0]}]},

@@ -59,7 +59,16 @@ CHATS: dict[str, Fields] = {
     "the highest effort": ASKED | {"reasoning_effort": "max"},
     "the least effort": ASKED | {"reasoning_effort": "minimal"},
     "effort with a small limit": ASKED | {"reasoning_effort": "high", "max_completion_tokens": 500},
-    "five stop strings": ASKED | {"stop": ["a", "b", "c", "d"]},
+    "five stop strings": ASKED | {"stop": ["a", "b", "c", "d", "e"]},
+    "an empty object of PHP": ASKED | {"tools": [tool("f", {"type": "object", "properties": []})]},
+    "functions": {
+        "functions": [tool()["function"]],
+        "messages": [
+            USER,
+            {"role": "assistant", "content": None, "function_call": {"name": tool()["function"]["name"]}},
+            {"role": "function", "name": tool()["function"]["name"], "content": "r"},
+        ],
+    },
     "a blank stop string": ASKED | {"stop": ["\n\n"]},
     "an empty system turn": said(("system", ""), ("user", "hi")),
     "two system turns": said(("system", "Be brief."), ("system", "Be kind."), ("user", "hi")),

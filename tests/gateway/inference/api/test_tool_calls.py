@@ -39,6 +39,23 @@ async def test_calls_of_an_answer_have_ids_names_and_arguments(gateway: RunningG
     ]
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_caller_of_functions_gets_its_call_as_one(gateway: RunningGateway, stream: bool) -> None:
+    gateway.tier(1).words, gateway.tier(1).calls = (), CALLS[:3]
+    fields = {"functions": [WEATHER["function"]], "function_call": {"name": "get_weather"}, "stream": stream}
+    answer = await ask(gateway, **fields)
+    chunks = [chunk async for chunk in answer] if stream else [answer]
+    said = [choice.delta if stream else choice.message for chunk in chunks for choice in chunk.choices]
+    assert not any(one.tool_calls for one in said)
+    calls = [one.function_call for one in said if one.function_call is not None]
+    whole = ["".join(getattr(call, name) or "" for call in calls) for name in ("name", "arguments")]
+    assert whole == ["get_weather", '{"city": "Lima"}']
+    assert [choice.finish_reason for choice in chunks[-1].choices] == ["function_call"]
+    tooling = gateway.tier(1).requests[0].tooling
+    assert tooling is not None
+    assert (tooling.choice, tooling.name, tooling.parallel) == ("named", "get_weather", False)
+
+
 async def test_calls_stream_with_index_then_pieces_of_arguments(gateway: RunningGateway) -> None:
     gateway.tier(1).calls = CALLS
     chunks = [chunk async for chunk in await ask(gateway, tools=[WEATHER], stream=True)]
