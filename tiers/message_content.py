@@ -220,8 +220,8 @@ class NativeContent(msgspec.Struct, frozen=True, omit_defaults=True):
         return any(block.seal for block in self.blocks)
 
 
-CONTROL = "output_config"
-"""Type of a block of Anthropic's form that is none: how to go on from the turn that it ends."""
+TURN = "turn"
+"""Type of a block of Anthropic's form that is none: a whole turn of the system, which no other API has."""
 INTERLEAVED = "interleaved-thinking"
 """Anthropic's beta with which a budget is that of a whole turn of calls, and so may be above the limit of an answer."""
 

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from tiers.errors import TierRequestError
-from tiers.message_content import CONTROL, INTERLEAVED, ContentPart, NativeRequest
+from tiers.message_content import INTERLEAVED, TURN, ContentPart, NativeRequest
 from tiers.remote.provider_format import (
     MIN_THINKING_TOKENS,
     THINKING_TOKENS,
@@ -41,6 +41,7 @@ SERVICE_TIERS = {"auto": "auto", "default": "standard_only"}
 EFFORTS = {"minimal": "low", "low": "low", "medium": "medium", "high": "high", "xhigh": "xhigh", "max": "max"}
 # Fields of a caller of the same API that no other has, or that are said more exactly there.
 SAME_FIELDS = (
+    "max_tokens",
     "tools",
     "tool_choice",
     "cache_control",
@@ -67,7 +68,7 @@ def system_of(messages: Sequence[ChatMessage]) -> str | list[Block]:
     blocks: list[Block] = []
     for message in start:
         if message.native is not None:
-            blocks += [msgspec.Raw(block.json) for block in message.native.blocks if block.type != CONTROL]
+            blocks += [msgspec.Raw(block.json) for block in message.native.blocks if block.type != TURN]
         elif message.content:
             blocks.append({"type": "text", "text": message.content})
     return blocks
@@ -75,19 +76,19 @@ def system_of(messages: Sequence[ChatMessage]) -> str | list[Block]:
 
 def message_turns(messages: Sequence[ChatMessage], *, controls: bool) -> list[dict[str, Any]]:
     """Return the conversation as Anthropic has it: results of tools are a user's blocks, and no text is empty. A later
-    turn of the system stands where it stood (`tiers.remote.rules` says for which models). `controls`: whether turns of
-    the system may say how to go on."""
+    turn of the system stands where it stood (`tiers.remote.rules` says for which models). `controls`: whether it may
+    say more than its text."""
     turns: list[dict[str, Any]] = []
     for message in dropwhile(is_system, messages):
         role, blocks = _blocks_of(message)
-        if blocks and turns and turns[-1]["role"] == role and "output_config" not in turns[-1]:
+        own = [block.json for block in message.native.blocks if block.type == TURN] if message.native else []
+        if role == "system" and controls and own:
+            blocks = []
+        if blocks and turns and turns[-1]["role"] == role and len(turns[-1]) == 2:
             turns[-1]["content"] += blocks
         elif blocks:
             turns.append({"role": role, "content": blocks})
-        if controls and (control := _control(message)) is not None:
-            if not turns or turns[-1]["role"] != "system":
-                turns.append({"role": "system", "content": []})
-            turns[-1]["output_config"] = control
+        turns += [msgspec.json.decode(one, type=dict[str, Any]) for one in own] if controls else []
     if not turns:
         raise TierRequestError("messages: a turn of the user with a text is needed", "messages")
     last = turns[-1]["content"][-1] if turns[-1]["role"] == "assistant" else None
@@ -100,8 +101,8 @@ def message_turns(messages: Sequence[ChatMessage], *, controls: bool) -> list[di
 def _blocks_of(message: ChatMessage) -> tuple[str, list[Block]]:
     role = message.role if message.role in ("assistant", "system") else "user"
     said = message.native or message.kept
-    if said is not None:
-        return role, [msgspec.Raw(block.json) for block in said.blocks if block.type != CONTROL]
+    if said is not None and [block.type for block in said.blocks] != [TURN]:
+        return role, [msgspec.Raw(block.json) for block in said.blocks if block.type != TURN]
     content = content_blocks(message)
     if message.role == "tool":
         result = {"type": "tool_result", "tool_use_id": message.tool_call_id or ""}
@@ -111,11 +112,6 @@ def _blocks_of(message: ChatMessage) -> tuple[str, list[Block]]:
         for call in message.tool_calls
     ]
     return role, [*content, *calls]
-
-
-def _control(message: ChatMessage) -> msgspec.Raw | None:
-    blocks = message.native.blocks if message.native is not None else ()
-    return next((msgspec.Raw(block.json) for block in blocks if block.type == CONTROL), None)
 
 
 def content_blocks(message: ChatMessage) -> list[dict[str, Any]]:

@@ -205,7 +205,8 @@ def _items(value: Any, form: inspect.Type) -> list[Any]:
             items.append(_fitted(item, form))
         except _OddError:
             # Lists of plain values are read in step with others of the same length.
-            if not isinstance(form, inspect.StructType):
+            kinds = form.types if isinstance(form, inspect.UnionType) else (form,)
+            if not any(isinstance(kind, inspect.StructType) for kind in kinds):
                 raise
     return items
 

@@ -83,6 +83,7 @@ class _Part(msgspec.Struct):
     refusal: str | None = None
     thinking: "str | list[_Part | str] | None" = None
     reasoning: "str | list[_Part | str] | None" = None
+    image_url: msgspec.Raw = msgspec.Raw()
 
     @property
     def said(self) -> str:
@@ -319,6 +320,9 @@ def _of_part(part: _Part | str, index: int) -> Iterator[Delta]:
         yield Delta(index=index, reasoning=_text_of(thoughts or part.said))
     elif part.refusal:
         yield Delta(index=index, text=part.refusal, refusal=True)
+    elif part.image_url:
+        image = msgspec.json.encode([{"type": "image_url", "image_url": part.image_url}])
+        yield Delta(index=index, native=image_piece(image))
     elif said := part.said:
         yield Delta(index=index, text=said)
 

@@ -196,6 +196,8 @@ _NOTHING = msgspec.Raw(b"")
 _FRAMES = ("response.created", "response.in_progress", "response.queued", "keepalive")
 _THOUGHTS = ("response.reasoning_summary_text.delta", "response.reasoning_text.delta")
 _TEXTS = ("response.output_text.delta", "response.refusal.delta")
+# Among the notes of an answer: which items have begun, and whether the end of any was told.
+_ADDED, _DONE = "items added", "item done"
 
 
 class _Part(msgspec.Struct):
@@ -252,6 +254,7 @@ class _Event(msgspec.Struct):
     output_index: int = 0
     summary_index: int = 0
     delta: Any = None
+    arguments: Any = None
     item: msgspec.Raw = _NOTHING
     response: _Response | None = None
     message: str | None = None
@@ -269,6 +272,9 @@ def read_event(event: ServerSentEvent, tally: Tally) -> list[Delta] | None:
     native = NativePiece(form=_FORM, event=_with_text(said, event.data), block=block)
     if not deltas:
         return [Delta(native=native)]
+    for delta in deltas[:-1]:
+        # The event says it.
+        delta.native = NativePiece(form=_FORM)
     deltas[-1].native = native
     return deltas
 
@@ -286,17 +292,21 @@ def _read(said: _Event, blocks: Blocks, tally: Tally, data: bytes) -> tuple[list
         return blocks.reasoning("\n\n"), None
     if kind == "response.function_call_arguments.delta":
         return blocks.arguments(said.output_index, text), None
+    if kind == "response.function_call_arguments.done" and said.output_index in blocks.without_arguments:
+        return blocks.arguments(said.output_index, arguments_text(said.arguments)), None
     if kind == "response.output_item.added" and said.item:
+        tally.notes.setdefault(_ADDED, set()).add(said.output_index)
         item = _decode_item(said.item)
         return ([_open(said.output_index, item, blocks)] if item.type == "function_call" else []), None
     if kind == "response.output_item.done" and said.item:
+        tally.notes[_DONE] = True
         item = _decode_item(said.item)
         return _closed(said.output_index, item, blocks, tally), _native(said.item, item)
     if kind in ("response.failed", "error"):
         error = said.response.error if said.response is not None else None
         raise ServerSaidError(_said(error) or parse_error(data))
     if kind in ("response.completed", "response.incomplete") and said.response is not None:
-        unsaid = [] if blocks.said else _answered_items(said.response, blocks, tally)
+        unsaid = _native_items(said.response, tally) if blocks.said else _answered_items(said.response, blocks, tally)
         return unsaid + _end(said.response, blocks, tally), None
     if not kind.startswith("response.") and kind not in _FRAMES:
         blocks.unknown = blocks.unknown or f"events of the type {kind!r}"
@@ -322,6 +332,20 @@ def _answered_items(response: _Response, blocks: Blocks, tally: Tally) -> list[D
         deltas += _closed(index, item, blocks, tally)
         if tally.native:
             deltas.append(Delta(native=NativePiece(form=_FORM, block=_native(raw, item))))
+    return deltas
+
+
+def _native_items(response: _Response, tally: Tally) -> list[Delta]:
+    """The events of the items for a caller of the same API, where the server has sent none of their ends."""
+    deltas: list[Delta] = []
+    if not tally.native or _DONE in tally.notes:
+        return deltas
+    for index, raw in enumerate(response.output):
+        block = _native(raw, _decode_item(raw, tally))
+        for kind in ("added", "done")[index in tally.notes.get(_ADDED, ()) :]:
+            item = {"type": f"response.output_item.{kind}", "output_index": index, "item": msgspec.Raw(block.json)}
+            own = block if kind == "done" else None
+            deltas.append(Delta(native=NativePiece(form=_FORM, event=msgspec.json.encode(item), block=own)))
     return deltas
 
 

@@ -140,6 +140,10 @@ ROWS: list[Row] = [
         "https://platform.claude.com/docs/en/build-with-claude/mid-conversation-system-messages", "2026-11",
     ),
     Row(
+        ("anthropic",), r"claude-sonnet-5(?!-[1-9](?!\d))", {"system": "first"},
+        "https://platform.claude.com/docs/en/build-with-claude/mid-conversation-system-messages", "2026-11",
+    ),
+    Row(
         ("anthropic", "bedrock"), _LATER_CLAUDE, {"refused": SAMPLING},
         "https://platform.claude.com/docs/en/about-claude/models/migration-guide", "2026-11",
     ),

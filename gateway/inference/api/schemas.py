@@ -17,7 +17,7 @@ Unsupported = Any
 MAX_CHOICES = 16
 MAX_PROMPTS = 64
 MAX_STOPS = 16
-MAX_TOOLS = 128
+MAX_TOOLS = 512
 # Ten times OpenAI's own bound of a conversation, and far beyond what agents send to Anthropic, whose bound is 100,000.
 # They take some tens of milliseconds.
 MAX_MESSAGES = 20_000

@@ -104,6 +104,7 @@ HALVES = (
 )
 TWICE = json.dumps(json.dumps({"city": "Oslo"}))
 ONE_BREAK = chunks({"content": "He"}, {"content": "llo"}).replace(b"\n\n", b"\n")
+WEATHER = {"type": "function_call", "call_id": "c1", "name": "get_weather", "arguments": '{"city": "Oslo"}'}
 RAIN = "Oslo is rainy today."
 AGAIN = [{"reasoning": "Hm."}, {"content": "Oslo is "}, {"content": "rainy today."}]
 TWO_TOOLS = [{"type": "tool_use", "name": "get_weather", "input": {"city": city}} for city in ("Oslo", "Rome")]
@@ -456,6 +457,29 @@ CASES = [
         cited="https://a.b/c",
     ),
     responses(
+        said("Hi"),
+        deltas=({"type": "response.output_text.delta", "delta": "Hi"},),
+        name="a text of a response without the events of its item",
+        text="Hi",
+    ),
+    responses(
+        WEATHER,
+        deltas=(
+            {"type": "response.output_item.added", "output_index": 0, "item": WEATHER | {"arguments": ""}},
+            {"type": "response.function_call_arguments.done", "output_index": 0, "arguments": '{"city": "Oslo"}'},
+        ),
+        name="arguments of a response at their end alone",
+        calls=[OSLO],
+        finish="tool_calls",
+    ),
+    responses(
+        WEATHER,
+        deltas=({"type": "response.output_item.done", "output_index": 0, "item": WEATHER},),
+        name="the end of a response's item alone",
+        calls=[OSLO],
+        finish="tool_calls",
+    ),
+    responses(
         {"type": "message", "content": [{"type": "refusal", "refusal": "No."}]},
         deltas=({"type": "response.refusal.delta", "delta": "No.", "output_index": None},),
         name="a refusal of the Responses API",
@@ -469,6 +493,7 @@ CASES = [
     ),
     # More of the same kinds, on other wires.
     Case("parts that are texts", chunks({"content": ["He", "llo"]}), message(content=["He", "llo"]), text="Hello"),
+    Case("a part that is none", chunks({"content": [None, "Hi"]}), message(content=[None, {"text": "Hi"}]), text="Hi"),
     Case(
         "a text in an object",
         chunks({"content": [{"type": "text", "text": {"value": "Hello"}}]}),

@@ -75,7 +75,7 @@ async def test_images_that_a_model_made_are_passed_on(kind: str, whole: bool) ->
     part = {"inlineData": {"mimeType": "image/png", "data": "AA=="}}
     event = gemini_event(part, part | {"thought": True}, part, finish="STOP")
     forms = {
-        "openai": (chunks({"images": [image]}, {"content": "", "images": [image]}), message(images=[image, image])),
+        "openai": (chunks({"images": [image]}, {"content": [image]}), message(images=[image, image])),
         "gemini": (gemini_stream([event]), event),
     }
     (choice,), _ = await answered(Case("", *forms[kind], kind=kind), whole)

@@ -134,6 +134,8 @@ def chat_of(body: CountTokensRequest, betas: str = "") -> Chat:
 def _native_fields(body: CountTokensRequest) -> dict[str, bytes]:
     given = {name: value for name in _NATIVE if (value := getattr(body, name, None)) is not None}
     fields = {name: _encode(value) for name, value in given.items()}
+    if getattr(body, "max_tokens", None) == 0:
+        fields["max_tokens"] = b"0"
     if body.tools:
         fields["tools"] = b"[" + b",".join(map(bytes, body.tools)) + b"]"
     return fields
@@ -142,7 +144,7 @@ def _native_fields(body: CountTokensRequest) -> dict[str, bytes]:
 def _sampling(body: MessagesRequest, betas: str) -> dict[str, Any]:
     thinking = body.thinking
     budget = 0 if thinking is None else thinking.budget_tokens or 0
-    if budget >= body.max_tokens and INTERLEAVED not in betas:
+    if budget and budget >= body.max_tokens and INTERLEAVED not in betas:
         raise bad_request(
             "max_tokens must be greater than thinking.budget_tokens: thoughts count against it.",
             "max_tokens",
@@ -150,7 +152,7 @@ def _sampling(body: MessagesRequest, betas: str) -> dict[str, Any]:
         )
     user_id = body.metadata.user_id if body.metadata else None
     return {
-        "max_completion_tokens": body.max_tokens,
+        "max_completion_tokens": body.max_tokens or 1,
         "stream": body.stream,
         "stop": body.stop_sequences or None,
         "temperature": body.temperature,

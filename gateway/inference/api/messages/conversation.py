@@ -21,7 +21,7 @@ from gateway.base.errors import ApiError, bad_request
 from gateway.inference.api.messages.schemas import Block, ResultBlock, Source, Text, Turn
 from gateway.inference.api.parsing import refusal_of
 from gateway.inference.api.schemas import ContentPart, FunctionCall, Message, MessageToolCall
-from tiers.message_content import CONTROL, FAILED_RESULT, NativeBlock, NativeContent
+from tiers.message_content import FAILED_RESULT, TURN, NativeBlock, NativeContent
 
 UNSIGNED = "YWlvLXVuc2lnbmVk"
 
@@ -156,30 +156,44 @@ def conversation_of(system: str | list[msgspec.Raw] | None, turns: Sequence[Turn
     said_turns = [
         (place, turn)
         for place, turn in enumerate(turns)
-        if turn.content or turn.output_config or place == len(turns) - 1
+        if turn.content or turn.has_controls or place == len(turns) - 1
     ]
     # As Anthropic does it: consecutive turns of the same role are one turn.
-    for role, group in groupby(said_turns, key=lambda one: one[1].role):
+    for (role, controlled), group in groupby(
+        said_turns, key=lambda one: (one[1].role, one[0] if one[1].has_controls else None)
+    ):
         same = list(group)
         first, placed = same[0][0], [one for place, turn in same for one in _placed(place, turn)]
         where = f"messages.{first}"
         if role == "user" and not placed:
             raise bad_request(f"{where}: a user message must have content.", where, "invalid_value")
-        control = next((turn.output_config for _, turn in reversed(same) if turn.output_config), None)
-        for message, said in _CONVERSIONS[role](placed, chat.foreign) if placed or control is None else ():
+        said = _CONVERSIONS[role](placed, chat.foreign)
+        if role == "system" and controlled is not None:
+            turn = turns[first]
+            cleared = turn.clear_at == "next_user_message" and "user" in [later.role for later in turns[first:]]
+            own = NativeBlock(json=_encode(_as_given(turn)), type=TURN)
+            said = [] if cleared or not placed else said
+            if not said and chat.messages:
+                chat.natives[-1] = _followed(chat.messages[-1], chat.natives[-1], own)
+        else:
+            own = None
+        for message, blocks in said:
             chat.messages.append(message)
             chat.origins.append(where)
-            chat.natives.append(native_of(said, message))
-        if control is not None and chat.messages:
-            chat.natives[-1] = _controlled(chat.messages[-1], chat.natives[-1], control)
+            chat.natives.append(native_of(blocks, message) if own is None else NativeContent("anthropic", (own,)))
     return chat
 
 
-def _controlled(message: Message, native: NativeContent | None, control: Any) -> NativeContent:
-    """The blocks of a message with what its turn, or the one after it, says of how to go on."""
+def _as_given(turn: Turn) -> dict[str, Any]:
+    fields = {name: value for name in ("output_config", "clear_at") if (value := getattr(turn, name)) is not None}
+    return {"role": turn.role, "content": turn.content or []} | fields
+
+
+def _followed(message: Message, native: NativeContent | None, turn: NativeBlock) -> NativeContent:
+    """The blocks of a message, and a turn after it that only a server with this API gets."""
     text = _encode({"type": "text", "text": message.content})
     blocks = (NativeBlock(json=text, type="text"),) * bool(message.content) if native is None else native.blocks
-    return NativeContent("anthropic", (*blocks, NativeBlock(json=_encode(control), type=CONTROL)))
+    return NativeContent("anthropic", (*blocks, turn))
 
 
 def _system_blocks(system: str | list[msgspec.Raw] | None) -> list[Placed]:
@@ -266,11 +280,23 @@ def _assistant(placed: Sequence[Placed], foreign: list[str]) -> list[Said]:
 
 
 def _system(placed: Sequence[Placed], foreign: list[str]) -> list[Said]:
-    foreign += [one.block.type for one in placed if one.block.type != "text"]
-    texts = [_text(one.block.text, one) for one in placed if one.block.type == "text"]
+    texts: list[str] = []
+    for one in placed:
+        if (change := _CHANGES.get(one.block.type)) is not None:
+            tool = one.block.tool if isinstance(one.block.tool, dict) else {}
+            texts.append(change.format(tool.get("name") or tool.get("tool_name")))
+        elif one.block.type == "text":
+            texts.append(_text(one.block.text, one))
+        else:
+            foreign.append(one.block.type)
     return [(Message(role="system", content=_BETWEEN.join(texts)), placed)]
 
 
+# Of tools that every model has been given anyway.
+_CHANGES = {
+    "tool_addition": "The tool {} is available from now on.",
+    "tool_removal": "The tool {} is not available any more.",
+}
 _CONVERSIONS = {"user": _user, "assistant": _assistant, "system": _system}
 
 

@@ -16,7 +16,7 @@ from msgspec import Meta
 
 from gateway.base.errors import ApiError, ContextLengthError, as_api_error, envelope_response, request_id_of
 from gateway.edge.openapi import ERRORS
-from gateway.inference.api.schemas import PositiveInt, StopString, TopP
+from gateway.inference.api.schemas import MAX_TOOLS, NaturalInt, StopString, TopP
 
 PATH = "/v1/messages"
 # Anthropic's own; its clients retry after it, and raise an error of its own type.
@@ -105,7 +105,6 @@ def is_messages_path(path: str) -> bool:
     return path == PATH or path.startswith(f"{PATH}/")
 
 
-MAX_TOOLS = 512
 MAX_STOP_SEQUENCES = 64
 
 # Anthropic's own bounds.
@@ -156,7 +155,8 @@ class ResultBlock(_Readable, frozen=True, kw_only=True):
 class Block(_Readable, frozen=True, kw_only=True):
     """A block of a message; `type` says which fields count.
 
-    `tool_use`: `id`, `name` and `input`. `tool_result`: `tool_use_id`, `content` and `is_error`.
+    `tool_use`: `id`, `name` and `input`. `tool_result`: `tool_use_id`, `content` and `is_error`. `tool_addition`,
+    `tool_removal`: `tool`.
     `thinking`: the thoughts of an earlier answer and their `signature`, or else `data` that hides them: the model that
     made them gets them back.
     """
@@ -170,14 +170,22 @@ class Block(_Readable, frozen=True, kw_only=True):
     input: Any = None
     tool_use_id: str | None = None
     is_error: bool | None = None
+    tool: Any = None
 
 
 class Turn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One message: a text, or blocks (`Block`). `output_config`: how a tier of Anthropic goes on from a system's."""
+    """One message: a text, or blocks (`Block`). Of a system's alone: `output_config`, how a tier of Anthropic goes on,
+    and `clear_at`, with which it may hold until the user speaks."""
 
     role: Literal["user", "assistant", "system"]
     content: str | list[msgspec.Raw] | None = None
     output_config: Any = None
+    clear_at: str | None = None
+
+    @property
+    def has_controls(self) -> bool:
+        """Whether it says more than its content."""
+        return self.output_config is not None or self.clear_at is not None
 
 
 class ToolEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -201,11 +209,12 @@ class ToolChoice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 class Thinking(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """Whether the answer shows its thoughts, and how many tokens they may have; `adaptive`: as the tier thinks usually.
-    `display`: `omitted` leaves out their text."""
+    `display`: `omitted` leaves out their text. `block_binding` and other displays are for Anthropic."""
 
     type: Literal["enabled", "disabled", "adaptive"]
     budget_tokens: Annotated[int, Meta(ge=LEAST_THINKING_TOKENS, le=2**31 - 1)] | None = None
-    display: Literal["summarized", "omitted"] | None = None
+    display: str | None = None
+    block_binding: Any = None
 
 
 class OutputFormat(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -216,10 +225,11 @@ class OutputFormat(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class OutputConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """How much to think, and the format of the answer."""
+    """How much to think, and the format of the answer. `task_budget`: for Anthropic."""
 
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
     format: OutputFormat | None = None
+    task_budget: Any = None
 
 
 class RequestMetadata(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -249,9 +259,9 @@ class CountTokensRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
 
 
 class MessagesRequest(CountTokensRequest, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`POST /v1/messages`."""
+    """`POST /v1/messages`. `max_tokens` 0: Anthropic fills its cache and answers nothing; others answer one token."""
 
-    max_tokens: PositiveInt
+    max_tokens: NaturalInt
     stream: bool | None = None
     stop_sequences: Annotated[list[StopString], Meta(max_length=MAX_STOP_SEQUENCES)] | None = None
     temperature: Annotated[float, Meta(ge=0, le=1)] | None = None

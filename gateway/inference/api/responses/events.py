@@ -42,8 +42,9 @@ class ResponseEvents:
 
     def piece(self, delta: Delta) -> bytes:
         """Events for one delta; empty if it says nothing new."""
-        if delta.native is not None and delta.native.form == "responses" and delta.native.event:
-            return self._as_is(delta.native.event)
+        native = delta.native
+        if native is not None and native.form == "responses" and (native.event or native.block is None):
+            return self._as_is(native.event) if native.event else b""
         if delta.logprobs and self._body.logprobs and not delta.reasoning:
             self._drawn += delta.logprobs
         plain = not (delta.reasoning or delta.tool_calls or delta.refusal or delta.annotations)

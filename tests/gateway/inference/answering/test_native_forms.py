@@ -218,7 +218,8 @@ ASKED: Body = {
     "system": SYSTEM,
     "tools": TOOLS,
     "tool_choice": {"type": "auto", "disable_parallel_tool_use": True},
-    "thinking": {"type": "enabled", "budget_tokens": 1500},
+    "thinking": {"type": "enabled", "budget_tokens": 1500, "display": "updates", "block_binding": {"a": "b"}},
+    "output_config": {"task_budget": {"type": "tokens", "total": 64000}},
     "context_management": {"edits": [{"type": "clear_tool_uses_20250919"}]},
     "messages": [{"role": "user", "content": USER}],
 }
@@ -247,6 +248,13 @@ async def test_a_message_reaches_anthropic_as_it_is_and_its_answer_comes_back_so
     turns = next_step(body["content"])
     await recorded.asked("/v1/messages", {"model": "claude"} | ASKED | {"messages": turns})
     assert (recorded.got["messages"], recorded.got["thinking"]) == (turns, ASKED["thinking"])
+
+
+async def test_a_request_that_only_fills_the_cache_is_one_at_anthropic(recorded: Recorded) -> None:
+    body = {"max_tokens": 0, "messages": [{"role": "user", "content": "Hi"}]}
+    for tier, most in (("claude", 0), ("small", 1)):
+        await recorded.asked("/v1/messages", body | {"model": tier})
+        assert recorded.got["max_tokens"] == most
 
 
 async def test_a_streamed_message_passes_event_by_event(recorded: Recorded) -> None:

@@ -117,7 +117,7 @@ CHAT_CASES: list[tuple[dict[str, Any], str]] = [
         {"tools": [TOOL, {"type": "function", "function": {"name": "g", "parameters": {"type": "array"}}}]},
         "tools[1].function.parameters",
     ),
-    ({"tools": [TOOL] * 129}, "tools"),
+    ({"tools": [TOOL] * 513}, "tools"),
     ({"tool_choice": "required"}, "tool_choice"),
     ({"tools": [TOOL], "tool_choice": "sometimes"}, "tool_choice"),
     (

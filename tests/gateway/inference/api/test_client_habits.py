@@ -14,6 +14,7 @@ from gateway.inference.api.schemas import Message
 from tests.gateway.running_gateway import RunningGateway
 from tests.gateway.served_process import UNCACHED
 from tiers.message_content import NativeContent
+from tiers.remote.anthropic_request import message_turns
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 ASKED = {"role": "user", "content": "Go on."}
@@ -249,6 +250,37 @@ async def test_media_of_a_result_reach_a_server_with_this_api_once() -> None:
     # Other servers get it in a turn of the user's; this one has it in the result.
     assert isinstance(shown[0].content, list)
     assert shown[1] == NativeContent("anthropic", ())
+
+
+REMINDER = {"role": "system", "content": "Be quick.", "clear_at": "next_user_message"}
+EFFORT = {"role": "system", "content": [], "output_config": {"effort": "low"}}
+REMOVED = {"role": "system", "content": [{"type": "tool_removal", "tool": {"type": "tool_reference", "name": "f"}}]}
+SAID = {"role": "assistant", "content": "a"}
+
+
+@pytest.mark.parametrize(
+    ("given", "read"),
+    [
+        ([ASKED, REMINDER], [FIRST, ("system", "Be quick.")]),
+        ([ASKED, REMINDER, SAID, ASKED], [FIRST, ("assistant", "a"), FIRST]),
+        ([ASKED, EFFORT, ASKED], [FIRST, FIRST]),
+        ([ASKED, EFFORT | {"content": "Think."}], [FIRST, ("system", "Think.")]),
+        ([ASKED, REMOVED], [FIRST, ("system", "The tool f is not available any more.")]),
+    ],
+)
+async def test_turns_that_only_anthropic_has_reach_it_as_they_are(
+    given: list[dict[str, Any]], read: list[tuple[str, str]]
+) -> None:
+    conversation = conversation_of(None, msgspec.json.decode(msgspec.json.encode(given), type=list[Turn]))
+    turns = chat_turns.turns_of(conversation.messages)
+    assert [(turn.role, turn.content) for turn in turns] == read
+    natives = zip(turns, conversation.natives, strict=True)
+    turns = [msgspec.structs.replace(turn, native=native) for turn, native in natives]
+    asked, plain = (message_turns(turns, controls=controls) for controls in (True, False))
+    assert [turn["role"] for turn in asked] == [turn["role"] for turn in given]
+    own = [turn for turn in msgspec.json.decode(msgspec.json.encode(asked)) if turn["role"] == "system"]
+    assert own == [turn for turn in given if turn["role"] == "system"]
+    assert not any(turn.keys() - {"role", "content"} for turn in plain)
 
 
 ITEM_CALL = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"}

@@ -347,7 +347,7 @@ async def test_tokens_are_counted_without_answering(
         ({"thinking": {"type": "enabled", "budget_tokens": 5}}, "thinking.budget_tokens"),
         ({"thinking": THINKING}, "max_tokens"),
         ({"temperature": 1.5}, "temperature"),
-        ({"max_tokens": 0}, "max_tokens"),
+        ({"max_tokens": -1}, "max_tokens"),
         ({"max_tokens": None}, "max_tokens"),
         ({"mcp_servers": [{"name": "x"}]}, "mcp_servers"),
         ({"output_config": {"format": {"type": "json_schema"}}}, "output_config.format.schema"),
