@@ -67,7 +67,7 @@ def _form(form: dict[str, Any]) -> dict[str, Any]:
 def _tool(tool: Any) -> Any:
     if isinstance(tool, dict) and isinstance(function := tool.get("function"), dict):
         # PHP writes an empty object so.
-        bare = {"parameters": {}} if function.get("parameters") == [] else {}
+        bare: dict[str, Any] = {"parameters": {}} if function.get("parameters") == [] else {}
         return {"type": "function"} | tool | {"function": function | bare}
     if not isinstance(tool, dict) or not isinstance(tool.get("name"), str):
         return tool

@@ -177,10 +177,10 @@ def conversation_of(system: str | list[msgspec.Raw] | None, turns: Sequence[Turn
                 chat.natives[-1] = _followed(chat.messages[-1], chat.natives[-1], own)
         else:
             own = None
-        for message, blocks in said:
+        for message, read in said:
             chat.messages.append(message)
             chat.origins.append(where)
-            chat.natives.append(native_of(blocks, message) if own is None else NativeContent("anthropic", (own,)))
+            chat.natives.append(native_of(read, message) if own is None else NativeContent("anthropic", (own,)))
     return chat
 
 
