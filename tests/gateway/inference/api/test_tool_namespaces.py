@@ -108,7 +108,7 @@ async def test_names_are_short_enough_for_functions_and_differ() -> None:
     ("fields", "param"),
     [
         ({"tools": [{**AGENTS, "tools": [{"type": "mcp"}]}]}, "tools[0].tools[0].type"),
-        ({"tools": [{**AGENTS, "name": f"n{n}", "tools": [CLOSE] * 65} for n in range(2)]}, "tools"),
+        ({"tools": [{**AGENTS, "name": f"n{n}", "tools": [CLOSE] * 257} for n in range(2)]}, "tools"),
         (
             {"tools": TOOLS, "tool_choice": {"type": "allowed_tools", "tools": [{"type": "mcp"}]}},
             "tool_choice.tools[0].type",
