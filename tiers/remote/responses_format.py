@@ -196,7 +196,7 @@ _NOTHING = msgspec.Raw(b"")
 _FRAMES = ("response.created", "response.in_progress", "response.queued", "keepalive")
 _THOUGHTS = ("response.reasoning_summary_text.delta", "response.reasoning_text.delta")
 _TEXTS = ("response.output_text.delta", "response.refusal.delta")
-# Among the notes of an answer: which items have begun, and whether the end of any was told.
+# Notes of an answer: the items that were added, and whether one is done.
 _ADDED, _DONE = "items added", "item done"
 
 

@@ -214,7 +214,7 @@ class Tally:
                     continue
                 end = Delta(index=index, finish_reason="stop")
             if end.finish_reason in ("stop", "tool_calls"):
-                # Whatever the server calls it: clients run what they are told of, and wait for nothing else.
+                # Whatever the server calls it: clients run the calls that are there, and wait for no others.
                 end.finish_reason = "tool_calls" if index in self._calling else "stop"
             if end.finish_reason == "tool_calls" and self._without_arguments:
                 calls = sorted(call for choice, call in self._without_arguments if choice == index)
