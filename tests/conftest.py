@@ -104,7 +104,11 @@ def earlier_objects_frozen() -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Seed the global generators by the test's name, before its fixtures are made, whatever ran before it."""
+    """Seed the global generators by the test's name, before its fixtures are made, whatever ran before it.
+
+    And give torch one thread again: commands that quantise or train take one per processor, for the whole process. Two
+    wait for each other where four processes share two processors: tests took up to fifteen times the processor time.
+    """
     seed = zlib.crc32(item.nodeid.encode())
     random.seed(seed)
     if (numpy := sys.modules.get("numpy")) is not None:
@@ -112,6 +116,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     if (torch := sys.modules.get("torch")) is not None:
         # `torch.manual_seed` also keeps the stack of its caller, for each kind of device that is not in use yet.
         torch.default_generator.manual_seed(seed)
+        if torch.get_num_threads() != 1:
+            torch.set_num_threads(1)
 
 
 @pytest.fixture(autouse=True)
