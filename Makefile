@@ -314,8 +314,7 @@ bench-all: install
 	$(call measured,kernels.jsonl,kernels --scheme int4-int8 --threads 2)
 
 bench-peers: install
-	@test -n "$(PEERS)" || { echo "give the folder of the peers' scripts: make bench-peers PEERS=folder"; exit 2; }
-	$(BIN)/python -m benchmarks peers $(PEERS) --rounds 5 --keep --out $(RESULTS)/peers.jsonl
+	$(BIN)/python -m benchmarks peers $(or $(PEERS),build/peers) --rounds 2 --keep --out $(RESULTS)/peers.jsonl
 
 # Small faults in the code that no test of its group notices (tests/mutants/groups.py), one process, without a change on disk.
 # A folder takes a few minutes to an hour; OF names files or folders of groups: make mutants OF=classifier/policy/decide.py

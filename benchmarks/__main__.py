@@ -24,7 +24,7 @@ _COMMANDS = {
         "Memory, files and latency of a gateway under mixed traffic for half an hour.",
     ),
     "stored": ("gateway.soak.stored:stored", "Bytes of database per request, by table and index."),
-    "peers": ("gateway.peers:peers", "Other engines and AIO under the same loads, in turn."),
+    "peers": ("peers.command:peers", "Other engines, other gateways and AIO under the same loads, in turn."),
     "mix": ("gateway.mixed_workload:mix", "Prompts that routing sends to the tiers in given shares."),
     "source-loads": ("sources.cases:source_loads", "The loads of the sources, planned."),
     "report": ("report.page:report", "Tables and plots of kept measurements."),

@@ -5,15 +5,11 @@ import itertools
 import math
 import random
 import secrets
-import shutil
-import socket
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -21,7 +17,6 @@ from urllib.parse import urlsplit
 import click
 import msgspec
 
-from benchmarks.gateway.peers import PeersError, served
 from benchmarks.gateway.upstream import proxied_catalogue, running_upstream
 from gateway.operations.cli.options import json_option, settings_from
 
@@ -141,6 +136,19 @@ async def bench_proxy(
                     found[target.name].append(row)
         for rows in found.values():
             yield _median(rows)
+
+
+@asynccontextmanager
+async def proxied_gateway(upstream: str, folder: Path) -> AsyncIterator[Target]:
+    """One gateway process with its data in `folder`, whose tiers are all the model of `upstream` (up to /v1): keys,
+    limits, routing by `auto`, monitor and ledger are on."""
+    from gateway.planning.load_test.http_target import running_server
+
+    catalogue, key = folder / "catalogue.toml", secrets.token_urlsafe(24)
+    catalogue.write_text(proxied_catalogue(upstream), encoding="utf-8")
+    settings = settings_from(catalog=str(catalogue), data_dir=str(folder))
+    async with running_server(settings, {"AIO_API_KEYS": f"bench={key}"}, "gateway") as server:
+        yield Target("aio", server.url, "auto", key)
 
 
 async def require_answer(target: Target, patience: float = _PATIENCE) -> None:
@@ -278,8 +286,8 @@ def _median(rows: list[Row]) -> Row:
 @click.option("--peer-model", default="mock", show_default=True)
 @click.option(
     "--peers",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Folder of the peers' scripts: LiteLLM, Switchyard and Portkey take turns, and nginx, if it is installed.",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="LiteLLM, Switchyard and Portkey, installed in this folder, take turns, and nginx, if it is installed.",
 )
 @click.option("--cache", is_flag=True, help="Also what the response cache costs where it misses, and saves.")
 @click.option("--messages", is_flag=True, help="Also what /v1/messages costs, in turns with /v1/chat/completions.")
@@ -297,9 +305,6 @@ async def _run(
     upstream: str | None, peer: str | None, peer_model: str, peers: Path | None, cache: bool, messages: bool,
     history: int, as_json: bool, **given: Any,
 ) -> None:  # fmt: skip
-    from gateway.planning.load_test.http_target import running_server
-
-    key = secrets.token_urlsafe(24)
     # A gateway without its upstream is never ready, so check first that the upstream answers.
     for option, given_url, model in (("--upstream", upstream, "mock"), ("--peer", peer, peer_model)):
         if given_url is not None:
@@ -310,100 +315,23 @@ async def _run(
     with tempfile.TemporaryDirectory(prefix="aio-bench-") as folder:
         async with AsyncExitStack() as stack:
             url = upstream if upstream is not None else await stack.enter_async_context(running_upstream())
-            catalogue = Path(folder) / "catalogue.toml"
-            catalogue.write_text(proxied_catalogue(url), encoding="utf-8")
-            settings = settings_from(catalog=str(catalogue), data_dir=folder)
-            environment = {"AIO_API_KEYS": f"bench={key}"}
-            server = await stack.enter_async_context(running_server(settings, environment, "gateway"))
-            targets = [Target("direct", url.removesuffix("/v1"), "mock"), Target("aio", server.url, "auto", key)]
+            ours = await stack.enter_async_context(proxied_gateway(url, Path(folder)))
+            targets = [Target("direct", url.removesuffix("/v1"), "mock"), ours]
             if cache:
-                targets.append(Target("aio, miss", server.url, "auto", key, cache="use"))
-                targets.append(Target("aio, hit", server.url, "auto", key, cache="use", repeats=True))
+                targets.append(Target("aio, miss", ours.url, "auto", ours.key, cache="use"))
+                targets.append(Target("aio, hit", ours.url, "auto", ours.key, cache="use", repeats=True))
             if messages:
-                targets.append(Target("aio, messages", server.url, "auto", key, path=MESSAGES))
+                targets.append(Target("aio, messages", ours.url, "auto", ours.key, path=MESSAGES))
             if history:
                 targets.append(Target("direct, history", targets[0].url, "mock", history=history))
-                targets.append(Target("aio, history", server.url, "auto", key, history=history))
+                targets.append(Target("aio, history", ours.url, "auto", ours.key, history=history))
             if peer is not None:
                 targets.append(Target("peer", peer, peer_model))
             if peers is not None:
-                targets += await stack.enter_async_context(running_peers(peers, url, Path(folder)))
+                # Imported here, since the peers' gateways are targets of this module.
+                from benchmarks.peers.gateways import running_gateways
+
+                targets += await stack.enter_async_context(running_gateways(peers, url, Path(folder)))
             async for row in bench_proxy(targets, **given):
                 values = msgspec.structs.asdict(row)
                 click.echo(msgspec.json.encode(row) if as_json else "  ".join(f"{k}={v}" for k, v in values.items()))
-
-
-_NGINX = """
-daemon off; worker_processes 1; pid {folder}/nginx.pid; error_log stderr crit;
-events {{ worker_connections 1024; }}
-http {{
-  access_log off; client_body_temp_path {folder}; proxy_temp_path {folder}; fastcgi_temp_path {folder};
-  uwsgi_temp_path {folder}; scgi_temp_path {folder};
-  upstream model {{ server {netloc}; keepalive 64; keepalive_requests 1000000000; }}
-  keepalive_requests 1000000000;
-  server {{
-    listen 127.0.0.1:{port};
-    location / {{
-      proxy_pass http://model; proxy_http_version 1.1; proxy_set_header Connection ""; proxy_buffering off;
-    }}
-  }}
-}}
-"""
-
-
-@dataclass(frozen=True, slots=True)
-class GatewayPeer:
-    """Another gateway: its script, the model that it serves, and whether headers name its upstream."""
-
-    name: str
-    script: str
-    model: str
-    by_headers: bool = False
-
-
-GATEWAYS = (
-    GatewayPeer("litellm", "litellm_proxy.py", "mock"),
-    GatewayPeer("switchyard", "switchyard_server.py", "auto"),
-    GatewayPeer("portkey", "portkey_gateway.py", "mock", by_headers=True),
-)
-
-
-@asynccontextmanager
-async def running_peers(scripts: Path, upstream: str, folder: Path) -> AsyncIterator[list[Target]]:
-    """The peers of `scripts` and nginx, where it is installed, in front of `upstream` (up to /v1); `folder` keeps what
-    nginx writes. Raises `PeersError`."""
-    async with AsyncExitStack() as stack:
-        targets = [await stack.enter_async_context(_running(peer, scripts, upstream)) for peer in GATEWAYS]
-        if (program := shutil.which("nginx")) is not None:
-            targets.append(await stack.enter_async_context(_running_nginx(program, upstream, folder)))
-        yield targets
-
-
-@asynccontextmanager
-async def _running(peer: GatewayPeer, scripts: Path, upstream: str) -> AsyncIterator[Target]:
-    script = scripts / "peers" / peer.script
-    if not script.is_file():
-        raise PeersError(f"{script} does not exist; give the folder of the peers' scripts")
-    port = _free_port()
-    options = [] if peer.by_headers else ["--upstream", upstream]
-    headers = {"x-portkey-provider": "openai", "x-portkey-custom-host": upstream} if peer.by_headers else {}
-    async with served([sys.executable, str(script), "--port", str(port), "--wait", "300", *options], peer.name):
-        yield Target(peer.name, f"http://127.0.0.1:{port}", peer.model, key="none", headers=headers)
-
-
-@asynccontextmanager
-async def _running_nginx(program: str, upstream: str, folder: Path) -> AsyncIterator[Target]:
-    port = _free_port()
-    written = folder / "nginx.conf"
-    written.write_text(_NGINX.format(folder=folder, port=port, netloc=urlsplit(upstream).netloc), encoding="utf-8")
-    # A line that says that it is ready, as the peers' scripts write it, once its port is open.
-    opened = f"until (echo > /dev/tcp/127.0.0.1/{port}) 2>/dev/null; do sleep 0.05; done; echo READY >&2; wait"
-    command = ["bash", "-c", f"{program} -c {written} -p {folder} & {opened}"]
-    async with served(command, "nginx"):
-        yield Target("nginx", f"http://127.0.0.1:{port}", "mock")
-
-
-def _free_port() -> int:
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        return int(listening.getsockname()[1])

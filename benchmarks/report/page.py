@@ -15,7 +15,7 @@ from benchmarks.report.markdown import limit_table, markdown, number
 from benchmarks.report.measured import LimitResults, MeasurementError, Results, machine_line
 from benchmarks.report.measured_tables import measured_tables
 from benchmarks.report.measurement import Measurement, rows_of
-from benchmarks.report.peer_tables import goals_table, results_of, systems_table
+from benchmarks.report.peer_tables import gateways_table, goals_table, results_of, systems_table
 
 _PLACE = re.compile(r"(<!-- measured: (?P<name>[a-z0-9-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
@@ -89,7 +89,13 @@ _PEERS = "![Output tokens per second of each engine at 1, 8 and 32 requests in f
 def _peers(measurement: Measurement, folder: Path, kind: str) -> dict[str, str]:
     results = results_of(measurement.rows)
     goals = goals_table(results, _bounds(folder, kind))
-    return {"goals": goals if kind else f"{goals}\n\n{_PEERS}", "peers": systems_table(results)}
+    parts = {"goals": goals if kind else f"{goals}\n\n{_PEERS}", "peers": systems_table(results)}
+    gateways = gateways_table(measurement.rows)
+    return parts | ({"gateways": f"{gateways}\n\n{_versions(measurement)}"} if gateways else {})
+
+
+def _versions(measurement: Measurement) -> str:
+    return f"Of the same run; peers: {', '.join(measurement.head.settings['peers'].values())}."
 
 
 def _bounds(folder: Path, kind: str) -> dict[str, float]:

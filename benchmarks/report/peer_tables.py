@@ -92,6 +92,7 @@ class SystemResult(msgspec.Struct, frozen=True, kw_only=True):
     errors: int
     busy_before: float
     figures: dict[str, Spread | None]
+    ahead: Spread | None = None
 
 
 class PeerResults(msgspec.Struct, frozen=True):
@@ -100,7 +101,8 @@ class PeerResults(msgspec.Struct, frozen=True):
 
 
 def results_of(rows: Sequence[Row]) -> PeerResults:
-    """What the rows of all rounds say; goals whose peers were not measured are left out."""
+    """What the engines' rows of all rounds say; goals whose peers were not measured are left out."""
+    rows = [row for row in rows if "transport" in row]
     found = (_goal_result(goal, rows) for goal in GOALS)
     return PeerResults([result for result in found if result is not None], _systems(rows))
 
@@ -149,9 +151,44 @@ def _systems(rows: Sequence[Row]) -> list[SystemResult]:
                 errors=sum(row["requests"] - row["ok"] for row in own),
                 busy_before=max(row.get("busy_before") or 0.0 for row in own),
                 figures={name: spread([row[name] for row in own]) for name in _FIGURES},
+                ahead=_ahead(rows, own),
             )
         )
     return systems
+
+
+def _ahead(rows: Sequence[Row], peer: Sequence[Row]) -> Spread | None:
+    """Our output tokens/s over a peer's, of the same load and rounds, with drafts like it; in process where we were not
+    asked over its transport. None for ourselves and without such rows."""
+    first, drafts = peer[0], peer[0]["system"].partition(",")[1:]
+    if first["system"].startswith(OURS):
+        return None
+    same = [r for r in rows if r["system"] == OURS + "".join(drafts)]
+    same = [r for r in same if (r["load"], r["concurrency"]) == (first["load"], first["concurrency"])]
+    ours = [r for r in same if r["transport"] == first["transport"]] or same
+    by_round = {row["round"]: row["out_tok_s"] for row in ours}
+    return ratio([by_round.get(row["round"]) for row in peer], [row["out_tok_s"] for row in peer])
+
+
+def gateways_table(rows: Sequence[Row]) -> str:
+    """What each gateway answers at the same load; empty without such rows."""
+    head = ["answers/s", "API", "in flight", *dict.fromkeys(row["target"] for row in rows if "target" in row)]
+    loads = dict.fromkeys((row["api"], row["stream"], row["offered"]) for row in rows if "target" in row)
+    table = []
+    for api, stream, offered in loads:
+        found = {
+            r["target"]: r for r in rows if (r.get("api"), r.get("stream"), r.get("offered")) == (api, stream, offered)
+        }
+        cells = [_answers(found.get(name)) for name in head[3:]]
+        table.append(["streamed" if stream else "whole", api, f"{offered:g}", *cells])
+    return markdown(head, table) if table else ""
+
+
+def _answers(row: Row | None) -> str:
+    """Answers per second and the median of their milliseconds; errors alone where nothing else came."""
+    if row is None:
+        return "–"
+    return f"{row['req_s']:,.0f} ({number(row['p50_ms'])} ms)" if row["ok"] else f"{row['errors']} errors"
 
 
 def goals_table(results: PeerResults, bounds: Mapping[str, float]) -> str:
@@ -186,7 +223,7 @@ def _goal_row(goal: GoalResult, bounds: Mapping[str, float]) -> list[str]:
 def systems_table(results: PeerResults) -> str:
     """Every system under every load."""
     head = ["load", "in flight", "system", "output tokens/s", "TTFT p50 ms", "TTFT p99 ms", "ITL p50 ms", "ITL p99 ms"]
-    head += ["errors", "busy before"]
+    head += ["errors", "busy before", "ours to it, tokens/s"]
     rows: list[list[Any]] = []
     for each in results.systems:
         figures = each.figures
@@ -199,6 +236,7 @@ def systems_table(results: PeerResults) -> str:
                 *(middle(figures[name]) for name in ("ttft_p50_ms", "ttft_p99_ms", "itl_p50_ms", "itl_p99_ms")),
                 str(each.errors),
                 f"{each.busy_before:.2f}",
+                times(each.ahead),
             ]
         )
     return markdown(head, rows)

@@ -1,19 +1,13 @@
 """The benchmark of proxying asks what it says, and counts what was not answered."""
 
 import asyncio
-import os
-import re
-import shutil
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from benchmarks.__main__ import main
-from benchmarks.gateway.peers import PeersError
-from benchmarks.gateway.proxy import GATEWAYS, Target, TargetError, bench_proxy, require_answer, running_peers
+from benchmarks.gateway.proxy import Target, TargetError, bench_proxy, require_answer
 from benchmarks.gateway.upstream import running_upstream
 from tests.ports import held_port
 from tests.tiers.remote.loopback_server import Call, LoopbackServer
@@ -77,43 +71,3 @@ async def test_a_target_that_refuses_is_none() -> None:
     async with LoopbackServer(refuse) as server:
         with pytest.raises(TargetError, match="by 'another'"):
             await require_answer(Target("lost", server.base_url.removesuffix("/v1"), "another"))
-
-
-PEER = """
-import sys
-from benchmarks.gateway.upstream import Upstream
-import asyncio
-
-async def serve():
-    port = int(sys.argv[sys.argv.index("--port") + 1])
-    server = await asyncio.get_running_loop().create_server(Upstream, "127.0.0.1", port)
-    print(f"READY {sys.argv[1:]}", file=sys.stderr, flush=True)
-    async with server:
-        await server.serve_forever()
-
-asyncio.run(serve())
-"""
-
-
-@pytest.mark.processes
-async def test_other_gateways_and_nginx_take_turns_on_the_same_upstream(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
-    (tmp_path / "peers").mkdir()
-    for peer in GATEWAYS:
-        (tmp_path / "peers" / peer.script).write_text(PEER)
-
-    async with running_upstream() as url, running_peers(tmp_path, url, tmp_path) as targets:
-        rows = [row async for row in bench_proxy(targets, concurrency=[1], rate=0, seconds=0.5, rounds=1)]
-
-    names = [peer.name for peer in GATEWAYS] + (["nginx"] if shutil.which("nginx") else [])
-    assert [row.target for row in rows] == [*names, *names]
-    assert all(row.ok > 0 and row.errors == 0 for row in rows)
-    assert targets[2].headers["x-portkey-custom-host"] == url
-
-
-async def test_a_folder_without_the_scripts_is_named(tmp_path: Path) -> None:
-    with pytest.raises(PeersError, match=re.escape(str(tmp_path / "peers"))):
-        async with running_peers(tmp_path, "http://127.0.0.1:1/v1", tmp_path):
-            pass

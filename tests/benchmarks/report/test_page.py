@@ -226,7 +226,7 @@ def test_the_performance_page_has_a_place_for_every_part():
     }
     assert marked == parts | {"lookup", "draft", "proxy", "loop-lag", "workloads", "voice", "rewrite"} | {
         f"{name}-avx512-bf16" for name in ("goals", "peers", "kernels", "proxy", "start")
-    }
+    } | {f"{name}-amx" for name in ("goals", "peers", "gateways")}
 
 
 @pytest.mark.parametrize("name", _MEASURED)
