@@ -13,11 +13,11 @@ from litestar import Litestar
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from gateway.base.footprint import give_back_free_memory
+from gateway.base.footprint import trim_heap
 from gateway.base.settings import Settings
 from gateway.base.stores.database import DatabaseOutages
 from gateway.base.stores.redis_store import open_redis
-from gateway.base.stores.retries import background, until_it_works
+from gateway.base.stores.retries import background, retry_until_success
 from gateway.batches.api.line_answers import LineAnswers
 from gateway.batches.jobs import JOBS, Jobs
 from gateway.edge.proxies import START_SECONDS, TrustedProxies
@@ -36,7 +36,7 @@ from gateway.operations.privacy import Privacy
 from gateway.operations.quality_loop.active_labels import ActiveLabels
 from gateway.operations.quality_loop.constant_tier import ConstantFollower
 from gateway.operations.quality_loop.quality_loop import offer_answer, quality_loop, running_quality_loop
-from gateway.operations.reload.catalogue_reload import CatalogueReload, reloading_on_hangup
+from gateway.operations.reload.catalogue_reload import CatalogueReload, reload_on_sighup
 from gateway.operations.running import OPERATIONS, Operations
 from gateway.operations.running_figures import running_alerts, running_readings
 from gateway.operations.worker_answers import PeerRecords, worker_answers
@@ -45,7 +45,7 @@ from gateway.runtime.cores.core_swap import CoreSwap
 from gateway.runtime.cores.engine import LoadFailed, running_engine
 from gateway.runtime.cores.knobs import CoreKnobs
 from gateway.runtime.cores.next_core import next_core
-from gateway.runtime.peers import Peers, WorkerPlace
+from gateway.runtime.peers import Peers, WorkerIdentity
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.overview import Live
 from gateway.telemetry.refused_requests import RefusedRequests, log_request
@@ -89,7 +89,7 @@ def create_app(
     tiers: Sequence[Tier] | None = None,
     classifier: Classifier | None = None,
     cores: Mapping[str, CoreClient] | None = None,
-    place: WorkerPlace | None = None,
+    place: WorkerIdentity | None = None,
     http: HttpApp = http_app,
     show_admin_key: ShowKey | None = None,
     load_failed: LoadFailed | None = None,
@@ -112,8 +112,8 @@ def create_app(
             app.state.update(
                 {ACCESS: operations.access, SERVING: serving, JOBS: operations.jobs, OPERATIONS: operations}
             )
-            await asyncio.to_thread(give_back_free_memory)
-            stack.enter_context(reloading_on_hangup(operations.reload))
+            await asyncio.to_thread(trim_heap)
+            stack.enter_context(reload_on_sighup(operations.reload))
             stack.enter_context(composition.metrics.loop_lag.sampled())
             yield
             # The server has waited for its callers already.
@@ -144,7 +144,7 @@ class Composition:
         tiers: Sequence[Tier] | None,
         classifier: Classifier | None,
         cores: Mapping[str, CoreClient] | None,
-        place: WorkerPlace | None,
+        place: WorkerIdentity | None,
         show_admin_key: ShowKey | None,
         load_failed: LoadFailed | None,
     ) -> None:
@@ -194,7 +194,7 @@ class Composition:
             running_tenancy(settings, self.catalog, self.keys, database, redis, self._show_admin_key)
         )
         # Texts of megabytes leave heaps that are mostly free.
-        threads = TextThreads(when_quiet=give_back_free_memory)
+        threads = TextThreads(when_quiet=trim_heap)
         stack.callback(threads.close)
         engines: Mapping[str, StatusOf] = {}
         if self._tiers is None and self.catalog.engines:
@@ -221,7 +221,7 @@ class Composition:
             await self._follow(active_labels.follow, "labels")
         if routing.served.strongest > 1:
             restored = partial(routing.references.restore, database, routing.served.strongest)
-            await self._keep(partial(until_it_works, restored, "prices of earlier requests", {}), "earlier prices")
+            await self._keep(partial(retry_until_success, restored, "prices of earlier requests", {}), "earlier prices")
         constant = ConstantFollower(database, routing, self.metrics)
         # Where there is one tier, there is nothing to compare.
         if routing.served.strongest > 1:
@@ -401,7 +401,7 @@ class Composition:
         except (SQLAlchemyError, OSError) as error:
             log.warning("the database is down (%s); requests are served and journaled", error)
             name = "database migrations"
-            await self._keep(partial(until_it_works, migrated, name, {}, 5.0), name)
+            await self._keep(partial(retry_until_success, migrated, name, {}, 5.0), name)
         ledger = Ledger(self.settings.journal_path, engine)
         await ledger.start()
         self.stack.push_async_callback(ledger.close)

@@ -26,7 +26,7 @@ from quality.monitor.watches import ShareAlarm
 from quality.monitor.worker import MonitorSettings, WorkLoop
 from quality.records.redaction import RedactText
 from quality.retraining.retrain import RetrainResult, RetrainSettings, Trigger, retrain
-from quality.retraining.runs import Standing, read_standing
+from quality.retraining.runs import RetrainingStatus, read_standing
 from quality.retraining.schedule import RetrainJob
 from quality.retraining.training_process import OnProgress, Train, run_training_process
 from quality.rollout.experiments import Experiments
@@ -104,7 +104,7 @@ class QualityLoop:
         self._judging = WorkLoop("test of the judge", self._test_judge, JUDGE_POLL_SECONDS)
         self._judge_wanted = False
         self.judge, self._newest_verdict = JudgeState(), 0.0
-        self.retrained = Standing()
+        self.retrained = RetrainingStatus()
         self.job = RetrainJob(self._retrain_owed, self.read_standing, settings.retrain_cron)
         self._rollouts = Rollouts(engine, settings.registry)
         self._experiments = Experiments(engine, settings.registry)
@@ -298,7 +298,7 @@ class QualityLoop:
             # The shift persists, and its repair was not proven: retry with another day's evidence.
             self._later = asyncio.get_running_loop().call_later(_AGAIN_SECONDS, self._begin_retraining, trigger)
 
-    async def read_standing(self) -> Standing:
+    async def read_standing(self) -> RetrainingStatus:
         self.retrained = await read_standing(self._engine)
         return self.retrained
 

@@ -13,7 +13,7 @@ from litestar.response import Response
 from msgspec import Meta
 
 from gateway.admin.knob_changes import ProfileOrder, apply_profile, change_id
-from gateway.admin.resource import as_asked
+from gateway.admin.resource import json_or_csv
 from gateway.base.errors import ApiError, bad_request
 from gateway.edge.asgi import HttpRequest
 from gateway.edge.openapi import describe, endpoint
@@ -92,7 +92,7 @@ async def show_stats(request: HttpRequest) -> Response[Any]:
     )
     homes = {model: core.name for core in shown.cores for model in core.models}
     rows = [{"core": homes[model.name], **msgspec.structs.asdict(model)} for model in shown.models]
-    return as_asked(request, "models", shown, ("core", *ModelStats.__struct_fields__), rows)
+    return json_or_csv(request, "models", shown, ("core", *ModelStats.__struct_fields__), rows)
 
 
 def _core_shown(name: str, there: Mapping[str, CoreStats], away: Mapping[str, CoreError]) -> CoreShown:

@@ -11,7 +11,7 @@ import msgspec
 from litestar import get
 from litestar.response import Response
 
-from gateway.admin.resource import as_asked, names_of, page_asked_for, time_asked
+from gateway.admin.resource import json_or_csv, names_of, query_page, time_asked
 from gateway.base.errors import bad_request
 from gateway.base.numbers import whole_number
 from gateway.base.stores.database import reached
@@ -47,7 +47,7 @@ async def show_costs(request: HttpRequest) -> Response[Any]:
         )
     serving = serving_of(request)
     report = await reached(cost_report(serving.database, since, until, serving.routing.served.price, tag=tag))
-    return as_asked(request, "costs", report, _COLUMNS, _rows(report))
+    return json_or_csv(request, "costs", report, _COLUMNS, _rows(report))
 
 
 def _rows(report: CostReport) -> Iterator[dict[str, Any]]:
@@ -80,7 +80,7 @@ async def show_spend(request: HttpRequest) -> Response[Any]:
     # Whole days: the first one counts from its beginning.
     since = (now // _DAY - days + 1) * _DAY
     report = await reached(cost_report(database, since, now, operations.serving.routing.served.price))
-    bounds = await page_asked_for(request, BUDGETS, {"limit": str(ROWS)})
+    bounds = await query_page(request, BUDGETS, {"limit": str(ROWS)})
     budgets = await reached(states_of(database, bounds.rows, operations.access.tenancy.clock.now()))
     parts = [*report.by_key, *report.by_team]
     return page(

@@ -14,7 +14,7 @@ from msgspec import UNSET, Meta, UnsetType
 from classifier.errors import ArtefactError
 from classifier.policy.experiment_split import Arm, SplitBy
 from classifier.registry.registry import ArtefactRegistry
-from gateway.admin.resource import page_asked_for
+from gateway.admin.resource import query_page
 from gateway.admin.versions import Reason, VersionOrder, check_version
 from gateway.base.errors import ApiError, bad_request
 from gateway.base.settings import Settings
@@ -172,7 +172,7 @@ class ShownExperiment(msgspec.Struct, frozen=True):
 @get("/experiments")
 async def show_experiments(request: HttpRequest) -> Response[Any]:
     """Newest first; one at most is running. Query: as for `/admin/api/experiments`."""
-    found = await page_asked_for(request, EXPERIMENTS, {"limit": str(ROWS)} | dict(request.query_params))
+    found = await query_page(request, EXPERIMENTS, {"limit": str(ROWS)} | dict(request.query_params))
     serving = serving_of(request)
     versions = await asyncio.to_thread(ArtefactRegistry(serving.settings.registry_path).versions)
     arms = [(f"tier:{number}", f"Tier {number}") for number in sorted(serving.routing.served.tiers)]

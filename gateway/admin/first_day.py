@@ -17,7 +17,7 @@ from sqlalchemy import func, select
 
 from classifier.decision import exchange_of
 from classifier.policy.utility import ENOUGH, enough_of, utility
-from gateway.admin.resource import as_asked
+from gateway.admin.resource import json_or_csv
 from gateway.admin.routing_reports import CurveRow, active_version, inputs_of, rule_at, target_of
 from gateway.base.stores.database import reached
 from gateway.edge.asgi import HttpRequest
@@ -183,4 +183,4 @@ async def show_first_day(request: HttpRequest) -> Response[Any]:
     version = active_version(operations.serving)
     drawn = await reached(operations.cost_quality_curves.of(version.version, version.table))
     shown = await first_day(operations, wanted, drawn.probes)
-    return as_asked(request, "first-day", shown, CurveRow.__struct_fields__, shown.estimate.points)
+    return json_or_csv(request, "first-day", shown, CurveRow.__struct_fields__, shown.estimate.points)

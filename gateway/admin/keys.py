@@ -14,13 +14,13 @@ from litestar.response import Response
 from sqlalchemy import select
 
 from gateway.admin.resource import (
-    as_asked,
     csv_response,
     form_time,
+    json_or_csv,
     names_of,
-    obeyed,
-    page_asked_for,
     page_of,
+    query_page,
+    run_command,
     wants_csv,
 )
 from gateway.base.numbers import number, utc_text
@@ -37,7 +37,7 @@ from gateway.operations.dashboard.html.forms import (
     given_of,
     is_changed,
     list_of,
-    taken,
+    parse_form,
     text_of,
 )
 from gateway.operations.dashboard.html.rendering import Page, back_to, page
@@ -105,14 +105,14 @@ async def make_key(request: HttpRequest) -> Response[Any]:
     order = await read_body(request, KeyOrder)
     serving = serving_of(request)
     work = create_key(serving.database, order.name, order.team, order.terms, order_of(request, order.reason))
-    return _shown_once(await obeyed(access_of(request), work), 201)
+    return _shown_once(await run_command(access_of(request), work), 201)
 
 
 @get("/keys/{key:str}", operation_class=describe(None, KeyShown), summary="Show a key")
 async def show_key(request: HttpRequest, key: FromPath[str]) -> Response[Any]:
     """By id or name, without its hashes. Query: `format`, json or csv."""
-    row = await obeyed(access_of(request), shown_key(serving_of(request).database, key))
-    return as_asked(request, "key", KeyShown(key=row), list(row), [row])
+    row = await run_command(access_of(request), shown_key(serving_of(request).database, key))
+    return json_or_csv(request, "key", KeyShown(key=row), list(row), [row])
 
 
 @patch("/keys/{key:str}", operation_class=describe(ChangeOrder, KeyChanged), summary="Change what a key may do")
@@ -120,7 +120,7 @@ async def limit_key(request: HttpRequest, key: FromPath[str]) -> Response[Any]:
     """By id or name: scopes, tiers, models, rates, concurrency, consent, expiry; not the team."""
     order = await read_body(request, ChangeOrder)
     work = change_key(serving_of(request).database, key, order.terms, order_of(request, order.reason))
-    return Response(KeyChanged(changed=await obeyed(access_of(request), work)), media_type="application/json")
+    return Response(KeyChanged(changed=await run_command(access_of(request), work)), media_type="application/json")
 
 
 @endpoint(post, "/keys/{key:str}/rotate", RotateOrder, IssuedKey, "Give a key a new secret")
@@ -128,7 +128,7 @@ async def renew_key(request: HttpRequest, key: FromPath[str]) -> Response[Any]:
     """By id or name. The answer contains the new secret, only this once; the old one is valid for the grace period."""
     order = await read_body(request, RotateOrder)
     work = rotate_key(serving_of(request).database, key, order.grace_seconds, order_of(request, order.reason))
-    return _shown_once(await obeyed(access_of(request), work), 200)
+    return _shown_once(await run_command(access_of(request), work), 200)
 
 
 def _verb_endpoint(verb: KeyVerb) -> HTTPRouteHandler:
@@ -137,7 +137,7 @@ def _verb_endpoint(verb: KeyVerb) -> HTTPRouteHandler:
     async def obey(request: HttpRequest, key: FromPath[str]) -> Response[Any]:
         order = await read_body(request, VerbOrder)
         work = verb.command(serving_of(request).database, key, order_of(request, order.reason))
-        return Response(KeyVerbDone(key_id=await obeyed(access_of(request), work)), media_type="application/json")
+        return Response(KeyVerbDone(key_id=await run_command(access_of(request), work)), media_type="application/json")
 
     obey.__name__, obey.__doc__ = verb.endpoint, f"By id or name; {verb.manner}."
     described = describe(VerbOrder, KeyVerbDone)
@@ -160,7 +160,7 @@ async def make_team(request: HttpRequest) -> Response[Any]:
     order = await read_body(request, TeamOrder)
     work = create_team(serving_of(request).database, order.name, order_of(request, order.reason))
     return Response(
-        TeamMade(team_id=await obeyed(access_of(request), work)), status_code=201, media_type="application/json"
+        TeamMade(team_id=await run_command(access_of(request), work)), status_code=201, media_type="application/json"
     )
 
 
@@ -194,7 +194,7 @@ async def list_budgets(request: HttpRequest) -> Response[Any]:
     operations = operations_of(request)
     query = dict(request.query_params)
     as_csv = wants_csv(query)
-    page = await page_asked_for(request, BUDGETS, query)
+    page = await query_page(request, BUDGETS, query)
     states = await reached(states_of(operations.serving.database, page.rows, operations.access.tenancy.clock.now()))
     if as_csv:
         columns = BudgetState.__struct_fields__
@@ -218,7 +218,7 @@ async def put_budget(request: HttpRequest) -> Response[Any]:
         order_of(request, order.reason),
         static,
     )
-    return Response(BudgetSet(budget_id=await obeyed(access_of(request), work)), media_type="application/json")
+    return Response(BudgetSet(budget_id=await run_command(access_of(request), work)), media_type="application/json")
 
 
 @endpoint(delete, "/budgets/{budget_id:str}", None, BudgetRemoved, "Remove a budget")
@@ -226,7 +226,7 @@ async def delete_budget(request: HttpRequest, budget_id: FromPath[str]) -> Respo
     """A new one counts what was spent in its period. Query: `reason`."""
     reason = request.query_params.get("reason")
     order = order_of(request, None if reason is None else reason[:1024])
-    await obeyed(access_of(request), remove_budget(serving_of(request).database, budget_id, order))
+    await run_command(access_of(request), remove_budget(serving_of(request).database, budget_id, order))
     return Response(BudgetRemoved(), media_type="application/json")
 
 
@@ -257,9 +257,9 @@ async def show_keys(request: HttpRequest) -> Response[Any]:
 async def _keys_page(request: HttpRequest, wrong: WrongField | None = None, status: int = 200) -> Response[Any]:
     operations = operations_of(request)
     asked = {name: value for name, value in request.query_params.items() if value.strip()}
-    found = await page_asked_for(request, KEYS, {"limit": str(ROWS)} | asked)
-    groups = await page_asked_for(request, TEAMS, {"limit": str(ROWS)})
-    bounds = await page_asked_for(request, BUDGETS, {"limit": str(ROWS)})
+    found = await query_page(request, KEYS, {"limit": str(ROWS)} | asked)
+    groups = await query_page(request, TEAMS, {"limit": str(ROWS)})
+    bounds = await query_page(request, BUDGETS, {"limit": str(ROWS)})
     now = operations.access.tenancy.clock.now()
     states = await reached(states_of(operations.serving.database, bounds.rows, now))
     return page(
@@ -290,7 +290,7 @@ async def _key_page(
     request: HttpRequest, key: str, wrong: WrongField | None = None, status: int = 200
 ) -> Response[Any]:
     operations = operations_of(request)
-    row = await obeyed(access_of(request), shown_key(operations.serving.database, key))
+    row = await run_command(access_of(request), shown_key(operations.serving.database, key))
     now = operations.access.tenancy.clock.now()
     states = await reached(_budgets_of(operations.serving, row, now))
     names = await names_of(operations.serving.database, [row["team_id"], *(one.subject for one in states)])
@@ -306,10 +306,10 @@ async def post_key(request: HttpRequest) -> Response[Any]:
 
     async def made(form: Form) -> Response[Any]:
         values = {"name": text_of(form, "name") or "", "terms": _terms(form)}
-        order = taken(values | given_of(form, "team", "reason"), KeyOrder)
+        order = parse_form(values | given_of(form, "team", "reason"), KeyOrder)
         done = order_of(request, order.reason)
         work = create_key(serving_of(request).database, order.name, order.team, order.terms, done)
-        return _issued(request, await obeyed(access_of(request), work))
+        return _issued(request, await run_command(access_of(request), work))
 
     return await filled_in(request, made, partial(_keys_page, request))
 
@@ -319,9 +319,9 @@ async def change_one_key(request: HttpRequest, key: FromPath[str]) -> Response[A
     """Change the terms of a key that differ in the form."""
 
     async def changed(form: Form) -> Response[Any]:
-        order = taken({"terms": _terms(form)} | given_of(form, "reason"), ChangeOrder)
+        order = parse_form({"terms": _terms(form)} | given_of(form, "reason"), ChangeOrder)
         work = change_key(serving_of(request).database, key, order.terms, order_of(request, order.reason))
-        values = (await obeyed(access_of(request), work)).items()
+        values = (await run_command(access_of(request), work)).items()
         said = "; ".join(f"{name}: {_shown(name, old)} → {_shown(name, new)}" for name, (old, new) in values)
         return back_to(f"{_PATH}/{key}", said or "Nothing was changed: every field is as it was.")
 
@@ -335,9 +335,9 @@ async def post_renewal(request: HttpRequest, key: FromPath[str]) -> Response[Any
     async def renewed(form: Form) -> Response[Any]:
         hours, most = text_of(form, "hours"), MOST_GRACE_SECONDS / _HOUR
         given = {} if hours is None else {"grace_seconds": number(hours, "hours", 0, most) * _HOUR}
-        order = taken(given | given_of(form, "reason"), RotateOrder)
+        order = parse_form(given | given_of(form, "reason"), RotateOrder)
         work = rotate_key(serving_of(request).database, key, order.grace_seconds, order_of(request, order.reason))
-        return _issued(request, await obeyed(access_of(request), work))
+        return _issued(request, await run_command(access_of(request), work))
 
     return await filled_in(request, renewed, partial(_key_page, request, key))
 
@@ -346,9 +346,9 @@ def _verb_form(verb: KeyVerb) -> HTTPRouteHandler:
     """Return what takes the form of a verb."""
 
     async def obey(request: HttpRequest, key: FromPath[str]) -> Response[Any]:
-        order = taken(given_of(await form_of(request), "reason"), VerbOrder)
+        order = parse_form(given_of(await form_of(request), "reason"), VerbOrder)
         work = verb.command(serving_of(request).database, key, order_of(request, order.reason))
-        await obeyed(access_of(request), work)
+        await run_command(access_of(request), work)
         said = f"The key is {verb.done}. Servers {verb.follows}: this process at once, others in a moment."
         return back_to(f"{_PATH}/{key}", said)
 
@@ -361,9 +361,9 @@ async def post_team(request: HttpRequest) -> Response[Any]:
     """A new team."""
 
     async def made(form: Form) -> Response[Any]:
-        order = taken({"name": text_of(form, "name") or ""} | given_of(form, "reason"), TeamOrder)
+        order = parse_form({"name": text_of(form, "name") or ""} | given_of(form, "reason"), TeamOrder)
         work = create_team(serving_of(request).database, order.name, order_of(request, order.reason))
-        await obeyed(access_of(request), work)
+        await run_command(access_of(request), work)
         return back_to(_PATH, f"There is a team {order.name}.")
 
     return await filled_in(request, made, partial(_keys_page, request))
@@ -376,13 +376,13 @@ async def post_budget(request: HttpRequest) -> Response[Any]:
 
     async def put(form: Form) -> Response[Any]:
         empty = {"subject": "", "amount_usd": ""}
-        order = taken(empty | given_of(form, "kind", "subject", "period", "amount_usd", "reason"), BudgetOrder)
+        order = parse_form(empty | given_of(form, "kind", "subject", "period", "amount_usd", "reason"), BudgetOrder)
         static = order.kind == "key" and operations.access.tenancy.directory.is_static(order.subject)
         done = order_of(request, order.reason)
         work = set_budget(
             operations.serving.database, order.kind, order.subject, order.period, order.amount_usd, done, static
         )
-        await obeyed(access_of(request), work)
+        await run_command(access_of(request), work)
         return back_to(_PATH, f"{order.subject} may spend ${order.amount_usd:,.2f} ({order.period}).")
 
     return await filled_in(request, put, partial(_keys_page, request))
@@ -392,7 +392,9 @@ async def post_budget(request: HttpRequest) -> Response[Any]:
 async def post_budget_removal(request: HttpRequest, budget_id: FromPath[str]) -> Response[Any]:
     """Remove a budget."""
     reason = text_of(await form_of(request), "reason")
-    await obeyed(access_of(request), remove_budget(serving_of(request).database, budget_id, order_of(request, reason)))
+    await run_command(
+        access_of(request), remove_budget(serving_of(request).database, budget_id, order_of(request, reason))
+    )
     return back_to(_PATH, "The budget is removed.")
 
 

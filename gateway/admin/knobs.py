@@ -26,7 +26,7 @@ from gateway.admin.knob_changes import (
     part_of,
     replica_changes,
 )
-from gateway.admin.resource import as_asked
+from gateway.admin.resource import json_or_csv
 from gateway.base.knobs import KnobFile
 from gateway.base.knobs import knob_schemas as file_knob_schemas
 from gateway.base.numbers import whole_number
@@ -197,7 +197,7 @@ async def show_knobs(request: HttpRequest) -> Response[Any]:
         preferred_batch_sizes={model.name: _preferred_sizes(model) for model in models},
         knobs=knob_schemas(),
     )
-    return as_asked(request, "knobs", shown, KnobRow.__struct_fields__, _rows(shown))
+    return json_or_csv(request, "knobs", shown, KnobRow.__struct_fields__, _rows(shown))
 
 
 @patch(PATHS, opt=OPERATOR, operation_class=describe(_documented, KnobsChanged), summary="Change live knobs")
@@ -224,7 +224,7 @@ async def list_knob_changes(request: HttpRequest) -> Response[Any]:
     limit = whole_number(query.get("limit", "100"), "limit", 1, MOST_CHANGES)
     before = change_id(query.get("before"))
     changes = await operations_of(request).core_knobs.history(limit, before, query.get("knob"))
-    return as_asked(request, "knob-changes", KnobHistory(changes=changes), KnobChange.__struct_fields__, changes)
+    return json_or_csv(request, "knob-changes", KnobHistory(changes=changes), KnobChange.__struct_fields__, changes)
 
 
 def _rows(shown: KnobsShown) -> Iterator[KnobRow]:

@@ -12,14 +12,14 @@ from litestar.params import FromPath
 from litestar.response import Response
 from msgspec import Meta
 
-from gateway.admin.resource import as_asked
+from gateway.admin.resource import json_or_csv
 from gateway.base.errors import ApiError, bad_request
 from gateway.base.stores.database import reached
 from gateway.edge.asgi import HttpRequest
 from gateway.edge.openapi import describe, endpoint
 from gateway.inference.api.parsing import read_body
 from gateway.inference.service import Serving, serving_of
-from gateway.operations.dashboard.html.forms import form_of, given_of, taken
+from gateway.operations.dashboard.html.forms import form_of, given_of, parse_form
 from gateway.operations.dashboard.html.rendering import back_to, page
 from gateway.operations.quality_loop.active_labels import ActiveLabels
 from gateway.operations.running import Operations, operations_of
@@ -115,7 +115,7 @@ async def list_reviews(request: HttpRequest) -> Response[Any]:
     limited number of rows is searched. Query: `label`, worse or uncertain; `cursor`; `format`, json or csv."""
     label, cursor = label_asked_for(request), request.query_params.get("cursor")
     asked = await reviews_from(serving_of(request), label, cursor, LOOKED_THROUGH)
-    return as_asked(request, "reviews", asked, VERIFICATIONS.columns, asked.rows)
+    return json_or_csv(request, "reviews", asked, VERIFICATIONS.columns, asked.rows)
 
 
 @endpoint(post, "/verifications/{number:int}/review", ReviewOrder, FeedbackTaken, "Review a judged answer", OPERATOR)
@@ -123,8 +123,8 @@ async def review_verification(request: HttpRequest, number: FromPath[int]) -> Re
     """The strongest label: it replaces the judge's, and the next training uses it. 409 unless it is about the served
     answer, with stored texts."""
     order = await read_body(request, ReviewOrder)
-    taken = await order_review(serving_of(request), actor_of(request), number, order)
-    return Response(taken, media_type="application/json")
+    review = await order_review(serving_of(request), actor_of(request), number, order)
+    return Response(review, media_type="application/json")
 
 
 PATH = "/admin/quality/review"
@@ -143,7 +143,7 @@ async def show_review(request: HttpRequest) -> Response[Any]:
 async def review(request: HttpRequest, number: FromPath[int]) -> Response[Any]:
     """Record the operator's verdict; the next answer follows. Query: `label`, as above."""
     label = label_asked_for(request)
-    order = taken(given_of(await form_of(request), "verdict", "comment"), ReviewOrder)
+    order = parse_form(given_of(await form_of(request), "verdict", "comment"), ReviewOrder)
     done = await order_review(serving_of(request), actor_of(request), number, order)
     learned = "the next training learns from it" if done.learned else done.reason
     after = PATH if label == "worse" else f"{PATH}?label={label}"

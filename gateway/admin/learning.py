@@ -9,7 +9,7 @@ import msgspec
 from litestar import get
 from litestar.response import Response
 
-from gateway.admin.resource import as_asked
+from gateway.admin.resource import json_or_csv
 from gateway.admin.routing_reports import active_version, rule_at
 from gateway.base.stores.database import reached
 from gateway.edge.asgi import HttpRequest
@@ -63,7 +63,7 @@ async def show_learning(request: HttpRequest) -> Response[Any]:
     operations = operations_of(request)
     shown = await reached(operations.learning.of(learning_source(operations.serving)))
     rows = (row for one in (shown.together, *shown.keys) for row in _rows(one))
-    return as_asked(request, "learning", shown, LearningRow.__struct_fields__, rows)
+    return json_or_csv(request, "learning", shown, LearningRow.__struct_fields__, rows)
 
 
 def _rows(one: Learned) -> Iterator[LearningRow]:
@@ -98,7 +98,9 @@ async def show_worth(request: HttpRequest) -> Response[Any]:
     """By the requests that every tier answered, in the catalogue and for each key with enough of them; `sentence` says
     it in words. Bounds hold however often one looks. Query: `format`, json, or csv for a row per verdict."""
     shown = await worth_shown(operations_of(request))
-    return as_asked(request, "worth", shown, ("name", "verdict", "probes", "missing", "sentence"), _worth_rows(shown))
+    return json_or_csv(
+        request, "worth", shown, ("name", "verdict", "probes", "missing", "sentence"), _worth_rows(shown)
+    )
 
 
 def _worth_rows(shown: WorthShown) -> Iterator[dict[str, Any]]:

@@ -15,7 +15,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from gateway import __version__
 from gateway.admin.health import health_of
-from gateway.admin.resource import as_asked
+from gateway.admin.resource import json_or_csv
 from gateway.base.errors import ApiError
 from gateway.edge.asgi import HttpRequest, OnceRouter
 from gateway.edge.openapi import describe
@@ -231,7 +231,7 @@ async def overview_figures(request: HttpRequest) -> Response[Any]:
     """Everything on the dashboard's overview, over the last five minutes. Query: `format`, json or csv: the tiers."""
     now = await operations_of(request).live.overview()
     rows = [_flat(tier) for tier in (now.overall, *now.tiers)]
-    return as_asked(request, "overview", now, list(rows[0]), rows)
+    return json_or_csv(request, "overview", now, list(rows[0]), rows)
 
 
 async def _events(operations: Operations) -> AsyncIterator[str]:
@@ -307,4 +307,4 @@ async def show_slo(request: HttpRequest) -> Response[Any]:
         for level in (report.overall, *report.tiers)
         for check in level.checks
     ]
-    return as_asked(request, "slo", report, list(rows[0]), rows)
+    return json_or_csv(request, "slo", report, list(rows[0]), rows)

@@ -17,7 +17,7 @@ from classifier.registry.artefact import default_artefact
 from classifier.registry.registry import ArtefactRegistry
 from gateway.admin.labels import LabelsShown, labels_shown, order_reset, review, show_review
 from gateway.admin.learning import learning_source
-from gateway.admin.resource import as_asked, page_asked_for, page_of
+from gateway.admin.resource import json_or_csv, page_of, query_page
 from gateway.admin.versions import (
     TrialOrder,
     VersionsNow,
@@ -34,7 +34,7 @@ from gateway.edge.openapi import describe, endpoint
 from gateway.inference.api.parsing import read_body
 from gateway.inference.service import serving_of
 from gateway.operations.dashboard.html.charts import DASHES, Series
-from gateway.operations.dashboard.html.forms import fields_of, number_of, reason_of, taken
+from gateway.operations.dashboard.html.forms import fields_of, number_of, parse_form, reason_of
 from gateway.operations.dashboard.html.rendering import Page, back_to, page
 from gateway.operations.running import Operations, operations_of
 from gateway.operations.worth import worth_last
@@ -215,7 +215,7 @@ async def show_verification(request: HttpRequest, number: FromPath[int]) -> Resp
     row = await reached(VERIFICATIONS.one(serving_of(request).database, number)) if possible else None
     if row is None:
         raise ApiError(404, f"There is no verification {number}.", param="number", code="verification_not_found")
-    return as_asked(request, "verification", VerificationShown(verification=row), list(row), [row])
+    return json_or_csv(request, "verification", VerificationShown(verification=row), list(row), [row])
 
 
 @get("/artefacts", operation_class=describe(None, Rows), summary="List classifier versions")
@@ -255,7 +255,7 @@ async def show_estimates(request: HttpRequest) -> Response[Any]:
     """By tier with intervals; evidence that errors have become more frequent, the cost of verification, and how far the
     judges can be trusted. Query: `format`, json or csv."""
     shown = await estimates_shown(operations_of(request))
-    return as_asked(request, "estimates", shown, EstimateRow.__struct_fields__, estimate_rows(shown))
+    return json_or_csv(request, "estimates", shown, EstimateRow.__struct_fields__, estimate_rows(shown))
 
 
 @endpoint(post, "/retrainings", RetrainOrder, RetrainStarted, "Retrain now", OPERATOR, status=202)
@@ -288,9 +288,9 @@ async def show_quality(request: HttpRequest) -> Response[Any]:
     operations = operations_of(request)
     asked, labels = {"limit": ROWS}, _labels(operations)
     versions, runs, rollouts, estimates, registered, learning = await asyncio.gather(
-        page_asked_for(request, ARTEFACTS, asked | dict(request.query_params)),
-        page_asked_for(request, RETRAININGS, asked),
-        page_asked_for(request, ROLLOUTS, asked),
+        query_page(request, ARTEFACTS, asked | dict(request.query_params)),
+        query_page(request, RETRAININGS, asked),
+        query_page(request, ROLLOUTS, asked),
         _estimates(operations),
         asyncio.to_thread(_registered, ArtefactRegistry(operations.serving.settings.registry_path), labels is not None),
         _learning(operations),
@@ -351,7 +351,7 @@ async def try_version(request: HttpRequest) -> Response[Any]:
     """Let the version named in the form decide a share of the requests."""
     fields = await fields_of(request)
     given = {"version": _version(fields), "share": number_of(fields, "share", 100) / 100, "reason": reason_of(fields)}
-    order = taken(given, TrialOrder)
+    order = parse_form(given, TrialOrder)
     await order_trial(serving_of(request), actor_of(request), order)
     return back_to(PATH, f"Version {order.version} is on trial.")
 

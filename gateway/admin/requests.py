@@ -17,7 +17,7 @@ from classifier.decision import Decision
 from classifier.errors import NoTierAllowedError
 from classifier.policy.decide import decide
 from gateway.admin.chances import chances_of
-from gateway.admin.resource import as_asked, form_time, names_of, page_asked_for
+from gateway.admin.resource import form_time, json_or_csv, names_of, query_page
 from gateway.base.errors import ApiError
 from gateway.base.numbers import number, whole_number
 from gateway.base.stores.database import reached
@@ -123,7 +123,7 @@ async def show_requests(request: HttpRequest) -> Response[Any]:
     refused = asked.get("status") == "refused"
     if refused:
         asked = {name: value for name, value in asked.items() if name not in _OF_ANSWERS}
-    found = await page_asked_for(request, REFUSED if refused else REQUESTS, {"limit": str(ROWS)} | asked)
+    found = await query_page(request, REFUSED if refused else REQUESTS, {"limit": str(ROWS)} | asked)
     return page(
         request,
         "requests.html",
@@ -172,9 +172,9 @@ async def request_figures(request: HttpRequest, request_id: FromPath[str]) -> Re
     record = await _record(request, request_id)
     row = msgspec.to_builtins(request_row(record))
     if isinstance(record, EmbeddingRecord):
-        return as_asked(request, "request", EmbeddingShown(request=record), list(row), [row])
+        return json_or_csv(request, "request", EmbeddingShown(request=record), list(row), [row])
     verified = await reached(verifications_of(serving_of(request).database, record.request_id))
-    return as_asked(request, "request", RequestShown(request=record, verifications=verified), list(row), [row])
+    return json_or_csv(request, "request", RequestShown(request=record, verifications=verified), list(row), [row])
 
 
 async def _record(request: HttpRequest, request_id: str) -> Recorded:
@@ -231,7 +231,7 @@ async def session_shown(serving: Serving, session: str) -> SessionShown:
 async def list_sessions(request: HttpRequest) -> Response[Any]:
     """Those with the newest steps. Query: `limit`, at most 100; `format`, json or csv."""
     shown = await sessions_shown(serving_of(request), request.query_params)
-    return as_asked(request, "sessions", shown, SessionRow.__struct_fields__, shown.sessions)
+    return json_or_csv(request, "sessions", shown, SessionRow.__struct_fields__, shown.sessions)
 
 
 @get("/sessions/{session:str}", operation_class=describe(None, SessionShown), summary="Show an agent's session")
@@ -239,7 +239,7 @@ async def show_session(request: HttpRequest, session: FromPath[str]) -> Response
     """Its newest 1,000 steps, oldest first, with the tier, cost, cache and reason of each. Query: `format`, json or
     csv."""
     shown = await session_shown(serving_of(request), session)
-    return as_asked(request, "session", shown, StepRow.__struct_fields__, shown.steps)
+    return json_or_csv(request, "session", shown, StepRow.__struct_fields__, shown.steps)
 
 
 @get("/sessions")

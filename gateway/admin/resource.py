@@ -40,7 +40,7 @@ def wants_csv(query: dict[str, str]) -> bool:
     return form == "csv"
 
 
-def as_asked(
+def json_or_csv(
     request: HttpRequest,
     name: str,
     whole: Any,
@@ -109,10 +109,10 @@ async def page_of(request: HttpRequest, listing: Listing) -> Response[Any]:
     given = dict(request.query_params)
     if wants_csv(given):
         return await _as_csv(request, listing, given)
-    return Response(await page_asked_for(request, listing, given), media_type="application/json")
+    return Response(await query_page(request, listing, given), media_type="application/json")
 
 
-async def page_asked_for(request: HttpRequest, listing: Listing, query: dict[str, str] | None = None) -> Page:
+async def query_page(request: HttpRequest, listing: Listing, query: dict[str, str] | None = None) -> Page:
     """As `page_of`, before it is written. `query`: by name, unless it is the request's own."""
     chosen, bounds = asked_for(listing, dict(request.query_params) if query is None else query)
     return await _found(request, listing, chosen, bounds)
@@ -201,7 +201,7 @@ def _value(name: str, given: str, kind: type[Any]) -> Any:
     return given
 
 
-async def obeyed(access: Access, work: Awaitable[T]) -> T:
+async def run_command(access: Access, work: Awaitable[T]) -> T:
     """Return the result of the order, which applies in this process. Raises `ApiError`: 404, 400 for a time in the
     past, 409 for a conflict, 503 while the database is down."""
     try:

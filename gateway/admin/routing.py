@@ -14,7 +14,7 @@ from litestar.response import Response
 from classifier.complexity.quality_setting import QUALITY_SETTINGS
 from gateway.admin.first_day import FirstDay, first_day
 from gateway.admin.knob_changes import order_knobs
-from gateway.admin.resource import as_asked, time_asked
+from gateway.admin.resource import json_or_csv, time_asked
 from gateway.admin.routing_reports import (
     CurveRow,
     CurveShown,
@@ -73,7 +73,7 @@ async def show_shadow(request: HttpRequest) -> Response[Any]:
     """Of the newest requests answered in observe mode. Query: `since` in epoch seconds; `last`, at most so many
     requests, by default 5,000; `format`, json, or csv for the worst cases without texts."""
     shown = await shadow_shown(serving_of(request), request.query_params)
-    return as_asked(request, "shadow", shown, _COLUMNS, shown.cases)
+    return json_or_csv(request, "shadow", shown, _COLUMNS, shown.cases)
 
 
 T = TypeVar("T")

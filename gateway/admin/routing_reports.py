@@ -17,7 +17,7 @@ from litestar.response import Response
 from classifier.complexity.classes import Complexity
 from classifier.complexity.quality_setting import QUALITY_SETTINGS
 from classifier.decision import PolicyInputs
-from gateway.admin.resource import as_asked
+from gateway.admin.resource import json_or_csv
 from gateway.base.errors import ApiError
 from gateway.base.numbers import number
 from gateway.base.stores.database import reached
@@ -372,7 +372,7 @@ class PreviewShown(msgspec.Struct, frozen=True, kw_only=True):
 async def show_curve(request: HttpRequest) -> Response[Any]:
     """The serving version's curve on probes, if there are any. 409 without a classifier. `format`: json or csv."""
     shown = await curve_shown(operations_of(request))
-    return as_asked(request, "curve", shown, CurveRow.__struct_fields__, shown.points)
+    return json_or_csv(request, "curve", shown, CurveRow.__struct_fields__, shown.points)
 
 
 @get("/routing/preview", operation_class=describe(None, PreviewShown), summary="Preview another quality target")
@@ -382,7 +382,7 @@ async def show_preview(request: HttpRequest) -> Response[Any]:
     wanted = target_of(request.query_params.get("quality_target", ""))
     shown = PreviewShown(preview=await preview_of(serving_of(request), wanted))
     rows = [] if shown.preview is None else [shown.preview.now, shown.preview.then]
-    return as_asked(request, "preview", shown, OperatingPoint.__struct_fields__, rows)
+    return json_or_csv(request, "preview", shown, OperatingPoint.__struct_fields__, rows)
 
 
 @endpoint(get, "/routing/reliability", None, ReliabilityShown, "Show calibration on live traffic")
@@ -390,7 +390,7 @@ async def show_reliability(request: HttpRequest) -> Response[Any]:
     """By tier and tenth of the predicted P(no worse). `format`: json or csv."""
     serving = serving_of(request)
     shown = ReliabilityShown(bins=await reached(reliability(serving.database, serving.routing.served.strongest)))
-    return as_asked(request, "reliability", shown, ReliabilityBin.__struct_fields__, shown.bins)
+    return json_or_csv(request, "reliability", shown, ReliabilityBin.__struct_fields__, shown.bins)
 
 
 @get("/routing/kinds", operation_class=describe(None, KindsShown), summary="Show kinds of prompts")
@@ -398,7 +398,7 @@ async def show_kinds(request: HttpRequest) -> Response[Any]:
     """How good each tier is for each kind, by verified answers. `format`: json or csv."""
     operations = operations_of(request)
     shown = await kinds_shown(operations, await reached(acceptance(operations.serving.database)))
-    return as_asked(request, "kinds", shown, KindRow.__struct_fields__, shown.rows)
+    return json_or_csv(request, "kinds", shown, KindRow.__struct_fields__, shown.rows)
 
 
 @get("/routing/traffic", operation_class=describe(None, TrafficShown), summary="Show the traffic and its cost")
@@ -407,7 +407,7 @@ async def show_traffic(request: HttpRequest) -> Response[Any]:
     the classes."""
     serving = serving_of(request)
     shown = await traffic_shown(serving, await reached(acceptance(serving.database)))
-    return as_asked(request, "traffic", shown, ClassTraffic.__struct_fields__, shown.traffic.classes)
+    return json_or_csv(request, "traffic", shown, ClassTraffic.__struct_fields__, shown.traffic.classes)
 
 
 @get("/routing/tiers", operation_class=describe(None, TiersCompared), summary="Compare the tiers")
@@ -415,7 +415,7 @@ async def show_tiers(request: HttpRequest) -> Response[Any]:
     """Accuracy, price and latency, and tiers that are not worth their price. `format`: json or csv."""
     serving = serving_of(request)
     shown = await tiers_compared(serving, await reached(acceptance(serving.database)))
-    return as_asked(request, "tiers", shown, TierRow.__struct_fields__, shown.tiers)
+    return json_or_csv(request, "tiers", shown, TierRow.__struct_fields__, shown.tiers)
 
 
 ROUTING_ENDPOINTS = (show_curve, show_preview, show_reliability, show_kinds, show_traffic, show_tiers)

@@ -17,7 +17,7 @@ from msgspec import Meta
 from sqlalchemy import text
 
 from gateway import __version__
-from gateway.admin.resource import as_asked
+from gateway.admin.resource import json_or_csv
 from gateway.base.errors import ApiError
 from gateway.base.settings import Settings
 from gateway.base.stores.redis_store import RedisUnavailableError
@@ -232,7 +232,7 @@ class SystemRow(msgspec.Struct, frozen=True, kw_only=True):
 async def show_system(request: HttpRequest) -> Response[Any]:
     """Every dependency as it answers now; versions, schema, disk and memory. Query: `format`, json or csv."""
     state = await system_state(operations_of(request))
-    return as_asked(request, "system", state, SystemRow.__struct_fields__, _rows(state))
+    return json_or_csv(request, "system", state, SystemRow.__struct_fields__, _rows(state))
 
 
 def _rows(state: SystemState) -> Iterator[SystemRow]:

@@ -27,10 +27,10 @@ from gateway.base.identity import new_request_id
 from gateway.base.inference_request import KEYLESS, Caller, InferenceRequest
 from gateway.base.stores.database import reached
 from gateway.edge.asgi import HttpRequest
-from gateway.inference.api.build_request import Received, chat_request
+from gateway.inference.api.build_request import RequestHead, chat_request
 from gateway.inference.api.schemas import ChatRequest, Message
 from gateway.inference.service import Serving, serving_of
-from gateway.operations.dashboard.html.forms import Form, WrongField, filled_in, given_of, taken, text_of
+from gateway.operations.dashboard.html.forms import Form, WrongField, filled_in, given_of, parse_form, text_of
 from gateway.operations.dashboard.html.rendering import HEADERS, TEMPLATES, Page, back_to, page
 from gateway.tenancy.admin_guard import actor_of, session_token
 from gateway.tenancy.budgets.budget_commands import id_of
@@ -147,7 +147,7 @@ def request_of(serving: Serving, trial: Trial, caller: Caller, model: str, tag: 
     headers = {"x-aio-cache": "off"}
     if trial.quality_target:
         headers["x-aio-quality"] = trial.quality_target
-    head = Received(request_id=new_request_id("try"), arrival=time.monotonic(), caller=caller, headers=headers)
+    head = RequestHead(request_id=new_request_id("try"), arrival=time.monotonic(), caller=caller, headers=headers)
     return chat_request(serving, head, body)
 
 
@@ -314,7 +314,7 @@ def _trial_of(form: Form) -> Trial:
     if "prompt" not in given:
         raise bad_request("Write a prompt first.", "prompt", "missing_required_parameter")
     texts = {name: given[name].replace("\r\n", "\n") for name in given}
-    trial = taken(texts, Trial)
+    trial = parse_form(texts, Trial)
     target_of(trial.quality_target)
     return trial
 

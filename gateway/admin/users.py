@@ -10,13 +10,13 @@ from litestar.response import Response
 from sqlalchemy import func, select
 
 from classifier.errors import ArtefactError
-from gateway.admin.resource import obeyed, page_asked_for, page_of
+from gateway.admin.resource import page_of, query_page, run_command
 from gateway.base.errors import ApiError
 from gateway.base.stores.database import reached
 from gateway.edge.asgi import HttpRequest
 from gateway.edge.openapi import describe, endpoint
 from gateway.inference.service import serving_of
-from gateway.operations.dashboard.html.forms import form_of, given_of, taken, text_of
+from gateway.operations.dashboard.html.forms import form_of, given_of, parse_form, text_of
 from gateway.operations.dashboard.html.rendering import Page, back_to, page
 from gateway.operations.privacy import UserErased
 from gateway.operations.running import Operations, operations_of
@@ -51,7 +51,7 @@ PATH = "/admin/users"
 @get("/users", opt=ADMIN)
 async def show_users(request: HttpRequest) -> Response[Any]:
     """Show users, newest first, each with its number of sessions. Query: as for `/admin/api/dashboard-users`."""
-    found = await page_asked_for(request, users.USERS, {"limit": str(ROWS)} | dict(request.query_params))
+    found = await query_page(request, users.USERS, {"limit": str(ROWS)} | dict(request.query_params))
     sessions = await reached(_sessions(operations_of(request), [row["name"] for row in found.rows]))
     return page(request, "users.html", "Users", found=found, sessions=sessions, roles=users.ROLES)
 
@@ -68,17 +68,17 @@ async def add(request: HttpRequest) -> Response[Any]:
     form = await form_of(request)
     # Kept as typed: leading and trailing white space belongs to a password.
     password = (await request.form()).get("password", "")
-    user = taken(given_of(form, "name", "role") | {"password": password}, users.UserOrder)
+    user = parse_form(given_of(form, "name", "role") | {"password": password}, users.UserOrder)
     order = order_of(request, text_of(form, "reason"))
-    await obeyed(access_of(request), users.add_user(serving_of(request).database, user, order))
+    await run_command(access_of(request), users.add_user(serving_of(request).database, user, order))
     return back_to(PATH, f"{user.name} may sign in as {user.role}.")
 
 
 @post("/users/{name:str}", status_code=200)
 async def change(request: HttpRequest, name: FromPath[str]) -> Response[Any]:
     """Change a user's role."""
-    role = taken(given_of(await form_of(request), "role"), users.RoleOrder).role
-    before = await obeyed(
+    role = parse_form(given_of(await form_of(request), "role"), users.RoleOrder).role
+    before = await run_command(
         access_of(request), users.change_role(serving_of(request).database, name, role, order_of(request, None))
     )
     return back_to(PATH, f"{name}: {before} → {role}, within seconds where {name} is signed in.")
@@ -87,7 +87,7 @@ async def change(request: HttpRequest, name: FromPath[str]) -> Response[Any]:
 @post("/users/{name:str}/sessions/end", status_code=200)
 async def sign_out_user(request: HttpRequest, name: FromPath[str]) -> Response[Any]:
     """End all sessions of a user."""
-    ended = await obeyed(
+    ended = await run_command(
         access_of(request), users.end_sessions(serving_of(request).database, name, order_of(request, None))
     )
     return back_to(PATH, f"{name} is signed out everywhere ({ended}), within seconds.")
@@ -96,7 +96,9 @@ async def sign_out_user(request: HttpRequest, name: FromPath[str]) -> Response[A
 @post("/users/{name:str}/remove", status_code=200)
 async def remove(request: HttpRequest, name: FromPath[str]) -> Response[Any]:
     """Remove a user."""
-    await obeyed(access_of(request), users.remove_user(serving_of(request).database, name, order_of(request, None)))
+    await run_command(
+        access_of(request), users.remove_user(serving_of(request).database, name, order_of(request, None))
+    )
     return back_to(PATH, f"{name} is removed, and signed out within seconds.")
 
 

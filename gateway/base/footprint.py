@@ -30,7 +30,7 @@ def share_one_heap() -> None:
         option(_M_ARENA_MAX, 1)
 
 
-def give_back_free_memory() -> None:
+def trim_heap() -> None:
     """Return the heap's free pages, of which a start leaves many, to the system; with glibc only, elsewhere nothing.
 
     Garbage is not collected first: that would delay a start by more than it is worth.

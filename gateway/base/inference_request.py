@@ -156,7 +156,7 @@ CacheMode = Literal["use", "refresh", "exact", "off"]
 TIER_DEFAULTS = SamplingDefaults.__struct_fields__
 _MOST_TOKENS = "most tokens"
 # Of a context, for an answer: with less, an agent's ends in the middle of a call.
-LEAST_SHARE = 16
+MIN_ANSWER_SHARE = 16
 
 
 class PrivateMark(msgspec.Struct, frozen=True):
@@ -307,7 +307,7 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
     def least_room(self, max_context: int) -> int:
         """The tokens that a context of so many must have left for the answer: `max_tokens` is an upper bound, which an
         answer may fall short of."""
-        wanted, share = self.generation.max_tokens or 1, max_context // LEAST_SHARE or 1
+        wanted, share = self.generation.max_tokens or 1, max_context // MIN_ANSWER_SHARE or 1
         return wanted if wanted < share else share
 
     @property

@@ -31,7 +31,7 @@ from gateway.base.stores.retries import look_every
 from gateway.inference.answer import Answer
 from gateway.inference.router import RoutingService
 from gateway.inference.routing_knobs import RoutingKnobFile, RoutingKnobs
-from gateway.inference.tier_attempt import SideAnswer, one_more_over
+from gateway.inference.tier_attempt import SideAnswer, wait_for_next
 from quality.records.record import Attempt, ComparedAs, Record
 from quality.verification.comparison import VerifiedComparison, place_of, read_agreements
 from quality.verification.sampling import Purpose
@@ -177,7 +177,7 @@ def _without(plan: AgreementPlan, because: str) -> AgreementPlan:
     return AgreementPlan(reason=because, priced=priced)
 
 
-class Verdict(NamedTuple):
+class ChainVerdict(NamedTuple):
     """`sent`: the tier whose answer is sent, None for the higher tier's; `agreed`: the tiers that said the same."""
 
     sent: int | None
@@ -259,7 +259,7 @@ class AgreementStage:
             self.plan = plan
         return is_same
 
-    def verdict(self, answers: dict[int, SideAnswer]) -> Verdict | None:
+    def verdict(self, answers: dict[int, SideAnswer]) -> ChainVerdict | None:
         """Compare the `answers` of the group's tiers; None while those that are not over may still change it."""
         ends = {number: end_of(self._request, side.choice) if side.ended else None for number, side in answers.items()}
 
@@ -269,7 +269,7 @@ class AgreementStage:
         sent, middle = agreed_tier(self.group, equal), self.group.middle
         if sent is not None:
             agreed = tuple(number for number in self.group.tiers if equal(number, sent))
-            return Verdict(sent, agreed, f"tiers {' and '.join(map(str, agreed))} agree")
+            return ChainVerdict(sent, agreed, f"tiers {' and '.join(map(str, agreed))} agree")
         waiting = {number for number, side in answers.items() if not side.is_over}
         may_agree = {number for number, end in ends.items() if end is not None or number in waiting}
         pairs = [{number, middle} for number in answers if number != middle]
@@ -277,7 +277,7 @@ class AgreementStage:
             return None
         failed = [str(number) for number, side in answers.items() if side.is_over and not side.ended]
         why = f"tier {', '.join(failed)} gave no answer" if failed else "the answers differ"
-        return Verdict(None, (), f"{why}, tier {self.group.higher} is asked")
+        return ChainVerdict(None, (), f"{why}, tier {self.group.higher} is asked")
 
 
 def expected_end(request: InferenceRequest) -> str | None:
@@ -337,7 +337,7 @@ class Comparison:
         """`ask` starts the answer of a tier by its number."""
         self.stage = stage
         self.chosen: SideAnswer | None = None
-        self.verdict: Verdict | None = None
+        self.verdict: ChainVerdict | None = None
         self._ask, self._higher_may_answer = ask, higher_may_answer
         self._sides: dict[int, SideAnswer] = {}
         self._attempts: dict[int, Attempt] = {}
@@ -353,7 +353,7 @@ class Comparison:
                 return
         sides.update((number, self._ask(number)) for number in stage.group.tiers if number not in sides)
         while (verdict := stage.verdict(sides)) is None:
-            await one_more_over(sides.values())
+            await wait_for_next(sides.values())
         if verdict.sent is not None:
             self.chosen = sides[verdict.sent]
         elif not self._higher_may_answer():

@@ -16,7 +16,7 @@ from gateway.base.inference_request import Caller, InferenceRequest
 from gateway.inference.answer import Bill
 from gateway.inference.generation import Generation, named
 from gateway.inference.tier_attempt import TierAttempt
-from gateway.tenancy.admission import Admission, most_usd
+from gateway.tenancy.admission import Admission, max_cost_usd
 from quality.records.record import Attempt, AttemptStatus
 from tiers.catalog.pricing import most_cost_usd
 from tiers.catalog.tier_spec import Price
@@ -153,7 +153,7 @@ class ContinuedGeneration(Generation):
         await attempt.deltas.aclose()
         self._close_attempt("error", error)
         self._cut.append(attempt.usage or used)
-        self._tell(f"{named(self.tier)} broke off ({type(error).__name__}), {named(tier)} went on")
+        self._note_fallback(f"{named(self.tier)} broke off ({type(error).__name__}), {named(tier)} went on")
         log.warning("request %s: %s", self.request.request_id, self.fell_over)
         attempted = self.attempted
         self._go_on_with(tier)
@@ -167,7 +167,7 @@ class ContinuedGeneration(Generation):
         served = self._routing.served
         for tier in (self.tier, *served.tiers.values(), *served.targets.values()):
             if self._fits(tier):
-                most = most_usd(self._asking, tier, served.spec_of(tier))
+                most = max_cost_usd(self._asking, tier, served.spec_of(tier))
                 await self._admission.make_room(self.request.caller, most)
 
     def _begun(self, tier: Tier, n: int, *, judged: bool = False) -> TierAttempt:

@@ -272,7 +272,7 @@ def not_allowed(request: InferenceRequest, hidden: str | None, least: int) -> Ap
             param="x-aio-consent" if request.private is None else request.private.where or None,
             code="no_tier_may_see",
         )
-        return of_private(request, refusal)
+        return explain_privacy(request, refusal)
     return ApiError(
         403,
         f"This key does not have access to model {request.requested_model!r}"
@@ -341,7 +341,7 @@ def _unsupported(
     return bad_request(f"{need.subject} is not supported: {who} support {what}; {others}.", need.param, code)
 
 
-def of_private(request: InferenceRequest, refusal: ApiError) -> ApiError:
+def explain_privacy(request: InferenceRequest, refusal: ApiError) -> ApiError:
     """Return the refusal of a request, which says so where the request is private."""
     if request.private is not None:
         message = f"{refusal.body.message} The request is private ({request.private}): only local tiers may see it."

@@ -25,7 +25,7 @@ from gateway.inference.tier_attempt import (
     claimed,
     tier_deltas,
 )
-from gateway.tenancy.admission import Admission, most_tokens, most_usd
+from gateway.tenancy.admission import Admission, max_cost_usd, most_tokens
 from quality.records.record import Attempt, AttemptStatus, CacheUse, ComparedAs
 from tiers.catalog.consent import hidden_from
 from tiers.deltas import CollectedChoice
@@ -129,7 +129,7 @@ class Generation:
                 if delta.tries:
                     self._attempt.replicas += delta.tries
                 escalation = self._escalation
-                if escalation is not None and await self._is_handed_over(escalation, delta):
+                if escalation is not None and await self._escalate_if_needed(escalation, delta):
                     continue
                 if self._hides_logprobs:
                     delta.logprobs = None
@@ -236,7 +236,7 @@ class Generation:
         else:
             self._over, self._attempt.usage = True, comparison.usage
 
-    def _send_spare(self, side: SideAnswer, made: Attempt, error: Exception) -> None:
+    def _send_best_compared_answer(self, side: SideAnswer, made: Attempt, error: Exception) -> None:
         """Send an answer that agreed with no other, because the tier above failed with `error`; it is billed once."""
         self._close_attempt("error", error)
         self.attempts = [attempt for attempt in self.attempts if attempt is not made]
@@ -248,7 +248,7 @@ class Generation:
     def _is_holding(self) -> bool:
         return self._escalation is not None and self._escalation.holding
 
-    async def _is_handed_over(self, escalation: Escalation, delta: Delta) -> bool:
+    async def _escalate_if_needed(self, escalation: Escalation, delta: Delta) -> bool:
         """Judge the answer with `delta`; returns whether it was not good enough and another tier answers now."""
         verdict = escalation.take(delta)
         if verdict is None or not verdict.escalate:
@@ -322,7 +322,7 @@ class Generation:
             comparison, self._comparison = self._comparison, None
             if comparison.spare is not None:
                 await self._attempt.deltas.aclose()
-                self._send_spare(*comparison.spare, error)
+                self._send_best_compared_answer(*comparison.spare, error)
                 return
             stand_in = self._other()
         if stand_in is None:
@@ -330,16 +330,16 @@ class Generation:
             if isinstance(lost, TierError):
                 lost.chain = self._tried()
             if self._chain is not None:
-                self._tell(f"{named(self.tier)} failed ({type(error).__name__})")
+                self._note_fallback(f"{named(self.tier)} failed ({type(error).__name__})")
             raise lost
         await self._attempt.deltas.aclose()
         self._close_attempt("error", error)
         self._refusals += isinstance(error, TierCapabilityError)
-        self._tell(f"{named(self.tier)} failed ({type(error).__name__}), {named(stand_in)} took over")
+        self._note_fallback(f"{named(self.tier)} failed ({type(error).__name__}), {named(stand_in)} took over")
         log.warning("request %s: %s", self.request.request_id, self.fell_over)
         self._go_on_with(stand_in)
 
-    def _tell(self, said: str) -> None:
+    def _note_fallback(self, said: str) -> None:
         self.fell_over = said if self.fell_over is None else f"{self.fell_over}; {said}"
         self.decision = self.told(self.decision)
 
@@ -413,7 +413,7 @@ class Generation:
         """Whether the caller's budgets cover another attempt, by `tier`; its maximum cost is then reserved."""
         if self._admission.hold is None:
             return True
-        return self._admission.affords(most_usd(self._asking, tier, self._routing.served.spec_of(tier)))
+        return self._admission.affords(max_cost_usd(self._asking, tier, self._routing.served.spec_of(tier)))
 
     def _go_on_with(self, tier: Tier, escalation: Escalation | None = None) -> None:
         """Start, or start again, with `tier`; only `escalation` judges its answer."""

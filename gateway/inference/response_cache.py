@@ -39,7 +39,7 @@ from gateway.inference.shared_generation import (
     kept_answer,
 )
 from gateway.inference.similar_prompts import Embedding, SimilarPrompts, Wording, wording_of
-from gateway.runtime.peers import WorkerPlace
+from gateway.runtime.peers import WorkerIdentity
 from inference_core.io.files import JSON_ERRORS
 from quality.records.record import CacheUse
 from tiers.catalog.tier_spec import TierSpec
@@ -268,7 +268,7 @@ _decode = msgspec.msgpack.Decoder(KeptAnswer).decode
 @asynccontextmanager
 async def running_cache(
     settings: Settings,
-    place: WorkerPlace | None,
+    place: WorkerIdentity | None,
     redis: RedisStore | None,
     routing: RoutingService,
     on_failure: Callable[[], None],
@@ -285,7 +285,9 @@ async def running_cache(
 
 
 @asynccontextmanager
-async def _kept_over_restarts(settings: Settings, place: WorkerPlace | None, store: AnswerStore) -> AsyncIterator[None]:
+async def _kept_over_restarts(
+    settings: Settings, place: WorkerIdentity | None, store: AnswerStore
+) -> AsyncIterator[None]:
     """Let the cache in memory outlive the process, where texts may be written down."""
     number, count = (0, 1) if place is None else (place.number, place.count)
     file = AnswerFile(answers_path(settings.data_path, number))

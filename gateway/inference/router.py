@@ -40,10 +40,10 @@ from gateway.inference.exclusions import (
     Excluded,
     count_in_doubt,
     exclusions,
+    explain_privacy,
     is_in_doubt,
     no_tier,
     not_allowed,
-    of_private,
 )
 from gateway.inference.request_context import Assigned, ReferencePrices, SessionSteps, assigned, in_experiment
 from gateway.inference.routing_knobs import RoutingKnobFile, RoutingKnobs
@@ -57,7 +57,7 @@ from tiers.local.text_threads import TextThreads
 from tiers.tier import Tier, TierLoad
 
 if TYPE_CHECKING:
-    from gateway.inference.rules_and_chains import Ruled, StandIn
+    from gateway.inference.rules_and_chains import RuleResult, StandIn
 
 # Text with more bytes than this per allowed token is not tokenised to learn that it is not short.
 LONG_TEXT_BYTES_PER_TOKEN = 16
@@ -161,7 +161,7 @@ class RoutingService:
             await self._count_in_doubt(request)
             if getattr(self.classifier, "is_quick", False):
                 return
-            place = self._in_split(request)
+            place = self._experiment_arm(request)
             version = self.classifier.model_for(request.request_id, None if place is None else place.arm)
             # Asked first, because to look whether an object has a protocol's methods takes ten microseconds.
             if (
@@ -240,27 +240,29 @@ class RoutingService:
             excluded = exclusions(request, pinned, served.tiers, served.catalog, loads)
         barred = excluded.exclusions
         is_ruled = served.rules is not None or served is not self.served
-        ruled = self._ruled(request, name, routing_input, pinned, excluded) if is_ruled else None
-        if ruled is not None:
-            barred = ruled.exclusions
+        rule_result = self._ruled(request, name, routing_input, pinned, excluded) if is_ruled else None
+        if rule_result is not None:
+            barred = rule_result.exclusions
         if failed is not None:
             barred = [*(one for one in barred if one.tier != failed.tier), failed]
-        settled = partial(self._inputs, request, routing_input, history, pinned, barred, loads, ruled, served)
-        if (ruled is None or ruled.leaves_edge) and (edge := self._edge(request, failed)) is not None:
-            inputs = settled(unclassified(routing_input, self.served.strongest, self.active_target), edge)
+        make_policy_inputs = partial(
+            self._make_policy_inputs, request, routing_input, history, pinned, barred, loads, rule_result, served
+        )
+        if (rule_result is None or rule_result.leaves_edge) and (edge := self._edge(request, failed)) is not None:
+            inputs = make_policy_inputs(unclassified(routing_input, self.served.strongest, self.active_target), edge)
             if may_answer(inputs, edge.tier):
                 return Routed(decide(inputs), app=routing_input.app)
-        place = self._in_split(request)
-        usual = None if ruled is None else ruled.quality
+        place = self._experiment_arm(request)
+        usual = None if rule_result is None else rule_result.quality
         verdict = self._verdict(request, routing_input, None if place is None else place.arm, usual)
-        inputs = settled(verdict, None)
+        inputs = make_policy_inputs(verdict, None)
         if stand_in is not None:
             inputs = msgspec.structs.replace(inputs, fell_over=stand_in.why)
         try:
             decision = decide(inputs if place is None else in_experiment(inputs, place))
             return Routed(decision, verdict.embedding, routing_input.app)
         except NoTierAllowedError as error:
-            raise of_private(request, no_tier(error, request, inputs, excluded, served)) from None
+            raise explain_privacy(request, no_tier(error, request, inputs, excluded, served)) from None
 
     def _edge(self, request: InferenceRequest, failed: Exclusion | None) -> EdgePath | None:
         knobs = self.knobs.active
@@ -268,7 +270,7 @@ class RoutingService:
             return None
         return edge_path(request, self.served.tiers, knobs)
 
-    def _inputs(
+    def _make_policy_inputs(
         self,
         request: InferenceRequest,
         routing_input: RoutingInput,
@@ -276,7 +278,7 @@ class RoutingService:
         pinned: int | None,
         barred: list[Exclusion],
         loads: Mapping[int, TierLoad],
-        ruled: "Ruled | None",
+        rule_result: "RuleResult | None",
         served: ServedCatalogue,
         verdict: VersionPrediction,
         edge: EdgePath | None,
@@ -308,7 +310,7 @@ class RoutingService:
             edge=edge,
             constant=self._constant(request) if pinned is None and self.constants else None,
             private=None if request.private is None else str(request.private),
-            rules=None if ruled is None else ruled.by,
+            rules=None if rule_result is None else rule_result.by,
         )
         if (client := request.client) is not None:
             cheapest = cheapest_because(client, self.knobs.active.agents_housekeeping)
@@ -339,14 +341,14 @@ class RoutingService:
 
     def _ruled(
         self, request: InferenceRequest, name: str, routing_input: RoutingInput, pinned: int | None, excluded: Excluded
-    ) -> "Ruled | None":
+    ) -> "RuleResult | None":
         """What the catalogue's rules leave of a request for `name`, and the target of that name; None without both."""
-        from gateway.inference.rules_and_chains import ruled, to_target
+        from gateway.inference.rules_and_chains import apply_rules, to_target
 
         found = None
         if (rules := self.served.rules) is not None:
             observed = pinned is None and self._observed_tier() is not None
-            found = ruled(rules, request, routing_input, self.served, pinned, excluded, observed=observed)
+            found = apply_rules(rules, request, routing_input, self.served, pinned, excluded, observed=observed)
         named = self.served.named_target(name)
         return found if named is None or pinned is None else to_target(found, pinned, named, excluded)
 
@@ -358,7 +360,7 @@ class RoutingService:
         )
         return None if waits or not seconds else seconds
 
-    def _in_split(self, request: InferenceRequest) -> Assigned | None:
+    def _experiment_arm(self, request: InferenceRequest) -> Assigned | None:
         """Return the request's place in the experiment under way, if it has one."""
         split = self.classifier.split()
         return None if split is None else assigned(split, request)

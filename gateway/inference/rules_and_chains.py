@@ -94,7 +94,7 @@ def tier_problem(request: InferenceRequest, number: int, served: ServedCatalogue
     return None if served.tiers[number].load().healthy else "the tier is down"
 
 
-class Ruled(NamedTuple):
+class RuleResult(NamedTuple):
     """`by`: what the decision says of the rules. `quality`: the target of a request that asks for none."""
 
     by: RuledBy
@@ -107,7 +107,7 @@ class Ruled(NamedTuple):
         return self.by.tier is None and self.quality is None
 
 
-def ruled(
+def apply_rules(
     rules: RoutingRules,
     request: InferenceRequest,
     routing_input: RoutingInput,
@@ -116,7 +116,7 @@ def ruled(
     excluded: Excluded,
     *,
     observed: bool,
-) -> Ruled | None:
+) -> RuleResult | None:
     """Return what the rules leave of a request; None if it matches none. `excluded` gets the tiers that they rule out.
 
     A rule's target replaces the server of its tier, so that it does not matter whether that is up. It is passed over
@@ -144,20 +144,20 @@ def ruled(
     exclusions = [one for one in exclusions if one.tier not in excluded.ruled_out]
     exclusions += [Exclusion(tier=number, reason=reason) for number, reason in sorted(excluded.ruled_out.items())]
     by = RuledBy(names=by.names, targets=by.targets, floor=by.floor, tier=tier, target=target)
-    return Ruled(by, exclusions, matched.quality)
+    return RuleResult(by, exclusions, matched.quality)
 
 
-def to_target(found: Ruled | None, pinned: int, name: str, excluded: Excluded) -> Ruled:
+def to_target(found: RuleResult | None, pinned: int, name: str, excluded: Excluded) -> RuleResult:
     """Return what rules leave (`found`) of a request that names a target, which stands for the tier `pinned`.
     `excluded`: of the catalogue with the target in that tier's place; a rule that does not allow it is added."""
     if found is None:
-        return Ruled(RuledBy(names=[], tier=pinned, target=name), excluded.exclusions, None)
+        return RuleResult(RuledBy(names=[], tier=pinned, target=name), excluded.exclusions, None)
     exclusions = found.exclusions
     if found.by.targets is not None and name not in found.by.targets and pinned not in excluded.ruled_out:
         excluded.ruled_out[pinned] = reason = "the rules do not allow it"
         exclusions = [*(one for one in exclusions if one.tier != pinned), Exclusion(tier=pinned, reason=reason)]
     by = RuledBy(names=found.by.names, targets=found.by.targets, floor=found.by.floor, tier=pinned, target=name)
-    return Ruled(by, exclusions, found.quality)
+    return RuleResult(by, exclusions, found.quality)
 
 
 class StandIn(NamedTuple):

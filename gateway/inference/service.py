@@ -31,7 +31,7 @@ from gateway.inference.kept_reasoning import KeptReasoning
 from gateway.inference.response_cache import ResponseCache
 from gateway.inference.router import RoutingService
 from gateway.runtime.cores.adapters import CoreAdapters
-from gateway.tenancy.admission import Admission, OverloadQueue, most_usd, smaller_answer
+from gateway.tenancy.admission import Admission, OverloadQueue, max_cost_usd, smaller_answer
 from gateway.tenancy.tenancy import Tenancy
 from inference_core.io.background_tasks import once
 from quality.records.record import Record, Recorded
@@ -75,7 +75,7 @@ def _from(request: InferenceRequest, before: list[ChatMessage], rest: list[ChatM
 
 log = logging.getLogger(__name__)
 
-MOST_IN_FLIGHT, MOST_WAITING = 1000, 4000
+MAX_IN_FLIGHT, MAX_WAITING = 1000, 4000
 
 
 class RecordSink(Protocol):
@@ -110,7 +110,7 @@ class Service:
     ) -> None:
         self.routing = routing
         self.replica = None if tenancy is None else tenancy.replica
-        self.overload = overload or OverloadQueue(MOST_IN_FLIGHT, MOST_WAITING)
+        self.overload = overload or OverloadQueue(MAX_IN_FLIGHT, MAX_WAITING)
         self._admission_control = None if tenancy is None else tenancy.admission_control
         self.probes = probes
         self.screen: Screen | None = None
@@ -202,7 +202,7 @@ class Service:
                 request = request.with_generation(adapter=adapter)
             if self.routing.knobs.active.truncate_chats and request.generation.messages:
                 request = await truncated(self.routing, request)
-            request = await self._as_a_step(request)
+            request = await self._with_agent_context(request)
             await self.routing.prepare(request)
             source = await self._source(request, admission)
             if screen is not None:
@@ -218,7 +218,7 @@ class Service:
         self._idle.clear()
         return answer
 
-    async def _as_a_step(self, request: InferenceRequest) -> InferenceRequest:
+    async def _with_agent_context(self, request: InferenceRequest) -> InferenceRequest:
         """The request with what its conversation's earlier steps mean for servers elsewhere: who made them, their
         reasoning where the caller could not carry it, and that its beginning will be read again."""
         asked, reuse = request.generation, self.routing.knobs.active.cache_reuse
@@ -273,7 +273,7 @@ class Service:
             if agreement is None or not agreement.is_taken:
                 spec = self.routing.served.spec_of(tier)
                 advice = partial(smaller_answer, request, tier, spec)
-                await admission.reserve(request.caller, most_usd(request, tier, spec), advice)
+                await admission.reserve(request.caller, max_cost_usd(request, tier, spec), advice)
             # A reload may have replaced it meanwhile; the key of the response cache is that of the catalogue now.
             tier = self.routing.served.chosen(decision)
         if agreement is not None:
@@ -310,7 +310,7 @@ class Service:
         return probes is not None and probes.escalation(request, decision, decision.tier, self.routing) is not None
 
     def _most_usd(self, request: InferenceRequest, tier: Tier) -> float:
-        return most_usd(request, tier, self.routing.served.spec_of(tier))
+        return max_cost_usd(request, tier, self.routing.served.spec_of(tier))
 
     def _finished(self, admission: Admission, entered: float, answer: Answer, record: Record) -> None:
         """Account for an answer that has ended."""

@@ -277,6 +277,6 @@ class SideAnswer:
             self.error = error
 
 
-async def one_more_over(sides: Iterable[SideAnswer]) -> None:
+async def wait_for_next(sides: Iterable[SideAnswer]) -> None:
     """Wait until another of `sides` is over, of which at least one is not."""
     await asyncio.wait([side._task for side in sides if not side.is_over], return_when=asyncio.FIRST_COMPLETED)

@@ -47,7 +47,7 @@ from gateway.processes.event_loop import (
     room_for_connections,
 )
 from gateway.processes.start_checks import require_port
-from gateway.runtime.peers import WorkerPlace
+from gateway.runtime.peers import WorkerIdentity
 from inference_core.transport.client import CoreClient
 from tiers.catalog.load import load_catalog
 
@@ -72,7 +72,7 @@ class AnnouncedServer(uvicorn.Server):
     def __init__(
         self,
         config: uvicorn.Config,
-        place: WorkerPlace | None,
+        place: WorkerIdentity | None,
         ready: Callable[[str, int], str],
         *,
         unready: Callable[[], None] = lambda: None,
@@ -194,7 +194,7 @@ class ExplainedStart:
 
 def run_server(
     settings: Settings,
-    place: WorkerPlace | None = None,
+    place: WorkerIdentity | None = None,
     *,
     cores: Mapping[str, CoreClient] | None = None,
     http: HttpApp = http_app,

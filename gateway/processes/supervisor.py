@@ -27,7 +27,7 @@ from gateway.processes.announcement import ServerStartError, callers_text, polic
 from gateway.processes.start_checks import cannot_listen, family_of
 from gateway.runtime.core_factory import socket_of
 from gateway.runtime.engines.running_engines import RunningEngines, running_engines
-from gateway.runtime.peers import YES, WorkerPlace, ask_worker
+from gateway.runtime.peers import YES, WorkerIdentity, ask_worker
 from inference_core.model_spec import CoreSpec, DeviceGroupSpec
 from tiers.catalog.catalog import CPU_CORE, Catalog
 from tiers.catalog.core_spec import core_spec, group_spec
@@ -247,7 +247,7 @@ class Supervisor:
 
     def _gateway(self, number: int) -> KeptProcess:
         descriptor = self._listeners[number].fileno()
-        place = WorkerPlace(number=number, count=len(self._listeners), folder=str(self._folder), listener=descriptor)
+        place = WorkerIdentity(number=number, count=len(self._listeners), folder=str(self._folder), listener=descriptor)
         encoded = msgspec.json.encode(place).decode()
         arguments = ["serve", "--supervised", "--role", "gateway", "--worker", encoded]
         return KeptProcess(f"gateway {number}", arguments, self._environment, [descriptor])

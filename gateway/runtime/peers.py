@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 
-class WorkerPlace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class WorkerIdentity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Process `number` of `count` behind one port; it accepts connections on an inherited socket, the descriptor
     `listener`.
 
@@ -69,7 +69,7 @@ _question = msgspec.msgpack.Decoder(tuple[str, str])
 class Peers:
     """The other gateway processes of this one's supervisor."""
 
-    def __init__(self, place: WorkerPlace) -> None:
+    def __init__(self, place: WorkerIdentity) -> None:
         self.place = place
 
     @asynccontextmanager

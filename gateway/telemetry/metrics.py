@@ -17,8 +17,8 @@ from gateway.telemetry.scraped import ReplicaGauges, SloCollector
 from gateway.telemetry.service_levels import ServiceLevels
 from gateway.telemetry.slo import SloReport, slo_report
 from inference_core.transport.client import CoreClient
-from quality.comparison.routing_worth import VERDICTS, Verdict
-from quality.retraining.runs import Standing
+from quality.comparison.routing_worth import VERDICTS, WorthVerdict
+from quality.retraining.runs import RetrainingStatus
 from quality.verification.judging import OpinionsGiven
 from quality.verification.sampling import Reason
 from tiers.tier import Tier
@@ -169,7 +169,7 @@ class Metrics:
         """Count a guardrail's verdict on a request or an answer."""
         self._guardrails.labels(guardrail, stage, verdict).inc()
 
-    def show_worth(self, verdict: Verdict) -> None:
+    def show_worth(self, verdict: WorthVerdict) -> None:
         """Set the verdict on routing in this catalogue."""
         for one in VERDICTS:
             self._worth.labels(one).set(one == verdict)
@@ -187,7 +187,7 @@ class Metrics:
             self._not_sampled.labels(reason).inc(count - self._not_sampled_shown.get(reason, 0))
         self._not_sampled_shown = dict(counts)
 
-    def show_retraining(self, standing: Standing, days: float | None) -> None:
+    def show_retraining(self, standing: RetrainingStatus, days: float | None) -> None:
         """Set what the stored runs say; `days` since the last success, None where none is scheduled."""
         self._retraining_days.set(float("nan") if days is None else days)
         self._retraining_failures.set(standing.failures)

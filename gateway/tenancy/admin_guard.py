@@ -8,7 +8,15 @@ from gateway.base.errors import ApiError
 from gateway.base.inference_request import CALLER, Caller
 from gateway.edge.asgi import Connection, HttpRequest
 from gateway.tenancy.changes import Order
-from gateway.tenancy.guard import READING, access_of, begun, caller_of, cookie_name, known_caller, out_of_scope
+from gateway.tenancy.guard import (
+    READING,
+    access_of,
+    authenticate,
+    caller_of,
+    cookie_name,
+    init_request_state,
+    out_of_scope,
+)
 from gateway.tenancy.keys.directory import Directory
 from gateway.tenancy.users.sessions import COOKIE, CSRF_FIELD, CSRF_HEADER, SessionsUnavailableError, csrf_is_right
 
@@ -38,7 +46,7 @@ async def admit_admin(connection: Connection, handler: BaseRouteHandler) -> None
 
     Raises `ApiError` 401, 403, or 503 while it cannot be known who may.
     """
-    state = begun(connection, handler)
+    state = init_request_state(connection, handler)
     signed_in = None if "authorization" in state["headers"] else await session_caller(connection)
     if signed_in is not None:
         demand_role(connection, handler, signed_in)
@@ -47,7 +55,7 @@ async def admit_admin(connection: Connection, handler: BaseRouteHandler) -> None
         return
     directory = access_of(connection).tenancy.directory
     demand_administration(directory)
-    caller = known_caller(directory.admin_caller, state["headers"], "admin key")
+    caller = authenticate(directory.admin_caller, state["headers"], "admin key")
     demand_role(connection, handler, caller)
     state[CALLER] = caller
 
@@ -57,7 +65,7 @@ async def admit_page(connection: Connection, handler: BaseRouteHandler) -> None:
 
     Raises `NotSignedInError`, or `ApiError` 403 and 503.
     """
-    state = begun(connection, handler)
+    state = init_request_state(connection, handler)
     caller = await session_caller(connection)
     if caller is None:
         raise NotSignedInError

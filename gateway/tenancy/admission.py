@@ -89,12 +89,12 @@ def smaller_answer(request: InferenceRequest, tier: Tier, spec: TierSpec, left_u
     generation = msgspec.structs.replace(request.generation, max_tokens=number)
     smaller = msgspec.structs.replace(request, generation=generation, usual_max_tokens=False)
     # A model that thinks may write more than it is asked for, and a long prompt may have a dearer price.
-    if microusd_at_least(most_usd(smaller, tier, spec)) > round(left_usd * MICRO):
+    if microusd_at_least(max_cost_usd(smaller, tier, spec)) > round(left_usd * MICRO):
         return ""
     return f"A max_tokens of at most {number} would pass."
 
 
-def most_usd(request: InferenceRequest, tier: Tier, spec: TierSpec) -> float:
+def max_cost_usd(request: InferenceRequest, tier: Tier, spec: TierSpec) -> float:
     """Return the most US dollars of one attempt by `tier`."""
     most = most_tokens(request, tier, spec)
     return most_cost_usd(spec.price, most.prompt, most.answer)
@@ -117,31 +117,31 @@ class Admission(msgspec.Struct):
         """`x-ratelimit-…` as OpenAI has them; none without limits."""
         return {} if self.entry is None else rate_headers(self.entry)
 
-    async def reserve(self, caller: Caller, most_usd: float, advice: Callable[[float], str] | None = None) -> None:
+    async def reserve(self, caller: Caller, max_cost_usd: float, advice: Callable[[float], str] | None = None) -> None:
         """Hold the most that the answer may cost. `advice`: what a caller could do with this many US dollars left, as a
         sentence or "". Raises `ApiError`: 429 `insufficient_quota`, 503."""
         if self.admission_control is not None and caller.allowance.budgets:
-            self.hold = await self.admission_control.hold(caller, most_usd, advice)
+            self.hold = await self.admission_control.hold(caller, max_cost_usd, advice)
 
-    async def reserves(self, caller: Caller, most_usd: float) -> bool:
+    async def reserves(self, caller: Caller, max_cost_usd: float) -> bool:
         """As `reserve`; False, holding nothing, if the caller's budgets cover less. Raises `ApiError` 503."""
         try:
-            await self.reserve(caller, most_usd)
+            await self.reserve(caller, max_cost_usd)
         except ApiError as error:
             if error.body.code != QUOTA_EXCEEDED:
                 raise
             return False
         return True
 
-    def affords(self, most_usd: float) -> bool:
+    def affords(self, max_cost_usd: float) -> bool:
         """Hold this much more, for another attempt, if that is possible without waiting."""
-        return self.hold is None or self.closed or self.hold.extend(microusd_at_least(most_usd))
+        return self.hold is None or self.closed or self.hold.extend(microusd_at_least(max_cost_usd))
 
-    async def make_room(self, caller: Caller, most_usd: float) -> None:
+    async def make_room(self, caller: Caller, max_cost_usd: float) -> None:
         """Lease this much more, so that `affords` finds it without waiting; nothing where budgets cover less."""
         if self.hold is not None and self.admission_control is not None:
             with suppress(ApiError):
-                (await self.admission_control.hold(caller, most_usd)).settle(0)
+                (await self.admission_control.hold(caller, max_cost_usd)).settle(0)
 
     def close(self, record: Record | None) -> None:
         """Release the place, and charge what the request used: nothing without a record."""
@@ -195,9 +195,9 @@ class AdmissionControl:
         admission.entry = entry
         return admission
 
-    async def hold(self, caller: Caller, most_usd: float, advice: Callable[[float], str] | None = None) -> Hold:
+    async def hold(self, caller: Caller, max_cost_usd: float, advice: Callable[[float], str] | None = None) -> Hold:
         try:
-            return await self._budget_leases.hold(caller.allowance.budgets, microusd_at_least(most_usd))
+            return await self._budget_leases.hold(caller.allowance.budgets, microusd_at_least(max_cost_usd))
         except BudgetExceededError as error:
             left = (
                 period_bounds(period_key(error.budget.period, self._budget_leases.now()))[1] - self._budget_leases.now()

@@ -210,10 +210,10 @@ async def admit(connection: Connection, handler: BaseRouteHandler) -> None:
     Raises `ApiError` 401 where keys are configured and the caller has none of them, and 403 for what a web page of
     another site sends.
     """
-    state = begun(connection, handler)
+    state = init_request_state(connection, handler)
     directory = access_of(connection).tenancy.directory
     if directory.asks_for_keys:
-        caller = known_caller(directory.inference_caller, state["headers"], "API key")
+        caller = authenticate(directory.inference_caller, state["headers"], "API key")
         if "inference" not in caller.scopes:
             raise out_of_scope(caller, "inference")
         state[CALLER] = caller
@@ -223,7 +223,7 @@ async def admit(connection: Connection, handler: BaseRouteHandler) -> None:
 
 async def admit_visitor(connection: Connection, handler: BaseRouteHandler) -> None:
     """As `admit`, for pages that need no sign-in: any caller, but no page of another site."""
-    begun(connection, handler)
+    init_request_state(connection, handler)
 
 
 def may_see_private_metrics(connection: Connection) -> bool:
@@ -252,7 +252,7 @@ def authorization_of(headers: Mapping[str, str]) -> str | None:
     return given
 
 
-def known_caller(find: Callable[[str | None], Caller], headers: Mapping[str, str], what: str) -> Caller:
+def authenticate(find: Callable[[str | None], Caller], headers: Mapping[str, str], what: str) -> Caller:
     """Return the owner of the key that was sent, which `find` knows. Raises `ApiError` 401, or 503 while keys are
     unknown."""
     try:
@@ -276,7 +276,7 @@ def _whose(caller: Caller) -> str:
     return "Your" if (caller.key_id or "").startswith("user:") else "This key's"
 
 
-def begun(connection: Connection, handler: BaseRouteHandler) -> Any:
+def init_request_state(connection: Connection, handler: BaseRouteHandler) -> Any:
     """What every guard does first: the state of the request, in which it has its name and no caller yet.
 
     Raises `ApiError` 403 for a change that a page of another site sends.

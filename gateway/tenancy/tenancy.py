@@ -15,7 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from gateway.base.settings import Settings
 from gateway.base.stores.database import DatabaseTime
 from gateway.base.stores.redis_store import RedisStore
-from gateway.base.stores.retries import background, until_it_works
+from gateway.base.stores.retries import background, retry_until_success
 from gateway.edge.proxies import is_loopback_host, is_reachable_from_elsewhere
 from gateway.tenancy.admission import AdmissionControl
 from gateway.tenancy.budgets.budget_leases import BudgetLeases
@@ -127,7 +127,9 @@ async def _start_declared_keys(
     except (SQLAlchemyError, OSError) as error:
         log.warning("%s cannot be applied yet (%s); stored keys hold", declared.source, type(error).__name__)
         await stack.enter_async_context(
-            background(partial(until_it_works, provide, DECLARED_KEYS, {}, settings.keys_poll_seconds), DECLARED_KEYS)
+            background(
+                partial(retry_until_success, provide, DECLARED_KEYS, {}, settings.keys_poll_seconds), DECLARED_KEYS
+            )
         )
 
 
@@ -152,5 +154,5 @@ async def _start_administration(
     except (SQLAlchemyError, OSError) as error:
         log.warning("no admin key can be made yet (%s); administration is off until then", type(error).__name__)
         await stack.enter_async_context(
-            background(partial(until_it_works, provide, FIRST_KEY, {}, retry_seconds), FIRST_KEY)
+            background(partial(retry_until_success, provide, FIRST_KEY, {}, retry_seconds), FIRST_KEY)
         )

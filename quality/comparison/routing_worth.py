@@ -24,8 +24,8 @@ from quality.statistics import Sums, deviation, sums_of, values_needed
 
 Float = npt.NDArray[np.floating]
 
-Verdict = Literal["pays", "does_not_pay", "not_known_yet"]
-VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
+WorthVerdict = Literal["pays", "does_not_pay", "not_known_yet"]
+VERDICTS: tuple[WorthVerdict, ...] = get_args(WorthVerdict)
 
 LEVEL = 0.025
 # Costs relative to the reference price are cut above this: those of much longer prompts than usual, and of escalations.
@@ -85,7 +85,7 @@ class RoutingWorth(msgspec.Struct, frozen=True, kw_only=True):
     is proposed instead if the verdict is `does_not_pay` and a tier costs no more and meets the target. `missing`: the
     probes until a verdict if the next are like these; 0 with one."""
 
-    verdict: Verdict
+    verdict: WorthVerdict
     probes: int
     worth: float
     target: float
@@ -111,7 +111,7 @@ def routing_worth(probes: Probes, target: float, worth: float) -> RoutingWorth:
     level = LEVEL / (tiers + 1)
     sums = [sums_of_gains(column, weight) for column in gains.T]
     found = [_bounded(one, LEVEL, level) for one in sums]
-    verdict: Verdict = "not_known_yet"
+    verdict: WorthVerdict = "not_known_yet"
     if all(one.low > 0 for one in found):
         verdict = "pays"
     elif any(one.high < worth for one in found):

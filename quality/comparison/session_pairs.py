@@ -44,7 +44,7 @@ _NEAR = 4.0
 # Added to each sum of squares of n differences: those that are all alike have no variance by chance.
 _PSEUDO_SQUARES = 0.1
 
-Verdict = Literal["pays", "does_not_pay"]
+PairVerdict = Literal["pays", "does_not_pay"]
 
 
 class Ways(NamedTuple):
@@ -64,7 +64,7 @@ class PairDecision(msgspec.Struct, frozen=True, kw_only=True):
     the verdict's reason in words.
     """
 
-    verdict: Verdict
+    verdict: PairVerdict
     first: str
     second: str
     alone: str

@@ -34,14 +34,14 @@ _SPEAKS = re.compile(
 _SENTENCE = re.compile(r"[^.!?\n]+[.!?]*\s*|[.!?\s]+")
 
 
-def speaks_to_a_judge(text: str) -> bool:
+def addresses_judge(text: str) -> bool:
     """Return whether a sentence of `text` gives an instruction to whatever compares answers."""
     return _SPEAKS.search(text) is not None
 
 
 def without_words_to_a_judge(text: str) -> str:
     """Return `text` without the sentences that speak to a judge; unchanged if there are none."""
-    if not speaks_to_a_judge(text):
+    if not addresses_judge(text):
         return text
     return "".join(one for one in _SENTENCE.findall(text) if not _SPEAKS.search(one)).rstrip()
 
@@ -113,7 +113,7 @@ class PairwiseJudge(Judge):
         self, *, prompt: str, answer: str, reference_answer: str, response_format: dict[str, Any] | None = None
     ) -> JudgeVerdict:
         """Score 1 where the answer wins, 0.5 for a tie, 0 where it loses. Raises `TierError` as the tier does."""
-        if speaks_to_a_judge(prompt) and (speaks_to_a_judge(answer) or speaks_to_a_judge(reference_answer)):
+        if addresses_judge(prompt) and (addresses_judge(answer) or addresses_judge(reference_answer)):
             return JudgeVerdict(no_worse=None, reason="the question itself is about instructions to a judge")
         texts = (prompt, answer, reference_answer)
         if sum(map(len, texts)) + len(self._seen.text) > LONG_TEXT:

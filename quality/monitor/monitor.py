@@ -31,7 +31,7 @@ from quality.verification.sampling import (
     Spending,
     attention,
     draw,
-    may_be_drawn,
+    is_eligible,
     purpose_of,
     refusal,
     would_differ,
@@ -181,7 +181,7 @@ class Monitor:
         if refused is None and sampling.first_probes:
             sampling = self._at_family(record, turn, sampling)
         # Check the ceilings first: the affordable rates are at most as high, so no possible draw is lost.
-        if refused is None and not may_be_drawn(record, sampling):
+        if refused is None and not is_eligible(record, sampling):
             refused = "not drawn"
         if refused is not None:
             self.not_sampled[refused] += 1

@@ -191,7 +191,7 @@ class Owed(msgspec.Struct, frozen=True, kw_only=True):
     trigger: Trigger
 
 
-class Standing(msgspec.Struct, frozen=True, kw_only=True):
+class RetrainingStatus(msgspec.Struct, frozen=True, kw_only=True):
     """`known_until`: when the last run with a result began, before it the time of the first record; None without any.
     `failures` since then by any trigger, and the last one's `error`. `retry_at`: when a scheduled run may begin again
     after failures. `owed`: an abandoned run, or one of an alarm that failed; `under_way`: a run has not ended.
@@ -212,7 +212,7 @@ def wait_after(failures: int) -> float:
     return min(FIRST_WAIT * 2.0 ** (failures - 1), LONGEST_WAIT) if failures < MOST_COUNTED else LONGEST_WAIT
 
 
-async def read_standing(engine: AsyncEngine) -> Standing:
+async def read_standing(engine: AsyncEngine) -> RetrainingStatus:
     """Read the runs. Raises the database's errors."""
     async with engine.connect() as connection:
         last = await connection.scalar(
@@ -241,7 +241,7 @@ async def read_standing(engine: AsyncEngine) -> Standing:
             owed = Owed(due=running["created_at"], at=at, trigger=running["trigger"])
         elif retry_at is not None and unattended[0]["trigger"] == "drift":
             owed = Owed(due=retry_at, at=retry_at, trigger="drift")
-        return Standing(
+        return RetrainingStatus(
             known_until=last if last is not None else await _first_record(connection),
             failures=len(failed),
             error=failed[0]["error"] if failed else None,

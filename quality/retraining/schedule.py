@@ -10,7 +10,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from inference_core.extras import MissingExtraError
 from inference_core.io.background_tasks import repeated
-from quality.retraining.runs import Owed, Standing, Trigger, wait_after
+from quality.retraining.runs import Owed, RetrainingStatus, Trigger, wait_after
 
 # Imported where a schedule is made: a gateway without a monitor has none.
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ _DAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat", "sun")
 _JOB = "retrain"
 
 Run = Callable[[datetime, Trigger], Awaitable[object]]
-ReadStanding = Callable[[], Awaitable[Standing]]
+ReadStanding = Callable[[], Awaitable[RetrainingStatus]]
 
 
 class CronError(ValueError):
@@ -140,7 +140,7 @@ class RetrainJob:
         log.info("the retraining (%s) of %s is due", owed.trigger, due.isoformat(timespec="minutes"))
         return owed
 
-    def _scheduled(self, standing: Standing) -> Owed | None:
+    def _scheduled(self, standing: RetrainingStatus) -> Owed | None:
         if standing.known_until is None or self._trigger is None:
             return None
         due = first_due(self._trigger, datetime.fromtimestamp(standing.known_until, UTC), self._clock())

@@ -246,7 +246,7 @@ def _keyed(key: str) -> "hashlib.blake2b":
     return hashlib.blake2b(digest_size=8, key=hashlib.blake2b(key.encode()).digest(), person=_PERSON)
 
 
-def may_be_drawn(record: Record, settings: SamplingSettings) -> bool:
+def is_eligible(record: Record, settings: SamplingSettings) -> bool:
     """Return whether the ceilings alone leave a chance, so that the rest must be looked at; takes microseconds."""
     rate = settings.shadow_rate if would_differ(record) else settings.rate(record.tier)
     place = uniform(record.request_id, settings.key)

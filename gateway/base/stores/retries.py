@@ -74,7 +74,7 @@ async def look_every(seconds: float, look: Callable[[], Awaitable[object]], what
         await asyncio.sleep(seconds)
 
 
-async def until_it_works(
+async def retry_until_success(
     attempt: Callable[[], Awaitable[object]],
     name: str,
     failures: dict[str, str],

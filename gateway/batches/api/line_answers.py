@@ -11,7 +11,7 @@ from gateway.base.errors import ApiError, bad_request
 from gateway.base.inference_request import SLO_CLASSES, Caller, InferenceRequest
 from gateway.batches.batch import Batch, InputLine
 from gateway.inference.answer import Answer
-from gateway.inference.api.build_request import Received, chat_request, completion_request
+from gateway.inference.api.build_request import RequestHead, chat_request, completion_request
 from gateway.inference.api.chunks import AnswerFormat, CompletionsFormat
 from gateway.inference.api.completions import CHAT, COMPLETION
 from gateway.inference.api.embeddings import EMBEDDINGS, embedded
@@ -42,7 +42,7 @@ class LineAnswers:
         if batch.traceparent is not None:
             headers["traceparent"] = batch.traceparent
         caller = await self._caller(batch.key_id)
-        given = Received(request_id=request_id, arrival=time.monotonic(), caller=caller, headers=headers)
+        given = RequestHead(request_id=request_id, arrival=time.monotonic(), caller=caller, headers=headers)
         return await ENDPOINTS[batch.endpoint](self._serving, given, line.body.encode(), {"batch_id": batch.batch_id})
 
     async def _caller(self, key_id: str | None) -> Caller:
@@ -59,19 +59,19 @@ class LineAnswers:
             raise ApiError(503, "Keys cannot be checked now.", code="keys_unavailable") from None
 
 
-async def _chat_line(serving: Serving, given: Received, body: bytes, tags: dict[str, str]) -> bytes:
+async def _chat_line(serving: Serving, given: RequestHead, body: bytes, tags: dict[str, str]) -> bytes:
     asked, _, extra = await decoded_fields(serving, CHAT, body, given.caller)
     given = msgspec.structs.replace(given, extra=extra)
     return await _generated(serving, chat_request(serving, given, asked), CompletionsFormat(serving, None), tags)
 
 
-async def _completion_line(serving: Serving, given: Received, body: bytes, tags: dict[str, str]) -> bytes:
+async def _completion_line(serving: Serving, given: RequestHead, body: bytes, tags: dict[str, str]) -> bytes:
     asked, _, extra = await decoded_fields(serving, COMPLETION, body, given.caller)
     given = msgspec.structs.replace(given, extra=extra)
     return await _generated(serving, completion_request(serving, given, asked), CompletionsFormat(serving, None), tags)
 
 
-async def _responses_line(serving: Serving, given: Received, body: bytes, tags: dict[str, str]) -> bytes:
+async def _responses_line(serving: Serving, given: RequestHead, body: bytes, tags: dict[str, str]) -> bytes:
     asked, _, extra = await decoded_fields(serving, RESPONSES, body, given.caller)
     given = msgspec.structs.replace(given, extra=extra)
     exchange = await exchange_of(serving, given, asked, body)
@@ -82,7 +82,7 @@ async def _responses_line(serving: Serving, given: Received, body: bytes, tags: 
         raise renamed(error) from None
 
 
-async def _embeddings_line(serving: Serving, given: Received, body: bytes, tags: dict[str, str]) -> bytes:
+async def _embeddings_line(serving: Serving, given: RequestHead, body: bytes, tags: dict[str, str]) -> bytes:
     asked, _, _ = await decoded_fields(serving, EMBEDDINGS, body, given.caller)
     asked = msgspec.structs.replace(asked, metadata=(asked.metadata or {}) | tags)
     answer, _ = await embedded(serving, given, asked, _BATCH.priority)
@@ -110,7 +110,7 @@ async def _generated(
     return await whole_body(answer_format, answer)
 
 
-LineEndpoint = Callable[[Serving, Received, bytes, dict[str, str]], Awaitable[bytes]]
+LineEndpoint = Callable[[Serving, RequestHead, bytes, dict[str, str]], Awaitable[bytes]]
 
 ENDPOINTS: dict[str, LineEndpoint] = {
     "/v1/chat/completions": _chat_line,

@@ -33,14 +33,14 @@ from gateway.inference.api.parsing import (
     EXTRA,
     check_chat,
     check_completion,
-    given_of,
-    passed_of,
+    explicit_fields,
     priority_of,
+    provider_fields,
     sampling_params,
     served_tier,
     stops_of,
     token_limit,
-    unset_of,
+    unset_fields,
 )
 from gateway.inference.api.schemas import ChatRequest, CompletionRequest
 from gateway.inference.clients import recognised
@@ -170,7 +170,7 @@ _OPTIONS: dict[str, tuple[str, Callable[[Mapping[str, str], int], Any]]] = {
 """By header: the option that it sets, and what reads it."""
 
 
-class Received(msgspec.Struct, frozen=True, kw_only=True):
+class RequestHead(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of a request before its body is read; on a socket one connection brings many of them.
 
     `arrival`: monotonic seconds. `extra`: fields of its body that some servers know, once that is read.
@@ -183,10 +183,10 @@ class Received(msgspec.Struct, frozen=True, kw_only=True):
     extra: dict[str, Any] = {}
 
 
-def received(connection: ASGIConnection[Any, Any, Any, Any]) -> Received:
+def received(connection: ASGIConnection[Any, Any, Any, Any]) -> RequestHead:
     """What the guard found out about a request."""
     state = connection.scope["state"]
-    return Received(
+    return RequestHead(
         request_id=state["request_id"],
         arrival=state["arrival"],
         caller=state[CALLER],
@@ -195,7 +195,7 @@ def received(connection: ASGIConnection[Any, Any, Any, Any]) -> Received:
     )
 
 
-def chat_request(serving: Serving, head: Received, body: ChatRequest) -> InferenceRequest:
+def chat_request(serving: Serving, head: RequestHead, body: ChatRequest) -> InferenceRequest:
     """The request of a chat. Raises `ApiError` 400 that names the parameter."""
     messages = check_chat(body)
     caller, routing = head.caller, serving.routing
@@ -210,8 +210,8 @@ def chat_request(serving: Serving, head: Received, body: ChatRequest) -> Inferen
             request_id=head.request_id,
             sampling=sampling,
             arrival=head.arrival,
-            given=given_of(body),
-            passed=passed_of(body, caller.priority_ceiling),
+            given=explicit_fields(body),
+            passed=provider_fields(body, caller.priority_ceiling),
             extra=head.extra | ({MODALITIES: body.modalities} if "image" in (body.modalities or ()) else {}),
             messages=messages,
             max_tokens=token_limit(body),
@@ -226,7 +226,7 @@ def chat_request(serving: Serving, head: Received, body: ChatRequest) -> Inferen
             priority=priority,
         ),
         created_at=time.time(),
-        unset=unset_of(body),
+        unset=unset_fields(body),
         stream=bool(body.stream),
         caller=caller,
         own_consent=_consent(serving, options, store=body.store is not False),
@@ -241,7 +241,7 @@ def chat_request(serving: Serving, head: Received, body: ChatRequest) -> Inferen
     )
 
 
-def completion_request(serving: Serving, head: Received, body: CompletionRequest) -> InferenceRequest:
+def completion_request(serving: Serving, head: RequestHead, body: CompletionRequest) -> InferenceRequest:
     """The request of a text completion. Raises `ApiError` 400 that names the parameter."""
     prompts = check_completion(body)
     caller, routing = head.caller, serving.routing
@@ -254,8 +254,8 @@ def completion_request(serving: Serving, head: Received, body: CompletionRequest
             request_id=head.request_id,
             sampling=sampling_params(body, body.logprobs),
             arrival=head.arrival,
-            given=given_of(body),
-            passed=passed_of(body),
+            given=explicit_fields(body),
+            passed=provider_fields(body),
             extra=head.extra,
             max_tokens=token_limit(body),
             stop=stops_of(body),
@@ -265,7 +265,7 @@ def completion_request(serving: Serving, head: Received, body: CompletionRequest
             priority=max(priority_of(body, options.slo), caller.priority_ceiling),
         ),
         created_at=time.time(),
-        unset=unset_of(body),
+        unset=unset_fields(body),
         prompts=prompts,
         stream=bool(body.stream),
         caller=caller,
@@ -281,7 +281,7 @@ def completion_request(serving: Serving, head: Received, body: CompletionRequest
 
 
 def reading_request(
-    head: Received,
+    head: RequestHead,
     model: str,
     *,
     messages: list[ChatMessage] | None = None,
@@ -307,7 +307,7 @@ def reading_request(
     )
 
 
-def ruled_headers(serving: Serving, head: Received) -> dict[str, str] | None:
+def ruled_headers(serving: Serving, head: RequestHead) -> dict[str, str] | None:
     """The headers that the catalogue's rules look at; None without any."""
     rules = serving.routing.served.rules
     if rules is None or not rules.headers:
@@ -316,7 +316,7 @@ def ruled_headers(serving: Serving, head: Received) -> dict[str, str] | None:
 
 
 def dry_run_request(
-    head: Received,
+    head: RequestHead,
     options: RoutingOptions,
     model: str,
     messages: list[ChatMessage],
@@ -351,7 +351,7 @@ def _consent(serving: Serving, options: RoutingOptions, *, store: bool) -> Conse
     return options.consent if store and serving.settings.store_texts else options.consent.narrowed(Consent(reuse=False))
 
 
-def _traced(serving: Serving, head: Received) -> TraceContext | None:
+def _traced(serving: Serving, head: RequestHead) -> TraceContext | None:
     """The trace of the request, which log lines name from now on."""
     trace = trace_context(head.headers, serving.settings.traced_share, parent_based=serving.settings.trace_parent_based)
     LOG_CONTEXT.set(LogContext(head.request_id, "" if trace is None else f"{trace.trace_id:032x}"))

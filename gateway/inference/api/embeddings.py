@@ -20,7 +20,7 @@ from gateway.base.numbers import usd_text
 from gateway.edge.asgi import HttpRequest
 from gateway.edge.openapi import describe
 from gateway.edge.response_cycle import DisconnectWatch
-from gateway.inference.api.build_request import Received, reading_request, received, routing_options
+from gateway.inference.api.build_request import RequestHead, reading_request, received, routing_options
 from gateway.inference.api.foreign_fields import FieldReader
 from gateway.inference.api.parsing import prompts_of, read_fields
 from gateway.inference.api.schemas import Metadata, PositiveInt, TokenId
@@ -105,7 +105,7 @@ async def embeddings(request: HttpRequest) -> ASGIApp:
 
 
 async def embedded(
-    serving: Serving, head: Received, body: EmbeddingsRequest, priority: int = 1
+    serving: Serving, head: RequestHead, body: EmbeddingsRequest, priority: int = 1
 ) -> tuple[EmbeddingList, list[tuple[str, str]]]:
     """The vectors, and headers that say what they cost; recorded once the budget allows it, however it ends.
 
@@ -155,7 +155,7 @@ async def embedded(
 
 
 async def _passed_through(
-    serving: Serving, head: Received, body: EmbeddingsRequest, model: "EmbeddingClient", priority: int
+    serving: Serving, head: RequestHead, body: EmbeddingsRequest, model: "EmbeddingClient", priority: int
 ) -> tuple[EmbeddingList, list[tuple[str, str]]]:
     # Imported with the first such request: most gateways have no such model.
 
@@ -243,7 +243,7 @@ log = logging.getLogger(__name__)
 
 async def passed_through(
     serving: Serving,
-    head: Received,
+    head: RequestHead,
     body: "EmbeddingsRequest",
     prompts: list[Prompt],
     client: "EmbeddingClient",
@@ -302,7 +302,7 @@ async def passed_through(
 
 
 async def _refuse_private(
-    serving: Serving, head: Received, body: "EmbeddingsRequest", prompts: list[Prompt], mark: PrivateMark | None
+    serving: Serving, head: RequestHead, body: "EmbeddingsRequest", prompts: list[Prompt], mark: PrivateMark | None
 ) -> None:
     """Raise `ApiError` 403 if a rule of the catalogue finds something in what would be sent."""
     screen = serving.service.screen

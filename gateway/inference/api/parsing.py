@@ -89,7 +89,7 @@ async def read_fields(serving: Serving, request: HttpRequest, fields: FieldReade
 
 def decoded_body(serving: Serving, decoder: msgspec.json.Decoder[Body], body: bytes, caller: Caller) -> Awaitable[Body]:
     """What `decode_body` returns, of a large body without holding up the event loop."""
-    return _apart(serving, caller, body, partial(decode_body, decoder, body))
+    return _decode_off_loop(serving, caller, body, partial(decode_body, decoder, body))
 
 
 def decoded_fields(
@@ -97,10 +97,10 @@ def decoded_fields(
 ) -> Awaitable[tuple[Body, list[str], dict[str, Any]]]:
     """The request in `body`, the names of its fields that are ignored, and those that some servers know. Raises
     `ApiError` as `read_body` does."""
-    return _apart(serving, caller, body, partial(_decode_fields, serving, fields, body, caller))
+    return _decode_off_loop(serving, caller, body, partial(_decode_fields, serving, fields, body, caller))
 
 
-async def _apart(serving: Serving, caller: Caller, body: bytes, decode: Callable[[], Decoded]) -> Decoded:
+async def _decode_off_loop(serving: Serving, caller: Caller, body: bytes, decode: Callable[[], Decoded]) -> Decoded:
     """Return what `decode` makes of `body`: of a large one on a thread, since it takes tens of milliseconds."""
     if len(body) <= _DECODED_AT_ONCE:
         return decode()
@@ -379,7 +379,7 @@ _service_fields = _Fields(*SERVICE_FIELDS)
 
 
 def sampling_params(body: Sampling, logprobs: int | None) -> SamplingParams:
-    """The core's sampling parameters; what the caller left open takes the tier's default later (`unset_of`)."""
+    """The core's sampling parameters; what the caller left open takes the tier's default later (`unset_fields`)."""
     return SamplingParams(
         **_sampling_fields(body),
         top_k=max(body.top_k or 0, 0),  # -1 is vLLM's way to switch it off
@@ -394,7 +394,7 @@ _defaults_of = attrgetter(*TIER_DEFAULTS)
 _NO_DEFAULTS = (None,) * len(TIER_DEFAULTS)
 
 
-def unset_of(body: Sampling) -> tuple[str, ...]:
+def unset_fields(body: Sampling) -> tuple[str, ...]:
     """The sampling fields that the caller left to the tier."""
     values = _defaults_of(body)
     return (
@@ -404,12 +404,12 @@ def unset_of(body: Sampling) -> tuple[str, ...]:
     )
 
 
-def given_of(body: Sampling) -> tuple[str, ...]:
+def explicit_fields(body: Sampling) -> tuple[str, ...]:
     """The fields that the caller set and whose neutral value says something to a server elsewhere."""
     return tuple(_saying_fields(body))
 
 
-def passed_of(body: Sampling, ceiling: int = 0) -> dict[str, Any]:
+def provider_fields(body: Sampling, ceiling: int = 0) -> dict[str, Any]:
     """The fields that mean something to a provider alone, as the caller set them. `ceiling`: the most urgent class that
     the caller's key may ask for, of a provider too."""
     passed = _service_fields(body)

@@ -140,8 +140,8 @@ class KeepAlive:
     def __init__(self, send: Send, headers: Headers, event: bytes, seconds: float) -> None:
         self._send, self._headers, self._event, self._seconds = send, headers, event, seconds
         self._loop = asyncio.get_running_loop()
-        self._timer = self._loop.call_later(seconds, self._due)
-        self._speaking: asyncio.Task[None] | None = None
+        self._timer = self._loop.call_later(seconds, self._on_timer)
+        self._send_task: asyncio.Task[None] | None = None
         self._has_started = self._is_sending = False
         self._last = self._loop.time()
 
@@ -165,7 +165,7 @@ class KeepAlive:
     def sending(self) -> bool:
         """Bytes of the answer are to be sent. Returns whether `spoken` must be awaited before."""
         self._is_sending = True
-        return self._speaking is not None
+        return self._send_task is not None
 
     def sent(self) -> None:
         """The bytes are sent, and more are awaited."""
@@ -173,23 +173,23 @@ class KeepAlive:
 
     async def spoken(self) -> None:
         """Wait for the end of what is being sent: half an event must not be left behind."""
-        if self._speaking is not None:
+        if self._send_task is not None:
             # A cancelled caller of this one waits for the rest of it again.
-            await asyncio.shield(self._speaking)
-            self._speaking = None
+            await asyncio.shield(self._send_task)
+            self._send_task = None
 
-    def _due(self) -> None:
+    def _on_timer(self) -> None:
         silent = 0.0 if self._is_sending else self._loop.time() - self._last
         # A timer may be early by the resolution of the clock.
         if silent < self._seconds * 0.99:
-            self._timer = self._loop.call_later(self._seconds - silent, self._due)
+            self._timer = self._loop.call_later(self._seconds - silent, self._on_timer)
             return
         self._last = self._loop.time()
-        if self._speaking is None or self._speaking.done():
-            self._speaking = self._loop.create_task(self._speak())
-        self._timer = self._loop.call_later(self._seconds, self._due)
+        if self._send_task is None or self._send_task.done():
+            self._send_task = self._loop.create_task(self._send_comment())
+        self._timer = self._loop.call_later(self._seconds, self._on_timer)
 
-    async def _speak(self) -> None:
+    async def _send_comment(self) -> None:
         if not self._has_started:
             self._has_started = True
             headers = [*EVENT_STREAM, *self._headers]

@@ -11,7 +11,7 @@ How a page is added:
 
        @get("/experiments")
        async def show_experiments(request: HttpRequest) -> Response[bytes]:
-           found = await page_asked_for(request, EXPERIMENTS)
+           found = await query_page(request, EXPERIMENTS)
            return page(request, "experiments.html", "Experiments", found=found)
 
        EXPERIMENTS_PAGE = Page(title="Experiments", path="/experiments", handlers=(show_experiments, stop))

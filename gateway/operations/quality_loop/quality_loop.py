@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from classifier.registry.registry import ArtefactRegistry
 from gateway.base.settings import Settings
-from gateway.base.stores.retries import background, until_it_works
+from gateway.base.stores.retries import background, retry_until_success
 from gateway.inference.answer import Answer
 from gateway.inference.class_prior import tier_prior
 from gateway.inference.routing_knobs import objective_of
@@ -141,7 +141,9 @@ async def show_loop(loop: QualityLoop, metrics: Metrics) -> None:
 @asynccontextmanager
 async def running_quality_loop(loop: QualityLoop) -> AsyncIterator[QualityLoop]:
     """Started in the background, because it needs the database and serving does not; closed at the end."""
-    async with background(partial(until_it_works, loop.start, "quality loop", {}, 5.0), "start of the quality loop"):
+    async with background(
+        partial(retry_until_success, loop.start, "quality loop", {}, 5.0), "start of the quality loop"
+    ):
         try:
             yield loop
         finally:

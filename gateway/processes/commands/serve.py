@@ -226,9 +226,9 @@ def _serve_http(settings: "Settings", worker: str | None) -> None:
 
         import_litestar()
         from gateway.processes.server import run_server
-        from gateway.runtime.peers import WorkerPlace
+        from gateway.runtime.peers import WorkerIdentity
 
-        run_server(settings, None if worker is None else msgspec.json.decode(worker, type=WorkerPlace), cores=cores)
+        run_server(settings, None if worker is None else msgspec.json.decode(worker, type=WorkerIdentity), cores=cores)
     finally:
         gc.enable()
 

@@ -21,7 +21,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from gateway.base.settings import Settings
 from gateway.runtime.cluster.placement import pressures
-from gateway.runtime.cluster.registry import ANNOUNCE_SECONDS, NAME, NAMESPACE, Announced, Registry, Role
+from gateway.runtime.cluster.registry import ANNOUNCE_SECONDS, NAME, NAMESPACE, Registry, ReplicaAnnouncement, Role
 from gateway.runtime.core_factory import core_factory, core_title, watchdog_seconds_of
 from inference_core.errors import CoreGoneError
 from inference_core.io.background_tasks import repeated
@@ -128,7 +128,7 @@ class CoreDeployment:
             raise
         context = serve.get_replica_context()
         node = ray.get_runtime_context().get_node_id()
-        self._said = Announced(
+        self._said = ReplicaAnnouncement(
             name=context.replica_id.unique_id,
             node=node[:8],
             pid=os.getpid(),

@@ -12,7 +12,7 @@ from ray import serve
 from gateway.base.settings import Settings
 from gateway.runtime.cluster.core_deployment import CoreDeployment, ReplicaTerms, registry
 from gateway.runtime.cluster.placement import ClusterError, NodeRoom, placement_of, require_room
-from gateway.runtime.cluster.registry import Announced, Role
+from gateway.runtime.cluster.registry import ReplicaAnnouncement, Role
 from inference_core.protocol import KnobValue
 from inference_core.transport.tls import require_protection, tls_of
 from tiers.catalog.catalog import Catalog
@@ -98,12 +98,12 @@ def _delete(names: Iterable[str]) -> list[str]:
     return deleted
 
 
-def announced(catalog: Catalog, core: str) -> list[Announced]:
+def announced(catalog: Catalog, core: str) -> list[ReplicaAnnouncement]:
     """Return the replicas of a core that serve now."""
     return [replica for role in _POOLS for replica in _replicas(service_of(catalog, core, role))]
 
 
-def _replicas(service: str) -> list[Announced]:
+def _replicas(service: str) -> list[ReplicaAnnouncement]:
     return list(ray.get(registry().replicas.remote(service), timeout=ANSWER_SECONDS))
 
 

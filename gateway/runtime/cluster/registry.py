@@ -17,7 +17,7 @@ Role = Literal["both", "prefill", "decode"]
 """Roles of a replica: whole requests; prompts that others answer; answers whose long prompts others compute."""
 
 
-class Announced(msgspec.Struct, frozen=True, kw_only=True):
+class ReplicaAnnouncement(msgspec.Struct, frozen=True, kw_only=True):
     """A replica's announcement. `name` is unique, also over time. `node`: where it runs, as process `pid`.
 
     `leaving`: it takes no new requests. `own_knobs`: names of the knobs set by its pool, which changes meant for all
@@ -38,13 +38,13 @@ class Registry:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._heard: dict[str, dict[str, tuple[float, Announced]]] = {}
+        self._heard: dict[str, dict[str, tuple[float, ReplicaAnnouncement]]] = {}
 
-    def announce(self, service: str, replica: Announced) -> None:
+    def announce(self, service: str, replica: ReplicaAnnouncement) -> None:
         """Record that a replica of `service` is alive."""
         self._heard.setdefault(service, {})[replica.name] = (self._clock(), replica)
 
-    def replicas(self, service: str) -> list[Announced]:
+    def replicas(self, service: str) -> list[ReplicaAnnouncement]:
         """Return the live replicas of `service`."""
         known, now = self._heard.get(service, {}), self._clock()
         for name, (at, _) in list(known.items()):

@@ -15,7 +15,7 @@ from hashlib import blake2b
 
 import msgspec
 
-from gateway.runtime.cluster.registry import Announced
+from gateway.runtime.cluster.registry import ReplicaAnnouncement
 from inference_core.errors import CoreError, CoreGoneError, InvalidRequestError, KVTransferError, QueueFullError
 from inference_core.protocol import AddRequest, CoreStats, Knobs, KnobsSet, KnobValue
 from inference_core.transport.client import CoreClient
@@ -39,7 +39,7 @@ class CoreReplica:
     `copying` is held while blocks are copied from it, one copy at a time.
     """
 
-    def __init__(self, announced: Announced, client: CoreClient) -> None:
+    def __init__(self, announced: ReplicaAnnouncement, client: CoreClient) -> None:
         self.name, self.node, self.role, self.client = announced.name, announced.node, announced.role, client
         self.in_flight = self.others = 0
         self.leaving = False

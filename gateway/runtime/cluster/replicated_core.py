@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from gateway.base.settings import Settings
 from gateway.runtime.cluster.merged_stats import merged, summed_past
-from gateway.runtime.cluster.registry import Announced, Role
+from gateway.runtime.cluster.registry import ReplicaAnnouncement, Role
 from gateway.runtime.cluster.replica_choice import CoreCommands, CoreReplica, PromptHandover, chosen, prefix_key
 from gateway.runtime.core_factory import core_title
 from inference_core.errors import CoreError, CoreGoneError
@@ -31,7 +31,7 @@ from tiers.catalog.catalog import Catalog
 
 log = logging.getLogger(__name__)
 
-Discover = Callable[[], Awaitable[list[Announced]]]
+Discover = Callable[[], Awaitable[list[ReplicaAnnouncement]]]
 T = TypeVar("T")
 LOOK_SECONDS = 1.0
 CONNECT_SECONDS = 15.0
@@ -59,7 +59,7 @@ class ReplicatedCore(CoreClient):
         title: str,
         discover: Discover,
         *,
-        connect: Callable[[Announced], CoreClient],
+        connect: Callable[[ReplicaAnnouncement], CoreClient],
         look_seconds: float = LOOK_SECONDS,
     ) -> None:
         self._title, self._discover, self._connect, self._look_seconds = title, discover, connect, look_seconds
@@ -273,7 +273,7 @@ class ReplicatedCore(CoreClient):
         if not announced and not self._replicas:
             self._note("no replica serves yet")
 
-    async def _join(self, announced: Announced) -> None:
+    async def _join(self, announced: ReplicaAnnouncement) -> None:
         client = self._connect(announced)
         replica = CoreReplica(announced, client)
         try:
@@ -328,7 +328,7 @@ def cluster_cores(catalog: Catalog, settings: Settings) -> Mapping[str, CoreClie
     cluster. Raises `CoreTlsError` if the certificates cannot be used."""
     tls = tls_of(settings.core_tls)
 
-    def connect(announced: Announced) -> TcpCoreClient:
+    def connect(announced: ReplicaAnnouncement) -> TcpCoreClient:
         return TcpCoreClient(announced.address, tls=tls)
 
     return {
@@ -339,11 +339,11 @@ def cluster_cores(catalog: Catalog, settings: Settings) -> Mapping[str, CoreClie
     }
 
 
-async def _announced(catalog: Catalog, core: str, address: str) -> list[Announced]:
+async def _announced(catalog: Catalog, core: str, address: str) -> list[ReplicaAnnouncement]:
     return await asyncio.to_thread(_ask, catalog, core, address)
 
 
-def _ask(catalog: Catalog, core: str, address: str) -> list[Announced]:
+def _ask(catalog: Catalog, core: str, address: str) -> list[ReplicaAnnouncement]:
     from gateway.runtime.cluster.fleet import announced
     from gateway.runtime.cluster.join import join
 

@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequen
 
 import msgspec
 
-from gateway.base.footprint import give_back_free_memory
+from gateway.base.footprint import trim_heap
 from gateway.runtime.cores.passed_adapters import WHAT_TO_DO, AdapterRefusedError, loaded_adapters, pass_on
 from inference_core.errors import CoreError, CoreGoneError
 from inference_core.io.background_tasks import once
@@ -213,5 +213,5 @@ async def _retire(
     finally:
         if core is not None:
             await core.close()
-            await asyncio.to_thread(give_back_free_memory)
+            await asyncio.to_thread(trim_heap)
             log.info("the old version of the core has answered its last request and is freed")

@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 
 from gateway.base.settings import Settings
-from gateway.base.stores.retries import RestartPauses, background, cancelled_at_end, until_it_works
+from gateway.base.stores.retries import RestartPauses, background, cancelled_at_end, retry_until_success
 from gateway.runtime.core_factory import core_problem_key
 from gateway.runtime.cores.core_clients import core_clients
 from gateway.runtime.cores.core_swap import ReloadableCore
@@ -89,7 +89,7 @@ class Engine:
                 tried.set()
 
         while True:
-            await until_it_works(attempt, problem, self.away, WATCH_SECONDS)
+            await retry_until_success(attempt, problem, self.away, WATCH_SECONDS)
             await self._until_lost(name)
 
     async def keep_running(self, name: str) -> None:
@@ -186,7 +186,7 @@ class Engine:
 
         name = _name_of(tier)
         self.away.setdefault(name, "has not answered yet")
-        await until_it_works(start, name, self.away, WATCH_SECONDS, fatal=(CatalogError, *fatal))
+        await retry_until_success(start, name, self.away, WATCH_SECONDS, fatal=(CatalogError, *fatal))
 
     async def close(self) -> None:
         """Stop the tiers, then disconnect the cores."""

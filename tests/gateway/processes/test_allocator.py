@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from benchmarks.gateway.process_figures import resident_bytes
-from gateway.base.footprint import give_back_free_memory
+from gateway.base.footprint import trim_heap
 
 pytestmark = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other allocators have other options")
 
@@ -60,7 +60,7 @@ def test_what_was_freed_in_the_middle_of_the_heap_is_given_back() -> None:
     last = blocks[-1]
     del blocks
     before = resident_bytes(os.getpid())
-    give_back_free_memory()
+    trim_heap()
     assert before - resident_bytes(os.getpid()) > 40_000_000
     assert len(last) == 4096
 

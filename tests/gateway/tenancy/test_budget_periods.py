@@ -7,7 +7,7 @@ from decimal import Decimal
 import msgspec
 import pytest
 
-from gateway.tenancy.admission import MostTokens, most_tokens, most_usd
+from gateway.tenancy.admission import MostTokens, max_cost_usd, most_tokens
 from gateway.tenancy.budgets.lease_book import BudgetUsd, microusd, microusd_at_least, period_bounds, period_key
 from tests.gateway.chats import chat
 from tests.gateway.scripted_tier import ScriptedTier
@@ -83,7 +83,7 @@ def test_an_attempt_may_be_billed_for_every_prompt_choice_and_sample() -> None:
     assert longest >= len("one two three")
     assert most_tokens(two, tier, voting) == MostTokens(2 * longest, 2 * 5 * 7, 7)
     price = plain.price
-    assert most_usd(chat(max_tokens=5), tier, plain) == pytest.approx(
+    assert max_cost_usd(chat(max_tokens=5), tier, plain) == pytest.approx(
         (90 * price.input_usd_per_million + 5 * price.output_usd_per_million) / 1e6
     )
 

@@ -33,10 +33,10 @@ from gateway.tenancy.guard import (
     PlainRequest,
     admit,
     admit_visitor,
+    authenticate,
     authorization_of,
     client_of,
     cookie_name,
-    known_caller,
     may_see_private_metrics,
     out_of_scope,
     site_of,
@@ -204,13 +204,13 @@ def test_a_key_that_is_not_known_is_an_error_of_the_caller_or_of_the_database() 
 
         return find
 
-    assert known_caller(lambda given: Caller(name=str(given)), {"authorization": "a"}, "API key").name == "a"
+    assert authenticate(lambda given: Caller(name=str(given)), {"authorization": "a"}, "API key").name == "a"
     for what, origin in (("API key", "the operator hands them out"), ("admin key", "'aio keys create NAME")):
         with pytest.raises(ApiError, match=f"Wrong. Send an {what} as .*{origin}") as refused:
-            known_caller(raises(UnknownKeyError("Wrong.")), {}, what)
+            authenticate(raises(UnknownKeyError("Wrong.")), {}, what)
         assert refused.value.status == 401
     with pytest.raises(ApiError) as refused:
-        known_caller(raises(KeysUnavailableError()), {}, "API key")
+        authenticate(raises(KeysUnavailableError()), {}, "API key")
     assert (refused.value.status, refused.value.body.code) == (503, "keys_unavailable")
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quality.judges.pairwise import PairwiseJudge, speaks_to_a_judge, without_words_to_a_judge
+from quality.judges.pairwise import PairwiseJudge, addresses_judge, without_words_to_a_judge
 from tests.quality.judges.test_judges import judged_texts
 from tests.quality.loop_world import ScriptedTier
 from tiers.tier import GenerationRequest
@@ -33,8 +33,8 @@ def fooled(request: GenerationRequest) -> str:
     """Prefer GOOD, unless an answer says what to reply or asks for a verdict: then the answer that does."""
     assert request.messages is not None
     _, first, second = judged_texts(request.messages[-1].content)
-    if speaks_to_a_judge(first) != speaks_to_a_judge(second):
-        return "FIRST" if speaks_to_a_judge(first) else "SECOND"
+    if addresses_judge(first) != addresses_judge(second):
+        return "FIRST" if addresses_judge(first) else "SECOND"
     return "FIRST" if "nine" in first else "SECOND"
 
 
@@ -58,7 +58,7 @@ def test_ordinary_sentences_are_kept(text: str) -> None:
 def test_what_is_left_speaks_to_no_judge_and_holds_every_other_sentence(sentences: list[str]) -> None:
     left = without_words_to_a_judge(" ".join(sentences))
 
-    assert not speaks_to_a_judge(left)
+    assert not addresses_judge(left)
     assert [one for one in sentences if one in HARMLESS] == [one for one in HARMLESS if one in left] or all(
         one in left for one in sentences if one in HARMLESS
     )

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from inference_core.extras import MissingExtraError
 from quality.retraining import schedule
-from quality.retraining.runs import Owed, Standing, Trigger, wait_after
+from quality.retraining.runs import Owed, RetrainingStatus, Trigger, wait_after
 from quality.retraining.schedule import CronError, RetrainJob, cron_trigger, first_due
 
 MONDAY = datetime(2024, 1, 1, 12, 0, tzinfo=UTC)
@@ -70,7 +70,7 @@ class Counted:
         self.last, self.failure, self.now = last, failure, MONDAY
         self.due: list[datetime] = []
         self.ran = asyncio.Event()
-        self.standing = Standing()
+        self.standing = RetrainingStatus()
         self.job = RetrainJob(self._run, self._read, cron, clock=lambda: self.now)
 
     async def _run(self, due: datetime, trigger: str) -> None:
@@ -79,7 +79,7 @@ class Counted:
         if self.failure is not None:
             raise self.failure
 
-    async def _read(self) -> Standing:
+    async def _read(self) -> RetrainingStatus:
         if isinstance(self.last, Exception):
             raise self.last
         known = None if self.last is None else self.last.timestamp()
@@ -152,7 +152,7 @@ async def test_a_clock_that_jumps_by_a_day_delays_no_run_that_is_owed(
         jump = timedelta(days=days)
         counted.now += jump
         at = counted.now.timestamp()
-        counted.standing = Standing(owed=Owed(due=at, at=at, trigger="drift"))
+        counted.standing = RetrainingStatus(owed=Owed(due=at, at=at, trigger="drift"))
         await asyncio.wait_for(counted.ran.wait(), 10)
     finally:
         await counted.job.close()
@@ -199,7 +199,7 @@ async def test_without_a_schedule_only_runs_that_gateways_begin_are_made_again()
     at = MONDAY.timestamp()
     triggers: tuple[Trigger, ...] = ("cron", "cli", "drift", "button")
     for trigger in triggers:
-        counted.standing = Standing(owed=Owed(due=at, at=at, trigger=trigger))
+        counted.standing = RetrainingStatus(owed=Owed(due=at, at=at, trigger=trigger))
         await counted.job.check()
 
     assert len(counted.due) == 2

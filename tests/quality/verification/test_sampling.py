@@ -15,7 +15,7 @@ from quality.verification.sampling import (
     admits,
     attention,
     draw,
-    may_be_drawn,
+    is_eligible,
     sampling_of,
     thinning,
     uniform,
@@ -86,7 +86,7 @@ def test_a_request_outside_the_ceilings_is_never_drawn() -> None:
         for tier in (1, 3):
             served = certain(f"req-{i}", 0.5, novelty=1.0, tier=tier)
             if draw(served, RICH, 0.0, settings).sampled:
-                assert may_be_drawn(served, settings)
+                assert is_eligible(served, settings)
 
 
 def test_gives_the_same_request_the_same_fate_every_time() -> None:
@@ -282,7 +282,7 @@ def test_the_first_requests_of_a_family_are_probes_while_there_is_money() -> Non
     dense = SamplingSettings(cold_start_usd=1.0, least_probe_rate=1.0, least_rate=0.12)
     found = draw(record("req-1"), Spending(answered={1: 10}), 0.01, dense, 0.03)
     assert (found.sampled, found.purpose, found.probability) == (True, "probe", 1.0)
-    assert may_be_drawn(record("req-1"), dense)
+    assert is_eligible(record("req-1"), dense)
     poor = Spending(answered={1: 10}, probe_usd=0.49)
     assert draw(record("req-1"), poor, 0.01, dense, 0.03).purpose == "sample"
     rest = msgspec.structs.replace(dense, least_probe_rate=0.0, probe_rate=0.0)

@@ -10,7 +10,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from gateway.base.errors import ApiError, bad_request
 from gateway.base.inference_request import InferenceRequest
 from gateway.base.stores.database import reached
-from gateway.inference.api.build_request import Received, chat_request
+from gateway.inference.api.build_request import RequestHead, chat_request
 from gateway.inference.api.foreign_fields import whole_text
 from gateway.inference.api.list_queries import is_id
 from gateway.inference.api.responses.as_chat import chat_of, renamed
@@ -97,7 +97,7 @@ class Exchange:
 
 
 async def exchange_of(
-    serving: Serving, head: Received, body: ResponsesRequest, raw: bytes, *, is_compaction: bool = False
+    serving: Serving, head: RequestHead, body: ResponsesRequest, raw: bytes, *, is_compaction: bool = False
 ) -> Exchange:
     """The exchange of a request, whose JSON is `raw`; a compaction is asked for in our own words.
 

@@ -86,7 +86,7 @@ def is_changed(form: Form, name: str) -> bool:
     return list_of(form, name) != list_of(form, f"{WAS}{name}")
 
 
-def taken(values: Mapping[str, Any], kind: type[Wanted]) -> Wanted:
+def parse_form(values: Mapping[str, Any], kind: type[Wanted]) -> Wanted:
     """Convert `values` (numbers still as text) to this command. Raises `ApiError` 400 naming the field."""
     try:
         return msgspec.convert(values, kind, strict=False)

@@ -18,7 +18,7 @@ from gateway.inference.agreement import Agreements
 from gateway.inference.router import RoutingService
 from gateway.inference.routing_knobs import RoutingKnobFile
 from gateway.inference.service import Service
-from gateway.tenancy.admission import most_usd
+from gateway.tenancy.admission import max_cost_usd
 from gateway.tenancy.budgets.lease_book import microusd
 from quality.verification.comparison import read_agreements
 from tests.gateway.batches.batching import made, outcome, request_line
@@ -275,7 +275,7 @@ async def test_a_budget_that_covers_all_that_may_be_asked_is_enough_and_a_smalle
 ) -> None:
     async with running_gateway(Settings(data_dir=str(tmp_path), monitor=False)) as gateway:
         request, served = asking(max_tokens=8), gateway.serving.routing.served
-        usd = {number: most_usd(request, served.tier(number), served.spec(number)) for number in (1, 2, 3, 4)}
+        usd = {number: max_cost_usd(request, served.tier(number), served.spec(number)) for number in (1, 2, 3, 4)}
         whole = usd[1] + usd[2] + usd[4]
         second, third = (0.5, 0.95, 0.96, 1.0), (0.5, 0.6, 0.95, 1.0)
         # Where routing chose tier 3, which is dearer than that but not compared, nothing is held for it.

@@ -11,9 +11,9 @@ import pytest_asyncio
 
 from gateway.base.inference_request import KEYLESS
 from gateway.base.settings import Settings
-from gateway.inference.api.build_request import Received, chat_request
+from gateway.inference.api.build_request import RequestHead, chat_request
 from gateway.inference.api.schemas import ChatRequest, Message
-from gateway.tenancy.admission import most_usd
+from gateway.tenancy.admission import max_cost_usd
 from quality.records.record import Record
 from quality.verification.sampling import refusal
 from tests.gateway.attacks.hostile_wires import HostileWire
@@ -372,6 +372,6 @@ def most_of(gateway: RunningGateway, tier: int, prompt: str, limit: int) -> floa
     """The most US dollars that an attempt at a chat of one prompt may cost."""
     messages = [Message(role="user", content=prompt)]
     body = ChatRequest(model=f"tier-{tier}", messages=messages, max_tokens=limit)
-    request = chat_request(gateway.serving, Received(request_id="x", arrival=0.0, caller=KEYLESS, headers={}), body)
+    request = chat_request(gateway.serving, RequestHead(request_id="x", arrival=0.0, caller=KEYLESS, headers={}), body)
     served = gateway.serving.routing.served
-    return most_usd(request, served.tier(tier), served.spec(tier))
+    return max_cost_usd(request, served.tier(tier), served.spec(tier))

@@ -12,7 +12,7 @@ import pytest
 import pytest_asyncio
 
 from gateway.base.settings import Settings
-from gateway.runtime.cluster.registry import Announced
+from gateway.runtime.cluster.registry import ReplicaAnnouncement
 from gateway.runtime.cluster.replicated_core import ReplicatedCore
 from inference_core.errors import CoreLostError
 from inference_core.protocol import AddRequest, SamplingParams, SequenceOutput
@@ -128,9 +128,9 @@ async def test_another_replica_goes_on(tmp_path: Path) -> None:
     settings = Settings(data_dir=str(tmp_path), monitor=False, drain_seconds=5)
     cores = {name: mortal_core(settings) for name in ("one", "two")}
 
-    async def announced() -> list[Announced]:
+    async def announced() -> list[ReplicaAnnouncement]:
         address = CoreAddress(host="here", port=1, secret=b"")
-        return [Announced(name=name, node="here", pid=0, address=address) for name in cores]
+        return [ReplicaAnnouncement(name=name, node="here", pid=0, address=address) for name in cores]
 
     core = ReplicatedCore("the core", announced, connect=lambda one: cores[one.name], look_seconds=0.01)
     async with running_gateway(settings, core=core, scripted=False) as gateway:

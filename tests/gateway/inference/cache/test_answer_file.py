@@ -10,7 +10,7 @@ from gateway.base.settings import Settings
 from gateway.inference import answer_stores
 from gateway.inference.answer_stores import AgedAnswer, AnswerFile, MemoryStore, answers_path, delete_answers_beyond
 from gateway.inference.response_cache import running_cache
-from gateway.runtime.peers import WorkerPlace
+from gateway.runtime.peers import WorkerIdentity
 from tests.gateway.inference.cache.test_stores import Clock, kept, knobs
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 
@@ -161,7 +161,7 @@ async def test_each_process_takes_its_own_answers_and_the_first_deletes_what_no_
     for number in range(4):
         AnswerFile(answers_path(tmp_path, number)).write([AgedAnswer(b"%d" % number, 0.0, b"v")])
     for number in (1, 0):
-        place = WorkerPlace(number=number, count=2, folder="", listener=0)
+        place = WorkerIdentity(number=number, count=2, folder="", listener=0)
         async with running_cache(settings, place, None, routing, pytest.fail) as cache:
             assert await cache.store.get(b"%d" % number) == b"v"
             assert (answers_path(tmp_path, 3) in left_in(tmp_path)) == (number == 1)

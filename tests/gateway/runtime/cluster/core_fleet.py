@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from gateway.runtime.cluster.registry import Announced, Role
+from gateway.runtime.cluster.registry import ReplicaAnnouncement, Role
 from gateway.runtime.cluster.replicated_core import ReplicatedCore
 from inference_core.errors import CoreGoneError
 from inference_core.protocol import AddRequest, Knobs, SamplingParams, SequenceOutput
@@ -45,11 +45,11 @@ class ServedReplica:
         return PausedCore(hash_core("m", **self._model), self.paused)
 
     @property
-    def announced(self) -> Announced:
+    def announced(self) -> ReplicaAnnouncement:
         address = self.listener.address
         if self.relay is not None:
             address = msgspec.structs.replace(address, port=self.relay.port)
-        return Announced(
+        return ReplicaAnnouncement(
             name=self.name,
             node="here",
             pid=0,
@@ -85,13 +85,13 @@ class CoreFleet:
         await replica.server.start()
         return replica
 
-    async def discover(self) -> list[Announced]:
+    async def discover(self) -> list[ReplicaAnnouncement]:
         if self.away is not None:
             raise self.away
         return [replica.announced for replica in self.replicas.values() if replica.said]
 
     def client(self) -> ReplicatedCore:
-        def connect(announced: Announced) -> TcpCoreClient:
+        def connect(announced: ReplicaAnnouncement) -> TcpCoreClient:
             return TcpCoreClient(announced.address, silent_seconds=self._silent_seconds)
 
         return ReplicatedCore("the core", self.discover, connect=connect, look_seconds=0.01)

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from gateway.base.settings import Settings
 from gateway.operations.cli import main
 from gateway.runtime.cluster import replicated_core
-from gateway.runtime.cluster.registry import Announced
+from gateway.runtime.cluster.registry import ReplicaAnnouncement
 from gateway.runtime.cores.core_clients import core_clients
 from inference_core.errors import CoreGoneError, CoreTlsError
 from inference_core.transport.server import CoreServer
@@ -26,7 +26,7 @@ class Cluster:
     """The replicas that discovery finds."""
 
     def __init__(self) -> None:
-        self.announced: list[Announced] = []
+        self.announced: list[ReplicaAnnouncement] = []
         self.servers: list[CoreServer] = []
 
     async def add(self, name: str, tls: Tls) -> CoreServer:
@@ -34,7 +34,7 @@ class Cluster:
         server = CoreServer(lambda: hash_core("m", slabs=256, max_context=2048), listener)
         await server.start()
         self.servers.append(server)
-        self.announced = [Announced(name=name, node="here", pid=0, address=listener.address)]
+        self.announced = [ReplicaAnnouncement(name=name, node="here", pid=0, address=listener.address)]
         return server
 
 
@@ -42,7 +42,7 @@ class Cluster:
 async def cluster(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Cluster]:
     found = Cluster()
 
-    async def announced(*_: Any) -> list[Announced]:
+    async def announced(*_: Any) -> list[ReplicaAnnouncement]:
         return found.announced
 
     monkeypatch.setattr(replicated_core, "_announced", announced)
@@ -98,7 +98,7 @@ async def test_a_gateway_with_another_setting_than_its_cores_says_so(
 
 async def test_a_gateway_without_the_setting_does_not_connect_to_another_machine(cluster: Cluster) -> None:
     address = CoreAddress(host="10.0.0.5", port=1, secret=b"s")
-    cluster.announced = [Announced(name="far", node="there", pid=0, address=address)]
+    cluster.announced = [ReplicaAnnouncement(name="far", node="there", pid=0, address=address)]
     core = core_of("")
 
     with pytest.raises(CoreGoneError, match=r"10\.0\.0\.5 leave this machine.*aio certificates.*AIO_CORE_TLS=off"):
