@@ -77,6 +77,11 @@ class System:
         return load.name == CODE or not self.name.endswith(DRAFTS)
 
 
+def _no_amx() -> list[str]:
+    """llama.cpp's kernels for AMX end the process, in `ggml_backend_amx_mul_mat`; weights as they are avoid them."""
+    return ["--no-repack"] if "amx_tile" in Path("/proc/cpuinfo").read_text() else []
+
+
 @asynccontextmanager
 async def running_engines(
     settings: Settings, peers: Path, folder: Path, names: Collection[str]
@@ -101,6 +106,7 @@ async def running_engines(
             if "llama.cpp" in names:
                 url = f"http://127.0.0.1:{(port := free_port())}"
                 command = [str(installed("llama.cpp", peers)), "--model", model, "--threads", str(threads), "--no-ui"]
+                command += _no_amx()
                 command += ["--parallel", str(_SLOTS), "--ctx-size", str(_SLOTS * _SLOT_TOKENS), "--port", str(port)]
                 command += ["--spec-type", "ngram-simple"] if drafts else []
                 await stack.enter_async_context(served(command, f"{url}/health", folder / f"llama.cpp{drafts}.log"))
