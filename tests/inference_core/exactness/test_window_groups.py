@@ -64,6 +64,8 @@ class RecordedCore:
         self.logits: dict[tuple[str, int], bytes] = {}
         self.draws = 0
         self._compute, self.runner.logits = self.runner.logits, self._logits  # type: ignore[method-assign]
+        # Logits of steps within a call are not seen.
+        knobs = msgspec.structs.replace(knobs or Knobs(), decode_steps=1)
         self.core = Core(
             runners, arena_bytes=whole.arena_bytes, slab_bytes=SLAB, knobs=knobs, seed=3, drafts={"m": "draft"}
         )

@@ -121,7 +121,7 @@ async def test_a_stream_whose_first_byte_could_never_be_sent_is_closed_with_its_
 
 def is_speaking() -> bool:
     """Whether a comment that keeps a connection open is being sent."""
-    return any("KeepAlive._speak" in repr(task) for task in asyncio.all_tasks())
+    return any("KeepAlive._send_comment" in repr(task) for task in asyncio.all_tasks())
 
 
 def request(body: dict[str, Any]) -> bytes:
