@@ -49,8 +49,8 @@ def test_what_the_caller_can_mend_has_the_clients_error_for_it(aio: ServedProces
         chat.create(model="gpt-9", messages=HELLO)
     assert missing.value.code == "model_not_found"
     with pytest.raises(openai.BadRequestError) as unknown:
-        chat.create(model="auto", messages=HELLO, extra_body={"functions": [{"name": "f"}]})
-    assert (unknown.value.param, unknown.value.code) == ("functions", "unsupported_parameter")
+        chat.create(model="auto", messages=HELLO, modalities=["text", "audio"])
+    assert (unknown.value.param, unknown.value.code) == ("modalities", "unsupported_parameter")
 
 
 async def test_a_missing_key_is_an_authentication_error(settings: Settings) -> None:
