@@ -60,6 +60,7 @@ class MortalCores:
 
     def __init__(self, path: Path) -> None:
         self._path, self._may_end, self._is_over = path, _FORKS.Event(), False
+        self._replacing = threading.Lock()
         self._start(0)
         self._following = threading.Thread(target=self._follow, name="mortal-cores")
         self._following.start()
@@ -69,8 +70,9 @@ class MortalCores:
         (self._may_end.set if may else self._may_end.clear)()
 
     def close(self) -> None:
-        self._is_over = True
-        self._process.kill()
+        with self._replacing:
+            self._is_over = True
+            self._process.kill()
         self._following.join()
 
     def _start(self, number: int) -> None:
@@ -80,9 +82,10 @@ class MortalCores:
     def _follow(self) -> None:
         for number in itertools.count(1):
             self._process.join()
-            if self._is_over:
-                return
-            self._start(number)
+            with self._replacing:
+                if self._is_over:
+                    return
+                self._start(number)
 
 
 @contextmanager
