@@ -241,7 +241,7 @@ class PolicyInputs(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def exchange(self) -> float:
         """What a strongest answer is worth, in shares of answers as good."""
-        return 1.0 - self.quality_target
+        return exchange_of(self.quality_target)
 
     @property
     def reference(self) -> float:

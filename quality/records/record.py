@@ -157,7 +157,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_continued(self) -> bool:
         """Whether the answer was broken off and went on, so that it is no evidence about a tier."""
-        return bool([one for one in self.attempts if one.resumed or one.continued_at is not None])
+        return any(attempt.resumed or attempt.continued_at is not None for attempt in self.attempts)
 
     @property
     def is_made(self) -> bool:

@@ -77,8 +77,7 @@ class Families:
         if not is_first and family.drawn >= RATES[-1][0]:
             return STEADY
         family.probed += is_first
-        rates = [rate for most, rate in RATES if family.drawn < most]
-        return Phase(float(is_first), rates[0] if rates else 0.0)
+        return Phase(float(is_first), next((rate for most, rate in RATES if family.drawn < most), 0.0))
 
     def drawn(self, record: Record) -> None:
         """Count a draw."""
@@ -114,7 +113,7 @@ class Families:
 
 def _system(record: Record) -> str:
     said = [one.get("content", "") for one in record.messages or () if one.get("role") in ("system", "developer")]
-    return "\n".join(said) if said else ""
+    return "\n".join(said)
 
 
 def _name(record: Record) -> tuple[str | None, str, str]:

@@ -78,7 +78,7 @@ class StoredTurn(NamedTuple):
 def turn_of(asked: GenerationRequest, answer: CollectedChoice) -> Turn | None:
     """Return the turn of a request and its answer; None where texts alone repeat it."""
     messages = asked.messages or []
-    if asked.tooling is None and not [one for one in messages if one.parts or one.tool_calls or one.role == "tool"]:
+    if asked.tooling is None and not any(one.parts or one.tool_calls or one.role == "tool" for one in messages):
         return None
     return Turn(messages=tuple(messages), tooling=asked.tooling, text=answer.text, calls=tuple(answer.tool_calls))
 

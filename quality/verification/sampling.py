@@ -366,9 +366,7 @@ def refusal(record: Record, *, has_turn: bool = False) -> Reason | None:
     if record.status == "ok" and record.finish_reason == "length":
         # It cannot be compared fairly with a complete one.
         return "cut off"
-    if not has_turn and (
-        record.finish_reason == "tool_calls" or [one for one in record.messages if "attachments" in one]
-    ):
+    if not has_turn and (record.finish_reason == "tool_calls" or any("attachments" in one for one in record.messages)):
         return "not kept"
     if record.status != "ok" or record.finish_reason not in ("stop", "tool_calls") or not record.answer.strip():
         return "not answered"

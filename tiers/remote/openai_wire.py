@@ -57,7 +57,7 @@ class OpenAIWire(RemoteWire):
             body.pop(name, None)
         if request.messages is not None:
             dropped += give_back(body["messages"], request.messages, self.rules)
-            if [one for one in request.messages if one.parts and one.role == "tool"]:
+            if any(message.parts and message.role == "tool" for message in request.messages):
                 body["messages"] = with_text_results(body["messages"], answered=self.rules.answers_results)
         unknown: tuple[str, ...] = ()
         if request.extra or self._remote.body:
