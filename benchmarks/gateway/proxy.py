@@ -17,36 +17,17 @@ from urllib.parse import urlsplit
 import click
 import msgspec
 
+from benchmarks.gateway.target import CHAT, MESSAGES, Target, TargetError
 from benchmarks.gateway.upstream import proxied_catalogue, running_upstream
+from benchmarks.peers.gateways import running_gateways
 from gateway.operations.cli.options import json_option, settings_from
 
 MARK = b"000000000000"
 TOPICS = "report summary river number compare explain city data price water table winter market letter"
 _numbers = itertools.count(1)
 _PATIENCE = 10.0
-CHAT, MESSAGES = "/v1/chat/completions", "/v1/messages"
 # What a complete answer contains, streamed and whole.
 _MARKS = {CHAT: (b"[DONE]", b'"choices"'), MESSAGES: (b"event: message_stop", b'"type":"message"')}
-
-
-class TargetError(RuntimeError):
-    """A target does not answer; the message says what came instead."""
-
-
-class Target(msgspec.Struct, frozen=True):
-    """Who is asked: `url` without a path, the model, and a key where one is wanted. `cache`: what is wished of the
-    response cache; `repeats`: whether prompts come again. `path`: of the API that is asked. `history`: words of
-    earlier turns. `headers`: more of them."""
-
-    name: str
-    url: str
-    model: str
-    key: str = ""
-    cache: str = "off"
-    repeats: bool = False
-    path: str = CHAT
-    history: int = 0
-    headers: dict[str, str] = {}
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -329,8 +310,6 @@ async def _run(
                 targets.append(Target("peer", peer, peer_model))
             if peers is not None:
                 # Imported here, since the peers' gateways are targets of this module.
-                from benchmarks.peers.gateways import running_gateways
-
                 targets += await stack.enter_async_context(running_gateways(peers, url, Path(folder)))
             async for row in bench_proxy(targets, **given):
                 values = msgspec.structs.asdict(row)

@@ -12,7 +12,8 @@ from typing import Any
 import click
 import msgspec
 
-from benchmarks.gateway.proxy import CHAT, MESSAGES, Target, bench_proxy, proxied_gateway
+from benchmarks.gateway.proxy import bench_proxy, proxied_gateway
+from benchmarks.gateway.target import CHAT, MESSAGES, Target
 from benchmarks.gateway.upstream import running_upstream
 from benchmarks.peers.engines import LOADS, OURS, EngineLoad, System, running_engines
 from benchmarks.peers.environments import PEERS, PeersError, installed

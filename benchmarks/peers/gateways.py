@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from benchmarks.gateway.proxy import Target
+from benchmarks.gateway.target import Target
 from benchmarks.peers.environments import installed, served
 
 GATEWAYS = ("litellm", "switchyard", "portkey")

@@ -115,6 +115,15 @@ def kept_in(path: Path) -> Measurement | None:
         return Measurement.read(path) if b'"measurement"' in next(lines, b"") else None
 
 
+def read_finished(folder: Path, name: str) -> Measurement | None:
+    """The measurement NAME.jsonl of `folder`, if it is there and finished. Raises `MeasurementError`."""
+    path = folder / f"{name}.jsonl"
+    if not path.exists():
+        return None
+    measurement = Measurement.read(path)
+    return None if measurement.finished is None else measurement
+
+
 def rows_of(path: Path) -> list[Row]:
     """The rows of a measurement or of plain JSON lines; none without the file. Raises `MeasurementError`."""
     if not path.is_file():

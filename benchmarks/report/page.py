@@ -14,7 +14,7 @@ from benchmarks.gateway.soak.figures import SoakResults, soak_table
 from benchmarks.report.markdown import limit_table, markdown, number
 from benchmarks.report.measured import LimitResults, MeasurementError, Results, machine_line
 from benchmarks.report.measured_tables import measured_tables
-from benchmarks.report.measurement import Measurement, rows_of
+from benchmarks.report.measurement import Measurement, read_finished, rows_of
 from benchmarks.report.peer_tables import gateways_table, goals_table, results_of, systems_table
 
 _PLACE = re.compile(r"(<!-- measured: (?P<name>[a-z0-9-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -56,7 +56,7 @@ def parts_of(folder: Path) -> dict[str, str]:
     parts = measured_tables(folder)
     for name, draw in _MEASURED.items():
         for path in _of_each_kind(folder, name):
-            if (measurement := finished(folder, path.stem)) is not None:
+            if (measurement := read_finished(folder, path.stem)) is not None:
                 kind = path.stem.removeprefix(name)
                 texts = {f"{part}{kind}": text for part, text in draw(measurement, folder, kind).items()}
                 first = next(iter(texts))
@@ -72,15 +72,6 @@ def parts_of(folder: Path) -> dict[str, str]:
 def _of_each_kind(folder: Path, name: str) -> list[Path]:
     """The files of one measurement: of the first kind of machine, and `NAME-KIND.jsonl` of the others."""
     return sorted([*folder.glob(f"{name}.jsonl"), *folder.glob(f"{name}-*.jsonl")])
-
-
-def finished(folder: Path, name: str) -> Measurement | None:
-    """The measurement NAME.jsonl of `folder`, if it is there and finished. Raises `MeasurementError`."""
-    path = folder / f"{name}.jsonl"
-    if not path.exists():
-        return None
-    measurement = Measurement.read(path)
-    return None if measurement.finished is None else measurement
 
 
 _PEERS = "![Output tokens per second of each engine at 1, 8 and 32 requests in flight](../img/peers.png)"

@@ -9,8 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from benchmarks.report.measured import AblationResults, Spread, SweepResults
-from benchmarks.report.measurement import Measurement
-from benchmarks.report.page import finished
+from benchmarks.report.measurement import Measurement, read_finished
 from benchmarks.report.peer_tables import OURS, STREAM_LOADS, PeerResults, SystemResult
 from benchmarks.report.peer_tables import results_of as peer_results_of
 
@@ -138,7 +137,7 @@ def draw_plots(folder: Path, images: Path) -> list[Path]:
     """One PNG in `images` for each finished measurement of `folder` that has a plot. Raises `MeasurementError`."""
     drawn = []
     for name, draw in _PLOTS.items():
-        if (measurement := finished(folder, name)) is not None:
+        if (measurement := read_finished(folder, name)) is not None:
             path = images / f"{name}.png"
             draw(measurement, path)
             drawn.append(path)

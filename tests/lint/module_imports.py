@@ -3,7 +3,7 @@ checkers alone do not.
 """
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,9 +18,9 @@ class Modules(NamedTuple):
     imports: dict[str, frozenset[str]]
 
 
-def modules_of(root: Path) -> Modules:
+def modules_of(root: Path, packages: Sequence[str] = PACKAGES) -> Modules:
     """Read all modules of the packages below `root`. A package's `__init__` goes by the package's name."""
-    found = [path for package in PACKAGES for path in (root / package).rglob("*.py")]
+    found = [path for package in packages for path in (root / package).rglob("*.py")]
     files = {_name(path.relative_to(root)): path for path in found}
     return Modules(files, {name: imports_of(path.read_text(), files) - {name} for name, path in files.items()})
 

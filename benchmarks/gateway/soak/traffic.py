@@ -8,8 +8,9 @@ from typing import Any
 
 import httpx
 
-from benchmarks.gateway.proxy import CHAT, MESSAGES, TOPICS
+from benchmarks.gateway.proxy import TOPICS
 from benchmarks.gateway.soak.upstream import AT_LENGTH, LONG_BYTES, Json
+from benchmarks.gateway.target import CHAT, MESSAGES
 
 EMBEDDER = "soak-embedder"
 """The catalogue's model of embeddings."""

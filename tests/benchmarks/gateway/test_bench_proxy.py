@@ -7,7 +7,8 @@ import pytest
 from click.testing import CliRunner
 
 from benchmarks.__main__ import main
-from benchmarks.gateway.proxy import Target, TargetError, bench_proxy, require_answer
+from benchmarks.gateway.proxy import bench_proxy, require_answer
+from benchmarks.gateway.target import Target, TargetError
 from benchmarks.gateway.upstream import running_upstream
 from tests.ports import held_port
 from tests.tiers.remote.loopback_server import Call, LoopbackServer

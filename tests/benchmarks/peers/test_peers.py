@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.gateway.proxy import Target, bench_proxy
+from benchmarks.gateway.proxy import bench_proxy
+from benchmarks.gateway.target import Target
 from benchmarks.gateway.upstream import running_upstream
 from benchmarks.peers import environments
 from benchmarks.peers.command import compare_engines

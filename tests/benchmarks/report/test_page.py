@@ -12,8 +12,8 @@ from benchmarks.core.limits import FIGURES as LIMIT_FIGURES
 from benchmarks.core.speculation import FIGURES as WORKLOAD_FIGURES
 from benchmarks.core.sweep import COLUMNS
 from benchmarks.report.measured import MeasurementError
-from benchmarks.report.measurement import Measurement
-from benchmarks.report.page import _MEASURED, PageError, filled, filled_pages, finished, parts_of, places
+from benchmarks.report.measurement import Measurement, read_finished
+from benchmarks.report.page import _MEASURED, PageError, filled, filled_pages, parts_of, places
 
 ROOT = Path(__file__).parents[3]
 PAGES = [ROOT / "docs" / "results" / name for name in ("performance.md", "history.md")]
@@ -231,7 +231,7 @@ def test_the_performance_page_has_a_place_for_every_part():
 
 @pytest.mark.parametrize("name", _MEASURED)
 def test_each_kind_of_measurement_is_kept_finished_and_shown(name):
-    assert finished(RESULTS, name) is not None
+    assert read_finished(RESULTS, name) is not None
     assert (name if name != "peers" else "goals") in [
         place for page in PAGES for place in places(page.read_text(encoding="utf-8"))
     ]
