@@ -32,8 +32,8 @@ from quality.comparison.session_pairs import SessionVerdict, session_verdicts
 from quality.estimates.served import MOST_SESSIONS, SessionRow, StepRow, newest_sessions, steps_of
 from quality.estimates.session_work import finished_work
 from quality.records.record import EmbeddingRecord, Record, Recorded
-from quality.records.rows import request_row
 from quality.store.pages import REFUSED, REQUESTS
+from quality.store.queries import request_row
 from quality.verification.sampling import why_not_sampled
 
 

@@ -22,7 +22,7 @@ from migrations.tables.quality import training_rows
 from migrations.tables.requests import requests, routing_decisions
 from migrations.tables.tenancy import api_keys
 from quality.comparison.routing_worth import Probes, RoutingWorth, routing_worth
-from quality.records.rows import inputs_reader
+from quality.records.record import inputs_reader
 from quality.store.queries import labels_count_from
 from quality.verification.training_rows import outcomes_of_tiers
 

@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from migrations.tables.quality import verifications
 from migrations.tables.requests import requests, routing_decisions
 from quality.estimates.verified_sample import UNCERTAIN, has_verdict
-from quality.records.rows import inputs_reader
+from quality.records.record import inputs_reader
 
 # The most requests that are read unless more are asked for, so that the cost does not grow with the traffic.
 NEWEST = 5_000

@@ -15,7 +15,7 @@ from classifier.complexity.classes import Complexity, likeliest
 from migrations.tables.quality import training_rows
 from migrations.tables.requests import requests, routing_decisions
 from quality.estimates.verified_sample import KindShare
-from quality.records.rows import inputs_reader
+from quality.records.record import inputs_reader
 
 # The most requests that are read, so that the cost does not grow with the traffic.
 NEWEST = 1000

@@ -14,7 +14,7 @@ from classifier.complexity.classes import Complexity
 from classifier.decision import LEARNED_KINDS
 from migrations.tables.quality import training_rows, verifications
 from migrations.tables.requests import requests, routing_decisions
-from quality.records.rows import predicted_of
+from quality.records.record import predicted_of
 
 # Only the newest verifications are read: older ones say little about today and would make queries slow.
 NEWEST = 4_000

@@ -24,7 +24,7 @@ from migrations.tables.quality import training_rows
 from migrations.tables.requests import requests, routing_decisions
 from migrations.tables.tenancy import api_keys
 from quality.estimates.verified_sample import Kind
-from quality.records.rows import predicted_of
+from quality.records.record import predicted_of
 from quality.verification.training_rows import vector_of
 
 # Only the newest of each are read; longer conversations are left out.

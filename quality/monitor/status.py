@@ -16,7 +16,7 @@ from migrations.tables.requests import requests, routing_decisions
 from quality.estimates.verified_sample import KindShare, Share, UpgradeRate, sampled_as_served, sampling_weights
 from quality.judges.calibration import Calibration
 from quality.monitor.watches import judged_worse
-from quality.records.rows import predicted_of
+from quality.records.record import predicted_of
 from quality.verification.job import Depth
 from quality.verification.judging import OpinionsGiven
 from quality.verification.sampling import Reason, Spending

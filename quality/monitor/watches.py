@@ -27,7 +27,7 @@ from quality.estimates.verified_sample import (
     upgrade_rate,
 )
 from quality.monitor.detectors import HISTORY, RecoveryWatch, ShiftAlarm, ShiftDetector, ShiftSettings, Verdict
-from quality.records.rows import predicted_of
+from quality.records.record import predicted_of
 from quality.store.database import writing_first
 from quality.store.queries import exclusive
 

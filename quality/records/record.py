@@ -1,9 +1,11 @@
 """The Record: one served request, complete, as it goes from the gateway to journal, database and monitor.
 
-`Recorded`: any request as the ledger keeps it, an answer by a tier or anything else, distinguished by `api`."""
+`Recorded`: any request as the ledger keeps it, an answer by a tier or anything else, distinguished by `api`. Of what is
+stored of one, `inputs_reader` reads a part."""
 
+from collections.abc import Callable
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
@@ -237,3 +239,43 @@ encoded = msgspec.msgpack.Encoder().encode
 def decoded(payload: bytes) -> Recorded:
     """Decode what `encoded` returned. Raises `msgspec.DecodeError`."""
     return (_decode_answer if _kind.decode(payload).api in ANSWERS else _decode_embedding).decode(payload)
+
+
+def consent_of(stored: Any) -> Consent:
+    """Return the consent that a row of `requests` or `stored_responses` has stored."""
+    return ALL if stored is None else msgspec.convert(stored, Consent)
+
+
+read_decision = msgspec.json.Decoder(Decision).decode
+Inputs = TypeVar("Inputs")
+
+
+def inputs_reader(kind: type[Inputs]) -> Callable[[bytes], Inputs]:
+    """Return what reads the inputs of a stored decision as `kind`, a struct of those that are needed: decoding all
+    takes several times as long. It raises `msgspec.ValidationError` for those of a release that this one cannot
+    read."""
+    decode = msgspec.json.Decoder(msgspec.defstruct("_Decided", [("inputs", kind)])).decode
+
+    def read(decision: bytes) -> Inputs:
+        found: Inputs = decode(decision).inputs  # type: ignore[attr-defined]
+        return found
+
+    return read
+
+
+class _Predicted(msgspec.Struct):
+    p_ok: list[float]
+    classes: list[float] = []
+    labels: list[float] = []
+
+
+class _OfPrediction(msgspec.Struct):
+    prediction: _Predicted
+
+
+_read_predicted = inputs_reader(_OfPrediction)
+
+
+def predicted_of(decision: bytes) -> _Predicted:
+    """Return what was predicted for a stored decision. Raises as `inputs_reader`."""
+    return _read_predicted(decision).prediction

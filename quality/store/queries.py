@@ -1,5 +1,6 @@
-"""Queries over the store: requests and their costs, counts of refused ones, erasure of a user, the reset of labels,
-and the audit trail, also of live knobs; and transactions that exclude each other over all processes on one database.
+"""Queries over the store: requests and their costs, as rows and back, counts of refused ones, erasure of a user, the
+reset of labels, and the audit trail, also of live knobs; and transactions that exclude each other over all processes on
+one database.
 
 Rows are inserted many at a time: the statement and the conversion of each column are prepared once per database.
 SQLAlchemy prepares the values of each row again, which costs more than the rest of storing it."""
@@ -9,7 +10,7 @@ import math
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import lru_cache
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple
 
 import msgspec
@@ -23,9 +24,18 @@ from migrations.tables.api_objects import batches, files, kept_turns, stored_res
 from migrations.tables.audit import audit_events, erased_embeddings, erasures, knob_changes
 from migrations.tables.quality import tool_definitions, training_rows, verifications
 from migrations.tables.requests import refused_requests, requests, routing_decisions, session_steps
-from quality.records.record import Record, Recorded
-from quality.records.rows import decision_row, inputs_reader, recorded_of, request_row, session_row
+from quality.records.record import (
+    Attempt,
+    EmbeddingRecord,
+    Record,
+    Recorded,
+    Timings,
+    consent_of,
+    inputs_reader,
+    read_decision,
+)
 from quality.store.database import checkpoint, writing_first
+from tiers.catalog.consent import ALL
 
 MINUTE = 60.0
 """Refusals are counted by the minute in which they happened."""
@@ -355,3 +365,81 @@ async def refused_since(engine: AsyncEngine, since: float) -> int:
 def _row(minute: float, kind: RefusalKind, count: RefusalCount) -> dict[str, object]:
     digest = hashlib.blake2b(msgspec.msgpack.encode((minute, kind)), digest_size=16).hexdigest()
     return {"refusal_id": digest, "created_at": minute, **msgspec.structs.asdict(kind), **msgspec.structs.asdict(count)}
+
+
+# Embeddings have no generation, no decision and no saving.
+_NO_ANSWER: dict[str, Any] = {
+    "stream": False, "tier": None, "messages": None, "answer": None, "reasoning": None,
+    "response_format": None, "consent": None, "finish_reason": None,
+    "completion_tokens": 0, "cached_tokens": 0, "reasoning_tokens": 0, "compared": None,
+    "route_ms": 0.0, "ttft_ms": None, "queue_ms": None, "prefill_ms": None, "decode_ms": None, "cache": None,
+}  # fmt: skip
+# Fields of a record that are columns of `requests`, as they are.
+_PLAIN = tuple(name for name in Record.__struct_fields__ if name not in ("decision", "timings"))
+_plain_of = attrgetter(*_PLAIN)
+
+
+def request_row(record: Recorded) -> dict[str, Any]:
+    """Return the row of `requests`."""
+    if isinstance(record, EmbeddingRecord):
+        return msgspec.structs.asdict(record) | _NO_ANSWER | {"baseline_cost_usd": record.cost_usd}
+    row = dict(zip(_PLAIN, _plain_of(record), strict=True)) | msgspec.structs.asdict(record.timings)
+    if record.consent == ALL:
+        # As a row without any: most are, and each value of JSON has its price.
+        row["consent"] = None
+    # Nearly all requests have one attempt.
+    found = record.comparison if len(record.attempts) > 1 and record.is_made else None
+    row["compared"] = None if found is None else found.compared_as.kind
+    return row
+
+
+def decision_row(record: Record) -> dict[str, Any]:
+    """Return the row of `routing_decisions`: the whole decision, with the filtered values in their own columns."""
+    decision = record.decision
+    prediction = decision.inputs.prediction
+    return {
+        "request_id": record.request_id,
+        "created_at": record.created_at,
+        "tier": decision.tier,
+        "would_be_tier": decision.would_be,
+        "classifier_version": prediction.classifier_version,
+        "prediction_kind": prediction.kind,
+        "novelty": prediction.novelty,
+        "decision": decision,
+        "experiment_id": decision.inputs.experiment_id,
+        "arm": decision.inputs.arm,
+        "unit": decision.inputs.unit if decision.inputs.experiment_id is not None else None,
+    }
+
+
+def session_row(record: Record) -> dict[str, Any] | None:
+    """Return the row of `session_steps`; None for a request that is no step of an agent's session."""
+    inputs = record.decision.inputs
+    step = inputs.session
+    if step is None:
+        return None
+    same = ("session", "client", "step", "loop_step", "at", "rule", "gap_seconds", "errors", "repeats", "bad_calls")
+    row = {name: getattr(step, name) for name in (*same, "last_exit", "end_sign", "trouble")}
+    answered = {name: getattr(record, name) for name in ("request_id", "created_at", "key_id", "tier", "cost_usd")}
+    tokens = {name: getattr(record, name) for name in ("prompt_tokens", "cached_tokens", "completion_tokens")}
+    return (row | answered | tokens) | {
+        "purpose": inputs.purpose or "main",
+        "previous": step.previous or None,
+        "reason": step.because,
+        "written_tokens": record.attempts[-1].cache_write_tokens if record.attempts else 0,
+        "strongest_usd": record.baseline_cost_usd,
+        "ended": step.end,
+        "end_weight": step.end_weight or None,
+    }
+
+
+def recorded_of(request: Mapping[str, Any], decision: Mapping[str, Any]) -> Recorded:
+    """Rebuild the record from its `request_row` and `decision_row`; an embedding ignores `decision`."""
+    if request["api"] not in ("chat", "completion"):
+        fields = {name: request[name] for name in EmbeddingRecord.__struct_fields__}
+        return EmbeddingRecord(**fields | {"attempts": msgspec.convert(request["attempts"], list[Attempt])})
+    timings = Timings(**{name: request[name] for name in Timings.__struct_fields__})
+    plain = {name: request[name] for name in _PLAIN}
+    plain["attempts"] = msgspec.convert(request["attempts"], list[Attempt])
+    plain["consent"] = consent_of(request["consent"])
+    return Record(**plain, timings=timings, decision=read_decision(decision["decision"]))

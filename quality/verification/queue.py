@@ -12,8 +12,7 @@ from migrations.tables.audit import erasures
 from migrations.tables.quality import tool_definitions, training_rows, verifications
 from migrations.tables.requests import requests, routing_decisions
 from quality.estimates.verified_sample import UNCERTAIN, newest_verifications
-from quality.records.record import Record
-from quality.records.rows import consent_of
+from quality.records.record import Record, consent_of
 from quality.store.queries import exclusive, insert_into
 from quality.verification.comparison import VerifiedComparison
 from quality.verification.job import Depth, Ruling, Turn, VerificationJob, stored_turn, turn_from

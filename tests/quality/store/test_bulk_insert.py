@@ -6,9 +6,8 @@ from sqlalchemy import insert, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from migrations.tables.requests import requests
-from quality.records.rows import request_row
 from quality.store import queries
-from quality.store.queries import insert_if_absent
+from quality.store.queries import insert_if_absent, request_row
 from tests.quality.store.records import make_embedding, make_record
 
 RECORDS = [

@@ -15,7 +15,6 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from migrations.tables.audit import audit_events
 from migrations.tables.quality import verifications
 from migrations.tables.requests import requests
-from quality.records.rows import request_row
 from quality.store.pages import (
     ARTEFACTS,
     BATCHES,
@@ -28,6 +27,7 @@ from quality.store.pages import (
     VERIFICATIONS,
     PageError,
 )
+from quality.store.queries import request_row
 from tests.examples import examples
 from tests.quality.store.records import make_record
 

@@ -17,7 +17,7 @@ from gateway.inference.api.responses.schemas import Item, ResponsesRequest
 from gateway.inference.service import Serving
 from migrations.tables.api_objects import stored_responses
 from migrations.tables.audit import erasures
-from quality.records.rows import consent_of
+from quality.records.record import consent_of
 from quality.store.queries import exclude_erasures
 from tiers.catalog.consent import ALL, Consent
 
