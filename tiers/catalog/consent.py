@@ -1,6 +1,6 @@
 """Whether a tier may see a request: the one question of every use of a prompt, and what the prompt's owner allows."""
 
-from typing import Literal, Protocol
+from typing import ClassVar, Literal, Protocol
 
 import msgspec
 
@@ -21,6 +21,8 @@ class Consent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     see it. `reuse`: its texts may be stored, sampled and learned from.
     """
 
+    has_credential: ClassVar[bool] = False
+    """Whether the request brings its owner's own credential, for a tier that asks for one."""
     tiers: frozenset[int] | None = None
     local: bool = False
     reuse: bool = True
@@ -53,7 +55,9 @@ ALL = Consent()
 
 
 class CredentialConsent(Consent, frozen=True, kw_only=True, omit_defaults=True):
-    """The consent of a request that brings its owner's own credential, for a tier that asks for one; never recorded."""
+    """The consent of a request with a credential; never recorded."""
+
+    has_credential = True
 
     @classmethod
     def of(cls, consent: Consent) -> "CredentialConsent":
@@ -89,6 +93,6 @@ def hidden_from(tier: Reader, consent: Consent, use: Use = "answer") -> str | No
         return NOT_ALLOWED
     if consent.local and not tier.is_local:
         return NOT_LOCAL
-    if tier.asks_credential and not (use == "answer" and isinstance(consent, CredentialConsent)):
+    if tier.asks_credential and not (use == "answer" and consent.has_credential):
         return NO_CREDENTIAL
     return None
