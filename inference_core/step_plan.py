@@ -187,6 +187,11 @@ class StepPlan:
     def num_drafts(self) -> int:
         return sum(s.num_drafts for s in self.sequences)
 
+    @property
+    def has_grammars(self) -> bool:
+        """Whether a draw follows a grammar, so that masks are to be asked for."""
+        return any(s.sample is not None and s.sample.matcher is not None for s in self.sequences)
+
     def prompt_depth(self) -> float:
         """Return how many tokens, itself included, a prompt chunk's token attends to on average; 0 without chunks."""
         chunks = [(len(s.token_ids), s.start) for s in self.sequences if len(s.token_ids) - s.num_drafts > 1]

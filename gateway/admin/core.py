@@ -28,9 +28,9 @@ from gateway.runtime.cores.knobs import KnobOrder
 from gateway.runtime.cores.reading import read_cores
 from gateway.tenancy.admin_guard import OPERATOR, actor_of
 from inference_core.engine.live_knobs import COMMON_KNOBS, KNOB_NAMES, knob_schemas
-from inference_core.engine.step_times import STEP_SECONDS
 from inference_core.errors import CoreError
 from inference_core.protocol import AdapterInfo, CoreStats, ModelStats
+from inference_core.protocol.outputs import STEP_SECONDS
 from quality.store.queries import KnobChange
 from tiers.errors import ReplicaStatus
 from tiers.tier import Tier

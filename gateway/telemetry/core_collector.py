@@ -7,8 +7,8 @@ import msgspec
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from inference_core.engine.step_times import STEP_SECONDS
 from inference_core.protocol import CoreStats, ModelStats
+from inference_core.protocol.outputs import STEP_SECONDS
 
 BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 Number = Callable[[ModelStats], float | None]

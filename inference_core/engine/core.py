@@ -18,10 +18,9 @@ from inference_core.engine.pinned_prefixes import Pin, PinnedPrefix, PinnedPrefi
 from inference_core.engine.requests import LiveRequests, validate_memory, validate_request, validate_token_ids
 from inference_core.engine.scheduler import Scheduler
 from inference_core.engine.sequence import Sequence
-from inference_core.engine.served_model import ServedModel, model_stats
+from inference_core.engine.served_model import ServedModel, StepMeasurement, model_stats
 from inference_core.engine.speculator import Speculator
-from inference_core.engine.step_executor import StepExecutor
-from inference_core.engine.step_times import ModelRoundRobin, StepMeasurement
+from inference_core.engine.step_executor import ModelRoundRobin, StepExecutor
 from inference_core.errors import CoreError, IntegrityError, InvalidRequestError, KVTransferError
 from inference_core.execution.runner import Interruption, ModelRunner
 from inference_core.grammar.workers import Compiled, GrammarAdmission, vocabulary_of_file
@@ -174,6 +173,8 @@ class Core:
 
     def _admit_compiled(self) -> list[SequenceOutput]:
         """Queue the requests whose grammar is compiled; return the refusals of those that cannot be queued."""
+        if self._grammars.is_unused:
+            return []
         patience = 0.0 if self._live.by_id else _GRAMMAR_PATIENCE_SECONDS
         return [output for compiled in self._grammars.take(patience) for output in self._admit_one(compiled)]
 

@@ -173,7 +173,8 @@ class Scheduler:
         if sequence.status is Status.WAITING:
             sequence.end_wait(now)
             self.waiting.remove(sequence)
-            self.pool.host.expect_no_more(sequence.id)
+            if sequence.admissions:
+                self.pool.host.expect_no_more(sequence.id)
             if self.blocked is sequence:
                 self.blocked = None
         else:
@@ -203,7 +204,8 @@ class Scheduler:
     def _look_up(self, digests: list[bytes]) -> PrefixHit:
         """Return the longest prefix of a chain that is cached, and what follows in host memory; changes nothing."""
         hits = self.pool.match(digests)
-        return PrefixHit(hits, self.pool.host.match(islice(digests, len(hits), None), len(hits)))
+        host = self.pool.host
+        return PrefixHit(hits, host.match(islice(digests, len(hits), None), len(hits)) if host.num_kept else [])
 
     # -- planning ------------------------------------------------------------------------------
 
@@ -213,7 +215,9 @@ class Scheduler:
         began = self._clock() if self.waiting or self._running_set.prefilling else 0.0
         self._budget = budget = StepBudget(self.knobs.max_num_batched_tokens)
         self.blocked = None
-        self.pool.host.resize(self.knobs.host_cache_blocks if self.knobs.prefix_caching else 0)
+        host, kept = self.pool.host, self.knobs.host_cache_blocks if self.knobs.prefix_caching else 0
+        if kept != host.capacity:
+            host.resize(kept)
         self.waiting.lift(now, self.knobs.ageing_seconds)
         self._batch.form(self.knobs, self.running, self.waiting, now)
         left_over = self._share_among_decodes(list(self._running_set.decodes.values()), self._most_decodes(), now)
@@ -223,10 +227,12 @@ class Scheduler:
         for sequence in budget.shares:
             sequence.last_step = step
         if not budget.shares:
-            self.pool.host.end(copied=False)
+            if kept:
+                host.end(copied=False)
             return None
         moves = self._moves()
-        plan = StepPlan(step, self.name, list(budget.shares.values()), moves, *self.pool.host.copies())
+        copies = host.copies() if kept else ([], [])
+        plan = StepPlan(step, self.name, list(budget.shares.values()), moves, *copies)
         if budget.kv_seconds:
             budget.charge_planning(self._clock() - began)
         return plan
@@ -341,7 +347,8 @@ class Scheduler:
 
     def _admit(self, sequence: Sequence, now: float) -> bool:
         """Start `sequence` if `max_num_seqs` and memory allow it, preempting strictly lower classes if need be."""
-        if self._peer_queue_precedes(sequence, now) or not self.adapters.has_room(sequence.request.adapter):
+        adapter = sequence.request.adapter
+        if self._peer_queue_precedes(sequence, now) or (adapter and not self.adapters.has_room(adapter)):
             return False
         digests = sequence.shareable_digests(self.pool.block_size) if self.knobs.prefix_caching else []
         hit = self._look_up(digests)
@@ -364,7 +371,8 @@ class Scheduler:
 
     def _start(self, sequence: Sequence, hit: PrefixHit, now: float) -> None:
         self.waiting.remove(sequence)
-        self.pool.host.expect_no_more(sequence.id)
+        if sequence.admissions:
+            self.pool.host.expect_no_more(sequence.id)
         sequence.status = Status.RUNNING
         sequence.held_class = aged_class(sequence, now, self.knobs.ageing_seconds)
         sequence.end_wait(now)
@@ -374,7 +382,8 @@ class Scheduler:
         )
         sequence.num_computed_tokens = len(sequence.block_table) * self.pool.block_size
         sequence.num_cached_tokens = 0
-        sequence.share.adapter = self.adapters.pin(sequence.request.adapter)
+        if sequence.request.adapter:
+            sequence.share.adapter = self.adapters.pin(sequence.request.adapter)
         self._running_set.add(sequence)
         sequence.admissions += 1
         if sequence.admissions == 1 and not sequence.pinned:
@@ -383,7 +392,7 @@ class Scheduler:
     def _begin_tables(self, sequence: Sequence, hit: PrefixHit) -> None:
         """Give `sequence` the blocks of its cached prefix."""
         self.pool.acquire(hit.blocks)
-        restored = self.pool.restore(hit.kept, count(len(hit.blocks)))
+        restored = self.pool.restore(hit.kept, count(len(hit.blocks))) if hit.kept else []
         sequence.block_table = sequence.share.block_table = hit.blocks + restored
         sequence.num_registered_blocks = len(hit.blocks)
 
@@ -431,7 +440,8 @@ class Scheduler:
             else:
                 self.pool.undo_moves()
                 self._rename({target: block for block, target in plan.copies})
-        self.pool.host.end(copied=copied)
+        if self.pool.host.capacity:
+            self.pool.host.end(copied=copied)
 
     def _rename(self, moves: dict[int, int]) -> None:
         for sequence in self.running.values() if moves else ():
@@ -536,8 +546,9 @@ class Scheduler:
         self.on_leave(sequence)
         self._running_set.remove(sequence)
         self.pool.release(self._blocks_of(sequence))
-        self.adapters.unpin(sequence.request.adapter)
-        sequence.share.adapter = NO_SLOT
+        if sequence.request.adapter:
+            self.adapters.unpin(sequence.request.adapter)
+            sequence.share.adapter = NO_SLOT
         sequence.block_table = sequence.share.block_table = []
         sequence.num_registered_blocks = 0
         sequence.num_computed_tokens = 0

@@ -6,8 +6,9 @@ wait for its first step is predicted from measured steps and the queue.
 
 import logging
 import math
+from bisect import bisect_left
 from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from inference_core.engine.auto_tuner import AutoTuner
 from inference_core.engine.kv_transfer import KVTransfer
@@ -15,11 +16,43 @@ from inference_core.engine.live_knobs import LiveKnobs
 from inference_core.engine.scheduler import Scheduler
 from inference_core.engine.sequence import Sequence
 from inference_core.engine.speculator import Speculator
-from inference_core.engine.step_times import StepMeasurement, StepStatistics
 from inference_core.errors import QueueFullError
 from inference_core.execution.runner import ModelRunner
 from inference_core.protocol import AddRequest, Knobs, ModelStats, PrefixStats, SequenceOutput, SwapStats
+from inference_core.protocol.outputs import STEP_SECONDS
 from inference_core.step_plan import StepPlan
+
+
+@dataclass(slots=True, frozen=True)
+class StepMeasurement:
+    """What one step computed and took.
+
+    `tokens`: without drafts, whose cost is the decodes'. `depth`: see `StepPlan.prompt_depth`. `seconds`: how long the
+    step kept the device; `swap_seconds` of these went to copies from and to host memory. `decode_steps`: how many steps
+    of `tokens` each followed each other in this time.
+    """
+
+    sequences: int
+    tokens: int
+    depth: float
+    seconds: float
+    swap_seconds: float
+    decode_steps: int = 1
+
+
+class StepStatistics:
+    """`seconds_counts[i]` counts steps of at most `STEP_SECONDS[i]`, the last one all beyond; `batch_sizes` by size."""
+
+    def __init__(self) -> None:
+        self.seconds_counts = [0] * (len(STEP_SECONDS) + 1)
+        self.seconds_sum = 0.0
+        self.batch_sizes: dict[int, int] = {}
+
+    def record(self, sequences: int, seconds: float, steps: int = 1) -> None:
+        """Record so many `steps` of `sequences` that took `seconds` each."""
+        self.seconds_counts[bisect_left(STEP_SECONDS, seconds)] += steps
+        self.seconds_sum += seconds * steps
+        self.batch_sizes[sequences] = self.batch_sizes.get(sequences, 0) + steps
 
 
 class StepMeter:

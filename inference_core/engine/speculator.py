@@ -218,9 +218,10 @@ class Speculator:
     def learn(self, seconds: float) -> None:
         """Record that the last step with drafts took `seconds`, drafting included."""
         # The grammar processes answer while outputs are delivered and the next step is planned.
-        still = (sequence.sample_spec.matcher for sequence in self._bound)
-        ask_forced(matcher for matcher in still if matcher is not None)
-        self._bound = []
+        if self._bound:
+            still = (sequence.sample_spec.matcher for sequence in self._bound)
+            ask_forced(matcher for matcher in still if matcher is not None)
+            self._bound = []
         if self._active_drafter not in self._drafters:
             return
         done, verify_seconds = self._round, seconds - self._round.draft_seconds

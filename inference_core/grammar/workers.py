@@ -78,6 +78,11 @@ class GrammarWorkers:
         # By key the tenant that requested it and the process, least recently used first.
         self._workers: OrderedDict[Key, tuple[str, GrammarWorker]] = OrderedDict()
 
+    @property
+    def has_processes(self) -> bool:
+        """Whether a process has compiled a grammar and was not ended since."""
+        return bool(self._workers)
+
     def compile(self, info: ModelInfo, grammar: Grammar, tenant: str) -> Future[MatcherFactory]:
         """Compile a grammar; the future is done at once if it is known, and fails as `GrammarWorker.compile` does.
 
@@ -294,6 +299,11 @@ class GrammarAdmission:
 
     def __bool__(self) -> bool:
         return bool(self._waiting)
+
+    @property
+    def is_unused(self) -> bool:
+        """Whether no grammar waits, and no process follows one whose memory is to be bounded."""
+        return not self._waiting and not self._workers.has_processes
 
     def add(self, request: AddRequest, info: ModelInfo, grammar: Grammar) -> None:
         """Hold a request until its grammar is compiled; with a known grammar it is ready at once.

@@ -181,7 +181,8 @@ class BlockPool(SlabHolder):
             if block in cached:
                 evictable[block] = now
             else:
-                self.host.abandon(block)
+                if self.host.capacity:
+                    self.host.abandon(block)
                 self._free(block)
 
     # -- prefix cache --------------------------------------------------------------------------
@@ -412,7 +413,8 @@ class BlockPool(SlabHolder):
                 break
             digest = self._digest_of.pop(block)
             del self._block_of[digest]
-            self.host.keep(block, digest)
+            if self.host.capacity:
+                self.host.keep(block, digest)
             self._enter(self._slabs[block // self.blocks_per_slab])
             blocks.append(block)
         return blocks

@@ -153,8 +153,6 @@ class HostCache:
 
     def resize(self, capacity: int) -> None:
         """Use this many slots from now on; drop the blocks in slots beyond."""
-        if capacity == self.capacity:
-            return
         for digest in [d for d, slot in self._slot_of.items() if slot >= capacity]:
             self._forget(digest)
         self.capacity, self._untouched = capacity, min(self._untouched, capacity)
@@ -186,7 +184,7 @@ class HostCache:
 
     def keep(self, block: int, digest: bytes) -> None:
         """Offload `block`, evicted from the device under `digest`, if that is worth it and there is room."""
-        if not self.capacity or self._planned:
+        if self._planned:
             return
         if digest in self._slot_of:
             self._slot_of.move_to_end(digest)
@@ -205,8 +203,6 @@ class HostCache:
     def match(self, digests: Iterable[bytes], first: int) -> list[bytes]:
         """Return the longest kept prefix of `digests`, a sequence's blocks from `first` on; [] if not worth
         restoring."""
-        if not self._slot_of:
-            return []
         run = list(takewhile(self._slot_of.__contains__, digests))
         return run if run and self.swap_cost.worth_restoring(first, len(run)) else []
 

@@ -220,15 +220,13 @@ class AdapterSlots:
         return adapter
 
     def has_room(self, name: str) -> bool:
-        """Whether a sequence with that adapter ("": none) could run now."""
-        if not name or name in self._resident or self._free:
+        """Whether a sequence with that adapter could run now."""
+        if name in self._resident or self._free:
             return True
         return any(not self._pins[resident] for resident in self._resident)
 
     def pin(self, name: str) -> int:
-        """Pin the adapter of a sequence that starts to run. Returns its slot, NO_SLOT for ""."""
-        if not name:
-            return NO_SLOT
+        """Pin the adapter of a sequence that starts to run. Returns its slot."""
         slot = self._resident.get(name)
         if slot is None:
             slot = self._install(name)
@@ -238,11 +236,10 @@ class AdapterSlots:
 
     def unpin(self, name: str) -> None:
         """Undo one `pin`, when a sequence stops running."""
-        if name:
-            self._pins[name] -= 1
-            if not self._pins[name]:
-                del self._pins[name]
-                self._resident.move_to_end(name)
+        self._pins[name] -= 1
+        if not self._pins[name]:
+            del self._pins[name]
+            self._resident.move_to_end(name)
 
     def infos(self) -> list[AdapterInfo]:
         """Every known adapter, for operators."""

@@ -161,6 +161,10 @@ class PrefixStats(msgspec.Struct, frozen=True, kw_only=True):
     error: str = ""
 
 
+STEP_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.06, 0.08, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 5.0)
+"""Upper bounds of the durations by which a model's steps are counted; longer ones are counted last."""
+
+
 class ModelStats(msgspec.Struct, kw_only=True):
     """One model of a core: current sequences and blocks, and totals since start.
 

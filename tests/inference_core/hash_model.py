@@ -297,7 +297,9 @@ class HashModelRunner(ModelRunner):
 
     def _samples(self, sequences: list[ScheduledSequence]) -> list[list[SampledToken]]:
         drawing = [s for s in sequences if s.sample is not None]
-        masks = begin_masks([s.sample for s in drawing if s.sample is not None], [s.drafts for s in drawing])
+        masks = None
+        if any(s.sample is not None and s.sample.matcher is not None for s in drawing):
+            masks = begin_masks([s.sample for s in drawing if s.sample is not None], [s.drafts for s in drawing])
         bound = {} if masks is None else masks.wait()
         undrawable = [row for row, mask in bound.items() if mask.only and not len(mask.ids)]
         if undrawable:

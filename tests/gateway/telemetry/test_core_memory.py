@@ -6,8 +6,8 @@ import pytest
 
 from gateway.runtime.cluster.merged_stats import merged
 from gateway.telemetry.core_collector import CoreCollector
-from inference_core.engine.step_times import STEP_SECONDS
 from inference_core.protocol import CoreStats, ModelStats, PipelineStats
+from inference_core.protocol.outputs import STEP_SECONDS
 
 GB = 10**9
 

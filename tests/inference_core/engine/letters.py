@@ -47,6 +47,8 @@ _MATCHERS = {grammar: _COMPILER.compile(grammar) for grammar in GRAMMARS}
 class _KnownGrammars:
     """Stands for the processes of a core's grammars: all are compiled, here."""
 
+    has_processes = True
+
     def compile(self, info: ModelInfo, grammar: Grammar, tenant: str) -> "Future[MatcherFactory]":
         future: Future[MatcherFactory] = Future()
         future.set_result(_MATCHERS[grammar])

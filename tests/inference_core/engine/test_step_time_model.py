@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from inference_core.engine.step_times import StepTimeModel
+from inference_core.engine.auto_tuner import StepTimeModel
 
 BASE, PER_SEQUENCE, PER_TOKEN, PER_PAIR = 0.006, 0.0006, 0.00027, 3e-7
 

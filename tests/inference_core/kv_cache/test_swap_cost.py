@@ -2,7 +2,7 @@
 
 import pytest
 
-from inference_core.engine.step_times import StepCost
+from inference_core.engine.auto_tuner import StepCost
 from inference_core.kv_cache.host_cache import SwapCost, SwapTimes
 
 COST = StepCost(base=0.01, per_sequence=0.001, per_token=0.0001, per_pair=1e-7)
