@@ -22,6 +22,7 @@ from litestar.datastructures import State
 from litestar.exceptions import InternalServerException
 from litestar.exceptions.http_exceptions import RequestEntityTooLarge
 from litestar.handlers import BaseRouteHandler, HTTPRouteHandler
+from litestar.openapi.spec import Operation
 from litestar.types import ASGIApp, Empty, ExceptionHandlersMap, Middleware, Receive, Scope, Send
 
 from gateway.base.errors import ApiError
@@ -196,6 +197,20 @@ class InferenceRoute(HTTPRouteHandler):
         if self._exception_handlers is None:
             self._exception_handlers = super().resolve_exception_handlers()
         return self._exception_handlers
+
+
+def inference_post(
+    path: str, described: type[Operation], summary: str, *, id_prefix: str, id_separator: str = "-"
+) -> InferenceRoute:
+    """Return the decorator of a `POST` of `path`; ids of its requests begin with `id_prefix`."""
+    return InferenceRoute(
+        path,
+        http_method="POST",
+        status_code=200,
+        operation_class=described,
+        summary=summary,
+        opt={"id_prefix": id_prefix, "id_separator": id_separator},
+    )
 
 
 def caller_of(request: HttpRequest) -> Caller:

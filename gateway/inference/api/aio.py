@@ -17,10 +17,11 @@ from gateway.base.errors import ApiError, bad_request
 from gateway.base.stores.database import reached
 from gateway.edge.asgi import HttpRequest
 from gateway.edge.openapi import describe
-from gateway.inference.api.build_request import dry_run_request, received, routing_options, ruled_headers
+from gateway.inference.api.build_request import received, routing_options, ruled_headers, unanswered_request
 from gateway.inference.api.chat_turns import turns_of
 from gateway.inference.api.parsing import read_body
 from gateway.inference.api.schemas import Message, Metadata, PositiveInt
+from gateway.inference.clients import recognised
 from gateway.inference.conversations import session_digests
 from gateway.inference.service import serving_of
 from gateway.tenancy.guard import access_of, caller_of
@@ -153,8 +154,17 @@ async def route(request: HttpRequest) -> Response[Any]:
     head = received(request)
     options = routing_options(head.headers, serving.routing.served.strongest)
     model = serving.routing.served.unaliased(body.model, head.caller)
-    inference_request = dry_run_request(
-        head, options, model, _messages(body), body.max_tokens, body.metadata, ruled_headers(serving, head)
+    messages = _messages(body)
+    inference_request = unanswered_request(
+        head,
+        model,
+        messages=messages,
+        max_tokens=body.max_tokens,
+        options=options,
+        api="chat",
+        metadata=body.metadata,
+        client=recognised(head.headers, body.metadata, messages),
+        ruled_headers=ruled_headers(serving, head),
     )
     async with serving.service.reading(inference_request) as admission:
         began = time.thread_time()

@@ -5,7 +5,7 @@ import re
 import time
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 import msgspec
 from litestar.connection import ASGIConnection
@@ -22,7 +22,6 @@ from gateway.base.inference_request import (
     Caller,
     InferenceRequest,
     PrivateMark,
-    Prompt,
     RoutingOptions,
     SloName,
 )
@@ -198,112 +197,124 @@ def received(connection: ASGIConnection[Any, Any, Any, Any]) -> RequestHead:
 def chat_request(serving: Serving, head: RequestHead, body: ChatRequest) -> InferenceRequest:
     """The request of a chat. Raises `ApiError` 400 that names the parameter."""
     messages = check_chat(body)
-    caller, routing = head.caller, serving.routing
-    model = routing.served.unaliased(body.model, caller)
-    options = routing_options(head.headers, routing.served.strongest)
-    sampling = sampling_params(body, (body.top_logprobs or 0) if body.logprobs else None)
-    priority = max(priority_of(body, options.slo), caller.priority_ceiling)
-    return InferenceRequest(
+    return _request_of(
+        serving,
+        head,
+        body,
+        {
+            "sampling": sampling_params(body, (body.top_logprobs or 0) if body.logprobs else None),
+            "passed": provider_fields(body, head.caller.priority_ceiling),
+            "extra": head.extra | ({MODALITIES: body.modalities} if "image" in (body.modalities or ()) else {}),
+            "messages": messages,
+            "tooling": tooling_of(body),
+            "response_format": format_of(body.response_format),
+            "reasoning_effort": body.reasoning_effort,
+            "reasoning_budget": body.thinking_token_budget,
+            "template_variables": template_variables_of(body),
+        },
+        store=body.store is not False,
         api="chat",
-        requested_model=model,
-        generation=GenerationRequest(
-            request_id=head.request_id,
-            sampling=sampling,
-            arrival=head.arrival,
-            given=explicit_fields(body),
-            passed=provider_fields(body, caller.priority_ceiling),
-            extra=head.extra | ({MODALITIES: body.modalities} if "image" in (body.modalities or ()) else {}),
-            messages=messages,
-            max_tokens=token_limit(body),
-            stop=stops_of(body),
-            tooling=tooling_of(body),
-            response_format=format_of(body.response_format),
-            n=body.n or 1,
-            include_stop=bool(body.include_stop_str_in_output),
-            reasoning_effort=body.reasoning_effort,
-            reasoning_budget=body.thinking_token_budget,
-            template_variables=template_variables_of(body),
-            priority=priority,
-        ),
-        created_at=time.time(),
-        unset=unset_fields(body),
-        stream=bool(body.stream),
-        caller=caller,
-        own_consent=_consent(serving, options, store=body.store is not False),
-        private=options.private,
-        service_tier=served_tier(body.service_tier, priority),
         metadata=body.metadata,
-        options=options,
         user=body.user or body.safety_identifier,
         client=recognised(head.headers, body.metadata, messages),
-        ruled_headers=None if routing.served.rules is None else ruled_headers(serving, head),
-        trace=_traced(serving, head),
     )
 
 
 def completion_request(serving: Serving, head: RequestHead, body: CompletionRequest) -> InferenceRequest:
     """The request of a text completion. Raises `ApiError` 400 that names the parameter."""
     prompts = check_completion(body)
-    caller, routing = head.caller, serving.routing
-    model = routing.served.unaliased(body.model, caller)
-    options = routing_options(head.headers, routing.served.strongest)
-    return InferenceRequest(
+    return _request_of(
+        serving,
+        head,
+        body,
+        {
+            "sampling": sampling_params(body, body.logprobs),
+            "passed": provider_fields(body),
+            "extra": head.extra,
+            "echo": bool(body.echo),
+        },
+        store=True,
         api="completion",
-        requested_model=model,
-        generation=GenerationRequest(
-            request_id=head.request_id,
-            sampling=sampling_params(body, body.logprobs),
-            arrival=head.arrival,
-            given=explicit_fields(body),
-            passed=provider_fields(body),
-            extra=head.extra,
-            max_tokens=token_limit(body),
-            stop=stops_of(body),
-            n=body.n or 1,
-            echo=bool(body.echo),
-            include_stop=bool(body.include_stop_str_in_output),
-            priority=max(priority_of(body, options.slo), caller.priority_ceiling),
-        ),
-        created_at=time.time(),
-        unset=unset_fields(body),
         prompts=prompts,
-        stream=bool(body.stream),
-        caller=caller,
-        own_consent=_consent(serving, options, store=True),
-        private=options.private,
         usual_max_tokens=body.max_tokens is None,
         best_of=body.best_of,
-        options=options,
         user=body.user,
-        ruled_headers=None if routing.served.rules is None else ruled_headers(serving, head),
-        trace=_traced(serving, head),
     )
 
 
-def reading_request(
+def _request_of(
+    serving: Serving,
+    head: RequestHead,
+    body: ChatRequest | CompletionRequest,
+    asked: dict[str, Any],
+    *,
+    store: bool,
+    **own: Any,
+) -> InferenceRequest:
+    """The request of a `body`: what both kinds have, with what one kind asks of a tier (`asked`) and of the gateway
+    (`own`). `store`: the body does not refuse to be stored."""
+    caller, served = head.caller, serving.routing.served
+    options = routing_options(head.headers, served.strongest)
+    priority = max(priority_of(body, options.slo), caller.priority_ceiling)
+    consent = options.consent
+    if not (store and serving.settings.store_texts):
+        consent = consent.narrowed(Consent(reuse=False))
+    return InferenceRequest(
+        requested_model=served.unaliased(body.model, caller),
+        generation=GenerationRequest(
+            request_id=head.request_id,
+            arrival=head.arrival,
+            given=explicit_fields(body),
+            max_tokens=token_limit(body),
+            stop=stops_of(body),
+            n=body.n or 1,
+            include_stop=bool(body.include_stop_str_in_output),
+            priority=priority,
+            **asked,
+        ),
+        created_at=time.time(),
+        unset=unset_fields(body),
+        stream=bool(body.stream),
+        caller=caller,
+        own_consent=consent,
+        private=options.private,
+        service_tier=served_tier(body.service_tier, priority) if isinstance(body, ChatRequest) else None,
+        options=options,
+        ruled_headers=None if served.rules is None else ruled_headers(serving, head),
+        trace=_traced(serving, head),
+        **own,
+    )
+
+
+def unanswered_request(
     head: RequestHead,
     model: str,
     *,
     messages: list[ChatMessage] | None = None,
-    prompts: list[Prompt] | None = None,
     priority: int = 1,
-    metadata: dict[str, str] | None = None,
+    max_tokens: int | None = None,
+    options: RoutingOptions = NO_OPTIONS,
+    api: Literal["chat", "completion"] = "completion",
+    **own: Any,
 ) -> InferenceRequest:
-    """The request of an endpoint that reads a text and generates none: its caller's limits apply to it."""
+    """The request of an endpoint that reads a text, or routes it, and generates none: its caller's limits apply."""
     return InferenceRequest(
-        api="completion",
+        api=api,
         requested_model=model,
         generation=GenerationRequest(
             request_id=head.request_id,
             sampling=SamplingParams(),
             arrival=head.arrival,
             messages=messages,
+            max_tokens=max_tokens,
             priority=max(priority, head.caller.priority_ceiling),
         ),
         created_at=time.time(),
-        prompts=prompts,
         caller=head.caller,
-        metadata=metadata,
+        options=options,
+        own_consent=options.consent,
+        private=options.private,
+        **own,
     )
 
 
@@ -313,42 +324,6 @@ def ruled_headers(serving: Serving, head: RequestHead) -> dict[str, str] | None:
     if rules is None or not rules.headers:
         return None
     return {name: value for name in rules.headers if (value := head.headers.get(name)) is not None}
-
-
-def dry_run_request(
-    head: RequestHead,
-    options: RoutingOptions,
-    model: str,
-    messages: list[ChatMessage],
-    max_tokens: int | None,
-    metadata: dict[str, str] | None = None,
-    ruled: dict[str, str] | None = None,
-) -> InferenceRequest:
-    """The request of a dry run of routing."""
-    return InferenceRequest(
-        api="chat",
-        requested_model=model,
-        generation=GenerationRequest(
-            request_id=head.request_id,
-            sampling=SamplingParams(),
-            arrival=head.arrival,
-            messages=messages,
-            max_tokens=max_tokens,
-        ),
-        created_at=time.time(),
-        caller=head.caller,
-        metadata=metadata,
-        ruled_headers=ruled,
-        options=options,
-        client=recognised(head.headers, metadata, messages),
-        own_consent=options.consent,
-        private=options.private,
-    )
-
-
-def _consent(serving: Serving, options: RoutingOptions, *, store: bool) -> Consent:
-    """What a request itself consents to; `store`: its body does not refuse to be stored."""
-    return options.consent if store and serving.settings.store_texts else options.consent.narrowed(Consent(reuse=False))
 
 
 def _traced(serving: Serving, head: RequestHead) -> TraceContext | None:

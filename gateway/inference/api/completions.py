@@ -3,7 +3,7 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 from litestar import post
@@ -16,54 +16,54 @@ from gateway.base.inference_request import InferenceRequest, Prompt
 from gateway.edge.asgi import HttpRequest
 from gateway.edge.openapi import describe
 from gateway.inference.api.answers import ChatAnswer, CompletionAnswer
-from gateway.inference.api.build_request import chat_request, completion_request, reading_request, received
+from gateway.inference.api.build_request import (
+    RequestHead,
+    chat_request,
+    completion_request,
+    received,
+    unanswered_request,
+)
 from gateway.inference.api.chat_turns import turns_of
 from gateway.inference.api.chunks import CompletionsFormat
 from gateway.inference.api.foreign_fields import FieldReader, mend_chat
 from gateway.inference.api.parsing import read_body, read_fields
 from gateway.inference.api.schemas import HARMLESS, ChatRequest, CompletionRequest, Message, TokenId
 from gateway.inference.api.sending import respond
-from gateway.inference.service import serving_of
-from gateway.tenancy.guard import InferenceRoute, caller_of
+from gateway.inference.service import Serving, serving_of
+from gateway.tenancy.guard import caller_of, inference_post
 from inference_core.errors import InvalidRequestError
 from inference_core.tokenization.tokenizer import Piece, Tokenizer
 from tiers.tier import ChatMessage, Tier
 from tiers.tools.tool_calling import ToolCalling
 
 CHAT = FieldReader("/v1/chat/completions", ChatRequest, HARMLESS, "known", mend_chat)
+B = TypeVar("B", ChatRequest, CompletionRequest)
 COMPLETION = FieldReader("/v1/completions", CompletionRequest, forwards="known")
 
 
-@InferenceRoute(
-    "/chat/completions",
-    http_method="POST",
-    status_code=200,
-    operation_class=describe(ChatRequest, ChatAnswer, streamed=True),
-    summary="Answer a conversation",
-    opt={"id_prefix": "chatcmpl"},
+@inference_post(
+    "/chat/completions", describe(ChatRequest, ChatAnswer, streamed=True), "Answer a conversation", id_prefix="chatcmpl"
 )
 async def chat_completions(request: HttpRequest) -> ASGIApp:
     """Answer the last turn, whole or as server-sent events, with the tier that routing chose or the caller named."""
-    serving = serving_of(request)
-    body = await read_fields(serving, request, CHAT)
-    answer_format = CompletionsFormat(serving, body.stream_options)
-    return await respond(request, serving, chat_request(serving, received(request), body), answer_format)
+    return await _completed(request, CHAT, chat_request)
 
 
-@InferenceRoute(
-    "/completions",
-    http_method="POST",
-    status_code=200,
-    operation_class=describe(CompletionRequest, CompletionAnswer, streamed=True),
-    summary="Continue a text",
-    opt={"id_prefix": "cmpl"},
+@inference_post(
+    "/completions", describe(CompletionRequest, CompletionAnswer, streamed=True), "Continue a text", id_prefix="cmpl"
 )
 async def completions(request: HttpRequest) -> ASGIApp:
     """Continue each prompt, whole or as server-sent events."""
+    return await _completed(request, COMPLETION, completion_request)
+
+
+async def _completed(
+    request: HttpRequest, reader: FieldReader[B], build: Callable[[Serving, RequestHead, B], InferenceRequest]
+) -> ASGIApp:
     serving = serving_of(request)
-    body = await read_fields(serving, request, COMPLETION)
+    body = await read_fields(serving, request, reader)
     answer_format = CompletionsFormat(serving, body.stream_options)
-    return await respond(request, serving, completion_request(serving, received(request), body), answer_format)
+    return await respond(request, serving, build(serving, received(request), body), answer_format)
 
 
 # Of one request; lists of more take so long to write that others would wait.
@@ -114,7 +114,7 @@ async def tokenize(request: HttpRequest) -> Response[Any]:
         raise bad_request("Give either prompt or messages.", "prompt", "invalid_value")
     messages = None if body.messages is None else turns_of(body.messages)
     prompts: list[Prompt] | None = None if body.prompt is None else [body.prompt]
-    inference_request = reading_request(received(request), body.model, messages=messages, prompts=prompts)
+    inference_request = unanswered_request(received(request), body.model, messages=messages, prompts=prompts)
     return await _answered(request, inference_request, partial(_tokens, tier, tokenizer, body, messages))
 
 
@@ -128,7 +128,7 @@ async def detokenize(request: HttpRequest) -> Response[Any]:
     """The text of token ids, control tokens included. It counts against the limits of the key, with these tokens."""
     body = await read_body(request, DetokenizeRequest)
     _, tokenizer = _tokenizer(request, body.model)
-    inference_request = reading_request(received(request), body.model, prompts=[body.tokens])
+    inference_request = unanswered_request(received(request), body.model, prompts=[body.tokens])
     return await _answered(request, inference_request, partial(_text, tokenizer, body.tokens))
 
 

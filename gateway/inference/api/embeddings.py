@@ -20,14 +20,14 @@ from gateway.base.numbers import usd_text
 from gateway.edge.asgi import HttpRequest
 from gateway.edge.openapi import describe
 from gateway.edge.response_cycle import DisconnectWatch
-from gateway.inference.api.build_request import RequestHead, reading_request, received, routing_options
+from gateway.inference.api.build_request import RequestHead, received, routing_options, unanswered_request
 from gateway.inference.api.foreign_fields import FieldReader
 from gateway.inference.api.parsing import prompts_of, read_fields
 from gateway.inference.api.schemas import Metadata, PositiveInt, TokenId
 from gateway.inference.api.sending import WholeResponse, ignored_header
 from gateway.inference.embedding.embedder import Embedder, embedding_record, require_dimensions, unit_vectors
 from gateway.inference.service import Serving, serving_of
-from gateway.tenancy.guard import InferenceRoute
+from gateway.tenancy.guard import inference_post
 from tiers.errors import TierAnswerError, TierError, TierRequestError, TierUnavailableError
 from tiers.tier import UsageMeter
 
@@ -79,14 +79,7 @@ class EmbeddingList(msgspec.Struct, frozen=True, kw_only=True):
 EMBEDDINGS = FieldReader("/v1/embeddings", EmbeddingsRequest)
 
 
-@InferenceRoute(
-    "/embeddings",
-    http_method="POST",
-    status_code=200,
-    operation_class=describe(EmbeddingsRequest, EmbeddingList),
-    summary="Embed texts",
-    opt={"id_prefix": "embd"},
-)
+@inference_post("/embeddings", describe(EmbeddingsRequest, EmbeddingList), "Embed texts", id_prefix="embd")
 async def embeddings(request: HttpRequest) -> ASGIApp:
     """Vectors of length 1 by a model that the catalogue lists for it; a caller who leaves frees what they take."""
     serving = serving_of(request)
@@ -117,7 +110,7 @@ async def embedded(
     model = cast(Embedder, model)
     await model.open()
     require_dimensions(model, body.dimensions)
-    inference_request = reading_request(
+    inference_request = unanswered_request(
         head, body.model, prompts=_inputs(body), priority=priority, metadata=body.metadata
     )
     async with serving.service.reading(inference_request) as admission:
@@ -269,7 +262,7 @@ async def passed_through(
     for place, prompt in enumerate(prompts):
         if not prompt:
             raise bad_request("An input is empty: give some text.", f"input[{place}]", "empty")
-    inference_request = reading_request(head, body.model, prompts=prompts, priority=priority, metadata=body.metadata)
+    inference_request = unanswered_request(head, body.model, prompts=prompts, priority=priority, metadata=body.metadata)
     counter = EmbeddingCounter()
     async with serving.service.reading(inference_request) as admission:
         await admission.reserve(head.caller, client.most_tokens(prompts) * spec.usd_per_million / 1e6)

@@ -33,22 +33,19 @@ from gateway.inference.api.parsing import read_fields
 from gateway.inference.api.sending import ignored_header, respond
 from gateway.inference.router import RoutingService
 from gateway.inference.service import serving_of
-from gateway.tenancy.guard import InferenceRoute
+from gateway.tenancy.guard import inference_post
 from tiers.errors import TierRequestError
 
 _BETAS = re.compile(r"[A-Za-z0-9._-]+(?:, ?[A-Za-z0-9._-]+){0,31}")
 MESSAGES = FieldReader("/v1/messages", MessagesRequest, forwards="any")
 
 
-@InferenceRoute(
+@inference_post(
     "/messages",
-    http_method="POST",
-    status_code=200,
-    operation_class=describe(
-        ShownMessages, MessageBody, streamed=True, envelope=MessagesErrorEnvelope, errors=STATUSES
-    ),
-    summary="Answer a conversation in Anthropic's format",
-    opt={"id_prefix": "msg", "id_separator": "_"},
+    describe(ShownMessages, MessageBody, streamed=True, envelope=MessagesErrorEnvelope, errors=STATUSES),
+    "Answer a conversation in Anthropic's format",
+    id_prefix="msg",
+    id_separator="_",
 )
 async def messages(request: HttpRequest) -> ASGIApp:
     """Answer the last turn as `/v1/chat/completions` does, whole or as Anthropic's events; see docs/clients.md."""

@@ -18,7 +18,7 @@ from gateway.base.inference_request import InferenceRequest, PrivateMark
 from gateway.base.numbers import usd_text
 from gateway.edge.asgi import HttpRequest, body_chunks
 from gateway.edge.response_cycle import DisconnectWatch, StallWatch
-from gateway.inference.api.build_request import reading_request, received, routing_options
+from gateway.inference.api.build_request import received, routing_options, unanswered_request
 from gateway.inference.api.parsing import decoded_body, json_of
 from gateway.inference.api.passed.endpoints import MOST_TOKENS, Asked, FormFields, PassedEndpoint
 from gateway.inference.embedding.embedder import embedding_record
@@ -240,7 +240,7 @@ class PassedOn:
         price = unit_price(spec, endpoint.serves)
         failure: BaseException | None = None
         most_usd = _most_usd(price, asked, endpoint)
-        request = reading_request(self._head, model, prompts=["x" * asked.text_bytes])
+        request = unanswered_request(self._head, model, prompts=["x" * asked.text_bytes])
         server = _server(serving, spec)
         async with serving.service.reading(request) as admission:
             await admission.reserve(caller, most_usd)

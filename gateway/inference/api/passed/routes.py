@@ -7,7 +7,7 @@ from litestar.types import ASGIApp
 from gateway.edge.asgi import HttpRequest
 from gateway.edge.openapi import describe, describe_form
 from gateway.inference.api.passed.endpoints import ENDPOINTS, FileForm, PassedEndpoint
-from gateway.tenancy.guard import InferenceRoute
+from gateway.tenancy.guard import inference_post
 
 
 class PassedObject(msgspec.Struct, frozen=True):
@@ -27,14 +27,7 @@ def _route(endpoint: PassedEndpoint) -> HTTPRouteHandler:
     described = (
         describe_form(FileForm, PassedObject) if endpoint.body is None else describe(endpoint.body, PassedObject)
     )
-    return InferenceRoute(
-        f"/{endpoint.path}",
-        http_method="POST",
-        status_code=200,
-        operation_class=described,
-        summary=endpoint.summary,
-        opt={"id_prefix": endpoint.api},
-    )(passed)
+    return inference_post(f"/{endpoint.path}", described, endpoint.summary, id_prefix=endpoint.api)(passed)
 
 
 PASSED_ROUTES = [_route(endpoint) for endpoint in ENDPOINTS]

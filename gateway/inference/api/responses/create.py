@@ -25,20 +25,19 @@ from gateway.inference.api.responses.native_items import asks_for_compaction, co
 from gateway.inference.api.responses.schemas import ResponsesRequest
 from gateway.inference.api.sending import respond
 from gateway.inference.service import Serving, serving_of
-from gateway.tenancy.guard import InferenceRoute
+from gateway.tenancy.guard import inference_post
 from tiers.errors import TierRequestError
 
 RESPONSES = FieldReader("/v1/responses", ResponsesRequest, forwards="known")
 
 
-@InferenceRoute(
+@inference_post(
     "/responses",
-    http_method="POST",
-    status_code=200,
-    operation_class=describe(ResponsesRequest, streamed=True),
-    summary="Answer an input",
+    describe(ResponsesRequest, streamed=True),
+    "Answer an input",
     # Clients know a response that they may go on from by its "resp_".
-    opt={"id_prefix": "resp", "id_separator": "_"},
+    id_prefix="resp",
+    id_separator="_",
 )
 async def responses(request: HttpRequest) -> ASGIApp:
     """Answer a text or a list of items, whole or as OpenAI's events; docs/clients.md says what is stored."""
@@ -55,13 +54,8 @@ async def responses(request: HttpRequest) -> ASGIApp:
     return await _answered(request, serving, exchange, answer_format)
 
 
-@InferenceRoute(
-    "/responses/compact",
-    http_method="POST",
-    status_code=200,
-    operation_class=describe(ResponsesRequest),
-    summary="Compact a conversation",
-    opt={"id_prefix": "resp", "id_separator": "_"},
+@inference_post(
+    "/responses/compact", describe(ResponsesRequest), "Compact a conversation", id_prefix="resp", id_separator="_"
 )
 async def compact(request: HttpRequest) -> ASGIApp:
     """The conversation as what the user said last and a summary, written by the tier that would answer; the summary
