@@ -27,11 +27,11 @@ class ReloadableTier(Tier):
 
     def __init__(self, current: Tier) -> None:
         self.exchange(current)
-        self._started = False
+        self.is_started = False
 
     def exchange(self, tier: Tier) -> None:
         """Make `tier`, which has been started, the active one. The caller closes the previous tier."""
-        self._current, self._started = tier, True
+        self._current, self.is_started = tier, True
         self._take_attributes()
 
     def active_tier(self) -> Tier:
@@ -41,10 +41,10 @@ class ReloadableTier(Tier):
         await self._current.prepare()
 
     async def start(self) -> None:
-        if not self._started:
+        if not self.is_started:
             current = self._current
             await current.start()
-            self._started = current is self._current or self._started
+            self.is_started = current is self._current or self.is_started
             self._take_attributes()
 
     def _take_attributes(self) -> None:
@@ -81,7 +81,7 @@ class ReloadableTier(Tier):
 
     def load(self) -> TierLoad:
         load = self._current.load()
-        return load if self._started else msgspec.structs.replace(load, healthy=False)
+        return load if self.is_started else msgspec.structs.replace(load, healthy=False)
 
     def queues(self) -> dict[str, int]:
         return self._current.queues()

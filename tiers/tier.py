@@ -372,6 +372,7 @@ class Tier(ABC):
       is the catalogue's only one, or all are servers of one's own.
     - `is_local`: that entry's label (`tiers.catalog.consent`); False for one of no catalogue.
     - `asks_credential`: whether it answers with the caller's own credential alone, that of the request.
+    - `is_started`: False while it starts behind a place of the catalogue: its load counts for nothing before.
     - `is_target`: whether it is a target of the catalogue; `number` is then that of the tier that it stands for.
     - `takes_chats`: False where its model, once it has started, is known to have no chat template. `continues_chats`:
       whether it goes on from an unfinished turn of the assistant, without an instruction.
@@ -389,6 +390,7 @@ class Tier(ABC):
     is_only_maker: bool = False
     is_only_server: bool = True
     asks_credential: bool = False
+    is_started: bool = True
     is_target: bool = False
     takes_chats: bool = True
     continues_chats: bool = False

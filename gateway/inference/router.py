@@ -115,6 +115,8 @@ def _tokens(request: InferenceRequest, tokenizer: Tokenizer, most: int) -> int |
 
 log = logging.getLogger(__name__)
 
+_STARTING = TierLoad(healthy=False)
+
 
 class RoutingService:
     """Decides which tier answers, of those that are `served` now; a reload replaces that value."""
@@ -477,4 +479,4 @@ class RoutingService:
 
 
 def _loads(served: ServedCatalogue) -> dict[int, TierLoad]:
-    return {number: tier.load() for number, tier in served.tiers.items()}
+    return {k: tier.active_tier().load() if tier.is_started else _STARTING for k, tier in served.tiers.items()}
