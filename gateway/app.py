@@ -67,7 +67,7 @@ from quality.store.database import migrate, open_database
 from quality.store.queries import refused_since
 from quality.verification.feedback import FeedbackDesk
 from quality.verification.training_rows import encoder_of
-from tiers.catalog.catalog import CPU_CORE, Catalog, EmbeddingSpec
+from tiers.catalog.catalog import CPU_CORE, Catalog, CatalogInUse, EmbeddingSpec
 from tiers.catalog.load import load_catalog
 from tiers.engines import StatusOf
 from tiers.local.text_threads import TextThreads
@@ -158,7 +158,8 @@ class Composition:
 
             self._identity_provider = IdentityProvider(settings)
         self._proxies = TrustedProxies(settings.trusted_proxies)
-        self.catalog = load_catalog(settings.catalog)
+        catalog = load_catalog(settings.catalog)
+        self.catalog = CatalogInUse(catalog)
         self._redaction = None
         self._redact: RedactText | None = None
         if settings.redaction:
@@ -174,7 +175,7 @@ class Composition:
             channels_of(settings)  # an invalid address is an error at once
         self._tiers, self._classifier, self._cores = tiers, classifier, cores
         self.metrics = Metrics()
-        self._screen = _screen_of(self.metrics, self.catalog)
+        self._screen = _screen_of(self.metrics, catalog)
         if settings.gpu_exporters:
             from gateway.telemetry.gpu_exporters import GpuExporters
 
@@ -183,7 +184,7 @@ class Composition:
 
     async def start(self) -> Operations:
         """Start everything."""
-        settings, stack = self.settings, self.stack
+        settings, stack, catalog = self.settings, self.stack, self.catalog.current
         settings.data_path.mkdir(parents=True, exist_ok=True, mode=0o700)
         database, ledger = await self._start_store()
         if self._exporter is not None:
@@ -197,27 +198,25 @@ class Composition:
         threads = TextThreads(when_quiet=trim_heap)
         stack.callback(threads.close)
         engines: Mapping[str, StatusOf] = {}
-        if self._tiers is None and self.catalog.engines:
+        if self._tiers is None and catalog.engines:
             from gateway.runtime.engines.running_engines import running_engines
 
             # Of several processes behind one port, their supervisor runs them.
-            running = running_engines(self.catalog, settings.data_path, owned=self._peers is None)
+            running = running_engines(catalog, settings.data_path, owned=self._peers is None)
             engines = (await stack.enter_async_context(running)).status
         engine = await stack.enter_async_context(
-            running_engine(settings, self.catalog, self._tiers, self._cores, threads, engines, self._load_failed)
+            running_engine(settings, catalog, self._tiers, self._cores, threads, engines, self._load_failed)
         )
         self._warn_of_overpriced_tiers()
         routing = await stack.enter_async_context(
-            running_routing(
-                settings, lambda: self.catalog, engine, self._classifier, redis, threads, self._show_classifier
-            )
+            running_routing(settings, self.catalog, engine, self._classifier, redis, threads, self._show_classifier)
         )
         classifier, knobs = routing.classifier, routing.knobs
         active = classifier if isinstance(classifier, ActiveClassifier) else None
         encode = None if active is None else encoder_of(lambda: active.model)
         active_labels = None
         if active is not None:
-            active_labels = ActiveLabels(database, active, self.metrics, tiers=lambda: self.catalog.tier_fingerprints)
+            active_labels = ActiveLabels(database, active, self.metrics, self.catalog)
             await self._follow(active_labels.follow, "labels")
         if routing.served.strongest > 1:
             restored = partial(routing.references.restore, database, routing.served.strongest)
@@ -233,7 +232,7 @@ class Composition:
         if settings.monitor:
             loop = quality_loop(
                 settings,
-                self.catalog,
+                catalog,
                 database,
                 engine.tiers,
                 encode,
@@ -280,7 +279,7 @@ class Composition:
         records: RecordStore = ledger if self._peers is None else PeerRecords(ledger, self._peers)
         refused = RefusedRequests(self.metrics.refused, keeps_messages=self._redaction is None)
         await self._keep(partial(refused.keep, database), "counts of refused requests")
-        embedders = embedders_of(self.catalog, engine.cores)
+        embedders = embedders_of(catalog, engine.cores)
         stack.push_async_callback(close_clients, embedders)
         if self._identity_provider is not None:
             stack.push_async_callback(self._identity_provider.close)
@@ -293,16 +292,16 @@ class Composition:
                 engine.cores,
                 core_knobs,
                 Path(settings.adapter_dir) if settings.adapter_dir else None,
-                lambda: self.catalog.tiers,
+                catalog=self.catalog,
                 known=engine.adapters,
             ),
             records=records,
             feedback=FeedbackDesk(
                 database,
                 encode,
-                len(self.catalog.tiers),
+                len(catalog.tiers),
                 redact=self._redact,
-                fingerprints=lambda: self.catalog.tier_fingerprints,
+                catalog=self.catalog,
             ),
             database=database,
             created=int(time.time()),
@@ -330,12 +329,8 @@ class Composition:
                 replica_knobs,
                 database,
                 CoreSwap(engine.cores.get(CPU_CORE), partial(next_core, settings), threads, settings.drain_seconds),
-                [
-                    self._follow_catalogue,
-                    tenancy.directory.follow_catalogue,
-                    probes.follow_catalogue,
-                    *(() if loop is None else (loop.follow_catalogue,)),
-                ],
+                self.catalog,
+                () if loop is None else (loop.follow_catalogue,),
                 [tenancy.directory.renew, constant.renew, *(() if loop is None else (loop.renew,))],
                 engine.targets,
                 embedders,
@@ -411,11 +406,11 @@ class Composition:
     def _warn_of_overpriced_tiers(self) -> None:
         """Based on the results of `aio bench tiers` in the data folder; an unreadable file stops nothing."""
         try:
-            report = stored_report(self.settings.data_path, self.catalog)
+            report = stored_report(self.settings.data_path, self.catalog.current)
         except ReportFileError as error:
             log.warning("%s", error)
             return
-        for line in warnings_of(report, self.catalog) if report is not None else ():
+        for line in warnings_of(report, self.catalog.current) if report is not None else ():
             log.warning("%s", line)
 
     def _show_classifier(self, serving: ActiveVersions) -> None:
@@ -442,7 +437,7 @@ class Composition:
 
     async def _start_prices(self, reload: CatalogueReload) -> None:
         """Prices that are not the catalogue's own may change while the process runs."""
-        if not self.settings.price_list_url and not self.catalog.has_listed_prices:
+        if not self.settings.price_list_url and not self.catalog.current.has_listed_prices:
             return
         from gateway.operations.reload.price_refresh import PriceRefresh
 
@@ -450,9 +445,6 @@ class Composition:
         refresh.load()
         reload.reprice(refresh.current)
         await self._keep(refresh.follow, "lists of prices")
-
-    def _follow_catalogue(self, catalog: Catalog) -> None:
-        self.catalog = catalog
 
 
 def embedders_of(catalog: Catalog, cores: Mapping[str, CoreClient]) -> "dict[str, Embedder | EmbeddingClient]":

@@ -22,7 +22,7 @@ from gateway.base.inference_request import InferenceRequest
 from gateway.base.stores.followed_file import FollowedFile
 from gateway.inference.router import RoutingService
 from gateway.inference.routing_knobs import RoutingKnobFile, RoutingKnobs
-from tiers.catalog.catalog import Catalog
+from tiers.catalog.catalog import CatalogInUse
 from tiers.catalog.tier_spec import TierSpec
 from tiers.deltas import CollectedChoice
 from tiers.final_answer.extract import agreement, final_answer
@@ -214,7 +214,7 @@ class ActiveProbes:
     def __init__(
         self,
         root: Path,
-        catalog: Catalog,
+        catalog: CatalogInUse,
         knobs: RoutingKnobFile,
         on_lengths: Callable[[AnswerLength | None], None] = lambda lengths: None,
         second_sample_pays: SecondSamplePays = lambda request, decision, tier, kind: False,
@@ -236,11 +236,7 @@ class ActiveProbes:
         if not routing.above(request, decision, tier):
             return None
         pays = partial(self._second_sample_pays, request, decision, tier)
-        return Escalation(model, knobs, request, decision, self._catalog.tier(tier), routing, pays)
-
-    def follow_catalogue(self, catalog: Catalog) -> None:
-        """Judge the answers of this catalogue's tiers from now on."""
-        self._catalog = catalog
+        return Escalation(model, knobs, request, decision, self._catalog.current.tier(tier), routing, pays)
 
     def load(self) -> None:
         """Load what is current now, if that has changed; never raises."""
@@ -256,18 +252,18 @@ class ActiveProbes:
     def use(self, found: EvidenceModels) -> None:
         """Activate `found`, as far as it belongs to this catalogue's tiers."""
         models: dict[int, EvidenceModel] = {}
+        catalog = self._catalog.current
         for tier in found.tiers:
-            if tier > len(self._catalog.tiers):
+            if tier > len(catalog.tiers):
                 continue
             try:
-                model = found.model(tier, self._catalog.tier_fingerprint(tier))
+                model = found.model(tier, catalog.tier_fingerprint(tier))
             except ArtefactError as error:
                 log.error("%s", error)
             else:
                 if model is not None:
                     models[tier] = model
         self._models = models
-        catalog = self._catalog
         self._on_lengths(
             found.lengths_for({spec.number: catalog.tier_fingerprint(spec.number) for spec in catalog.tiers})
         )

@@ -15,30 +15,30 @@ from gateway.inference.router import RoutingService
 from gateway.inference.routing_knobs import RoutingKnobFile
 from gateway.runtime.cores.engine import Engine
 from gateway.runtime.cores.hidden_states import CoreStates
-from tiers.catalog.catalog import Catalog
+from tiers.catalog.catalog import CatalogInUse
 from tiers.local.text_threads import TextThreads
 
 
 @asynccontextmanager
 async def running_routing(
     settings: Settings,
-    catalog: Callable[[], Catalog],
+    catalog: CatalogInUse,
     engine: Engine,
     classifier: Classifier | None,
     redis: RedisStore | None,
     threads: TextThreads,
     show: Callable[[ActiveVersions], None],
 ) -> AsyncIterator[RoutingService]:
-    """Route over the tiers of `engine`. `catalog`: what is served now. `classifier` replaces the active one, of which
+    """Route over the tiers of `engine`. `classifier` replaces the active one, of which
     `show` is called with the versions that serve, after each change."""
     seconds = settings.artefact_poll_seconds
     async with AsyncExitStack() as stack:
         if classifier is None:
             classifier = active = ActiveClassifier(
                 settings.registry_path,
-                catalog().fingerprint,
+                catalog.current.fingerprint,
                 show,
-                prior=class_prior(catalog(), settings.data_path),
+                prior=class_prior(catalog.current, settings.data_path),
                 must_be_measured=settings.classifier_must_be_measured,
                 states=partial(
                     CoreStates,
@@ -52,13 +52,13 @@ async def running_routing(
             )
             active.load()
             await stack.enter_async_context(background(partial(active.follow, seconds), "classifier versions"))
-        knobs = RoutingKnobFile(settings.routing_knobs_path, len(catalog().tiers))
+        knobs = RoutingKnobFile(settings.routing_knobs_path, len(catalog.current.tiers))
         await stack.enter_async_context(background(partial(knobs.follow, seconds), "routing knobs"))
         shared = None if redis is None else SharedTurns(redis)
         if shared is not None:
             stack.push_async_callback(shared.flush)
         yield RoutingService(
-            catalog(),
+            catalog.current,
             engine.tiers,
             classifier,
             settings.quality_target,

@@ -25,7 +25,7 @@ from gateway.tenancy.keys.directory import Directory
 from gateway.tenancy.keys.key_commands import GRACE_SECONDS, create_first_admin_key
 from gateway.tenancy.keys.key_secrets import SettingsKeys
 from gateway.tenancy.windows import LocalWindows, RedisWindows, Windows
-from tiers.catalog.catalog import Catalog
+from tiers.catalog.catalog import CatalogInUse
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ class Tenancy:
 @asynccontextmanager
 async def running_tenancy(
     settings: Settings,
-    catalog: Catalog,
+    catalog: CatalogInUse,
     keys: SettingsKeys,
     engine: AsyncEngine,
     redis: RedisStore | None,
@@ -87,7 +87,7 @@ async def running_tenancy(
         if show_admin_key is not None and not keys.admins:
             await _start_administration(stack, engine, directory, clock, show_admin_key, settings.keys_poll_seconds)
         windows = await _start_windows(stack, settings, redis)
-        expected = max(spec.expected_answer_tokens for spec in catalog.tiers)
+        expected = max(spec.expected_answer_tokens for spec in catalog.current.tiers)
         for name, work in (("keys", directory.follow), ("budgets", budget_leases.follow)):
             await stack.enter_async_context(background(partial(work, settings.keys_poll_seconds), name))
         yield Tenancy(directory, AdmissionControl(windows, budget_leases, expected), budget_leases, clock, replica)

@@ -69,9 +69,8 @@ class StepTimeModel:
         return self.steps >= self.WARM_UP
 
     def observe(self, sequences: int, tokens: int, depth: float, seconds: float) -> None:
-        """Note for `learn` that a step of `tokens` (decodes included) in `sequences`, its further tokens at `depth`,
-        took
-        `seconds`."""
+        """Note for `learn` that a step of `tokens` (decodes included) in `sequences` took `seconds`, its further tokens
+        at `depth`."""
         self._observed.append((sequences, tokens - sequences, depth, seconds))
 
     def learn(self) -> None:

@@ -204,8 +204,8 @@ class Scheduler:
     def _look_up(self, digests: list[bytes]) -> PrefixHit:
         """Return the longest prefix of a chain that is cached, and what follows in host memory; changes nothing."""
         hits = self.pool.match(digests)
-        host = self.pool.host
-        return PrefixHit(hits, host.match(islice(digests, len(hits), None), len(hits)) if host.num_kept else [])
+        kept = self.pool.host.match(islice(digests, len(hits), None), len(hits)) if self.pool.host.num_kept else []
+        return PrefixHit(hits, kept)
 
     # -- planning ------------------------------------------------------------------------------
 

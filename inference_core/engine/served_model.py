@@ -1,7 +1,6 @@
 """One model of a core: its runner, what plans and drafts its steps, and what they are measured by.
 
-How long a request added now would
-wait for its first step is predicted from measured steps and the queue.
+How long a request added now would wait for its first step is predicted from measured steps and the queue.
 """
 
 import logging

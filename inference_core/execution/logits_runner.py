@@ -246,9 +246,8 @@ class LogitsRunner(DraftingRunner):
         if plan.copies:
             self.copy_blocks(plan.copies)
         drawing = [s for s in plan.sequences if s.sample is not None]
-        masks = None
-        if plan.has_grammars:
-            masks = begin_masks([s.sample for s in drawing if s.sample is not None], [s.drafts for s in drawing])
+        specs = [s.sample for s in drawing if s.sample is not None] if plan.has_grammars else []
+        masks = begin_masks(specs, [s.drafts for s in drawing]) if specs else None
         scored: list[list[TokenLogprob]] = []
         with torch.inference_mode():
             layered = self.layered_forward(plan.sequences) if any(s.state is not None for s in plan.sequences) else None

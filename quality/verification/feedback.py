@@ -23,6 +23,7 @@ from quality.store.queries import insert_into
 from quality.verification.judging import prompt_text
 from quality.verification.queue import NO_TURN
 from quality.verification.training_rows import FEEDBACK, REVIEW, Encode
+from tiers.catalog.catalog import CatalogInUse
 
 log = logging.getLogger(__name__)
 
@@ -77,11 +78,11 @@ class FeedbackDesk:
         tiers: int,
         clock: Callable[[], float] = time.time,
         redact: RedactText | None = None,
-        fingerprints: Callable[[], Sequence[str]] = lambda: (),
+        catalog: CatalogInUse | None = None,
     ) -> None:
-        """`fingerprints`: of the current tiers, ascending; stored with the labels."""
+        """`catalog`: labels are stored with the fingerprints of its tiers."""
         self._engine = engine
-        self._fingerprints = fingerprints
+        self._catalog = catalog
         self._encode = encode
         self._tiers = tiers
         self._clock = clock
@@ -215,7 +216,7 @@ class FeedbackDesk:
             "no_worse": no_worse,
             "correct": None,
             "weights": weights,
-            "tiers": list(self._fingerprints()) or None,
+            "tiers": None if self._catalog is None else list(self._catalog.current.tier_fingerprints),
             "created_at": self._clock(),
         }
 

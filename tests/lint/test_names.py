@@ -22,7 +22,7 @@ CEILINGS = {
     "place": 50,
     "put": 18,
     "routed": 11,
-    "ruled": 3,
+    "ruled": 2,
     "said": 46,
     "sealed": 2,
     "seen": 21,

@@ -332,3 +332,13 @@ def _answering_policy(policy: PolicySpec) -> dict[str, Any]:
 
 def _hash(value: Any) -> str:
     return hashlib.sha256(msgspec.json.encode(value)).hexdigest()[:16]
+
+
+class CatalogInUse:
+    """The catalogue that serves now, for all who read it later than at the start: a reload replaces `current`, a value
+    that never changes, in one turn of the event loop."""
+
+    __slots__ = ("current",)
+
+    def __init__(self, catalog: Catalog) -> None:
+        self.current = catalog

@@ -246,13 +246,13 @@ def _request_of(
     serving: Serving,
     head: RequestHead,
     body: ChatRequest | CompletionRequest,
-    asked: dict[str, Any],
+    generation: dict[str, Any],
     *,
     store: bool,
     **own: Any,
 ) -> InferenceRequest:
-    """The request of a `body`: what both kinds have, with what one kind asks of a tier (`asked`) and of the gateway
-    (`own`). `store`: the body does not refuse to be stored."""
+    """The request of a `body`: what both kinds have, with what one kind asks of a tier (`generation`) and of the
+    gateway (`own`). `store`: the body does not refuse to be stored."""
     caller, served = head.caller, serving.routing.served
     options = routing_options(head.headers, served.strongest)
     priority = max(priority_of(body, options.slo), caller.priority_ceiling)
@@ -270,7 +270,7 @@ def _request_of(
             n=body.n or 1,
             include_stop=bool(body.include_stop_str_in_output),
             priority=priority,
-            **asked,
+            **generation,
         ),
         created_at=time.time(),
         unset=unset_fields(body),

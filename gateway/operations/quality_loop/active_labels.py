@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
@@ -11,6 +11,7 @@ from gateway.base.stores.retries import look_every
 from gateway.inference.classifier_versions import ActiveClassifier, LoadedVersion
 from gateway.telemetry.metrics import Metrics
 from quality.learning.own_labels import OwnLabels
+from tiers.catalog.catalog import CatalogInUse
 
 log = logging.getLogger(__name__)
 
@@ -26,12 +27,14 @@ class ActiveLabels:
         engine: AsyncEngine,
         classifier: ActiveClassifier,
         metrics: Metrics,
-        tiers: Callable[[], Sequence[str]] = tuple,
+        catalog: CatalogInUse,
     ) -> None:
-        """`tiers`: fingerprints of the catalogue's tiers as it is now."""
-        self._engine, self._classifier, self._metrics, self._tiers = engine, classifier, metrics, tiers
+        self._engine, self._classifier, self._metrics, self._catalog = engine, classifier, metrics, catalog
         self._labels: dict[LoadedVersion, OwnLabels] = {}
         self._turn = asyncio.Lock()
+
+    def _tiers(self) -> Sequence[str]:
+        return self._catalog.current.tier_fingerprints
 
     async def follow(self, seconds: float) -> None:
         """Take in what is new every `seconds`, at first at once."""

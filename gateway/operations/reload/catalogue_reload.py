@@ -26,7 +26,7 @@ from gateway.runtime.cores.core_swap import CoreSwap, NextVersion
 from inference_core.io.background_tasks import once
 from quality.store.queries import record_audit
 from tiers.build import ReloadableTier, build_remote
-from tiers.catalog.catalog import CPU_CORE, Catalog
+from tiers.catalog.catalog import CPU_CORE, Catalog, CatalogInUse
 from tiers.catalog.load import load_catalog
 from tiers.catalog.tier_spec import TierSpec
 from tiers.errors import CatalogError, TierError
@@ -61,8 +61,9 @@ class CatalogueReload:
     any others, that core too (`swap`), and embeddings of servers elsewhere come and go; GPU groups, engines and cores
     elsewhere may only change prices and objectives, anything else needs a new process.
 
-    A rejected catalogue changes nothing. Running answers keep their tier and price. `followers` are given the new one
-    in the turn of the switch. `renewals`: callbacks after the switch; they report their own failures.
+    A rejected catalogue changes nothing. Running answers keep their tier and price. In the turn of the switch
+    `catalog` gets the new one, and `followers` are given it. `renewals`: callbacks after it, which report their own
+    failures.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class CatalogueReload:
         replica_knobs: ReplicaKnobs,
         database: AsyncEngine,
         swap: CoreSwap,
+        catalog: CatalogInUse,
         followers: Sequence[Callable[[Catalog], None]] = (),
         renewals: Sequence[Callable[[], Awaitable[None]]] = (),
         targets: dict[str, Tier] | None = None,
@@ -84,7 +86,7 @@ class CatalogueReload:
         self._settings, self._service, self._screen_of = settings, service, screen_of
         self._routing, self._classifier = service.routing, classifier
         self._replica_knobs, self._database = replica_knobs, database
-        self._swap, self._followers, self._renewals = swap, followers, renewals
+        self._swap, self._catalog, self._followers, self._renewals = swap, catalog, followers, renewals
         self._targets = {} if targets is None else targets
         self._embedders = {} if embedders is None else embedders
         self._turn = asyncio.Lock()
@@ -228,6 +230,7 @@ class CatalogueReload:
             self._end(_close_after(client, self._settings.drain_seconds), "end of an old embedding client")
         self._service.screen = screen
         served = self._routing.served = ServedCatalogue(catalog, self._routing.served.tiers, self._targets)
+        self._catalog.current = catalog
         self._routing.references.clear()
         for follow in self._followers:
             follow(catalog)

@@ -29,7 +29,7 @@ from gateway.tenancy.keys.key_secrets import keys_of
 from inference_core.protocol import SamplingParams
 from quality.estimates.verified_sample import Share, wilson_interval
 from quality.learning.own_labels import OwnLabels
-from tiers.catalog.catalog import Catalog
+from tiers.catalog.catalog import Catalog, CatalogInUse
 from tiers.catalog.load import load_catalog
 from tiers.catalog.pricing import request_cost_usd
 from tiers.tier import ChatMessage, GenerationRequest
@@ -46,7 +46,7 @@ def dry_routing(settings: Settings) -> RoutingService:
     )
     classifier.load()
     knobs = RoutingKnobFile(settings.routing_knobs_path)
-    ActiveProbes(settings.probes_path, catalog, knobs, classifier.use_lengths).load()
+    ActiveProbes(settings.probes_path, CatalogInUse(catalog), knobs, classifier.use_lengths).load()
     return RoutingService(catalog, {}, classifier, settings.quality_target, knobs)
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -15,7 +15,7 @@ from inference_core.errors import CoreGoneError, InvalidRequestError
 from inference_core.protocol import AdapterInfo
 from inference_core.transport.client import CoreClient
 from quality.store.queries import KnobChange
-from tiers.catalog.tier_spec import TierSpec
+from tiers.catalog.catalog import CatalogInUse
 
 KNOB = "adapter"
 """Names of loads and unloads in the audit trail."""
@@ -35,7 +35,7 @@ class CoreAdapters:
 
     Every load and unload, and every refusal, is recorded in `trail` as a change of the knob `adapter`: from the
     previous name to the served name and folder. `folder`: the only one that adapters may be in, symbolic links
-    resolved; None for any. `tiers`: the serving catalogue's, which keep the adapters that they bind. `known`: see
+    resolved; None for any. The tiers of `catalog` keep the adapters that they bind. `known`: see
     `Engine.adapters`; what a core answers is noted there at once, since it may die before the next look at it.
     """
 
@@ -44,12 +44,12 @@ class CoreAdapters:
         cores: Mapping[str, CoreClient],
         trail: CoreKnobs,
         folder: Path | None = None,
-        tiers: Callable[[], Sequence[TierSpec]] = tuple,
         *,
+        catalog: CatalogInUse,
         known: Mapping[str, dict[str, list[LoadedAdapter]]],
     ) -> None:
-        self._cores, self._trail, self._folder, self._tiers = dict(cores), trail, folder, tiers
-        self._known = known
+        self._cores, self._trail, self._folder = dict(cores), trail, folder
+        self._catalog, self._known = catalog, known
 
     async def served_names(self) -> list[str]:
         """Return `MODEL:ADAPTER` of every adapter that new requests may name, of the cores that answer."""
@@ -99,7 +99,7 @@ class CoreAdapters:
         Raises `ApiError`: 404 if it is not there, 409 while a tier binds it, 503 without a core.
         """
         core_name = self._core_of(model)
-        if bound := [spec.name for spec in self._tiers() if spec.model == model and spec.adapter == name]:
+        if bound := [spec.name for spec in self._catalog.current.tiers if spec.model == model and spec.adapter == name]:
             reason = f"adapter {name!r} belongs to {', '.join(bound)} in the catalogue; change it there and reload"
             await self._write_down(actor, model, name, None, reason)
             raise ApiError(409, f"{reason}.", param="name", code="adapter_bound")

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
@@ -16,7 +16,7 @@ from inference_core.model_spec import ModelSpec
 from inference_core.tokenization.load_tokenizer import load_tokenizer
 from inference_core.tokenization.tokenizer import Tokenizer
 from inference_core.transport.client import CoreClient
-from tiers.catalog.catalog import CPU_CORE, Catalog
+from tiers.catalog.catalog import CPU_CORE, Catalog, CatalogInUse
 from tiers.errors import CatalogError
 
 # High priority: the request that waits for the state is not queued at any tier yet.
@@ -32,14 +32,14 @@ class CoreStates:
     def __init__(
         self,
         spec: StateSpec,
-        catalog: Callable[[], Catalog],
+        catalog: CatalogInUse,
         cores: Mapping[str, CoreClient],
         cache_dir: Path,
         *,
         seconds: float,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
-        """`catalog` returns what is served now; `cache_dir`: where hashes of model files are remembered; `loop`: the
+        """`cache_dir`: where hashes of model files are remembered; `loop`: the
         event loop of `cores`."""
         self.spec = spec
         self._catalog, self._core, self._cache_dir, self._seconds = catalog, cores.get(CPU_CORE), cache_dir, seconds
@@ -52,7 +52,7 @@ class CoreStates:
 
         A core in another process may connect later, so its models are checked again with every turn.
         """
-        model = require_model(self.spec, self._catalog(), self._cache_dir)
+        model = require_model(self.spec, self._catalog.current, self._cache_dir)
         if self._core is None or self._core.models:
             self._require_served(model)
         self._ready = model, load_tokenizer(resolve_model_path(model.path))

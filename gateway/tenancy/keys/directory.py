@@ -22,7 +22,7 @@ from gateway.base.stores.database import DatabaseTime
 from gateway.tenancy.budgets.lease_book import MICRO
 from gateway.tenancy.keys.key_secrets import ApiKeys, SettingsKeys, bearer_of, digest_of
 from migrations.tables.tenancy import api_keys, budgets, teams, tenancy_state
-from tiers.catalog.catalog import Catalog
+from tiers.catalog.catalog import Catalog, CatalogInUse
 from tiers.catalog.consent import Consent
 from tiers.catalog.tier_spec import TierSpec
 
@@ -198,7 +198,7 @@ class Directory:
     def __init__(
         self,
         engine: AsyncEngine,
-        catalog: Catalog,
+        catalog: CatalogInUse,
         keys: SettingsKeys,
         clock: DatabaseTime,
         *,
@@ -213,7 +213,7 @@ class Directory:
         self._marker, self._open_at_first = marker, open_at_first and not marker.exists()
         self._revision: int | None = None
         self._budgets_revision: int | None = None
-        self._known = KnownKeys(catalog, {})
+        self._known = KnownKeys(catalog.current, {})
         self._static: Mapping[str, Allowance] = {}
         self._stored_inference = self._stored_admin = self._may_answer = False
         self._loading = asyncio.Lock()
@@ -317,7 +317,7 @@ class Directory:
             since = _UNREAD if self._revision is None else self._revision
             # The revision only decreases if an earlier state of the database was restored; then everything is read.
             afresh = since == _UNREAD or revision < since
-            known, since = (KnownKeys(self._catalog, {}), _UNREAD) if afresh else (self._known, since)
+            known, since = (KnownKeys(self._catalog.current, {}), _UNREAD) if afresh else (self._known, since)
             charges = None
             if afresh or of_budgets != self._budgets_revision:
                 known.charge(charges := await self._charges(connection))
@@ -336,10 +336,6 @@ class Directory:
             with suppress(OSError):
                 self._marker.touch()
         return True
-
-    def follow_catalogue(self, catalog: Catalog) -> None:
-        """Read keys by this catalogue from now on; `renew` reads those that are known."""
-        self._catalog = catalog
 
     async def renew(self) -> None:
         """Read everything again, as another catalogue requires; known keys stay valid until then."""

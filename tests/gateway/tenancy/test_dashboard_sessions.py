@@ -43,6 +43,7 @@ from migrations.tables.audit import audit_events
 from migrations.tables.tenancy import dashboard_sessions, dashboard_users
 from quality.store.database import migrate, open_database
 from tests.database_outage import outage
+from tiers.catalog.catalog import CatalogInUse
 from tiers.catalog.load import load_catalog
 
 NOW = 1_900_000_000.0
@@ -65,7 +66,7 @@ class World:
         self.engine, self.now, self._jumped = engine, NOW, 0.0
         self._clock = clock = DatabaseTime(lambda: self.now + self._jumped, lambda: self.now)
         self.directory = Directory(
-            engine, load_catalog("laptop"), keys_of(Settings(admin_keys=f"boss={BOSS}")), clock,
+            engine, CatalogInUse(load_catalog("laptop")), keys_of(Settings(admin_keys=f"boss={BOSS}")), clock,
             may_be_open=True, marker=folder / "marker", open_at_first=True,
         )  # fmt: skip
         self.here, self.there = (Sessions(engine, self.directory, clock) for _ in range(2))

@@ -45,6 +45,7 @@ from gateway.tenancy.keys.directory import Directory, KeysUnavailableError, Unkn
 from gateway.tenancy.keys.key_secrets import keys_of, make_key
 from gateway.tenancy.tenancy import Tenancy
 from gateway.tenancy.users.sessions import COOKIE, CSRF_HEADER, SessionsUnavailableError, csrf_of
+from tiers.catalog.catalog import CatalogInUse
 from tiers.catalog.load import load_catalog
 
 APP, BOSS, WALL = (make_key().key for _ in range(3))
@@ -79,7 +80,7 @@ def connection(
     )
     clock = DatabaseTime(lambda: 7.0, lambda: 7.0)
     directory = Directory(
-        cast(Any, None), CATALOG, keys_of(given), clock, may_be_open=True, marker=Path("/nonexistent"),
+        cast(Any, None), CatalogInUse(CATALOG), keys_of(given), clock, may_be_open=True, marker=Path("/nonexistent"),
         open_at_first=True,
     )  # fmt: skip
     tenancy = Tenancy(directory, cast(Any, None), cast(Any, None), clock, "replica_1")

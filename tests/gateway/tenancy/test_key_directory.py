@@ -31,6 +31,7 @@ from gateway.tenancy.keys.key_secrets import keys_of, make_key
 from migrations.tables.tenancy import api_keys, budgets
 from quality.store.database import migrate, open_database
 from tests.polling import eventually
+from tiers.catalog.catalog import CatalogInUse
 from tiers.catalog.load import load_catalog
 
 NOW = 1_900_000_000.0
@@ -48,7 +49,7 @@ class Directories:
     def new(self, *, open_: bool = True, at_first: bool = True, **settings: str) -> Directory:
         clock = DatabaseTime(lambda: self.now, lambda: self.now)
         return Directory(
-            self.engine, CATALOG, keys_of(Settings(**settings)), clock,  # type: ignore[arg-type]
+            self.engine, CatalogInUse(CATALOG), keys_of(Settings(**settings)), clock,  # type: ignore[arg-type]
             may_be_open=open_, marker=self.marker, open_at_first=at_first,
         )  # fmt: skip
 
@@ -338,7 +339,7 @@ async def test_another_catalogue_is_read_again_and_a_database_that_is_away_keeps
     assert unread.is_read
     made = await create_key(directories.engine, "ada", None, KeyTerms(tiers=[1, 4]), ORDER)
     directory = await directories.loaded()
-    directory.follow_catalogue(msgspec.structs.replace(CATALOG, tiers=CATALOG.tiers[:2]))
+    directory._catalog.current = msgspec.structs.replace(CATALOG, tiers=CATALOG.tiers[:2])
     away = open_database("postgresql://missing@127.0.0.1:1/none")
     directory._engine = away
     await directory.renew()

@@ -19,7 +19,7 @@ from gateway.tenancy.keys.key_commands import KeyTerms, change_key, create_key, 
 from gateway.tenancy.keys.key_secrets import keys_of, make_key
 from migrations.tables.tenancy import api_keys, tenancy_state
 from quality.store.database import migrate, open_database
-from tiers.catalog.catalog import Catalog
+from tiers.catalog.catalog import Catalog, CatalogInUse
 from tiers.catalog.load import load_catalog
 
 KEYS = 20_000
@@ -62,7 +62,13 @@ class Reads:
 def directory_of(engine: AsyncEngine, catalog: Catalog, folder: Path) -> Directory:
     none = keys_of(Settings())
     return Directory(
-        engine, catalog, none, DatabaseTime(), marker=folder / "marker", open_at_first=True, may_be_open=True
+        engine,
+        CatalogInUse(catalog),
+        none,
+        DatabaseTime(),
+        marker=folder / "marker",
+        open_at_first=True,
+        may_be_open=True,
     )
 
 
@@ -176,6 +182,6 @@ async def test_another_catalogue_is_another_set_of_tiers_for_a_key(
     await directory.load()
     assert directory.inference_caller(bearer(made.key)).consent.tiers == {1}
     tiers = [tier for tier in catalog.tiers if tier.number != 1]
-    directory.follow_catalogue(msgspec.structs.replace(catalog, tiers=tiers))
+    directory._catalog.current = msgspec.structs.replace(catalog, tiers=tiers)
     await directory.renew()
     assert directory.inference_caller(bearer(made.key)).consent.tiers == frozenset()

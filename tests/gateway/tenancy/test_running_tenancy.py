@@ -29,6 +29,7 @@ from quality.store.database import migrate, open_database
 from tests.database_outage import outage
 from tests.gateway.chats import chat
 from tests.polling import eventually
+from tiers.catalog.catalog import CatalogInUse
 from tiers.catalog.load import load_catalog
 
 ORDER = Order(actor="test", now=1.0)
@@ -47,7 +48,7 @@ class Start:
     ) -> AbstractAsyncContextManager[Tenancy]:
         given = Settings(**{"data_dir": str(self.folder), "keys_poll_seconds": 0.005} | settings)
         show = self.shown.append if shows else None
-        return running_tenancy(given, load_catalog("laptop"), keys_of(given), self.engine, redis, show)
+        return running_tenancy(given, CatalogInUse(load_catalog("laptop")), keys_of(given), self.engine, redis, show)
 
     @asynccontextmanager
     async def during_an_outage(self, **settings: Any) -> AsyncIterator[Tenancy]:

@@ -24,6 +24,7 @@ from tests.gateway.chats import chat
 from tests.gateway.inference.routing.known_probes import known_probes
 from tests.gateway.running_gateway import scripted_tiers
 from tests.gateway.scripted_classifier import ScriptedClassifier
+from tiers.catalog.catalog import CatalogInUse
 from tiers.catalog.load import load_catalog
 from tiers.errors import TierError
 from tiers.tier import ChatMessage, Delta, TierLoad
@@ -47,7 +48,7 @@ class World:
         self.knobs.change(knobs)
         self.agreements = Agreements(self.knobs, routing)
         pays = self.agreements.second_sample_pays
-        self.probes = ActiveProbes(Path("none"), CATALOG, self.knobs, second_sample_pays=pays)
+        self.probes = ActiveProbes(Path("none"), CatalogInUse(CATALOG), self.knobs, second_sample_pays=pays)
         self.probes.use(known_probes(CATALOG))
         self.records: list[Record] = []
         self.service = Service(routing, [lambda answer, record: self.records.append(record)], self.probes)
@@ -409,7 +410,7 @@ async def test_an_artefact_of_an_earlier_version_is_skipped_with_one_line_that_s
     (tmp_path / "probes-old" / "manifest.json").write_text('{"schema_version": 1, "version": "probes-old"}')
     ArtefactRegistry(tmp_path).promote("probes-old")
     world = World()
-    world.service.probes = probes = ActiveProbes(tmp_path, CATALOG, world.knobs)
+    world.service.probes = probes = ActiveProbes(tmp_path, CatalogInUse(CATALOG), world.knobs)
     probes.load()
     (line,) = [one.getMessage() for one in caplog.records if one.levelno >= logging.ERROR]
     assert "Run `aio classifier collect` into a new folder and `aio classifier probes`" in line

@@ -15,6 +15,7 @@ from gateway.inference.escalation import ActiveProbes
 from gateway.inference.router import RoutingService
 from gateway.inference.routing_knobs import RoutingKnobFile
 from tests.gateway.chats import chat
+from tiers.catalog.catalog import CatalogInUse
 from tiers.catalog.load import load_catalog
 from tiers.catalog.pricing import predicted_costs
 
@@ -32,7 +33,7 @@ def classifier(tmp_path: Path) -> ActiveClassifier:
 
 @pytest.fixture
 def probes(tmp_path: Path, classifier: ActiveClassifier) -> ActiveProbes:
-    return ActiveProbes(tmp_path / "probes", CATALOG, RoutingKnobFile(), classifier.use_lengths)
+    return ActiveProbes(tmp_path / "probes", CatalogInUse(CATALOG), RoutingKnobFile(), classifier.use_lengths)
 
 
 def measured(

@@ -26,6 +26,7 @@ from tests.gateway.chats import chat
 from tests.gateway.inference.routing.known_probes import known_probes
 from tests.gateway.running_gateway import scripted_tiers
 from tests.gateway.scripted_classifier import ScriptedClassifier
+from tiers.catalog.catalog import CatalogInUse
 from tiers.catalog.consent import Consent
 from tiers.catalog.load import load_catalog
 from tiers.errors import TierError, TierUnavailableError
@@ -53,7 +54,7 @@ class World:
         self.knobs = RoutingKnobFile()
         self.knobs.change({"edge_max_prompt_tokens": 29, "edge_max_new_tokens": 16} | knobs)
         self.routing = RoutingService(CATALOG, {t.number: t for t in self.tiers}, self.classifier, None, self.knobs)
-        probes = ActiveProbes(Path("none"), CATALOG, self.knobs)
+        probes = ActiveProbes(Path("none"), CatalogInUse(CATALOG), self.knobs)
         probes.use(known_probes(CATALOG))
         self.records: list[Record] = []
         knobs_of_cache = KnobFile(CacheKnobs, "cache")

@@ -30,7 +30,7 @@ from tests.classifier.synthetic_outcomes import EASY, generated_rows
 from tests.classifier.tiny_model import tiny_model, tiny_spec
 from tests.gateway.chats import chat
 from tests.gateway.tiny_versions import tiny_catalog
-from tiers.catalog.catalog import Catalog
+from tiers.catalog.catalog import Catalog, CatalogInUse
 from tiers.catalog.core_spec import core_spec
 from tiers.catalog.load import load_catalog
 
@@ -79,7 +79,7 @@ def active_classifier(
 ) -> ActiveClassifier:
     states = partial(
         CoreStates,
-        catalog=lambda: catalog,
+        catalog=CatalogInUse(catalog),
         cores={} if core is None else {"cpu": core},
         cache_dir=folder / "cache",
         seconds=seconds,

@@ -19,6 +19,7 @@ from migrations.tables.quality import training_rows
 from quality.verification.training_rows import encode_prompt
 from tests.gateway.operations.dashboard.browsing import forms_of, submit, with_user
 from tests.gateway.running_gateway import RunningGateway, running_gateway
+from tiers.catalog.catalog import CatalogInUse
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 ADMIN = "test-admin-07158b06243a3ef4b8e7746013aa659a"
@@ -38,7 +39,9 @@ async def aio(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Running
         classifier = ActiveClassifier(serving.settings.registry_path, serving.routing.served.catalog.fingerprint)
         classifier.load()
         serving.routing.classifier = classifier
-        operations.active_labels = ActiveLabels(serving.database, classifier, operations.metrics)
+        operations.active_labels = ActiveLabels(
+            serving.database, classifier, operations.metrics, CatalogInUse(serving.routing.served.catalog)
+        )
         yield running
 
 

@@ -22,6 +22,7 @@ from quality.verification.judging import OpinionsGiven
 from quality.verification.sampling import Spending
 from tests.gateway.operations.dashboard.browsing import browser, sign_in
 from tests.gateway.running_gateway import laptop_hash_core, running_gateway
+from tiers.catalog.catalog import CatalogInUse
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 API = "/admin/api"
@@ -64,7 +65,9 @@ async def admin(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[httpx
         classifier = ActiveClassifier(settings.registry_path, serving.routing.served.catalog.fingerprint)
         classifier.load()
         serving.routing.classifier = classifier
-        operations.active_labels = ActiveLabels(serving.database, classifier, operations.metrics)
+        operations.active_labels = ActiveLabels(
+            serving.database, classifier, operations.metrics, CatalogInUse(serving.routing.served.catalog)
+        )
         assert operations.quality_loop is not None
         await operations.quality_loop.start()
         await sign_in(client)
