@@ -192,12 +192,6 @@ class StepPlan:
         """Whether a draw follows a grammar, so that masks are to be asked for."""
         return any(s.sample is not None and s.sample.matcher is not None for s in self.sequences)
 
-    def prompt_depth(self) -> float:
-        """Return how many tokens, itself included, a prompt chunk's token attends to on average; 0 without chunks."""
-        chunks = [(len(s.token_ids), s.start) for s in self.sequences if len(s.token_ids) - s.num_drafts > 1]
-        tokens = sum(count for count, _ in chunks)
-        return sum(count * (start + (count + 1) / 2) for count, start in chunks) / tokens if tokens else 0.0
-
 
 class SampledToken(msgspec.Struct, frozen=True, gc=False):
     """A drawn token, with the requested log-probabilities and evidence."""

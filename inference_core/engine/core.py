@@ -20,7 +20,7 @@ from inference_core.engine.scheduler import Scheduler
 from inference_core.engine.sequence import Sequence
 from inference_core.engine.served_model import ServedModel, StepMeasurement, model_stats
 from inference_core.engine.speculator import Speculator
-from inference_core.engine.step_executor import ModelRoundRobin, StepExecutor
+from inference_core.engine.step_executor import ModelRoundRobin, StepExecutor, prompt_depth
 from inference_core.errors import CoreError, IntegrityError, InvalidRequestError, KVTransferError
 from inference_core.execution.runner import Interruption, ModelRunner
 from inference_core.grammar.workers import Compiled, GrammarAdmission, vocabulary_of_file
@@ -497,7 +497,7 @@ class Core:
         measured = StepMeasurement(
             sequences=len(plan.sequences),
             tokens=plan.num_tokens - plan.num_drafts,
-            depth=plan.prompt_depth(),
+            depth=prompt_depth(plan),
             seconds=seconds,
             swap_seconds=executed.swap_seconds,
             decode_steps=executed.decode_steps,

@@ -26,7 +26,7 @@ from inference_core.step_plan import StepPlan
 class StepMeasurement:
     """What one step computed and took.
 
-    `tokens`: without drafts, whose cost is the decodes'. `depth`: see `StepPlan.prompt_depth`. `seconds`: how long the
+    `tokens`: without drafts, whose cost is the decodes'. `depth`: see `prompt_depth`. `seconds`: how long the
     step kept the device; `swap_seconds` of these went to copies from and to host memory. `decode_steps`: how many steps
     of `tokens` each followed each other in this time.
     """

@@ -61,6 +61,13 @@ class ModelRoundRobin:
         self._last_turn[model] = self._turns
 
 
+def prompt_depth(plan: StepPlan) -> float:
+    """Return how many tokens, itself included, a prompt chunk's token attends to on average; 0 without chunks."""
+    chunks = [(len(s.token_ids), s.start) for s in plan.sequences if len(s.token_ids) - s.num_drafts > 1]
+    tokens = sum(count for count, _ in chunks)
+    return sum(count * (start + (count + 1) / 2) for count, start in chunks) / tokens if tokens else 0.0
+
+
 @dataclass(slots=True, frozen=True)
 class FailureSplit:
     """A failed part of a step: the sequences that fail, and the parts to run in its place."""
@@ -222,7 +229,7 @@ class StepExecutor:
         """Launch `plan` after the steps in flight; None if the runner cannot."""
         runner = self._runners[plan.model]
         assert isinstance(runner, OverlappingRunner)
-        tokens, depth, began = plan.num_tokens, plan.prompt_depth(), self._clock()
+        tokens, depth, began = plan.num_tokens, prompt_depth(plan), self._clock()
         try:
             result = runner.launch(plan)
         except Exception:

@@ -13,7 +13,7 @@ MOST = {
     "tiers": Entered(files=8, folders=4, returns=7),
     # The objective is a file of its own, which every comparison uses; so are the rules of stray words.
     "classifier": Entered(files=13, folders=6, returns=4),
-    "inference_core": Entered(files=24, folders=6, returns=7),
+    "inference_core": Entered(files=23, folders=5, returns=6),
     "quality": Entered(files=6, folders=2, returns=6),
     "migrations": Entered(files=1, folders=1, returns=0),
 }
