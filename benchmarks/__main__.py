@@ -23,7 +23,6 @@ _COMMANDS = {
         "gateway.soak.soak:soak_command",
         "Memory, files and latency of a gateway under mixed traffic for half an hour.",
     ),
-    "stored": ("gateway.soak.stored:stored", "Bytes of database per request, by table and index."),
     "peers": ("peers.command:peers", "Other engines, other gateways and AIO under the same loads, in turn."),
     "mix": ("gateway.mixed_workload:mix", "Prompts that routing sends to the tiers in given shares."),
     "source-loads": ("sources.cases:source_loads", "The loads of the sources, planned."),

@@ -6,8 +6,8 @@ import re
 import secrets
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from benchmarks.gateway.soak.upstream import soak_upstream
 from benchmarks.gateway.upstream import proxied_catalogue
 from benchmarks.report.kept import out_option
 from benchmarks.report.measurement import Measurement
-from gateway.operations.cli.options import echo_json, json_option, settings_from
+from gateway.operations.cli.options import echo_answer, json_option, settings_from
 from gateway.planning.load_test.http_target import ServerProcess, running_server
 
 KEY_VARIABLE = "AIO_SOAK_KEY"
@@ -157,15 +157,13 @@ async def caught_up(url: str) -> None:
 
 
 @click.command()
-@click.option("--minutes", type=click.FloatRange(min=0, min_open=True), default=30.0, show_default=True)
-@click.option(
-    "--warm", type=click.FloatRange(min=0), default=5.0, show_default=True, help="Minutes at first that do not count."
-)
-@click.option("--rate", type=click.FloatRange(min=0.1), default=20.0, show_default=True, help="Draws per second.")
-@click.option("--concurrency", type=click.IntRange(min=1), default=16, show_default=True, help="Most at once.")
-@click.option("--every", type=click.FloatRange(min=0.1), default=60.0, show_default=True, help="Seconds of a row.")
-@click.option("--seed", default=7, show_default=True)
-@click.option("--most-growth", type=float, default=5.0, show_default=True, help="Percent of memory, files and threads.")
+@click.option("--minutes", type=click.FloatRange(min=0, min_open=True), default=30.0)
+@click.option("--warm", type=click.FloatRange(min=0), default=5.0, help="Minutes at first that do not count.")
+@click.option("--rate", type=click.FloatRange(min=0.1), default=20.0, help="Draws per second.")
+@click.option("--concurrency", type=click.IntRange(min=1), default=16, help="Most at once.")
+@click.option("--every", type=click.FloatRange(min=0.1), default=60.0, help="Seconds of a row.")
+@click.option("--seed", default=7)
+@click.option("--most-growth", type=float, default=5.0, help="Percent of memory, files and threads.")
 @out_option
 @json_option
 def soak_command(most_growth: float, out: Path | None, as_json: bool, **given: Any) -> None:
@@ -187,10 +185,7 @@ def soak_command(most_growth: float, out: Path | None, as_json: bool, **given: A
         # One that was cut short was of another process.
         out.unlink(missing_ok=True)
     results = asyncio.run(_run(options, out))
-    if as_json:
-        echo_json(results)
-    else:
-        click.echo(soak_table(results))
+    echo_answer(as_json, results, soak_table(results))
     for name, growth in results.not_flat(most_growth / 100).items():
         click.secho(f"\n{name} grew by {growth:.1%}, which is more than {most_growth:g}%", fg="red", err=True)
     if results.failures or results.not_flat(most_growth / 100):
@@ -199,20 +194,13 @@ def soak_command(most_growth: float, out: Path | None, as_json: bool, **given: A
 
 async def _run(options: "SoakOptions", out: Path | None) -> "SoakResults":
     measurement = Measurement.begin("soak", {"options": options}, out)
-    async with soaked_server({}) as (server, direct, key, data):
-        return await soak(server, direct, key, data, options, measurement, lambda line: click.echo(line, err=True))
-
-
-@asynccontextmanager
-async def soaked_server(environment: Mapping[str, str]) -> AsyncIterator[tuple[ServerProcess, str, str, Path]]:
-    """Start the gateway of the soak in front of its upstream: the server, the upstream's URL, the key, the data."""
     key = secrets.token_urlsafe(24)
     with tempfile.TemporaryDirectory(prefix="aio-bench-") as folder:
-        async with AsyncExitStack() as stack:
-            direct = await stack.enter_async_context(soak_upstream())
-            catalogue, keys_file, data = (Path(folder) / name for name in ("catalogue.toml", "keys.toml", "data"))
+        catalogue, keys_file, data = (Path(folder) / name for name in ("catalogue.toml", "keys.toml", "data"))
+        keys_file.write_text(KEYS_FILE, encoding="utf-8")
+        async with soak_upstream() as direct:
             catalogue.write_text(soaked_catalogue(direct), encoding="utf-8")
-            keys_file.write_text(KEYS_FILE, encoding="utf-8")
             settings = settings_from(catalog=str(catalogue), data_dir=str(data))
-            variables = {KEY_VARIABLE: key, "AIO_KEYS_FILE": str(keys_file), **environment}
-            yield await stack.enter_async_context(running_server(settings, variables)), direct, key, data
+            async with running_server(settings, {KEY_VARIABLE: key, "AIO_KEYS_FILE": str(keys_file)}) as server:
+                say = partial(click.echo, err=True)
+                return await soak(server, direct, key, data, options, measurement, say)

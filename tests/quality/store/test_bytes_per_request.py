@@ -1,11 +1,13 @@
 """A request without texts takes at most a thousand bytes of SQLite's file, indexes included."""
 
+import sqlite3
+from collections import Counter
+from contextlib import closing
 from pathlib import Path
 from random import Random
 
 import msgspec
 
-from benchmarks.gateway.soak.stored import part_bytes
 from classifier.decision import PolicyInputs, Prediction
 from classifier.policy.decide import decide
 from quality.records.record import Attempt, Record, Timings
@@ -16,6 +18,12 @@ from tiers.catalog.tier_spec import Price
 
 REQUESTS = 2000
 MOST_BYTES = 1000
+
+
+def part_bytes(database: Path) -> Counter[str]:
+    """Return the bytes of the pages of every table and index in a SQLite file."""
+    with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as connection:
+        return Counter(dict(connection.execute("SELECT name, SUM(pgsize) FROM dbstat GROUP BY name")))
 
 
 def routed(number: int, random: Random) -> Record:
