@@ -8,6 +8,7 @@ import msgspec
 
 from benchmarks.cascade.figures import after_labels, without_labels
 from benchmarks.cascade.recorded import COMPARATOR, read_answers
+from gateway.operations.cli.options import FILE
 
 
 def _listed(_context: click.Context, parameter: click.Parameter, value: str | None) -> list[float]:
@@ -18,15 +19,15 @@ def _listed(_context: click.Context, parameter: click.Parameter, value: str | No
 
 
 @click.command()
-@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("file", type=FILE)
 @click.option("--ladder", required=True, help="Two to eight model ids of the file, parted by commas.")
 @click.option("--prices", required=True, callback=_listed, help="Of an answer of each, on any scale, as 1,5,30.")
 @click.option("--labels", callback=_listed, help="Numbers of verified rows by whose counts it is decided, as 100,300.")
 @click.option("--source", help="Only rows of this source.")
 @click.option("--domain", help="Only rows of this domain.")
-@click.option("--target", type=click.FloatRange(0, 1), default=0.9, show_default=True, help="Quality target, tau.")
-@click.option("--noise", type=click.FloatRange(0, 0.45), default=0, show_default=True, help="The judge's errors.")
-@click.option("--seed", default=0, show_default=True, help="Of the order of prompts, labels and the bootstrap.")
+@click.option("--target", type=click.FloatRange(0, 1), default=0.9, help="Quality target, tau.")
+@click.option("--noise", type=click.FloatRange(0, 0.45), default=0, help="The judge's errors.")
+@click.option("--seed", default=0, help="Of the order of prompts, labels and the bootstrap.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def cascade(
     file: Path,

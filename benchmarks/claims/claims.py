@@ -11,7 +11,7 @@ from benchmarks.claims.quantised import SAMPLES, compare_ways
 from benchmarks.report.measured import MeasurementError
 from benchmarks.report.measurement import Measurement
 from gateway.base.settings import Settings
-from gateway.operations.cli.options import cache_dir_option, catalog_option, settings_from
+from gateway.operations.cli.options import NEW_FOLDER, cache_dir_option, catalog_option, settings_from
 from inference_core.model_spec import ModelSpec
 
 PARTS = ("batching-steps", "quantised", "naive")
@@ -20,14 +20,10 @@ PARTS = ("batching-steps", "quantised", "naive")
 @click.command()
 @click.argument("part", type=click.Choice(PARTS))
 @click.option(
-    "--folder",
-    type=click.Path(file_okay=False, path_type=Path),
-    default=Path("docs/measurements"),
-    show_default=True,
-    help="Of measurements; PART.jsonl is written there.",
+    "--folder", type=NEW_FOLDER, default=Path("docs/measurements"), help="Of measurements; PART.jsonl is written there."
 )
 @click.option("--model", help="quantised, naive: model of the catalogue.  [its first]")
-@click.option("--sums", type=click.IntRange(min=1), default=120, show_default=True, help="quantised: asked at most.")
+@click.option("--sums", type=click.IntRange(min=1), default=120, help="quantised: asked at most.")
 @catalog_option
 @cache_dir_option
 def claims(part: str, folder: Path, model: str | None, sums: int, **given: Any) -> None:

@@ -24,6 +24,7 @@ from classifier.registry.artefact import default_artefact, load_artefact
 from classifier.training.fitting.complexity import predicted
 from classifier.training.metrics.complexity_report import Tier, first_day_tiers
 from classifier.training.recipes.fine_tune import FineTuneSettings, LabelledTexts, fine_tune
+from gateway.operations.cli.options import FOLDER
 
 Float = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
@@ -203,13 +204,13 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
 @click.command()
-@click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.argument("folder", type=FOLDER)
 @click.argument("rows", type=_FILE)
 @click.option("--train", "train_file", type=_FILE, help="Other rated prompts: then ROWS are unseen as a whole, too.")
 @click.option("--unrated", "unrated_file", type=_FILE, help='Prompts of a first stage, perhaps with "outcomes".')
-@click.option("--folds", type=click.IntRange(min=2), default=5, show_default=True, help="Of ROWS.")
-@click.option("--seeds", type=click.IntRange(min=1), default=3, show_default=True, help="Trainings, whose mean counts.")
-@click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True)
+@click.option("--folds", type=click.IntRange(min=2), default=5, help="Of ROWS.")
+@click.option("--seeds", type=click.IntRange(min=1), default=3, help="Trainings, whose mean counts.")
+@click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu")
 def encoder_command(
     folder: Path, rows: Path, train_file: Path | None, unrated_file: Path | None, folds: int, seeds: int, device: str
 ) -> None:

@@ -20,6 +20,7 @@ from classifier.policy.utility import PRICES
 from classifier.registry.artefact import default_artefact, load_artefact
 from classifier.training.fitting.complexity import predicted
 from classifier.training.metrics.complexity_report import Tiers, first_day_tiers
+from gateway.operations.cli.options import FILE
 
 CODE_WORDS = 22
 _WORDS: dict[str, list[str]] = msgspec.toml.decode((files("benchmarks.classifier") / "noise.toml").read_bytes())
@@ -178,16 +179,15 @@ def prompts_of(rows: Path) -> list[str]:
 
 
 @click.command()
-@click.argument("rows", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--model", "model_file", type=click.Path(exists=True, dir_okay=False, path_type=Path),
-              help="Complexity model to measure.  [the packaged one]")  # fmt: skip
+@click.argument("rows", type=FILE)
+@click.option("--model", "model_file", type=FILE, help="Complexity model to measure.  [the packaged one]")
 @click.option(
     "--paraphrases",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=FILE,
     help="TOML of lists of [prompt, the same in other words]: flips by them, and by them and noise together.",
 )
-@click.option("--draws", type=click.IntRange(min=1), default=2, show_default=True, help="Of each kind, for a prompt.")
-@click.option("--seed", default=0, show_default=True)
+@click.option("--draws", type=click.IntRange(min=1), default=2, help="Of each kind, for a prompt.")
+@click.option("--seed", default=0)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def flips_command(
     rows: Path, model_file: Path | None, paraphrases: Path | None, draws: int, seed: int, as_json: bool

@@ -16,6 +16,7 @@ from classifier.encoders.native_transformer import KERNEL_SETS, NativeTransforme
 from classifier.encoders.pooled_transformer import PooledTransformer
 from classifier.errors import CheckpointError
 from classifier.features.routing_input import routing_input_of_text
+from gateway.operations.cli.options import FILE, FOLDER
 
 Float = npt.NDArray[np.float32]
 
@@ -53,9 +54,9 @@ def compared(folder: Path, prompts: list[str], repeats: int) -> Comparison:
 
 
 @click.command()
-@click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@click.argument("rows", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--repeats", type=click.IntRange(min=1), default=20, show_default=True, help="Of each timing.")
+@click.argument("folder", type=FOLDER)
+@click.argument("rows", type=FILE)
+@click.option("--repeats", type=click.IntRange(min=1), default=20, help="Of each timing.")
 def native_encoder_command(folder: Path, rows: Path, repeats: int) -> None:
     """Compare the checkpoint in FOLDER in the native extension's INT8 with torch's float32, on the prompts of ROWS."""
     try:

@@ -178,14 +178,14 @@ class _Table:
 
 @click.command()
 @click.option("--model", help="Model of the catalogue.  [its first]")
-@click.option("--rounds", default=3, show_default=True, help="Times that every configuration is measured.")
-@click.option("--requests", default=64, show_default=True, help="Requests per configuration; a multiple of 16.")
-@click.option("--concurrency", default=32, show_default=True, help="In flight.")
-@click.option("--small-requests", default=4, show_default=True, help="The same where torch computes.")
-@click.option("--small-concurrency", default=2, show_default=True)
-@click.option("--arena-mb", default=192, show_default=True, help="KV memory, the same for all.")
-@click.option("--seed", default=7, show_default=True)
-@click.option("--timeout", default=900.0, show_default=True, help="Seconds for one request.")
+@click.option("--rounds", default=3, help="Times that every configuration is measured.")
+@click.option("--requests", default=64, help="Requests per configuration; a multiple of 16.")
+@click.option("--concurrency", default=32, help="In flight.")
+@click.option("--small-requests", default=4, help="The same where torch computes.")
+@click.option("--small-concurrency", default=2)
+@click.option("--arena-mb", default=192, help="KV memory, the same for all.")
+@click.option("--seed", default=7)
+@click.option("--timeout", default=900.0, help="Seconds for one request.")
 @kept_options
 def ablation(**given: Any) -> None:
     """Every technique off in turn, alone, and one on top of the other, on a load that gives each something to do.

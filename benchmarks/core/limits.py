@@ -157,19 +157,18 @@ def results_of(options: LimitOptions, found: Sequence[int], rows: Sequence[Row])
     "--profile",
     type=click.Choice(["voice", "rewrite"]),
     default="voice",
-    show_default=True,
     help="1,950 words in and 200 tokens out, streamed; or 10 to 20 each way, whole, at a rate.",
 )
-@click.option("--rounds", default=3, show_default=True, help="Searches.")
-@click.option("--most", default=256, show_default=True, help="In flight, or requests a second, to try at most.")
-@click.option("--tokens-s", default=30.0, show_default=True, help="Voice: what every stream is to exceed.")
-@click.option("--p99-ms", default=95.0, show_default=True, help="Rewrite: milliseconds of whole answers at p99.")
-@click.option("--seconds", default=10.0, show_default=True, help="Rewrite: of arrivals at each rate.")
-@click.option("--requests", default=4, show_default=True, help="Requests of a load at least.")
+@click.option("--rounds", default=3, help="Searches.")
+@click.option("--most", default=256, help="In flight, or requests a second, to try at most.")
+@click.option("--tokens-s", default=30.0, help="Voice: what every stream is to exceed.")
+@click.option("--p99-ms", default=95.0, help="Rewrite: milliseconds of whole answers at p99.")
+@click.option("--seconds", default=10.0, help="Rewrite: of arrivals at each rate.")
+@click.option("--requests", default=4, help="Requests of a load at least.")
 @click.option("--prompt-tokens", type=int, help="Words per prompt.  [the profile's]")
 @click.option("--output-tokens", type=int, help="[the profile's]")
-@click.option("--seed", default=7, show_default=True)
-@click.option("--timeout", default=600.0, show_default=True, help="Seconds for one request.")
+@click.option("--seed", default=7)
+@click.option("--timeout", default=600.0, help="Seconds for one request.")
 @kept_options
 def limits(**given: Any) -> None:
     """Search for the highest load at which every stream is fast enough, or p99 is low enough.

@@ -8,7 +8,7 @@ import click
 import msgspec
 
 from benchmarks.core.bare_runner import load_runner
-from gateway.operations.cli.options import cache_dir_option, catalog_option, json_option, settings_from
+from gateway.operations.cli.options import FILE, cache_dir_option, catalog_option, json_option, settings_from
 from inference_core.execution.block_memory import allocate_arena
 from inference_core.kv_cache.layout import CpuKVDtype
 from inference_core.loaders.hub_model import resolve_model_path
@@ -80,13 +80,9 @@ def window_logits(
 
 @click.command()
 @click.option("--model", help="Model of the catalogue.  [its first]")
-@click.option(
-    "--text",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="UTF-8 text to read.  [pages of novels and essays in the public domain]",
-)
-@click.option("--tokens", default=2048, show_default=True, help="Of the text, at most.")
-@click.option("--window", default=512, show_default=True, help="Tokens that share a context.")
+@click.option("--text", type=FILE, help="UTF-8 text to read.  [pages of novels and essays in the public domain]")
+@click.option("--tokens", default=2048, help="Of the text, at most.")
+@click.option("--window", default=512, help="Tokens that share a context.")
 @catalog_option
 @cache_dir_option
 @json_option

@@ -21,7 +21,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from gateway.operations.cli.options import json_option
+from gateway.operations.cli.options import FOLDER, json_option
 from inference_core.errors import CoreError
 from inference_core.grammar.limits import LIMITS
 from inference_core.grammar.vocabulary import Vocabulary
@@ -283,11 +283,11 @@ def _dumped(value: Any) -> str:
 
 
 @click.command()
-@click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@click.option("--answers", default=3, show_default=True, help="Random answers per schema.")
-@click.option("--tokens", default=300, show_default=True, help="Tokens of an answer at most.")
-@click.option("--seed", default=0, show_default=True)
-@click.option("--every", default=1, show_default=True, help="Take every n-th schema.")
+@click.argument("folder", type=FOLDER)
+@click.option("--answers", default=3, help="Random answers per schema.")
+@click.option("--tokens", default=300, help="Tokens of an answer at most.")
+@click.option("--seed", default=0)
+@click.option("--every", default=1, help="Take every n-th schema.")
 @click.option("--suite", is_flag=True, help="FOLDER is a copy of the JSON-Schema-Test-Suite.")
 @json_option
 def schemas(folder: Path, answers: int, tokens: int, seed: int, every: int, suite: bool, as_json: bool) -> None:

@@ -258,14 +258,12 @@ def workloads_table(results: SpeculationResults) -> str:
 
 @click.command(cls=ManyNumbers)
 @click.option("--model", help=_MODEL)
-@click.option("--way", type=_WAY, default="prompt_lookup", show_default=True)
-@click.option("--rounds", default=5, show_default=True, help="Pairs of each workload and level.")
-@click.option(
-    "--levels", callback=numbers_of(int), metavar="N...", default="1 8 32", show_default=True, help="In flight."
-)
-@click.option("--requests", default=8, show_default=True, help="Requests of a level at least.")
-@click.option("--output-tokens", default=96, show_default=True, help="Of an answer, at most.")
-@click.option("--seed", default=7, show_default=True)
+@click.option("--way", type=_WAY, default="prompt_lookup")
+@click.option("--rounds", default=5, help="Pairs of each workload and level.")
+@click.option("--levels", callback=numbers_of(int), metavar="N...", default="1 8 32", help="In flight.")
+@click.option("--requests", default=8, help="Requests of a level at least.")
+@click.option("--output-tokens", default=96, help="Of an answer, at most.")
+@click.option("--seed", default=7)
 @kept_options
 def speculation(**given: Any) -> None:
     """The same requests without and with drafts, in turn, on text to be copied and on open chat.
@@ -278,7 +276,7 @@ def speculation(**given: Any) -> None:
 
 @click.command(cls=ManyNumbers)
 @click.option("--model", help=_MODEL)
-@click.option("--way", type=_WAY, default="prompt_lookup", show_default=True)
+@click.option("--way", type=_WAY, default="prompt_lookup")
 @click.option(
     "--workload",
     "workloads",
@@ -299,11 +297,11 @@ def speculation(**given: Any) -> None:
     multiple=True,
     help="Compared with no drafts: as many as pay, or always the most; may be repeated.  [both]",
 )
-@click.option("--rounds", default=3, show_default=True, help="Times that every load is measured in every mode.")
-@click.option("--levels", callback=numbers_of(int), metavar="N...", default="1 8", show_default=True, help="In flight.")
+@click.option("--rounds", default=3, help="Times that every load is measured in every mode.")
+@click.option("--levels", callback=numbers_of(int), metavar="N...", default="1 8", help="In flight.")
 @click.option("--requests", type=int, help="Requests of a load at least.  [16 of chat, 8 of JSON, 4 of code, 1 long]")
-@click.option("--output-tokens", default=4096, show_default=True, help="Of an answer, at most.")
-@click.option("--seed", default=7, show_default=True)
+@click.option("--output-tokens", default=4096, help="Of an answer, at most.")
+@click.option("--seed", default=7)
 @kept_options
 def workloads(**given: Any) -> None:
     """Each kind of request on its own: speed, latency, and what drafts are worth for it.

@@ -74,12 +74,11 @@ def _medians(runner: LogitsRunner, shares: list[ScheduledSequence], repeats: int
     callback=numbers_of(int),
     metavar="N...",
     default="1 8 32",
-    show_default=True,
     help="Sequences that decode one token each.",
 )
-@click.option("--context", default=160, show_default=True, help="Tokens before the one that is decoded.")
-@click.option("--chunk", default=256, show_default=True, help="Tokens of the prompt chunk.")
-@click.option("--repeats", default=15, show_default=True, help="Steps per row; medians are shown.")
+@click.option("--context", default=160, help="Tokens before the one that is decoded.")
+@click.option("--chunk", default=256, help="Tokens of the prompt chunk.")
+@click.option("--repeats", default=15, help="Steps per row; medians are shown.")
 @catalog_option
 @cache_dir_option
 @json_option

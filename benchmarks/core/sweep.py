@@ -142,20 +142,15 @@ def _gain(rows: list[Row], level: int) -> Spread | None:
 @click.command(cls=ManyNumbers)
 @click.option("--model", help="Model of the catalogue.  [its first]")
 @click.option(
-    "--levels",
-    callback=numbers_of(int),
-    metavar="N...",
-    default="1 2 4 8 16 32 64 128 256",
-    show_default=True,
-    help="In flight.",
+    "--levels", callback=numbers_of(int), metavar="N...", default="1 2 4 8 16 32 64 128 256", help="In flight."
 )
-@click.option("--rounds", default=3, show_default=True, help="Times that every level is measured.")
-@click.option("--per-level", default=2, show_default=True, help="Requests per unit of concurrency.")
-@click.option("--requests", default=16, show_default=True, help="Requests of a level at least.")
-@click.option("--prompt-tokens", default=128, show_default=True, help="Words per prompt, about one token each.")
-@click.option("--output-tokens", default=64, show_default=True)
-@click.option("--seed", default=7, show_default=True)
-@click.option("--timeout", default=600.0, show_default=True, help="Seconds for one request.")
+@click.option("--rounds", default=3, help="Times that every level is measured.")
+@click.option("--per-level", default=2, help="Requests per unit of concurrency.")
+@click.option("--requests", default=16, help="Requests of a level at least.")
+@click.option("--prompt-tokens", default=128, help="Words per prompt, about one token each.")
+@click.option("--output-tokens", default=64)
+@click.option("--seed", default=7)
+@click.option("--timeout", default=600.0, help="Seconds for one request.")
 @kept_options
 def sweep(**given: Any) -> None:
     """A closed loop at every level, in rounds that begin with one request at a time, with room for all to run at once.

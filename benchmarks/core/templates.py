@@ -7,7 +7,7 @@ from typing import Any, Literal
 import click
 import msgspec
 
-from gateway.operations.cli.options import json_option
+from gateway.operations.cli.options import FOLDER, json_option
 from inference_core.errors import CoreError
 from inference_core.tokenization.chat_template import ChatTemplate
 from tiers.tools.probe_dialect import probed
@@ -44,7 +44,7 @@ def _row(file: Path) -> TemplateRow:
 
 
 @click.command()
-@click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.argument("folder", type=FOLDER)
 @json_option
 def templates(folder: Path, as_json: bool) -> None:
     """Read each `*.jinja` of FOLDER: does it compile, does it know tools, and is a call that it writes read back?

@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from gateway.inference.router import RoutingService
-from gateway.operations.cli.options import catalog_option, data_dir_option, settings_from
+from gateway.operations.cli.options import FILE, FOLDER, NEW_FILE, catalog_option, data_dir_option, settings_from
 from gateway.planning.backtests.backtest import dry_request, dry_routing
 from gateway.planning.commands.plan import percent_shares
 from tiers.tier import ChatMessage
@@ -73,15 +73,13 @@ def mixed_workload(
 
 
 @click.command()
-@click.argument("output", type=click.Path(dir_okay=False, path_type=Path))
-@click.option(
-    "--mix", callback=percent_shares, default="60/20/15/5", show_default=True, help="Percent of the prompts by tier."
-)
-@click.option("--rows", type=click.IntRange(min=1), default=1000, show_default=True, help="Prompts.")
+@click.argument("output", type=NEW_FILE)
+@click.option("--mix", callback=percent_shares, default="60/20/15/5", help="Percent of the prompts by tier.")
+@click.option("--rows", type=click.IntRange(min=1), default=1000, help="Prompts.")
 @click.option("--quality-target", type=float, help="Of the routing that decides, 0 to 1.  [AIO_QUALITY_TARGET]")
-@click.option("--prompts", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="A log to draw from.")
-@click.option("--data", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Public data.  [AIO_DATA]")
-@click.option("--seed", default=0, show_default=True)
+@click.option("--prompts", type=FILE, help="A log to draw from.")
+@click.option("--data", type=FOLDER, help="Public data.  [AIO_DATA]")
+@click.option("--seed", default=0)
 @catalog_option
 @data_dir_option
 def mix(

@@ -20,7 +20,7 @@ import msgspec
 from benchmarks.gateway.target import CHAT, MESSAGES, Target, TargetError
 from benchmarks.gateway.upstream import proxied_catalogue, running_upstream
 from benchmarks.peers.gateways import running_gateways
-from gateway.operations.cli.options import json_option, settings_from
+from gateway.operations.cli.options import NEW_FOLDER, json_option, settings_from
 
 MARK = b"000000000000"
 TOPICS = "report summary river number compare explain city data price water table winter market letter"
@@ -258,21 +258,27 @@ def _median(rows: list[Row]) -> Row:
 
 
 @click.command()
-@click.option("--concurrency", type=click.IntRange(min=1), multiple=True, default=(1, 8), show_default=True)
-@click.option("--rate", type=click.FloatRange(min=0), default=200.0, show_default=True, help="Poisson arrivals per s.")
-@click.option("--seconds", type=click.FloatRange(min=0.1), default=3.0, show_default=True, help="Of every round.")
-@click.option("--rounds", type=click.IntRange(min=1), default=3, show_default=True)
+@click.option("--concurrency", type=click.IntRange(min=1), multiple=True, default=(1, 8))
+@click.option("--rate", type=click.FloatRange(min=0), default=200.0, help="Poisson arrivals per s.")
+@click.option("--seconds", type=click.FloatRange(min=0.1), default=3.0, help="Of every round.")
+@click.option("--rounds", type=click.IntRange(min=1), default=3)
 @click.option("--upstream", help="Upstream to proxy to, up to /v1; a peer has to use the same.  [launches one]")
 @click.option("--peer", metavar="URL", help="A gateway that runs already, to take turns with.")
-@click.option("--peer-model", default="mock", show_default=True)
+@click.option("--peer-model", default="mock")
 @click.option(
     "--peers",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=NEW_FOLDER,
     help="LiteLLM, Switchyard and Portkey, installed in this folder, take turns, and nginx, if it is installed.",
 )
 @click.option("--cache", is_flag=True, help="Also what the response cache costs where it misses, and saves.")
 @click.option("--messages", is_flag=True, help="Also what /v1/messages costs, in turns with /v1/chat/completions.")
-@click.option("--history", type=click.IntRange(min=0), default=0, help="Also what so many words of earlier turns cost.")
+@click.option(
+    "--history",
+    type=click.IntRange(min=0),
+    show_default=False,
+    default=0,
+    help="Also what so many words of earlier turns cost.",
+)
 @json_option
 def proxy(**given: Any) -> None:
     """Requests per second and latency through one gateway process: keys, routing, limits and the ledger on.

@@ -20,7 +20,14 @@ from gateway.base.inference_request import InferenceRequest
 from gateway.inference.class_prior import class_prior
 from gateway.inference.classifier_versions import ActiveClassifier, Reading
 from gateway.inference.router import RoutingService
-from gateway.operations.cli.options import catalog_option, data_dir_option, echo_json, json_option, settings_from, table
+from gateway.operations.cli.options import (
+    catalog_option,
+    data_dir_option,
+    echo_answer,
+    json_option,
+    settings_from,
+    table,
+)
 from inference_core.protocol import SamplingParams
 from inference_core.tokenization.prompt_size import FITTED_CHARS_PER_TOKEN
 from tiers.catalog.load import load_catalog
@@ -63,11 +70,9 @@ class RouteBench(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @click.command()
-@click.option("--prompts", type=click.IntRange(min=1), default=1000, show_default=True, help="Decisions to measure.")
-@click.option(
-    "--tokens", type=click.IntRange(min=1), default=512, show_default=True, help="Length of a prompt, at 4 characters."
-)
-@click.option("--seed", default=7, show_default=True, help="Of the choice or generation of prompts.")
+@click.option("--prompts", type=click.IntRange(min=1), default=1000, help="Decisions to measure.")
+@click.option("--tokens", type=click.IntRange(min=1), default=512, help="Length of a prompt, at 4 characters.")
+@click.option("--seed", default=7, help="Of the choice or generation of prompts.")
 @catalog_option
 @data_dir_option
 @json_option
@@ -97,10 +102,7 @@ def route(prompts: int, tokens: int, seed: int, as_json: bool, **given: Any) -> 
         process_cpu_ms=process_cpu_ms,
         stages=_time_stages(classifier, service, asks),
     )
-    if as_json:
-        echo_json(result)
-    else:
-        click.echo(_text(result))
+    echo_answer(as_json, result, _text(result))
 
 
 def _time_decisions(service: RoutingService, asks: Sequence[InferenceRequest]) -> tuple[StageTime, float]:

@@ -27,10 +27,11 @@ from gateway.inference.router import RoutingService
 from gateway.inference.routing_knobs import RoutingKnobFile
 from gateway.inference.service import RecordSink, Service
 from gateway.operations.cli.options import (
+    NEW_FILE,
     cache_dir_option,
     catalog_option,
     data_dir_option,
-    echo_json,
+    echo_answer,
     json_option,
     settings_from,
     staged_progress,
@@ -196,11 +197,11 @@ async def _asked(client: httpx.AsyncClient, model: str, text: str, tokens: int) 
 
 
 @click.command()
-@click.option("--tier", type=click.IntRange(min=1), default=1, show_default=True, help="Number of the tier.")
-@click.option("--requests", type=click.IntRange(min=1), default=30, show_default=True, help="Answers to time.")
-@click.option("--prompt-tokens", type=click.IntRange(2, 4096), default=128, show_default=True)
-@click.option("--new-tokens", type=click.IntRange(2, 4096), default=100, show_default=True, help="Length of an answer.")
-@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="File to write, as `sources` reads it.")
+@click.option("--tier", type=click.IntRange(min=1), default=1, help="Number of the tier.")
+@click.option("--requests", type=click.IntRange(min=1), default=30, help="Answers to time.")
+@click.option("--prompt-tokens", type=click.IntRange(2, 4096), default=128)
+@click.option("--new-tokens", type=click.IntRange(2, 4096), default=100, help="Length of an answer.")
+@click.option("--out", type=NEW_FILE, help="File to write, as `sources` reads it.")
 @catalog_option
 @data_dir_option
 @cache_dir_option
@@ -225,7 +226,7 @@ def stages(
     )
     if out is not None:
         out.write_bytes(msgspec.json.format(msgspec.json.encode(times), indent=1) + b"\n")
-    echo_json(times) if as_json else click.echo(_text(times))
+    echo_answer(as_json, times, _text(times))
 
 
 def _text(times: "StageTimes") -> str:

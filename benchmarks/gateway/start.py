@@ -118,11 +118,9 @@ async def running_cores(settings: Settings) -> AsyncIterator[None]:
 
 
 @click.command()
-@click.option(
-    "--starts", type=click.IntRange(min=1), default=5, show_default=True, help="First ones, and warm ones per role."
-)
-@click.option("--requests", type=click.IntRange(min=1), default=2000, show_default=True)
-@click.option("--samples", type=click.IntRange(min=1), default=10, show_default=True, help="Readings of memory.")
+@click.option("--starts", type=click.IntRange(min=1), default=5, help="First ones, and warm ones per role.")
+@click.option("--requests", type=click.IntRange(min=1), default=2000)
+@click.option("--samples", type=click.IntRange(min=1), default=10, help="Readings of memory.")
 @catalog_option
 @cache_dir_option
 @json_option

@@ -145,9 +145,9 @@ def _call_seconds() -> float:
 @click.command(cls=ManyNumbers)
 @click.option("--model", help="Model of the catalogue whose shapes are taken.  [its first]")
 @click.option("--scheme", multiple=True, help="int4-int8, int8-int8, int4-float, bfloat16, float32.  [all]")
-@click.option("--rows", callback=numbers_of(int), metavar="N...", default="1 2 4 8 16 32 64 128 256", show_default=True)
+@click.option("--rows", callback=numbers_of(int), metavar="N...", default="1 2 4 8 16 32 64 128 256")
 @click.option("--attention", is_flag=True, help="The attention kernels too, for every format of the KV cache.")
-@click.option("--threads", default=1, show_default=True, help="Threads of the kernels.")
+@click.option("--threads", default=1, help="Threads of the kernels.")
 @catalog_option
 @cache_dir_option
 @json_option

@@ -22,7 +22,7 @@ from benchmarks.report.kept import keep_option, out_option
 from benchmarks.report.measurement import Measurement
 from benchmarks.report.peer_tables import gateways_table, peer_tables, results_of
 from gateway.base.settings import Settings
-from gateway.operations.cli.options import cache_dir_option, catalog_option, settings_from
+from gateway.operations.cli.options import NEW_FOLDER, cache_dir_option, catalog_option, settings_from
 from gateway.planning.load_test.run import busy_share, summary
 from gateway.planning.load_test.workload import BenchOptions
 
@@ -66,11 +66,11 @@ async def compare_gateways(targets: Sequence[Target], measurement: Measurement, 
 
 
 @click.command()
-@click.argument("peers", default="build/peers", type=click.Path(file_okay=False, path_type=Path), metavar="[FOLDER]")
+@click.argument("peers", default="build/peers", type=NEW_FOLDER, metavar="[FOLDER]")
 @click.option("--install", is_flag=True, help="Install what is missing in FOLDER, and end.")
 @click.option("--without", multiple=True, type=click.Choice(list(PEERS)), help="Leave this one out; may be repeated.")
-@click.option("--rounds", type=click.IntRange(min=1), default=3, show_default=True)
-@click.option("--seconds", type=click.FloatRange(min=0.1), default=1.0, show_default=True, help="Of a gateway's turn.")
+@click.option("--rounds", type=click.IntRange(min=1), default=3)
+@click.option("--seconds", type=click.FloatRange(min=0.1), default=1.0, help="Of a gateway's turn.")
 @click.option("--quick", is_flag=True, help="Few small requests: shows that everything runs, measures nothing.")
 @out_option
 @keep_option

@@ -21,17 +21,13 @@ from benchmarks.replay.report import drawn_lines, report
 from benchmarks.replay.retrainings import retrainings
 from benchmarks.replay.timeline import NEW_KIND, REPAIRED, RETRAINED, Life, Look, Plan, live
 from classifier.training.data.dataset import data_folder
+from gateway.operations.cli.options import FILE, FOLDER, NEW_FILE
 
 
 @click.command()
-@click.option("--seed", default=0, show_default=True, help="Of the questions.")
-@click.option(
-    "--questions", type=click.IntRange(25, 400), default=QUESTIONS, show_default=True, help="So many, in all."
-)
-@click.option(
-    "--page", type=click.Path(dir_okay=False, path_type=Path), default=Path("build/demo.md"), show_default=True,
-    help="What it said, with the table of figures.",
-)  # fmt: skip
+@click.option("--seed", default=0, help="Of the questions.")
+@click.option("--questions", type=click.IntRange(25, 400), default=QUESTIONS, help="So many, in all.")
+@click.option("--page", type=NEW_FILE, default=Path("build/demo.md"), help="What it said, with the table of figures.")
 def demo(seed: int, questions: int, page: Path) -> None:
     """The loop once with the catalogue `ladder`, whose models answer here: the first day, labels by checks, a tier
     that gets worse. Two to four minutes on two idle cores. Exits with 1 if a stated property fails."""
@@ -44,7 +40,7 @@ def demo(seed: int, questions: int, page: Path) -> None:
 
 
 @click.command()
-@click.option("--seed", default=0, show_default=True, help="Of the prompts.")
+@click.option("--seed", default=0, help="Of the prompts.")
 def demo_replay(seed: int) -> None:
     """The loop once on declared answers, without a model: the first day, what labels change, a tier that gets worse.
     Under two minutes."""
@@ -57,19 +53,17 @@ def demo_replay(seed: int) -> None:
 @click.option(
     "--data", type=click.Path(path_type=Path), help="Folder of the recorded files.  [AIO_DATA; ../shared/data]"
 )
-@click.option(
-    "--folds", type=click.IntRange(min=2), default=5, show_default=True, help="Deployments; each holds out one."
-)
+@click.option("--folds", type=click.IntRange(min=2), default=5, help="Deployments; each holds out one.")
 @click.option("--only", type=click.IntRange(min=1), help="So many of the folds.  [all]")
-@click.option("--prompts", type=click.IntRange(min=50), default=1000, show_default=True, help="Of the ladder, at most.")
-@click.option("--labels", type=click.IntRange(min=1), default=80, show_default=True, help="Before each retraining.")
-@click.option("--rounds", type=click.IntRange(min=1), default=1, show_default=True, help="Retrainings before changes.")
-@click.option("--noise", type=click.FloatRange(0, 0.5), default=0.08, show_default=True, help="The judge's errors.")
-@click.option("--until", type=click.Choice([RETRAINED, REPAIRED, NEW_KIND]), default=NEW_KIND, show_default=True)
+@click.option("--prompts", type=click.IntRange(min=50), default=1000, help="Of the ladder, at most.")
+@click.option("--labels", type=click.IntRange(min=1), default=80, help="Before each retraining.")
+@click.option("--rounds", type=click.IntRange(min=1), default=1, help="Retrainings before changes.")
+@click.option("--noise", type=click.FloatRange(0, 0.5), default=0.08, help="The judge's errors.")
+@click.option("--until", type=click.Choice([RETRAINED, REPAIRED, NEW_KIND]), default=NEW_KIND)
 @click.option("--draws", type=click.IntRange(min=1), help="Instead: so many retrainings, without a gateway.")
 @click.option("--shuffle-labels", is_flag=True, help="Break the loop: verdicts speak of other prompts.")
 @click.option("--no-verification", is_flag=True, help="Break the loop: nothing is verified.")
-@click.option("--seed", default=0, show_default=True, help="Of the order of prompts.")
+@click.option("--seed", default=0, help="Of the order of prompts.")
 def replay(
     ladder: str,
     data: Path | None,
@@ -126,11 +120,11 @@ def _lived(number: int, plan: Plan, conditions: Conditions, until: str) -> Life:
 
 
 @click.command()
-@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("file", type=FILE)
 @click.option("--weak", required=True, help="Name of the cheaper model in the file's outcomes.")
 @click.option("--strong", required=True, help="Name of the dearer model.")
 @click.option("--rate", type=click.FloatRange(0, 1), required=True, help="Price difference in units of quality.")
-@click.option("--by", type=click.Choice(["domain", "group"]), default="domain", show_default=True, help="A customer.")
+@click.option("--by", type=click.Choice(["domain", "group"]), default="domain", help="A customer.")
 @click.option(
     "--labels",
     "counts",
@@ -138,14 +132,11 @@ def _lived(number: int, plan: Plan, conditions: Conditions, until: str) -> Life:
     multiple=True,
     help=f"Own labels.  [{', '.join(map(str, COUNTS))}]",
 )
-@click.option("--draws", type=click.IntRange(min=1), default=6, show_default=True, help="Of the labels, per customer.")
-@click.option("--least", type=click.IntRange(min=2), default=450, show_default=True, help="Rows of a customer.")
-@click.option("--seed", default=0, show_default=True)
+@click.option("--draws", type=click.IntRange(min=1), default=6, help="Of the labels, per customer.")
+@click.option("--least", type=click.IntRange(min=2), default=450, help="Rows of a customer.")
+@click.option("--seed", default=0)
 @click.option(
-    "--encoder",
-    "checkpoint",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Embed by the checkpoint in this folder.  [the static encoder]",
+    "--encoder", "checkpoint", type=FOLDER, help="Embed by the checkpoint in this folder.  [the static encoder]"
 )
 def utility(
     file: Path, weak: str, strong: str, rate: float, by: str, counts: tuple[int, ...], draws: int,

@@ -10,6 +10,7 @@ from benchmarks.report.markdown import markdown, ranged, times
 from benchmarks.report.measured import Head, MeasurementError, Spread, machine_line
 from benchmarks.report.measurement import Measurement, Row
 from benchmarks.report.rounds import ratio_of_runs, spread
+from gateway.operations.cli.options import FILE
 
 # What tells the rows of a measurement apart, but for the round.
 _KEYS = (
@@ -130,8 +131,8 @@ def _costs(rows: list[Row], usd_per_hour: float) -> list[float | None]:
 
 
 @click.command()
-@click.argument("before", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.argument("after", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("before", type=FILE)
+@click.argument("after", type=FILE)
 @click.option(
     "--usd-per-hour",
     type=click.FloatRange(min=0, min_open=True),

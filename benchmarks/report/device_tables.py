@@ -10,6 +10,7 @@ import msgspec
 from benchmarks.report.markdown import markdown
 from benchmarks.report.measured import MeasurementError
 from benchmarks.report.page import page_option, show_tables
+from gateway.operations.cli.options import FILE
 
 Row = dict[str, Any]
 _ROWS = (1, 4, 16, 64, 256, 4096)
@@ -101,7 +102,7 @@ def _median_is_cached(row: Row, before: Sequence[Row]) -> bool:
 
 
 @click.command()
-@click.argument("results", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("results", type=FILE)
 @page_option
 def device(results: Path, pages: tuple[Path, ...]) -> None:
     """Write down what `make bench-gpu > RESULTS` measured on a card.

@@ -8,19 +8,18 @@ from typing import Any, TypeVar
 import click
 
 from gateway.operations.cli.options import (
+    NEW_FILE,
     Command,
     cache_dir_option,
     catalog_option,
-    echo_json,
+    echo_answer,
     json_option,
     settings_from,
 )
 
 keep_option = click.option("--keep", is_flag=True, help="Leave a finished measurement in --out as it is.")
 out_option = click.option(
-    "--out",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Keep the measurement here as JSON lines; one that was cut short goes on.",
+    "--out", type=NEW_FILE, help="Keep the measurement here as JSON lines; one that was cut short goes on."
 )
 
 Options = TypeVar("Options")
@@ -53,7 +52,4 @@ def show_measurement(
     except ValueError as error:
         raise click.UsageError(str(error)) from error
     results = asyncio.run(measure(settings, model, options, out, keep))
-    if as_json:
-        echo_json(results)
-    else:
-        click.echo(table(results))
+    echo_answer(as_json, results, table(results))

@@ -16,6 +16,7 @@ from benchmarks.report.measured import LimitResults, MeasurementError, Results, 
 from benchmarks.report.measured_tables import measured_tables
 from benchmarks.report.measurement import Measurement, read_finished, rows_of
 from benchmarks.report.peer_tables import gateways_table, goals_table, results_of, systems_table
+from gateway.operations.cli.options import FILE, FOLDER, NEW_FOLDER
 
 _PLACE = re.compile(r"(<!-- measured: (?P<name>[a-z0-9-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
@@ -183,7 +184,7 @@ page_option = click.option(
     "--page",
     "pages",
     multiple=True,
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=FILE,
     help="Markdown with marked places; filled in place. Repeatable: a table goes to its place.  [prints the tables]",
 )
 
@@ -206,11 +207,9 @@ def show_tables(tables_of: Callable[[Path], Mapping[str, str]], results: Path, p
 
 
 @click.command()
-@click.argument("results", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.argument("results", type=FOLDER)
 @page_option
-@click.option(
-    "--images", type=click.Path(file_okay=False, path_type=Path), help="Folder for plots; needs matplotlib.  [no plots]"
-)
+@click.option("--images", type=NEW_FOLDER, help="Folder for plots; needs matplotlib.  [no plots]")
 def report(results: Path, pages: tuple[Path, ...], images: Path | None) -> None:
     """Write down what the finished measurements in the folder RESULTS say.
 

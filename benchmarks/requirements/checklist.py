@@ -20,7 +20,7 @@ from benchmarks.requirements.evidence_runs import (
 )
 from benchmarks.requirements.evidence_runs import run_tests as runs_of
 from benchmarks.requirements.requirements import PAGE, Requirement, read_requirements
-from gateway.operations.cli.options import echo_json, json_option, table
+from gateway.operations.cli.options import FOLDER, echo_json, json_option, table
 
 Status = Literal["pass", "fail", "partly", "not done", "not measured"]
 
@@ -114,9 +114,8 @@ def _checked(item: ChecklistItem, states: dict[str, CheckedItem], measurements: 
 @click.command()
 @click.option(
     "--measurements",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    type=FOLDER,
     default=Path("docs/measurements"),
-    show_default=True,
     help="Folder of measurements and of the record of test runs.",
 )
 @click.option(
@@ -124,7 +123,7 @@ def _checked(item: ChecklistItem, states: dict[str, CheckedItem], measurements: 
 )
 @click.option(
     "--reports",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    type=FOLDER,
     help="Record the results that JUnit reports in this folder have, as .ci/run leaves them, instead of running.",
 )
 @click.option("--only", metavar="ROW", help="Requirements whose ID begins so, such as CK-03, GW or GW-05.")

@@ -12,6 +12,7 @@ import numpy as np
 
 from benchmarks.sessions.joint_runs import Check, RunOutcomes, decide, ordered_pairs, prior_pairs, true_gains
 from benchmarks.sessions.outcome_file import read_outcomes
+from gateway.operations.cli.options import FILE
 from quality.comparison.session_pairs import LEAST_TASKS
 
 
@@ -162,28 +163,14 @@ def _counts(_context: click.Context, parameter: click.Parameter, value: str) -> 
 
 
 @click.command()
-@click.argument("file", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("file", required=False, type=FILE)
 @click.option("--made", type=click.IntRange(min=2), help="So many made models instead of a file.")
-@click.option("--labels", callback=_counts, default="0,30,60,100", show_default=True, help="Labelled tasks.")
-@click.option(
-    "--catches",
-    type=click.FloatRange(0, 1),
-    default=0.7,
-    show_default=True,
-    help="Share of failures that the check rejects.",
-)
-@click.option(
-    "--rejects", type=click.FloatRange(0, 1), default=0.1, show_default=True, help="Share of good runs that it rejects."
-)
-@click.option(
-    "--scores",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Public scores: MODEL,SCORE lines or a JSON object.",
-)
-@click.option(
-    "--draws", type=click.IntRange(min=1), default=100, show_default=True, help="Random sets of labelled tasks."
-)
-@click.option("--seed", default=0, show_default=True)
+@click.option("--labels", callback=_counts, default="0,30,60,100", help="Labelled tasks.")
+@click.option("--catches", type=click.FloatRange(0, 1), default=0.7, help="Share of failures that the check rejects.")
+@click.option("--rejects", type=click.FloatRange(0, 1), default=0.1, help="Share of good runs that it rejects.")
+@click.option("--scores", type=FILE, help="Public scores: MODEL,SCORE lines or a JSON object.")
+@click.option("--draws", type=click.IntRange(min=1), default=100, help="Random sets of labelled tasks.")
+@click.option("--seed", default=0)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def agents(
     file: Path | None, made: int | None, labels: list[int], catches: float, rejects: float, scores: Path | None,

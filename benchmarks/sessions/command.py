@@ -8,6 +8,7 @@ import msgspec
 from benchmarks.sessions.ends import end_rates, learn
 from benchmarks.sessions.figures import Price, Rule, measure
 from benchmarks.sessions.recorded import read_runs
+from gateway.operations.cli.options import FILE
 
 BOUND = (
     "An upper bound: the strong model's run began with the task on untouched files, and a share {share:.0%} of users "
@@ -32,25 +33,21 @@ def _prices(_context: click.Context, parameter: click.Parameter, value: str | No
 
 
 @click.command()
-@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("file", type=FILE)
 @click.option("--cheap", help="Model that runs each task.")
 @click.option("--strong", help="Model that is asked where the rule says so.")
-@click.option("--rule", type=click.Choice(["bad-end", "trouble", "steps"]), default="bad-end", show_default=True)
+@click.option("--rule", type=click.Choice(["bad-end", "trouble", "steps"]), default="bad-end")
 @click.option(
-    "--asks-again",
-    type=click.FloatRange(0, 1),
-    default=1.0,
-    show_default=True,
-    help="Share of users that ask again after a bad end.",
+    "--asks-again", type=click.FloatRange(0, 1), default=1.0, help="Share of users that ask again after a bad end."
 )
-@click.option("--steps", type=click.IntRange(min=1), default=20, show_default=True, help="Of the rule steps.")
+@click.option("--steps", type=click.IntRange(min=1), default=20, help="Of the rule steps.")
 @click.option(
     "--prices",
     callback=_prices,
     help="Where no dollars are recorded: MODEL=IN:OUT per million tokens, or MODEL=USD of a step, parted by commas.",
 )
 @click.option("--ends", is_flag=True, help="Instead: how often each kind of end failed, and what signs in mid-run say.")
-@click.option("--seed", default=0, show_default=True)
+@click.option("--seed", default=0)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def sessions(
     file: Path, cheap: str | None, strong: str | None, rule: Rule, asks_again: float, steps: int,

@@ -15,7 +15,7 @@ import msgspec
 
 from benchmarks.report.machine import describe_machine
 from benchmarks.requirements.evidence_runs import git
-from gateway.operations.cli.options import table
+from gateway.operations.cli.options import FILE, FOLDER, table
 
 RECORD = "origins.json"
 UNKNOWN = "–"
@@ -123,14 +123,8 @@ def _digest(path: Path) -> str:
 
 
 @click.command()
-@click.argument("files", nargs=-1, type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option(
-    "--folder",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    default=Path("docs/measurements"),
-    show_default=True,
-    help="Of measurements.",
-)
+@click.argument("files", nargs=-1, type=FILE)
+@click.option("--folder", type=FOLDER, default=Path("docs/measurements"), help="Of measurements.")
 def origins(files: tuple[Path, ...], folder: Path) -> None:
     """Print where the measurements of a folder are from, and how old they are.
 

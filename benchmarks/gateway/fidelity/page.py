@@ -52,7 +52,13 @@ def _shown(cells: Sequence[Cell], target: str, api: str, server: str, case: str)
     type=click.Choice([peer.name for peer in PEERS], case_sensitive=False),
     help="Print what that gateway reads.",
 )
-@click.option("--port", type=click.IntRange(0, 65_535), default=0, help="Of the recording provider; 0: a free one.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65_535),
+    show_default=False,
+    default=0,
+    help="Of the recording provider; 0: a free one.",
+)
 @click.option("--page", type=click.Path(path_type=Path), help="Write the table to this page.")
 @json_option
 def fidelity(targets: Sequence[str], config_of: str | None, port: int, page: Path | None, as_json: bool) -> None:

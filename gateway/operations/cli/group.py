@@ -12,10 +12,11 @@ MOST_COLUMNS = 120
 
 
 class LazyGroup(click.Group):
-    """`commands` maps a name to (`module:attribute`, help line); `.module` is one of `package`."""
+    """`commands` maps a name to (`module:attribute`, help line); `.module` is one of `package`. The help of commands
+    below shows defaults, but of options with `show_default=False`."""
 
     def __init__(self, name: str, help: str, commands: dict[str, tuple[str, str]], package: str | None = None) -> None:
-        settings = {"help_option_names": ["-h", "--help"], "max_content_width": MOST_COLUMNS}
+        settings = {"help_option_names": ["-h", "--help"], "max_content_width": MOST_COLUMNS, "show_default": True}
         super().__init__(name=name, help=help, context_settings=settings)
         self._lazy, self._package = commands, package
 

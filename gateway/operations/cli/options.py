@@ -10,6 +10,7 @@ import textwrap
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import zip_longest
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -25,6 +26,12 @@ if TYPE_CHECKING:
 
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+
+# Kinds of arguments: what has to exist, then what a command may make.
+FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
+NEW_FILE = click.Path(dir_okay=False, path_type=Path)
+NEW_FOLDER = click.Path(file_okay=False, path_type=Path)
 
 
 def setting_option(field: str, *names: str, **attributes: Any) -> Callable[[Command], Command]:
@@ -42,6 +49,9 @@ database_option = setting_option("database_url", metavar="URL")
 core_socket_option = setting_option("core_socket", "--socket", metavar="PATH")
 log_level_option = setting_option("log_level", type=click.Choice(["debug", "info", "warning", "error"]))
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
+audit_reason_option = click.option(
+    "--reason", default="asked for on the command line", show_default=False, help="For the audit trail."
+)
 
 
 def stored_options(command: Command) -> Command:

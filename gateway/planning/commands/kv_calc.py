@@ -39,28 +39,23 @@ from tiers.catalog.load import load_catalog
 @click.option("--layers", type=click.IntRange(min=1), help="Decoder layers.")
 @click.option("--heads", type=click.IntRange(min=1), help="Query heads.")
 @click.option("--kv-heads", type=click.IntRange(min=1), help="KV heads.  [as many as query heads]")
-@click.option("--head-dim", type=click.IntRange(min=1), default=128, show_default=True)
-@click.option("--length", type=click.IntRange(min=1), default=8192, show_default=True, help="Tokens per sequence.")
-@click.option("--batch", type=click.IntRange(min=1), default=1, show_default=True, help="Number of sequences.")
-@click.option(
-    "--dtype",
-    type=click.Choice(["float32", "float16", "bfloat16", "fp8", "int8"]),
-    default="float16",
-    show_default=True,
-)
+@click.option("--head-dim", type=click.IntRange(min=1), default=128)
+@click.option("--length", type=click.IntRange(min=1), default=8192, help="Tokens per sequence.")
+@click.option("--batch", type=click.IntRange(min=1), default=1, help="Number of sequences.")
+@click.option("--dtype", type=click.Choice(["float32", "float16", "bfloat16", "fp8", "int8"]), default="float16")
 @click.option("--weights-gb", type=click.FloatRange(min=0), help="Size of the weights in GB (10^9 bytes).")
 @click.option("--device-gb", type=click.FloatRange(min=0), help="Memory of one device in GB.")
 @click.option("--devices", type=click.IntRange(min=1), help="Number of devices of the machine.  [1]")
-@click.option("--usable-share", type=click.FloatRange(0, 1, min_open=True), default=0.9, show_default=True)
+@click.option("--usable-share", type=click.FloatRange(0, 1, min_open=True), default=0.9)
 @click.option("--device", "device_name", metavar="NAME", help="Plan a placement on these devices: l4, h100, ...")
 @click.option("--hardware", metavar="FILE", type=click.Path(path_type=Path), help="Custom hardware catalogue.")
 @click.option("--weights", metavar="FORMAT", help="bfloat16, fp8, awq-int4, q4_k, ...  [the device's best]")
-@click.option("--nodes", type=click.IntRange(min=1), default=1, show_default=True, help="Number of machines.")
+@click.option("--nodes", type=click.IntRange(min=1), default=1, help="Number of machines.")
 @click.option("--island", type=click.IntRange(min=1), help="Devices joined by the fast link.  [all of a machine]")
 @click.option("--tensor", type=click.IntRange(min=1), help="Tensor parallel size.  [as few as suffice]")
 @click.option("--pipeline", type=click.IntRange(min=1), help="Pipeline stages.  [as few as suffice]")
 @click.option("--max-watts", type=click.FloatRange(min=0, min_open=True), help="Power limit of a device.")
-@click.option("--host-gb", type=click.FloatRange(min=0), default=0.0, help="Host memory in GB.")
+@click.option("--host-gb", type=click.FloatRange(min=0), show_default=False, default=0.0, help="Host memory in GB.")
 @click.option("--uneven", is_flag=True, help="Allow heads and layers that the devices do not divide.")
 @json_option
 def kv_calc(model: str | None, shape: str | None, catalog: str | None, as_json: bool, **options: Any) -> None:

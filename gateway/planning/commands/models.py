@@ -117,7 +117,6 @@ def _refusals(found: "ModelCheck") -> list[str]:
     "--form",
     type=click.Choice(["any", "folder", "gguf"]),
     default="any",
-    show_default=True,
     help="Which files: a checkpoint's safetensors, a GGUF file, or the first of both that the repository has.",
 )
 @catalog_option

@@ -49,21 +49,14 @@ _OWN_PRICE = re.compile(r"(\d+(?:\.\d+)?)/(\d+(?:\.\d+)?)")
     help="The model for easy requests. A name of the price list, PROVIDER:MODEL, or dollars per million tokens in/out "
     "such as 0.05/0.15.",
 )
-@click.option("--requests", type=click.IntRange(min=1), default=1_000_000, show_default=True, help="With --from.")
+@click.option("--requests", type=click.IntRange(min=1), default=1_000_000, help="With --from.")
 @click.option(
     "--easy",
     type=click.FloatRange(0, 100),
     default=60,
-    show_default=True,
     help="Percentage of requests that the cheap model answers well enough; with --from.",
 )
-@click.option(
-    "--mix",
-    callback=percent_shares,
-    default="60/20/15/5",
-    show_default=True,
-    help="Percentages of the requests by tier.",
-)
+@click.option("--mix", callback=percent_shares, default="60/20/15/5", help="Percentages of the requests by tier.")
 @click.option(
     "--costs", callback=_dollars, metavar="USD,…", help="Dollars per request by tier.  [the catalogue's, from tokens]"
 )
@@ -78,16 +71,8 @@ _OWN_PRICE = re.compile(r"(\d+(?:\.\d+)?)/(\d+(?:\.\d+)?)")
     help="Tokens of an answer.  [with --from 200, else the catalogue's estimate by tier]",
 )
 @click.option("--baseline", type=click.IntRange(min=1), help="The tier to compare with.  [3, a 70B's]")
-@click.option(
-    "--check-rate",
-    type=click.FloatRange(0, 1),
-    default=0.05,
-    show_default=True,
-    help="Share of answers that is checked.",
-)
-@click.option(
-    "--checked", default="1,2", show_default=True, metavar="TIER,…", help="Tier whose answers the last tier checks."
-)
+@click.option("--check-rate", type=click.FloatRange(0, 1), default=0.05, help="Share of answers that is checked.")
+@click.option("--checked", default="1,2", metavar="TIER,…", help="Tier whose answers the last tier checks.")
 @catalog_option
 @json_option
 def cost(
@@ -215,16 +200,12 @@ def _cost_text(
 @click.command()
 @click.option("--rate", type=float, help="Requests per second.")
 @click.option("--per-day", type=float, help="Requests per day, instead of --rate.")
-@click.option("--prompt-tokens", type=float, default=500, show_default=True, help="Mean tokens of a prompt.")
-@click.option("--output-tokens", type=float, default=200, show_default=True, help="Mean tokens of an answer.")
-@click.option("--cached", type=float, default=0.0, show_default=True, help="Share of a prompt in the prefix cache.")
+@click.option("--prompt-tokens", type=float, default=500, help="Mean tokens of a prompt.")
+@click.option("--output-tokens", type=float, default=200, help="Mean tokens of an answer.")
+@click.option("--cached", type=float, default=0.0, help="Share of a prompt in the prefix cache.")
 @click.option("--trace", type=click.Path(path_type=Path), help="Rate and lengths from a CSV or JSONL of requests.")
-@click.option(
-    "--trace-unit", type=click.Choice(["s", "ms"]), default="s", show_default=True, help="Unit of the trace's times."
-)
-@click.option(
-    "--peak", type=click.FloatRange(1), default=1.0, show_default=True, help="Planned rate divided by the given rate."
-)
+@click.option("--trace-unit", type=click.Choice(["s", "ms"]), default="s", help="Unit of the trace's times.")
+@click.option("--peak", type=click.FloatRange(1), default=1.0, help="Planned rate divided by the given rate.")
 @click.option(
     "--replica",
     "replicas",
@@ -236,15 +217,9 @@ def _cost_text(
 @click.option("--ttft-ms", type=float, help="Objective at --quantile.")
 @click.option("--itl-ms", type=float, help="Objective for the mean time between tokens.")
 @click.option("--e2e-ms", type=float, help="Objective at --quantile.")
-@click.option(
-    "--quantile",
-    type=float,
-    default=0.99,
-    show_default=True,
-    help="Quantile at which the TTFT and E2E objectives hold.",
-)
-@click.option("--busy", type=float, default=1.0, show_default=True, help="Most of a replica's maximum rate to use.")
-@click.option("--spare", type=click.IntRange(min=0), default=0, help="Spare replicas.")
+@click.option("--quantile", type=float, default=0.99, help="Quantile at which the TTFT and E2E objectives hold.")
+@click.option("--busy", type=float, default=1.0, help="Most of a replica's maximum rate to use.")
+@click.option("--spare", type=click.IntRange(min=0), show_default=False, default=0, help="Spare replicas.")
 @click.option(
     "--profile", "knobs", metavar="NAME", help="throughput, latency, tail or cost, instead of the objectives."
 )
@@ -373,22 +348,14 @@ fleet = LazyGroup(
 )
 @click.option("--tier", "tiers", multiple=True, required=True, metavar="N=PROFILE", help="As for `aio plan --replica`.")
 @click.option("--cold-start", type=click.FloatRange(min=0), help="Start-up seconds of a replica.  [the profile's]")
-@click.option(
-    "--interval", type=click.FloatRange(min=1), default=5.0, show_default=True, help="Seconds between scrapes."
-)
-@click.option("--warm", type=click.IntRange(min=1), default=3, show_default=True, help="Minimum replicas of a tier.")
-@click.option("--most", type=click.IntRange(min=1), default=64, show_default=True, help="Maximum replicas of a tier.")
-@click.option("--busy", type=float, default=0.8, show_default=True, help="Target utilisation of a replica's best rate.")
-@click.option(
-    "--quantile",
-    type=float,
-    default=0.9,
-    show_default=True,
-    help="Quantile of the forecast's errors to keep in reserve.",
-)
-@click.option("--down-window", type=float, default=900.0, show_default=True, help="Seconds before scaling down.")
-@click.option("--host", default="127.0.0.1", show_default=True)
-@click.option("--port", type=int, default=8090, show_default=True)
+@click.option("--interval", type=click.FloatRange(min=1), default=5.0, help="Seconds between scrapes.")
+@click.option("--warm", type=click.IntRange(min=1), default=3, help="Minimum replicas of a tier.")
+@click.option("--most", type=click.IntRange(min=1), default=64, help="Maximum replicas of a tier.")
+@click.option("--busy", type=float, default=0.8, help="Target utilisation of a replica's best rate.")
+@click.option("--quantile", type=float, default=0.9, help="Quantile of the forecast's errors to keep in reserve.")
+@click.option("--down-window", type=float, default=900.0, help="Seconds before scaling down.")
+@click.option("--host", default="127.0.0.1")
+@click.option("--port", type=int, default=8090)
 def serve(
     gateways: tuple[str, ...],
     tiers: tuple[str, ...],

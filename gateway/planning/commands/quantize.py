@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gateway.operations.cli.options import (
+    FILE,
+    NEW_FOLDER,
     cache_dir_option,
     catalog_option,
     echo_answer,
@@ -50,11 +52,11 @@ _OPTIONS = {
 @click.option(
     "--calibration",
     multiple=True,
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=FILE,
     help="UTF-8 text to calibrate on; may be repeated.  [the package's, 60,000 words]",
 )
 @click.option("--samples", type=click.IntRange(min=1), help="Windows of the text.  [all that it has, at most 128]")
-@click.option("--window", type=click.IntRange(min=2), default=512, show_default=True, help="Tokens per window.")
+@click.option("--window", type=click.IntRange(min=2), default=512, help="Tokens per window.")
 @click.option("--dtype", type=click.Choice(["float16", "bfloat16"]), help="Of all other tensors.  [float16 for 4 bits]")
 @cache_dir_option
 @json_option
@@ -154,23 +156,15 @@ def _flag(option: str) -> str:
     "--backend",
     type=click.Choice(["python", "vllm"]),
     default="python",
-    show_default=True,
     help="python: text in and out behind the dynamic batcher, as tensorrt_llm_bls. vllm: Triton's vLLM backend.",
 )
-@click.option(
-    "--kind", type=click.Choice(["gpu", "cpu"]), default="gpu", show_default=True, help="Device of the instances."
-)
-@click.option("--instances", type=click.IntRange(min=1), default=1, show_default=True, help="Instances per GPU.")
+@click.option("--kind", type=click.Choice(["gpu", "cpu"]), default="gpu", help="Device of the instances.")
+@click.option("--instances", type=click.IntRange(min=1), default=1, help="Instances per GPU.")
 @click.option("--gpus", metavar="0,1", help="GPU numbers.  [all]")
 @click.option(
     "--weights", metavar="PATH", help="With vllm: path of the weights on Triton's machine.  [the catalogue's path]"
 )
-@click.option(
-    "--out",
-    metavar="DIR",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Model repository to write to.  [print only]",
-)
+@click.option("--out", metavar="DIR", type=NEW_FOLDER, help="Model repository to write to.  [print only]")
 def triton_config(
     catalog: str | None,
     tier: int,

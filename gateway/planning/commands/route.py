@@ -10,9 +10,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gateway.operations.cli.options import (
+    FOLDER,
+    NEW_FILE,
+    NEW_FOLDER,
     QUALITY_METAVAR,
     catalog_option,
     data_dir_option,
+    echo_answer,
     echo_json,
     json_option,
     ledger_options,
@@ -180,7 +184,7 @@ def _replay(settings: "Settings", request_id: str, as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("log", type=click.Path(dir_okay=False, path_type=Path))
+@click.argument("log", type=NEW_FILE)
 @click.option(
     "--quality",
     "targets",
@@ -194,12 +198,12 @@ def _replay(settings: "Settings", request_id: str, as_json: bool) -> None:
 )
 @click.option(
     "--training",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=NEW_FOLDER,
     help="Also write the labelled rows into this folder, for `aio classifier train --data`.",
 )
 @click.option("--example", is_flag=True, help="Write LOG from the public outcomes instead of reading one.")
-@click.option("--rows", type=click.IntRange(min=1), default=2000, show_default=True, help="Most rows of the example.")
-@click.option("--data", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Public data.  [AIO_DATA]")
+@click.option("--rows", type=click.IntRange(min=1), default=2000, help="Most rows of the example.")
+@click.option("--data", type=FOLDER, help="Public data.  [AIO_DATA]")
 @catalog_option
 @data_dir_option
 @json_option
@@ -233,7 +237,7 @@ def backtest(
     for row in read_log(log):
         tested.add(row)
     report = tested.report()
-    echo_json(report) if as_json else click.echo(_report_text(report))
+    echo_answer(as_json, report, _report_text(report))
     if training is not None:
         written = write_training(training, training_rows(read_log(log), known))
         click.echo(f"{written} labelled rows; aio classifier train --data {training} trains on them", err=True)

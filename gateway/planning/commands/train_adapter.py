@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gateway.operations.cli.options import (
+    FILE,
+    FOLDER,
     cache_dir_option,
     catalog_option,
     data_dir_option,
@@ -30,11 +32,7 @@ _POSITIVE = click.FloatRange(min=0, min_open=True)
 @click.command("train")
 @click.argument("model")
 @click.argument("folder", type=click.Path(path_type=Path))
-@click.option(
-    "--examples",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="JSON lines with messages, or with prompt and answer.",
-)
+@click.option("--examples", type=FILE, help="JSON lines with messages, or with prompt and answer.")
 @click.option("--recorded", is_flag=True, help="Learn from recorded answers, of keys that consented to storing texts.")
 @click.option(
     "--recipe",
@@ -45,35 +43,27 @@ _POSITIVE = click.FloatRange(min=0, min_open=True)
 @click.option(
     "--rows", type=click.IntRange(min=1), help="Of the recipe: sequences of 480 tokens per step; more on a card.  [2]"
 )
-@click.option(
-    "--from",
-    "start",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="An adapter of the recipe, at which training begins.",
-)
+@click.option("--from", "start", type=FOLDER, help="An adapter of the recipe, at which training begins.")
 @click.option("--tier", type=click.IntRange(min=1), help="The tier whose recorded answers count.  [the strongest]")
-@click.option("--limit", type=click.IntRange(min=1), default=20_000, show_default=True, help="Most recorded answers.")
+@click.option("--limit", type=click.IntRange(min=1), default=20_000, help="Most recorded answers.")
 @click.option("--teacher", metavar="MODEL", help="A model of the same vocabulary, whose distribution is learned.")
-@click.option("--rank", type=click.IntRange(1, 512), default=16, show_default=True)
-@click.option("--alpha", type=_POSITIVE, default=32.0, show_default=True)
-@click.option("--learning-rate", type=_POSITIVE, default=2e-3, show_default=True, help="Falls linearly to zero.")
-@click.option("--epochs", type=click.IntRange(min=1), default=1, show_default=True)
-@click.option("--batch", type=click.IntRange(min=1), default=8, show_default=True, help="Examples per step.")
+@click.option("--rank", type=click.IntRange(1, 512), default=16)
+@click.option("--alpha", type=_POSITIVE, default=32.0)
+@click.option("--learning-rate", type=_POSITIVE, default=2e-3, help="Falls linearly to zero.")
+@click.option("--epochs", type=click.IntRange(min=1), default=1)
+@click.option("--batch", type=click.IntRange(min=1), default=8, help="Examples per step.")
 @click.option(
     "--base", type=click.Choice(["bfloat16", "float32"]), help="Of the frozen weights.  [bfloat16; the recipe: float32]"
 )
-@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--seed", type=int, default=0)
 @click.option(
     "--held-out",
     type=click.FloatRange(0, 1, min_open=True, max_open=True),
     default=0.1,
-    show_default=True,
     help="Share of prompts to measure with.",
 )
-@click.option(
-    "--max-tokens", type=click.IntRange(min=2), default=512, show_default=True, help="Of prompt and answer together."
-)
-@click.option("--device", default="auto", show_default=True, help="cpu, cuda, cuda:1; auto is cuda where there is one.")
+@click.option("--max-tokens", type=click.IntRange(min=2), default=512, help="Of prompt and answer together.")
+@click.option("--device", default="auto", help="cpu, cuda, cuda:1; auto is cuda where there is one.")
 @click.option("--threads", type=click.IntRange(min=1), help="Of the CPU.  [one per CPU]")
 @catalog_option
 @data_dir_option

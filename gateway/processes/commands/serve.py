@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     "--role",
     type=click.Choice(["all", "gateway", "core"]),
     default="all",
-    show_default=True,
     help="all: HTTP and cores. core: a core's models, on a Unix socket. gateway: HTTP, no models, on cores' sockets.",
 )
 @setting_option("gateway_workers", type=int, metavar="N")
@@ -278,14 +277,13 @@ async def _require_machine_or_close(catalog: "Catalog", settings: "Settings", co
     "--role",
     type=click.Choice(["gateway", "all"]),
     default="gateway",
-    show_default=True,
     help="gateway: uses the cores' sockets, or remote tiers only. all: runs its own models.",
 )
 @click.option(
     "--concurrency", "batch_concurrency", type=int, help="Lines answered at once.  [AIO_BATCH_CONCURRENCY; 4]"
 )
 @click.option("--host", help="Address of probes and metrics.  [AIO_HOST; 127.0.0.1]")
-@click.option("--port", type=int, default=0, show_default=True, help="Port of probes and metrics; 0 takes a free one.")
+@click.option("--port", type=int, default=0, help="Port of probes and metrics; 0 takes a free one.")
 @catalog_option
 @data_dir_option
 @cache_dir_option

@@ -13,6 +13,7 @@ import msgspec
 
 from gateway.base.numbers import utc_text
 from gateway.operations.cli.options import (
+    FILE,
     QUALITY_METAVAR,
     echo_answer,
     echo_json,
@@ -151,7 +152,7 @@ def create(name: str, team: str | None, reason: str | None, as_json: bool, **opt
 
 
 @keys.command("list")
-@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True)
+@click.option("--limit", type=click.IntRange(1, 1000), default=50)
 @stored_options
 def list_keys(limit: int, as_json: bool, **options: Any) -> None:
     """Show keys, newest first, including ended ones."""
@@ -226,7 +227,7 @@ def limit(key: str, reason: str | None, as_json: bool, **options: Any) -> None:
 
 @keys.command()
 @click.argument("key")
-@click.option("--grace-hours", type=click.FloatRange(0, 24 * 90), default=24.0, show_default=True)
+@click.option("--grace-hours", type=click.FloatRange(0, 24 * 90), default=24.0)
 @reason_option
 @stored_options
 def rotate(key: str, grace_hours: float, reason: str | None, as_json: bool, **options: Any) -> None:
@@ -261,15 +262,11 @@ for _verb in VERBS:
 
 
 @keys.command()
-@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("file", type=FILE)
 @click.option("--dry-run", is_flag=True, help=f"Change nothing; end with status {DIFFERS} if FILE and database differ.")
 @click.option("--prune", is_flag=True, help="Also revoke keys (no administrator's) and remove budgets not in FILE.")
 @click.option(
-    "--grace-hours",
-    type=click.FloatRange(0, 24 * 90),
-    default=24.0,
-    show_default=True,
-    help="How long a replaced secret stays valid.",
+    "--grace-hours", type=click.FloatRange(0, 24 * 90), default=24.0, help="How long a replaced secret stays valid."
 )
 @reason_option
 @stored_options

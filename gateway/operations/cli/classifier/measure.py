@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gateway.operations.cli.options import (
+    NEW_FILE,
     cache_dir_option,
     catalog_option,
     data_dir_option,
@@ -22,10 +23,10 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("file", required=False, type=click.Path(dir_okay=False, path_type=Path))
-@click.option("--per-level", type=click.IntRange(1, 10), default=6, show_default=True, help="Tasks per kind and level.")
-@click.option("--seed", default=1, show_default=True, help="Seed of the generated tasks.")
-@click.option("--concurrency", type=click.IntRange(min=1), default=16, show_default=True, help="Tasks in flight.")
+@click.argument("file", required=False, type=NEW_FILE)
+@click.option("--per-level", type=click.IntRange(1, 10), default=6, help="Tasks per kind and level.")
+@click.option("--seed", default=1, help="Seed of the generated tasks.")
+@click.option("--concurrency", type=click.IntRange(min=1), default=16, help="Tasks in flight.")
 @catalog_option
 @data_dir_option
 @cache_dir_option

@@ -7,6 +7,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gateway.operations.cli.options import (
+    FILE,
+    FOLDER,
+    NEW_FILE,
+    NEW_FOLDER,
     cache_dir_option,
     catalog_option,
     data_dir_option,
@@ -27,11 +31,9 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
-@click.option("--tiers", default="1,2,3,4", show_default=True, help="Numbers of the tiers to ask.")
-@click.option(
-    "--tasks", type=click.IntRange(0, 5000), default=400, show_default=True, help="Number of generated tasks."
-)
+@click.argument("folder", type=NEW_FOLDER)
+@click.option("--tiers", default="1,2,3,4", help="Numbers of the tiers to ask.")
+@click.option("--tasks", type=click.IntRange(0, 5000), default=400, help="Number of generated tasks.")
 @click.option(
     "--kind",
     "kinds",
@@ -39,23 +41,16 @@ if TYPE_CHECKING:
     type=click.Choice(["copy", "spell", "compare", "arithmetic"]),
     help="Kinds of the generated tasks.  [all]",
 )
-@click.option(
-    "--word-problems", type=click.IntRange(0, 300), default=0, show_default=True, help="GSM8K problems from --data."
-)
+@click.option("--word-problems", type=click.IntRange(0, 300), default=0, help="GSM8K problems from --data.")
 @click.option(
     "--choices",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=FILE,
     help="Own multiple-choice questions as JSON lines: prompt with its options, answer with the letter.",
 )
-@click.option("--data", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Public data.  [AIO_DATA]")
-@click.option(
-    "--second/--no-second",
-    default=True,
-    show_default=True,
-    help="Ask again where agreement can check the answer.",
-)
-@click.option("--seed", default=11, show_default=True, help="Seed of the generated tasks.")
-@click.option("--concurrency", type=click.IntRange(min=1), default=8, show_default=True, help="Answers in flight.")
+@click.option("--data", type=FOLDER, help="Public data.  [AIO_DATA]")
+@click.option("--second/--no-second", default=True, help="Ask again where agreement can check the answer.")
+@click.option("--seed", default=11, help="Seed of the generated tasks.")
+@click.option("--concurrency", type=click.IntRange(min=1), default=8, help="Answers in flight.")
 @catalog_option
 @data_dir_option
 @cache_dir_option
@@ -97,13 +92,13 @@ def collect(
 
 
 @click.command()
-@click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.argument("folder", type=FOLDER)
 @click.option(
     "--registry", type=click.Path(path_type=Path), help="Registry of evidence models.  [probes/ in the data folder]"
 )
-@click.option("--promote/--no-promote", default=True, show_default=True, help="Whether `aio serve` uses them.")
-@click.option("--seed", default=0, show_default=True)
-@click.option("--report", type=click.Path(dir_okay=False, path_type=Path), help="Write the figures there as JSON.")
+@click.option("--promote/--no-promote", default=True, help="Whether `aio serve` uses them.")
+@click.option("--seed", default=0)
+@click.option("--report", type=NEW_FILE, help="Write the figures there as JSON.")
 @catalog_option
 @data_dir_option
 @json_option

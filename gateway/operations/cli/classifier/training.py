@@ -10,6 +10,9 @@ import click
 from gateway.operations.cli.classifier import data_option
 from gateway.operations.cli.cluster import joined
 from gateway.operations.cli.options import (
+    FILE,
+    FOLDER,
+    NEW_FILE,
     catalog_option,
     data_dir_option,
     database_option,
@@ -32,12 +35,12 @@ if TYPE_CHECKING:
 @click.argument("output", type=click.Path(path_type=Path))
 @data_option
 @click.option("--hold", multiple=True, metavar="DOMAIN", help="Domain whose prompts are left out.")
-@click.option("--layers", default=4, show_default=True)
-@click.option("--hidden", default=256, show_default=True, help="Width; a multiple of 64.")
-@click.option("--vocabulary", default=8192, show_default=True)
-@click.option("--max-tokens", default=256, show_default=True)
-@click.option("--epochs", default=4, show_default=True)
-@click.option("--seed", default=0, show_default=True)
+@click.option("--layers", default=4)
+@click.option("--hidden", default=256, help="Width; a multiple of 64.")
+@click.option("--vocabulary", default=8192)
+@click.option("--max-tokens", default=256)
+@click.option("--epochs", default=4)
+@click.option("--seed", default=0)
 @json_option
 def pretrain(output: Path, data: Path | None, hold: tuple[str, ...], hidden: int, as_json: bool, **sizes: int) -> None:
     """Train a tokeniser and a DistilBERT on the prompts of the train split, and write OUTPUT for `train --encoder`.
@@ -57,23 +60,16 @@ def pretrain(output: Path, data: Path | None, hold: tuple[str, ...], hidden: int
 
 
 @click.command()
-@click.argument("rows", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option(
-    "--train", "target", type=click.Path(dir_okay=False, path_type=Path), help="Train on ROWS and write the model here."
-)
-@click.option(
-    "--model",
-    "model_file",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Model to measure.  [the packaged one]",
-)
+@click.argument("rows", type=FILE)
+@click.option("--train", "target", type=NEW_FILE, help="Train on ROWS and write the model here.")
+@click.option("--model", "model_file", type=FILE, help="Model to measure.  [the packaged one]")
 @click.option(
     "--encoder",
     "checkpoint",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    type=FOLDER,
     help="Fine-tune this checkpoint on ROWS and write it to the folder of --train, for AIO_CLASSIFIER_ENCODER.",
 )
-@click.option("--seed", default=0, show_default=True)
+@click.option("--seed", default=0)
 @json_option
 def complexity(
     rows: Path, target: Path | None, model_file: Path | None, checkpoint: Path | None, seed: int, as_json: bool
@@ -130,7 +126,9 @@ def complexity(
 
 @click.command()
 @click.option("--rollback", is_flag=True, help="Restore the previous classifier instead of training.")
-@click.option("--reason", default="asked for on the command line", help="For the audit trail of a rollback.")
+@click.option(
+    "--reason", show_default=False, default="asked for on the command line", help="For the audit trail of a rollback."
+)
 @catalog_option
 @data_dir_option
 @database_option

@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gateway.operations.cli.options import (
+    FILE,
+    NEW_FILE,
+    audit_reason_option,
     data_dir_option,
     echo_answer,
     echo_json,
@@ -31,7 +34,6 @@ version_option = click.option(
     metavar="VERSION|FOLDER",
     help="A version of the registry, or an artefact's folder.  [the serving version]",
 )
-reason_option = click.option("--reason", default="asked for on the command line", help="For the audit trail.")
 
 
 def folder_of(root: Path, version: str | None) -> Path:
@@ -74,7 +76,7 @@ def list_versions(as_json: bool, **options: Any) -> None:
 
 @click.command()
 @click.argument("version", metavar="VERSION|FOLDER")
-@reason_option
+@audit_reason_option
 @ledger_options
 def promote(version: str, reason: str, as_json: bool, **options: Any) -> None:
     """Let VERSION serve, after the checks that a server makes; running servers follow."""
@@ -93,7 +95,7 @@ def promote(version: str, reason: str, as_json: bool, **options: Any) -> None:
 
 
 @click.command()
-@reason_option
+@audit_reason_option
 @stored_options
 def rollback(reason: str, as_json: bool, **options: Any) -> None:
     """Restore the previous version; a second rollback changes nothing."""
@@ -112,7 +114,7 @@ def rollback(reason: str, as_json: bool, **options: Any) -> None:
     "--share", type=click.FloatRange(0, 1, min_open=True, max_open=True), help="Share of the requests that it decides."
 )
 @click.option("--stop", is_flag=True, help="End the trial.")
-@reason_option
+@audit_reason_option
 @ledger_options
 def canary(version: str | None, share: float | None, stop: bool, reason: str, as_json: bool, **options: Any) -> None:
     """Put VERSION on trial for a share of the requests, or show who is on it."""
@@ -173,14 +175,8 @@ def _accepted(settings: "Settings", version: str) -> "tuple[ArtefactRegistry, st
 
 
 @click.command()
-@click.option(
-    "--input",
-    "source",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    required=True,
-    help='JSON lines with "id" and "prompt".',
-)
-@click.option("--output", "target", type=click.Path(dir_okay=False, path_type=Path), required=True, help="JSON lines.")
+@click.option("--input", "source", type=FILE, required=True, help='JSON lines with "id" and "prompt".')
+@click.option("--output", "target", type=NEW_FILE, required=True, help="JSON lines.")
 @version_option
 @click.option("--quality", type=click.FloatRange(0, 1), help="Quality target of `tier`.  [0.7, or the version's own]")
 @click.option("--catalog", metavar="NAME|FILE", help="Decide for this catalogue's tiers.")
@@ -232,9 +228,7 @@ def predict(
 
 @click.command()
 @click.argument("prompt", required=False)
-@click.option(
-    "--input", "source", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="JSON lines of prompts."
-)
+@click.option("--input", "source", type=FILE, help="JSON lines of prompts.")
 @version_option
 @data_dir_option
 @json_option

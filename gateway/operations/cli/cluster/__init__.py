@@ -25,7 +25,6 @@ address_option = click.option(
     metavar="ADDRESS",
     envvar="AIO_CLUSTER",
     default="auto",
-    show_default=True,
     help="auto, HOST:PORT or ray://HOST:PORT.  [AIO_CLUSTER]",
 )
 

@@ -13,6 +13,7 @@ import msgspec
 from gateway.operations.cli.cluster import address_option, joined, require_ray
 from gateway.operations.cli.live.knobs import assignment
 from gateway.operations.cli.options import (
+    NEW_FOLDER,
     cache_dir_option,
     catalog_option,
     data_dir_option,
@@ -24,11 +25,9 @@ from gateway.operations.cli.options import (
 
 
 @click.command()
-@click.option(
-    "--nodes", type=click.IntRange(min=1), default=2, show_default=True, help="Nodes in addition to the head."
-)
-@click.option("--cpus", type=click.IntRange(min=1), default=1, show_default=True, help="CPUs that each node offers.")
-@click.option("--gpus", type=click.IntRange(min=0), default=0, show_default=True, help="GPUs that each node offers.")
+@click.option("--nodes", type=click.IntRange(min=1), default=2, help="Nodes in addition to the head.")
+@click.option("--cpus", type=click.IntRange(min=1), default=1, help="CPUs that each node offers.")
+@click.option("--gpus", type=click.IntRange(min=0), default=0, help="GPUs that each node offers.")
 def up(nodes: int, cpus: int, gpus: int) -> None:
     """Start a head without work and N nodes, and run them until interrupted.
 
@@ -48,15 +47,12 @@ def up(nodes: int, cpus: int, gpus: int) -> None:
 @catalog_option
 @data_dir_option
 @cache_dir_option
-@click.option(
-    "--replicas", type=click.IntRange(min=1), default=1, show_default=True, help="Minimum replicas of every core."
-)
+@click.option("--replicas", type=click.IntRange(min=1), default=1, help="Minimum replicas of every core.")
 @click.option("--most", type=click.IntRange(min=1), help="Maximum replicas of every core.  [--replicas]")
 @click.option(
     "--prefill",
     type=click.IntRange(min=0),
     default=0,
-    show_default=True,
     help="Minimum of additional replicas that only compute long prompts.",
 )
 @click.option("--most-prefill", type=click.IntRange(min=1), help="Maximum of these.  [--prefill]")
@@ -67,20 +63,12 @@ def up(nodes: int, cpus: int, gpus: int) -> None:
     multiple=True,
     help="A live knob of the prefill replicas only.",
 )
-@click.option("--cpus", type=click.FloatRange(min=0), default=1.0, show_default=True, help="CPUs per rank of a core.")
+@click.option("--cpus", type=click.FloatRange(min=0), default=1.0, help="CPUs per rank of a core.")
 @click.option(
-    "--up-seconds",
-    type=click.FloatRange(min=0),
-    default=10.0,
-    show_default=True,
-    help="Seconds of high load before replicas start.",
+    "--up-seconds", type=click.FloatRange(min=0), default=10.0, help="Seconds of high load before replicas start."
 )
 @click.option(
-    "--down-seconds",
-    type=click.FloatRange(min=0),
-    default=300.0,
-    show_default=True,
-    help="Seconds of low load before a replica stops.",
+    "--down-seconds", type=click.FloatRange(min=0), default=300.0, help="Seconds of low load before a replica stops."
 )
 def deploy(
     address: str,
@@ -193,10 +181,8 @@ def status(address: str, as_json: bool, **options: Any) -> None:
 
 
 @click.command()
-@click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
-@click.option(
-    "--days", type=click.IntRange(min=1), default=3650, show_default=True, help="How long the certificate is valid."
-)
+@click.argument("folder", type=NEW_FOLDER)
+@click.option("--days", type=click.IntRange(min=1), default=3650, help="How long the certificate is valid.")
 def certificates(folder: Path, days: int) -> None:
     """Make the certificates with which cores and gateways on several machines know each other, in FOLDER.
 

@@ -32,11 +32,7 @@ knobs = LazyGroup(
 def server_options(command: Command) -> Command:
     """`--url`, `--key` and `--json`, for commands that speak to a running server."""
     url = click.option(
-        "--url",
-        envvar="AIO_URL",
-        default="http://127.0.0.1:8080",
-        show_default=True,
-        help="Where the server listens.  [AIO_URL]",
+        "--url", envvar="AIO_URL", default="http://127.0.0.1:8080", help="Where the server listens.  [AIO_URL]"
     )
     key = click.option("--key", envvar="AIO_ADMIN_KEY", help="An admin key of the server.  [AIO_ADMIN_KEY]")
     return url(key(json_option(command)))
@@ -114,9 +110,7 @@ def json_text(value: Any) -> str:
 
 
 @click.command()
-@click.option(
-    "--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help="Number of changes, newest first."
-)
+@click.option("--limit", type=click.IntRange(1, 1000), default=20, help="Number of changes, newest first.")
 @click.option("--knob", metavar="NAME", help="One knob only.")
 @server_options
 def history(limit: int, knob: str | None, url: str, key: str | None, as_json: bool) -> None:
@@ -216,7 +210,7 @@ def _part_command(part: str, says: str, text: Callable[[dict[str, Any]], str]) -
             echo_changes(answer, as_json, lambda change, said: said)
             return
         shown = ask_server(url, key, "GET", path)
-        echo_json(shown) if as_json else click.echo(text(shown))
+        echo_answer(as_json, shown, text(shown))
 
     return command
 

@@ -132,13 +132,7 @@ SECONDS = 10.0
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.argument("client", type=click.Choice(list(SETUPS)))
 @click.argument("arguments", metavar="[ARGS]...", nargs=-1, type=click.UNPROCESSED)
-@click.option(
-    "--url",
-    envvar="AIO_URL",
-    default="http://127.0.0.1:8080",
-    show_default=True,
-    help="Where the gateway listens.  [AIO_URL]",
-)
+@click.option("--url", envvar="AIO_URL", default="http://127.0.0.1:8080", help="Where the gateway listens.  [AIO_URL]")
 @click.option("--key", envvar=KEY_VARIABLE, help=f"A key of the gateway, where it asks for one.  [{KEY_VARIABLE}]")
 @click.option(
     "--check",

@@ -118,7 +118,7 @@ LOADING_SECONDS = 3600.0
 
 
 @click.command()
-@click.option("--reason", metavar="TEXT", default="aio reload", show_default=True, help="Recorded with the change.")
+@click.option("--reason", metavar="TEXT", default="aio reload", help="Recorded with the change.")
 @server_options
 def reload(reason: str, url: str, key: str | None, as_json: bool) -> None:
     """Read the catalogue again and switch to it, models included, without a request that fails.

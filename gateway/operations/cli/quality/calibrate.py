@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gateway.operations.cli.options import (
+    FOLDER,
     cache_dir_option,
     catalog_option,
     data_dir_option,
@@ -28,20 +29,12 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--tasks", type=click.IntRange(0, 5000), default=60, show_default=True, help="Number of generated tasks.")
-@click.option(
-    "--word-problems", type=click.IntRange(0, 300), default=0, show_default=True, help="GSM8K problems from --data."
-)
-@click.option("--data", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Public data.  [AIO_DATA]")
-@click.option(
-    "--judging",
-    type=click.IntRange(0, 5000),
-    default=60,
-    show_default=True,
-    help="Answer pairs that the model judge compares.",
-)
-@click.option("--seed", default=11, show_default=True, help="Seed of the generated tasks.")
-@click.option("--concurrency", type=click.IntRange(min=1), default=8, show_default=True, help="Answers in flight.")
+@click.option("--tasks", type=click.IntRange(0, 5000), default=60, help="Number of generated tasks.")
+@click.option("--word-problems", type=click.IntRange(0, 300), default=0, help="GSM8K problems from --data.")
+@click.option("--data", type=FOLDER, help="Public data.  [AIO_DATA]")
+@click.option("--judging", type=click.IntRange(0, 5000), default=60, help="Answer pairs that the model judge compares.")
+@click.option("--seed", default=11, help="Seed of the generated tasks.")
+@click.option("--concurrency", type=click.IntRange(min=1), default=8, help="Answers in flight.")
 @catalog_option
 @data_dir_option
 @cache_dir_option

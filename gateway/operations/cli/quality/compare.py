@@ -7,6 +7,8 @@ import click
 import msgspec
 
 from gateway.operations.cli.options import (
+    FILE,
+    NEW_FILE,
     cache_dir_option,
     echo_answer,
     json_option,
@@ -28,32 +30,22 @@ _KV_DTYPE = click.Choice(["float32", "bfloat16", "int8", "fp8"])
 @click.argument("reference")
 @click.argument("candidate")
 @click.option(
-    "--compute",
-    type=_COMPUTE,
-    default="int4-int8",
-    show_default=True,
-    help="Arithmetic of CANDIDATE; int8 and fp8 are those of cards.",
+    "--compute", type=_COMPUTE, default="int4-int8", help="Arithmetic of CANDIDATE; int8 and fp8 are those of cards."
 )
-@click.option("--kv-dtype", type=_KV_DTYPE, default="bfloat16", show_default=True, help="KV cache; fp8 is of cards.")
-@click.option("--reference-compute", type=click.Choice(_ON_CPU), default="float32", show_default=True)
-@click.option("--reference-kv-dtype", type=_KV_DTYPE, default="float32", show_default=True)
+@click.option("--kv-dtype", type=_KV_DTYPE, default="bfloat16", help="KV cache; fp8 is of cards.")
+@click.option("--reference-compute", type=click.Choice(_ON_CPU), default="float32")
+@click.option("--reference-kv-dtype", type=_KV_DTYPE, default="float32")
+@click.option("--text", type=FILE, help="UTF-8 text to measure on.  [pages of novels and essays in the public domain]")
+@click.option("--tokens", type=click.IntRange(min=2), default=2048, help="Most tokens of the text.")
+@click.option("--window", type=click.IntRange(min=2), default=512, help="Tokens per context.")
+@click.option("--first-tokens", type=click.IntRange(0, 60), default=60, help="Short questions.")
+@click.option("--generations", type=click.IntRange(min=0), default=16, help="Greedy continuations.")
+@click.option("--generation-tokens", type=click.IntRange(min=1), default=64)
 @click.option(
-    "--text",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="UTF-8 text to measure on.  [pages of novels and essays in the public domain]",
-)
-@click.option("--tokens", type=click.IntRange(min=2), default=2048, show_default=True, help="Most tokens of the text.")
-@click.option("--window", type=click.IntRange(min=2), default=512, show_default=True, help="Tokens per context.")
-@click.option("--first-tokens", type=click.IntRange(0, 60), default=60, show_default=True, help="Short questions.")
-@click.option("--generations", type=click.IntRange(min=0), default=16, show_default=True, help="Greedy continuations.")
-@click.option("--generation-tokens", type=click.IntRange(min=1), default=64, show_default=True)
-@click.option(
-    "--questions",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="JSON lines with a prompt and a numeric answer.  [none: reasoning is not measured]",
+    "--questions", type=FILE, help="JSON lines with a prompt and a numeric answer.  [none: reasoning is not measured]"
 )
 @click.option("--questions-limit", type=click.IntRange(min=1), help="Most questions.  [all]")
-@click.option("--answer-tokens", type=click.IntRange(min=1), default=256, show_default=True)
+@click.option("--answer-tokens", type=click.IntRange(min=1), default=256)
 @click.option(
     "--limit",
     "changed",
@@ -61,9 +53,7 @@ _KV_DTYPE = click.Choice(["float32", "bfloat16", "int8", "fp8"])
     metavar="USE.NAME=VALUE",
     help="Override a limit, such as chat.max_perplexity_rise=0.05; VALUE none removes it.",
 )
-@click.option(
-    "--report", type=click.Path(dir_okay=False, path_type=Path), help="Write the report to this file as JSON."
-)
+@click.option("--report", type=NEW_FILE, help="Write the report to this file as JSON.")
 @cache_dir_option
 @json_option
 def compare(

@@ -8,6 +8,8 @@ import click
 
 from gateway.operations.cli.options import (
     Command,
+    audit_reason_option,
+    echo_answer,
     echo_json,
     ledger_options,
     settings_from,
@@ -21,7 +23,6 @@ if TYPE_CHECKING:
     from quality.rollout.guardrails import Measure
 
 UNITS = ("user", "key", "conversation", "request")
-reason_option = click.option("--reason", default="asked for on the command line", help="For the audit trail.")
 
 
 def margin_of(text: str) -> float:
@@ -51,7 +52,7 @@ def experiments() -> None:
 
 
 @experiments.command("list")
-@click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True)
+@click.option("--limit", type=click.IntRange(1, 1000), default=20)
 @stored_options
 def list_experiments(limit: int, as_json: bool, **options: Any) -> None:
     """Show experiments, newest first, with what has been found."""
@@ -76,20 +77,16 @@ def list_experiments(limit: int, as_json: bool, **options: Any) -> None:
 @click.argument("name")
 @click.option("--a", "arm_a", required=True, metavar="tier:N|version:V", help="The first arm.")
 @click.option("--b", "arm_b", required=True, metavar="tier:N|version:V", help="The second arm.")
-@click.option("--share", type=click.FloatRange(0, 1, min_open=True), default=0.1, show_default=True)
+@click.option("--share", type=click.FloatRange(0, 1, min_open=True), default=0.1)
 @click.option(
-    "--by",
-    type=click.Choice(UNITS),
-    default="user",
-    show_default=True,
-    help="What is given the same arm for the whole experiment.",
+    "--by", type=click.Choice(UNITS), default="user", help="What is given the same arm for the whole experiment."
 )
-@click.option("--level", type=click.FloatRange(0, 1, min_open=True, max_open=True), default=0.05, show_default=True)
-@click.option("--most-probes", type=click.IntRange(1), default=1000, show_default=True)
+@click.option("--level", type=click.FloatRange(0, 1, min_open=True, max_open=True), default=0.05)
+@click.option("--most-probes", type=click.IntRange(1), default=1000)
 @_margin_option("cost", "cost per request")
 @_margin_option("ttft", "time to the first token")
 @_margin_option("e2e", "time to the end of an answer")
-@reason_option
+@audit_reason_option
 @ledger_options
 def start(
     name: str,
@@ -151,12 +148,12 @@ def start(
     started = with_database(
         settings, lambda engine: Experiments(engine, registry).start(name, plan, actor="cli", reason=reason)
     )
-    echo_json({"experiment_id": started}) if as_json else click.echo(f"experiment {started}: {a} against {b}")
+    echo_answer(as_json, {"experiment_id": started}, f"experiment {started}: {a} against {b}")
 
 
 @experiments.command()
 @click.argument("experiment_id")
-@reason_option
+@audit_reason_option
 @stored_options
 def stop(experiment_id: str, reason: str, as_json: bool, **options: Any) -> None:
     """End one without a verdict."""
@@ -170,7 +167,7 @@ def stop(experiment_id: str, reason: str, as_json: bool, **options: Any) -> None
     )
     if not stopped:
         raise click.ClickException(f"no experiment {experiment_id} is running")
-    echo_json({"stopped": True}) if as_json else click.echo(f"experiment {experiment_id} has ended")
+    echo_answer(as_json, {"stopped": True}, f"experiment {experiment_id} has ended")
 
 
 def _arm(given: str) -> "Arm":

@@ -30,9 +30,7 @@ def report() -> None:
 
 
 @report.command()
-@click.option(
-    "--days", type=click.FloatRange(min=0, min_open=True), default=30.0, show_default=True, help="Days of requests."
-)
+@click.option("--days", type=click.FloatRange(min=0, min_open=True), default=30.0, help="Days of requests.")
 @ledger_options
 def live(days: float, as_json: bool, **options: Any) -> None:
     """Show what was served: requests, cost and saving by tier, and how long each stage of an answer took.
@@ -62,9 +60,7 @@ def live(days: float, as_json: bool, **options: Any) -> None:
 
 
 @report.command()
-@click.option(
-    "--days", type=click.FloatRange(min=0, min_open=True), default=30.0, show_default=True, help="Days of decisions."
-)
+@click.option("--days", type=click.FloatRange(min=0, min_open=True), default=30.0, help="Days of decisions.")
 @ledger_options
 def learning(days: float, as_json: bool, **options: Any) -> None:
     """Show what was learned for each key: labels, classes of prompts, saving, quality, and the learning curve."""
@@ -116,9 +112,7 @@ def worth(as_json: bool, **options: Any) -> None:
 @click.option(
     "--since", type=click.DateTime(), metavar="TIME", help="Requests from this time (UTC) on: 2026-01-31 or …T12:00:00."
 )
-@click.option(
-    "--last", type=click.IntRange(1, 1_000_000), default=5_000, show_default=True, help="At most so many requests."
-)
+@click.option("--last", type=click.IntRange(1, 1_000_000), default=5_000, help="At most so many requests.")
 @ledger_options
 def shadow(since: "datetime | None", last: int, as_json: bool, **options: Any) -> None:
     """Show what routing would have saved while it was observed, and how good its answers would have been.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gateway.operations.cli.options import settings_from, table
+from gateway.operations.cli.options import FILE, NEW_FILE, settings_from, table
 
 if TYPE_CHECKING:
     from gateway.operations.setup.candidate import Candidate
@@ -45,14 +45,11 @@ def _ports(context: click.Context, parameter: click.Parameter, value: str | None
 @click.option(
     "--from",
     "other",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=FILE,
     help="LiteLLM's config.yaml, Portkey's or Bifrost's JSON, a tensorzero.toml or OpenRouter's presets, whose models "
     "and settings are carried over; further tiers by --tier.",
 )
-@click.option(
-    "--output", type=click.Path(dir_okay=False, path_type=Path), default=Path("aio.toml"), show_default=True,
-    help="File to write.",
-)  # fmt: skip
+@click.option("--output", type=NEW_FILE, default=Path("aio.toml"), help="File to write.")
 @click.option("--force", is_flag=True, help="Overwrite the file.")
 @click.option(
     "--ports",

@@ -2,13 +2,12 @@
 
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from gateway.operations.cli.group import LazyGroup
-from gateway.operations.cli.options import Command
+from gateway.operations.cli.options import FILE, Command
 
 if TYPE_CHECKING:
     from gateway.planning.load_test import Progress
@@ -77,31 +76,29 @@ class ManyNumbers(click.Command):
 
 LOAD_OPTIONS = (
     click.option(
-        "--concurrency",
-        callback=numbers_of(int),
-        metavar="N...",
-        default="1 8 32",
-        show_default=True,
-        help="Closed loop: in flight.",
+        "--concurrency", callback=numbers_of(int), metavar="N...", default="1 8 32", help="Closed loop: in flight."
     ),
     click.option(
-        "--rate", callback=numbers_of(float), metavar="R...", default="", help="Open loop: Poisson arrivals per second."
+        "--rate",
+        callback=numbers_of(float),
+        metavar="R...",
+        show_default=False,
+        default="",
+        help="Open loop: Poisson arrivals per second.",
     ),
-    click.option(
-        "--trace", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Replay a CSV or JSONL file."
-    ),
-    click.option("--prompt-tokens", default=128, show_default=True, help="Words per prompt, about one token each."),
-    click.option("--output-tokens", default=64, show_default=True),
-    click.option("--shared-prefix", default=0, show_default=True, help="Words in front of every prompt, all the same."),
-    click.option("--rounds", default=3, show_default=True, help="Closed loop: requests per unit of concurrency."),
-    click.option("--requests", default=0, show_default=True, help="Requests per row: at least, at most for a trace."),
-    click.option("--duration", default=30.0, show_default=True, help="Seconds of arrivals at a rate."),
-    click.option("--trace-speed", default=1.0, show_default=True, help="2 replays twice as fast."),
-    click.option("--trace-unit", type=click.Choice(["s", "ms"]), default="s", show_default=True),
-    click.option("--max-prompt", default=0, show_default=True, help="Clip the prompts of a trace."),
-    click.option("--seed", default=7, show_default=True),
-    click.option("--warmup", default=2, show_default=True, help="Requests before the first row."),
-    click.option("--timeout", default=300.0, show_default=True, help="Seconds for one request."),
+    click.option("--trace", type=FILE, help="Replay a CSV or JSONL file."),
+    click.option("--prompt-tokens", default=128, help="Words per prompt, about one token each."),
+    click.option("--output-tokens", default=64),
+    click.option("--shared-prefix", default=0, help="Words in front of every prompt, all the same."),
+    click.option("--rounds", default=3, help="Closed loop: requests per unit of concurrency."),
+    click.option("--requests", default=0, help="Requests per row: at least, at most for a trace."),
+    click.option("--duration", default=30.0, help="Seconds of arrivals at a rate."),
+    click.option("--trace-speed", default=1.0, help="2 replays twice as fast."),
+    click.option("--trace-unit", type=click.Choice(["s", "ms"]), default="s"),
+    click.option("--max-prompt", default=0, help="Clip the prompts of a trace."),
+    click.option("--seed", default=7),
+    click.option("--warmup", default=2, help="Requests before the first row."),
+    click.option("--timeout", default=300.0, help="Seconds for one request."),
     click.option("--slo-ttft-ms", type=float, help="Objective for the first token; adds goodput columns."),
     click.option("--slo-itl-ms", type=float, help="Objective for the mean time per later token."),
 )

@@ -93,7 +93,6 @@ async def _run(
     "--seconds",
     type=click.FloatRange(min=0, min_open=True),
     default=60.0,
-    show_default=True,
     help="Time to measure; the models' loading comes on top.",
 )
 @machine_options
@@ -132,7 +131,7 @@ def device(seconds: float, as_json: bool, **options: Any) -> None:
 
 
 @click.command(cls=ManyNumbers)
-@click.option("--model", default="tier-1", show_default=True, help="What requests ask for.")
+@click.option("--model", default="tier-1", help="What requests ask for.")
 @click.option("--url", help="A server that runs already, plain HTTP.  [launches `aio serve`]")
 @load_options
 @catalog_option

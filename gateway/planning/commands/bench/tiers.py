@@ -28,13 +28,9 @@ T = TypeVar("T")
 
 
 @click.command()
-@click.option(
-    "--per-level", type=click.IntRange(min=1), default=10, show_default=True, help="Tasks of each kind and level."
-)
-@click.option("--seed", default=7, show_default=True, help="Of the generated tasks.")
-@click.option(
-    "--concurrency", type=click.IntRange(min=1), default=16, show_default=True, help="Tasks in flight on one tier."
-)
+@click.option("--per-level", type=click.IntRange(min=1), default=10, help="Tasks of each kind and level.")
+@click.option("--seed", default=7, help="Of the generated tasks.")
+@click.option("--concurrency", type=click.IntRange(min=1), default=16, help="Tasks in flight on one tier.")
 @machine_options
 def tiers(seed: int, per_level: int, concurrency: int, as_json: bool, **options: Any) -> None:
     """Ask the graded task set to every tier: copying, spelling, comparing and arithmetic, five levels each.
@@ -135,13 +131,9 @@ def _percent(share: "Share") -> str:
 
 
 @click.command()
-@click.option(
-    "--per-level", type=click.IntRange(1, 10), default=3, show_default=True, help="Tasks of each family and level."
-)
-@click.option("--seed", default=1, show_default=True, help="Of the generated tasks.")
-@click.option(
-    "--concurrency", type=click.IntRange(min=1), default=16, show_default=True, help="Tasks in flight on one tier."
-)
+@click.option("--per-level", type=click.IntRange(1, 10), default=3, help="Tasks of each family and level.")
+@click.option("--seed", default=1, help="Of the generated tasks.")
+@click.option("--concurrency", type=click.IntRange(min=1), default=16, help="Tasks in flight on one tier.")
 @machine_options
 def ladder(seed: int, per_level: int, concurrency: int, as_json: bool, **options: Any) -> None:
     """Ask tasks with checkable answers to every tier: eleven families in wordings that `aio adapters train --recipe
