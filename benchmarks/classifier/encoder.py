@@ -24,7 +24,7 @@ from classifier.registry.artefact import default_artefact, load_artefact
 from classifier.training.fitting.complexity import predicted
 from classifier.training.metrics.complexity_report import Tier, first_day_tiers
 from classifier.training.recipes.fine_tune import FineTuneSettings, LabelledTexts, fine_tune
-from gateway.operations.cli.options import FOLDER
+from gateway.operations.cli.options import FILE, FOLDER
 
 Float = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
@@ -200,14 +200,13 @@ def _turns(rows: Sequence[Prompt | Rated]) -> list[str]:
 
 
 _TITLES = ("macro-F1", "within", "languages", "traps", "log loss", "less F1", "less within")
-_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
 @click.command()
 @click.argument("folder", type=FOLDER)
-@click.argument("rows", type=_FILE)
-@click.option("--train", "train_file", type=_FILE, help="Other rated prompts: then ROWS are unseen as a whole, too.")
-@click.option("--unrated", "unrated_file", type=_FILE, help='Prompts of a first stage, perhaps with "outcomes".')
+@click.argument("rows", type=FILE)
+@click.option("--train", "train_file", type=FILE, help="Other rated prompts: then ROWS are unseen as a whole, too.")
+@click.option("--unrated", "unrated_file", type=FILE, help='Prompts of a first stage, perhaps with "outcomes".')
 @click.option("--folds", type=click.IntRange(min=2), default=5, help="Of ROWS.")
 @click.option("--seeds", type=click.IntRange(min=1), default=3, help="Trainings, whose mean counts.")
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu")

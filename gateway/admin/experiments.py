@@ -22,12 +22,10 @@ from gateway.base.stores.database import reached
 from gateway.edge.asgi import HttpRequest
 from gateway.edge.openapi import endpoint
 from gateway.inference.api.parsing import read_body
-from gateway.inference.class_prior import tier_prior
-from gateway.inference.routing_knobs import objective_of
 from gateway.inference.service import Serving, serving_of
 from gateway.operations.dashboard.html.forms import fields_of, number_of, reason_of
 from gateway.operations.dashboard.html.rendering import Page, back_to, page
-from gateway.operations.experiment_plan import with_guardrails
+from gateway.operations.experiment_plan import plan_experiment
 from gateway.tenancy.admin_guard import OPERATOR, actor_of
 from quality.rollout.experiments import ExperimentError, Experiments, Plan, Results
 from quality.rollout.guardrails import MEASURES, Guarded, Measure
@@ -94,21 +92,10 @@ async def end_experiment(serving: Serving, actor: str, experiment_id: str, reaso
 
 
 def _plan(order: ExperimentOrder, catalog: Catalog, settings: Settings) -> Plan:
-    tiers, prior = len(catalog.tiers), tier_prior(catalog, settings.data_path)
+    margins, ends = msgspec.to_builtins(order.guardrails), {"level": order.level, "most_probes": order.most_probes}
     try:
         a, b = (Arm(version=arm.version, tier=arm.tier) for arm in (order.a, order.b))
-        plan = Plan(
-            share=order.share,
-            a=a,
-            b=b,
-            tiers=tiers,
-            level=order.level,
-            most_probes=order.most_probes,
-            prior=prior,
-            serving=objective_of(settings, catalog),
-            by=order.by,
-        )
-        return with_guardrails(plan, catalog, msgspec.to_builtins(order.guardrails))
+        return plan_experiment(settings, catalog, margins, share=order.share, a=a, b=b, by=order.by, **ends)
     except ValueError as error:
         raise bad_request(f"{error}.", "a", "invalid_value") from error
 

@@ -17,8 +17,8 @@ from gateway.admin.resource import (
     csv_response,
     form_time,
     json_or_csv,
+    list_endpoint,
     names_of,
-    page_of,
     query_page,
     run_command,
     wants_csv,
@@ -44,7 +44,6 @@ from gateway.operations.dashboard.html.rendering import Page, back_to, page
 from gateway.operations.running import operations_of
 from gateway.tenancy.admin_guard import order_of
 from gateway.tenancy.budgets.budget_commands import BudgetState, remove_budget, set_budget, states_of
-from gateway.tenancy.guard import access_of
 from gateway.tenancy.keys.key_commands import (
     BUDGETS,
     KEYS,
@@ -66,7 +65,6 @@ from gateway.tenancy.keys.key_commands import (
     shown_key,
 )
 from migrations.tables.tenancy import budgets
-from quality.store.pages import Page as Rows
 
 
 class KeyChanged(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,10 +91,9 @@ class KeyShown(msgspec.Struct, frozen=True, kw_only=True):
     key: dict[str, Any]
 
 
-@get("/keys", operation_class=describe(None, Rows), summary="List keys")
-async def list_keys(request: HttpRequest) -> Response[Any]:
-    """Newest first, including ended ones. Query: `team_id`, and as for verifications."""
-    return await page_of(request, KEYS)
+list_keys = list_endpoint(
+    "/keys", KEYS, "List keys", "Newest first, including ended ones. Query: `team_id`, and as for verifications."
+)
 
 
 @post("/keys", operation_class=describe(KeyOrder, IssuedKey), summary="Make a key")
@@ -105,13 +102,13 @@ async def make_key(request: HttpRequest) -> Response[Any]:
     order = await read_body(request, KeyOrder)
     serving = serving_of(request)
     work = create_key(serving.database, order.name, order.team, order.terms, order_of(request, order.reason))
-    return _shown_once(await run_command(access_of(request), work), 201)
+    return _shown_once(await run_command(request, work), 201)
 
 
 @get("/keys/{key:str}", operation_class=describe(None, KeyShown), summary="Show a key")
 async def show_key(request: HttpRequest, key: FromPath[str]) -> Response[Any]:
     """By id or name, without its hashes. Query: `format`, json or csv."""
-    row = await run_command(access_of(request), shown_key(serving_of(request).database, key))
+    row = await run_command(request, shown_key(serving_of(request).database, key))
     return json_or_csv(request, "key", KeyShown(key=row), list(row), [row])
 
 
@@ -120,7 +117,7 @@ async def limit_key(request: HttpRequest, key: FromPath[str]) -> Response[Any]:
     """By id or name: scopes, tiers, models, rates, concurrency, consent, expiry; not the team."""
     order = await read_body(request, ChangeOrder)
     work = change_key(serving_of(request).database, key, order.terms, order_of(request, order.reason))
-    return Response(KeyChanged(changed=await run_command(access_of(request), work)), media_type="application/json")
+    return Response(KeyChanged(changed=await run_command(request, work)), media_type="application/json")
 
 
 @endpoint(post, "/keys/{key:str}/rotate", RotateOrder, IssuedKey, "Give a key a new secret")
@@ -128,16 +125,14 @@ async def renew_key(request: HttpRequest, key: FromPath[str]) -> Response[Any]:
     """By id or name. The answer contains the new secret, only this once; the old one is valid for the grace period."""
     order = await read_body(request, RotateOrder)
     work = rotate_key(serving_of(request).database, key, order.grace_seconds, order_of(request, order.reason))
-    return _shown_once(await run_command(access_of(request), work), 200)
+    return _shown_once(await run_command(request, work), 200)
 
 
 def _verb_endpoint(verb: KeyVerb) -> HTTPRouteHandler:
-    """Return the endpoint of a verb."""
-
     async def obey(request: HttpRequest, key: FromPath[str]) -> Response[Any]:
         order = await read_body(request, VerbOrder)
         work = verb.command(serving_of(request).database, key, order_of(request, order.reason))
-        return Response(KeyVerbDone(key_id=await run_command(access_of(request), work)), media_type="application/json")
+        return Response(KeyVerbDone(key_id=await run_command(request, work)), media_type="application/json")
 
     obey.__name__, obey.__doc__ = verb.endpoint, f"By id or name; {verb.manner}."
     described = describe(VerbOrder, KeyVerbDone)
@@ -148,10 +143,7 @@ def _verb_endpoint(verb: KeyVerb) -> HTTPRouteHandler:
 key_verbs = [_verb_endpoint(verb) for verb in VERBS]
 
 
-@get("/teams", operation_class=describe(None, Rows), summary="List teams")
-async def list_teams(request: HttpRequest) -> Response[Any]:
-    """Newest first. Query: as for verifications."""
-    return await page_of(request, TEAMS)
+list_teams = list_endpoint("/teams", TEAMS, "List teams", "Newest first. Query: as for verifications.")
 
 
 @post("/teams", operation_class=describe(TeamOrder, TeamMade), summary="Make a team")
@@ -159,9 +151,7 @@ async def make_team(request: HttpRequest) -> Response[Any]:
     """Keys of a team share its budgets, caches and prefixes. 409 if the name is taken."""
     order = await read_body(request, TeamOrder)
     work = create_team(serving_of(request).database, order.name, order_of(request, order.reason))
-    return Response(
-        TeamMade(team_id=await run_command(access_of(request), work)), status_code=201, media_type="application/json"
-    )
+    return Response(TeamMade(team_id=await run_command(request, work)), status_code=201, media_type="application/json")
 
 
 def _shown_once(issued: IssuedKey, status: int) -> Response[Any]:
@@ -218,7 +208,7 @@ async def put_budget(request: HttpRequest) -> Response[Any]:
         order_of(request, order.reason),
         static,
     )
-    return Response(BudgetSet(budget_id=await run_command(access_of(request), work)), media_type="application/json")
+    return Response(BudgetSet(budget_id=await run_command(request, work)), media_type="application/json")
 
 
 @endpoint(delete, "/budgets/{budget_id:str}", None, BudgetRemoved, "Remove a budget")
@@ -226,7 +216,7 @@ async def delete_budget(request: HttpRequest, budget_id: FromPath[str]) -> Respo
     """A new one counts what was spent in its period. Query: `reason`."""
     reason = request.query_params.get("reason")
     order = order_of(request, None if reason is None else reason[:1024])
-    await run_command(access_of(request), remove_budget(serving_of(request).database, budget_id, order))
+    await run_command(request, remove_budget(serving_of(request).database, budget_id, order))
     return Response(BudgetRemoved(), media_type="application/json")
 
 
@@ -290,7 +280,7 @@ async def _key_page(
     request: HttpRequest, key: str, wrong: WrongField | None = None, status: int = 200
 ) -> Response[Any]:
     operations = operations_of(request)
-    row = await run_command(access_of(request), shown_key(operations.serving.database, key))
+    row = await run_command(request, shown_key(operations.serving.database, key))
     now = operations.access.tenancy.clock.now()
     states = await reached(_budgets_of(operations.serving, row, now))
     names = await names_of(operations.serving.database, [row["team_id"], *(one.subject for one in states)])
@@ -309,7 +299,7 @@ async def post_key(request: HttpRequest) -> Response[Any]:
         order = parse_form(values | given_of(form, "team", "reason"), KeyOrder)
         done = order_of(request, order.reason)
         work = create_key(serving_of(request).database, order.name, order.team, order.terms, done)
-        return _issued(request, await run_command(access_of(request), work))
+        return _issued(request, await run_command(request, work))
 
     return await filled_in(request, made, partial(_keys_page, request))
 
@@ -321,7 +311,7 @@ async def change_one_key(request: HttpRequest, key: FromPath[str]) -> Response[A
     async def changed(form: Form) -> Response[Any]:
         order = parse_form({"terms": _terms(form)} | given_of(form, "reason"), ChangeOrder)
         work = change_key(serving_of(request).database, key, order.terms, order_of(request, order.reason))
-        values = (await run_command(access_of(request), work)).items()
+        values = (await run_command(request, work)).items()
         said = "; ".join(f"{name}: {_shown(name, old)} → {_shown(name, new)}" for name, (old, new) in values)
         return back_to(f"{_PATH}/{key}", said or "Nothing was changed: every field is as it was.")
 
@@ -337,18 +327,16 @@ async def post_renewal(request: HttpRequest, key: FromPath[str]) -> Response[Any
         given = {} if hours is None else {"grace_seconds": number(hours, "hours", 0, most) * _HOUR}
         order = parse_form(given | given_of(form, "reason"), RotateOrder)
         work = rotate_key(serving_of(request).database, key, order.grace_seconds, order_of(request, order.reason))
-        return _issued(request, await run_command(access_of(request), work))
+        return _issued(request, await run_command(request, work))
 
     return await filled_in(request, renewed, partial(_key_page, request, key))
 
 
 def _verb_form(verb: KeyVerb) -> HTTPRouteHandler:
-    """Return what takes the form of a verb."""
-
     async def obey(request: HttpRequest, key: FromPath[str]) -> Response[Any]:
         order = parse_form(given_of(await form_of(request), "reason"), VerbOrder)
         work = verb.command(serving_of(request).database, key, order_of(request, order.reason))
-        await run_command(access_of(request), work)
+        await run_command(request, work)
         said = f"The key is {verb.done}. Servers {verb.follows}: this process at once, others in a moment."
         return back_to(f"{_PATH}/{key}", said)
 
@@ -363,7 +351,7 @@ async def post_team(request: HttpRequest) -> Response[Any]:
     async def made(form: Form) -> Response[Any]:
         order = parse_form({"name": text_of(form, "name") or ""} | given_of(form, "reason"), TeamOrder)
         work = create_team(serving_of(request).database, order.name, order_of(request, order.reason))
-        await run_command(access_of(request), work)
+        await run_command(request, work)
         return back_to(_PATH, f"There is a team {order.name}.")
 
     return await filled_in(request, made, partial(_keys_page, request))
@@ -382,7 +370,7 @@ async def post_budget(request: HttpRequest) -> Response[Any]:
         work = set_budget(
             operations.serving.database, order.kind, order.subject, order.period, order.amount_usd, done, static
         )
-        await run_command(access_of(request), work)
+        await run_command(request, work)
         return back_to(_PATH, f"{order.subject} may spend ${order.amount_usd:,.2f} ({order.period}).")
 
     return await filled_in(request, put, partial(_keys_page, request))
@@ -392,9 +380,7 @@ async def post_budget(request: HttpRequest) -> Response[Any]:
 async def post_budget_removal(request: HttpRequest, budget_id: FromPath[str]) -> Response[Any]:
     """Remove a budget."""
     reason = text_of(await form_of(request), "reason")
-    await run_command(
-        access_of(request), remove_budget(serving_of(request).database, budget_id, order_of(request, reason))
-    )
+    await run_command(request, remove_budget(serving_of(request).database, budget_id, order_of(request, reason)))
     return back_to(_PATH, "The budget is removed.")
 
 

@@ -15,9 +15,9 @@ from msgspec import Meta
 from classifier.errors import ArtefactError
 from classifier.registry.artefact import default_artefact
 from classifier.registry.registry import ArtefactRegistry
-from gateway.admin.labels import LabelsShown, labels_shown, order_reset, review, show_review
+from gateway.admin.labels import labels_shown, order_reset, review, show_review
 from gateway.admin.learning import learning_source
-from gateway.admin.resource import json_or_csv, page_of, query_page
+from gateway.admin.resource import json_or_csv, list_endpoint, none_if_off, query_page
 from gateway.admin.versions import (
     TrialOrder,
     VersionsNow,
@@ -55,7 +55,6 @@ from quality.store.pages import (
     TRANSITIONS,
     VERIFICATIONS,
 )
-from quality.store.pages import Page as Rows
 from quality.verification.sampling import WHY_NOT
 
 
@@ -180,32 +179,51 @@ class VerificationShown(msgspec.Struct, frozen=True, kw_only=True):
     verification: dict[str, Any]
 
 
-@get("/requests", operation_class=describe(None, Rows), summary="List requests")
-async def list_requests(request: HttpRequest) -> Response[Any]:
-    """Newest first, without texts; `/admin/api/requests/{request_id}` has the whole record. Query: `tier`, `status`,
-    `requested_model`, `key_id`, and as for verifications."""
-    return await page_of(request, REQUESTS)
-
-
-@get("/refused-requests", operation_class=describe(None, Rows), summary="List refused requests")
-async def list_refused(request: HttpRequest) -> Response[Any]:
-    """Requests that were refused before there was an answer, counted by minute, key, status, code, limit and endpoint,
-    newest first. Query: `key_id`, `code`, and as for verifications."""
-    return await page_of(request, REFUSED)
-
-
-@get("/batches", operation_class=describe(None, Rows), summary="List the batches of all callers")
-async def list_all_batches(request: HttpRequest) -> Response[Any]:
-    """Newest first. Query: `status`, `key_id`, and as for verifications."""
-    return await page_of(request, BATCHES)
-
-
-@get("/verifications", operation_class=describe(None, Rows), summary="List verifications")
-async def list_verifications(request: HttpRequest) -> Response[Any]:
-    """Newest first. Query: `tier`, `status`, `label`, `judge`, `sampled_reason`, `key_id`; `since` and `until` in epoch
-    seconds; `limit`; `cursor`, the `next` of the previous page; `format`: json, or csv for a file with up to 100,000
-    rows (10,000 unless `limit` says)."""
-    return await page_of(request, VERIFICATIONS)
+list_requests = list_endpoint(
+    "/requests", REQUESTS, "List requests",
+    "Newest first, without texts; `/admin/api/requests/{request_id}` has the whole record. Query: `tier`, "
+    "`status`, `requested_model`, `key_id`, and as for verifications.",
+)  # fmt: skip
+list_refused = list_endpoint(
+    "/refused-requests", REFUSED, "List refused requests",
+    "Requests that were refused before there was an answer, counted by minute, key, status, code, limit and "
+    "endpoint, newest first. Query: `key_id`, `code`, and as for verifications.",
+    name="list_refused",
+)  # fmt: skip
+list_all_batches = list_endpoint(
+    "/batches", BATCHES, "List the batches of all callers",
+    "Newest first. Query: `status`, `key_id`, and as for verifications.",
+    name="list_all_batches",
+)  # fmt: skip
+list_verifications = list_endpoint(
+    "/verifications", VERIFICATIONS, "List verifications",
+    "Newest first. Query: `tier`, `status`, `label`, `judge`, `sampled_reason`, `key_id`; `since` and `until` "
+    "in epoch seconds; `limit`; `cursor`, the `next` of the previous page; `format`: json, or csv for a file "
+    "with up to 100,000 rows (10,000 unless `limit` says).",
+)  # fmt: skip
+list_artefacts = list_endpoint(
+    "/artefacts", ARTEFACTS, "List classifier versions",
+    "Newest first, with the outcome of each and its reason. Query: `status`, and as for verifications.",
+)  # fmt: skip
+list_transitions = list_endpoint(
+    "/transitions", TRANSITIONS, "List audit events",
+    "Promotions, refusals, alarms and others, newest first. Query: `action`, `actor`, and as for verifications.",
+)  # fmt: skip
+list_retrainings = list_endpoint(
+    "/retrainings", RETRAININGS, "List retraining runs",
+    "Newest first, with progress, candidate and evaluation. Query: `status`, `trigger`, and as for "
+    "verifications.",
+)  # fmt: skip
+list_rollouts = list_endpoint(
+    "/rollouts", ROLLOUTS, "List rollouts",
+    "Newest first: versions on trial or watched, with the evidence of the last look, and how each ended. Query: "
+    "`status`, and as for verifications.",
+)  # fmt: skip
+list_experiments = list_endpoint(
+    "/experiments", EXPERIMENTS, "List experiments",
+    "Newest first, with the outcome of each arm's requests, the evidence, and how each ended. Query: `status`, "
+    "and as for verifications.",
+)  # fmt: skip
 
 
 @get("/verifications/{number:int}", operation_class=describe(None, VerificationShown), summary="Show a verification")
@@ -216,38 +234,6 @@ async def show_verification(request: HttpRequest, number: FromPath[int]) -> Resp
     if row is None:
         raise ApiError(404, f"There is no verification {number}.", param="number", code="verification_not_found")
     return json_or_csv(request, "verification", VerificationShown(verification=row), list(row), [row])
-
-
-@get("/artefacts", operation_class=describe(None, Rows), summary="List classifier versions")
-async def list_artefacts(request: HttpRequest) -> Response[Any]:
-    """Newest first, with the outcome of each and its reason. Query: `status`, and as for verifications."""
-    return await page_of(request, ARTEFACTS)
-
-
-@get("/transitions", operation_class=describe(None, Rows), summary="List audit events")
-async def list_transitions(request: HttpRequest) -> Response[Any]:
-    """Promotions, refusals, alarms and others, newest first. Query: `action`, `actor`, and as for verifications."""
-    return await page_of(request, TRANSITIONS)
-
-
-@get("/retrainings", operation_class=describe(None, Rows), summary="List retraining runs")
-async def list_retrainings(request: HttpRequest) -> Response[Any]:
-    """Newest first, with progress, candidate and evaluation. Query: `status`, `trigger`, and as for verifications."""
-    return await page_of(request, RETRAININGS)
-
-
-@get("/rollouts", operation_class=describe(None, Rows), summary="List rollouts")
-async def list_rollouts(request: HttpRequest) -> Response[Any]:
-    """Newest first: versions on trial or watched, with the evidence of the last look, and how each ended. Query:
-    `status`, and as for verifications."""
-    return await page_of(request, ROLLOUTS)
-
-
-@get("/experiments", operation_class=describe(None, Rows), summary="List experiments")
-async def list_experiments(request: HttpRequest) -> Response[Any]:
-    """Newest first, with the outcome of each arm's requests, the evidence, and how each ended. Query: `status`, and as
-    for verifications."""
-    return await page_of(request, EXPERIMENTS)
 
 
 @get("/estimates", operation_class=describe(None, MonitorStatus), summary="Show the estimates of quality")
@@ -286,14 +272,14 @@ class Registered(msgspec.Struct, frozen=True):
 async def show_quality(request: HttpRequest) -> Response[Any]:
     """Query: `cursor`, of the previous page of versions."""
     operations = operations_of(request)
-    asked, labels = {"limit": ROWS}, _labels(operations)
+    asked, labels = {"limit": ROWS}, None if operations.active_labels is None else labels_shown(operations)
     versions, runs, rollouts, estimates, registered, learning = await asyncio.gather(
         query_page(request, ARTEFACTS, asked | dict(request.query_params)),
         query_page(request, RETRAININGS, asked),
         query_page(request, ROLLOUTS, asked),
         _estimates(operations),
         asyncio.to_thread(_registered, ArtefactRegistry(operations.serving.settings.registry_path), labels is not None),
-        _learning(operations),
+        none_if_off(_learning(operations)),
     )
     monitor = None if operations.quality_loop is None else operations.quality_loop.monitor
     return page(
@@ -381,24 +367,9 @@ def _not_sampled(estimates: MonitorStatus) -> str:
     return "; ".join(f"{count:,}: {WHY_NOT[reason]}" for reason, count in counts)
 
 
-def _labels(operations: Operations) -> LabelsShown | None:
-    """None without a classifier."""
-    try:
-        return labels_shown(operations)
-    except ApiError as error:
-        if error.status != 409:
-            raise
-        return None
-
-
 async def _learning(operations: Operations) -> Learning | None:
-    """None without a classifier, and until it is computed."""
-    try:
-        return await reached(operations.learning.at_hand(learning_source(operations.serving), WAIT_SECONDS))
-    except ApiError as error:
-        if error.status != 409:
-            raise
-        return None
+    """None until it is computed. Raises `ApiError` 409 without a classifier."""
+    return await reached(operations.learning.at_hand(learning_source(operations.serving), WAIT_SECONDS))
 
 
 def _learning_shown(learning: Learning | None) -> dict[str, Any]:

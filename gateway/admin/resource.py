@@ -10,6 +10,8 @@ from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 import msgspec
+from litestar import get
+from litestar.handlers import HTTPRouteHandler
 from litestar.response import Response, Stream
 from sqlalchemy import select
 from sqlalchemy.exc import SQLAlchemyError
@@ -19,10 +21,11 @@ from gateway.base.errors import ApiError, bad_request
 from gateway.base.numbers import epoch_seconds, is_number, whole_number
 from gateway.base.stores.database import reached
 from gateway.edge.asgi import HttpRequest
+from gateway.edge.openapi import describe
 from gateway.inference.service import serving_of
 from gateway.tenancy.budgets.budget_commands import id_of
 from gateway.tenancy.changes import TenancyError, UnknownSubjectError
-from gateway.tenancy.guard import Access
+from gateway.tenancy.guard import access_of
 from migrations.tables.tenancy import api_keys, teams
 from quality.store.database import MOST_INTEGER
 from quality.store.pages import MOST, Listing, Page, PageError
@@ -103,17 +106,24 @@ _KINDS = {"key_id": "key", "team_id": "team"}
 USUAL_CSV_ROWS, MOST_CSV_ROWS = 10_000, 100_000
 
 
-async def page_of(request: HttpRequest, listing: Listing) -> Response[Any]:
-    """Return the page that the query asks for; with `format=csv` all of its rows up to `limit`, as a file. Raises
-    `ApiError` 400 and 503."""
-    given = dict(request.query_params)
-    if wants_csv(given):
-        return await _as_csv(request, listing, given)
-    return Response(await query_page(request, listing, given), media_type="application/json")
+def list_endpoint(
+    path: str, listing: Listing, summary: str, says: str, *, name: str = "", opt: Mapping[str, Any] | None = None
+) -> HTTPRouteHandler:
+    """Return the endpoint of the page of a list that the query asks for; with `format=csv` of all of its rows up to
+    `limit`, as a file. `says`: what people read of it; `name`: the operation's id, if it is not that of the path."""
+
+    async def show(request: HttpRequest) -> Response[Any]:
+        given = dict(request.query_params)
+        if wants_csv(given):
+            return await _as_csv(request, listing, given)
+        return Response(await query_page(request, listing, given), media_type="application/json")
+
+    show.__name__, show.__doc__ = name or f"list_{path[1:]}", says
+    return get(path, opt=opt, operation_class=describe(None, Page), summary=summary)(show)
 
 
 async def query_page(request: HttpRequest, listing: Listing, query: dict[str, str] | None = None) -> Page:
-    """As `page_of`, before it is written. `query`: by name, unless it is the request's own."""
+    """Return the page that a query asks for, by default the request's. Raises `ApiError` 400 and 503."""
     chosen, bounds = asked_for(listing, dict(request.query_params) if query is None else query)
     return await _found(request, listing, chosen, bounds)
 
@@ -201,7 +211,17 @@ def _value(name: str, given: str, kind: type[Any]) -> Any:
     return given
 
 
-async def run_command(access: Access, work: Awaitable[T]) -> T:
+async def none_if_off(shown: Awaitable[T]) -> T | None:
+    """Return what is shown, None where this server lacks the part that it is of (`ApiError` 409)."""
+    try:
+        return await shown
+    except ApiError as error:
+        if error.status != 409:
+            raise
+        return None
+
+
+async def run_command(request: HttpRequest, work: Awaitable[T]) -> T:
     """Return the result of the order, which applies in this process. Raises `ApiError`: 404, 400 for a time in the
     past, 409 for a conflict, 503 while the database is down."""
     try:
@@ -214,7 +234,7 @@ async def run_command(access: Access, work: Awaitable[T]) -> T:
         raise ApiError(409, f"{error}.", param=error.param, code="conflict") from error
     # It is carried out; if the database fails just now, polling will bring it.
     with suppress(SQLAlchemyError, OSError):
-        await access.tenancy.directory.load()
+        await access_of(request).tenancy.directory.load()
     return done
 
 

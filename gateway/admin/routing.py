@@ -5,8 +5,8 @@ page with the worst cases and the switch.
 
 import asyncio
 import time
-from collections.abc import Awaitable, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from litestar import get, post
 from litestar.response import Response
@@ -14,7 +14,7 @@ from litestar.response import Response
 from classifier.complexity.quality_setting import QUALITY_SETTINGS
 from gateway.admin.first_day import FirstDay, first_day
 from gateway.admin.knob_changes import order_knobs
-from gateway.admin.resource import json_or_csv, time_asked
+from gateway.admin.resource import json_or_csv, none_if_off, time_asked
 from gateway.admin.routing_reports import (
     CurveRow,
     CurveShown,
@@ -31,7 +31,7 @@ from gateway.admin.routing_reports import (
     tiers_compared,
     traffic_shown,
 )
-from gateway.base.errors import ApiError, bad_request
+from gateway.base.errors import bad_request
 from gateway.base.numbers import whole_number
 from gateway.base.stores.database import reached
 from gateway.edge.asgi import HttpRequest
@@ -76,7 +76,6 @@ async def show_shadow(request: HttpRequest) -> Response[Any]:
     return json_or_csv(request, "shadow", shown, _COLUMNS, shown.cases)
 
 
-T = TypeVar("T")
 ROUTING_PATH = "/admin/routing"
 # Numbers of colours.
 _OWN, _PREVIEWED, _PROBES, _ESTIMATE = 1, 3, 4, 5
@@ -89,7 +88,7 @@ async def show_routing_page(request: HttpRequest) -> Response[Any]:
     wanted = target_of(request.query_params.get("quality_target", ""))
     previewed, curve, bins, (kinds, compared, seen) = await asyncio.gather(
         preview_of(operations.serving, wanted),
-        _unless_off(curve_shown(operations)),
+        none_if_off(curve_shown(operations)),
         reached(reliability(operations.serving.database, operations.serving.routing.served.strongest)),
         _verified(operations),
     )
@@ -146,15 +145,6 @@ async def _verified(operations: Operations) -> tuple[KindsShown, TiersCompared, 
         tiers_compared(operations.serving, accepted),
         traffic_shown(operations.serving, accepted),
     )
-
-
-async def _unless_off(shown: Awaitable[T]) -> T | None:
-    try:
-        return await shown
-    except ApiError as error:
-        if error.status != 409:
-            raise
-        return None
 
 
 def _plane_of(curve: CurveShown | None, first: FirstDay | None, preview: Preview | None, asked: bool) -> dict[str, Any]:

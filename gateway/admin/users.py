@@ -10,21 +10,19 @@ from litestar.response import Response
 from sqlalchemy import func, select
 
 from classifier.errors import ArtefactError
-from gateway.admin.resource import page_of, query_page, run_command
+from gateway.admin.resource import list_endpoint, query_page, run_command
 from gateway.base.errors import ApiError
 from gateway.base.stores.database import reached
 from gateway.edge.asgi import HttpRequest
-from gateway.edge.openapi import describe, endpoint
+from gateway.edge.openapi import endpoint
 from gateway.inference.service import serving_of
 from gateway.operations.dashboard.html.forms import form_of, given_of, parse_form, text_of
 from gateway.operations.dashboard.html.rendering import Page, back_to, page
 from gateway.operations.privacy import UserErased
 from gateway.operations.running import Operations, operations_of
 from gateway.tenancy.admin_guard import ADMIN, actor_of, order_of
-from gateway.tenancy.guard import access_of
 from gateway.tenancy.users import users
 from migrations.tables.tenancy import dashboard_sessions
-from quality.store.pages import Page as Rows
 
 _LONGEST = 128
 
@@ -56,10 +54,10 @@ async def show_users(request: HttpRequest) -> Response[Any]:
     return page(request, "users.html", "Users", found=found, sessions=sessions, roles=users.ROLES)
 
 
-@get("/dashboard-users", opt=ADMIN, operation_class=describe(None, Rows), summary="List users of the dashboard")
-async def list_users(request: HttpRequest) -> Response[Any]:
-    """Newest first, with their roles. Query: as for verifications."""
-    return await page_of(request, users.USERS)
+list_users = list_endpoint(
+    "/dashboard-users", users.USERS, "List users of the dashboard",
+    "Newest first, with their roles. Query: as for verifications.", name="list_users", opt=ADMIN,
+)  # fmt: skip
 
 
 @post("/users", status_code=200)
@@ -70,7 +68,7 @@ async def add(request: HttpRequest) -> Response[Any]:
     password = (await request.form()).get("password", "")
     user = parse_form(given_of(form, "name", "role") | {"password": password}, users.UserOrder)
     order = order_of(request, text_of(form, "reason"))
-    await run_command(access_of(request), users.add_user(serving_of(request).database, user, order))
+    await run_command(request, users.add_user(serving_of(request).database, user, order))
     return back_to(PATH, f"{user.name} may sign in as {user.role}.")
 
 
@@ -79,7 +77,7 @@ async def change(request: HttpRequest, name: FromPath[str]) -> Response[Any]:
     """Change a user's role."""
     role = parse_form(given_of(await form_of(request), "role"), users.RoleOrder).role
     before = await run_command(
-        access_of(request), users.change_role(serving_of(request).database, name, role, order_of(request, None))
+        request, users.change_role(serving_of(request).database, name, role, order_of(request, None))
     )
     return back_to(PATH, f"{name}: {before} → {role}, within seconds where {name} is signed in.")
 
@@ -87,18 +85,14 @@ async def change(request: HttpRequest, name: FromPath[str]) -> Response[Any]:
 @post("/users/{name:str}/sessions/end", status_code=200)
 async def sign_out_user(request: HttpRequest, name: FromPath[str]) -> Response[Any]:
     """End all sessions of a user."""
-    ended = await run_command(
-        access_of(request), users.end_sessions(serving_of(request).database, name, order_of(request, None))
-    )
+    ended = await run_command(request, users.end_sessions(serving_of(request).database, name, order_of(request, None)))
     return back_to(PATH, f"{name} is signed out everywhere ({ended}), within seconds.")
 
 
 @post("/users/{name:str}/remove", status_code=200)
 async def remove(request: HttpRequest, name: FromPath[str]) -> Response[Any]:
     """Remove a user."""
-    await run_command(
-        access_of(request), users.remove_user(serving_of(request).database, name, order_of(request, None))
-    )
+    await run_command(request, users.remove_user(serving_of(request).database, name, order_of(request, None)))
     return back_to(PATH, f"{name} is removed, and signed out within seconds.")
 
 

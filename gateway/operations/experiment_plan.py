@@ -1,9 +1,14 @@
-"""The guardrails of an experiment whose operator states none: room for what the catalogue lets expect, and no more."""
+"""The plan of an experiment, and its guardrails where the operator states none: room for what the catalogue lets
+expect, and no more."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 
+from gateway.base.settings import Settings
+from gateway.inference.class_prior import tier_prior
+from gateway.inference.routing_knobs import objective_of
 from quality.rollout.experiments import Plan
 from quality.rollout.guardrails import MEASURES, Guardrails, Measure
 from tiers.catalog.catalog import Catalog
@@ -13,6 +18,15 @@ from tiers.catalog.tier_spec import TierSpec
 ROOM = 2.0
 # A request whose cost the tiers' prices are compared by.
 _PROMPT_TOKENS = 1000
+
+
+def plan_experiment(
+    settings: Settings, catalog: Catalog, margins: Mapping[Measure, float | None], **stated: Any
+) -> Plan:
+    """Return the plan with what an operator `stated`: the arms, their share, and when it ends; `margins` as in
+    `with_guardrails`. Raises `ValueError`."""
+    prior, serving = tier_prior(catalog, settings.data_path), objective_of(settings, catalog)
+    return with_guardrails(Plan(tiers=len(catalog.tiers), prior=prior, serving=serving, **stated), catalog, margins)
 
 
 def with_guardrails(plan: Plan, catalog: Catalog, given: Mapping[Measure, float | None]) -> Plan:

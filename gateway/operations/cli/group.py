@@ -1,4 +1,5 @@
-"""A command group that knows its commands by name and help text, and imports one only to run it."""
+"""A command group that knows its commands by name and help text, and imports one only to run it; and which errors a
+user can fix: their messages say how, so they are shown without a traceback."""
 
 import importlib
 from typing import Any
@@ -9,6 +10,32 @@ from gateway import __version__
 
 # Help is as wide as the terminal, up to the width at which lines are still easy to read.
 MOST_COLUMNS = 120
+
+
+# By name, so that `--help` and click's own errors import none of the packages below.
+_EXPECTED = {
+    "gateway.base.settings": {"SettingsError"},
+    "tiers.errors": {"CatalogError", "TierUnavailableError"},
+    "inference_core.errors": {"ModelFileError", "MemoryPlanError", "CoreGoneError", "CoreError", "InvalidRequestError"},
+    "classifier.errors": {"ClassifierError"},
+    "quality.store.database": {"DatabaseUrlError", "SchemaError", "DatabaseAwayError"},
+    "quality.rollout.experiments": {"ExperimentError"},
+    "quality.retraining.schedule": {"CronError"},
+    "quality.records.redaction": {"RedactionError"},
+    "quality.distillation.examples": {"ExampleFileError"},
+    "quality.distillation.train": {"DistillationError", "NoGainError"},
+    "quality.evaluation.tier_accuracy": {"TierMeasurementError", "ReportFileError"},
+    "quality.evaluation.everyday_outcomes": {"EverydayOutcomesError"},
+    "quality.learning.outcome_import": {"OutcomeFileError"},
+    "gateway.operations.setup.found_tiers": {"SetupError"},
+    "quality.retraining.training_process": {"TrainingProcessError"},
+    "gateway.planning.backtests.log": {"BacktestLogError"},
+    "gateway.tenancy.changes": {"TenancyError"},
+    "gateway.base.errors": {"ApiError"},
+    "gateway.planning.capacity.workload": {"PlanError", "TraceError"},
+    "gateway.runtime.cluster.placement": {"ClusterError"},
+    "gateway.processes.announcement": {"ServerStartError", "ServerStoppedError"},
+}
 
 
 class LazyGroup(click.Group):
@@ -40,8 +67,6 @@ class LazyGroup(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command; errors meant for the user are printed without a traceback."""
-        from gateway.operations.cli.errors import expected_error, missing_extra
-
         try:
             return super().invoke(ctx)
         except Exception as error:
@@ -52,8 +77,6 @@ class LazyGroup(click.Group):
             raise
 
     def version_option(self) -> click.Option:
-        """`--version`."""
-
         def show(ctx: click.Context, param: click.Parameter, value: bool) -> None:
             if value and not ctx.resilient_parsing:
                 click.echo(f"aio {__version__}")
@@ -62,3 +85,17 @@ class LazyGroup(click.Group):
         return click.Option(
             ["--version"], is_flag=True, expose_value=False, is_eager=True, callback=show, help="Show the version."
         )
+
+
+def expected_error(error: Exception) -> bool:
+    """Return whether the message of `error`'s type (or a base class) is meant for the user."""
+    return any(kind.__name__ in _EXPECTED.get(kind.__module__, ()) for kind in type(error).__mro__)
+
+
+def missing_extra(error: Exception) -> str | None:
+    """Return what to install, if `error` is the import of a package that belongs to an extra; else None."""
+    from inference_core.extras import extra_of, install_command
+
+    if not isinstance(error, ModuleNotFoundError) or (extra := extra_of(error.name)) is None:
+        return None
+    return f"this command needs {error.name}: {install_command(extra)}"

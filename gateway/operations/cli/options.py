@@ -22,8 +22,6 @@ from gateway.base.settings import Settings
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
 
-    from gateway.base.settings import Settings
-
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -153,7 +151,7 @@ def shown_progress() -> AbstractContextManager[Callable[[str, float], None]]:
 Result = TypeVar("Result")
 
 
-def with_database(settings: "Settings", order: "Callable[[AsyncEngine], Awaitable[Result]]") -> Result:
+def with_database(settings: Settings, order: "Callable[[AsyncEngine], Awaitable[Result]]") -> Result:
     """Return the result of `order`. Makes a data folder and a schema where there is none; upgrades no schema, because
     an earlier server may run on it.
 

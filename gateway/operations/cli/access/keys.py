@@ -243,8 +243,6 @@ def rotate(key: str, grace_hours: float, reason: str | None, as_json: bool, **op
 
 
 def _verb_command(verb: KeyVerb) -> click.Command:
-    """Return the command of a verb."""
-
     @click.command(verb.name, help=f"{verb.title} KEY (id or name) {verb.manner}.")
     @click.argument("key")
     @reason_option

@@ -153,10 +153,9 @@ async def _collect(
 
 def _classifier(settings: "Settings", catalog: "Catalog") -> "OutcomeModel":
     from classifier.registry.artefact import default_artefact, load_artefact
-    from classifier.registry.registry import POINTER, ArtefactRegistry
+    from classifier.registry.registry import ArtefactRegistry
 
-    registry = ArtefactRegistry(settings.registry_path)
-    folder = registry.current() if (registry.root / POINTER).is_file() else default_artefact()
+    folder = ArtefactRegistry(settings.registry_path).current_or(default_artefact())
     return load_artefact(folder, catalog.fingerprint)
 
 

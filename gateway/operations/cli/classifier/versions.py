@@ -42,11 +42,11 @@ def folder_of(root: Path, version: str | None) -> Path:
     Raises `ArtefactError` if there is none.
     """
     from classifier.registry.artefact import default_artefact
-    from classifier.registry.registry import POINTER, ArtefactRegistry
+    from classifier.registry.registry import ArtefactRegistry
 
     registry = ArtefactRegistry(root)
     if version is None:
-        return registry.current() if (root / POINTER).is_file() else default_artefact()
+        return registry.current_or(default_artefact())
     if "/" in version or Path(version, "manifest.json").is_file():
         return Path(version)
     if version == default_artefact().name and version not in registry.versions():

@@ -107,10 +107,8 @@ def start(
     from classifier.registry.acceptance import accepted_artefact
     from classifier.registry.artefact import default_artefact
     from classifier.registry.registry import ArtefactRegistry
-    from gateway.inference.class_prior import tier_prior
-    from gateway.inference.routing_knobs import objective_of
-    from gateway.operations.experiment_plan import with_guardrails
-    from quality.rollout.experiments import Experiments, Plan
+    from gateway.operations.experiment_plan import plan_experiment
+    from quality.rollout.experiments import Experiments
     from tiers.catalog.load import load_catalog
 
     settings = settings_from(**options)
@@ -118,23 +116,13 @@ def start(
     registry.seed(default_artefact())
     a, b = _arm(arm_a), _arm(arm_b)
     try:
-        prior = tier_prior(catalog, settings.data_path)
-        plan = Plan(
-            share=share,
-            a=a,
-            b=b,
-            tiers=len(catalog.tiers),
-            level=level,
-            most_probes=most_probes,
-            prior=prior,
-            serving=objective_of(settings, catalog),
-            by=by,
-        )
         margins: dict[Measure, float | None] = {"cost": cost_margin, "ttft": ttft_margin, "e2e": e2e_margin}
         stated = {
             measure: None if math.isinf(margin) else margin for measure, margin in margins.items() if margin is not None
         }
-        plan = with_guardrails(plan, catalog, stated)
+        plan = plan_experiment(
+            settings, catalog, stated, share=share, a=a, b=b, by=by, level=level, most_probes=most_probes
+        )
     except ValueError as error:
         raise click.UsageError(str(error)) from error
     for arm in (a, b):

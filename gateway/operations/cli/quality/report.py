@@ -6,12 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gateway.operations.cli.options import (
-    echo_json,
-    ledger_options,
-    settings_from,
-    table,
-)
+from gateway.operations.cli.options import echo_json, ledger_options, settings_from, table, with_database
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -37,7 +32,6 @@ def live(days: float, as_json: bool, **options: Any) -> None:
 
     Stages are medians of the newest answers, for an answer of 100 tokens, next to a budget of 100 ms.
     """
-    from gateway.operations.cli.options import with_database
     from quality.estimates.served import dollars, read_served, traffic_rows
     from tiers.catalog.load import load_catalog
 
@@ -64,7 +58,6 @@ def live(days: float, as_json: bool, **options: Any) -> None:
 @ledger_options
 def learning(days: float, as_json: bool, **options: Any) -> None:
     """Show what was learned for each key: labels, classes of prompts, saving, quality, and the learning curve."""
-    from gateway.operations.cli.options import with_database
     from gateway.operations.worth import stored_label_source
     from quality.learning.learning import LearningRecord, in_words
 
@@ -90,7 +83,6 @@ def worth(as_json: bool, **options: Any) -> None:
     """
     from classifier.complexity.quality_setting import DEFAULT_TARGET, target_of
     from gateway.inference.routing_knobs import RoutingKnobFile
-    from gateway.operations.cli.options import with_database
     from gateway.operations.worth import worth_said
     from quality.comparison.routing_probes import WorthAsked, WorthRecord
     from tiers.catalog.load import load_catalog
@@ -120,7 +112,6 @@ def shadow(since: "datetime | None", last: int, as_json: bool, **options: Any) -
     Figures are of the newest requests answered in observe mode (aio knobs routing mode=observe). The worst of the
     judged shadow answers follow, next to the given ones; --json prints their whole texts.
     """
-    from gateway.operations.cli.options import with_database
     from gateway.operations.quality_loop.quality_loop import sampling_settings
     from quality.comparison.shadow_report import ShadowReport, budget_now, shadow_report
     from quality.estimates.traffic import dollars
