@@ -193,12 +193,9 @@ class Ledger:
         batch_records: int = 64,
         max_retry_seconds: float = 5.0,
     ) -> None:
-        self._journal_dir = journal_dir
-        self._engine = engine
-        self._commit_interval = commit_interval
-        self._segment_bytes = segment_bytes
-        self._max_pending_bytes = max_pending_bytes
-        self._batch_records = batch_records
+        self._journal_dir, self._engine = journal_dir, engine
+        self._commit_interval, self._segment_bytes = commit_interval, segment_bytes
+        self._max_pending_bytes, self._batch_records = max_pending_bytes, batch_records
         self._max_retry_seconds = max_retry_seconds
         self._running = self._stalled = False
 
@@ -206,15 +203,13 @@ class Ledger:
         self._fresh: dict[str, Recorded] = {}
         self._backlog = Backlog()
         self._growing: frozenset[Path] = frozenset()
-        self._rotations = 0
+        self._rotations = self._waited_for = 0
         self._appended = self._adopted = self._journaled = 0
         self._stored = self._rejected = self._refused = self._store_failures = 0
         self._store_error: str | None = None
 
-        self._work = asyncio.Event()
-        self._progress = asyncio.Event()
+        self._work, self._progress = asyncio.Event(), asyncio.Event()
         self._last_batch = -math.inf
-        self._waited_for = 0
 
     async def start(self) -> None:
         """Claim a journal folder, recover the journals of dead processes, and start to record and store.
@@ -303,10 +298,7 @@ class Ledger:
 
     async def close(self, *, store_seconds: float = 5.0) -> None:
         """Make everything appended durable and store records for at most `store_seconds`; the next process stores the
-        rest.
-
-        Idempotent.
-        """
+        rest. Idempotent."""
         if not self._running:
             return
         self._running = False
@@ -319,7 +311,8 @@ class Ledger:
             logger.error("the journal's disk does not answer; %d requests are not recorded", len(self._unjournaled))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(store_seconds):
-                await self._drained()
+                while self._backlog or self._deletable():
+                    await self._progress.wait()
         self._storing.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._storing
@@ -493,10 +486,6 @@ class Ledger:
                 await asyncio.to_thread(orphan.remove)
         except OSError as error:
             logger.warning("could not delete what the journal no longer needs: %s", error)
-
-    async def _drained(self) -> None:
-        while self._backlog or self._deletable():
-            await self._progress.wait()
 
     def _announce(self) -> None:
         """Wake all waiting calls; each checks its own condition again."""
