@@ -17,7 +17,7 @@ from inference_core.transport.framing import FrameError, FrameReader, FrameWrite
 
 _CHUNK = 1 << 16
 _POLL_SECONDS = 0.25
-_HANDSHAKE_SECONDS = 5.0
+_MOST_UNKNOWN = 64
 _FAILURE_REPORT_SECONDS = 0.5
 # A machine that stops answering is detected after 5 + 3 x 5 seconds, even when idle.
 _KEEPALIVE = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
@@ -42,7 +42,7 @@ class Followers:
     def __init__(self, ranks: Iterable[int], host: str) -> None:
         self._expected = set(ranks)
         self._token = secrets.token_hex(16)
-        self._listener = socket.create_server((host, 0), backlog=max(1, len(self._expected)))
+        self._listener = socket.create_server((host, 0), backlog=_MOST_UNKNOWN + len(self._expected))
         self.address = f"{host} {self._listener.getsockname()[1]} {self._token}"
         self._connections: dict[int, socket.socket] = {}
         self._readers: dict[int, FrameReader] = {}
@@ -56,25 +56,38 @@ class Followers:
     def accept(self, seconds: float, check_ranks: Callable[[], None]) -> None:
         """Wait until all ranks have joined; refuse connections without the token.
 
+        A rank may take all `seconds` to say who it is, on a busy machine; a stranger that says nothing delays no rank.
         `check_ranks` is called about every 0.25 s and raises if a rank is known to have ended. Raises RankLostError
         after `seconds`.
         """
         deadline = time.monotonic() + seconds
-        while missing := self._expected - self._connections.keys():
-            check_ranks()
-            if time.monotonic() > deadline:
-                raise RankLostError(f"rank(s) {_listed(missing)} did not join within {seconds:.0f} seconds")
-            self._listener.settimeout(_POLL_SECONDS)
-            try:
-                connection, _ = self._listener.accept()
-            except TimeoutError:
-                continue
-            self._admit(_prepared(connection))
+        unknown: dict[int, socket.socket] = {}
+        poller = select.poll()
+        poller.register(self._listener, select.POLLIN)
+        try:
+            while missing := self._expected - self._connections.keys():
+                check_ranks()
+                if time.monotonic() > deadline:
+                    raise RankLostError(f"rank(s) {_listed(missing)} did not join within {seconds:.0f} seconds")
+                for descriptor, _ in poller.poll(_POLL_SECONDS * 1e3):
+                    if descriptor in unknown:
+                        poller.unregister(descriptor)
+                        self._admit(unknown.pop(descriptor))
+                    elif descriptor == self._listener.fileno():
+                        connection = _prepared(self._listener.accept()[0])
+                        unknown[connection.fileno()] = connection
+                        poller.register(connection, select.POLLIN)
+                        if len(unknown) > _MOST_UNKNOWN:
+                            poller.unregister(earliest := next(iter(unknown)))
+                            unknown.pop(earliest).close()
+        finally:
+            for connection in unknown.values():
+                connection.close()
         self._listener.close()
 
     def _admit(self, connection: socket.socket) -> None:
+        """Keep a connection that has sent something, if that is a rank's first report; else close it."""
         reader = FrameReader(Report, max_bytes=_CHUNK)
-        connection.settimeout(_HANDSHAKE_SECONDS)
         try:
             reports = list(reader.feed(connection.recv(_CHUNK)))
         except (OSError, FrameError):

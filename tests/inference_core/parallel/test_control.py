@@ -23,6 +23,8 @@ from inference_core.parallel.messages import (
 from inference_core.transport.framing import FrameError, FrameWriter
 
 HOST = "127.0.0.1"
+# A few more than a leader lets wait.
+STRANGERS = 66
 
 
 @contextmanager
@@ -96,6 +98,38 @@ def test_strangers_and_ranks_of_another_mesh_are_turned_away() -> None:
     assert others[4].recv(1) != b""
     for each in others:
         each.close()
+    followers.close()
+
+
+def test_a_rank_joins_while_strangers_say_nothing_and_may_take_its_time_to_say_who_it_is() -> None:
+    followers = Followers([1, 2], HOST)
+    host, port, token = followers.address.split()
+
+    def join() -> None:
+        silent.extend(socket.create_connection((host, int(port))) for _ in range(STRANGERS))
+        late = socket.create_connection((host, int(port)))
+        # Joined while the other one has not said anything yet, and strangers never do.
+        links.append(LeaderLink(followers.address, 2, 10))
+        assert admitted.wait(60)
+        late.sendall(FrameWriter().frame(Joined(1, token)))
+        silent.append(late)
+
+    def check_ranks() -> None:
+        if 2 in followers._connections:
+            admitted.set()
+
+    silent, links, admitted = list[socket.socket](), list[LeaderLink](), threading.Event()
+    joining = threading.Thread(target=join)
+    joining.start()
+    followers.accept(60, check_ranks)
+    joining.join()
+    followers.send(Stop())
+    assert links[0].next_command() == Stop()
+    assert silent[-1].recv(1) != b""
+    assert [each.recv(1) for each in silent[:-1]] == [b""] * STRANGERS
+    for each in silent:
+        each.close()
+    links[0].close()
     followers.close()
 
 
