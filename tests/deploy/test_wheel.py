@@ -23,8 +23,7 @@ pytestmark = [pytest.mark.wheel, pytest.mark.timeout(900)]
 
 # docs/deployment.md promises both: bytes of files, and memory as `ps` and `top` count it.
 MOST_INSTALLED, MOST_RESIDENT = 185_000_000, 150 * 2**20
-# What an empty environment has before.
-_PIP = re.compile(r"(pip|setuptools|pkg_resources|_distutils_hack|distutils-precedence)\b")
+PIP = (sys.executable, "-m", "pip")
 READY = re.compile(r"AIO is ready on (http://\S+)")
 
 
@@ -50,31 +49,25 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def wheel(source: Path, target: Path, **environment: str) -> Path:
-    ran(
-        sys.executable, "-m", "pip", "wheel", source, "--no-deps", "--no-build-isolation", "--wheel-dir", target,
-        **environment,
-    )  # fmt: skip
+    ran(*PIP, "wheel", source, "--no-deps", "--no-build-isolation", "--wheel-dir", target, **environment)
     [built] = target.glob("*.whl")
     return built
 
 
 @pytest.fixture(scope="module")
 def installed(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The environment's folder."""
-    built = wheel(source, tmp_path_factory.mktemp("wheel"))
+    """The environment's folder. Objects that `make install` compiled from the same sources are linked again."""
+    built = wheel(source, tmp_path_factory.mktemp("wheel"), AIO_OBJECTS=str(ROOT / "build" / "objects"))
     folder = tmp_path_factory.mktemp("environment")
-    venv.create(folder, with_pip=True)
-    ran(folder / "bin" / "pip", "install", "--quiet", built)
+    venv.create(folder)
+    ran(*PIP, "--python", folder / "bin" / "python", "install", "--quiet", built)
     return folder
 
 
 def files(installed: Path) -> Iterator[Path]:
-    """Installed files; not pip's own, nor the compiled modules that pip and Python add."""
+    """Installed files; not the compiled modules that Python adds."""
     [site] = installed.glob("lib/python3.*/site-packages")
-    for path in site.rglob("*"):
-        inside = path.relative_to(site)
-        if path.is_file() and "__pycache__" not in inside.parts and not _PIP.match(inside.parts[0]):
-            yield path
+    yield from (path for path in site.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
 
 
 def test_the_gateway_alone_is_small_and_holds_none_of_the_extras(installed: Path) -> None:
@@ -82,7 +75,7 @@ def test_the_gateway_alone_is_small_and_holds_none_of_the_extras(installed: Path
     size = sum(path.stat().st_size for path in found)
     print(f"\ninstalled: {size / 1e6:.1f} MB in {len(found)} files")
     assert size < MOST_INSTALLED
-    names = ran(installed / "bin" / "pip", "list", "--format", "freeze")
+    names = ran(*PIP, "--python", installed / "bin" / "python", "list", "--format", "freeze")
     assert not re.search(r"(?mi)^(torch|transformers|scikit-learn|scipy|tokenizers|gguf|llguidance|asyncpg)=", names)
 
 
