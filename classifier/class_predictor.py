@@ -11,19 +11,23 @@ from classifier.complexity.classes import like_of
 from classifier.complexity.model import shipped_complexity, standardised
 from classifier.complexity.quality_setting import DEFAULT_TARGET
 from classifier.decision import HALF_NOVELTY, Prediction
+from classifier.encoders.static_encoder import StaticEncoder
 from classifier.errors import PolicyInputsError
+from classifier.features import surface_features
 from classifier.features.routing_input import RoutingInput
 from classifier.features.stray_text import tokenise
 from classifier.local.cells import ClassTable, prior_table
 from classifier.local.own import OwnOutcomes
 from classifier.model.learned import RefittedClasses
 from classifier.model.outcome_model import EncodedTurn, OutcomeModel, encode_turn
+from classifier.native import KERNELS
 from classifier.registry.artefact import default_artefact, load_artefact
 
 if TYPE_CHECKING:
     from classifier.complexity.encoder_classes import EncoderClasses
 
 Float = npt.NDArray[np.float32]
+_NO_LOGITS = np.zeros(0, np.float32)
 NGRAMS = "n-grams"  # the name of the model that classifies by default
 
 
@@ -67,6 +71,12 @@ class ClassPredictor:
         self._version = model.version
         self._encoder = encoder if self.head is None else None
         self._shares_encoder = model.manifest.encoder.get("sha256") == self._complexity.encoder
+        self._encodes = model.encoder
+        # What reads a turn in one call.
+        self._native: tuple[object, ...] = ()
+        if KERNELS is not None and self._shares_encoder and isinstance(model.encoder, StaticEncoder):
+            parts = self._complexity.native, self._complexity.trees.native
+            self._native = (surface_features.SURFACE, surface_features.NATIVE, model.encoder.native, *parts)
 
     @property
     def kind(self) -> Literal["measured", "prior"]:
@@ -96,6 +106,18 @@ class ClassPredictor:
         encoded = turn if self._shares_encoder else encode_turn(_shipped_model().encoder, given, tokens)
         return self._complexity.probabilities(given.turn, tokens, encoded.features, encoded.embedding)
 
+    def read(self, given: RoutingInput, own: OwnOutcomes | None = None) -> tuple[Prediction, EncodedTurn]:
+        """Return the prediction for the prompt `given`, with the catalogue's `own` outcomes, if any, and what it was
+        encoded as, without logits of words."""
+        if self._native and self._encoder is None and given.turn.isascii():
+            features = np.empty(len(surface_features.FEATURE_NAMES), np.float32)
+            turn = EncodedTurn(features, np.empty(self._encodes.dim, np.float32), _NO_LOGITS)
+            classes: list[float] = KERNELS.read_turn(*self._native, given.turn, given.turn_chars, *turn[:2])
+            return self._prediction(given, turn, classes, own), turn
+        tokens = tokenise(given.turn)
+        turn = encode_turn(self._encodes, given, tokens)
+        return self.prediction(given, turn, own, tokens), turn
+
     def prediction(
         self,
         given: RoutingInput,
@@ -110,6 +132,11 @@ class ClassPredictor:
         """
         encoder = self._encoder
         classes = self.classes(given, turn, tokens) if encoder is None else encoder.probabilities(given.turn)
+        return self._prediction(given, turn, classes, own)
+
+    def _prediction(
+        self, given: RoutingInput, turn: EncodedTurn, classes: list[float], own: OwnOutcomes | None
+    ) -> Prediction:
         known = None if own is None else own.estimate(given, turn, classes)
         if known is None and self.head is not None:
             p_ok = self.head.p(*self._inputs(turn, classes)).tolist()

@@ -7,6 +7,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -101,6 +102,11 @@ class ComplexityModel:
         if KERNELS is not None:
             parts = (trigrams, words, embedding, surface, centre, scale, bias, tree_bias)
             self._native = KERNELS.make_complexity(*(np.ascontiguousarray(part, np.float32) for part in parts))
+
+    @property
+    def native(self) -> Any:
+        """The model as the kernels have it, for those that read a whole turn; None without kernels."""
+        return self._native
 
     def probabilities(self, turn: str, tokens: Sequence[str], features: Float, embedding: Float) -> list[float]:
         """Return P of the four classes of a turn, ascending, from its `tokens`, `features` [f] and `embedding` [d]."""

@@ -131,7 +131,6 @@ class StaticEncoder:
         self.words, self.pairs, self.idf, self.logit_bias = list(words), pairs, idf, logit_bias
         self.trees = trees
         self.dim = table[0].shape[1]
-        self._index = {word: i for i, word in enumerate(self.words)}
         # Unknown words and pairs get the number after the table's last row, which sorts after all rows.
         self._unknown = len(self.words) + len(pairs)
         # One number per pair, ascending; the last one is a sentinel larger than any pair's.
@@ -163,6 +162,11 @@ class StaticEncoder:
         return rows, weights / np.float32(math.sqrt(weights @ weights))
 
     @cached_property
+    def _index(self) -> dict[str, int]:
+        """The row of each word; the kernels have a table of their own."""
+        return _index_of(self.words)
+
+    @cached_property
     def _projection(self) -> Float:
         """Compute embedding and logits by one gather and one product: the cost of a turn is the number of memory
         accesses, which are hundreds of rows."""
@@ -185,7 +189,12 @@ class StaticEncoder:
         """Return the encoder in the kernels' layout: rows of int8, a quarter of the memory to read."""
         parts = (self.idf, *rows, self.logit_bias)
         packed = [np.ascontiguousarray(part, part.dtype) for part in parts]
-        return KERNELS.make_encoder(self._index, np.ascontiguousarray(self.pairs, np.int32), *packed)
+        return KERNELS.make_encoder(_index_of(self.words), np.ascontiguousarray(self.pairs, np.int32), *packed)
+
+    @property
+    def native(self) -> Any:
+        """The encoder as the kernels have it, for those that read a whole turn; None without kernels."""
+        return self._native
 
     def encode(self, turn: str, tokens: Sequence[str], features: Float) -> Encoding:
         if KERNELS is not None:
@@ -244,6 +253,10 @@ class StaticEncoder:
         return cls(
             words=words, pairs=pairs, idf=idf, table=table, logit_table=logit_table, logit_bias=bias, trees=trees
         )
+
+
+def _index_of(words: Sequence[str]) -> dict[str, int]:
+    return {word: i for i, word in enumerate(words)}
 
 
 def _pair_keys(firsts: npt.NDArray[np.signedinteger], seconds: npt.NDArray[np.signedinteger]) -> npt.NDArray[np.int64]:

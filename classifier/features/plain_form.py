@@ -43,7 +43,7 @@ _COURTEOUS = _words(
     afternoon evening welcome bless owe star chance busy forward sincerely bitte danke gracias merci obrigado
     obrigada grazie hand hassle opinion helpful best asking"""
 )
-_OF_COURTESY = _COURTEOUS | _words(
+OF_COURTESY = _COURTEOUS | _words(
     """ok okay i we me my you your u it is d m ll ve re s t don didn hasn haven am are was were be been
     would could can may might will should must do does not no have has had having get got give to for the a an
     of on in at with about from by as and but or so very much really just quick brief little bit small big
@@ -92,6 +92,11 @@ _LEAD = re.compile(
     r"|(?:please|pls|plz|kindly|hi|hello|hey|thanks|thank\s+you)(?:\s+there)?[,;:!\s]+(?:but\s+)?)",
     re.IGNORECASE,
 )  # fmt: skip
+# The words that such a lead begins with.
+LEADS = _words(
+    """ok okay so well and hi hello hey there dear all i very sorry apologies excuse pardon if when may can could by we
+    was am were are just wondering would will please pls plz kindly thanks thank"""
+)
 # Words of thanks; what follows them may be courtesy.
 _THANKING = re.compile(
     r"[\s,;.!?(]+(?:(?:many|much|so)\s+)?(?:please|pls|plz|thx|ty|tia|cheers|thanks|thank\s+you|appreciated|regards)\b",
@@ -105,7 +110,7 @@ _SIGNATURE = re.compile(
 # Only this much of an end is searched.
 _WINDOW = 200
 # What thanks and signatures have one of.
-_THANKS = Marks((
+THANKS = Marks((
     " please", " pls", " plz", "thank", "thx", " ty", " tia", "cheers", "appreciated", "regards", "sincerely", " truly",
     "faithfully", "wishes", " best", " love", " yours",
 ))  # fmt: skip
@@ -157,7 +162,7 @@ def _without_lead(text: str) -> str:
 def _without_thanks(text: str) -> str:
     for _ in range(_MOST_SENTENCES):
         window = max(0, len(text) - _WINDOW)
-        if _THANKS.within(text[window:].lower()):
+        if THANKS.within(text[window:].lower()):
             end = _thanks_from(text, window)
             if end is not None:
                 text = text[:end]
@@ -178,25 +183,25 @@ def _thanks_from(text: str, window: int) -> int | None:
     if signature is not None:
         return signature.start()
     for found in _THANKING.finditer(text, window):
-        if _OF_COURTESY.issuperset(_WORD.findall(text[found.end() :].lower())):
+        if OF_COURTESY.issuperset(_WORD.findall(text[found.end() :].lower())):
             return found.start() + (text[found.start()] in ".!?")
     return None
 
 
 def _begins_politely(text: str, at: int) -> bool:
     first = _WORD.search(text, at, at + _WINDOW)
-    return first is not None and first[0].lower() in _OF_COURTESY
+    return first is not None and first[0].lower() in OF_COURTESY
 
 
 def _is_polite(sentence: str) -> bool:
     words = _WORD.findall(sentence.lower())
-    return len(words) <= _MOST_WORDS and not _COURTEOUS.isdisjoint(words) and _OF_COURTESY.issuperset(words)
+    return len(words) <= _MOST_WORDS and not _COURTEOUS.isdisjoint(words) and OF_COURTESY.issuperset(words)
 
 
 def corrected(text: str) -> str:
     """Return `text` with its misspelt words replaced, in lower case; the same string without any. Deterministic."""
     if KERNELS is not None:
-        found = KERNELS.corrections(_native(), text)
+        found = KERNELS.corrections(spelling(), text)
     else:
         found = list(_corrections(text))
     if not found:
@@ -216,7 +221,8 @@ def frequent_words() -> dict[str, int]:
 
 
 @cache
-def _native() -> object:
+def spelling() -> object:
+    """Return the frequent words as the kernels have them."""
     return KERNELS.make_spelling(list(frequent_words()))
 
 

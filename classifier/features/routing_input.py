@@ -8,20 +8,24 @@ effect. Only the classifier's input changes; the tier gets the whole prompt. Con
 import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from itertools import islice
 
 import msgspec
 
 from classifier.features.follow_up import in_context
-from classifier.features.plain_form import plain_form
+from classifier.features.plain_form import LEADS, OF_COURTESY, THANKS, plain_form, spelling, without_politeness
 from classifier.features.stray_text import (
     CLIENTS_OPENINGS,
     CLIENTS_RULES,
     END_OF_EXAMPLES,
+    GREETS,
+    MARKS,
     Marks,
     users_text,
     without_stray_text,
 )
+from classifier.native import KERNELS
 from inference_core.tokenization.prompt_size import FITTED_CHARS_PER_TOKEN, FITTED_TOKENS_PER_MESSAGE
 
 # A sentence is an instruction if it names a routing target, expresses a wish, and refers to itself or starts as an
@@ -224,11 +228,12 @@ def routing_input(
             assistant_turns += 1
         elif role in ("system", "developer"):
             system.append(content)
-    turn = _turn(asked)
+    signs = _signs_of(asked, plan_mode)
+    turn = _turn(asked) if signs == _ALL else asked[0].strip()
     if plan_mode and turn:
         turn = f"{PLAN_FIRST}\n{turn}"
-    cut = cut_turn(turn)
-    plain = plain_form(cut)
+    cut = cut_turn(turn) if signs in (_ALL, _FORM) else turn
+    plain = plain_form(cut) if signs in (_ALL, _FORM) else without_politeness(cut) if signs == _POLITE else cut
     return RoutingInput(
         turn=plain,
         turn_chars=len(plain) if cut == turn else len(plain) * len(turn) // len(cut),
@@ -243,6 +248,26 @@ def routing_input(
         has_schema=has_schema,
         previous_tiers=tuple(previous_tiers),
     )
+
+
+# Which rules may change a turn: all of them, those of its form and then of politeness, or these alone.
+_ALL, _FORM, _POLITE = 1, 2, 4
+
+
+def _signs_of(asked: Sequence[str], plan_mode: bool) -> int:
+    """Return which rules may change what the turns `asked` say, 0 for none: a kernel looks for the marks of all."""
+    if KERNELS is None or plan_mode or len(asked) != 1:
+        return _ALL
+    found: int = KERNELS.signs_of(_signs(), asked[0].strip())
+    return found
+
+
+@cache
+def _signs() -> object:
+    openings = [text.lower() for text in (*CLIENTS_OPENINGS, END_OF_EXAMPLES) if len(text) > 1]
+    greetings, courtesy, leads = (dict.fromkeys(words, 0) for words in (GREETS, OF_COURTESY, LEADS))
+    marks = (*_HINTS.texts, *MARKS.texts, *openings)
+    return KERNELS.make_signs(marks, THANKS.texts, greetings, courtesy, leads, spelling())
 
 
 def _turn(asked: Sequence[str]) -> str:

@@ -36,15 +36,15 @@ class Marks:
     """At most 64 ASCII texts of two characters or more, to be looked for together."""
 
     def __init__(self, marks: Iterable[str]) -> None:
-        self._marks = tuple(marks)
-        self._native = None if KERNELS is None else KERNELS.make_marks(self._marks)
+        self.texts = tuple(marks)
+        self._native = None if KERNELS is None else KERNELS.make_marks(self.texts)
 
     def within(self, text: str) -> list[str]:
         """Return the marks that occur in `text`, in their own order."""
         if KERNELS is not None and text.isascii():
             found: list[str] = KERNELS.marks_in(self._native, text)
             return found
-        return [mark for mark in self._marks if mark in text]
+        return [mark for mark in self.texts if mark in text]
 
 
 # Elements whose content is the client's. Names that users write too, such as `file` or `context`, are not here.
@@ -143,7 +143,7 @@ _SMALL_TALK = re.compile(
 _PARTS_OF_DAY = re.compile(r"good\s+(?:morning|afternoon|evening|day)\b", re.IGNORECASE)
 # Longer sentences are more than small talk.
 _SMALL = 80
-_GREETS = frozenset(
+GREETS = frozenset(
     ("hi", "hii", "hello", "hey", "heya", "hiya", "howdy", "yo", "greetings", "good", "dear", "hallo", "hola",
      "bonjour", "bonsoir", "buongiorno", "ciao", "guten", "moin", "olá", "ola", "salut", "hej", "hoi", "g'day",
      "namaste", "merhaba")
@@ -231,7 +231,7 @@ _SYMBOLS = frozenset(
      "foreach", "regex", "mutex", "varchar", "malloc", "boolean", "kwargs", "typedef")
 )  # fmt: skip
 # Most turns have none of them and need only this search.
-_MARKS = Marks((*_HINTS, *_THANKING, *_SYMBOLS))
+MARKS = Marks((*_HINTS, *_THANKING, *_SYMBOLS))
 # In longer turns such words have little weight.
 LONGEST = 2048
 # Words of prose in a row that end a run.
@@ -246,7 +246,7 @@ def without_stray_text(text: str) -> str:
     text = _without_greeting(text)
     # Tests one by one: half as long as a pattern of them takes, and every prompt is tested.
     symbols = "=" in text or "{" in text or "$" in text or "\\" in text or "_" in text or "<" in text or "[" in text
-    marks = _MARKS.within(text.lower())
+    marks = MARKS.within(text.lower())
     if not marks and not symbols:
         return text
     if not _HINTS.isdisjoint(marks):
@@ -265,7 +265,7 @@ def without_stray_text(text: str) -> str:
 
 def _without_greeting(text: str) -> str:
     first = text[:12].split(None, 1)[:1]
-    if not first or first[0].strip(",.!?:;").lower() not in _GREETS:
+    if not first or first[0].strip(",.!?:;").lower() not in GREETS:
         return text
     if first[0] in ("good", "Good") and not _PARTS_OF_DAY.match(text):
         return text

@@ -187,19 +187,27 @@ def _symbols(has: CharacterCounts) -> int:
 NATIVE: Any = None if KERNELS is None else KERNELS.make_options(WORD_TABLE, KIND_TABLE, NEGATIONS.encode())
 
 
-# Reasoning keywords (SPEC RT-02) in both spellings: a fixed stem, then its endings.
-KEYWORDS: dict[str, tuple[str, str]] = {
-    "analyze": ("analy", r"[sz](?:e|es|ed|ing|is)"),
-    "compare": ("compar", r"(?:e|es|ed|ing|ison)"),
-    "explain_why": ("explain", r"\s+why"),
-    "step_by_step": ("step", r"[\s-]+by[\s-]+step"),
-    "evaluate": ("evaluat", r"(?:e|es|ed|ing|ion)"),
-    "synthesize": ("synthesi", r"[sz](?:e|es|ed|ing)"),
-    "what_would_happen_if": ("what", r"\s+would\s+happen\s+if"),
+# Reasoning keywords (SPEC RT-02) in both spellings: a fixed stem, then one of its endings, or more words. A space among
+# them is any white space, a hyphen also hyphens.
+KEYWORDS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "analyze": ("analy", ("se", "ses", "sed", "sing", "sis", "ze", "zes", "zed", "zing", "zis")),
+    "compare": ("compar", ("e", "es", "ed", "ing", "ison")),
+    "explain_why": ("explain", (" why",)),
+    "step_by_step": ("step", ("-by-step",)),
+    "evaluate": ("evaluat", ("e", "es", "ed", "ing", "ion")),
+    "synthesize": ("synthesi", ("se", "ses", "sed", "sing", "ze", "zes", "zed", "zing")),
+    "what_would_happen_if": ("what", (" would happen if",)),
 }
-# The word boundary before the stem is checked after it: a pattern that starts with literal characters is searched
-# for at memory speed, one that starts with \b is tried at every position.
-_KEYWORD_SEARCHES = {stem: re.compile(rf"{stem}(?<!\w{stem}){rest}\b") for stem, rest in KEYWORDS.values()}
+
+
+def _pattern(stem: str, rests: tuple[str, ...]) -> re.Pattern[str]:
+    """Return the search for a keyword. The word boundary before the stem is checked after it: a pattern that starts
+    with literal characters is searched for at memory speed, one that starts with \\b is tried at every position."""
+    rest = "|".join(rests).replace("-", r"[\s\-]+").replace(" ", r"\s+")
+    return re.compile(rf"{stem}(?<!\w{stem})(?:{rest})\b")
+
+
+_KEYWORD_SEARCHES = {stem: _pattern(stem, rests) for stem, rests in KEYWORDS.values()}
 # A later word of a keyword, without which the pattern of its frequent stem need not be searched.
 _LATER = {"explain": "why", "step": "by", "what": "happen"}
 _STEMS = Marks([*_KEYWORD_SEARCHES, *_LATER.values()])
@@ -363,7 +371,7 @@ def surface_features(turn: str, tokens: Sequence[str], turn_chars: int) -> npt.N
 def _by_kernels(turn: str, tokens: Sequence[str], turn_chars: int) -> npt.NDArray[np.float32]:
     values = np.zeros(len(FEATURE_NAMES), np.float32)
     utf8 = turn.encode(errors="replace")
-    KERNELS.surface_features(_NATIVE, NATIVE, utf8, len(turn), tokens, turn_chars, values)
+    KERNELS.surface_features(SURFACE, NATIVE, utf8, len(turn), tokens, turn_chars, values)
     lower = turn.lower()
     marks = _STEMS.within(lower)
     for stem in marks:
@@ -379,13 +387,16 @@ def _kinds_of_words() -> dict[str, int]:
 
 
 _PLACE_OF = {stem: FEATURE_NAMES.index(f"keyword_{name}") for name, (stem, _) in KEYWORDS.items()}
+# For the kernels of surface features and of whole turns.
+SURFACE: Any = None
 if KERNELS is not None:
-    _NATIVE = KERNELS.make_surface(
+    SURFACE = KERNELS.make_surface(
         KIND_TABLE,
         _CLASS_TABLE,
         _kinds_of_words(),
-        np.array([len(_KINDS), len(DOMAINS), _QUESTION_WORDS, _CONNECTIVES, len(KEYWORDS)], np.int32),
+        np.array([len(_KINDS), len(DOMAINS), _QUESTION_WORDS, _CONNECTIVES], np.int32),
         _CODE,
+        tuple(KEYWORDS.values()),
     )
 
 

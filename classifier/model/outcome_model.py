@@ -169,7 +169,8 @@ _EXPLAINED = (*FEATURE_NAMES, "topic", "wording", "neighbourhood")
 
 
 class EncodedTurn(NamedTuple):
-    """One encoded prompt, without its text: `features` [f], `embedding` [d], `word_logits` [heads], float32."""
+    """One encoded prompt, without its text: `features` [f], `embedding` [d], `word_logits` [heads], float32; the last
+    empty where no head reads them."""
 
     features: Float
     embedding: Float

@@ -13,7 +13,7 @@ try:
 except ImportError:
     KERNELS = None
 
-_VERSION = 7
+_VERSION = 8
 
 if os.environ.get("AIO_NATIVE") == "off" or getattr(KERNELS, "VERSION", None) != _VERSION:
     KERNELS = None

@@ -2,10 +2,11 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <tuple>
 #include <vector>
 
-#include "python_data.h"
 #include "trees.h"
+#include "turn.h"
 
 namespace aio {
 namespace {
@@ -18,12 +19,16 @@ constexpr double kLeast = 0.002, kMostLogit = 30.0;
 using Logits = std::array<float, kCuts>;
 using Table = std::vector<Logits>;
 
+}  // namespace
+
 struct Complexity {
   static constexpr const char* kName = "classifier.complexity";
   Table trigrams, words, embedding, surface;
   std::vector<float> centre, scale;
   Logits bias, tree_bias;
 };
+
+namespace {
 
 // Distinct rows of a table in ascending order, which is the order in which the reference adds them.
 struct Rows {
@@ -54,51 +59,22 @@ struct Rows {
   }
 };
 
-uint32_t crc32(const char* text, Py_ssize_t size) {
-  static const auto table = [] {
-    std::array<uint32_t, 256> made{};
-    for (uint32_t i = 0; i < 256; i++) {
-      uint32_t value = i;
-      for (int bit = 0; bit < 8; bit++) value = value & 1 ? 0xEDB88320u ^ (value >> 1) : value >> 1;
-      made[i] = value;
-    }
-    return made;
-  }();
-  uint32_t value = ~0u;
-  for (Py_ssize_t i = 0; i < size; i++) value = table[(value ^ uint8_t(text[i])) & 255] ^ (value >> 8);
-  return ~value;
-}
-
-void add_trigrams(Rows& rows, PyObject* lowered) {
-  const Py_ssize_t size = PyUnicode_GET_LENGTH(lowered);
-  const int kind = PyUnicode_KIND(lowered);
-  const void* text = PyUnicode_DATA(lowered);
-  // A space stands at both ends; half a pair of surrogates counts as a question mark.
-  const auto at = [&](Py_ssize_t i) -> uint64_t {
-    if (i < 0 || i >= size) return ' ';
-    const Py_UCS4 code = PyUnicode_READ(kind, text, i);
-    return code >= 0xD800 && code < 0xE000 ? '?' : code;
-  };
-  uint64_t before = at(-1), here = at(0);
+// `at(i)` is a character of the lower-case text of so many; a space stands at both ends.
+template <typename At>
+void add_trigrams(Rows& rows, Py_ssize_t size, At at) {
+  uint64_t before = ' ', here = size ? at(0) : ' ';
   for (Py_ssize_t i = 1; i <= size; i++) {
-    const uint64_t next = at(i);
+    const uint64_t next = i < size ? at(i) : ' ';
     rows.add(before * kFirst + here * kSecond + next);
     before = here, here = next;
   }
 }
 
-bool add_words(Rows& rows, PyObject* tokens) {
-  uint64_t before = 0;
-  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(tokens); i++) {
-    Py_ssize_t size;
-    const char* text = PyUnicode_AsUTF8AndSize(PyList_GET_ITEM(tokens, i), &size);
-    if (!text) return false;
-    const uint64_t word = crc32(text, size);
-    rows.add(word);
-    if (i > 0) rows.add(before * kFirst + word * kSecond);
-    before = word;
+void add_words(Rows& rows, const Words& words) {
+  for (size_t i = 0; i < words.size(); i++) {
+    rows.add(words[i].crc);
+    if (i > 0) rows.add(words[i - 1].crc * kFirst + words[i].crc * kSecond);
   }
-  return true;
 }
 
 Table rows_of(const Array<float>& values) {
@@ -172,33 +148,64 @@ PyObject* make_complexity(PyObject*, Values values, Py_ssize_t count) {
   return capsule(made);
 }
 
-// (complexity, trees, lower-case turn, list of words, features [f], embedding [d]) -> P of the four classes, as a list.
+namespace {
+
+template <typename At>
+PyObject* probabilities(const Complexity& model, const Trees& trees, Py_ssize_t size, At at, const Words& tokens,
+                        const float* features, const float* embedding) {
+  Rows trigrams{model.trigrams}, words{model.words};
+  add_trigrams(trigrams, size, at);
+  add_words(words, tokens);
+  const Logits linear = linear_logits(model, features, embedding, trigrams, words);
+  float inputs[1 << Trees::kFeatureBits];
+  std::copy(linear.begin(), linear.end(), std::copy_n(features, model.surface.size(), inputs));
+  Logits logits;
+  for (int k = 0; k < kCuts; k++) logits[k] = linear[k] + model.tree_bias[k];
+  trees.add_to(logits.data(), inputs);
+  for (float& logit : logits) logit /= 2;
+  return list_of(classes_of(logits));
+}
+
+}  // namespace
+
+const Complexity* complexity_in(PyObject* capsule) { return held<Complexity>(capsule); }
+
+bool fits(const Complexity& model, const Trees& trees, Py_ssize_t features, Py_ssize_t embedding) {
+  const auto surface = Py_ssize_t(model.surface.size()), dim = Py_ssize_t(model.embedding.size());
+  for (const auto& [name, given, wanted] : {std::tuple{"features", features, surface}, {"embedding", embedding, dim},
+                                            {"features", features, Py_ssize_t(trees.features - kCuts)}})
+    if (given != wanted)
+      return PyErr_Format(PyExc_ValueError, "%s has %zd numbers; %zd are wanted", name, given, wanted), false;
+  if (trees.heads != kCuts) return PyErr_Format(PyExc_ValueError, "trees of %d heads", trees.heads), false;
+  return true;
+}
+
+PyObject* probabilities(const Complexity& model, const Trees& trees, std::string_view lower, const Words& words,
+                        const float* features, const float* embedding) {
+  const auto at = [&](Py_ssize_t i) { return uint64_t(lower[size_t(i)]); };
+  return probabilities(model, trees, Py_ssize_t(lower.size()), at, words, features, embedding);
+}
+
+// (complexity, trees, lower-case turn, sequence of words, features [f], embedding [d]) -> P of the four classes, as a
+// list.
 PyObject* class_probabilities(PyObject*, Values values, Py_ssize_t count) {
   if (!expect(count, 6, "class_probabilities")) return nullptr;
   const Complexity* model = held<Complexity>(values[0]);
   const Trees* trees = model ? held<Trees>(values[1]) : nullptr;
   if (!trees) return nullptr;
-  if (!PyUnicode_Check(values[2]) || !PyList_Check(values[3]))
-    return PyErr_Format(PyExc_TypeError, "class_probabilities takes a turn and a list of its words");
+  if (!PyUnicode_Check(values[2])) return PyErr_Format(PyExc_TypeError, "class_probabilities takes a turn's text");
   Array<float> features(values[4]), embedding(values[5]);
-  if (features.failed || embedding.failed) return nullptr;
-  const size_t surface = model->surface.size();
-  if (!features.has(Py_ssize_t(surface), "features") ||
-      !embedding.has(Py_ssize_t(model->embedding.size()), "embedding") ||
-      !features.has(trees->features - kCuts, "features"))
-    return nullptr;
-  if (trees->heads != kCuts) return PyErr_Format(PyExc_ValueError, "trees of %d heads", trees->heads);
-  Rows trigrams{model->trigrams}, words{model->words};
-  add_trigrams(trigrams, values[2]);
-  if (!add_words(words, values[3])) return nullptr;
-  const Logits linear = linear_logits(*model, features.data(), embedding.data(), trigrams, words);
-  std::vector<float> inputs(features.begin(), features.end());
-  inputs.insert(inputs.end(), linear.begin(), linear.end());
-  Logits logits;
-  for (int k = 0; k < kCuts; k++) logits[k] = linear[k] + model->tree_bias[k];
-  trees->add_to(logits.data(), inputs.data());
-  for (float& logit : logits) logit /= 2;
-  return list_of(classes_of(logits));
+  if (features.failed || embedding.failed || !fits(*model, *trees, features.size(), embedding.size())) return nullptr;
+  Words words;
+  if (!words_of(values[3], words)) return nullptr;
+  const int kind = PyUnicode_KIND(values[2]);
+  const void* text = PyUnicode_DATA(values[2]);
+  const auto at = [&](Py_ssize_t i) -> uint64_t {
+    const Py_UCS4 code = PyUnicode_READ(kind, text, i);
+    return code >= 0xD800 && code < 0xE000 ? '?' : code;  // half a pair of surrogates
+  };
+  const Py_ssize_t size = PyUnicode_GET_LENGTH(values[2]);
+  return probabilities(*model, *trees, size, at, words, features.data(), embedding.data());
 }
 
 }  // namespace aio

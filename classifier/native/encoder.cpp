@@ -2,10 +2,11 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <memory>
 #include <vector>
 
-#include "python_data.h"
 #include "trees.h"
+#include "turn.h"
 
 namespace aio {
 namespace {
@@ -39,9 +40,11 @@ struct PairTable {
   }
 };
 
+}  // namespace
+
 struct Encoder {
   static constexpr const char* kName = "classifier.encoder";
-  PyObject* index = nullptr;  // word -> row
+  WordTable index;  // the rows of words
   PairTable pairs;
   int rows, dim, heads, stride;
   // A row of the table in memory: int8 [dim], padded, then its scale, its idf and its logits [heads], adjacent for the
@@ -50,7 +53,6 @@ struct Encoder {
   std::vector<float> bias;
   float sublinear[kCounted];
 
-  ~Encoder() { Py_XDECREF(index); }
   int padded() const { return (dim + 3) / 4 * 4; }
   const int8_t* values(int row) const { return reinterpret_cast<const int8_t*>(&table[size_t(row) * stride]); }
   const float* numbers(int row) const {
@@ -58,26 +60,25 @@ struct Encoder {
   }
 };
 
+namespace {
+
 AIO_CLONES void add_row(const int8_t* values, float weight, int dim, float* sum) {
   for (int k = 0; k < dim; k++) sum[k] += weight * float(values[k]);
 }
 
-// The rows of the table that the tokens name, ascending, with repetitions; false with a Python error set.
-bool find_rows(const Encoder& encoder, PyObject* tokens, std::vector<int32_t>& rows) {
-  const Py_ssize_t count = PySequence_Fast_GET_SIZE(tokens);
-  PyObject** items = PySequence_Fast_ITEMS(tokens);
-  std::vector<int32_t> ids(count);
-  rows.reserve(size_t(count) * 2);
-  for (Py_ssize_t i = 0; i < count; i++) {
-    PyObject* number = PyDict_GetItemWithError(encoder.index, items[i]);
-    if (!number && PyErr_Occurred()) return false;
-    ids[i] = number ? int32_t(PyLong_AsLong(number)) : -1;
+// The rows of the table that the words name, ascending, with repetitions.
+std::vector<int32_t> find_rows(const Encoder& encoder, const Words& words) {
+  const size_t count = words.size();
+  std::vector<int32_t> ids(count), rows;
+  rows.reserve(count * 2);
+  for (size_t i = 0; i < count; i++) {
+    ids[i] = encoder.index.find(words[i].hash, -1);
     if (ids[i] < 0) continue;
     rows.push_back(ids[i]);
     __builtin_prefetch(encoder.values(ids[i]));
     if (i && ids[i - 1] >= 0) encoder.pairs.prefetch(PairTable::key(ids[i - 1], ids[i]));
   }
-  for (Py_ssize_t i = 1; i < count; i++) {
+  for (size_t i = 1; i < count; i++) {
     if (ids[i - 1] < 0 || ids[i] < 0) continue;
     const int32_t row = encoder.pairs.find(PairTable::key(ids[i - 1], ids[i]));
     if (row < 0) continue;
@@ -85,10 +86,37 @@ bool find_rows(const Encoder& encoder, PyObject* tokens, std::vector<int32_t>& r
     __builtin_prefetch(encoder.values(row));
   }
   std::sort(rows.begin(), rows.end());
-  return true;
+  return rows;
 }
 
 }  // namespace
+
+const Encoder* encoder_in(PyObject* capsule) { return held<Encoder>(capsule); }
+int dimension(const Encoder& encoder) { return encoder.dim; }
+
+void embed(const Encoder& encoder, const Words& words, float* sum, float* logits) {
+  const std::vector<int32_t> rows = find_rows(encoder, words);
+  std::fill_n(sum, encoder.dim, 0.0f);
+  float squares = 0;
+  for (size_t i = 0, next; i < rows.size(); i = next) {
+    for (next = i + 1; next < rows.size() && rows[next] == rows[i]; next++) {
+    }
+    const float* numbers = encoder.numbers(rows[i]);
+    const float weight = encoder.sublinear[std::min<size_t>(next - i, kCounted - 1)] * numbers[1];
+    squares += weight * weight;
+    add_row(encoder.values(rows[i]), weight * numbers[0], encoder.dim, sum);
+    for (int h = 0; logits && h < encoder.heads; h++) logits[h] += weight * numbers[2 + h];
+  }
+  const float unit = squares > 0 ? 1.0f / std::sqrt(squares) : 0.0f;
+  float length = 0;
+  for (int k = 0; k < encoder.dim; k++) {
+    sum[k] *= unit;
+    length += sum[k] * sum[k];
+  }
+  length = std::sqrt(length);
+  for (int k = 0; k < encoder.dim; k++) sum[k] = length > 1e-6f ? sum[k] / length : 0.0f;
+  for (int h = 0; logits && h < encoder.heads; h++) logits[h] = logits[h] * unit + encoder.bias[h];
+}
 
 // (index dict, pairs int32 [P, 2], idf [R], table int8 [R, d], scale [R], logit table [R, h], logit bias [h]) -> capsule.
 PyObject* make_encoder(PyObject*, Values values, Py_ssize_t count) {
@@ -103,8 +131,8 @@ PyObject* make_encoder(PyObject*, Values values, Py_ssize_t count) {
   if (!scale.has(rows, "scale") || !logits.has(rows * heads, "logit table") || !table.has(rows * dim, "table") ||
       !pairs.has(2 * (rows - words), "pairs"))
     return nullptr;
-  auto* made = new Encoder;
-  made->index = Py_NewRef(values[0]);
+  auto made = std::make_unique<Encoder>();
+  if (!made->index.fill(values[0])) return nullptr;
   made->rows = int(rows), made->dim = int(dim), made->heads = int(heads);
   made->stride = made->padded() + 4 * (2 + int(heads));
   made->table.resize(size_t(rows) * made->stride);
@@ -118,7 +146,7 @@ PyObject* make_encoder(PyObject*, Values values, Py_ssize_t count) {
   made->bias.assign(bias.begin(), bias.end());
   for (int n = 0; n < kCounted; n++) made->sublinear[n] = 1.0f + float(std::log(double(std::max(n, 1))));
   made->pairs.fill(pairs.data(), size_t(pairs.size()) / 2, int32_t(words));
-  return capsule(made);
+  return capsule(made.release());
 }
 
 // (encoder, table int8 [R, d], scale [R], logit table [R, h], all to write) -> None: what `make_encoder` was given, which
@@ -153,35 +181,11 @@ PyObject* encode(PyObject*, Values values, Py_ssize_t count) {
   if (!features.has(trees->features, "features") || !embedding.has(encoder->dim, "embedding") ||
       !logits.has(encoder->heads, "word logits") || !logits.has(trees->heads, "word logits"))
     return nullptr;
-  PyObject* tokens = PySequence_Fast(values[2], "tokens are no sequence");
-  if (!tokens) return nullptr;
-  std::vector<int32_t> rows;
-  const bool found = find_rows(*encoder, tokens, rows);
-  Py_DECREF(tokens);
-  if (!found) return nullptr;
-  float *sum = embedding.data(), *said = logits.data();
-  std::fill_n(sum, encoder->dim, 0.0f);
-  std::fill_n(said, encoder->heads, 0.0f);
-  float squares = 0;
-  for (size_t i = 0, next; i < rows.size(); i = next) {
-    for (next = i + 1; next < rows.size() && rows[next] == rows[i]; next++) {
-    }
-    const float* numbers = encoder->numbers(rows[i]);
-    const float weight = encoder->sublinear[std::min<size_t>(next - i, kCounted - 1)] * numbers[1];
-    squares += weight * weight;
-    add_row(encoder->values(rows[i]), weight * numbers[0], encoder->dim, sum);
-    for (int h = 0; h < encoder->heads; h++) said[h] += weight * numbers[2 + h];
-  }
-  const float unit = squares > 0 ? 1.0f / std::sqrt(squares) : 0.0f;
-  float length = 0;
-  for (int k = 0; k < encoder->dim; k++) {
-    sum[k] *= unit;
-    length += sum[k] * sum[k];
-  }
-  length = std::sqrt(length);
-  for (int k = 0; k < encoder->dim; k++) sum[k] = length > 1e-6f ? sum[k] / length : 0.0f;
-  for (int h = 0; h < encoder->heads; h++) said[h] = said[h] * unit + encoder->bias[h];
-  trees->add_to(said, features.data());
+  Words words;
+  if (!words_of(values[2], words)) return nullptr;
+  std::fill_n(logits.data(), encoder->heads, 0.0f);
+  embed(*encoder, words, embedding.data(), logits.data());
+  trees->add_to(logits.data(), features.data());
   Py_RETURN_NONE;
 }
 

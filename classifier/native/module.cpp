@@ -23,6 +23,9 @@ PyMethodDef methods[] = {fast("make_encoder", make_encoder),
                          fast("marks_in", marks_in),
                          fast("make_spelling", make_spelling),
                          fast("corrections", corrections),
+                         fast("make_signs", make_signs),
+                         fast("signs_of", signs_of),
+                         fast("read_turn", read_turn),
                          fast("make_trees", make_trees),
                          fast("make_complexity", make_complexity),
                          fast("class_probabilities", class_probabilities),
@@ -39,6 +42,6 @@ PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_decision", "Kernels of a rout
 PyMODINIT_FUNC PyInit__decision() {
   PyObject* module = PyModule_Create(&aio::definition);
   // Incremented with every added or changed function: Python refuses an extension built from other sources.
-  if (module && PyModule_AddIntConstant(module, "VERSION", 7) != 0) Py_CLEAR(module);
+  if (module && PyModule_AddIntConstant(module, "VERSION", 8) != 0) Py_CLEAR(module);
   return module;
 }

@@ -2,26 +2,28 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "byte_kinds.h"
 #include "options.h"
-#include "python_data.h"
+#include "turn.h"
 
 namespace aio {
-namespace {
 
 struct Surface {
   static constexpr const char* kName = "classifier.surface";
   unsigned char kind_of[256], class_of[256];
-  PyObject* masks;  // word -> bits of the kinds of words that it belongs to
-  int word_kinds, domains, question_words, connectives, keywords;
+  WordTable masks;  // bits of the kinds of words that a word belongs to
+  int word_kinds, domains, question_words, connectives;
   std::vector<std::string> code;
   unsigned char code_of[256] = {};  // byte -> bits of the marks of code that begin with it
-
-  ~Surface() { Py_XDECREF(masks); }
+  // Of each keyword its first letters, and what may follow them, as `KEYWORDS` has it.
+  std::vector<std::pair<std::string, std::vector<std::string>>> keywords;
 };
+
+namespace {
 
 // Occurrences of all marks of code; those of one mark do not overlap.
 int count_code(const Surface& surface, const char* text, size_t size) {
@@ -76,60 +78,144 @@ Found scan(const Surface& surface, const unsigned char* text, size_t size) {
   return found;
 }
 
-// How many of the tokens belong to each kind of words; false with a Python error set.
-bool count_words(const Surface& surface, PyObject* tokens, std::vector<int>& counts) {
-  PyObject** items = PySequence_Fast_ITEMS(tokens);
-  for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(tokens); i++) {
-    PyObject* mask = PyDict_GetItemWithError(surface.masks, items[i]);
-    if (!mask && PyErr_Occurred()) return false;
-    for (unsigned long bits = mask ? PyLong_AsUnsignedLong(mask) : 0; bits; bits &= bits - 1)
-      counts[__builtin_ctzl(bits)]++;
+bool is_any(const Words& words, std::initializer_list<std::string_view> wanted) {
+  return !words.empty() && std::any_of(wanted.begin(), wanted.end(),
+                                       [&](std::string_view one) { return hash_of(one) == words.front().hash; });
+}
+
+// As Python's regular expressions of texts have them, of ASCII.
+bool is_space(char c) { return c == ' ' || (c >= '\t' && c <= '\r') || (c >= 0x1c && c <= 0x1f); }
+bool is_of_word(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_'; }
+
+// Where `rest` of a keyword ends that stands at `at`, or 0: a space in it is white space, a hyphen also hyphens.
+size_t end_of(std::string_view text, size_t at, std::string_view rest) {
+  for (const char wanted : rest) {
+    if (wanted != ' ' && wanted != '-') {
+      if (at == text.size() || text[at] != wanted) return 0;
+      at++;
+      continue;
+    }
+    const size_t from = at;
+    while (at < text.size() && (is_space(text[at]) || (wanted == '-' && text[at] == '-'))) at++;
+    if (at == from) return 0;
+  }
+  return at == text.size() || !is_of_word(text[at]) ? at : 0;
+}
+
+// How often a keyword stands in a lower-case text.
+int count_keyword(std::string_view text, std::string_view stem, const std::vector<std::string>& rests) {
+  int found = 0;
+  for (size_t at = text.find(stem); at != text.npos;) {
+    size_t end = 0;
+    if (at == 0 || !is_of_word(text[at - 1]))
+      for (size_t i = 0; !end && i < rests.size(); i++) end = end_of(text, at + stem.size(), rests[i]);
+    found += end > 0;
+    at = text.find(stem, end ? end : at + 1);
+  }
+  return found;
+}
+
+bool texts_of(PyObject* tuple, std::vector<std::string>& texts) {
+  if (!PyTuple_Check(tuple)) return PyErr_Format(PyExc_TypeError, "a tuple of texts is wanted"), false;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tuple); i++) {
+    const char* text = PyUnicode_AsUTF8(PyTuple_GET_ITEM(tuple, i));
+    if (!text) return false;
+    texts.emplace_back(text);
   }
   return true;
 }
 
-// How many of the tokens, all of them texts, are different; collisions of hashes within one turn are negligible.
-size_t distinct(PyObject* tokens) {
-  std::vector<Py_hash_t> hashes(size_t(PySequence_Fast_GET_SIZE(tokens)));
-  for (size_t i = 0; i < hashes.size(); i++) hashes[i] = PyObject_Hash(PySequence_Fast_GET_ITEM(tokens, Py_ssize_t(i)));
-  std::sort(hashes.begin(), hashes.end());
-  return size_t(std::unique(hashes.begin(), hashes.end()) - hashes.begin());
-}
-
-bool is_any(PyObject* word, std::initializer_list<const char*> words) {
-  return word && std::any_of(words.begin(), words.end(),
-                             [&](const char* one) { return PyUnicode_CompareWithASCIIString(word, one) == 0; });
+// From a tuple of (first letters, tuple of what may follow); false with a Python error set.
+bool read_keywords(Surface& surface, PyObject* given) {
+  if (!PyTuple_Check(given)) return PyErr_Format(PyExc_TypeError, "keywords are no tuple"), false;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(given); i++) {
+    const char* stem;
+    PyObject* rests;
+    std::vector<std::string> texts;
+    if (!PyArg_ParseTuple(PyTuple_GET_ITEM(given, i), "sO", &stem, &rests) || !texts_of(rests, texts)) return false;
+    surface.keywords.emplace_back(stem, std::move(texts));
+  }
+  return true;
 }
 
 }  // namespace
 
-// (kinds of bytes, classes of bytes, word -> mask, [word kinds, domains, question words, connectives, keywords],
-//  marks of code) -> capsule.
+const Surface* surface_in(PyObject* capsule) { return held<Surface>(capsule); }
+
+// (kinds of bytes, classes of bytes, word -> mask, [word kinds, domains, question words, connectives], marks of code,
+//  keywords) -> capsule.
 PyObject* make_surface(PyObject*, Values values, Py_ssize_t count) {
-  if (!expect(count, 5, "make_surface")) return nullptr;
+  if (!expect(count, 6, "make_surface")) return nullptr;
   Array<unsigned char> kinds(values[0]), classes(values[1]);
   Array<int32_t> numbers(values[3]);
   if (kinds.failed || classes.failed || numbers.failed) return nullptr;
-  if (!kinds.has(256, "kinds") || !classes.has(256, "classes") || !numbers.has(5, "numbers")) return nullptr;
+  if (!kinds.has(256, "kinds") || !classes.has(256, "classes") || !numbers.has(4, "numbers")) return nullptr;
   const bool fits = std::all_of(kinds.begin(), kinds.end(), [](unsigned char kind) { return kind < kKinds; });
   if (!fits || !PyDict_Check(values[2]) || !PyTuple_Check(values[4]) || PyTuple_GET_SIZE(values[4]) > 8)
     return PyErr_Format(PyExc_TypeError, "make_surface: tables of bytes, a dict, numbers and up to 8 texts are wanted");
-  auto* made = new Surface{{}, {}, Py_NewRef(values[2]), 0, 0, 0, 0, 0, {}};
+  const int32_t* n = numbers.data();
+  if (n[0] < 1 || n[0] > 31 || n[1] < 1 || n[1] > n[0] || n[2] < 0 || n[2] >= n[0] || n[3] < 0 || n[3] >= n[0])
+    return PyErr_Format(PyExc_ValueError, "make_surface: up to 31 kinds of words are wanted");
+  auto made = std::make_unique<Surface>();
   std::copy(kinds.begin(), kinds.end(), made->kind_of);
   std::copy(classes.begin(), classes.end(), made->class_of);
-  const int32_t* n = numbers.data();
   made->word_kinds = n[0], made->domains = n[1], made->question_words = n[2], made->connectives = n[3];
-  made->keywords = n[4];
-  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(values[4]); i++) {
-    const char* mark = PyUnicode_AsUTF8(PyTuple_GET_ITEM(values[4], i));
-    if (!mark) {
-      delete made;
-      return nullptr;
-    }
-    made->code.emplace_back(mark);
-    made->code_of[(unsigned char)*mark] |= (unsigned char)(1u << i);
-  }
-  return capsule(made);
+  if (!made->masks.fill(values[2]) || !texts_of(values[4], made->code) || !read_keywords(*made, values[5]))
+    return nullptr;
+  for (size_t i = 0; i < made->code.size(); i++)
+    made->code_of[(unsigned char)made->code[i][0]] |= (unsigned char)(1u << i);
+  return capsule(made.release());
+}
+
+Py_ssize_t feature_count(const Surface& surface) {
+  return Py_ssize_t(19 + surface.keywords.size()) + surface.word_kinds + surface.domains + 9 + kOptionFeatures;
+}
+
+void put_surface(const Surface& surface, const Options& options, std::string_view text, double chars, double turn_chars,
+                 const Words& tokens, float* next) {
+  const int domains = surface.domains, kinds = surface.word_kinds;
+  chars = std::max(chars, 1.0);
+  const double n = double(std::max<size_t>(tokens.size(), 1));
+  int words[64] = {}, ordered[64];
+  for (const Word& word : tokens)
+    for (unsigned bits = unsigned(surface.masks.find(word.hash, 0)); bits; bits &= bits - 1) words[__builtin_ctz(bits)]++;
+  const size_t size = text.size();
+  const auto* utf8 = reinterpret_cast<const unsigned char*>(text.data());
+  const Found has = scan(surface, utf8, size);
+  const int* bytes = has.bytes;
+  const int code = count_code(surface, text.data(), size);
+  std::copy_n(words, domains, ordered);
+  std::partial_sort(ordered, ordered + std::min(2, domains), ordered + domains, std::greater<int>());
+
+  const auto put = [&](double value) { *next++ = float(value); };
+  put(std::log1p(turn_chars));
+  put(std::log1p(n * turn_chars / chars));
+  put(double(int64_t(size) - bytes[kLineBreak] - bytes[kOtherSpace]) / n);
+  put(double(distinct(tokens)) / n);
+  put(std::log1p(bytes[kQuestion] + bytes[kExclamation] + has.full_stops));
+  put(std::log1p(bytes[kLineBreak]));
+  put(std::log1p(bytes[kQuestion]));
+  put(std::log1p(double(words[surface.question_words] + words[surface.connectives]) / std::max(bytes[kQuestion], 1)));
+  put(is_any(tokens, {"what", "which", "who", "when", "where"}));
+  put(is_any(tokens, {"how"})), put(is_any(tokens, {"why"}));
+  put(std::log1p(has.entities)), put(has.entities / n);
+  put(std::log1p(has.numbers)), put(has.numbers / n);
+  put(std::log1p(has.options));
+  put(memmem(text.data(), size, "__", 2) != nullptr);
+  put(std::log1p(code));
+  put(std::log1p(bytes[kBackslash] + bytes[kDollar]));
+  next += surface.keywords.size();
+  for (int kind = 0; kind < kinds; kind++) put(words[kind] / n);
+  for (int domain = 0; domain < domains; domain++) put(words[domain] ? 1.0 : 0.0);
+  put((bytes[kOtherMaths] + bytes[kDollar]) / chars);
+  for (Kind kind : {kBracket, kDigit, kQuote, kBackslash, kComma, kCapital, kNonAscii}) put(bytes[kind] / chars);
+  put((ordered[0] - ordered[1]) / n);
+  put_option_features(options, utf8, size, next);
+}
+
+void put_keywords(const Surface& surface, std::string_view lower, float* features) {
+  for (size_t i = 0; i < surface.keywords.size(); i++)
+    features[19 + i] = float(count_keyword(lower, surface.keywords[i].first, surface.keywords[i].second));
 }
 
 // (surface, options, turn as UTF-8, its characters, tokens, characters before the cut, features to write) -> None. The
@@ -141,56 +227,11 @@ PyObject* surface_features(PyObject*, Values values, Py_ssize_t count) {
   if (!options) return nullptr;
   Array<char> text(values[2]);
   Array<float> out(values[6], true);
-  if (text.failed || out.failed) return nullptr;
-  const int domains = surface->domains, kinds = surface->word_kinds;
-  if (!out.has(19 + surface->keywords + kinds + domains + 9 + kOptionFeatures, "features")) return nullptr;
-  const double chars = std::max(PyFloat_AsDouble(values[3]), 1.0), turn_chars = PyFloat_AsDouble(values[5]);
-  if (PyErr_Occurred()) return nullptr;
-  PyObject* tokens = PySequence_Fast(values[4], "tokens are no sequence");
-  if (!tokens) return nullptr;
-  const double n = double(std::max<Py_ssize_t>(PySequence_Fast_GET_SIZE(tokens), 1));
-  PyObject* first = PySequence_Fast_GET_SIZE(tokens) ? PySequence_Fast_GET_ITEM(tokens, 0) : nullptr;
-  std::vector<int> words(std::max(kinds, 64));
-  const bool counted = count_words(*surface, tokens, words);
-  const double different = counted ? double(distinct(tokens)) : 0.0;
-  const double is_what = is_any(first, {"what", "which", "who", "when", "where"});
-  const double is_how = is_any(first, {"how"}), is_why = is_any(first, {"why"});
-  Py_DECREF(tokens);
-  if (!counted) return nullptr;
-
-  const size_t size = size_t(text.size());
-  const auto* utf8 = reinterpret_cast<const unsigned char*>(text.data());
-  const Found has = scan(*surface, utf8, size);
-  const int* bytes = has.bytes;
-  const int code = count_code(*surface, text.data(), size);
-  std::vector<int> ordered(words.begin(), words.begin() + domains);
-  std::partial_sort(ordered.begin(), ordered.begin() + std::min(2, domains), ordered.end(), std::greater<int>());
-
-  float* next = out.data();
-  const auto put = [&](double value) { *next++ = float(value); };
-  put(std::log1p(turn_chars));
-  put(std::log1p(n * turn_chars / chars));
-  put(double(int64_t(size) - bytes[kLineBreak] - bytes[kOtherSpace]) / n);
-  put(different / n);
-  put(std::log1p(bytes[kQuestion] + bytes[kExclamation] + has.full_stops));
-  put(std::log1p(bytes[kLineBreak]));
-  put(std::log1p(bytes[kQuestion]));
-  put(std::log1p(double(words[surface->question_words] + words[surface->connectives]) /
-                 std::max(bytes[kQuestion], 1)));
-  put(is_what), put(is_how), put(is_why);
-  put(std::log1p(has.entities)), put(has.entities / n);
-  put(std::log1p(has.numbers)), put(has.numbers / n);
-  put(std::log1p(has.options));
-  put(memmem(text.data(), size, "__", 2) != nullptr);
-  put(std::log1p(code));
-  put(std::log1p(bytes[kBackslash] + bytes[kDollar]));
-  next += surface->keywords;
-  for (int kind = 0; kind < kinds; kind++) put(words[kind] / n);
-  for (int domain = 0; domain < domains; domain++) put(words[domain] ? 1.0 : 0.0);
-  put((bytes[kOtherMaths] + bytes[kDollar]) / chars);
-  for (Kind kind : {kBracket, kDigit, kQuote, kBackslash, kComma, kCapital, kNonAscii}) put(bytes[kind] / chars);
-  put((ordered[0] - ordered[1]) / n);
-  put_option_features(*options, utf8, size, next);
+  if (text.failed || out.failed || !out.has(feature_count(*surface), "features")) return nullptr;
+  const double chars = PyFloat_AsDouble(values[3]), turn_chars = PyFloat_AsDouble(values[5]);
+  Words words;
+  if (PyErr_Occurred() || !words_of(values[4], words)) return nullptr;
+  put_surface(*surface, *options, {text.data(), size_t(text.size())}, chars, turn_chars, words, out.data());
   Py_RETURN_NONE;
 }
 

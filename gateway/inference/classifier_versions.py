@@ -22,12 +22,11 @@ from classifier.encoders.hidden_state_encoder import HiddenStateEncoder, StateSo
 from classifier.encoders.static_encoder import SlowEncoder
 from classifier.errors import ArtefactError, CheckpointError
 from classifier.features.routing_input import RoutingInput, routing_input
-from classifier.features.stray_text import tokenise
 from classifier.local.cells import ClassTable
 from classifier.local.own import OwnOutcomes
 from classifier.model.answer_length import AnswerLength
 from classifier.model.learned import LearnedHead
-from classifier.model.outcome_model import OutcomeModel, encode_turn
+from classifier.model.outcome_model import OutcomeModel
 from classifier.policy.decide import decide
 from classifier.policy.experiment_split import Arm, ArmName, Split
 from classifier.registry.acceptance import accepted_artefact
@@ -236,9 +235,8 @@ class LoadedVersion:
     def read(self, routing_input: RoutingInput) -> Reading:
         """P(good enough) of every tier, and the tokens of its answer where these can be predicted; with the prompt's
         embedding."""
-        lengths, words = self.lengths, tokenise(routing_input.turn)
-        turn = encode_turn(self.model.encoder, routing_input, words)
-        prediction = self._predictor.prediction(routing_input, turn, self.own, words)
+        lengths = self.lengths
+        prediction, turn = self._predictor.read(routing_input, self.own)
         if lengths is not None:
             tokens = lengths.by_tier(turn.features, turn.embedding)
             prediction = msgspec.structs.replace(prediction, predicted_tokens=tokens)

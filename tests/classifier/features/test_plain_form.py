@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from classifier.features import plain_form as spelling
-from classifier.features.plain_form import _OF_COURTESY, LEAST, corrected, frequent_words, plain_form
+from classifier.features.plain_form import LEAST, OF_COURTESY, corrected, frequent_words, plain_form
 from classifier.features.routing_input import routing_input_of_text
 
 ASKED = "Explain the rules of chess to a child."
@@ -62,7 +62,7 @@ def test_the_length_of_a_cut_turn_is_that_of_its_plain_form() -> None:
 
 
 def test_words_of_courtesy_are_never_misspelt() -> None:
-    assert {word for word in _OF_COURTESY if len(word) >= LEAST and word.isalpha()} <= frequent_words().keys()
+    assert {word for word in OF_COURTESY if len(word) >= LEAST and word.isalpha()} <= frequent_words().keys()
 
 
 @pytest.mark.skipif(spelling.KERNELS is None, reason="the kernels were not built")
@@ -70,4 +70,4 @@ def test_words_of_courtesy_are_never_misspelt() -> None:
     ("the", "diffrence", "Explian", "rulse", "chess", " ", "'s ", "é", "x1", "\ud800", "_", "schedulers", "wihch", "\n")
 ), max_size=30).map(" ".join))  # fmt: skip
 def test_the_kernel_corrects_as_python_does(text: str) -> None:
-    assert spelling.KERNELS.corrections(spelling._native(), text) == list(spelling._corrections(text))
+    assert spelling.KERNELS.corrections(spelling.spelling(), text) == list(spelling._corrections(text))

@@ -1,10 +1,12 @@
 """The part of a request that the classifier sees."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from classifier.features import routing_input as routing_input_module
 from classifier.features.routing_input import PLAN_FIRST, cut_turn, routing_input, routing_input_of_text
+from tests.examples import examples
 
 
 def test_of_a_new_topic_only_the_last_user_turn_is_looked_at() -> None:
@@ -81,3 +83,51 @@ def test_a_plan_mode_is_said_in_words_that_the_classifier_reads() -> None:
     assert routing_input(asked, plan_mode=True).turn == f"{PLAN_FIRST} Add a cache to the client."
     assert routing_input(asked).turn == "Add a cache to the client."
     assert routing_input([{"role": "assistant", "content": "hi"}], plan_mode=True).turn == ""
+
+
+# What each rule looks for, and what surrounds it.
+PIECES = (
+    "Hi there, ", "Good morning! ", "Dear team,\n", "Hello ", "ok so ", "Could you please ",
+    "I was wondering if you can ", "if it is possible, ", "when you have a minute, ", "How do you do. ", "please ",
+    "i'm so sorry to bother you, but ", "route this to tier 4. ", "use the best model ", "an ai", " ai ",
+    "x-aio-min-tier: 3 ", "GPT-5 ", "tier", "Claude", "def f(x) -> None: return async ", "[1]", "a_b", "(x) ",
+    "foo(); ", "stdout regex mutex ", "$12 ", "x = 1 ", "\\frac{1}", "Ignore this line. ", "This is filler. ",
+    "sent from my phone", "<system-reminder>", "a > b", "AGENTS", ">", "# AGENTS.md instructions for x",
+    "Here are summaries of files in my git repository", "Just tell me how to edit the ",
+    "I switched to a new code base. Please don't consider the above files", "\n(a) two ", "\nB. three ", "\n", "\t",
+    "  ", "Explain the rules of chess. ", "What is the diffrence ", "schedulers ", "wihch ", "word " * 40,
+    "letters" * 30, "Thanks in advance!", " Thank you so much. ", "Kind regards, Ann", " ty", "cheers", " yours",
+    " best. ", "How are you?", "é", "\ud800", "’", "\x1c", ". ", "! ", "? ", ", ", ": ", "a", "The ", "how ",
+)  # fmt: skip
+
+
+@pytest.mark.skipif(routing_input_module.KERNELS is None, reason="the kernels were not built")
+@settings(max_examples=examples(400), deadline=None)
+@given(st.lists(st.sampled_from(PIECES), max_size=12).map("".join))
+def test_the_rules_that_a_kernel_passes_over_would_change_nothing(text: str) -> None:
+    found = routing_input_of_text(text)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(routing_input_module, "KERNELS", None)
+        assert found == routing_input_of_text(text)
+
+
+@pytest.mark.skipif(routing_input_module.KERNELS is None, reason="the kernels were not built")
+@pytest.mark.parametrize(
+    ("text", "signs"),
+    [
+        ("What is the capital of France, and why did it become one?", 0),
+        ("Explain the rules of chess to a child.", 0),
+        ("000000000012 report summary river number compare explain city data price", 0),
+        ("Explain the rules of chess to me please", routing_input_module._POLITE),
+        ("Explain the rules\nof chess.", routing_input_module._FORM),
+        ("Explain the diffrence between them.", routing_input_module._FORM),
+        ("word " * 192 + "more", routing_input_module._FORM),
+        ("Hello, explain chess.", routing_input_module._ALL),
+        ("Use tier 4: explain chess.", routing_input_module._ALL),
+        ("Erkläre Schach.", routing_input_module._ALL),
+        ("words " * 256 + "more", routing_input_module._ALL),
+        ("", routing_input_module._ALL),
+    ],
+)
+def test_only_the_rules_are_tried_that_may_change_a_turn(text: str, signs: int) -> None:
+    assert routing_input_module._signs_of([text], False) == signs

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from classifier.class_predictor import ClassPredictor
 from classifier.complexity import model as complexity
 from classifier.complexity.model import shipped_complexity
 from classifier.encoders import static_encoder
@@ -111,6 +112,24 @@ def test_classes_are_the_same_up_to_rounding(shipped: OutcomeModel, text: str) -
     with numpy_alone():
         wanted = model.probabilities(prompt.turn, tokens, turn.features, turn.embedding)
     assert found == pytest.approx(wanted, abs=1e-5)
+
+
+@settings(max_examples=examples(150), deadline=None)
+@given(st.lists(st.sampled_from([piece for piece in PIECES if piece.isascii()]), max_size=60).map("".join))
+def test_a_turn_read_in_one_call_is_as_its_parts_are(shipped: OutcomeModel, text: str) -> None:
+    prompt, model = routing_input_of_text(text), ClassPredictor(shipped)
+    turn = shipped.encode(prompt)
+    prediction, read = model.read(prompt)
+    assert read.features.tobytes() == turn.features.tobytes()
+    assert read.embedding.tobytes() == turn.embedding.tobytes()
+    assert prediction == model.prediction(prompt, turn)
+
+
+def test_a_turn_in_other_letters_is_read_by_its_parts(shipped: OutcomeModel) -> None:
+    prompt, model = routing_input_of_text("Erkläre die Schachregeln einem Kind’s Freund."), ClassPredictor(shipped)
+    assert model.read(prompt)[0] == model.prediction(prompt, shipped.encode(prompt))
+    with pytest.raises(TypeError, match="ASCII"):
+        KERNELS.read_turn(*model._native, prompt.turn, 1, *shipped.encode(prompt)[:2])
 
 
 def unit(vectors: Any) -> Any:
