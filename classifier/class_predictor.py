@@ -106,17 +106,17 @@ class ClassPredictor:
         encoded = turn if self._shares_encoder else encode_turn(_shipped_model().encoder, given, tokens)
         return self._complexity.probabilities(given.turn, tokens, encoded.features, encoded.embedding)
 
-    def read(self, given: RoutingInput, own: OwnOutcomes | None = None) -> tuple[Prediction, EncodedTurn]:
-        """Return the prediction for the prompt `given`, with the catalogue's `own` outcomes, if any, and what it was
+    def read(self, prompt: RoutingInput, own: OwnOutcomes | None = None) -> tuple[Prediction, EncodedTurn]:
+        """Return the prediction for the `prompt`, with the catalogue's `own` outcomes, if any, and what it was
         encoded as, without logits of words."""
-        if self._native and self._encoder is None and given.turn.isascii():
+        if self._native and self._encoder is None and prompt.turn.isascii():
             features = np.empty(len(surface_features.FEATURE_NAMES), np.float32)
             turn = EncodedTurn(features, np.empty(self._encodes.dim, np.float32), _NO_LOGITS)
-            classes: list[float] = KERNELS.read_turn(*self._native, given.turn, given.turn_chars, *turn[:2])
-            return self._prediction(given, turn, classes, own), turn
-        tokens = tokenise(given.turn)
-        turn = encode_turn(self._encodes, given, tokens)
-        return self.prediction(given, turn, own, tokens), turn
+            classes: list[float] = KERNELS.read_turn(*self._native, prompt.turn, prompt.turn_chars, *turn[:2])
+            return self._prediction(prompt, turn, classes, own), turn
+        tokens = tokenise(prompt.turn)
+        turn = encode_turn(self._encodes, prompt, tokens)
+        return self.prediction(prompt, turn, own, tokens), turn
 
     def prediction(
         self,
@@ -135,9 +135,9 @@ class ClassPredictor:
         return self._prediction(given, turn, classes, own)
 
     def _prediction(
-        self, given: RoutingInput, turn: EncodedTurn, classes: list[float], own: OwnOutcomes | None
+        self, prompt: RoutingInput, turn: EncodedTurn, classes: list[float], own: OwnOutcomes | None
     ) -> Prediction:
-        known = None if own is None else own.estimate(given, turn, classes)
+        known = None if own is None else own.estimate(prompt, turn, classes)
         if known is None and self.head is not None:
             p_ok = self.head.p(*self._inputs(turn, classes)).tolist()
             labels, good = self._measured_labels(classes)

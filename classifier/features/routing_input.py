@@ -254,11 +254,11 @@ def routing_input(
 _ALL, _FORM, _POLITE = 1, 2, 4
 
 
-def _signs_of(asked: Sequence[str], plan_mode: bool) -> int:
-    """Return which rules may change what the turns `asked` say, 0 for none: a kernel looks for the marks of all."""
-    if KERNELS is None or plan_mode or len(asked) != 1:
+def _signs_of(turns: Sequence[str], plan_mode: bool) -> int:
+    """Return which rules may change what the `turns` of a user say, 0 for none: a kernel looks for the marks of all."""
+    if KERNELS is None or plan_mode or len(turns) != 1:
         return _ALL
-    found: int = KERNELS.signs_of(_signs(), asked[0].strip())
+    found: int = KERNELS.signs_of(_signs(), turns[0].strip())
     return found
 
 
