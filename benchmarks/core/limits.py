@@ -183,9 +183,10 @@ async def _run(
     settings: Any, model: str | None, options: "LimitOptions", out: Path | None, keep: bool
 ) -> "LimitResults":
     from gateway.planning.load_test.run import core_target, model_of
+    from tiers.catalog.core_spec import core_spec
     from tiers.catalog.load import load_catalog
 
-    core = load_catalog(settings.catalog).core
+    core = core_spec(load_catalog(settings.catalog))
     spec = model_of(core, model)
     given = {"model": spec, "arena_bytes": core.arena_bytes, "options": options}
     measurement = Measurement.begin("limits", given, out, keep=keep)

@@ -322,9 +322,10 @@ async def _run(
     from gateway.planning.load_test.run import core_target, model_of
     from inference_core.loaders.hub_model import resolve_model_path
     from inference_core.tokenization.load_tokenizer import load_tokenizer
+    from tiers.catalog.core_spec import core_spec
     from tiers.catalog.load import load_catalog
 
-    core = load_catalog(settings.catalog).core
+    core = core_spec(load_catalog(settings.catalog))
     drafted = (spec.name for spec in core.models if spec.draft is not None)
     spec = model_of(core, model or (next(drafted, None) if options.way == "draft_model" else None))
     draft = model_of(core, spec.draft) if options.way == "draft_model" and spec.draft is not None else None

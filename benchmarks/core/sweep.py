@@ -153,7 +153,7 @@ def _gain(rows: list[Row], level: int) -> Spread | None:
 @click.option("--timeout", default=600.0, help="Seconds for one request.")
 @kept_options
 def sweep(**given: Any) -> None:
-    """A closed loop at every level, in rounds that begin with one request at a time, with room for all to run at once.
+    """A closed loop at every level, in rounds that begin with one request at a time; room for all, and no drafts.
 
     Example: python -m benchmarks sweep --levels 1 8 64 --rounds 3 --out sweep.jsonl
     """
@@ -165,12 +165,14 @@ async def _run(
     settings: Any, model: str | None, options: "SweepOptions", out: Path | None, keep: bool
 ) -> "SweepResults":
     from gateway.planning.load_test.run import core_target, model_of
+    from tiers.catalog.core_spec import core_spec
     from tiers.catalog.load import load_catalog
 
-    catalog = load_catalog(settings.catalog)
-    spec = model_of(catalog.core, model)
+    served = core_spec(load_catalog(settings.catalog))
+    spec = model_of(served, model)
     most, length = max(options.levels), options.prompt_tokens + options.output_tokens
-    core, knobs = roomy(catalog.core, spec, settings.cache_path, sequences=most, tokens_each=length)
+    core, knobs = roomy(served, spec, settings.cache_path, sequences=most, tokens_each=length)
+    knobs = msgspec.structs.replace(knobs, speculation="off")
     given = {"model": spec, "arena_bytes": core.arena_bytes, "options": options}
     measurement = Measurement.begin("sweep", given, out, keep=keep)
     async with core_target(core, spec, settings.cache_path, knobs) as target:

@@ -19,6 +19,7 @@ from gateway.planning.load_test.run import CoreTarget, LoadRun, Timing, core_tar
 from gateway.planning.load_test.workload import Job, Load, Prompts, jobs_of
 from inference_core.loaders.hub_model import resolve_model_path
 from inference_core.protocol import KnobValue
+from tiers.catalog.core_spec import core_spec
 from tiers.catalog.load import load_catalog
 
 OURS, DRAFTS = "aio", ", drafts"
@@ -88,7 +89,7 @@ async def running_engines(
 ) -> AsyncIterator[list[System]]:
     """Ours and those of `names`, all loaded, to be asked in turns; the latter are installed in `peers`, and write to
     `folder`. Raises `PeersError`, and what `load_core` raises."""
-    core = load_catalog(settings.catalog).core
+    core = core_spec(load_catalog(settings.catalog))
     spec = model_of(core, None)
     model, threads = str(resolve_model_path(spec.path)), len(os.sched_getaffinity(0))
     async with AsyncExitStack() as stack:

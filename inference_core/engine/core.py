@@ -244,8 +244,10 @@ class Core:
             if plan is None:
                 continue
             self._steps += 1
-            if len(due) == 1 and not overlaps and not self._grammars:
-                plan = model.decode_ahead(plan)
+            if not overlaps:
+                model.speculator.draft(plan)
+                if len(due) == 1 and not self._grammars:
+                    plan = model.decode_ahead(plan)
             outputs += self._launch(scheduler, plan) if overlaps else self._execute(model, plan, began)
             model.watch_queue()
             return outputs
@@ -487,13 +489,12 @@ class Core:
     # -- one step ------------------------------------------------------------------------------
 
     def _execute(self, model: ServedModel, plan: StepPlan, began: float) -> list[SequenceOutput]:
-        """Draft, run and commit a step before the next one is planned."""
-        scheduler, speculator = model.scheduler, model.speculator
-        speculator.draft(plan)
+        """Run and commit a step before the next one is planned."""
+        scheduler = model.scheduler
         executed = self._executor.execute(plan, scheduler.running)
         outputs = scheduler.commit_step(executed)
         seconds = self._clock() - began
-        speculator.learn(seconds)
+        model.speculator.learn(seconds, executed.decode_steps)
         measured = StepMeasurement(
             sequences=len(plan.sequences),
             tokens=plan.num_tokens - plan.num_drafts,

@@ -80,8 +80,8 @@ class StepCosts:
         self._measured: dict[int, float] = {}
         self._seconds: dict[int, float] = {}
 
-    def observe(self, rows: int, seconds: float) -> None:
-        """Record the seconds of a step of `rows`."""
+    def observe(self, rows: int, seconds: float, steps: int = 1) -> None:
+        """Record that each of `steps` steps of `rows` took `seconds`."""
         rows = _rounded(rows)
         known = self._measured.get(rows)
         if known is None:
@@ -92,7 +92,8 @@ class StepCosts:
             insort(self._rows, rows)
             self._measured[rows] = seconds
         else:
-            self._measured[rows] = known + self._WEIGHT * (min(seconds, self._OUTLIER * known) - known)
+            weight = 1 - (1 - self._WEIGHT) ** steps
+            self._measured[rows] = known + weight * (min(seconds, self._OUTLIER * known) - known)
         least = self._measured[self._rows[-1]]
         for known_rows in reversed(self._rows):
             self._seconds[known_rows] = least = min(least, self._measured[known_rows])
@@ -141,10 +142,11 @@ class _Index:
     match: int = 0
 
     def extend(self, token_ids: list[int]) -> None:
-        length, follows = self.length, self.follows
-        for place in range(max(self.indexed, length), len(token_ids)):
-            follows[tuple(token_ids[place - length : place])] = place
-        self.indexed = len(token_ids)
+        first, end = max(self.indexed - self.length, 0), len(token_ids)
+        new = token_ids[first:]
+        runs = zip(*(new[start:] for start in range(self.length)), strict=False)
+        self.follows.update(zip(runs, range(first + self.length, end), strict=False))
+        self.indexed = end
 
 
 class PromptLookup(Drafter):

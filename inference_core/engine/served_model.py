@@ -148,9 +148,9 @@ class ServedModel:
         """
         scheduler, knobs, model = self.scheduler, self.scheduler.knobs, self.tuner.model
         most = min(knobs.decode_steps, self.runner.most_decode_steps)
-        if most < 2 or not model.is_warm or scheduler.waiting or knobs.speculation != "off":
+        if most < 2 or not model.is_warm or scheduler.waiting or self.speculator.drafts_always:
             return plan
-        if plan.copies or plan.offloads or plan.restores:
+        if plan.copies or plan.offloads or plan.restores or plan.num_drafts:
             return plan
         each = model.cost.predict(len(plan.sequences), len(plan.sequences))
         if each > 0:

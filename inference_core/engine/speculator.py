@@ -61,6 +61,37 @@ class Acceptance:
         return first, later
 
 
+class DraftAccount:
+    """What drafts may lose before they stop, in steps without drafts: what they gained lately, and a small share of the
+    steps since. So where they do not pay they cost that share of the time at most, however wrong predictions are.
+
+    It begins with `START` steps; gains lift it to `MOST` at most, and losses, which may be errors of measurement, lower
+    it to -`DEBT` at most.
+    """
+
+    START = 4.0
+    MOST = 16.0
+    DEBT = 1.0
+    SHARE = 0.002
+
+    def __init__(self) -> None:
+        self._steps = self.START
+
+    @property
+    def is_empty(self) -> bool:
+        return self._steps <= 0
+
+    def record(self, gain: float) -> None:
+        """Record that drafts of a step gained the time of so many steps; less than 0 if they cost more than they
+        gave."""
+        self._steps = max(min(self._steps + gain, self.MOST), -self.DEBT)
+
+    def wait(self, steps: int) -> None:
+        """Record steps without drafts."""
+        if self._steps < self.START:
+            self._steps = min(self._steps + steps * self.SHARE, self.START)
+
+
 class Candidate(NamedTuple):
     """A sequence for which up to `most` tokens can be drafted, with its `Acceptance.rates`."""
 
@@ -73,6 +104,7 @@ def draft_lengths(
     candidates: list[Candidate],
     rows: int,
     room: int,
+    plain_seconds: float,
     verify_seconds: Callable[[int], float],
     draft_seconds: Callable[[int], float],
     least_gain: float,
@@ -81,7 +113,8 @@ def draft_lengths(
 
     Drafts are added by likelihood, so each total has its best choice of drafts; the total with the most expected tokens
     per second is taken if it gains more than `least_gain` (a share) over no drafts.
-    `verify_seconds`: of a step of so many rows; `draft_seconds`: of one more token for so many sequences.
+    `plain_seconds`: of a step without drafts; `verify_seconds`: of a step of so many rows; `draft_seconds`: of one more
+    token for so many sequences.
     """
     heap = [(-c.first, i) for i, c in enumerate(candidates) if c.most > 0]
     heapify(heap)
@@ -89,7 +122,7 @@ def draft_lengths(
     rounds: list[int] = []
     order: list[int] = []
     tokens, drafting, count = float(rows), 0.0, 0
-    best = rows / verify_seconds(rows) * (1 + least_gain)
+    best = rows / plain_seconds * (1 + least_gain)
     while heap and len(order) < room:
         chance, index = heappop(heap)
         depth = lengths[index]
@@ -119,10 +152,21 @@ class _Wanted(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Round:
-    """The current step: its size without drafts, whether it only decodes, the seconds of drafting, the number of
-    drafts, and the sequences with drafts: `drafted` by promise, `forced` by a grammar."""
+class _Watched:
+    """What is known of one sequence: how often drafts were accepted, by class of the proposal; how many tokens it has
+    (`look_at`) when it is looked at again, and how many came between its last two looks (`pause`)."""
 
+    look_at: int = 0
+    pause: int = 0
+    acceptance: dict[int, Acceptance] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Round:
+    """The current step: its number, its size without drafts, whether it only decodes, the seconds of drafting, the
+    number of drafts, and the sequences with drafts: `drafted` by promise, `forced` by a grammar."""
+
+    step: int
     sequences: int
     decodes_only: bool
     draft_seconds: float = 0.0
@@ -139,6 +183,11 @@ class Speculator:
     now and then to measure the time without drafts. With "fixed" every sequence has as many drafts as possible. Tokens
     that a grammar forces are always drafted, since all of them are accepted (SPEC SO-02).
 
+    Where drafts do not pay they cost next to nothing: a sequence for which nothing is worth drafting is looked at again
+    after 1, 2, 4, … up to `MOST_PAUSE` tokens; drafts of a class that lost time wait until its account allows them
+    (`DraftAccount`); and a step without drafts may take several tokens in one call, whose time per token is what drafts
+    have to beat.
+
     Drafting prevents overlapping steps (`OverlappingRunner`), because drafts depend on the last tokens. So after
     `IDLE_STEPS` steps in a row without a worthwhile draft, drafting pauses for the time of `REST_STEPS` steps, which
     may overlap.
@@ -148,6 +197,7 @@ class Speculator:
     PLAIN_EVERY = 64
     IDLE_STEPS = 4
     REST_STEPS = 64
+    MOST_PAUSE = 16
     _SEQUENCE_KEEP = 0.95
     _MODEL_KEEP = 0.999
 
@@ -165,15 +215,18 @@ class Speculator:
         self._scheduler = scheduler
         self._drafters = drafters
         self._clock = clock
-        self._costs = StepCosts()
-        # By class of the proposal (`Reach.promise`): overall, and per sequence.
+        # Of single steps, and per token of steps without drafts, of which one call may take several.
+        self._costs, self._plain = StepCosts(), StepCosts()
+        # By class of the proposal (`Reach.promise`).
         self._overall: dict[int, Acceptance] = {}
-        self._of_sequence: dict[Sequence, dict[int, Acceptance]] = {}
+        self._accounts: dict[int, DraftAccount] = {}
+        self._watched: dict[Sequence, _Watched] = {}
         self._active_drafter: str = "off"
         self._until_plain = self.PLAIN_EVERY
         self._idle_steps = 0
         self._rests_until = -math.inf
-        self._round = _Round(0, False)
+        self._round = _Round(0, 0, False)
+        self._next_step, self._ended = -1, 0.0
         self._bound: list[Sequence] = []
         self._stats = SpeculationStats()
         scheduler.on_leave = self.forget
@@ -185,6 +238,12 @@ class Speculator:
         rests = knobs.draft_control == "adaptive" and self._clock() < self._rests_until
         return knobs.speculation in self._drafters and not rests
 
+    @property
+    def drafts_always(self) -> bool:
+        """Whether as much as possible is drafted after every token, whatever is measured."""
+        knobs = self._scheduler.knobs
+        return knobs.draft_control == "fixed" and knobs.speculation in self._drafters
+
     def draft(self, plan: StepPlan) -> None:
         """Add drafts to the step just planned."""
         knobs, name = self._scheduler.knobs, self._scheduler.knobs.speculation
@@ -194,7 +253,9 @@ class Speculator:
         bound = [s for s in plan.sequences if s.sample is not None and s.sample.matcher is not None]
         if drafter is None and not bound:
             return
-        self._round = _Round(len(plan.sequences), all(len(s.token_ids) == 1 and s.sample for s in plan.sequences))
+        self._round = _Round(
+            plan.step, len(plan.sequences), all(len(s.token_ids) == 1 and s.sample for s in plan.sequences)
+        )
         if plan.copies:
             return
         began = self._clock()
@@ -215,8 +276,8 @@ class Speculator:
                     self._round.drafted.append((sequence, promise))
         self._round.draft_seconds = self._clock() - began
 
-    def learn(self, seconds: float) -> None:
-        """Record that the last step with drafts took `seconds`, drafting included."""
+    def learn(self, seconds: float, steps: int = 1) -> None:
+        """Record that the last call took `seconds`, drafting included, for so many decode steps."""
         # The grammar processes answer while outputs are delivered and the next step is planned.
         if self._bound:
             still = (sequence.sample_spec.matcher for sequence in self._bound)
@@ -224,12 +285,16 @@ class Speculator:
             self._bound = []
         if self._active_drafter not in self._drafters:
             return
-        done, verify_seconds = self._round, seconds - self._round.draft_seconds
+        done, now = self._round, self._clock()
+        if done.step == self._next_step:
+            # What happens between two calls takes time too, which several steps in one call share.
+            seconds = now - self._ended
+        self._next_step, self._ended = done.step + steps if self._scheduler.running else -1, now
         verified = [*(s for s, _ in done.drafted), *done.forced]
         drafts = sum(s.share.num_drafts for s in verified)
-        plain_seconds = self._costs.seconds(done.sequences)
+        plain_seconds = self._plain.seconds(done.sequences)
         if done.decodes_only:
-            self._costs.observe(done.sequences + drafts, verify_seconds)
+            self._observe(done.sequences, drafts, (seconds - done.draft_seconds) / steps, steps)
         for sequence, promise in done.drafted:
             accepted, drafted = sequence.num_accepted, sequence.share.num_drafts
             if drafted:
@@ -239,17 +304,35 @@ class Speculator:
             emitted = done.sequences + sum(s.num_accepted for s in verified)
             self._stats.seconds += seconds
             self._stats.plain_seconds += plain_seconds * emitted / done.sequences
+            self._settle(done, drafts, plain_seconds)
         elif not drafts:
             for overall in self._overall.values():
                 overall.fade()
+            for account in self._accounts.values():
+                account.wait(steps)
         self._idle_steps = 0 if drafts else self._idle_steps + 1
         if self._idle_steps >= self.IDLE_STEPS:
             self._idle_steps = 0
             self._rests_until = self._clock() + self.REST_STEPS * (plain_seconds or 0.0)
 
+    def _observe(self, sequences: int, drafts: int, seconds: float, steps: int) -> None:
+        """Learn the seconds of each of `steps` steps that decoded `sequences` with so many drafts."""
+        if not drafts:
+            self._plain.observe(sequences, seconds, steps)
+        if steps == 1 or self._costs.seconds(sequences) is None:
+            self._costs.observe(sequences + drafts, seconds)
+
+    def _settle(self, done: _Round, drafts: int, plain_seconds: float) -> None:
+        """Put down to each class what its drafts gained and cost, in steps without drafts."""
+        seconds = self._verify_seconds(done.sequences + drafts) + done.draft_seconds
+        cost = (seconds / plain_seconds - 1) / drafts
+        for sequence, promise in done.drafted:
+            gain = sequence.num_accepted / done.sequences - cost * sequence.share.num_drafts
+            self._accounts.setdefault(promise, DraftAccount()).record(gain)
+
     def forget(self, sequence: Sequence) -> None:
         """Free what is held for `sequence`, which stops running."""
-        self._of_sequence.pop(sequence, None)
+        self._watched.pop(sequence, None)
         for drafter in self._drafters.values():
             drafter.forget(sequence)
 
@@ -298,52 +381,60 @@ class Speculator:
 
     def _fixed(self, plan: StepPlan, drafter: Drafter, knobs: Knobs) -> list[_Wanted]:
         room, wanted = self._room, []
-        for sequence, (most, promise) in self._reaches(plan, drafter, knobs):
-            if room > 0:
-                wanted.append(_Wanted(sequence, min(most, room), promise))
-                room -= min(most, room)
+        for share in plan.sequences:
+            if share.sample is not None and len(share.token_ids) == 1:
+                sequence = self._scheduler.running[share.sequence_id]
+                most, promise = self._reach(sequence, drafter, knobs)
+                if min(most, room) > 0:
+                    wanted.append(_Wanted(sequence, min(most, room), promise))
+                    room -= min(most, room)
         return wanted
 
     def _paying(self, plan: StepPlan, drafter: Drafter, knobs: Knobs) -> list[_Wanted]:
         room, rows = self._room, len(plan.sequences)
-        if not (self._round.decodes_only and room > 0 and self._costs.seconds(rows)):
+        if not (self._round.decodes_only and room > 0 and (plain_seconds := self._plain.seconds(rows))):
             return []
-        self._until_plain -= 1
-        if self._until_plain <= 0:
-            self._until_plain = self.PLAIN_EVERY
-            return []
-        reaches = self._reaches(plan, drafter, knobs)
-        if not reaches:
-            return []
-        candidates, known = [], []
-        for sequence, (most, promise) in reaches:
-            prior = self._overall[promise].rates() if promise in self._overall else (Acceptance.START, Acceptance.START)
-            own = self._of_sequence.get(sequence, {}).get(promise)
-            candidates.append(Candidate(*(prior if own is None else own.rates(prior)), most))
-            known.append(own)
-        lengths = draft_lengths(candidates, rows, room, self._verify_seconds, drafter.seconds, self.LEAST_GAIN)
-        for own, length in zip(known, lengths, strict=True):
-            if own is not None and not length:
-                own.fade()
-        return [
-            _Wanted(sequence, length, reach.promise)
-            for (sequence, reach), length in zip(reaches, lengths, strict=True)
-            if length
-        ]
-
-    def _reaches(self, plan: StepPlan, drafter: Drafter, knobs: Knobs) -> list[tuple[Sequence, Reach]]:
-        """Return the decoding sequences of this step that can be drafted for, with how many tokens."""
-        running, reaches = self._scheduler.running, []
+        looked: list[tuple[Sequence, _Watched]] = []
         for share in plan.sequences:
-            if share.sample is None or len(share.token_ids) > 1:
-                continue
-            sequence = running[share.sequence_id]
-            most = _most_drafts(sequence, knobs)
-            if sequence.request.speculate and most > 0:
-                reach = drafter.reach(sequence, knobs, most)
-                if reach.most:
-                    reaches.append((sequence, reach))
-        return reaches
+            sequence = self._scheduler.running[share.sequence_id]
+            watched = self._watched.get(sequence) or self._watched.setdefault(sequence, _Watched())
+            if len(sequence.token_ids) >= watched.look_at:
+                looked.append((sequence, watched))
+        if not looked:
+            return []
+        candidates, found = [], []
+        for sequence, watched in looked:
+            reach = self._reach(sequence, drafter, knobs)
+            account = self._accounts.get(reach.promise)
+            if reach.most and not (account and account.is_empty):
+                overall, own = self._overall.get(reach.promise), watched.acceptance.get(reach.promise)
+                prior = overall.rates() if overall else (Acceptance.START, Acceptance.START)
+                candidates.append(Candidate(*(own.rates(prior) if own else prior), reach.most))
+                found.append((sequence, watched, reach.promise))
+        lengths = draft_lengths(
+            candidates, rows, room, max(plain_seconds, 1e-9), self._verify_seconds, drafter.seconds, self.LEAST_GAIN
+        )
+        wanted = []
+        for (sequence, watched, promise), length in zip(found, lengths, strict=True):
+            if length:
+                wanted.append(_Wanted(sequence, length, promise))
+            elif promise in watched.acceptance:
+                watched.acceptance[promise].fade()
+        if wanted:
+            self._until_plain -= 1
+            if self._until_plain <= 0:
+                self._until_plain = self.PLAIN_EVERY
+                return []
+        drafted = {each.sequence for each in wanted}
+        for sequence, watched in looked:
+            watched.pause = 0 if sequence in drafted else min(max(watched.pause * 2, 1), self.MOST_PAUSE)
+            watched.look_at = len(sequence.token_ids) + watched.pause
+        return wanted
+
+    def _reach(self, sequence: Sequence, drafter: Drafter, knobs: Knobs) -> Reach:
+        """Return how many tokens can be drafted for a sequence that decodes in this step."""
+        most = _most_drafts(sequence, knobs)
+        return drafter.reach(sequence, knobs, most) if sequence.request.speculate and most > 0 else Reach(0)
 
     def _verify_seconds(self, rows: int) -> float:
         seconds = self._costs.seconds(rows)
@@ -353,7 +444,7 @@ class Speculator:
     def _record(self, sequence: Sequence, promise: int, accepted: int, drafted: int) -> None:
         self._overall.setdefault(promise, Acceptance(self._MODEL_KEEP)).record(accepted, drafted)
         if sequence.id in self._scheduler.running:
-            own = self._of_sequence.setdefault(sequence, {})
+            own = self._watched.setdefault(sequence, _Watched()).acceptance
             own.setdefault(promise, Acceptance(self._SEQUENCE_KEEP)).record(accepted, drafted)
 
     def _switch_to(self, name: str) -> None:
@@ -362,8 +453,9 @@ class Speculator:
             if other != name:
                 for sequence in self._scheduler.running.values():
                     drafter.forget(sequence)
-        self._of_sequence.clear()
+        self._watched.clear()
         self._overall.clear()
+        self._accounts.clear()
         self._active_drafter = name
 
     def _count(self, accepted: int, drafted: int) -> None:

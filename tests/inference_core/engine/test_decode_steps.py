@@ -144,7 +144,7 @@ def test_single_steps_while_another_model_has_work():
     [
         Knobs(decode_steps=1, itl_objective_ms=1000.0),
         Knobs(decode_steps=8, itl_objective_ms=100.0),
-        Knobs(decode_steps=8, itl_objective_ms=1000.0, speculation="prompt_lookup"),
+        Knobs(decode_steps=8, itl_objective_ms=1000.0, speculation="prompt_lookup", draft_control="fixed"),
     ],
     ids=["off", "objective", "drafts"],
 )
@@ -155,6 +155,16 @@ def test_single_steps_where_several_are_off_or_late_or_tokens_are_drafted(knobs:
     driver.step()
 
     assert driver.last_plan().decode_steps == 1
+
+
+def test_several_steps_while_drafts_are_on_and_none_is_worth_making():
+    driver = warm_driver(Knobs(decode_steps=8, itl_objective_ms=1000.0, speculation="prompt_lookup"))
+    names = decode(driver, [1, 2, 3])
+
+    driver.step()
+
+    assert driver.last_plan().decode_steps == 8
+    assert lengths(driver, names) == [9]
 
 
 def test_as_many_steps_as_keep_an_eighth_of_the_objective():

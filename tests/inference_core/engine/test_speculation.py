@@ -1,12 +1,17 @@
 """Speculative decoding in the engine: answers never change, and steps are saved (SPEC SD rows)."""
 
+from itertools import pairwise
+
 import pytest
 from core_driver import BLOCK, CoreDriver, GuessingRunner, greedy
 
 from gateway.telemetry.core_collector import CoreCollector
 from inference_core.engine.draft_model import DraftModel
+from inference_core.engine.drafter import PromptLookup, Reach
+from inference_core.engine.sequence import Sequence
 from inference_core.errors import IntegrityError, InvalidRequestError
 from inference_core.protocol import Knobs, SamplingParams
+from tests.inference_core.hash_model import HashModelRunner
 
 FIXED = Knobs(speculation="draft_model", draft_control="fixed", max_draft_tokens=5)
 PAIR = {"models": {"m": 1, "d": 1}, "drafts": {"m": "d"}}
@@ -172,6 +177,82 @@ def test_where_drafts_do_not_pay_the_controller_makes_none(draft_seconds):
     rounds = driver.core.stats().models[0].speculation.rounds
 
     assert rounds < 20
+
+
+def seconds_of(driver: CoreDriver, answers: int) -> float:
+    """Virtual seconds until so many answers of 190 tokens, one after the other, are complete."""
+    began = driver.clock()
+    for first in range(answers):
+        driver.add([first % 40, 2, 3], sampling=greedy(190))
+        driver.drain()
+    return driver.clock() - began
+
+
+def test_drafts_that_never_pay_cost_at_most_a_hundredth_of_the_time():
+    """Every token of a step has its price, and none that is drafted is ever right."""
+    costs = {"seconds_per_step": {"m": 0.01, "d": 0.0}, "seconds_per_token": {"m": 0.002, "d": 0.0}, "check": False}
+    times = []
+    for speculation in ("off", "draft_model"):
+        driver = with_accuracy(CoreDriver(**PAIR, knobs=Knobs(speculation=speculation, decode_steps=1), **costs), 10)
+        seconds_of(driver, 10)
+        times.append(seconds_of(driver, 40))
+
+    assert times[0] < times[1] < 1.01 * times[0]
+
+
+def test_a_sequence_with_nothing_to_draft_is_looked_at_ever_more_rarely(monkeypatch):
+    looked: list[int] = []
+
+    def reach(self: PromptLookup, sequence: Sequence, knobs: Knobs, most: int) -> Reach:
+        looked.append(len(sequence.output_token_ids))
+        return Reach(0)
+
+    monkeypatch.setattr(PromptLookup, "reach", reach)
+    driver = CoreDriver(knobs=Knobs(speculation="prompt_lookup", decode_steps=1))
+    driver.add([1, 2, 3], sampling=greedy(190))
+    driver.drain()
+
+    between = [later - earlier for earlier, later in pairwise(looked)]
+    assert between == [1, 2, 4, 8, *[16] * (len(between) - 4)]
+    assert sum(between) > 150
+
+
+def test_a_sequence_that_copies_is_looked_at_after_every_step(monkeypatch):
+    looked: list[int] = []
+    find = PromptLookup.reach
+
+    def reach(self: PromptLookup, sequence: Sequence, knobs: Knobs, most: int) -> Reach:
+        looked.append(driver.steps)
+        return find(self, sequence, knobs, most)
+
+    monkeypatch.setattr(PromptLookup, "reach", reach)
+    monkeypatch.setattr(HashModelRunner, "_draw", lambda self, history, seed, masked: 1)
+    driver = CoreDriver(knobs=Knobs(speculation="prompt_lookup"), check=False)
+    driver.add([1, 2, 3], sampling=greedy(100))
+    driver.drain()
+
+    assert driver.steps < 40
+    assert looked[8:] == list(range(looked[8], looked[8] + len(looked) - 8))
+
+
+def test_drafts_have_to_beat_several_steps_in_one_call():
+    """Between two calls there is as much time as a step takes: ten tokens in one call are cheaper than two by a draft
+    that is always right."""
+    rounds = []
+    for decode_steps in (1, 10):
+        knobs = Knobs(
+            speculation="draft_model", max_draft_tokens=1, decode_steps=decode_steps, itl_objective_ms=60_000.0
+        )
+        driver = with_accuracy(CoreDriver(**PAIR, knobs=knobs, seconds_per_step={"m": 0.01, "d": 0.008}), 0)
+        for first in range(4):
+            driver.add([first, 2, 3], sampling=greedy(190))
+            while driver.core.has_work:
+                driver.step()
+                driver.clock.advance(0.01)
+        rounds.append(driver.core.stats().models[0].speculation.rounds)
+
+    assert rounds[0] > 200
+    assert rounds[1] < rounds[0] / 3
 
 
 def test_where_drafts_pay_the_controller_makes_them():

@@ -43,7 +43,13 @@ def test_no_other_choice_gives_more_tokens_a_second(
         return tokens / (1 + per_row * (rows + sum(lengths)) + drafting)
 
     chosen = draft_lengths(
-        candidates, rows, room, lambda n: 1 + per_row * n, lambda n: 0.1 + per_draft * n, least_gain=0.0
+        candidates,
+        rows,
+        room,
+        1 + per_row * rows,
+        lambda n: 1 + per_row * n,
+        lambda n: 0.1 + per_draft * n,
+        least_gain=0.0,
     )
     possible = [n for n in product(*(range(c.most + 1) for c in candidates)) if sum(n) <= room]
     # Tokens come by likelihood, which for each total is best but for the rounds that they open.
@@ -58,7 +64,7 @@ def test_the_best_length_is_that_of_the_speed_model():
     assert speeds.index(max(speeds)) == 7
     assert max(speeds) == pytest.approx(2.84, abs=0.005)
 
-    assert draft_lengths([Candidate(0.8, 0.8, 20)], 1, 99, lambda _: 1.0, lambda _: 1 / 15, least_gain=0.0) == [7]
+    assert draft_lengths([Candidate(0.8, 0.8, 20)], 1, 99, 1.0, lambda _: 1.0, lambda _: 1 / 15, least_gain=0.0) == [7]
 
 
 def test_five_tokens_at_a_rate_of_four_fifths_are_expected_to_give_3_69():
@@ -72,10 +78,10 @@ def test_five_tokens_at_a_rate_of_four_fifths_are_expected_to_give_3_69():
 
 def test_what_gains_too_little_is_not_drafted():
     candidates = [Candidate(0.5, 0.5, 5)]
-    assert draft_lengths(candidates, 1, 9, lambda n: 0.55 + 0.45 * n, lambda _: 0.0, least_gain=0.05) == [0]
-    assert draft_lengths(candidates, 1, 9, lambda n: 0.55 + 0.45 * n, lambda _: 0.0, least_gain=0.0) == [1]
+    assert draft_lengths(candidates, 1, 9, 1.0, lambda n: 0.55 + 0.45 * n, lambda _: 0.0, least_gain=0.05) == [0]
+    assert draft_lengths(candidates, 1, 9, 1.0, lambda n: 0.55 + 0.45 * n, lambda _: 0.0, least_gain=0.0) == [1]
 
 
 def test_room_goes_to_the_likeliest_tokens():
     candidates = [Candidate(0.5, 0.5, 5), Candidate(0.9, 0.9, 5)]
-    assert draft_lengths(candidates, 2, 3, lambda _: 1.0, lambda _: 0.0, least_gain=0.0) == [0, 3]
+    assert draft_lengths(candidates, 2, 3, 1.0, lambda _: 1.0, lambda _: 0.0, least_gain=0.0) == [0, 3]

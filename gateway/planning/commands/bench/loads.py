@@ -75,14 +75,16 @@ async def _run(
     from gateway.planning.load_test import row_text, run_bench
     from gateway.planning.load_test.run import core_target, model_of
     from inference_core.engine.live_knobs import changed_knobs, start_knobs
+    from tiers.catalog.core_spec import core_spec
     from tiers.catalog.load import load_catalog
 
-    catalog = load_catalog(settings.catalog)
-    spec = model_of(catalog.core, model)
-    start = start_knobs(catalog.core)[spec.name]
+    # As it is served: tuned to the tiers' objectives.
+    served = core_spec(load_catalog(settings.catalog))
+    spec = model_of(served, model)
+    start = start_knobs(served)[spec.name]
     named = {} if profile is None else PROFILES[profile].core_changes(start)
     knobs = changed_knobs(start, named | changes, start)
-    async with core_target(catalog.core, spec, settings.cache_path, knobs) as target:
+    async with core_target(served, spec, settings.cache_path, knobs) as target:
         async for row in run_bench(target, options, show_progress):
             row = {"model": spec.name, **({} if profile is None else {"profile": profile}), **row}
             click.echo(msgspec.json.encode(row) if as_json else row_text(row))
