@@ -146,6 +146,8 @@ def read_event(event: ServerSentEvent, tally: Tally) -> list[Delta] | None:
     try:
         said = _strict(event.data)
     except JSON_ERRORS as error:
+        if event.is_end:
+            return None
         said = _decode.lenient(event.data, tally, error)
     blocks = blocks_of(tally)
     ended: list[Delta] = []

@@ -21,6 +21,11 @@ class ServerSentEvent(msgspec.Struct, frozen=True, gc=False):
     event: str
     data: bytes
 
+    @property
+    def is_end(self) -> bool:
+        """Whether it only says that the stream is over: `[DONE]`, with or without its brackets."""
+        return self.data.strip(b'[ "]\r\n').upper() == b"DONE"
+
 
 class EventTooLargeError(ValueError):
     """A server sent more than `MAX_EVENT_BYTES` without ending an event."""

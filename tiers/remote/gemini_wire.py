@@ -15,7 +15,7 @@ from tiers.errors import TierError
 from tiers.message_content import Form, NativeBlock, NativePiece, ToolCallDelta
 from tiers.remote.event_stream import ServerSentEvent
 from tiers.remote.lenient_json import LenientDecoder, arguments_text
-from tiers.remote.openai_format import MAX_RETRY_AFTER_SECONDS, WireError, parse_error
+from tiers.remote.openai_format import MAX_RETRY_AFTER_SECONDS, WireError, finish_of, parse_error
 from tiers.remote.provider_format import (
     THINKING_TOKENS,
     Blocks,
@@ -49,26 +49,6 @@ _KNOWN = frozenset({*(name for name, _, _ in _SAMPLING), "reasoning_effort", BUD
 _VERSION = re.compile(r"gemini-(\d+)")
 # Least budget of the models that cannot stop thinking.
 _LEAST_BUDGET = 128
-# Reasons of Gemini's and of Vertex AI's (ai.google.dev/api/generate-content#FinishReason).
-_FILTERED = (
-    "SAFETY",
-    "RECITATION",
-    "LANGUAGE",
-    "BLOCKLIST",
-    "PROHIBITED_CONTENT",
-    "SPII",
-    "IMAGE_SAFETY",
-    "IMAGE_PROHIBITED_CONTENT",
-    "IMAGE_RECITATION",
-    "MODEL_ARMOR",
-)
-_BROKEN = (
-    "MALFORMED_FUNCTION_CALL",
-    "UNEXPECTED_TOOL_CALL",
-    "TOO_MANY_TOOL_CALLS",
-    "MISSING_THOUGHT_SIGNATURE",
-    "MALFORMED_RESPONSE",
-)
 
 
 class GeminiWire(RemoteWire):
@@ -130,6 +110,8 @@ class GeminiWire(RemoteWire):
         try:
             answer = _strict(data)
         except JSON_ERRORS as error:
+            if event.is_end:
+                return None
             answer = _decode.lenient(data, tally, error)
         return _deltas(answer, tally)
 
@@ -305,8 +287,7 @@ def _tools(request: GenerationRequest) -> dict[str, Any]:
 def _deltas(answer: _Answer, tally: Tally) -> list[Delta]:
     blocks = blocks_of(tally)
     if answer.error is not None:
-        told = answer.error if isinstance(answer.error, str) else answer.error.get("message") or answer.error
-        raise ServerSaidError(WireError(str(told)))
+        raise ServerSaidError(parse_error(_encode({"error": answer.error})))
     if answer.usage_metadata is not None:
         _report(answer.usage_metadata, tally)
     blocked = answer.prompt_feedback and answer.prompt_feedback.block_reason
@@ -359,13 +340,9 @@ def _said(part: _Part, blocks: Blocks) -> list[Delta]:
 
 def _finish(reason: str, blocks: Blocks) -> FinishReason:
     blocks.check_form()
-    if reason in _BROKEN:
+    if (found := finish_of(reason)) == "error":
         raise TierError(f"the model's answer cannot be read ({reason})")
-    if reason == "MAX_TOKENS":
-        return "length"
-    if reason in _FILTERED:
-        return "content_filter"
-    return "tool_calls" if blocks.calls else "stop"
+    return "tool_calls" if found == "stop" and blocks.calls else found
 
 
 def _report(counts: _Counts, tally: Tally) -> None:

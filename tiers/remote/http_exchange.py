@@ -70,6 +70,13 @@ async def _unzipped(pieces: AsyncIterator[bytes], encoding: str) -> AsyncIterato
         raise RefusedBodyError(f"the answer is not {encoding}: {error}") from error
 
 
+async def preceded(first: bytes, pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """The pieces of a body of which the `first` was read already."""
+    yield first
+    async for piece in pieces:
+        yield piece
+
+
 async def up_to(size: int, pieces: AsyncIterator[bytes]) -> bytes:
     """Return the body, or its first `size` bytes and a little more."""
     body = bytearray()

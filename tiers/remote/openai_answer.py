@@ -207,8 +207,7 @@ _decode = LenientDecoder(Chunk, "a chunk of an answer")
 _strict = _decode.strict
 _NO_MESSAGE = _Message()
 _CALLS = "calls"
-_REPEATED = 16
-"""Characters of a last piece that repeats all before it, and is no refrain."""
+_DETAILED = "thoughts in details"
 _NO_REASONS = ("null", "none", "None")
 
 
@@ -239,7 +238,10 @@ def _require_no_failure(data: bytes, tally: Tally) -> None:
     said = plain_json(data, tally)
     if isinstance(said, dict) and (
         "error" in (said.get("object"), said.get("type"))
-        or any(isinstance(said.get(word), str | list) for word in ("message", "detail", "msg", "errors"))
+        or any(
+            isinstance(said.get(word), str | list | dict)
+            for word in ("message", "detail", "msg", "errors", "base_resp")
+        )
     ):
         raise ServerSaidError(parse_error(data))
 
@@ -277,7 +279,7 @@ def _unsaid(choice: _Choice, message: _Message, text: Any, tally: Tally) -> Any:
     stream, as a whole message or as one more piece."""
     before = "".join(tally.texts.get(choice.index, ()))
     if message is choice.delta:
-        return "" if text == before and len(before) >= _REPEATED else text
+        return "" if text and text == before and _is_repeated(text, tally.texts[choice.index]) else text
     if not (choice.finish_reason or tally.is_over(choice.index)):
         return text
     if tally.has_thought:
@@ -285,11 +287,24 @@ def _unsaid(choice: _Choice, message: _Message, text: Any, tally: Tally) -> Any:
     return text.removeprefix(before) if isinstance(text, str) else text
 
 
+def _is_repeated(text: str, pieces: list[str]) -> bool:
+    """Whether a last piece that is all of the text before it, which came in `pieces`, is that once more. Words that an
+    answer says twice have something between them, and a text in small pieces goes on in small ones."""
+    is_refrain = text[-1].isspace() or text in (text + text)[1:-1]
+    return not is_refrain and (len(pieces) > 7 or (len(pieces) > 1 and len(text.split(None, 1)) > 1))
+
+
 def _said(choice: _Choice, message: _Message, content: str | list[_Part | str], tally: Tally) -> Iterator[Delta]:
     """The deltas of a chunk with more than a text: thoughts, text, refusal and calls, or a list's parts in their order;
     log-probabilities belong to the first of them, and so does what is cited."""
     index = choice.index
     first = Delta(index=index, reasoning=message.thoughts)
+    if message.reasoning_details and not first.reasoning:
+        # MiniMax has them there alone; OpenRouter repeats there what it says elsewhere.
+        if tally.notes.setdefault(_DETAILED, not tally.has_thought):
+            first.reasoning = _detailed(message.reasoning_details)
+    elif first.reasoning:
+        tally.notes[_DETAILED] = False
     if isinstance(content, str):
         first.text, parts = content, []
     else:
@@ -309,6 +324,13 @@ def _said(choice: _Choice, message: _Message, content: str | list[_Part | str], 
             yield Delta(index=index, native=piece)
     if (images := state_json(message.images, MAX_EVENT_BYTES))[:1] == b"[":
         yield Delta(index=index, native=image_piece(images))
+
+
+def _detailed(details: msgspec.Raw) -> str:
+    """What `reasoning_details` say of the thoughts."""
+    given = plain_json(bytes(details))
+    named = [one.get("text") or one.get("summary") for one in given if isinstance(one, dict)] if given else []
+    return "".join([one for one in named if isinstance(one, str)])
 
 
 def _of_part(part: _Part | str, index: int) -> Iterator[Delta]:

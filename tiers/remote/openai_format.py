@@ -164,20 +164,28 @@ def _wire_tool(tool: Tool) -> dict[str, Any]:
     return {"type": "function", "function": function}
 
 
+_MESSAGES = ("message", "detail", "msg", "status_msg", "error_message", "Message")
+_CODES = ("code", "status_code", "status")
+
+
 def parse_error(body: bytes) -> WireError:
-    """Return the error of a reply: OpenAI's envelope, a bare error object, `detail`, or else the text itself."""
+    """Return the error of a reply: OpenAI's envelope, a bare error object, `detail`, MiniMax's `base_resp`, or else the
+    text itself."""
     try:
         table = msgspec.json.decode(body)
         if isinstance(table, dict) and "error" not in table and isinstance(table.get("errors"), list):
             table = table["errors"]  # Cloudflare's
         if isinstance(table, list) and table:
             table = table[0]  # Google's
-        inner = table.get("error", table) if isinstance(table, dict) else table
+        inner = table
+        while isinstance(inner, dict) and (within := inner.get("error") or inner.get("base_resp")):
+            inner = within
         if isinstance(inner, dict):
-            message = str(inner.get("message") or inner.get("detail") or inner)
-            param, code, kind = inner.get("param"), inner.get("code"), inner.get("type")
+            message = str(next(filter(None, map(inner.get, _MESSAGES)), inner))
+            param, kind = inner.get("param"), inner.get("type")
+            code = next((inner[name] for name in _CODES if inner.get(name) is not None), None)
             more = inner.get("metadata")
-            if isinstance(more, dict) and isinstance(more.get("raw"), str):
+            if isinstance(more, dict) and more.get("raw"):
                 # OpenRouter's: the words of the provider behind it.
                 message += f" ({more['raw']})"
             return WireError(
@@ -197,14 +205,15 @@ _REASON_WORDS: tuple[tuple[FinishReason, re.Pattern[str]], ...] = (
     (
         "error",
         re.compile(
-            "malformed|function_call_filter|unexpected_tool|too_many_tool|abort|cancel|insufficient|error(?!_toxic)|"
+            "malformed|missing_thought|function_call_filter|unexpected_tool|too_many_tool|abort|cancel|insufficient|error(?!_toxic)|"
             "unavailable|fail|timeout|overload|rate_limit"
         ),
     ),
     (
         "content_filter",
         re.compile(
-            "filter|safe|sensitive|recitation|prohibited|block|refus|guardrail|spii|toxic|moderat|violat|policy"
+            "filter|safe|sensitive|recitation|prohibited|block|refus|guardrail|spii|toxic|moderat|violat|policy|"
+            "^language$|armor"
         ),
     ),
     ("length", re.compile("length|max|limit|context_window|truncat|incomplete")),
@@ -222,16 +231,34 @@ def finish_of(given: str) -> FinishReason:
 def parse_retry_after(headers: Mapping[str, str]) -> float | None:
     """Return the seconds of a `Retry-After` header, at most `MAX_RETRY_AFTER_SECONDS`; None without one.
 
-    Seconds or a date (RFC 9110, 10.2.3), or the milliseconds of OpenAI's `retry-after-ms`. An invalid value is ignored.
+    Seconds or a date (RFC 9110, 10.2.3), a duration (`1m30s`), or the milliseconds of OpenAI's `retry-after-ms`. An
+    invalid value is ignored.
     """
     stated = headers.get("retry-after", "").strip()
     try:
+        if (found := _DURATION.fullmatch(stated)) is not None and stated:
+            return _seconds_of(found)
         if exact := headers.get("retry-after-ms"):
             stated = str(float(exact) / 1000)
         seconds = float(stated) if stated[:1].isdigit() else parsedate_to_datetime(stated).timestamp() - time.time()
         return min(max(seconds, 0.0), MAX_RETRY_AFTER_SECONDS)
     except (ValueError, OverflowError):
         return None
+
+
+def told_wait(message: str) -> float | None:
+    """Return the seconds after which an error's message asks to try again, at most `MAX_RETRY_AFTER_SECONDS`."""
+    return None if (found := _AGAIN.search(message)) is None else _seconds_of(found)
+
+
+def _seconds_of(found: re.Match[str]) -> float:
+    hours, minutes, seconds, milliseconds = (float(one or 0) for one in found.groups())
+    return min(hours * 3600 + minutes * 60 + seconds + milliseconds / 1000, MAX_RETRY_AFTER_SECONDS)
+
+
+_SPAN = r"(?:(\d{1,9})h)?(?:(\d{1,9})m(?!s))?(?:(\d{1,9}(?:\.\d{1,9})?) ?s(?:ec\w*)?)?(?:(\d{1,9}(?:\.\d{1,9})?) ?ms)?"
+_DURATION = re.compile(_SPAN)
+_AGAIN = re.compile(r"(?:try again|retry) (?:in|after) (?=\d)" + _SPAN, re.IGNORECASE)
 
 
 class _PromptDetails(msgspec.Struct):

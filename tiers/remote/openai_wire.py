@@ -80,16 +80,19 @@ class OpenAIWire(RemoteWire):
 
     def read_event(self, event: ServerSentEvent, tally: Tally) -> list[Delta] | None:
         data = event.data
-        if event.event == "error" and data.strip() != b"[DONE]":
+        if event.event == "error" and not event.is_end:
             raise ServerSaidError(parse_error(data))
         # Python looks for a number first where bytes are asked for with `in`, which takes ten times as long.
         if data.find(b"\n") >= 0 and len(chunks := _chunks(data)) > 1:
             return [delta for one in chunks for delta in read_chunk(one, tally)]
         if data[:1] == b"{":
             return read_chunk(data, tally)
-        said = data.strip()
-        if said == b"[DONE]":
+        if event.is_end:
             return None
+        said = data.strip()
+        if said[:5] == b"data:":
+            # An event that was made one twice.
+            return self.read_event(ServerSentEvent(event.event, said[5:].lstrip()), tally)
         # Gateways pass comments on as data, and say so that the connection is open.
         return [] if said in _NOTHING or said[:1] == b":" or event.event in _OPEN else read_chunk(data, tally)
 

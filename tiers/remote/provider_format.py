@@ -186,6 +186,15 @@ class Blocks:
         self._opened[own] = len(self._opened)
         return own
 
+    def has_opened(self, *ids: str | None) -> bool:
+        """Whether a call has one of these ids."""
+        return any(one in self._opened for one in ids)
+
+    @property
+    def num_opened(self) -> int:
+        """The number of calls."""
+        return len(self._opened)
+
     def arguments(self, block: int, text: str) -> list[Delta]:
         """Return a piece of the arguments of the call in `block`. Raises TierError if there is no call."""
         if block not in self.calls:

@@ -33,7 +33,7 @@ from tiers.errors import (
 from tiers.prompt_bounds import prompt_bounds
 from tiers.remote.adapted_request import Adapted, adapted, restored
 from tiers.remote.answer_reader import AnswerReader, StopsHere
-from tiers.remote.http_exchange import HttpClient, is_whole, pieces_of, read_rest, up_to
+from tiers.remote.http_exchange import HttpClient, is_whole, pieces_of, preceded, read_rest, up_to
 from tiers.remote.http_transport import Reply, transport_to
 from tiers.remote.openai_format import WireError
 from tiers.remote.provider_state import MAKERS, ReasoningMakers, maker_of, marked_tools, owned, with_mark
@@ -259,7 +259,7 @@ class RemoteTier(Tier):
                 )
                 pieces = pieces_of(reply, deadline)
                 try:
-                    await self._check(reply, call, pieces, credential)
+                    pieces = await self._checked(reply, call, pieces, credential)
                     break
                 except TierRequestError as error:
                     # What one caller's account is refused says nothing of the others'.
@@ -328,7 +328,10 @@ class RemoteTier(Tier):
         except FAILURES as error:
             if self.asks_credential and request.credential is not None:
                 error.args = (request.credential.scrub(str(error)), *error.args[1:])
-            named = self._failures.of_answer(error)
+            told = None
+            if isinstance(error, ServerSaidError) and (not self.asks_credential or request.credential is None):
+                told = self._failures.of_said(error.said, self._wire, self.model)
+            named = told or self._failures.of_answer(error)
             if isinstance(named, TierContextError):
                 named.param = "messages" if request.messages is not None else "prompt"
             if named is error:
@@ -497,25 +500,27 @@ class RemoteTier(Tier):
         self.max_output = most
         return True
 
-    async def _check(
+    async def _checked(
         self,
         response: Reply | httpx.Response,
         call: WireCall,
         pieces: AsyncIterator[bytes],
         credential: CallerCredential | None,
-    ) -> None:
-        """Raise unless this is the expected kind of answer."""
+    ) -> AsyncIterator[bytes]:
+        """Return the pieces of the body. Raises unless this is the expected kind of answer."""
         kind = response.headers.get("content-type", "")
-        if response.status_code == 200 and "html" not in kind:
+        is_answer = response.status_code // 100 == 2
+        if is_answer and "html" not in kind:
             # Some servers send events as JSON or as text, or a whole answer where a stream was asked for.
-            return
-        body = await up_to(MAX_ERROR_BYTES, pieces)
+            return pieces
+        if is_answer and not (first := await anext(pieces, b"")).lstrip().startswith(b"<"):
+            # PHP calls all that it sends a page.
+            return preceded(first, pieces)
+        body = await up_to(MAX_ERROR_BYTES, preceded(first, pieces) if is_answer else pieces)
         error = self._wire.read_error(body)
         if credential is not None:
             error.message = credential.scrub(error.message)
-        if response.status_code == 200:
-            if error.type is not None or error.code is not None:
-                raise ServerSaidError(error)
+        if is_answer:
             wanted = "a stream" if call.streamed else "JSON"
             raise TierError(
                 f"answered {kind[:100] or 'bytes without a type'} instead of {wanted}: {error.message[:200]}"

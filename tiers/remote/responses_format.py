@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from tiers.catalog.tier_spec import RemoteSpec
+from tiers.errors import TierError
 from tiers.message_content import ContentPart, Form, NativeBlock, NativePiece, ToolCallDelta, UrlCitation
 from tiers.remote.event_stream import ServerSentEvent
 from tiers.remote.lenient_json import LenientDecoder, arguments_text
@@ -194,10 +195,11 @@ _FORM: Form = "responses"
 _NOTHING = msgspec.Raw(b"")
 # Events that are not of an item: the gateway's own take their place.
 _FRAMES = ("response.created", "response.in_progress", "response.queued", "keepalive")
-_THOUGHTS = ("response.reasoning_summary_text.delta", "response.reasoning_text.delta")
+_THOUGHTS = ("response.reasoning_summary_text.delta", "response.reasoning_text.delta", "response.reasoning.delta")
 _TEXTS = ("response.output_text.delta", "response.refusal.delta")
-# Notes of an answer: the items that were added, and whether one is done.
-_ADDED, _DONE = "items added", "item done"
+_CALLS = ("function_call", "custom_tool_call")
+# Notes of an answer: the items that were added, those that are done, and whether arguments of no known call came.
+_ADDED, _DONE, _UNNAMED = "items added", "items done", "unnamed arguments"
 
 
 class _Part(msgspec.Struct):
@@ -251,6 +253,7 @@ class _Response(msgspec.Struct):
 
 class _Event(msgspec.Struct):
     type: str = ""
+    item_id: str | None = None
     output_index: int = 0
     summary_index: int = 0
     delta: Any = None
@@ -262,7 +265,7 @@ class _Event(msgspec.Struct):
 
 
 def read_event(event: ServerSentEvent, tally: Tally) -> list[Delta] | None:
-    if event.data.strip() == b"[DONE]":
+    if event.is_end:
         return None
     said = _decode(event.data, tally)
     said.type = said.type or event.event
@@ -282,7 +285,7 @@ def read_event(event: ServerSentEvent, tally: Tally) -> list[Delta] | None:
 def _read(said: _Event, blocks: Blocks, tally: Tally, data: bytes) -> tuple[list[Delta], NativeBlock | None]:
     kind, text = said.type, said.delta if isinstance(said.delta, str) else ""
     if kind in _TEXTS:
-        _answers(tally).add(said.output_index)
+        _answers(tally).update((said.output_index, said.item_id or said.output_index))
         return _refused(blocks.text(text)) if kind == _TEXTS[1] else blocks.text(text), None
     if kind == "response.output_text.annotation.added" and said.annotation is not None:
         return [Delta(annotations=[said.annotation])], None
@@ -291,23 +294,27 @@ def _read(said: _Event, blocks: Blocks, tally: Tally, data: bytes) -> tuple[list
     if kind == "response.reasoning_summary_part.added" and said.summary_index:
         return blocks.reasoning("\n\n"), None
     if kind == "response.function_call_arguments.delta":
-        return blocks.arguments(said.output_index, text), None
+        if said.output_index in blocks.calls:
+            return blocks.arguments(said.output_index, text), None
+        # Some servers name a call at its end alone, with all of its arguments.
+        tally.notes[_UNNAMED] = True
     if kind == "response.function_call_arguments.done" and said.output_index in blocks.without_arguments:
         return blocks.arguments(said.output_index, arguments_text(said.arguments)), None
     if kind == "response.output_item.added" and said.item:
         tally.notes.setdefault(_ADDED, set()).add(said.output_index)
         item = _decode_item(said.item)
-        return ([_open(said.output_index, item, blocks)] if item.type == "function_call" else []), None
+        named = item.type == "function_call" and item.name
+        return ([_open(said.output_index, item, blocks)] if named else []), None
     if kind == "response.output_item.done" and said.item:
-        tally.notes[_DONE] = True
+        tally.notes.setdefault(_DONE, []).append(said.output_index)
         item = _decode_item(said.item)
         return _closed(said.output_index, item, blocks, tally), _native(said.item, item)
     if kind in ("response.failed", "error"):
         error = said.response.error if said.response is not None else None
         raise ServerSaidError(_said(error) or parse_error(data))
     if kind in ("response.completed", "response.incomplete") and said.response is not None:
-        unsaid = _native_items(said.response, tally) if blocks.said else _answered_items(said.response, blocks, tally)
-        return unsaid + _end(said.response, blocks, tally), None
+        unsaid = _left_out if blocks.said else _answered_items
+        return unsaid(said.response, blocks, tally) + _end(said.response, blocks, tally), None
     if not kind.startswith("response.") and kind not in _FRAMES:
         blocks.unknown = blocks.unknown or f"events of the type {kind!r}"
     return [], None
@@ -335,12 +342,29 @@ def _answered_items(response: _Response, blocks: Blocks, tally: Tally) -> list[D
     return deltas
 
 
-def _native_items(response: _Response, tally: Tally) -> list[Delta]:
-    """The events of the items for a caller of the same API, where the server has sent none of their ends."""
+def _left_out(response: _Response, blocks: Blocks, tally: Tally) -> list[Delta]:
+    """The calls, and where there was no text the texts, of which no event has come; for a caller of the same API the
+    events of all items whose ends have not come."""
     deltas: list[Delta] = []
-    if not tally.native or _DONE in tally.notes:
+    items = [_decode_item(raw, tally) for raw in response.output]
+    missing = sum(item.type in _CALLS for item in items) - blocks.num_opened
+    for index, item in enumerate(items):
+        if item.type in _CALLS and missing > 0 and not blocks.has_opened(item.call_id, item.id):
+            missing -= 1
+            deltas += _closed(~index, item, blocks, tally)
+        elif item.type == "message" and not tally.texts:
+            deltas += _closed(~index, item, blocks, tally)
+        elif index in blocks.without_arguments:
+            deltas += _closed(index, item, blocks, tally)
+    done = tally.notes.get(_DONE, [])
+    if not tally.native or len(done) >= len(items):
         return deltas
+    for delta in deltas:
+        # The events below say it.
+        delta.native = NativePiece(form=_FORM)
     for index, raw in enumerate(response.output):
+        if index in done:
+            continue
         block = _native(raw, _decode_item(raw, tally))
         for kind in ("added", "done")[index in tally.notes.get(_ADDED, ()) :]:
             item = {"type": f"response.output_item.{kind}", "output_index": index, "item": msgspec.Raw(block.json)}
@@ -360,9 +384,9 @@ def _said(error: WireError | str | None) -> WireError | None:
     return said if said is not None and said.message else None
 
 
-def _answers(tally: Tally) -> set[int]:
-    """The items of whose text pieces have come."""
-    found: set[int] = tally.notes.setdefault("answers", set())
+def _answers(tally: Tally) -> set[Any]:
+    """The places and ids of items of whose text pieces have come."""
+    found: set[Any] = tally.notes.setdefault("answers", set())
     return found
 
 
@@ -374,7 +398,7 @@ def _open(index: int, item: _Item, blocks: Blocks) -> Delta:
 def _closed(index: int, item: _Item, blocks: Blocks, tally: Tally) -> list[Delta]:
     """What is missing at the end of an item: some servers give its text or its arguments at once, and of a custom
     tool's call nothing else is known before."""
-    if item.type == "message" and index not in _answers(tally):
+    if item.type == "message" and not {index, item.id} & _answers(tally):
         deltas = list[Delta]()
         for part in item.content or ():
             deltas += blocks.text(part.text or "") + _refused(blocks.text(part.refusal or ""))
@@ -422,6 +446,8 @@ def _native(raw: msgspec.Raw, item: _Item) -> NativeBlock:
 
 def _end(response: _Response, blocks: Blocks, tally: Tally) -> list[Delta]:
     blocks.check_form()
+    if _UNNAMED in tally.notes and not blocks.calls:
+        raise TierError("the server sent arguments of a call that it has not named")
     if response.usage is not None:
         _report(response.usage, tally)
     reason: FinishReason = "tool_calls" if blocks.calls else "stop"

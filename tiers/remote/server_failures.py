@@ -22,18 +22,28 @@ from tiers.errors import (
 from tiers.remote.event_stream import EventTooLargeError
 from tiers.remote.http_connection import OversizedHeadError
 from tiers.remote.http_transport import Reply
-from tiers.remote.openai_format import WireError, parse_retry_after
-from tiers.remote.too_long import ServerSaidError, is_unable, too_long
+from tiers.remote.openai_format import WireError, parse_retry_after, told_wait
+from tiers.remote.too_long import MOST_READ, ServerSaidError, is_unable, too_long
 from tiers.remote.wire import RemoteWire
 from tiers.server_words import one_line
 
 FAILURES = (EventTooLargeError, httpx.DecodingError, httpx.TransportError, TimeoutError, TierError)
 """What ends an answer, as `ServerFailures.of_answer` takes it."""
-OPERATOR_STATUSES = (401, 402, 403, 404, 407)
+OPERATOR_STATUSES = (401, 402, 403, 404, 407, 410)
 KEY_STATUSES = (401, 402, 403)
-TRY_LATER_STATUSES = (408, 409, 425)
-# 529: Anthropic's "overloaded".
-BUSY_STATUSES = (429, 529)
+# 424: Bedrock's, of a model that failed. 499: of a proxy before the server.
+TRY_LATER_STATUSES = (408, 409, 421, 423, 424, 425, 499)
+# 498: Groq's, 529: Anthropic's "overloaded".
+BUSY_STATUSES = (429, 498, 529)
+_STATUSES = (400, 413, 422, *OPERATOR_STATUSES, *TRY_LATER_STATUSES, *BUSY_STATUSES)
+# What an error within an answer says by its type, its code or its words, where it names no status.
+_TOLD = (
+    (429, re.compile(r"rate.?limit|too.?many.?requests|throttl|resource.?exhausted|overloaded|at capacity", re.I)),
+    (402, re.compile(r"insufficient.?(?:balance|credit|quota)|arrear|billing|credit balance", re.I)),
+    (401, re.compile(r"authentication|invalid.?api.?key|unauthori[sz]ed|login fail", re.I)),
+    (503, re.compile(r"unavailable|internal.?(?:server.?)?error|server_error|\bapi_error", re.I)),
+    (400, re.compile(r"invalid.?request|invalid.?argument|invalid.?params|bad.?request", re.I)),
+)
 # How Anthropic, OpenAI and Bedrock refuse a limit above what the model can answer.
 _MOST_ANSWERED = re.compile(
     r"max_tokens: \d{1,10} > (\d{1,10}), which is the maximum|supports at most (\d{1,10}) completion tokens"
@@ -88,9 +98,28 @@ class ServerFailures:
 
     def of_status(self, response: Reply | httpx.Response, error: WireError, wire: RemoteWire, model: str) -> TierError:
         """Return what the status of `response` and the `error` in its body say."""
-        status, later = response.status_code, parse_retry_after(response.headers)
-        later = error.retry_after_seconds if later is None else later
-        message = f"{self.where} answered {status}: {self.scrub(error.message)}"
+        status = response.status_code
+        if status == 400 and _told(f"{error.type} {error.code}") == 402:
+            status = 402
+        return self._of(
+            status, f"answered {response.status_code}", parse_retry_after(response.headers), error, wire, model
+        )
+
+    def of_said(self, error: WireError, wire: RemoteWire, model: str) -> TierError | None:
+        """Return what an `error` within an answer that began with 200 says, like a reply with the status that it names
+        or means; None if it is about nothing that a status says."""
+        code = str(error.code)
+        status = int(code) if code.isdecimal() and len(code) == 3 else 0
+        if status < 500 and status not in _STATUSES:
+            status = _told(f"{error.type} {code} {error.message[:MOST_READ]}")
+        return self._of(status, "broke off", None, error, wire, model) if status else None
+
+    def _of(
+        self, status: int, did: str, later: float | None, error: WireError, wire: RemoteWire, model: str
+    ) -> TierError:
+        if later is None:
+            later = told_wait(error.message) if error.retry_after_seconds is None else error.retry_after_seconds
+        message = f"{self.where} {did}: {self.scrub(error.message)}"
         if status == 403 and _FLAGGED.search(error.message):
             return TierRequestError(message, *_named(error))
         if status in OPERATOR_STATUSES or wire.is_about_model(error):
@@ -150,6 +179,11 @@ class ServerFailures:
         """Return a server's own words for an error: without the key, on one line, and not for long. Servers that want
         none are often given a word, which is no secret."""
         return one_line(text.replace(self._key, "[key]") if is_secret(self._key) else text)
+
+
+def _told(words: str) -> int:
+    """Return the status that the words of an error mean; 0 for none."""
+    return next((status for status, pattern in _TOLD if pattern.search(words)), 0)
 
 
 def is_secret(key: str) -> bool:

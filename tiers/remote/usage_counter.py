@@ -5,6 +5,7 @@ A server may answer far more than any honest answer within its limit of tokens h
 
 import json
 import math
+import re
 from collections.abc import Callable, Collection
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple
@@ -79,6 +80,8 @@ def bounds_of(n: int, limit: int, logprobs: int | None, *, cumulative: bool = Fa
 
 # What a log-probability counts as output.
 LOGPROB_BYTES = 64
+# The name of a tool with what gpt-oss, Kimi and Gemini were seen to write around it.
+_AROUND = re.compile(r"\s*(?:functions?[.:]|default_api[.:])?([\w.:-]+?)(?::\d+|\s*<\|.*)?\s*", re.DOTALL)
 # Where nothing else bounds a count.
 MOST_TOKENS = 2**31 - 1
 
@@ -177,6 +180,8 @@ class Tally:
                 self._reasoning[index] = self._reasoning.get(index, 0) + thought
                 self.has_thought = True
                 self._size += thought
+            if delta.tool_calls and self.tool_names:
+                delta.tool_calls = [self._called(call) if call.name else call for call in delta.tool_calls]
             for call in delta.tool_calls:
                 if not 0 <= call.index < MOST_CALLS:
                     raise TierAnswerTooLongError(f"the server answered more than {MOST_CALLS} tool calls")
@@ -200,6 +205,12 @@ class Tally:
             self._reasoning.clear()
             self._covered = False
         return passed
+
+    def _called(self, call: ToolCallDelta) -> ToolCallDelta:
+        """Return a call by its tool's name, where the model has put words of its template around it."""
+        if call.name in self.tool_names or (found := _AROUND.fullmatch(call.name)) is None:
+            return call
+        return msgspec.structs.replace(call, name=found[1]) if found[1] in self.tool_names else call
 
     def ended(self, *, marked: bool) -> list[Delta]:
         """Return the last deltas of the choices that have ended. `marked`: the server said that the answer is whole, so

@@ -10,6 +10,7 @@ from tests.tiers.remote.provider_shapes import (
     anthropic_end,
     anthropic_start,
     anthropic_stream,
+    anthropic_text,
     bedrock_end,
     bedrock_stream,
     bedrock_text,
@@ -107,6 +108,9 @@ ONE_BREAK = chunks({"content": "He"}, {"content": "llo"}).replace(b"\n\n", b"\n"
 WEATHER = {"type": "function_call", "call_id": "c1", "name": "get_weather", "arguments": '{"city": "Oslo"}'}
 RAIN = "Oslo is rainy today."
 AGAIN = [{"reasoning": "Hm."}, {"content": "Oslo is "}, {"content": "rainy today."}]
+AROUND = ("functions.get_weather", "functions.get_weather:0", "default_api.get_weather", " get_weather\n",
+          "get_weather<|channel|>commentary")  # fmt: skip
+LETTERS = [{"content": piece} for piece in ("今", "天", "奥", "斯", "陆", "下", "雨", "。")]
 TWO_TOOLS = [{"type": "tool_use", "name": "get_weather", "input": {"city": city}} for city in ("Oslo", "Rome")]
 
 SNAKE = {
@@ -330,6 +334,23 @@ CASES = [
         calls=[OSLO],
         finish="tool_calls",
     ),
+    *(
+        Case(
+            f"a last piece that is all before it again: {''.join(said)!r}",
+            raw_chunks(
+                *({"choices": [{"delta": {"content": piece}}]} for piece in said),
+                {"choices": [{"delta": {"content": "".join(said)}, "finish_reason": "stop"}]},
+            ),
+            text="".join(said) * times,
+        )
+        for said, times in (
+            (("Hello", " there"), 1),
+            (tuple(piece["content"] for piece in LETTERS), 1),
+            (("aaaaaaaa",) * 2, 2),
+            (("hello ", "world\n"), 2),
+            (("Oslo is rainy today.",), 2),
+        )
+    ),
     Case(
         "a refrain",
         raw_chunks(*[{"choices": [{"delta": {"content": "ha "}, "finish_reason": end}]} for end in (None, "stop")]),
@@ -352,6 +373,61 @@ CASES = [
         message("function_call", function_call={"name": "get_weather", "arguments": '{"city": "Oslo"}'}),
         calls=[OSLO],
         finish="tool_calls",
+    ),
+    *(
+        calls_case(
+            f"the name {name!r}",
+            call("Oslo", id="a", index=0) | {"function": {"name": name, "arguments": '{"city": "Oslo"}'}},
+            whole=message(tool_calls=[{"function": {"name": name, "arguments": {"city": "Oslo"}}}]),
+            calls=[OSLO],
+        )
+        for name in AROUND
+    ),
+    *(
+        Case(
+            f"thoughts in details alone, as {field}",
+            chunks({"reasoning_details": [{field: "H"}]}, {"reasoning_details": [{field: "m."}]}, {"content": "Hi"}),
+            message(content="Hi", reasoning_details=[{field: "Hm."}, {"data": "sealed"}]),
+            text="Hi",
+            reasoning="Hm.",
+        )
+        for field in ("text", "summary")
+    ),
+    Case(
+        "thoughts in details, too",
+        chunks(
+            {"reasoning": "Hm.", "reasoning_details": [{"text": "Hm."}]},
+            {"reasoning_details": [{"text": "Hm.", "signature": "s"}], "content": "Hi"},
+        ),
+        text="Hi",
+        reasoning="Hm.",
+    ),
+    # Ends, and events that were made events twice.
+    *(
+        Case(f"{mark} as the end", chunks({"content": "Hi"}, end=b"data: %b\n\n" % mark.encode()), text="Hi")
+        for mark in ('"[DONE]"', "[done]", "DONE")
+    ),
+    *(
+        Case(
+            f"[DONE] as the end of {kind}",
+            stream + DONE,
+            kind=kind,
+            text="Hi",
+        )
+        for kind, stream in {
+            "anthropic": anthropic_stream([anthropic_start(), *anthropic_text(0, "Hi"), anthropic_end()[0]]),
+            "gemini": gemini_stream([gemini_event({"text": "Hi"}, finish="STOP")]),
+        }.items()
+    ),
+    Case("data in data", chunks({"content": "Hi"}).replace(b"data: ", b"data: data: "), text="Hi"),
+    Case("an answer as a page", chunks({"content": "Hi"}), message(content="Hi"), types=("text/html",) * 2, text="Hi"),
+    Case(
+        "a reason of Gemini's in small letters",
+        None,
+        gemini_event({"text": "Hi"}, finish="max_tokens"),
+        "gemini",
+        text="Hi",
+        finish="length",
     ),
     # Anthropic's API.
     Case(
@@ -490,6 +566,54 @@ CASES = [
         name="calls of a response without ids, with objects as arguments",
         calls=[OSLO, ROME],
         finish="tool_calls",
+    ),
+    *(
+        responses(
+            WEATHER | {"id": "fc_1"},
+            deltas=(
+                {"type": "response.output_item.added", "output_index": 0, "item": WEATHER | {"id": "fc_1", "name": ""}},
+                {"type": "response.function_call_arguments.delta", "output_index": 0, "delta": '{"city": "Oslo"}'},
+                *end,
+            ),
+            name=f"a call of a response that is named at the end of {of} alone",
+            calls=[OSLO],
+            finish="tool_calls",
+        )
+        for of, end in {
+            "its item": ({"type": "response.output_item.done", "output_index": 0, "item": WEATHER | {"id": "fc_1"}},),
+            "the response": (),
+        }.items()
+    ),
+    responses(
+        said("Hi"),
+        WEATHER,
+        WEATHER | {"call_id": "c2", "arguments": '{"city": "Rome"}'},
+        deltas=(
+            {"type": "response.output_text.delta", "output_index": 0, "delta": "Hi"},
+            {"type": "response.output_item.added", "output_index": 1, "item": WEATHER | {"arguments": ""}},
+        ),
+        name="a call of a response at its end alone, after others",
+        text="Hi",
+        calls=[OSLO, ROME],
+        finish="tool_calls",
+    ),
+    responses(
+        said("Hi"),
+        WEATHER,
+        deltas=({"type": "response.output_item.done", "output_index": 1, "item": WEATHER},),
+        name="a text of a response at its end alone, after a call",
+        text="Hi",
+        calls=[OSLO],
+        finish="tool_calls",
+    ),
+    responses(
+        said("Hi"),
+        deltas=(
+            {"type": "response.output_text.delta", "output_index": 0, "item_id": "m", "delta": "Hi"},
+            {"type": "response.output_item.done", "output_index": 1, "item": said("Hi") | {"id": "m"}},
+        ),
+        name="an item of a response with another place at its end",
+        text="Hi",
     ),
     # More of the same kinds, on other wires.
     Case("parts that are texts", chunks({"content": ["He", "llo"]}), message(content=["He", "llo"]), text="Hello"),

@@ -12,7 +12,15 @@ from tests.tiers.remote.provider_shapes import gemini_event, gemini_stream
 from tests.tiers.tier_world import chat, collect, remote_spec
 from tiers.chat_state import collected_state, kept_state
 from tiers.deltas import CollectedChoice
-from tiers.errors import TierError
+from tiers.errors import (
+    TierAnswerError,
+    TierBusyError,
+    TierContextError,
+    TierError,
+    TierKeyError,
+    TierRequestError,
+    TierUnavailableError,
+)
 from tiers.message_content import Tool, Tooling
 from tiers.remote.remote_tier import RemoteTier
 from tiers.tier import Usage
@@ -257,3 +265,64 @@ async def test_choices_that_were_not_asked_for_are_dropped() -> None:
     two["choices"].append({"index": 1, "message": {"content": "Ho"}, "finish_reason": "stop"})
     (choice,), _ = await answered(Case("", None, two), whole=True)
     assert choice.text == "Hi"
+
+
+LIMITED = {"message": "Rate limit reached. Please try again in 1m2.5s.", "type": "requests"}
+FAILURES: list[tuple[str, Any, type[TierError], float]] = [
+    ("openai", {"error": {"code": 429, "message": "Rate limit exceeded"}}, TierBusyError, 1.0),
+    ("openai", {"error": LIMITED | {"code": "rate_limit_exceeded"}}, TierBusyError, 62.5),
+    ("openai", {"status": "449", "msg": "You exceeded your current rate limit"}, TierBusyError, 1.0),
+    ("openai", {"base_resp": {"status_code": 1002, "status_msg": "rate limit"}}, TierBusyError, 1.0),
+    ("openai", {"base_resp": {"status_code": 1008, "status_msg": "insufficient balance"}}, TierKeyError, 1.0),
+    ("openai", {"error": {"code": 401, "message": "No auth credentials found"}}, TierKeyError, 1.0),
+    ("openai", {"error": {"code": 502, "message": "Provider returned error"}}, TierUnavailableError, 1.0),
+    ("openai", {"error": {"code": 400, "message": "temperature: range: 0..1"}}, TierRequestError, 0.0),
+    ("openai", {"error": {"code": 400, "message": "maximum context length is 9 tokens"}}, TierContextError, 0.0),
+    ("openai", {"error": {"code": "x", "message": "died"}}, TierAnswerError, 0.0),
+    ("anthropic", {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}, TierBusyError, 1),
+    ("anthropic", {"type": "error", "error": {"type": "authentication_error", "message": "No"}}, TierKeyError, 1.0),
+    ("gemini", {"error": {"code": 429, "message": "Quota", "status": "RESOURCE_EXHAUSTED"}}, TierBusyError, 1.0),
+    ("gemini", {"error": {"code": 503, "message": "The model is overloaded."}}, TierUnavailableError, 1.0),
+]
+
+
+@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize(("kind", "said", "means", "seconds"), FAILURES)
+async def test_a_failure_within_an_answer_means_what_its_status_would(
+    kind: str, said: Any, means: type[TierError], seconds: float, whole: bool
+) -> None:
+    with pytest.raises(TierError) as raised:
+        await answered(Case("", raw_chunks(said, end=b""), said, kind=kind), whole)
+    assert type(raised.value) is means
+    assert getattr(raised.value, "retry_after_seconds", 0.0) == seconds
+
+
+@pytest.mark.parametrize(
+    ("status", "said", "means"),
+    [
+        (400, {"error": {"message": "Access denied", "code": "Arrearage"}}, TierKeyError),
+        (410, {"error": {"message": "The model was retired."}}, TierUnavailableError),
+        (424, {"message": "The model failed."}, TierUnavailableError),
+        (498, {"error": {"message": "capacity exceeded"}}, TierBusyError),
+        (499, {"error": "client closed"}, TierUnavailableError),
+        (400, {"error": {"error": {"message": "twice"}}}, TierRequestError),
+    ],
+)
+async def test_less_usual_statuses_are_the_servers_or_the_requests(
+    status: int, said: Any, means: type[TierError]
+) -> None:
+    async with LoopbackServer(lambda call: call.reply(status, said)) as server:
+        tier = RemoteTier(remote_spec(server.base_url))
+        with pytest.raises(TierError) as raised:
+            await collect(tier, chat())
+        await tier.close()
+    assert type(raised.value) is means
+    assert "{" not in str(raised.value)
+
+
+async def test_an_answer_with_another_status_of_success_is_one() -> None:
+    async with LoopbackServer(lambda call: call.reply(201, message(content="Hi"))) as server:
+        tier = RemoteTier(remote_spec(server.base_url))
+        (answer,), _ = await collect(tier, chat(whole=True))
+        await tier.close()
+    assert answer.text == "Hi"

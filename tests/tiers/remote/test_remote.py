@@ -241,6 +241,9 @@ async def test_a_model_that_the_server_lacks_makes_the_tier_unavailable(
         ("Fri, 20 Nov 2020 00:00:00 GMT", 0),
         ("soon", 10),
         ("2\r\nretry-after-ms: 1500", 1.5),
+        ("60s", 60.0),
+        ("1m30s", 90.0),
+        ("350ms", 0.35),
     ],
 )
 async def test_a_busy_server_is_avoided_for_as_long_as_it_says(stated: str, seconds: float) -> None:
