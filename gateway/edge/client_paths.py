@@ -14,7 +14,7 @@ _ENDPOINT = (
 # https://learn.microsoft.com/azure/ai-foundry/openai/reference (2026-11). A deployment's name may have slashes.
 _DEPLOYMENT = re.compile(rf"/openai/deployments/(.+?)({_ENDPOINT})", re.DOTALL)
 # What SDKs of a provider put before their paths; and /v1 twice, where a base URL ends with it already.
-_PREFIXED = re.compile(rf"(?:/openai|/anthropic|/v1)?(?:/v1)?({_ENDPOINT})", re.DOTALL)
+_PREFIXED = re.compile(rf"(?:/openai|/anthropic|/v1|/api(?=/v1/))?(?:/v1)?({_ENDPOINT})", re.DOTALL)
 
 
 class ServedPath(NamedTuple):

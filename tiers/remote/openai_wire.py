@@ -62,6 +62,9 @@ class OpenAIWire(RemoteWire):
         unknown: tuple[str, ...] = ()
         if request.extra or self._remote.body:
             body, unknown = self.with_own_fields(body, request, self._remote)
+            if "reasoning" in body:
+                # OpenRouter's name for the same, with more in it.
+                body.pop("reasoning_effort", None)
         if request.continues:
             body |= self.rules.continue_fields
         if self.rules.prefill == "marked" and request.messages is not None and request.messages[-1].role == "assistant":

@@ -25,7 +25,7 @@ from gateway.inference.api.build_request import (
 )
 from gateway.inference.api.chat_turns import turns_of
 from gateway.inference.api.chunks import CompletionsFormat
-from gateway.inference.api.foreign_fields import FieldReader, mend_chat
+from gateway.inference.api.foreign_fields import FieldReader, mend_chat, mend_fields
 from gateway.inference.api.parsing import read_body, read_fields
 from gateway.inference.api.schemas import HARMLESS, ChatRequest, CompletionRequest, Message, TokenId
 from gateway.inference.api.sending import respond
@@ -38,7 +38,7 @@ from tiers.tools.tool_calling import ToolCalling
 
 CHAT = FieldReader("/v1/chat/completions", ChatRequest, HARMLESS, "known", mend_chat)
 B = TypeVar("B", ChatRequest, CompletionRequest)
-COMPLETION = FieldReader("/v1/completions", CompletionRequest, forwards="known")
+COMPLETION = FieldReader("/v1/completions", CompletionRequest, forwards="known", mend=mend_fields)
 
 
 @inference_post(

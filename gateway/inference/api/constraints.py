@@ -227,12 +227,14 @@ def tooling_of(body: ChatRequest) -> Tooling | None:
         if choice not in (None, "none", "auto"):
             raise bad_request("tool_choice needs tools to choose from.", "tool_choice", "invalid_value")
         return None
-    tools = tuple(_tool(given, f"tools[{place}]") for place, given in enumerate(body.tools))
-    names = [tool.name for tool in tools]
-    for place, name in enumerate(names):
-        if name in names[:place]:
-            where = f"tools[{place}].{CUSTOM if tools[place].custom else 'function'}.name"
-            raise bad_request(f"Two tools are called {name!r}.", where, "invalid_value")
+    named: dict[str, Tool] = {}
+    for place, given in enumerate(body.tools):
+        tool = _tool(given, f"tools[{place}]")
+        # The same one again is one: clients of several MCP servers give some twice.
+        if named.setdefault(tool.name, tool) != tool:
+            where = f"tools[{place}].{CUSTOM if tool.custom else 'function'}.name"
+            raise bad_request(f"Two tools are called {tool.name!r}.", where, "invalid_value")
+    tools = tuple(named.values())
     parallel = body.parallel_tool_calls is not False
     if isinstance(choice, NamedToolChoice) and choice.type in (*_CHOICES, _ANY):
         # As Anthropic's clients say it.

@@ -32,23 +32,64 @@ def whole_text(body: bytes) -> bytes:
     return _ESCAPE.sub(lambda one: rb"\ufffd" if one["half"] else one[0], body.removeprefix(_BOM))
 
 
+# Names of efforts elsewhere; None for that of the model.
+_EFFORTS = {"ultra": "max", "default": None, "auto": None, "": None} | dict.fromkeys(("disable", "disabled"), "none")
+_LEAST_TOP_P = 1e-6
+
+
+def mend_fields(data: dict[str, Any]) -> None:
+    """Change the fields at the top of a request to any of the APIs, as plain objects, in place."""
+    for name in ("max_tokens", "max_completion_tokens", "max_output_tokens"):
+        if data.get(name) == -1 and "prompt" not in data:
+            # No limit, as LM Studio and llama.cpp have it.
+            del data[name]
+    if data.get("top_p") == 0:
+        # Allowed by OpenAI and Anthropic: the likeliest token alone.
+        data["top_p"] = _LEAST_TOP_P
+    for holder, name in (
+        (data, "reasoning_effort"),
+        (data.get("reasoning"), "effort"),
+        (data.get("output_config"), "effort"),
+    ):
+        if isinstance(holder, dict) and isinstance(effort := holder.get(name), str):
+            holder[name] = _EFFORTS.get(effort.lower(), effort.lower())
+    if isinstance(tags := data.get("metadata"), dict):
+        # LiteLLM's clients have lists and numbers there.
+        told = {name: value for name, value in tags.items() if value is not None}
+        data["metadata"] = {name: value if isinstance(value, str) else _json(value) for name, value in told.items()}
+
+
+def _mend_thoughts(data: dict[str, Any]) -> None:
+    """How other APIs ask for thoughts, as the fields here; servers that have them so get them, too."""
+    thinking, reasoning = (one if isinstance(one := data.get(name), dict) else {} for name in ("thinking", "reasoning"))
+    if isinstance(effort := reasoning.get("effort"), str):
+        data.setdefault("reasoning_effort", effort)
+    budgets = (thinking.get("budget_tokens"), reasoning.get("max_tokens"), data.get("thinking_budget"))
+    is_off = thinking.get("type") == "disabled" or reasoning.get("enabled") is False
+    if is_off or data.get("enable_thinking") is False or data.get("think") is False:
+        budgets = (0,)
+    if (budget := next((one for one in budgets if type(one) is int and one >= 0), None)) is not None:
+        data.setdefault("thinking_token_budget", budget)
+
+
 def mend_chat(data: dict[str, Any]) -> None:
     """Change a chat's body, as plain objects, in place."""
+    _mend_thoughts(data)
+    mend_fields(data)
     if isinstance(tools := data.get("tools"), list):
         data["tools"] = [_tool(tool) for tool in tools]
     choice = data.get("tool_choice")
-    if isinstance(choice, dict) and choice.get("type") in ("tool", "function") and isinstance(choice.get("name"), str):
+    if isinstance(choice, dict) and isinstance(choice.get("function"), dict):
+        data["tool_choice"] = {"type": "function"} | choice
+    elif (
+        isinstance(choice, dict) and choice.get("type") in ("tool", "function") and isinstance(choice.get("name"), str)
+    ):
         data["tool_choice"] = {"type": "function", "function": {"name": choice["name"]}}
-    for name in ("max_tokens", "max_completion_tokens"):
-        if data.get(name) == -1:
-            # No limit, as LM Studio and llama.cpp have it.
-            del data[name]
-    if isinstance(form := data.get("response_format"), dict):
-        data["response_format"] = _form(form)
-    # LiteLLM's clients ask so for thoughts; servers with such a field get it, too.
-    thinking = data.get("thinking")
-    if isinstance(thinking, dict) and isinstance(thinking.get("budget_tokens"), int):
-        data.setdefault("thinking_token_budget", thinking["budget_tokens"])
+    form = data.get("response_format")
+    if isinstance(form, dict):
+        data["response_format"] = _form(form) if form else None
+    elif isinstance(form, str):
+        data["response_format"] = {"type": form}
     if isinstance(turns := data.get("messages"), list):
         data["messages"] = [mended for turn in turns for mended in _turns(turn)]
 
@@ -67,7 +108,7 @@ def _form(form: dict[str, Any]) -> dict[str, Any]:
 def _tool(tool: Any) -> Any:
     if isinstance(tool, dict) and isinstance(function := tool.get("function"), dict):
         # PHP writes an empty object so.
-        bare: dict[str, Any] = {"parameters": {}} if function.get("parameters") == [] else {}
+        bare: dict[str, Any] = {"parameters": {}} if function.get("parameters") in ([], "") else {}
         return {"type": "function"} | tool | {"function": function | bare}
     if not isinstance(tool, dict) or not isinstance(tool.get("name"), str):
         return tool
@@ -188,8 +229,14 @@ class FieldReader(Generic[Body]):
         data = msgspec.json.decode(body)
         found: dict[str, None] = {}
         extra: dict[str, Any] = {}
-        if self._mend is not None and isinstance(data, dict):
-            self._mend(data)
+        if isinstance(data, dict):
+            if self.forwards != "none" and isinstance(inner := data.get("extra_body"), dict):
+                # Clients that do not send the fields of an `extra_body` at the top mean the same.
+                del data["extra_body"]
+                for name, value in inner.items():
+                    data.setdefault(name, value)
+            if self._mend is not None:
+                self._mend(data)
         if self.forwards != "none" and isinstance(data, dict):
             extra = self._taken(data, forward)
         pruner = _pruner_of_body(self._body)
@@ -200,12 +247,7 @@ class FieldReader(Generic[Body]):
         return msgspec.json.decode(msgspec.json.encode(data), type=self._body, strict=False), list(found), extra
 
     def _taken(self, data: dict[str, Any], forward: Collection[str]) -> dict[str, Any]:
-        """Take out of `data` the fields that are kept for a server. Clients that do not send the fields of an
-        `extra_body` at the top mean the same."""
-        if isinstance(inner := data.get("extra_body"), dict):
-            del data["extra_body"]
-            for name, value in inner.items():
-                data.setdefault(name, value)
+        """Take out of `data` the fields that are kept for a server."""
         known = {field.encode_name for field in msgspec.structs.fields(self._body)}
         names = [name for name in data if name not in known]
         if self.forwards == "known":

@@ -210,7 +210,7 @@ def check_chat(body: ChatRequest) -> list[ChatMessage]:
 
 def check_completion(body: CompletionRequest) -> list[Prompt]:
     """The prompts, one or more, each a text or token ids, after everything that decoding could not check."""
-    if body.suffix is not None:
+    if body.suffix:
         raise bad_request(
             "Unsupported parameter suffix: the models here continue a text and cannot fill one in. Leave it out.",
             "suffix",

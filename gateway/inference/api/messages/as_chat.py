@@ -123,7 +123,7 @@ def chat_of(body: CountTokensRequest, betas: str = "") -> Chat:
         thinking_token_budget=None if body.thinking is None else _thinking_budget(body.thinking),
         **sampling,
     )
-    own += [name for name in _PROVIDERS_OWN if getattr(body, name, None) is not None]
+    own += [name for name in _PROVIDERS_OWN if getattr(body, name, None)]
     own += dict.fromkeys(conversation.foreign)
     own += sorted({block.type for said in conversation.natives if said for block in said.blocks} & _UPLOADS)
     unsaid = tuple(name for name in _UNSAID if getattr(body, name, None) is not None)

@@ -16,7 +16,7 @@ from gateway.edge.asgi import HttpRequest
 from gateway.edge.openapi import describe
 from gateway.inference.answer import Answer
 from gateway.inference.api.build_request import chat_request, received
-from gateway.inference.api.foreign_fields import FieldReader
+from gateway.inference.api.foreign_fields import FieldReader, mend_fields
 from gateway.inference.api.messages.as_chat import chat_of
 from gateway.inference.api.messages.message_body import PING, MessageBody, MessageEvents, ThinkingShown, whole_message
 from gateway.inference.api.messages.schemas import (
@@ -37,7 +37,7 @@ from gateway.tenancy.guard import inference_post
 from tiers.errors import TierRequestError
 
 _BETAS = re.compile(r"[A-Za-z0-9._-]+(?:, ?[A-Za-z0-9._-]+){0,31}")
-MESSAGES = FieldReader("/v1/messages", MessagesRequest, forwards="any")
+MESSAGES = FieldReader("/v1/messages", MessagesRequest, forwards="any", mend=mend_fields)
 
 
 @inference_post(

@@ -9,7 +9,7 @@ from gateway.edge.openapi import describe
 from gateway.inference.answer import Answer
 from gateway.inference.api.build_request import received
 from gateway.inference.api.chunks import OpenAIStream
-from gateway.inference.api.foreign_fields import FieldReader
+from gateway.inference.api.foreign_fields import FieldReader, mend_fields
 from gateway.inference.api.parsing import IGNORED, read_fields
 from gateway.inference.api.responses.as_chat import renamed
 from gateway.inference.api.responses.body import ResponseBody, failed_response
@@ -28,7 +28,7 @@ from gateway.inference.service import Serving, serving_of
 from gateway.tenancy.guard import inference_post
 from tiers.errors import TierRequestError
 
-RESPONSES = FieldReader("/v1/responses", ResponsesRequest, forwards="known")
+RESPONSES = FieldReader("/v1/responses", ResponsesRequest, forwards="known", mend=mend_fields)
 
 
 @inference_post(

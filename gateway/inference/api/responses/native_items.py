@@ -155,12 +155,17 @@ def compacting(body: ResponsesRequest) -> ResponsesRequest:
 def without_codex_items(body: ResponsesRequest, *, keeps_own: bool) -> tuple[ResponsesRequest, list[str]]:
     """The request with its tools in `tools` and summaries of ours as texts, and the names of tools that are left out:
     of types that no model here can call. `keeps_own`: whether there is a tier that may have them."""
+    left_out: dict[str, None] = {}
+    tools = list(body.tools or ())
+    if not keeps_own and (callers := [tool for tool in tools if tool.type in CALLERS_TOOLS]):
+        # Codex gives a search next to its own tools.
+        left_out = {f"tools.{tool.type}": None for tool in tools if tool.type not in CALLERS_TOOLS}
+        tools = callers
     if isinstance(body.input, str) or not any(
         item.type in _WITH_TOOLS or _is_own(item) or _is_providers(item) for item in body.input
     ):
-        return body, []
-    tools, names = list(body.tools or ()), {(tool.type, tool.name) for tool in body.tools or ()}
-    left_out: dict[str, None] = {}
+        return msgspec.structs.replace(body, tools=tools) if left_out else body, list(left_out)
+    names = {(tool.type, tool.name) for tool in tools}
     for tool in (tool for item in body.input if item.type in _WITH_TOOLS for tool in item.tools or ()):
         if tool.type not in CALLERS_TOOLS and not keeps_own:
             left_out[f"input.tools.{tool.type}"] = None

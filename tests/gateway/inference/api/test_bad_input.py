@@ -85,7 +85,7 @@ CHAT_CASES: list[tuple[dict[str, Any], str]] = [
     ({"temperature": -0.1}, "temperature"),
     ({"temperature": "hot"}, "temperature"),
     ({"temperature": True}, "temperature"),
-    ({"top_p": 0}, "top_p"),
+    ({"top_p": -0.1}, "top_p"),
     ({"top_p": 1.1}, "top_p"),
     ({"top_k": -2}, "top_k"),
     ({"min_p": 2}, "min_p"),
@@ -112,7 +112,7 @@ CHAT_CASES: list[tuple[dict[str, Any], str]] = [
     ({"tools": [{"type": "browser", "function": {"name": "f"}}]}, "tools[0].type"),
     ({"tools": [{"type": "function"}]}, "tools[0].function"),
     ({"tools": [{"type": "function", "function": {"name": "two words"}}]}, "tools[0].function.name"),
-    ({"tools": [TOOL, TOOL]}, "tools[1].function.name"),
+    ({"tools": [TOOL, TOOL | {"function": {"name": "f", "strict": True}}]}, "tools[1].function.name"),
     (
         {"tools": [TOOL, {"type": "function", "function": {"name": "g", "parameters": {"type": "array"}}}]},
         "tools[1].function.parameters",
@@ -147,7 +147,7 @@ CHAT_CASES: list[tuple[dict[str, Any], str]] = [
     ({"reasoning_effort": "extreme"}, "reasoning_effort"),
     ({"thinking_token_budget": -1}, "thinking_token_budget"),
     ({"include_stop_str_in_output": 2}, "include_stop_str_in_output"),
-    ({"metadata": {"a": 1}}, "metadata"),
+    ({"metadata": "a"}, "metadata"),
     ({"model": ""}, "model"),
     ({"model": None}, "model"),
 ]

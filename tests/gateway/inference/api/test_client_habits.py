@@ -151,6 +151,90 @@ async def test_a_schema_of_the_answer_in_other_forms_is_the_same_schema(given: d
     assert data["thinking_token_budget"] == 2000
 
 
+@pytest.mark.parametrize(
+    ("given", "effort", "budget"),
+    [
+        ({"reasoning": {"effort": "high"}}, "high", None),
+        ({"reasoning": {"max_tokens": 2000}}, None, 2000),
+        ({"reasoning": {"enabled": False}}, None, 0),
+        ({"thinking": {"type": "disabled"}}, None, 0),
+        ({"thinking": {"type": "enabled"}}, None, None),
+        ({"enable_thinking": False}, None, 0),
+        ({"extra_body": {"think": False}}, None, 0),
+        ({"thinking_budget": 100}, None, 100),
+        ({"thinking_budget": -1}, None, None),
+        ({"reasoning_effort": "HIGH"}, "high", None),
+        ({"reasoning_effort": "ultra"}, "max", None),
+        ({"reasoning_effort": "default"}, None, None),
+        ({"reasoning_effort": "disable"}, "none", None),
+    ],
+)
+async def test_thoughts_are_asked_for_in_other_forms(
+    gateway: RunningGateway, given: dict[str, Any], effort: str | None, budget: int | None
+) -> None:
+    await turns_of(gateway, "/v1/chat/completions", {"messages": [ASKED]} | given)
+    asked = gateway.tier(1).requests[-1]
+    assert (asked.reasoning_effort, asked.reasoning_budget) == (effort, budget)
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        ("/v1/chat/completions", {"messages": [ASKED]}),
+        ("/v1/messages", {"messages": [ASKED], "max_tokens": 9}),
+        ("/v1/responses", {"input": "Hi"}),
+        ("/v1/completions", {"prompt": "Hi"}),
+    ],
+)
+async def test_the_least_share_is_the_likeliest_token(
+    gateway: RunningGateway, path: str, fields: dict[str, Any]
+) -> None:
+    answer = await gateway.http.post(path, json={"model": "tier-1", "top_p": 0} | fields, headers=UNCACHED)
+    assert answer.status_code == 200, answer.text
+    assert 0 < gateway.tier(1).requests[-1].sampling.top_p < 1e-4
+
+
+FUNCTION = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        ("/v1/chat/completions", {"messages": [ASKED], "metadata": {"tags": ["a"], "run": 1, "of": None}}),
+        ("/v1/chat/completions", {"messages": [ASKED], "tools": [FUNCTION, FUNCTION]}),
+        (
+            "/v1/chat/completions",
+            {"messages": [ASKED], "tools": [FUNCTION], "tool_choice": {"function": {"name": "f"}}},
+        ),
+        ("/v1/chat/completions", {"messages": [ASKED], "tools": [{"function": {"name": "f", "parameters": ""}}]}),
+        ("/v1/chat/completions", {"messages": [ASKED], "response_format": {}}),
+        ("/v1/chat/completions", {"messages": [ASKED], "response_format": "text"}),
+        ("/v1/messages", {"messages": [ASKED], "max_tokens": 9, "mcp_servers": [], "metadata": {"user_id": 5}}),
+        ("/v1/messages", {"messages": [ASKED], "max_tokens": 9, "model": "tier-1[1m]"}),
+        ("/v1/messages", {"messages": [ASKED], "max_tokens": 9, "output_config": {"effort": "ultra"}}),
+        ("/v1/responses", {"input": "Hi", "reasoning": {"effort": "ultra"}, "max_output_tokens": -1}),
+        ("/v1/responses", {"input": "Hi", "metadata": {"run": 1}}),
+        ("/v1/completions", {"prompt": "Hi", "suffix": ""}),
+    ],
+)
+async def test_fields_are_read_as_they_are_meant(gateway: RunningGateway, path: str, fields: dict[str, Any]) -> None:
+    answer = await gateway.http.post(path, json={"model": "tier-1"} | fields, headers=UNCACHED)
+    assert answer.status_code == 200, answer.text
+    tooling = gateway.tier(1).requests[-1].tooling
+    assert [tool.name for tool in (tooling.tools if tooling else ())] == ["f"] * ("tools" in fields)
+
+
+async def test_a_providers_tool_next_to_the_callers_own_is_left_out_and_named(gateway: RunningGateway) -> None:
+    tools = [{"type": "function", "name": "f", "parameters": {}}, {"type": "web_search"}]
+    asked = {"model": "tier-1", "input": "Hi", "tools": tools}
+    answer = await gateway.http.post("/v1/responses", json=asked, headers=UNCACHED)
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["x-aio-ignored-fields"] == "tools.web_search"
+    tooling = gateway.tier(1).requests[-1].tooling
+    assert tooling is not None
+    assert [tool.name for tool in tooling.tools] == ["f"]
+
+
 async def test_no_limit_and_no_parameters_are_read_in_other_forms(gateway: RunningGateway) -> None:
     bare = {"type": "function", "function": {"name": "f", "parameters": []}}
     await turns_of(gateway, "/v1/chat/completions", {"messages": [ASKED], "tools": [bare], "max_tokens": -1})

@@ -337,7 +337,7 @@ async def test_tokens_are_counted_without_answering(
         ({"messages": [{"role": "assistant", "content": [{"type": "hologram"}]}, *HELLO]}, "hologram"),
         ({"messages": [{"role": "assistant", "content": [{"type": "tool_use", "id": "x"}]}, *HELLO]}, "content.0.name"),
         ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools"),
-        ({"tools": [ADD, ADD]}, "tools.1.name"),
+        ({"tools": [ADD, ADD | {"description": "Another."}]}, "tools.1.name"),
         ({"tools": [{"name": "x"}]}, "tools.0.input_schema"),
         ({"tools": [ADD | {"input_schema": {"type": "array"}}]}, "tools.0.input_schema"),
         ({"tools": [ADD], "tool_choice": {"type": "tool"}}, "tool_choice.name"),
