@@ -1,6 +1,5 @@
 """What is served: tiers, names, aliases and prices, as one immutable value that a reload replaces whole."""
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     from gateway.inference.routing_rules import RoutingRules
 
 AUTO = "auto"
-_LONG_CONTEXT = re.compile(r"(?:\[1m\])+\Z", re.IGNORECASE)
 # Kinds of servers whose models seal their reasoning, and those whose requests say what to cache.
 _SEALING = ("anthropic", "bedrock", "gemini", "openai-provider", "azure", "vertex-gemini", "vertex-anthropic")
 _MARKING = ("anthropic", "bedrock", "vertex-anthropic")
@@ -160,9 +158,9 @@ class ServedCatalogue:
     def unaliased(self, model: str, caller: Caller) -> str:
         """What `model` stands for: itself, or what the aliases of the caller's key or of the catalogue say."""
         own, common = caller.aliases, self.catalog.aliases
-        if model[-1:] == "]" and model not in own and model not in common:
+        while model[-4:].lower() == "[1m]" and model not in own and model not in common:
             # Claude Code's mark of a long context, which it does not always leave out.
-            model = _LONG_CONTEXT.sub("", model) or model
+            model = model[:-4]
         if not own and not common:
             return model
         named = own.get(model, model)

@@ -246,13 +246,13 @@ def parse_retry_after(headers: Mapping[str, str]) -> float | None:
         return None
 
 
-def told_wait(message: str) -> float | None:
+def wait_in(message: str) -> float | None:
     """Return the seconds after which an error's message asks to try again, at most `MAX_RETRY_AFTER_SECONDS`."""
     return None if (found := _AGAIN.search(message)) is None else _seconds_of(found)
 
 
-def _seconds_of(found: re.Match[str]) -> float:
-    hours, minutes, seconds, milliseconds = (float(one or 0) for one in found.groups())
+def _seconds_of(duration: re.Match[str]) -> float:
+    hours, minutes, seconds, milliseconds = (float(one or 0) for one in duration.groups())
     return min(hours * 3600 + minutes * 60 + seconds + milliseconds / 1000, MAX_RETRY_AFTER_SECONDS)
 
 

@@ -22,7 +22,7 @@ from tiers.errors import (
 from tiers.remote.event_stream import EventTooLargeError
 from tiers.remote.http_connection import OversizedHeadError
 from tiers.remote.http_transport import Reply
-from tiers.remote.openai_format import WireError, parse_retry_after, told_wait
+from tiers.remote.openai_format import WireError, parse_retry_after, wait_in
 from tiers.remote.too_long import MOST_READ, ServerSaidError, is_unable, too_long
 from tiers.remote.wire import RemoteWire
 from tiers.server_words import one_line
@@ -37,7 +37,7 @@ TRY_LATER_STATUSES = (408, 409, 421, 423, 424, 425, 499)
 BUSY_STATUSES = (429, 498, 529)
 _STATUSES = (400, 413, 422, *OPERATOR_STATUSES, *TRY_LATER_STATUSES, *BUSY_STATUSES)
 # What an error within an answer says by its type, its code or its words, where it names no status.
-_TOLD = (
+_MEANINGS = (
     (429, re.compile(r"rate.?limit|too.?many.?requests|throttl|resource.?exhausted|overloaded|at capacity", re.I)),
     (402, re.compile(r"insufficient.?(?:balance|credit|quota)|arrear|billing|credit balance", re.I)),
     (401, re.compile(r"authentication|invalid.?api.?key|unauthori[sz]ed|login fail", re.I)),
@@ -99,7 +99,7 @@ class ServerFailures:
     def of_status(self, response: Reply | httpx.Response, error: WireError, wire: RemoteWire, model: str) -> TierError:
         """Return what the status of `response` and the `error` in its body say."""
         status = response.status_code
-        if status == 400 and _told(f"{error.type} {error.code}") == 402:
+        if status == 400 and _status_in(f"{error.type} {error.code}") == 402:
             status = 402
         return self._of(
             status, f"answered {response.status_code}", parse_retry_after(response.headers), error, wire, model
@@ -111,14 +111,14 @@ class ServerFailures:
         code = str(error.code)
         status = int(code) if code.isdecimal() and len(code) == 3 else 0
         if status < 500 and status not in _STATUSES:
-            status = _told(f"{error.type} {code} {error.message[:MOST_READ]}")
+            status = _status_in(f"{error.type} {code} {error.message[:MOST_READ]}")
         return self._of(status, "broke off", None, error, wire, model) if status else None
 
     def _of(
         self, status: int, did: str, later: float | None, error: WireError, wire: RemoteWire, model: str
     ) -> TierError:
         if later is None:
-            later = told_wait(error.message) if error.retry_after_seconds is None else error.retry_after_seconds
+            later = wait_in(error.message) if error.retry_after_seconds is None else error.retry_after_seconds
         message = f"{self.where} {did}: {self.scrub(error.message)}"
         if status == 403 and _FLAGGED.search(error.message):
             return TierRequestError(message, *_named(error))
@@ -181,9 +181,9 @@ class ServerFailures:
         return one_line(text.replace(self._key, "[key]") if is_secret(self._key) else text)
 
 
-def _told(words: str) -> int:
+def _status_in(words: str) -> int:
     """Return the status that the words of an error mean; 0 for none."""
-    return next((status for status, pattern in _TOLD if pattern.search(words)), 0)
+    return next((status for status, pattern in _MEANINGS if pattern.search(words)), 0)
 
 
 def is_secret(key: str) -> bool:

@@ -34,7 +34,6 @@ def whole_text(body: bytes) -> bytes:
 
 # Names of efforts elsewhere; None for that of the model.
 _EFFORTS = {"ultra": "max", "default": None, "auto": None, "": None} | dict.fromkeys(("disable", "disabled"), "none")
-_LEAST_TOP_P = 1e-6
 
 
 def mend_fields(data: dict[str, Any]) -> None:
@@ -45,18 +44,16 @@ def mend_fields(data: dict[str, Any]) -> None:
             del data[name]
     if data.get("top_p") == 0:
         # Allowed by OpenAI and Anthropic: the likeliest token alone.
-        data["top_p"] = _LEAST_TOP_P
-    for holder, name in (
-        (data, "reasoning_effort"),
-        (data.get("reasoning"), "effort"),
-        (data.get("output_config"), "effort"),
-    ):
-        if isinstance(holder, dict) and isinstance(effort := holder.get(name), str):
-            holder[name] = _EFFORTS.get(effort.lower(), effort.lower())
+        data["top_p"] = 1e-6
+    for table in (data, data.get("reasoning"), data.get("output_config")):
+        for name in ("reasoning_effort", "effort") if isinstance(table, dict) else ():
+            if isinstance(effort := table.get(name), str):
+                table[name] = _EFFORTS.get(effort.lower(), effort.lower())
     if isinstance(tags := data.get("metadata"), dict):
         # LiteLLM's clients have lists and numbers there.
-        told = {name: value for name, value in tags.items() if value is not None}
-        data["metadata"] = {name: value if isinstance(value, str) else _json(value) for name, value in told.items()}
+        data["metadata"] = {
+            key: tag if isinstance(tag, str) else _json(tag) for key, tag in tags.items() if tag is not None
+        }
 
 
 def _mend_thoughts(data: dict[str, Any]) -> None:
@@ -79,17 +76,11 @@ def mend_chat(data: dict[str, Any]) -> None:
     if isinstance(tools := data.get("tools"), list):
         data["tools"] = [_tool(tool) for tool in tools]
     choice = data.get("tool_choice")
-    if isinstance(choice, dict) and isinstance(choice.get("function"), dict):
-        data["tool_choice"] = {"type": "function"} | choice
-    elif (
-        isinstance(choice, dict) and choice.get("type") in ("tool", "function") and isinstance(choice.get("name"), str)
-    ):
-        data["tool_choice"] = {"type": "function", "function": {"name": choice["name"]}}
-    form = data.get("response_format")
-    if isinstance(form, dict):
-        data["response_format"] = _form(form) if form else None
-    elif isinstance(form, str):
-        data["response_format"] = {"type": form}
+    if isinstance(choice, dict) and choice.get("type", "function") in ("tool", "function"):
+        named = choice if "function" in choice else {"function": {"name": choice.get("name")}}
+        data["tool_choice"] = named | {"type": "function"}
+    if isinstance(form := data.get("response_format"), str | dict):
+        data["response_format"] = _form({"type": form} if isinstance(form, str) else form) or None
     if isinstance(turns := data.get("messages"), list):
         data["messages"] = [mended for turn in turns for mended in _turns(turn)]
 
@@ -180,9 +171,10 @@ def _result(content: Any) -> Any:
         return content or ""
     parts = [_part(part) for part in content] if isinstance(content, list) else [content]
     texts = [part.get("text") for part in parts if isinstance(part, dict) and part.get("type") == "text"]
-    if all(isinstance(part, dict) and part.get("type") in ("text", "image_url", "file") for part in parts):
-        return "\n".join(map(str, texts)) if len(texts) == len(parts) else parts
-    return "\n".join(map(str, texts)) if len(texts) == len(parts) else _json(content)
+    if len(texts) == len(parts):
+        return "\n".join(map(str, texts))
+    kinds = [part.get("type") if isinstance(part, dict) else None for part in parts]
+    return parts if {*kinds} <= {"text", "image_url", "file"} else _json(content)
 
 
 def _json(value: Any) -> str:
@@ -221,30 +213,24 @@ class FieldReader(Generic[Body]):
 
     def known_part(self, body: bytes, forward: Collection[str] = ()) -> tuple[Body, list[str], dict[str, Any]]:
         """Return the request in `body` without fields that its types do not know, the names of these, and those at the
-        top that are kept for a server. `forward`: further names of such fields. Numbers and truth
-        values may be given as texts.
+        top that are kept for a server. `forward`: further names of such fields. Numbers and truth values may be texts.
 
         Raises what `decode` does, but for unknown fields. Takes about three times as long.
         """
         data = msgspec.json.decode(body)
-        found: dict[str, None] = {}
         extra: dict[str, Any] = {}
         if isinstance(data, dict):
-            if self.forwards != "none" and isinstance(inner := data.get("extra_body"), dict):
+            if self.forwards != "none" and isinstance(data.get("extra_body"), dict):
                 # Clients that do not send the fields of an `extra_body` at the top mean the same.
-                del data["extra_body"]
-                for name, value in inner.items():
-                    data.setdefault(name, value)
+                data = data.pop("extra_body") | data
             if self._mend is not None:
                 self._mend(data)
         if self.forwards != "none" and isinstance(data, dict):
             extra = self._taken(data, forward)
         pruner = _pruner_of_body(self._body)
-        if pruner is not None:
-            for name in pruner(data, ""):
-                found[name] = None
+        ignored = [] if pruner is None else list(dict.fromkeys(pruner(data, "")))
         # Not `convert`, which makes no `Raw`.
-        return msgspec.json.decode(msgspec.json.encode(data), type=self._body, strict=False), list(found), extra
+        return msgspec.json.decode(msgspec.json.encode(data), type=self._body, strict=False), ignored, extra
 
     def _taken(self, data: dict[str, Any], forward: Collection[str]) -> dict[str, Any]:
         """Take out of `data` the fields that are kept for a server."""

@@ -42,17 +42,6 @@ _NAMES = {
     "reasoning_effort": "reasoning.effort",
 }
 LOGPROBS, SEALED_REASONING = "message.output_text.logprobs", "reasoning.encrypted_content"
-# The others belong to tools that OpenAI runs, of which there are no items here.
-INCLUDABLE = (
-    LOGPROBS,
-    SEALED_REASONING,
-    "code_interpreter_call.outputs",
-    "computer_call_output.output.image_url",
-    "file_search_call.results",
-    "message.input_image.image_url",
-    "web_search_call.action.sources",
-    "web_search_call.results",
-)
 
 
 class Chat(msgspec.Struct, frozen=True):
@@ -176,13 +165,6 @@ def _check(body: ResponsesRequest, *, has_native: bool) -> None:
             "background",
             "unsupported_parameter",
         )
-    for place, name in enumerate(body.include or ()):
-        if name not in INCLUDABLE:
-            raise bad_request(
-                f"Invalid include {name[:64]!r}: allowed are {', '.join(INCLUDABLE)}.",
-                f"include[{place}]",
-                "invalid_value",
-            )
     if body.stream_options is not None and not body.stream:
         raise bad_request("stream_options is only allowed when stream is true.", "stream_options", "invalid_value")
 

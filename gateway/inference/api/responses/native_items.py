@@ -159,8 +159,7 @@ def without_codex_items(body: ResponsesRequest, *, keeps_own: bool) -> tuple[Res
     tools = list(body.tools or ())
     if not keeps_own and (callers := [tool for tool in tools if tool.type in CALLERS_TOOLS]):
         # Codex gives a search next to its own tools.
-        left_out = {f"tools.{tool.type}": None for tool in tools if tool.type not in CALLERS_TOOLS}
-        tools = callers
+        left_out, tools = {f"tools.{tool.type}": None for tool in tools if tool.type not in CALLERS_TOOLS}, callers
     if isinstance(body.input, str) or not any(
         item.type in _WITH_TOOLS or _is_own(item) or _is_providers(item) for item in body.input
     ):

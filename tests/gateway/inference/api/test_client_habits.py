@@ -213,7 +213,7 @@ FUNCTION = {"type": "function", "function": {"name": "f", "parameters": {"type":
         ("/v1/messages", {"messages": [ASKED], "max_tokens": 9, "model": "tier-1[1m]"}),
         ("/v1/messages", {"messages": [ASKED], "max_tokens": 9, "output_config": {"effort": "ultra"}}),
         ("/v1/responses", {"input": "Hi", "reasoning": {"effort": "ultra"}, "max_output_tokens": -1}),
-        ("/v1/responses", {"input": "Hi", "metadata": {"run": 1}}),
+        ("/v1/responses", {"input": "Hi", "metadata": {"run": 1}, "include": ["newer_call.results"]}),
         ("/v1/completions", {"prompt": "Hi", "suffix": ""}),
     ],
 )
