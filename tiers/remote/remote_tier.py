@@ -328,10 +328,10 @@ class RemoteTier(Tier):
         except FAILURES as error:
             if self.asks_credential and request.credential is not None:
                 error.args = (request.credential.scrub(str(error)), *error.args[1:])
-            told = None
+            failure = None
             if isinstance(error, ServerSaidError) and (not self.asks_credential or request.credential is None):
-                told = self._failures.of_said(error.said, self._wire, self.model)
-            named = told or self._failures.of_answer(error)
+                failure = self._failures.of_said(error.said, self._wire, self.model)
+            named = failure or self._failures.of_answer(error)
             if isinstance(named, TierContextError):
                 named.param = "messages" if request.messages is not None else "prompt"
             if named is error:

@@ -367,9 +367,9 @@ def _left_out(response: _Response, blocks: Blocks, tally: Tally) -> list[Delta]:
             continue
         block = _native(raw, _decode_item(raw, tally))
         for kind in ("added", "done")[index in tally.notes.get(_ADDED, ()) :]:
-            item = {"type": f"response.output_item.{kind}", "output_index": index, "item": msgspec.Raw(block.json)}
+            event = {"type": f"response.output_item.{kind}", "output_index": index, "item": msgspec.Raw(block.json)}
             own = block if kind == "done" else None
-            deltas.append(Delta(native=NativePiece(form=_FORM, event=msgspec.json.encode(item), block=own)))
+            deltas.append(Delta(native=NativePiece(form=_FORM, event=msgspec.json.encode(event), block=own)))
     return deltas
 
 

@@ -45,7 +45,8 @@ def mend_fields(data: dict[str, Any]) -> None:
     if data.get("top_p") == 0:
         # Allowed by OpenAI and Anthropic: the likeliest token alone.
         data["top_p"] = 1e-6
-    for table in (data, data.get("reasoning"), data.get("output_config")):
+    tables: list[Any] = [data, data.get("reasoning"), data.get("output_config")]
+    for table in tables:
         for name in ("reasoning_effort", "effort") if isinstance(table, dict) else ():
             if isinstance(effort := table.get(name), str):
                 table[name] = _EFFORTS.get(effort.lower(), effort.lower())
@@ -61,7 +62,7 @@ def _mend_thoughts(data: dict[str, Any]) -> None:
     thinking, reasoning = (one if isinstance(one := data.get(name), dict) else {} for name in ("thinking", "reasoning"))
     if isinstance(effort := reasoning.get("effort"), str):
         data.setdefault("reasoning_effort", effort)
-    budgets = (thinking.get("budget_tokens"), reasoning.get("max_tokens"), data.get("thinking_budget"))
+    budgets: tuple[Any, ...] = (thinking.get("budget_tokens"), reasoning.get("max_tokens"), data.get("thinking_budget"))
     is_off = thinking.get("type") == "disabled" or reasoning.get("enabled") is False
     if is_off or data.get("enable_thinking") is False or data.get("think") is False:
         budgets = (0,)
