@@ -93,11 +93,9 @@ class HttpTarget(BenchTarget):
 
     async def _events(self, body: bytes) -> AsyncGenerator[bytes, None]:
         """The data of every event of one answer. The connection is kept if the answer was read to its end."""
-        connection = await self._connection()
+        connection, status = await self._exchange(f"{self._head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
         whole = False
         try:
-            connection.writer.write(f"{self._head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
-            status = await connection.read_head()
             rest = b""
             async for chunk in connection.body():
                 *lines, rest = (rest + chunk).split(b"\n")
@@ -113,13 +111,18 @@ class HttpTarget(BenchTarget):
             else:
                 connection.writer.close()
 
-    async def _connection(self) -> "_Connection":
+    async def _exchange(self, request: bytes) -> tuple["_Connection", int]:
+        """A connection that `request` was sent on, and the status of its answer. A server may have closed what was
+        kept without saying so: then a new one is opened."""
         while self._idle:
             since, connection = self._idle.pop()
-            if monotonic() - since < _STALE_SECONDS and not connection.reader.at_eof():
-                return connection
-            connection.writer.close()
-        return _Connection(*await asyncio.open_connection(self._host, self._port, limit=2**20))
+            if monotonic() - since >= _STALE_SECONDS:
+                connection.writer.close()
+                continue
+            with contextlib.suppress(EOFError, ConnectionError):
+                return connection, await connection.send(request)
+        connection = _Connection(*await asyncio.open_connection(self._host, self._port, limit=2**20))
+        return connection, await connection.send(request)
 
 
 async def _read(events: AsyncIterator[bytes], due: float, timing: Timing) -> None:
@@ -144,8 +147,16 @@ class _Connection:
         self.writer = writer
         self._length: int | None = None
 
-    async def read_head(self) -> int:
-        """The status of the next answer."""
+    async def send(self, request: bytes) -> int:
+        """The status of the answer to `request`; closed if none comes."""
+        self.writer.write(request)
+        try:
+            return await self._head()
+        except BaseException:
+            self.writer.close()
+            raise
+
+    async def _head(self) -> int:
         first, *lines = (await self.reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower().split("\r\n")
         headers = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
         self._length = int(headers["content-length"]) if "content-length" in headers else None

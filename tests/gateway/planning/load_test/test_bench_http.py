@@ -27,7 +27,8 @@ DONE = b"data: [DONE]\n\n"
 
 
 class Server:
-    """Answers each request with the next of `answers`, byte for byte, and keeps what it was sent."""
+    """Answers each request with the next of `answers`, byte for byte, None with the connection's end, and keeps what
+    it was sent."""
 
     def __init__(self, *answers):
         self.answers = list(answers)
@@ -52,7 +53,9 @@ class Server:
                 head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
                 length = int(head.split("content-length:")[1].split()[0])
                 self.bodies.append(json.loads(await reader.readexactly(length)))
-                writer.write(self.answers.pop(0))
+                if (answer := self.answers.pop(0)) is None:
+                    break
+                writer.write(answer)
                 await writer.drain()
         except asyncio.IncompleteReadError:
             pass
@@ -104,6 +107,14 @@ async def test_a_connection_is_used_again_after_a_whole_answer():
         await server.ask()
 
         assert server.connections == 1
+
+
+async def test_a_kept_connection_that_the_server_has_closed_costs_no_request():
+    async with Server(WHOLE, None, WHOLE) as server:
+        await server.ask()
+        timing = await server.ask()
+
+        assert (server.connections, timing.output_tokens) == (2, 3)
 
 
 REFUSAL = b"HTTP/1.1 429 Too Many\r\nContent-Length: 12\r\n\r\nslow down ok"
