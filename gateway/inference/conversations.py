@@ -14,6 +14,7 @@ from array import array
 from base64 import b64decode, b64encode
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 import msgspec
@@ -362,8 +363,10 @@ class MessageDigests:
             return known
         if count < self._taken:
             self._taken, self._digest = 0, self._empty.copy()
-        for message in self.messages[self._taken : count]:
-            self._digest.update(b"".join([_counted(part) for part in digested(message)]))
+        # At once: while a long text is read, other threads run.
+        parts = [part for message in self.messages[self._taken : count] for part in digested(message)]
+        lengths = map(_length, parts)
+        self._digest.update(b"".join(chain.from_iterable(zip(lengths, parts, strict=True))))
         self._taken = count
         known = self._known[count] = self._digest.digest()
         return known
@@ -371,7 +374,11 @@ class MessageDigests:
 
 def _counted(part: bytes) -> bytes:
     # The length goes first, so that no two lists of parts run into the same bytes.
-    return len(part).to_bytes(8, "little") + part
+    return _length(part) + part
+
+
+def _length(part: bytes) -> bytes:
+    return len(part).to_bytes(8, "little")
 
 
 # What digests of conversations begin with.

@@ -160,10 +160,10 @@ def count_in_doubt(request: InferenceRequest, pinned: int | None, tiers: Mapping
 
 
 def is_in_doubt(request: InferenceRequest, pinned: int | None, tiers: Mapping[int, Tier], catalog: Catalog) -> bool:
-    """Whether there is anything to count."""
+    """Whether there is anything to count that takes long: the tokens of a tier that runs elsewhere are estimated."""
     if not request.generation.echo and _fits_every_context(request, request.most_prompt_tokens(), tiers):
         return False
-    return next(_in_doubt(request, pinned, tiers, catalog), None) is not None
+    return any(tier.tokenizer is not None for _, tier in _in_doubt(request, pinned, tiers, catalog))
 
 
 def _in_doubt(

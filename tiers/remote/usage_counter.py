@@ -341,7 +341,8 @@ def estimated_prompt_tokens(request: GenerationRequest) -> int:
 
 
 def _text_tokens(text: str) -> int:
-    return math.ceil(len(text.encode("utf-8", errors="replace")) / BYTES_PER_TOKEN)
+    size = len(text) if text.isascii() else len(text.encode("utf-8", errors="replace"))
+    return math.ceil(size / BYTES_PER_TOKEN)
 
 
 def _signed(count: int) -> int:

@@ -1,7 +1,8 @@
 """Whether a prompt fits is decided by its bytes if they suffice, and else by counting once on a thread."""
 
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +10,9 @@ import pytest_asyncio
 
 from gateway.base.settings import Settings
 from inference_core.tokenization.tokenizer import Tokenizer
+from tests.gateway.remote_catalog import write_remote_catalog
 from tests.gateway.running_gateway import RunningGateway, laptop_hash_core, running_gateway
+from tests.gateway.upstream import Upstream
 from tiers.local.text_threads import TextThreads
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -63,6 +66,25 @@ async def test_a_short_prompt_needs_no_thread(
     monkeypatch.setattr(TextThreads, "run", never)
     assert (await asked(laptop, "Hello")).status_code == 200
     assert encoding == [True]
+
+
+async def test_a_prompt_for_servers_elsewhere_is_estimated_and_needs_no_thread(
+    tmp_path: Path, upstream: Upstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    callers: list[str] = []
+
+    async def run(_: TextThreads, caller: str, work: Callable[[], Any]) -> Any:
+        callers.append(caller)
+        return work()
+
+    monkeypatch.setattr(TextThreads, "run", run)
+    catalog, models = write_remote_catalog(tmp_path / "catalog.toml", upstream.base_url), ("auto", "tier-1")
+    async with running_gateway(Settings(data_dir=str(tmp_path), catalog=str(catalog)), scripted=False) as remote:
+        # More bytes than the context of 4,096 tokens, and fewer tokens by our estimate; then more of these, too.
+        answers = [await asked(remote, "word " * words, model) for words in (2000, 4000) for model in models]
+    assert [answer.status_code for answer in answers] == [200, 200, 400, 400]
+    assert {answer.json()["error"]["code"] for answer in answers[2:]} == {"context_length_exceeded"}
+    assert callers == []
 
 
 @pytest.mark.parametrize("model", ["auto", "tier-1", "tier-4"])
