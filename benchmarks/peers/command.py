@@ -81,7 +81,7 @@ def peers(
     keep: bool, **given: Any,
 ) -> None:  # fmt: skip
     """Compare with the engines and gateways of today, which are installed in FOLDER on first use, apart from this
-    project: OpenVINO GenAI, llama.cpp, LiteLLM, Switchyard (from PyPI; pip, cmake and a compiler) and Portkey (npm).
+    project: OpenVINO GenAI, llama.cpp, vLLM, LiteLLM, Switchyard (PyPI; pip, cmake and a compiler) and Portkey (npm).
 
     Example: python -m benchmarks peers build/peers --rounds 2 --out peers.jsonl
     """

