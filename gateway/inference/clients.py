@@ -155,7 +155,7 @@ def recognised(
     rule = _rule(headers, messages) or (None if user is None else CLAUDE_CODE)
     if rule is None:
         return None if conversation is None else ClientTurn(client="", session=conversation)
-    said = _turn_metadata(headers) if _TURN_METADATA in rule.signs else {}
+    said = _object(headers.get(_TURN_METADATA)) if _TURN_METADATA in rule.signs else {}
     session = conversation or _first(headers, rule.session) or _id(said.get("session_id")) or user
     agent, parent = _first(headers, rule.agent), _first(headers, rule.parent) or _id(said.get("parent_thread_id"))
     if agent == session:
@@ -228,10 +228,6 @@ def _first(headers: Mapping[str, str], names: Sequence[str]) -> str | None:
 
 def _id(given: object) -> str | None:
     return given if isinstance(given, str) and _ID.match(given) else None
-
-
-def _turn_metadata(headers: Mapping[str, str]) -> dict[str, Any]:
-    return _object(headers.get(_TURN_METADATA))
 
 
 def _session_of_user(user_id: str | None) -> str | None:

@@ -71,7 +71,7 @@ class ContinuedGeneration(Generation):
         self._is_plain = _as_text(request)
         # What servers of the caller's own API say in its form is in terms of their one answer, which another continues.
         asked = request.generation
-        self._drops_native = self._is_plain and asked.tooling is None and not _has_parts(asked.messages)
+        self._drops_native = self._is_plain and asked.tooling is None and not any(m.parts for m in asked.messages or ())
         self._has_finished = False
         self._begun_at = 0
         self._cut: list[Usage] = []
@@ -227,10 +227,6 @@ async def _may_read(admission: Admission, caller: Caller, price: Price, tokens: 
     usd = most_cost_usd(price, tokens, 0)
     await admission.make_room(caller, usd)
     return admission.affords(usd)
-
-
-def _has_parts(messages: list[ChatMessage] | None) -> bool:
-    return any(message.parts for message in messages or ())
 
 
 async def _ended(usage: Usage, *, has_finished: bool) -> AsyncGenerator[Delta, None]:

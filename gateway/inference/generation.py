@@ -17,14 +17,7 @@ from gateway.inference.agreement import AgreementStage, Comparison
 from gateway.inference.answer import Bill
 from gateway.inference.escalation import ActiveProbes, Escalation, EscalationDecision
 from gateway.inference.router import RoutingService
-from gateway.inference.tier_attempt import (
-    RefusedLengths,
-    SideAnswer,
-    TierAttempt,
-    billed,
-    claimed,
-    tier_deltas,
-)
+from gateway.inference.tier_attempt import RefusedLengths, SideAnswer, TierAttempt, tier_deltas
 from gateway.tenancy.admission import Admission, max_cost_usd, most_tokens
 from quality.records.record import Attempt, AttemptStatus, CacheUse, ComparedAs
 from tiers.catalog.consent import hidden_from
@@ -262,28 +255,18 @@ class Generation:
     async def _second_sample(self, request: GenerationRequest) -> str | None:
         """Return a second answer of the same tier to compare with the first; None if it fails. It is billed as a
         separate attempt, even if the caller disconnects before its end."""
-        sample, failed, tries = CollectedChoice(), None, []
+        sample, failed, deltas = CollectedChoice(), None, self._generated(self.tier, [request], 1)
+        attempt = TierAttempt(self.tier, self._attempt.spec, [request], self._attempt.most, deltas)
         try:
-            async with aclosing(self._generated(self.tier, [request], 1)) as deltas:
+            async with aclosing(deltas):
                 async for delta in deltas:
                     sample.take(delta)
-                    tries += delta.tries
+                    attempt.replicas += delta.tries
         except TierError as error:
             failed = error
-            tries += error.tries
         finally:
-            used = self._attempt.within_hold(sample.usage or request.meter.usage())
-            self.attempts.append(
-                Attempt(
-                    tier=self.tier.number,
-                    model=self.tier.model,
-                    status="compared",
-                    **billed(self._attempt.spec, used, prompts=1, choices=1),
-                    error=None if failed is None else f"{type(failed).__name__}: {failed}",
-                    replicas=tries,
-                    claimed=claimed([request]),
-                )
-            )
+            attempt.usage = attempt.within_hold(sample.usage or request.meter.usage())
+            self.attempts.append(attempt.record("compared", failed))
         return None if failed is not None else sample.text
 
     async def _escalate(self, verdict: EscalationDecision) -> bool:

@@ -10,6 +10,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
+from operator import is_not
 
 import msgspec
 
@@ -108,14 +109,10 @@ class CatalogueDigest:
     def of(self, specs: Sequence[TierSpec], fingerprint: str, weights: list[str]) -> bytes:
         """`fingerprint`: of the models behind the tiers (`Catalog.fingerprint`), which knows files by their names only.
         `weights`: content hashes of the tiers' models (`Tier.weights`)."""
-        if len(specs) != len(self._specs) or weights != self._weights or any(map(_differ, specs, self._specs)):
+        if len(specs) != len(self._specs) or weights != self._weights or any(map(is_not, specs, self._specs)):
             self._specs, self._weights = list(specs), weights
             self._digest = hashlib.blake2b(_encode((fingerprint, self._specs, weights)), digest_size=16).digest()
         return self._digest
-
-
-def _differ(spec: TierSpec, other: TierSpec) -> bool:
-    return spec is not other
 
 
 # As it stands: a schema whose properties come in another order makes another answer.

@@ -32,7 +32,7 @@ from gateway.inference.api.sending import respond
 from gateway.inference.service import Serving, serving_of
 from gateway.tenancy.guard import caller_of, inference_post
 from inference_core.errors import InvalidRequestError
-from inference_core.tokenization.tokenizer import Piece, Tokenizer
+from inference_core.tokenization.tokenizer import Tokenizer
 from tiers.tier import ChatMessage, Tier
 from tiers.tools.tool_calling import ToolCalling
 
@@ -171,7 +171,8 @@ def _tokens(
         if messages is None:
             pieces = tokenizer.text_pieces(body.prompt or "")
         else:
-            pieces = _chat_pieces(tokenizer, body, messages)
+            turns, _ = ToolCalling(tokenizer, None).turns(messages, None)
+            pieces = tokenizer.chat_pieces(turns, add_generation_prompt=body.add_generation_prompt)
         _require_few(tokenizer.least_tokens(pieces), param)
         marked = messages is None and body.add_special_tokens is not False
         encoded = tokenizer.encode_pieces(pieces, add_special_tokens=marked)
@@ -186,11 +187,6 @@ def _tokens(
         token_strs=[tokenizer.token_bytes(i).decode(errors="replace") for i in ids] if body.return_token_strs else None,
     )
     return msgspec.json.encode(shown), len(ids)
-
-
-def _chat_pieces(tokenizer: Tokenizer, body: TokenizeRequest, messages: list[ChatMessage]) -> list[Piece]:
-    turns, _ = ToolCalling(tokenizer, None).turns(messages, None)
-    return tokenizer.chat_pieces(turns, add_generation_prompt=body.add_generation_prompt)
 
 
 def _require_few(tokens: int, param: str) -> None:

@@ -64,7 +64,9 @@ async def _stream(
     before_end: BeforeEnd | None,
 ) -> ASGIApp:
     settings = serving.settings
-    early = _early_headers(request, inference_request, answer_format)
+    request_id = inference_request.request_id
+    early = [(b"x-aio-decision-id", request_id.encode()), *_id_headers(request, request_id, answer_format)]
+    early += ignored_header(request)
     waiting = KeepAlive(request.send, early, answer_format.keep_alive, settings.keep_alive_seconds)
     answer: Answer | None = None
     try:
@@ -100,11 +102,6 @@ async def whole_body(answer_format: AnswerFormat, answer: Answer) -> bytes:
     if sum([len(choice.logprobs) for choice in answer.choices]) <= _FEW_LOGPROBS:
         return answer_format.whole(answer)
     return await asyncio.to_thread(answer_format.whole, answer)
-
-
-def _early_headers(request: HttpRequest, inference_request: InferenceRequest, answer_format: AnswerFormat) -> Headers:
-    named = (b"x-aio-decision-id", inference_request.request_id.encode())
-    return [named, *_id_headers(request, inference_request.request_id, answer_format), *ignored_header(request)]
 
 
 def _headers(request: HttpRequest, answer: Answer, answer_format: AnswerFormat) -> Headers:
