@@ -11,7 +11,7 @@ from typing import Literal
 
 import msgspec
 
-from classifier.decision import HALF_NOVELTY, Decision, PolicyInputs, PricedAgreement
+from classifier.decision import HALF_NOVELTY, PolicyInputs, PricedAgreement
 from classifier.policy.agreement_counts import AgreementCounts, AgreementRates, estimated_rates, prior_rates
 from classifier.policy.decide import barred_tiers, held_back
 from classifier.policy.utility import enough_of, utility
@@ -100,16 +100,6 @@ def worth_of_agreement(inputs: PolicyInputs, group: AgreementGroup, rates: Agree
     cheap = sum(inputs.costs[k - 1] for k in dict.fromkeys(group.tiers))
     usd = cheap + (1.0 - rates.agreed) * inputs.costs[group.higher - 1]
     return utility(1.0 - rates.agreed * rates.lost, usd, inputs.reference, inputs.exchange)
-
-
-def may_pay(decision: Decision) -> bool:
-    """Return whether agreement would be worth more than what was decided if all agreed and nothing was lost: a bound
-    that needs neither the kind of the answer nor counts."""
-    inputs = decision.inputs
-    if inputs.objective != "utility":
-        return True
-    decided = decision.scores[decision.tier - 1]
-    return decided is None or utility(1.0, sum(inputs.costs[:2]), inputs.reference, inputs.exchange) > decided
 
 
 def plan_agreement(

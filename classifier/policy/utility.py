@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from classifier.complexity.quality_setting import DEFAULT_TARGET
-from classifier.decision import PolicyInputs, Prediction, exchange_of
+from classifier.decision import Decision, PolicyInputs, Prediction, exchange_of
 
 Float = npt.NDArray[np.floating]
 Value = TypeVar("Value", float, Float)
@@ -118,3 +118,13 @@ def weigh_escalation(
         f"from here on they are worth {kept:.3f} and {asked[best]:.3f}"
     )
     return EscalationChoice(tuple(k for k in ordered if asked[k] > kept), asked[best] - kept, reason)
+
+
+def agreement_may_pay(decision: Decision) -> bool:
+    """Return whether agreement would be worth more than what was decided if all agreed and nothing was lost: a bound
+    that needs neither the kind of the answer nor counts."""
+    inputs = decision.inputs
+    if inputs.objective != "utility":
+        return True
+    decided = decision.scores[decision.tier - 1]
+    return decided is None or utility(1.0, sum(inputs.costs[:2]), inputs.reference, inputs.exchange) > decided

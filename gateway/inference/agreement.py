@@ -20,12 +20,12 @@ from classifier.policy.agreement import (
     agreed_tier,
     group_to_verify,
     lacks_counts,
-    may_pay,
     plan_agreement,
     second_sample_pays,
 )
 from classifier.policy.agreement_counts import AgreementPlace, AgreementTable
 from classifier.policy.decide import beside_agreement
+from classifier.policy.utility import agreement_may_pay
 from gateway.base.inference_request import InferenceRequest
 from gateway.base.stores.retries import look_every
 from gateway.inference.answer import Answer
@@ -64,7 +64,7 @@ class Agreements:
         if knobs.agreement == "off" or request.options.agree is False or request.options.credential is not None:
             return None
         # Most requests end here, before their texts are read for the kind of answer.
-        if not (asked or may_pay(decision)):
+        if not (asked or agreement_may_pay(decision)):
             return None
         if not _may_wait(request, knobs) or not _may_be_compared(request, decision):
             return None

@@ -222,14 +222,15 @@ class ActiveProbes:
         self._registry = ArtefactRegistry(root)
         self._catalog, self._knobs, self._on_lengths = catalog, knobs, on_lengths
         self._second_sample_pays = second_sample_pays
-        self._models: dict[int, EvidenceModel] = {}
+        self.models: dict[int, EvidenceModel] = {}
+        """What judges answers, by tier."""
         self._pointer = FollowedFile(root / POINTER, lambda _: self._load(), "evidence models")
 
     def escalation(
         self, request: InferenceRequest, decision: Decision, tier: int, routing: RoutingService
     ) -> Escalation | None:
         """What will judge the answer of `tier` to `request`; None where nothing can or may."""
-        model = self._models.get(tier)
+        model = self.models.get(tier)
         knobs = self._knobs.active
         if model is None or not knobs.judge_answers or not may_escalate(request, decision, knobs.hold_tokens):
             return None
@@ -263,7 +264,7 @@ class ActiveProbes:
             else:
                 if model is not None:
                     models[tier] = model
-        self._models = models
+        self.models = models
         self._on_lengths(
             found.lengths_for({spec.number: catalog.tier_fingerprint(spec.number) for spec in catalog.tiers})
         )

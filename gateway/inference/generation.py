@@ -94,7 +94,7 @@ class Generation:
         # The request as the next tier may see it: only the first has the caller's own credential.
         self._asking = request
         escalation = None
-        if probes is not None and agreement is None:
+        if probes is not None and agreement is None and tier.number in probes.models:
             escalation = probes.escalation(request, decision, tier.number, routing)
         self._go_on_with(tier, escalation)
         self._asking = request.without_credential()

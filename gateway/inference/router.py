@@ -150,7 +150,8 @@ class RoutingService:
     def active_target(self) -> float | None:
         """The quality target of requests that ask for none: the knob's, else the setting's; None is the version's."""
         wanted = self.knobs.active.quality_target
-        return target_of(self.quality_target if wanted is None else wanted)
+        wanted = self.quality_target if wanted is None else wanted
+        return None if wanted is None else target_of(wanted)
 
     async def prepare(self, request: InferenceRequest, failed: Exclusion | None = None) -> None:
         """Do the parts of routing that take milliseconds while other requests are served, so that `route` never waits.

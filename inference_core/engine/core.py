@@ -147,7 +147,9 @@ class Core:
         request_seed = self._random.getrandbits(63) if given is None else given
         fast = model.computes_prompts_fast
         prompt = request.prompt_token_ids[: request.drawn_from]
-        public = self._pins.public_head(scheduler, request.salt, adapter_digest, prompt, fast=fast)
+        public: list[bytes] = []
+        if self._pins.public:
+            public = self._pins.public_head(scheduler, request.salt, adapter_digest, prompt, fast=fast)
         choices: list[Sequence] = []
         for index in range(request.n):
             sequence = Sequence.of_request(
@@ -222,13 +224,13 @@ class Core:
         Raises `RankLostError` when the models' mesh has lost a rank: the core is dead then.
         """
         began = self._clock()
-        for pin in self._pins.due(began):
+        for pin in self._pins.due(began) if self._pins.is_waiting else ():
             if self._pins.allocate(pin, began):
                 self._start_pin(pin, began)
         outputs = self._step(began)
         # What interrupted the step is read before the next one.
         self._interruption.clear()
-        return self._pins.settle(outputs, began)
+        return self._pins.settle(outputs, began) if self._pins.computing else outputs
 
     def _step(self, began: float) -> list[SequenceOutput]:
         outputs = self._admit_compiled() + self._live.end_late(self._schedulers, began)
@@ -292,7 +294,7 @@ class Core:
             if model.scheduler.has_work and (model.scheduler.has_asked_work or not asked)
         ]
         if not held and not self._grammars:
-            return self._pins.seconds_until_due(now)
+            return self._pins.seconds_until_due(now) if self._pins.is_waiting else 0.0
         return min(held, default=0.0)
 
     def call_at_close(self, release: Callable[[], object]) -> None:

@@ -69,14 +69,15 @@ class PinnedPrefixes:
 
     What a prefix needs is allocated before it is computed, so it neither waits for blocks nor takes any from others.
     Its blocks are found once all are full. Tenants share the blocks of public prefixes and nothing else: those after
-    them are named by the tenant again, and no request but the pin's own puts blocks under a public name.
+    them are named by the tenant again, and no request but the pin's own puts blocks under a public name. `computing`:
+    those under way, by the ids of their requests. `public`: the digests of public ones that are ready, by model.
     """
 
     def __init__(self, arena: SlabArena, share: float) -> None:
         self._arena, self._share = arena, share
         self._pins: dict[tuple[str, str], Pin] = {}
-        self._computing: dict[str, Pin] = {}
-        self._public: dict[str, set[bytes]] = {}
+        self.computing: dict[str, Pin] = {}
+        self.public: dict[str, set[bytes]] = {}
         self._serials = count()
 
     # -- what is pinned ------------------------------------------------------------------------
@@ -118,7 +119,7 @@ class PinnedPrefixes:
         """Return the digests of the blocks of public prefixes that the prompt `token_ids` begins with, unless as many
         are cached of the blocks of its own tenant, `salt`, where more may follow. `adapter`: its digest, b"" for none.
         """
-        known = self._public.get(scheduler.name)
+        known = self.public.get(scheduler.name)
         if not known or adapter:
             return []
         size = scheduler.pool.block_size
@@ -205,7 +206,7 @@ class PinnedPrefixes:
         root = public_root(fast=fast) if prefix.tenant is None else root_digest(prefix.tenant, fast=fast)
         pin.digests = chain_digests(root, prefix.token_ids, 0, len(prefix.token_ids) // size, size)
         pin.request_id = f"pinned prefix {prefix.model}/{prefix.name} {next(self._serials)}"
-        self._computing[pin.request_id] = pin
+        self.computing[pin.request_id] = pin
         return AddRequest(
             request_id=pin.request_id,
             model=prefix.model,
@@ -219,11 +220,9 @@ class PinnedPrefixes:
 
     def settle(self, outputs: list[SequenceOutput], now: float) -> list[SequenceOutput]:
         """Note which prefixes have been computed, or failed; return the outputs of all other requests."""
-        if not self._computing:
-            return outputs
         others = []
         for output in outputs:
-            pin = self._computing.pop(output.request_id, None)
+            pin = self.computing.pop(output.request_id, None)
             if pin is None:
                 others.append(output)
             elif output.finish_reason == "stop":
@@ -240,7 +239,7 @@ class PinnedPrefixes:
 
     def release(self, pin: Pin) -> None:
         """Free the memory of `pin`, whose request has ended; if it is not removed, it waits to be started again."""
-        self._computing.pop(pin.request_id, None)
+        self.computing.pop(pin.request_id, None)
         blocks, pin.blocks, pin.digests = pin.blocks, [], []
         pin.request_id, pin.is_ready = "", False
         if blocks:
@@ -253,7 +252,7 @@ class PinnedPrefixes:
         for pin in ready:
             scheduler.pool.cache_pinned(pin.blocks, pin.keys)
         public = [pin for pin in ready if pin.prefix.tenant is None]
-        self._public[scheduler.name] = {digest for pin in public for digest in pin.digests}
+        self.public[scheduler.name] = {digest for pin in public for digest in pin.digests}
 
     def check_integrity(self, scheduler: Scheduler) -> None:
         """Check that the prefixes of a model hold the pinned blocks of its pool, within their share, and that those
@@ -265,7 +264,7 @@ class PinnedPrefixes:
         if self._arena.num_pinned > self._most_slabs:
             raise IntegrityError(f"{self._arena.num_pinned} slabs are pinned; at most {self._most_slabs} may be")
         for pin in pins:
-            if bool(pin.blocks) != (pin.is_ready or pin.request_id in self._computing):
+            if bool(pin.blocks) != (pin.is_ready or pin.request_id in self.computing):
                 raise IntegrityError(f"{model}: {pin.prefix.name} has {pin.blocks}, but is neither computed nor ready")
             if pin.is_ready and len(pool.match(pin.keys)) != pin.num_blocks:
                 raise IntegrityError(f"{model}: {pin.prefix.name} is ready, but not cached")

@@ -231,8 +231,7 @@ class Scheduler:
                 host.end(copied=False)
             return None
         moves = self._moves()
-        copies = host.copies() if kept else ([], [])
-        plan = StepPlan(step, self.name, list(budget.shares.values()), moves, *copies)
+        plan = StepPlan(step, self.name, list(budget.shares.values()), moves, *(host.copies() if kept else ()))
         if budget.kv_seconds:
             budget.charge_planning(self._clock() - began)
         return plan

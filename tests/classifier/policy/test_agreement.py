@@ -18,7 +18,6 @@ from classifier.policy.agreement import (
     group_of,
     group_to_verify,
     lacks_counts,
-    may_pay,
     partner_of,
     plan_agreement,
     second_sample_pays,
@@ -33,6 +32,7 @@ from classifier.policy.agreement_counts import (
     prior_rates,
 )
 from classifier.policy.decide import beside_agreement, decide, fallen_over
+from classifier.policy.utility import agreement_may_pay
 from tests.examples import examples
 
 SETTINGS = AgreementSettings()
@@ -274,8 +274,8 @@ def test_a_tier_that_even_perfect_agreement_would_not_beat_needs_no_plan(p_ok: f
     known = Prediction(p_ok=[p_ok, p_ok, 1.0], kind="measured", novelty=0.0, classifier_version="t")
     inputs = first_day(prediction=known, objective="utility", quality_target=0.0)
     # The cheap answers cost 6 of 100, and a cheap one alone 1.
-    assert may_pay(decide(inputs)) is may
-    assert may_pay(decide(msgspec.structs.replace(inputs, objective="target")))
+    assert agreement_may_pay(decide(inputs)) is may
+    assert agreement_may_pay(decide(msgspec.structs.replace(inputs, objective="target")))
 
 
 def test_what_was_measured_of_the_tiers_says_what_their_agreement_is_worth() -> None:
