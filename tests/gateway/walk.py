@@ -30,6 +30,7 @@ import msgspec
 
 from gateway.base.settings import Settings
 from gateway.edge.http_protocol import BoundedHttpProtocol
+from gateway.runtime.cores import engine
 from gateway.telemetry import families
 from tests.gateway.running_gateway import RunningGateway, laptop_hash_core, running_gateway
 from tests.polling import eventually
@@ -203,8 +204,12 @@ async def walk_of(data_dir: str) -> Walk:
     threading.setprofile(recorder)
     sys.setprofile(recorder)
     try:
-        # Ten times a second, whatever is asked: on a busy machine that falls into every recorded request.
-        with patch.object(CoreWatch, "_watch", _never), patch.object(families, "INTERVAL_SECONDS", 3600.0):
+        # Up to ten times a second, whatever is asked: on a busy machine that falls into every recorded request.
+        with (
+            patch.object(CoreWatch, "_watch", _never),
+            patch.object(families, "INTERVAL_SECONDS", 3600.0),
+            patch.object(engine, "WATCH_SECONDS", 3600.0),
+        ):
             async with running_gateway(
                 settings, core=laptop_hash_core(settings), scripted=False, protocol=BOUNDED
             ) as gateway:
