@@ -12,6 +12,7 @@ from inference_core.errors import CoreError
 from inference_core.kv_cache.host_cache import SwapTimes
 from inference_core.protocol import SamplingParams, TokenLogprob
 from inference_core.protocol.commands import TokenEvidence
+from inference_core.protocol.token_channel import TokenChannel
 
 # Hidden states [rows, hidden].
 States: TypeAlias = npt.NDArray[np.float32]
@@ -156,6 +157,9 @@ class ScheduledSequence(msgspec.Struct, eq=False):
         return msgspec.structs.replace(self, token_ids=known, num_drafts=0, draft_laws=None)
 
 
+ChannelRows: TypeAlias = list[tuple[TokenChannel, list[tuple[int, bytes]]]]
+
+
 @dataclass(slots=True, frozen=True)
 class StepPlan:
     """One ragged batch of one model, decodes and prompt chunks together.
@@ -169,6 +173,8 @@ class StepPlan:
 
     `decode_steps`: how many tokens of each sequence the runner may draw, one after the other, before it returns; more
     than one only where each sequence decodes, without drafts, grammar and evidence, and its table has room for them.
+    `channels`: where the tokens of a decode step may leave before `run` returns, each with the numbers of its sequences
+    and their outputs without the token (`output_head`).
     """
 
     step: int
@@ -178,6 +184,7 @@ class StepPlan:
     offloads: list[tuple[int, int]] = field(default_factory=list)
     restores: list[tuple[int, int]] = field(default_factory=list)
     decode_steps: int = 1
+    channels: ChannelRows = field(default_factory=list)
 
     @property
     def num_tokens(self) -> int:
@@ -204,12 +211,13 @@ class SampledToken(msgspec.Struct, frozen=True, gc=False):
 @dataclass(slots=True, frozen=True)
 class StepResult:
     """`sampled`: per scheduled sequence the tokens drawn (none, or the accepted drafts and one more, or one of each of
-    the plan's `decode_steps` that were taken). `scored` and
-    `states`: per scheduled sequence what its `score` and `state` ask for; empty if no sequence has one. `swapped`: None
-    for a step without offloads and restores."""
+    the plan's `decode_steps` that were taken). `sent`: per scheduled sequence how many of them have left by the plan's
+    `channels`; empty without channels. `scored` and `states`: per scheduled sequence what its `score` and `state` ask
+    for; empty if no sequence has one. `swapped`: None for a step without offloads and restores."""
 
     sampled: list[list[SampledToken]]
     seconds: float = field(default=0.0, compare=False)
     scored: list[list[TokenLogprob]] = field(default_factory=list)
     swapped: SwapTimes | None = field(default=None, compare=False)
     states: list[States] = field(default_factory=list, compare=False)
+    sent: list[int] = field(default_factory=list, compare=False)

@@ -69,6 +69,20 @@ class ExecutedStep:
             return 1
         return max((len(drawn) for part in self.parts for drawn in part.result.sampled), default=1)
 
+    def without_sent(self, outputs: list[SequenceOutput]) -> list[SequenceOutput]:
+        """Return the step's outputs without the tokens that left before its end."""
+        sent = {
+            (entry.sequence.request.request_id, entry.sequence.index): count
+            for part in self.parts
+            for entry, count in zip(part.entries, part.result.sent, strict=False)
+            if count
+        }
+        if not sent:
+            return outputs
+        for output in outputs:
+            output.drop_first(sent.get((output.request_id, output.index), 0))
+        return [output for output in outputs if output.token_ids or output.finish_reason is not None]
+
     @property
     def swap_seconds(self) -> float:
         """Seconds of copies from and to host memory."""

@@ -32,6 +32,7 @@ from inference_core.model_spec import PINNED_SHARE
 from inference_core.protocol import AdapterInfo, AddRequest, CoreStats, Knobs, KnobValue, ModelInfo, SequenceOutput
 from inference_core.protocol.kv_blocks import BlockChain, BlockFrame
 from inference_core.protocol.outputs import refusal
+from inference_core.protocol.token_channel import TokenRoutes
 from inference_core.step_plan import MatcherFactory, StepPlan
 
 if TYPE_CHECKING:
@@ -99,6 +100,7 @@ class Core:
         self._numbers = count()
         self._steps = 0
         self._releases: list[Callable[[], object]] = []
+        self._routes: TokenRoutes | None = None
 
     @property
     def model_infos(self) -> list[ModelInfo]:
@@ -210,6 +212,11 @@ class Core:
             return []
         return self._live.abort(request_id, index)
 
+    def set_routes(self, routes: TokenRoutes) -> None:
+        """Let tokens of decode steps leave by `routes` while the next one of the same call is computed: the outputs of
+        `step` are then those that did not."""
+        self._routes = routes
+
     def interrupt(self) -> None:
         """Let a step under way return after its current token; from any thread."""
         self._interruption.set()
@@ -249,7 +256,7 @@ class Core:
             if not overlaps:
                 model.speculator.draft(plan)
                 if len(due) == 1 and not self._grammars:
-                    plan = model.decode_ahead(plan)
+                    plan = model.decode_ahead(plan, self._routes)
             outputs += self._launch(scheduler, plan) if overlaps else self._execute(model, plan, began)
             model.watch_queue()
             return outputs
@@ -506,7 +513,7 @@ class Core:
             decode_steps=executed.decode_steps,
         )
         self._steps += measured.decode_steps - 1
-        return self._end_step(model, measured, outputs, executed.failed)
+        return executed.without_sent(self._end_step(model, measured, outputs, executed.failed))
 
     def _launch(self, scheduler: Scheduler, plan: StepPlan) -> list[SequenceOutput]:
         """Launch a step and commit the one that was in flight before."""

@@ -19,7 +19,8 @@ from inference_core.errors import QueueFullError
 from inference_core.execution.runner import ModelRunner
 from inference_core.protocol import AddRequest, Knobs, ModelStats, PrefixStats, SequenceOutput, SwapStats
 from inference_core.protocol.outputs import STEP_SECONDS
-from inference_core.step_plan import StepPlan
+from inference_core.protocol.token_channel import TokenChannel, TokenRoutes, output_head
+from inference_core.step_plan import ChannelRows, StepPlan
 
 
 @dataclass(slots=True, frozen=True)
@@ -140,11 +141,12 @@ class ServedModel:
         """Apply `knobs` from the next step on."""
         self.scheduler.knobs = self.tuner.set_limits(knobs)
 
-    def decode_ahead(self, plan: StepPlan) -> StepPlan:
-        """Return `plan`, which nothing waits behind, with as many decode steps as may be taken before the host looks.
+    def decode_ahead(self, plan: StepPlan, routes: TokenRoutes | None) -> StepPlan:
+        """Return `plan`, which nothing waits behind, with as many decode steps as may be taken before the host looks,
+        and the channels of `routes` that their tokens leave by.
 
-        Their tokens come out together, so they are expected to take at most `_BURST` of the objective for the time
-        between tokens.
+        They are expected to take at most the objective for the time between tokens, and at most `_BURST` of it where
+        tokens of one of the sequences come out together.
         """
         scheduler, knobs, model = self.scheduler, self.scheduler.knobs, self.tuner.model
         most = min(knobs.decode_steps, self.runner.most_decode_steps)
@@ -152,11 +154,25 @@ class ServedModel:
             return plan
         if plan.copies or plan.offloads or plan.restores or plan.num_drafts:
             return plan
+        # The guard takes tokens back.
+        channels = [] if routes is None or knobs.repetition_guard else self._channels(plan, routes)
         each = model.cost.predict(len(plan.sequences), len(plan.sequences))
         if each > 0:
-            most = min(most, int(knobs.itl_objective_ms / 1e3 * _BURST / each))
+            share = 1.0 if sum(len(rows) for _, rows in channels) == len(plan.sequences) else _BURST
+            most = min(most, int(knobs.itl_objective_ms / 1e3 * share / each))
         steps = scheduler.reserve_decode_steps(plan, most) if most > 1 else 1
-        return plan if steps == 1 else replace(plan, decode_steps=steps)
+        return plan if steps == 1 else replace(plan, decode_steps=steps, channels=channels)
+
+    def _channels(self, plan: StepPlan, routes: TokenRoutes) -> ChannelRows:
+        rows: dict[TokenChannel, list[tuple[int, bytes]]] = {}
+        for row, share in enumerate(plan.sequences):
+            sequence = self.scheduler.running[share.sequence_id]
+            if route := routes.route(sequence.request.request_id):
+                channel, name = route
+                logprobs = sequence.sampling.logprobs is not None
+                head = output_head(name, sequence.index, sequence.cached_tokens, logprobs=logprobs)
+                rows.setdefault(channel, []).append((row, head))
+        return list(rows.items())
 
     def watch_queue(self) -> None:
         """Report a queue that has grown past the alert's threshold, or has calmed down."""

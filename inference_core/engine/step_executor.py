@@ -185,7 +185,7 @@ class StepExecutor:
                 part = [share for share in part if share.sequence_id not in step.failed]
             if not part:
                 continue
-            attempt = StepPlan(plan.step, plan.model, part, copies, offloads, restores, decode_steps)
+            attempt = StepPlan(plan.step, plan.model, part, copies, offloads, restores, decode_steps, plan.channels)
             entries = entries_of(attempt, running)
             try:
                 result = runner.run(attempt)

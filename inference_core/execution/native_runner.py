@@ -28,7 +28,7 @@ from inference_core.models.weights import ROW_KINDS, PackedEmbedding
 from inference_core.native.cpu import ACTIVATIONS, KV_DTYPES, SCHEMES, extension
 from inference_core.protocol import ModelInfo
 from inference_core.sampling.sampler import NativeDraw, sampled_token
-from inference_core.step_plan import ScheduledSequence, StepPlan, StepResult
+from inference_core.step_plan import ChannelRows, ScheduledSequence, StepPlan, StepResult
 
 _ENCODINGS = {kind: number for number, kind in enumerate(ROW_KINDS)}
 
@@ -92,18 +92,21 @@ class NativeDecoder:
         return self._logits[:wanted], StepTimes(*times)
 
     def decode_several(
-        self, sequences: list[ScheduledSequence], steps: int, interruption: Interruption
-    ) -> tuple[list[list[NativeDraw | None]], StepTimes]:
-        """Take up to `steps` decode steps, fewer as `ModelRunner.run` says; return per sequence the draws of each.
+        self, sequences: list[ScheduledSequence], steps: int, interruption: Interruption, channels: ChannelRows
+    ) -> tuple[list[list[NativeDraw | None]], StepTimes, list[int]]:
+        """Take up to `steps` decode steps, fewer as `ModelRunner.run` says; return per sequence the draws of each, and
+        how many of them have left by `channels`.
 
         None for a draw that the first step could not make; its row ends the steps.
         Raises ValueError for other sequences than `StepPlan.decode_steps` allows, and as `decode` and `sample_rows` do.
         """
         self._make_room(sequences, None)
-        times, drawn = extension().decode_several(
-            self._handle, sequences, self._logits.data_ptr(), len(self._logits), steps, interruption.address
+        sockets = [(c.descriptor, c.queued.address, c.written.address, rows) for c, rows in channels]
+        room = (self._logits.data_ptr(), len(self._logits))
+        times, drawn, sent = extension().decode_several(
+            self._handle, sequences, *room, steps, interruption.address, sockets
         )
-        return drawn, StepTimes(*times)
+        return drawn, StepTimes(*times), sent
 
     def layers(
         self, sequences: list[ScheduledSequence], hidden: torch.Tensor | None, begin: int, end: int
@@ -345,11 +348,13 @@ class NativeRunner(LogitsRunner):
         if plan.decode_steps == 1:
             return super().run(plan)
         began = time.perf_counter()
-        drawn, self.times = self._decoder.decode_several(plan.sequences, plan.decode_steps, self.interruption)
+        drawn, self.times, sent = self._decoder.decode_several(
+            plan.sequences, plan.decode_steps, self.interruption, plan.channels
+        )
         if bad := [row for row, draws in enumerate(drawn) if draws[0] is None]:
             raise BadLogitsError(bad, self.config.vocab_size)
         sampled = [[sampled_token(draw) for draw in draws if draw is not None] for draws in drawn]
-        return StepResult(sampled, time.perf_counter() - began)
+        return StepResult(sampled, time.perf_counter() - began, sent=sent)
 
     def logits(self, sequences: list[ScheduledSequence], rows: list[int] | None = None) -> torch.Tensor:
         logits, self.times = self._decoder.decode(sequences, rows)

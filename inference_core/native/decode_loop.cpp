@@ -26,29 +26,40 @@ void advance(Batch& batch, DecodingRows& rows, const Drawn* drawn, const Geometr
   }
 }
 
+bool stops(const DecodingRows& rows, const Drawn* drawn) {
+  for (size_t row = 0; row < rows.settings.size(); ++row) {
+    const std::vector<int>& stops = rows.stops[row];
+    if (std::find(stops.begin(), stops.end(), drawn[row].token) != stops.end()) return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 DecodedSteps decode_steps(const DecoderWeights& weights, Batch& batch, DecodingRows& rows, int most,
-                          const std::atomic<int32_t>& interruption, float* logits) {
+                          const std::atomic<int32_t>& interruption, float* logits, std::vector<TokenChannel>& channels) {
   const size_t count = rows.settings.size();
   const int vocab = weights.geometry.vocab;
   const LayerRange all{0, int(weights.layers.size()), nullptr, nullptr};
   DecodedSteps done;
   done.drawn.resize(count * size_t(most));
-  for (;;) {
-    add(done.times, decode_step(weights, batch, all, logits));
-    Drawn* drawn = done.drawn.data() + size_t(done.steps) * count;
-    draw_rows(logits, vocab, vocab, rows.settings, drawn);
-    const bool failed = std::any_of(drawn, drawn + count, [](const Drawn& d) { return d.token < 0; });
-    if (failed && done.steps) return done;
-    ++done.steps;
-    bool ends = failed || done.steps == most || interruption.load(std::memory_order_relaxed) != 0;
-    for (size_t row = 0; row < count && !ends; ++row) {
-      const std::vector<int>& stops = rows.stops[row];
-      ends = std::find(stops.begin(), stops.end(), drawn[row].token) != stops.end();
+  try {
+    for (;;) {
+      add(done.times, decode_step(weights, batch, all, logits));
+      Drawn* drawn = done.drawn.data() + size_t(done.steps) * count;
+      draw_rows(logits, vocab, vocab, rows.settings, drawn);
+      const bool failed = std::any_of(drawn, drawn + count, [](const Drawn& d) { return d.token < 0; });
+      if (failed && done.steps) return done;
+      ++done.steps;
+      if (failed || done.steps == most || interruption.load(std::memory_order_relaxed) != 0 || stops(rows, drawn))
+        return done;
+      for (TokenChannel& channel : channels) channel.send(drawn, rows.settings);
+      advance(batch, rows, drawn, weights.geometry);
     }
-    if (ends) return done;
-    advance(batch, rows, drawn, weights.geometry);
+  } catch (...) {
+    // What has left must not be drawn again.
+    if (!done.steps) throw;
+    return done;
   }
 }
 

@@ -453,10 +453,44 @@ PyObject* as_lists(const DecodedSteps& done, const DecodingRows& rows) {
   return lists;
 }
 
+// False with an exception set if they are not well formed.
+bool read_channels(PyObject* described, size_t rows, std::vector<TokenChannel>& channels) {
+  Reader list(described, "channels must be a list");
+  while (list.ok() && !list.done()) {
+    Reader r(list.object(), "a channel is a tuple");
+    const int socket = r.integer32();
+    const auto* queued = r.address<std::atomic<int64_t>>();
+    const auto* written = r.address<std::atomic<int64_t>>();
+    PyObject* heads = r.object();
+    if (!heads) return false;
+    TokenChannel& channel = channels.emplace_back(socket, queued, written);
+    Reader items(heads, "the rows of a channel are a list");
+    while (items.ok() && !items.done()) {
+      Reader item(items.object(), "a row of a channel is a tuple");
+      const long long row = item.integer();
+      PyObject* head = item.object();
+      if (!head || !PyBytes_Check(head) || row < 0 || row >= (long long)rows)
+        return refuse(PyExc_ValueError, "row %lld of a channel has no bytes, or is not one of %lld", row, (long long)rows);
+      channel.rows.push_back({int(row), std::string(PyBytes_AS_STRING(head), size_t(PyBytes_GET_SIZE(head)))});
+    }
+  }
+  return !PyErr_Occurred();
+}
+
+// Per row of how many steps the tokens have left.
+PyObject* sent_steps(const std::vector<TokenChannel>& channels, size_t rows) {
+  std::vector<int> sent(rows, 0);
+  for (const TokenChannel& channel : channels)
+    for (const TokenChannel::Row& row : channel.rows) sent[size_t(row.row)] = channel.sent();
+  PyObject* list = PyList_New(Py_ssize_t(rows));
+  for (size_t row = 0; list && row < rows; ++row) PyList_SET_ITEM(list, Py_ssize_t(row), PyLong_FromLong(sent[row]));
+  return list;
+}
+
 }  // namespace
 
 PyObject* decode_several(PyObject*, PyObject* const* values, Py_ssize_t count) {
-  if (!expect(count, 6, "decode_several")) return nullptr;
+  if (!expect(count, 7, "decode_several")) return nullptr;
   Arguments v{values};
   const DecoderWeights* weights = weights_of(values[0]);
   float* logits = v.address<float>(2);
@@ -466,17 +500,24 @@ PyObject* decode_several(PyObject*, PyObject* const* values, Py_ssize_t count) {
   if (!weights || !sequences || v.failed) return nullptr;
   thread_local Batch batch;
   DecodingRows rows;
+  std::vector<TokenChannel> channels;
   if (!read_batch(*weights, sequences.get(), batch) || !check_steps(*weights, batch, steps, room) ||
-      !check_vocabulary(weights->geometry.vocab) || !read_rows(sequences.get(), weights->geometry.vocab, rows))
+      !check_vocabulary(weights->geometry.vocab) || !read_rows(sequences.get(), weights->geometry.vocab, rows) ||
+      !read_channels(values[6], rows.settings.size(), channels))
     return nullptr;
   DecodedSteps done;
   const Owned ended(without_gil([&] {
     std::lock_guard<std::mutex> lock(runtime().mutex);
-    done = decode_steps(*weights, batch, rows, int(steps), *interruption, logits);
+    done = decode_steps(*weights, batch, rows, int(steps), *interruption, logits, channels);
   }));
   if (!ended) return nullptr;
   PyObject* drawn = as_lists(done, rows);
-  return drawn ? Py_BuildValue("(NN)", as_tuple(done.times), drawn) : nullptr;
+  PyObject* sent = drawn ? sent_steps(channels, rows.settings.size()) : nullptr;
+  if (!sent) {
+    Py_XDECREF(drawn);
+    return nullptr;
+  }
+  return Py_BuildValue("(NNN)", as_tuple(done.times), drawn, sent);
 }
 
 PyObject* decode(PyObject*, PyObject* const* values, Py_ssize_t count) {

@@ -17,9 +17,11 @@ PyObject* decode(PyObject*, PyObject* const* values, Py_ssize_t count);
 // 0) and `output`; without an output on to the logits, as `decode` does it.
 PyObject* decode_layers(PyObject*, PyObject* const* values, Py_ssize_t count);
 
-// decode_several(decoder, sequences, logits, room, steps, interruption) -> (times as `decode`, [[draw of each step], ...])
+// decode_several(decoder, sequences, logits, room, steps, interruption, channels)
+//   -> (times as `decode`, [[draw of each step], ...], [steps of each sequence whose tokens have left, ...])
 // See `decode_steps` of decode_loop.h; draws are `sample_rows`' and logits' room is of the sequences. `interruption` is the
-// address of an int32 that any thread may set.
+// address of an int32 that any thread may set; `channels` are (socket, addresses of int64 `queued` and `written`,
+// [(row, head), ...]), with every row at most once.
 PyObject* decode_several(PyObject*, PyObject* const* values, Py_ssize_t count);
 
 // set_adapter(decoder, slot, bfloat16, layers or None): sets the adapter of scheduled sequences with that slot;

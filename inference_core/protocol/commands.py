@@ -208,8 +208,8 @@ class Knobs(msgspec.Struct, frozen=True, kw_only=True):
         Meta(
             ge=1,
             le=16,
-            description="Most decode steps in one call, whose tokens come out together, while nothing waits and they "
-            "take at most an eighth of itl_objective_ms; 1 is off.",
+            description="Most decode steps in one call while nothing waits, of at most itl_objective_ms, an eighth of "
+            "it where tokens come out together; 1 is off.",
         ),
     ] = 4
     speculation: Annotated[

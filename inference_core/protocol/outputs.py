@@ -272,6 +272,12 @@ class SequenceOutput(msgspec.Struct, tag="output", kw_only=True, omit_defaults=T
     prompt_logprobs: list[TokenLogprob] | None = None
     evidence: Evidence | None = None
 
+    def drop_first(self, count: int) -> None:
+        """Leave out the first `count` of its tokens, which have no evidence."""
+        del self.token_ids[:count]
+        if self.logprobs:
+            del self.logprobs[:count]
+
     def drop_last(self, count: int) -> None:
         """Take back the last `count` of its tokens."""
         del self.token_ids[-count:]

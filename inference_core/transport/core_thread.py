@@ -49,7 +49,9 @@ from inference_core.protocol import (
 )
 from inference_core.protocol.kv_blocks import BlockChain, BlockFrame
 from inference_core.protocol.outputs import MENDABLE, refusal
+from inference_core.protocol.token_channel import TokenRoutes
 from inference_core.transport.event_client import EventClient
+from inference_core.transport.token_relay import TokenRelay
 
 log = logging.getLogger(__name__)
 
@@ -149,6 +151,8 @@ class SteppingCore(Protocol):
 
     def interrupt(self) -> None: ...
 
+    def set_routes(self, routes: TokenRoutes) -> None: ...
+
     def stats(self, query_id: str) -> CoreStats: ...
 
     @property
@@ -179,7 +183,7 @@ class CoreLoop:
     `gone` is called last, once, with the error that killed the core, or None after `stop`. Both are called on the
     core's thread and must not block. An idle loop sleeps in the queue. A turn that takes longer than
     `watchdog_seconds` is reported while it lasts: in the log, with the stack of the thread, and by a `CoreHealth`
-    that is delivered on another thread. `title` names the core in logs.
+    that is delivered on another thread. `title` names the core in logs. By `routes` tokens leave before a turn's end.
     """
 
     def __init__(
@@ -189,7 +193,9 @@ class CoreLoop:
         gone: Callable[[BaseException | None], None],
         watchdog_seconds: float = WATCHDOG_SECONDS,
         title: str = THE_CORE,
+        routes: TokenRoutes | None = None,
     ) -> None:
+        self._routes = routes
         self._core_factory = core_factory
         self._title = title
         self._deliver = deliver
@@ -233,6 +239,8 @@ class CoreLoop:
             self._deliver([Hello(models=core.model_infos)])
             self._watchdog.start()
             self._interrupt = core.interrupt
+            if self._routes is not None and sys.platform == "linux":
+                core.set_routes(self._routes)
             try:
                 self._take_turns(core)
             finally:
@@ -365,16 +373,14 @@ class ThreadCoreClient(EventClient):
 
     async def _connect(self) -> None:
         loop = asyncio.get_running_loop()
-
-        def deliver(events: list[Event]) -> None:
-            loop.call_soon_threadsafe(self._receive, events)
+        relay = self._relay = TokenRelay(self._receive)
 
         def gone(cause: BaseException | None) -> None:
             reason = f"{self._title} stopped" if cause is None else why_dead(cause, self._title)
             with contextlib.suppress(RuntimeError):  # the event loop was closed first
                 loop.call_soon_threadsafe(partial(self._on_disconnect, reason, cause, died=cause is not None))
 
-        self._core_loop = CoreLoop(self._core_factory, deliver, gone, self._watchdog_seconds, self._title)
+        self._core_loop = CoreLoop(self._core_factory, relay.queue, gone, self._watchdog_seconds, self._title, relay)
         self._core_loop.start()
 
     async def _disconnect(self) -> None:
@@ -382,6 +388,7 @@ class ThreadCoreClient(EventClient):
             core_loop, self._core_loop = self._core_loop, None
             core_loop.stop()
             await asyncio.to_thread(core_loop.join)
+            self._relay.close()
 
     def _send(self, command: Command) -> None:
         if self._core_loop is None:

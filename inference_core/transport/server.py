@@ -8,6 +8,7 @@ import contextlib
 import gc
 import logging
 import signal
+import socket
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -18,6 +19,7 @@ import msgspec
 from inference_core.errors import CoreGoneError, QueueFullError
 from inference_core.protocol import AbortRequest, AddRequest, Command, CoreHealth, Event, Goodbye, Hello, SequenceOutput
 from inference_core.protocol.outputs import refusal, sent_error
+from inference_core.protocol.token_channel import SharedCount, TokenChannel
 from inference_core.transport.core_thread import (
     THE_CORE,
     WATCHDOG_SECONDS,
@@ -28,6 +30,7 @@ from inference_core.transport.core_thread import (
 )
 from inference_core.transport.framing import MAX_FRAME_BYTES, FrameError, FrameReader, FrameWriter
 from inference_core.transport.listener import Listener
+from inference_core.transport.token_relay import TokenRelay
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +39,8 @@ class CoreConnection(asyncio.Protocol):
     """Reads lists of commands and writes lists of events, never waiting for its reader.
 
     `unfinished` maps the client's own request ids to the number of choices still to finish. `opened`, `command`
-    and `closed` are the server's; `closed` is called once, as soon as nothing more can be sent.
+    and `closed` are the server's; `closed` is called once, as soon as nothing more can be sent. `queued` counts the
+    lists of events that the core has made. `channel`: of a Unix socket, where tokens may leave without this thread.
     """
 
     def __init__(
@@ -46,6 +50,7 @@ class CoreConnection(asyncio.Protocol):
         command: Callable[["CoreConnection", Command], None],
         closed: Callable[["CoreConnection"], None],
         number: int,
+        queued: SharedCount,
         max_unread_bytes: int,
         max_frame_bytes: int,
     ) -> None:
@@ -58,10 +63,15 @@ class CoreConnection(asyncio.Protocol):
         self._reader = FrameReader(list[Command], max_frame_bytes)
         self._writer = FrameWriter(max_frame_bytes)
         self._transport: asyncio.WriteTransport | None = None
+        self._queued, self._written = queued, SharedCount()
+        self.channel: TokenChannel | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # A cast: uvloop's TCP transports are none of asyncio's classes.
         self._transport = cast(asyncio.WriteTransport, transport)
+        stream = transport.get_extra_info("socket")
+        if stream is not None and stream.family == socket.AF_UNIX:
+            self.channel = TokenChannel(stream.fileno(), self._queued, self._written)
         self._opened(self)
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -102,6 +112,11 @@ class CoreConnection(asyncio.Protocol):
             self._leave()
             transport.abort()
 
+    def note_written(self, lists: int) -> None:
+        """Note that so many lists of the core's events are written as far as they are this client's."""
+        if self._transport is not None and self._transport.get_write_buffer_size() == 0:
+            self._written.value = lists
+
     def _is_wanted(self, event: Event) -> bool:
         """Count finished choices; return whether the output's request was unfinished (False after an abort)."""
         if not isinstance(event, SequenceOutput):
@@ -125,7 +140,7 @@ class CoreConnection(asyncio.Protocol):
 
     def _leave(self) -> None:
         if self._transport is not None:
-            self._transport = None
+            self._transport = self.channel = None
             self._closed(self)
 
 
@@ -219,12 +234,14 @@ class CoreServer:
         loop = asyncio.get_running_loop()
         self._listener.bind()
         self._gone: asyncio.Future[BaseException | None] = loop.create_future()
+        self._relay = TokenRelay(self._share, self._note_received)
         self._core_loop = CoreLoop(
             self._core_factory,
-            _on_loop(loop, self._deliver),
+            self._deliver,
             _on_loop(loop, self._note_core_gone),
             self._watchdog_seconds,
             self._title,
+            self,
         )
         self._core_loop.start()
         await self._listener.open(self._connection)
@@ -261,6 +278,7 @@ class CoreServer:
         self._core_loop.stop()
         cause = await self._gone
         await asyncio.to_thread(self._core_loop.join)
+        self._relay.close()
         if cause is not None:
             raise CoreGoneError(why_dead(cause, self._title)) from cause
 
@@ -271,6 +289,7 @@ class CoreServer:
             command=self._pass_on,
             closed=self._note_closed,
             number=self._numbers,
+            queued=self._relay.queued,
             max_unread_bytes=self._max_unread_bytes,
             max_frame_bytes=self._max_frame_bytes,
         )
@@ -304,7 +323,24 @@ class CoreServer:
             wire_id = f"{connection.number}/{command.query_id}"
             self._core_loop.submit(msgspec.structs.replace(command, query_id=wire_id))
 
+    def route(self, request_id: str) -> tuple[TokenChannel, str] | None:
+        """See `TokenRoutes`: to the socket of the client, or where that is none of this machine's, to this thread."""
+        number, _, name = request_id.partition("/")
+        connection = self._connections.get(int(number)) if number.isdecimal() else None
+        if connection is None:
+            return None
+        channel = connection.channel
+        return self._relay.route(request_id) if channel is None else (channel, name)
+
     def _deliver(self, events: list[Event]) -> None:
+        with contextlib.suppress(RuntimeError):  # the event loop was closed first
+            self._relay.queue(events)
+
+    def _note_received(self, lists: int) -> None:
+        for connection in self._connections.values():
+            connection.note_written(lists)
+
+    def _share(self, events: Sequence[Event]) -> None:
         """Send each connection its events of one turn in one frame."""
         shares: dict[int, list[Event]] = defaultdict(list)
         for event in events:

@@ -1,11 +1,14 @@
 """Several decode steps in one call of the runner: the same tokens, blocks as exact, and an end at once if asked."""
 
+import socket
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from core_driver import CoreDriver, greedy
 
 from inference_core.protocol import Knobs, SamplingParams
+from inference_core.protocol.token_channel import TokenChannel
 from inference_core.step_plan import SampledToken, ScheduledSequence, StepPlan, StepResult
 
 # Learned step times count from here on, and bursts of eight such steps keep an eighth of this objective.
@@ -174,6 +177,46 @@ def test_as_many_steps_as_keep_an_eighth_of_the_objective():
     driver.step()
 
     assert driver.last_plan().decode_steps == 3
+
+
+class OneChannel:
+    """Every request's tokens may leave by one channel, but for those that are `refused`."""
+
+    def __init__(self, *refused: str) -> None:
+        self._refused = refused
+        with socket.socket(socket.AF_UNIX) as end:
+            self._channel = TokenChannel(end.fileno())
+
+    def route(self, request_id: str) -> tuple[TokenChannel, str] | None:
+        return None if request_id in self._refused else (self._channel, request_id)
+
+
+@pytest.mark.parametrize(("refused", "steps"), [((), 5), (("r2",), 1)], ids=["all", "some"])
+def test_steps_whose_tokens_all_leave_one_by_one_may_take_the_whole_objective(
+    refused: tuple[str, ...], steps: int
+) -> None:
+    driver = warm_driver(Knobs(decode_steps=8, itl_objective_ms=55.0))
+    driver.core.set_routes(OneChannel(*refused))
+    decode(driver, [1, 2, 3], [4])
+
+    driver.step()
+
+    assert driver.last_plan().decode_steps == steps
+
+
+def test_tokens_that_have_left_are_counted_but_not_among_the_outputs():
+    driver = warm_driver()
+    decode(driver, [1, 2, 3], [4])
+    before = driver.core.stats().models[0].generated_tokens
+    runner = driver.runners["m"]
+    run = runner.run
+    runner.run = lambda plan: replace(run(plan), sent=[8, 5])
+
+    outputs = driver.core.step()
+
+    _, left = (share.sequence_id for share in driver.last_plan().sequences)
+    assert [(f"{output.request_id}/0", len(output.token_ids)) for output in outputs] == [(left, 3)]
+    assert driver.core.stats().models[0].generated_tokens - before == 16
 
 
 def test_where_too_few_blocks_are_free_one_step_is_taken_and_nothing_is_preempted():

@@ -157,10 +157,10 @@ def test_other_sequences_than_decodes_are_refused(cores: list[Core]) -> None:
     share.token_ids, share.start, share.sample = [1], sequence.num_computed_tokens, sequence.sample_spec
 
     with pytest.raises(IndexError, match="do not fit a table"):
-        decoder.decode_several([share], 17, interruption)
+        decoder.decode_several([share], 17, interruption, [])
     with pytest.raises(ValueError, match="steps"):
-        decoder.decode_several([share], 0, interruption)
+        decoder.decode_several([share], 0, interruption, [])
     share.token_ids = [1, 2]
     with pytest.raises(ValueError, match="not one generated token"):
-        decoder.decode_several([share], 1, interruption)
+        decoder.decode_several([share], 1, interruption, [])
     assert np.int32(0) == interruption._word[0]

@@ -77,6 +77,9 @@ class ScriptedCore:
     def interrupt(self):
         self.interruptions += 1
 
+    def set_routes(self, routes):
+        """Its tokens leave with the outputs of its steps."""
+
     def step(self):
         # No real step is faster: clients on the same processor are not flooded.
         time.sleep(0.0002)
