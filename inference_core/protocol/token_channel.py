@@ -53,8 +53,8 @@ class TokenRoutes(Protocol):
 
 def output_head(request_id: str, index: int, cached_tokens: int, *, logprobs: bool) -> bytes:
     """Return the MessagePack of a `SequenceOutput` up to its list of tokens; behind it `logprobs` if there are any."""
-    fields = {"type": "output", "request_id": request_id, "index": index, "cached_tokens": cached_tokens}
-    head = bytearray(_encoder.encode(fields | {"token_ids": []}))
+    fields = {"request_id": request_id, "index": index, "cached_tokens": cached_tokens, "token_ids": []}
+    head = bytearray(_encoder.encode({"type": "output", **fields}))
     del head[-1]
     head[0] += logprobs
     return bytes(head)
