@@ -16,7 +16,7 @@ MOST = {
     # tried one by one, from files of their own.
     "classifier": Entered(files=13, folders=6, returns=5)
     if KERNELS is None
-    else Entered(files=7, folders=4, returns=2),
+    else Entered(files=5, folders=3, returns=2),
     "inference_core": Entered(files=23, folders=5, returns=6),
     "quality": Entered(files=6, folders=2, returns=6),
     "migrations": Entered(files=1, folders=1, returns=0),
