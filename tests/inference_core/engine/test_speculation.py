@@ -9,6 +9,7 @@ from gateway.telemetry.core_collector import CoreCollector
 from inference_core.engine.draft_model import DraftModel
 from inference_core.engine.drafter import PromptLookup, Reach
 from inference_core.engine.sequence import Sequence
+from inference_core.engine.speculator import DraftAccount
 from inference_core.errors import IntegrityError, InvalidRequestError
 from inference_core.protocol import Knobs, SamplingParams
 from tests.inference_core.hash_model import HashModelRunner
@@ -198,6 +199,31 @@ def test_drafts_that_never_pay_cost_at_most_a_hundredth_of_the_time():
         times.append(seconds_of(driver, 40))
 
     assert times[0] < times[1] < 1.01 * times[0]
+
+
+def test_drafts_that_lost_time_wait_until_a_share_of_the_steps_without_has_paid_for_them():
+    account = DraftAccount()
+    for _ in range(5):
+        account.record(-1.0)
+    account.wait(400)
+    assert account.is_empty
+    account.wait(200)
+    assert not account.is_empty
+    account.record(100.0)
+    for _ in range(16):
+        assert not account.is_empty
+        account.record(-1.0)
+    assert account.is_empty
+
+
+def test_drafts_without_an_account_to_lose_from_are_not_made_however_likely_they_are(monkeypatch):
+    monkeypatch.setattr(DraftAccount, "record", lambda self, gain: setattr(self, "_steps", -1.0))
+    knobs = Knobs(speculation="draft_model", max_draft_tokens=5)
+    driver = with_accuracy(CoreDriver(**PAIR, knobs=knobs, seconds_per_step={"m": 0.1, "d": 0.01}), 0)
+    driver.add([1, 2, 3], sampling=greedy(190))
+    driver.drain()
+
+    assert driver.core.stats().models[0].speculation.rounds == 1
 
 
 def test_a_sequence_with_nothing_to_draft_is_looked_at_ever_more_rarely(monkeypatch):
