@@ -41,7 +41,6 @@ _MEANINGS = (
     (429, re.compile(r"rate.?limit|too.?many.?requests|throttl|resource.?exhausted|overloaded|at capacity", re.I)),
     (402, re.compile(r"insufficient.?(?:balance|credit|quota)|arrear|billing|credit balance", re.I)),
     (401, re.compile(r"authentication|invalid.?api.?key|unauthori[sz]ed|login fail", re.I)),
-    (503, re.compile(r"unavailable|internal.?(?:server.?)?error|server_error|\bapi_error", re.I)),
     (400, re.compile(r"invalid.?request|invalid.?argument|invalid.?params|bad.?request", re.I)),
 )
 # How Anthropic, OpenAI and Bedrock refuse a limit above what the model can answer.
@@ -112,7 +111,9 @@ class ServerFailures:
         status = int(code) if code.isdecimal() and len(code) == 3 else 0
         if status < 500 and status not in _STATUSES:
             status = _status_in(f"{error.type} {code} {error.message[:MOST_READ]}")
-        return self._of(status, "broke off", None, error, wire, model) if status else None
+        # One answer that fails says nothing of the next one.
+        is_told = status in BUSY_STATUSES or 400 <= status < 500
+        return self._of(status, "broke off", None, error, wire, model) if is_told else None
 
     def _of(
         self, status: int, did: str, later: float | None, error: WireError, wire: RemoteWire, model: str

@@ -275,14 +275,14 @@ FAILURES: list[tuple[str, Any, type[TierError], float]] = [
     ("openai", {"base_resp": {"status_code": 1002, "status_msg": "rate limit"}}, TierBusyError, 1.0),
     ("openai", {"base_resp": {"status_code": 1008, "status_msg": "insufficient balance"}}, TierKeyError, 1.0),
     ("openai", {"error": {"code": 401, "message": "No auth credentials found"}}, TierKeyError, 1.0),
-    ("openai", {"error": {"code": 502, "message": "Provider returned error"}}, TierUnavailableError, 1.0),
+    ("openai", {"error": {"code": 502, "message": "Provider returned error"}}, TierAnswerError, 0.0),
     ("openai", {"error": {"code": 400, "message": "temperature: range: 0..1"}}, TierRequestError, 0.0),
     ("openai", {"error": {"code": 400, "message": "maximum context length is 9 tokens"}}, TierContextError, 0.0),
     ("openai", {"error": {"code": "x", "message": "died"}}, TierAnswerError, 0.0),
     ("anthropic", {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}, TierBusyError, 1),
     ("anthropic", {"type": "error", "error": {"type": "authentication_error", "message": "No"}}, TierKeyError, 1.0),
     ("gemini", {"error": {"code": 429, "message": "Quota", "status": "RESOURCE_EXHAUSTED"}}, TierBusyError, 1.0),
-    ("gemini", {"error": {"code": 503, "message": "The model is overloaded."}}, TierUnavailableError, 1.0),
+    ("gemini", {"error": {"code": 503, "message": "Died."}}, TierAnswerError, 0.0),
 ]
 
 
