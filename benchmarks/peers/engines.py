@@ -123,6 +123,8 @@ async def _vllm(model: str, peers: Path, log: Path) -> AsyncIterator[str]:
     command += ["--host", "127.0.0.1", "--port", str(port), "--dtype", "bfloat16", "--max-model-len", str(_SLOT_TOKENS)]
     environment = {
         "VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, sorted(os.sched_getaffinity(0)))),
+        # As its documentation wants it: with other threads it is slower.
+        "LD_PRELOAD": str(programs.with_name("lib") / "libiomp5.so"),
         "VLLM_CPU_KVCACHE_SPACE": "2",
         "VLLM_NO_USAGE_STATS": "1",
         "HF_HUB_OFFLINE": "1",
