@@ -106,6 +106,9 @@ class CoreConnection(asyncio.Protocol):
             self.end(str(error))
             return
         unread = self._transport.get_write_buffer_size()
+        if unread:
+            # Half a frame may be written, which no tokens of a step may follow.
+            self._written.value = -1
         if unread > self._max_unread_bytes:
             log.warning("connection %d left %d bytes unread and is cut off", self.number, unread)
             transport = self._transport

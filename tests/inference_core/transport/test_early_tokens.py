@@ -1,5 +1,7 @@
 """Tokens of a real core that leave in the middle of a call reach the client of every transport once, in order."""
 
+import asyncio
+import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,8 +13,10 @@ from inference_core.engine.core import Core
 from inference_core.loading.load_core import load_core
 from inference_core.model_spec import CoreSpec, ModelSpec
 from inference_core.native import cpu
-from inference_core.protocol import AddRequest, SamplingParams, SequenceOutput
+from inference_core.protocol import AddRequest, Hello, SamplingParams, SequenceOutput
+from inference_core.protocol.token_channel import SharedCount
 from inference_core.transport.client import CoreClient
+from inference_core.transport.server import CoreConnection
 from tests.inference_core.tiny_gguf import decoder_weights, write_gguf
 
 pytestmark = [
@@ -88,3 +92,39 @@ async def test_a_request_that_is_closed_in_the_middle_of_a_call_frees_its_blocks
     stats = (await client.stats()).models[0]
     assert (stats.running, stats.blocks_in_use) == (0, 0)
     assert choice(await answer(client, 8), 0) == choice(await answer(client, 1), 0)
+
+
+class FullTransport(asyncio.WriteTransport):
+    """Keeps `unread` bytes of what is written."""
+
+    unread = 0
+
+    def write(self, data: object) -> None:
+        self.unread = 1
+
+    def get_write_buffer_size(self) -> int:
+        return self.unread
+
+
+def test_no_token_follows_half_a_frame() -> None:
+    ours, theirs = socket.socketpair()
+    transport = FullTransport({"socket": ours})
+    bounds = {"max_unread_bytes": 9, "max_frame_bytes": 1 << 10}
+    connection = CoreConnection(
+        opened=lambda _: None, command=lambda *_: None, closed=lambda _: None, number=1, queued=SharedCount(), **bounds
+    )
+    connection.connection_made(transport)
+    channel = connection.channel
+    assert channel is not None
+    assert channel.queued.value == channel.written.value
+
+    connection.send([Hello(models=[])])
+    assert channel.queued.value != channel.written.value
+    connection.note_written(0)
+    assert channel.queued.value != channel.written.value
+
+    transport.unread = 0
+    connection.note_written(0)
+    assert channel.queued.value == channel.written.value
+    ours.close()
+    theirs.close()
