@@ -179,6 +179,15 @@ def is_looping(token_ids: collections.abc.Sequence[int], span: int) -> bool:
     return runs[-1] in runs[:-1] and len(set(runs)) <= DIFFERENT * len(runs)
 
 
+def steps_to_look(sequence: Sequence, span: int) -> float:
+    """Return how many tokens an answer grows until it is looked at for a loop of `span`; infinite if it never is."""
+    if sequence.sampling.ignore_eos:
+        return math.inf
+    known = len(sequence.output_token_ids) - sequence.num_pending
+    looked = -(-max(span, sequence.sampling.min_tokens, known + 1) // LOOK_EVERY) * LOOK_EVERY
+    return looked - known
+
+
 @dataclass(slots=True)
 class LiveRequest:
     """A live request; `live` of its choices are unfinished."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from inference_core.engine.auto_tuner import AutoTuner
 from inference_core.engine.kv_transfer import KVTransfer
 from inference_core.engine.live_knobs import LiveKnobs
+from inference_core.engine.requests import steps_to_look
 from inference_core.engine.scheduler import Scheduler
 from inference_core.engine.sequence import Sequence
 from inference_core.engine.speculator import Speculator
@@ -20,7 +21,7 @@ from inference_core.execution.runner import ModelRunner
 from inference_core.protocol import AddRequest, Knobs, ModelStats, PrefixStats, SequenceOutput, SwapStats
 from inference_core.protocol.outputs import STEP_SECONDS
 from inference_core.protocol.token_channel import TokenChannel, TokenRoutes, output_head
-from inference_core.step_plan import ChannelRows, StepPlan
+from inference_core.step_plan import ChannelRows, ScheduledSequence, StepPlan
 
 
 @dataclass(slots=True, frozen=True)
@@ -154,14 +155,22 @@ class ServedModel:
             return plan
         if plan.copies or plan.offloads or plan.restores or plan.num_drafts:
             return plan
-        # The guard takes tokens back.
-        channels = [] if routes is None or knobs.repetition_guard else self._channels(plan, routes)
+        channels: ChannelRows = []
+        if routes is not None:
+            until_look = min(map(self._steps_to_look, plan.sequences)) if knobs.repetition_guard else math.inf
+            # Tokens behind a look are taken back if it ends the answer; few steps that reach none are not worth it.
+            if until_look * 2 >= most:
+                most = int(min(most, until_look))
+                channels = self._channels(plan, routes)
         each = model.cost.predict(len(plan.sequences), len(plan.sequences))
         if each > 0:
             share = 1.0 if sum(len(rows) for _, rows in channels) == len(plan.sequences) else _BURST
             most = min(most, int(knobs.itl_objective_ms / 1e3 * share / each))
         steps = scheduler.reserve_decode_steps(plan, most) if most > 1 else 1
         return plan if steps == 1 else replace(plan, decode_steps=steps, channels=channels)
+
+    def _steps_to_look(self, share: ScheduledSequence) -> float:
+        return steps_to_look(self.scheduler.running[share.sequence_id], self.scheduler.knobs.repetition_guard)
 
     def _channels(self, plan: StepPlan, routes: TokenRoutes) -> ChannelRows:
         rows: dict[TokenChannel, list[tuple[int, bytes]]] = {}

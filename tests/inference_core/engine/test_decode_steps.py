@@ -204,6 +204,47 @@ def test_steps_whose_tokens_all_leave_one_by_one_may_take_the_whole_objective(
     assert driver.last_plan().decode_steps == steps
 
 
+def test_tokens_leave_one_by_one_up_to_where_the_guard_looks_at_an_answer() -> None:
+    driver = warm_driver(Knobs(decode_steps=8, itl_objective_ms=1000.0, repetition_guard=20))
+    driver.core.set_routes(OneChannel())
+    decode(driver, [1, 2, 3], sampling=SamplingParams(temperature=0, max_tokens=60, min_tokens=60))
+    plans = []
+    while driver.core.has_work:
+        driver.step()
+        plans.append(driver.last_plan())
+
+    # min_tokens puts the first look off to the 64th token, which the answer does not reach.
+    assert [plan.decode_steps for plan in plans] == [8] * 7 + [3]
+    assert all(plan.channels for plan in plans)
+
+    plans.clear()
+    decode(driver, [5, 2, 3], sampling=SamplingParams(temperature=0, max_tokens=60))
+    while driver.core.has_work and len(plans) < 8:
+        driver.step()
+        plans.append(driver.last_plan())
+
+    # Looks follow the 32nd and the 48th token.
+    assert [plan.decode_steps for plan in plans] == [8, 8, 8, 7, 8, 8, 8, 4]
+    assert all(plan.channels for plan in plans)
+
+
+def test_tokens_stay_together_where_a_look_is_near() -> None:
+    driver = warm_driver(Knobs(decode_steps=8, itl_objective_ms=1000.0, repetition_guard=20))
+    driver.core.set_routes(OneChannel())
+    first = decode(driver, [1, 2, 3], sampling=SamplingParams(temperature=0, max_tokens=60))
+    while lengths(driver, first)[0] < 25:
+        driver.step()
+    for token in range(4):
+        decode(driver, [token])
+    assert lengths(driver, first) == [29]
+
+    driver.step()
+
+    assert lengths(driver, first) == [37]
+    assert driver.last_plan().decode_steps == 8
+    assert not driver.last_plan().channels
+
+
 def test_tokens_that_have_left_are_counted_but_not_among_the_outputs():
     driver = warm_driver()
     decode(driver, [1, 2, 3], [4])
