@@ -332,10 +332,14 @@ def priority_of(body: Sampling, slo: SloName | None = None) -> int:
     service_tier = body.service_tier if isinstance(body, ChatRequest) else None
     if service_tier is None:
         return slo_class(slo, 1).priority
-    if service_tier not in PRIORITY_OF_SERVICE_TIER:
+    return _priority_of_tier(service_tier)
+
+
+def _priority_of_tier(service_tier: str) -> int:
+    if (priority := PRIORITY_OF_SERVICE_TIER.get(service_tier)) is None:
         allowed = ", ".join(PRIORITY_OF_SERVICE_TIER)
         raise bad_request(f"Invalid service_tier {service_tier!r}: allowed are {allowed}.", "service_tier")
-    return PRIORITY_OF_SERVICE_TIER[service_tier]
+    return priority
 
 
 def served_tier(asked: str | None, priority: int) -> str | None:
@@ -416,7 +420,7 @@ def provider_fields(body: Sampling, ceiling: int = 0) -> dict[str, Any]:
     asked = passed.get("service_tier")
     if asked is None:
         return passed
-    if PRIORITY_OF_SERVICE_TIER[asked] < ceiling:
+    if _priority_of_tier(asked) < ceiling:
         return passed | {"service_tier": SERVICE_TIERS[ceiling]}
     if asked not in SERVICE_TIERS_ELSEWHERE:
         del passed["service_tier"]

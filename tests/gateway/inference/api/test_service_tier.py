@@ -41,9 +41,7 @@ async def test_metadata_is_recorded_with_the_request(gateway: RunningGateway) ->
     assert shown.json()["tags"] == tags
 
 
-@pytest.mark.parametrize(
-    "tags", [{"x" * 65: ""}, {"": "x"}, {"a": "y" * 513}, {str(n): "" for n in range(17)}, {"a": 1}]
-)
+@pytest.mark.parametrize("tags", [{"x" * 65: ""}, {"": "x"}, {"a": "y" * 513}, {str(n): "" for n in range(17)}])
 async def test_metadata_beyond_openais_bounds_is_refused(gateway: RunningGateway, tags: dict[str, Any]) -> None:
     with pytest.raises(openai.BadRequestError) as caught:
         await gateway.openai.chat.completions.create(**CHAT, metadata=tags)

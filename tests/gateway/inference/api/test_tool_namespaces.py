@@ -211,7 +211,7 @@ async def test_a_chat_names_a_custom_tool_or_the_tools_it_allows(
     [
         ({"tools": [{"type": "custom"}]}, "tools[0].custom"),
         ({"tools": [{"type": "function"}]}, "tools[0].function"),
-        ({"tools": [PATCH, PATCH]}, "tools[1].custom.name"),
+        ({"tools": [PATCH, {"type": "custom", "custom": {"name": "patch"}}]}, "tools[1].custom.name"),
         ({"tool_choice": {"type": "function", "function": {"name": "patch"}}}, "tool_choice.function.name"),
         ({"tool_choice": {"type": "allowed_tools"}}, "tool_choice.allowed_tools"),
         (
