@@ -396,6 +396,8 @@ class Speculator:
             return []
         looked: list[tuple[Sequence, _Watched]] = []
         for share in plan.sequences:
+            if share.num_drafts:
+                continue  # what its grammar forces
             sequence = self._scheduler.running[share.sequence_id]
             watched = self._watched.get(sequence) or self._watched.setdefault(sequence, _Watched())
             if len(sequence.token_ids) >= watched.look_at:
