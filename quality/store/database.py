@@ -290,7 +290,8 @@ def _engine(
     else:
         # The driver begins transactions only before some statements, so we begin them ourselves.
         ours = {"isolation_level": None, "async_creator_fn": sqlite_connection}
-        engine = create_async_engine(url, connect_args=ours, **arguments)
+        # All connections may wait for one writer.
+        engine = create_async_engine(url, connect_args=ours, **arguments | {"pool_timeout": BUSY_MS / 1000})
         _prepare_sqlite(engine, [f"busy_timeout={BUSY_MS}", "synchronous=FULL", "secure_delete=ON", *sqlite_pragmas])
     limit_waiting(engine)
     return engine

@@ -24,20 +24,20 @@ from inference_core.io.background_tasks import is_cancelled
 
 T = TypeVar("T")
 
-STALL_SECONDS = 5.0
-"""A disk or a server may not answer for so long before a request fails: what waits for it waits a little longer."""
-CONNECT_SECONDS = STALL_SECONDS + 1.0
+CONNECT_SECONDS = 3.0
 """To open a connection, to wait for a free one, and to find out that one from the pool still answers."""
 STATEMENT_SECONDS = 30.0
 """Of one statement on a connection that has just answered. Reports on millions of requests take some seconds."""
+STALL_SECONDS = 5.0
+"""A disk may not answer for so long before a request fails: what waits for it waits a little longer."""
 COMMIT_SECONDS = STALL_SECONDS + 2.0
 """Of a commit, which waits for a disk."""
 CLOSE_SECONDS = 0.5
 """To part from a server in the regular way; after this the connection is cut."""
 WATCH_SECONDS = 0.5
 """How often the calls of a SQLite connection are looked at: they fail so much later than their limit at most."""
-BUSY_MS = int(1000 * CONNECT_SECONDS)
-"""How long SQLite waits for the lock of another writer, whose commit may wait for the disk; all connections may."""
+BUSY_MS = int(1000 * STALL_SECONDS) + 1_000
+"""How long SQLite waits for the lock of another writer, whose commit may wait for the disk."""
 MOST_STUCK = 32
 """SQLite connections whose threads do not come back from the disk; beyond this none is opened."""
 

@@ -3,7 +3,7 @@
 import signal
 import sqlite3
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -12,15 +12,7 @@ from typing import Any
 import pytest
 
 from quality.store.drivers import STALL_SECONDS
-from tests.gateway.processes.hanging import (
-    ANSWERED_SECONDS,
-    BODY,
-    Asked,
-    Callers,
-    HangingCalls,
-    database_requests,
-    probes,
-)
+from tests.gateway.processes.hanging import ANSWERED_SECONDS, BODY, Callers, HangingCalls, database_requests, probes
 from tests.gateway.processes.test_dependency_faults import stored
 from tests.gateway.remote_catalog import write_remote_catalog
 from tests.gateway.served_process import served
@@ -141,66 +133,34 @@ def test_a_disk_that_stalls_for_five_seconds_fails_no_request(catalog: str, tmp_
     data, calls = tmp_path / "data", HangingCalls(tmp_path)
     with served(data, tmp_path / "cache", "--catalog", catalog, environment=calls.environment) as aio:
         callers = Callers(aio)
-        wanted = _stored_requests(callers)
+        plain, budgeted = callers.key("plain"), [callers.key(f"budgeted {n}") for n in range(_BUDGETS)]
+        for n in range(_BUDGETS):
+            order = BUDGET | {"subject": f"budgeted {n}"}
+            assert callers.ask("PUT", "/admin/api/budgets", callers.admin, json=order).answer.status_code == 200
+        spent = callers.all_at_once({str(n): _chat(key) for n, key in enumerate(budgeted)})
+        assert {one.answer.status_code for one in spent.values()} == {200}
+        # Every slice in memory is returned, so that the next one has to be leased.
+        until(lambda: _leased(callers) == 0)
+        turn = {"model": "tier-1", "input": "Hello there"}
+        wanted = {f"budget {n}": _chat(key) for n, key in enumerate(budgeted)}
+        wanted |= {f"plain {n}": _chat(plain) for n in range(4)}
+        wanted |= {f"response {n}": ("POST", "/v1/responses", plain, {"json": turn}) for n in range(4)}
         with ThreadPoolExecutor(1) as pool, calls.disk():
             # By this clock: a busy machine must not make it longer than what requests are promised to wait for.
             end = time.monotonic() + STALL_SECONDS
             asked = pool.submit(callers.all_at_once, wanted)
             until(lambda: "durability" in _problems(callers).get("journal", ""))
             until(lambda: time.monotonic() > end)
-        ids = _answered(callers, wanted, asked.result())
-        until(lambda: ids <= _stored(data))
+        answers = {name: one.answer for name, one in asked.result().items()}
+        assert {name: answer.text for name, answer in answers.items() if answer.status_code != 200} == {}
+        for n in range(4):
+            later = turn | {"previous_response_id": answers[f"response {n}"].json()["id"]}
+            assert callers.ask("POST", "/v1/responses", plain, json=later).answer.status_code == 200
+        until(lambda: {answer.headers["x-aio-decision-id"] for answer in answers.values()} <= _stored(data))
         until(lambda: callers.metric("aio_journal_lag_seconds") == 0)
 
 
-def test_a_postgresql_that_stalls_for_five_seconds_fails_no_request(
-    catalog: str, tmp_path: Path, postgres_server: Any, postgres_url: str
-) -> None:
-    """Nor one that lists, reads or changes what is in it, on more connections than were open."""
-    with served(tmp_path / "data", tmp_path / "cache", "--catalog", catalog, "--database-url", postgres_url) as aio:
-        callers = Callers(aio)
-        wanted = _stored_requests(callers)
-        read = database_requests(wanted["plain 0"][2], callers.admin)
-        with ThreadPoolExecutor(1) as pool, postgres_server.suspended():
-            end = time.monotonic() + STALL_SECONDS
-            asked = pool.submit(callers.all_at_once, wanted | read)
-            until(lambda: time.monotonic() > end)
-        answers = asked.result()
-        # Two of them name what is not there.
-        statuses = {name: answers.pop(name).answer.status_code for name in read}
-        expected = dict.fromkeys(read, 200) | {"new key": 201, "response": 404, "record": 404}
-        assert statuses == expected
-        ids = _answered(callers, wanted, answers)
-        until(lambda: ids <= stored(postgres_url))
-
-
-def _stored_requests(callers: Callers) -> dict[str, tuple[Any, ...]]:
-    """Requests of keys without a budget, of keys whose slice is used up, more than there are connections, and for
-    responses that are stored."""
-    plain, budgeted = callers.key("plain"), [callers.key(f"budgeted {n}") for n in range(_BUDGETS)]
-    for n in range(_BUDGETS):
-        order = BUDGET | {"subject": f"budgeted {n}"}
-        assert callers.ask("PUT", "/admin/api/budgets", callers.admin, json=order).answer.status_code == 200
-    wanted = {f"budget {n}": _chat(key) for n, key in enumerate(budgeted)}
-    assert {one.answer.status_code for one in callers.all_at_once(wanted).values()} == {200}
-    # Every slice in memory is returned, so that the next one has to be leased.
-    until(lambda: _leased(callers) == 0)
-    wanted |= {f"plain {n}": _chat(plain) for n in range(_OTHERS)}
-    return wanted | {f"response {n}": ("POST", "/v1/responses", plain, {"json": _TURN}) for n in range(_OTHERS)}
-
-
-def _answered(callers: Callers, wanted: Mapping[str, tuple[Any, ...]], asked: Mapping[str, Asked]) -> set[str]:
-    """The ids of answers, all of which came, and whose stored responses can be gone on from."""
-    answers = {name: one.answer for name, one in asked.items()}
-    assert {name: answer.text for name, answer in answers.items() if answer.status_code != 200} == {}
-    for n in range(_OTHERS):
-        later = _TURN | {"previous_response_id": answers[f"response {n}"].json()["id"]}
-        assert callers.ask("POST", "/v1/responses", wanted["plain 0"][2], json=later).answer.status_code == 200
-    return {answer.headers["x-aio-decision-id"] for answer in answers.values()}
-
-
-_BUDGETS, _OTHERS = 20, 4
-_TURN = {"model": "tier-1", "input": "Hello there"}
+_BUDGETS = 20
 
 
 def _problems(callers: Callers) -> dict[str, str]:
