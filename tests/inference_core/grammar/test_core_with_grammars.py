@@ -293,15 +293,16 @@ def test_forced_tokens_are_skipped_ahead_and_change_no_answer() -> None:
 @settings(max_examples=examples(12))
 @given(
     st.lists(st.tuples(st.booleans(), st.integers(1, 50), st.integers(0, 6)), min_size=1, max_size=6),
-    st.sampled_from(["off", "prompt_lookup"]),
+    st.sampled_from([("off", "fixed"), ("prompt_lookup", "fixed"), ("prompt_lookup", "adaptive")]),
     st.integers(2, 8),
     st.integers(1, 7),
 )
 def test_guesses_and_forced_tokens_together_change_no_answer(
-    requests: list[tuple[bool, int, int]], way: str, slabs: int, most: int
+    requests: list[tuple[bool, int, int]], ways: tuple[str, str], slabs: int, most: int
 ) -> None:
+    way, control = ways
     plain = World(slabs=64, max_draft_tokens=0)
-    mixed = World(slabs=slabs, speculation=way, draft_control="fixed", max_draft_tokens=most, lookup_ngram=1)
+    mixed = World(slabs=slabs, speculation=way, draft_control=control, max_draft_tokens=most, lookup_ngram=1)
     for number, (has_grammar, max_tokens, pause) in enumerate(requests):
         sampling = SamplingParams(temperature=1.0, seed=number, max_tokens=max_tokens)
         sampling = bound(number, max_tokens) if has_grammar else sampling
