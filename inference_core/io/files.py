@@ -81,6 +81,16 @@ def without_mark(lines: Iterable[bytes]) -> Iterator[bytes]:
 JSON_ERRORS = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
+def prepare_types(*kinds: type) -> None:
+    """Let msgspec prepare types that several threads will decode; for modules, at their import.
+
+    It prepares a type at its first use. Another thread that uses the type at that moment reads what is half prepared,
+    and the process crashes (seen with msgspec 0.22).
+    """
+    for kind in kinds:
+        msgspec.json.Decoder(kind)
+
+
 def prefer_huge_pages(memory: mmap.mmap) -> None:
     """Back pages touched from now on by huge pages (2 MiB) if the system supports them; else do nothing."""
     if hasattr(mmap, "MADV_HUGEPAGE"):

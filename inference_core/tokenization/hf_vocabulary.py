@@ -12,7 +12,7 @@ import tokenizers
 from tokenizers import Tokenizer
 
 from inference_core.errors import ModelFileError
-from inference_core.io.files import JSON_ERRORS
+from inference_core.io.files import JSON_ERRORS, prepare_types
 from inference_core.loaders.huggingface.hf_config import end_token_ids
 from inference_core.loaders.model_file import MAX_SETTINGS, MAX_TOKENIZER, read_model_file
 from inference_core.tokenization.chat_template import ChatTemplate
@@ -157,6 +157,9 @@ class _TokenizerFile(msgspec.Struct):
     decoder: _Step | None = None
     pre_tokenizer: _Step | None = None
     normalizer: _Step | None = None
+
+
+prepare_types(_TokenizerFile)
 
 
 def read_hf_vocabulary(folder: Path) -> Vocabulary:

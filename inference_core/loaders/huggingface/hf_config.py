@@ -13,7 +13,7 @@ from typing import Any, TypeVar, cast, get_args
 import msgspec
 
 from inference_core.errors import ModelFileError
-from inference_core.io.files import JSON_ERRORS
+from inference_core.io.files import JSON_ERRORS, prepare_types
 from inference_core.loaders.huggingface.hf_quantization import LayerFormat, Sparsity, layer_format, sparsity
 from inference_core.loaders.model_file import MAX_SETTINGS, read_model_file
 from inference_core.loaders.rope_scaling import Rope, read_ropes, rope_scaling
@@ -143,6 +143,9 @@ class _Quantised(msgspec.Struct):
 
 class _EndTokens(msgspec.Struct):
     eos_token_id: int | list[int] | None = None
+
+
+prepare_types(_Config, _Quantised, _EndTokens)
 
 
 def read_config(folder: Path) -> ModelConfig:

@@ -1,6 +1,8 @@
 """Tokenisers from folders that transformers saved encode and render as transformers does."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -199,3 +201,30 @@ def test_folders_that_hold_no_usable_tokeniser_are_refused(tmp_path: Path) -> No
     Backend(WordPiece({"a": 0, "[UNK]": 1}, unk_token="[UNK]")).save(str(tmp_path / "tokenizer.json"))
     with pytest.raises(ModelFileError, match="only byte-level tokenisers and those with byte fallback"):
         load_tokenizer(tmp_path)
+
+
+FIRST_USE = """
+import importlib, sys, threading
+from pathlib import Path
+from inference_core.tokenization import hf_vocabulary
+
+sys.setswitchinterval(1e-6)
+for _ in range(60):
+    importlib.reload(hf_vocabulary)
+    begin = threading.Barrier(8)
+
+    def read():
+        begin.wait()
+        hf_vocabulary.decode(Path("x"), b'{"model": {"type": "BPE"}, "added_tokens": []}', hf_vocabulary._TokenizerFile)
+
+    threads = [threading.Thread(target=read) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+"""
+
+
+def test_threads_that_read_the_first_tokenisers_at_once_do_not_crash() -> None:
+    """msgspec prepares a type at its first use, and a second thread would use it half prepared."""
+    subprocess.run([sys.executable, "-c", FIRST_USE], check=True)
