@@ -236,22 +236,18 @@ class Worker:
         await self._queue.sweep(now, now - self._settings.expire_seconds)
         if not self._tiers[-1].load().healthy:
             return False
-        # Neither a job that the budget does not cover nor one whose tier is busy holds up those behind it: where the
-        # oldest cannot run, those behind it come in one query.
+        # Neither a job that the budget does not cover nor one whose tier is busy holds up those behind it.
         passed: list[int] = []
-        for most in (1, _MOST_PASSED - 1):
-            for job in await self._queue.next_jobs(now, most, passed):
-                if not self._must_wait(job):
-                    if await self._claim_and_verify(job, now):
-                        return True
-                    # A budget that does not cover the comparison as well may cover the verification.
-                    if job.compared is not None and await self._claim_and_verify(
-                        msgspec.structs.replace(job, compared=None), now
-                    ):
-                        return True
-                passed.append(job.verification_id)
-            if not passed:
-                return False
+        while len(passed) < _MOST_PASSED and (job := await self._queue.next_job(now, passed)) is not None:
+            if not self._must_wait(job):
+                if await self._claim_and_verify(job, now):
+                    return True
+                # A budget that does not cover the comparison as well may cover the verification.
+                if job.compared is not None and await self._claim_and_verify(
+                    msgspec.structs.replace(job, compared=None), now
+                ):
+                    return True
+            passed.append(job.verification_id)
         return False
 
     def _must_wait(self, job: VerificationJob) -> bool:

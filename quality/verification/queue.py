@@ -89,9 +89,9 @@ class VerificationQueue:
             noted = update(verifications).where(waiting).values(next_step="failed", lease_until=None)
             return bool((await connection.execute(noted)).rowcount)
 
-    async def next_jobs(self, now: float, most: int, without: Collection[int] = ()) -> list[VerificationJob]:
-        """Return the oldest jobs, at most `most`, that could be claimed now and whose ids are not in `without`. A job
-        waits until the ledger has stored its request."""
+    async def next_job(self, now: float, without: Collection[int] = ()) -> VerificationJob | None:
+        """Return the oldest job that could be claimed now and whose id is not in `without`. A job waits until the
+        ledger has stored its request."""
         columns = (
             verifications.c.verification_id,
             verifications.c.request_id,
@@ -119,10 +119,16 @@ class VerificationQueue:
             .where(self._claimable(now), requests.c.messages.is_not(None), requests.c.answer.is_not(None))
             .where(verifications.c.verification_id.not_in(without))
             .order_by(verifications.c.created_at, verifications.c.verification_id)
-            .limit(most)
+            .limit(1)
         )
         async with self._engine.connect() as connection:
-            return [_job_of(dict(row)) for row in (await connection.execute(query)).mappings()]
+            row = (await connection.execute(query)).mappings().first()
+        if row is None:
+            return None
+        fields = dict(row)
+        fields["turn"] = turn_from(fields["turn"], fields.pop("tools"))
+        fields["compared"] = msgspec.convert(row["compared"], VerifiedComparison | None)
+        return VerificationJob(**fields | {"consent": consent_of(row["consent"])})
 
     async def claim(
         self, job: VerificationJob, bound_usd: float, now: float, expected_usd: float | None = None
@@ -309,12 +315,6 @@ class VerificationQueue:
             verifications.c.owner == self.owner,
             verifications.c.attempts == job.attempts + 1,
         )
-
-
-def _job_of(fields: dict[str, Any]) -> VerificationJob:
-    fields["turn"] = turn_from(fields["turn"], fields.pop("tools"))
-    fields["compared"] = msgspec.convert(fields["compared"], VerifiedComparison | None)
-    return VerificationJob(**fields | {"consent": consent_of(fields["consent"])})
 
 
 async def _insert(connection: AsyncConnection, record: Record, drawn: Draw, now: float, **fields: Any) -> bool:

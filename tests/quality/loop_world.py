@@ -12,8 +12,6 @@ from classifier.decision import Decision, PolicyInputs, Prediction
 from inference_core.protocol import StepTimes
 from quality.records.record import Attempt, Record, Timings
 from quality.store.queries import insert_records
-from quality.verification.job import VerificationJob
-from quality.verification.queue import VerificationQueue
 from tiers.errors import TierUnavailableError
 from tiers.tier import AnswerEnd, Delta, GenerationRequest, Tier, TierLoad, Usage
 
@@ -23,11 +21,6 @@ PROMPT = "What is 3 + 4? Answer with the number only."
 def price(tier: int, usage: Usage) -> float:
     """A dollar per thousand tokens times the tier's number, in any direction."""
     return tier * (usage.prompt_tokens + usage.completion_tokens) / 1000
-
-
-async def next_job(queue: VerificationQueue, now: float, without: Sequence[int] = ()) -> VerificationJob | None:
-    """The oldest job that could be claimed now, if there is one."""
-    return next(iter(await queue.next_jobs(now, 1, without)), None)
 
 
 def record(request_id: str, *, tier: int = 1, prompt: str = PROMPT, answer: str = "7", **changes: Any) -> Record:

@@ -17,7 +17,7 @@ from quality.judges.rules import ExactJudge, SimilarityJudge
 from quality.monitor import monitor as monitor_module
 from quality.monitor.monitor import Monitor, MonitorSettings
 from quality.records.record import Record
-from quality.verification.job import Turn, VerificationJob
+from quality.verification.job import Turn
 from quality.verification.sampling import Draw, SamplingSettings, Spending, attention
 from tests.database_outage import outage
 from tests.polling import eventually
@@ -467,27 +467,6 @@ async def test_a_job_whose_tier_is_busy_holds_up_none_behind_it(engine: AsyncEng
     await monitor.close()
     status = {row["request_id"]: row["status"] for row in await rows(engine, verifications)}
     assert status == {"probed": "pending", "sampled": "done"}
-
-
-async def test_jobs_that_cannot_run_are_read_in_two_queries_however_many_wait(
-    engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tiers = [ScriptedTier(number) for number in (1, 2, 3, 4)]
-    tiers[3].waiting = 1
-    monitor = await monitor_of(engine, tiers[-1], NO_OPINIONS, tiers=tiers)
-    await monitor.start()
-    await serve(monitor, engine, *(record(f"r-{number}") for number in range(5)))
-    read, next_jobs = list[list[str]](), monitor._queue.next_jobs
-
-    async def counted(*given: Any) -> list[VerificationJob]:
-        found = await next_jobs(*given)
-        read.append([job.request_id for job in found])
-        return found
-
-    monkeypatch.setattr(monitor._queue, "next_jobs", counted)
-    await monitor.drain()
-    await monitor.close()
-    assert {tuple(one) for one in read} == {("r-0",), ("r-1", "r-2", "r-3", "r-4")}
 
 
 @pytest.mark.parametrize(

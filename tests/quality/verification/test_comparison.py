@@ -11,7 +11,7 @@ from migrations.tables.quality import verifications
 from quality.records.record import Attempt, ComparedAs
 from quality.verification import comparison
 from quality.verification.comparison import VerifiedComparison, agreeing, is_lost, place_of, read_agreements
-from tests.quality.loop_world import PROMPT, ScriptedTier, next_job, record, rows, store_request, unavailable
+from tests.quality.loop_world import PROMPT, ScriptedTier, record, rows, store_request, unavailable
 from tests.quality.monitor.monitors import ALL, EVERY, monitor_of
 from tiers.catalog.consent import Consent
 from tiers.final_answer.extract import final_answer
@@ -134,7 +134,7 @@ async def test_no_verification_costs_more_than_is_reserved(engine: AsyncEngine) 
     await store_request(engine, served)
     monitor.offer(served, lambda purpose: PAIR)
     await monitor._take_offer()
-    job = await next_job(monitor._queue, 2000.0)
+    job = await monitor._queue.next_job(2000.0)
     assert job is not None
     bound = monitor._verifier.bound_usd(job)
     without = monitor._verifier.bound_usd(msgspec.structs.replace(job, compared=None))

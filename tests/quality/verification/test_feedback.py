@@ -14,7 +14,7 @@ from quality.verification.feedback import Feedback, FeedbackDesk
 from quality.verification.queue import VerificationQueue
 from quality.verification.sampling import Draw, SamplingSettings, refusal
 from quality.verification.training_rows import EncodedPrompt
-from tests.quality.loop_world import next_job, record, rows, store_request
+from tests.quality.loop_world import record, rows, store_request
 
 DRAWN = Draw(sampled=True, probability=0.05, reason="drawn")
 
@@ -133,7 +133,7 @@ async def test_a_verification_that_still_waits_is_spared(engine: AsyncEngine) ->
 
     await _desk(engine).take(record("req-1"), Feedback(score=1.0))
 
-    assert await next_job(queue, 1500.0) is None
+    assert await queue.next_job(1500.0) is None
     [verdict] = await rows(engine, verifications)
     assert (verdict["status"], verdict["sampled_reason"], verdict["sampled_probability"]) == ("done", "sample", 0.05)
 
@@ -142,7 +142,7 @@ async def test_a_verification_under_way_ends_as_it_will_so_that_its_money_is_boo
     queue = VerificationQueue(engine, SamplingSettings(budget_share=1e6), lease_seconds=100.0, max_attempts=3)
     await store_request(engine, record("req-1"))
     await queue.add(record("req-1"), DRAWN, 1400.0)
-    job = await next_job(queue, 1400.0)
+    job = await queue.next_job(1400.0)
     assert job is not None
     await queue.claim(job, 0.5, 1400.0)
 

@@ -25,7 +25,7 @@ from quality.verification.job import (
 from quality.verification.queue import VerificationQueue
 from quality.verification.sampling import Draw, SamplingSettings
 from tests.gateway.chats import chat
-from tests.quality.loop_world import ScriptedTier, next_job, record, rows, store_request
+from tests.quality.loop_world import ScriptedTier, record, rows, store_request
 from tests.quality.monitor.monitors import ALL, monitor_of
 from tiers.deltas import CollectedChoice
 from tiers.message_content import Tool, ToolCall, ToolCallDelta, Tooling, media_part, text_part
@@ -79,7 +79,7 @@ async def test_a_turn_waits_whole_and_the_same_tools_once_for_each_key(engine: A
         TURN, messages=(*STEP, ChatMessage.of_parts("user", [text_part("This:"), IMAGE]))
     )
     await wait_with(engine, attached, "r-1")
-    job = await next_job(queue(engine), 1500.0)
+    job = await queue(engine).next_job(1500.0)
     assert job is not None
     assert job.turn == attached
     await wait_with(engine, TURN, "r-2", "r-3")
@@ -92,10 +92,10 @@ async def test_an_answer_with_calls_waits_for_its_results_and_no_longer_once_one
     await store_request(engine, record("r-1"))
     waiting = queue(engine)
     await waiting.add(record("r-1"), DRAWN, 1400.0, turn=TURN, not_before=1520.0)
-    assert await next_job(waiting, 1519.0) is None
-    assert (await next_job(waiting, 1521.0)) is not None
+    assert await waiting.next_job(1519.0) is None
+    assert (await waiting.next_job(1521.0)) is not None
     assert await waiting.call_failed("r-1")
-    job = await next_job(waiting, 1401.0)
+    job = await waiting.next_job(1401.0)
     assert job is not None
     assert job.next_step == "failed"
     assert not await waiting.call_failed("another")
@@ -105,7 +105,7 @@ async def test_what_a_verification_waited_with_goes_when_it_ends(engine: AsyncEn
     await wait_with(engine, TURN, "ended", "swept")
     waiting = queue(engine)
     for _ in range(2):
-        job = await next_job(waiting, 1500.0)
+        job = await waiting.next_job(1500.0)
         assert job is not None
         assert job.request_id == "ended"
         assert await waiting.claim(job, 0.0, 1500.0) == "claimed"

@@ -20,7 +20,7 @@ from quality.verification.job import Ruling, VerificationJob
 from quality.verification.queue import VerificationQueue
 from quality.verification.sampling import Draw, SamplingSettings
 from tests.examples import examples
-from tests.quality.loop_world import next_job, record, rows, store_request
+from tests.quality.loop_world import record, rows, store_request
 from tests.quality.store.records import make_embedding
 
 LEASE = 100.0
@@ -50,7 +50,7 @@ def _queue(engine: AsyncEngine, share: float = 1e9, max_attempts: int = 3) -> Ve
 async def _waiting_job(queue: VerificationQueue, engine: AsyncEngine, request_id: str = "req-1") -> VerificationJob:
     await store_request(engine, record(request_id, created_at=NOW))
     await queue.add(record(request_id), DRAWN, NOW)
-    job = await next_job(queue, NOW)
+    job = await queue.next_job(NOW)
     assert job is not None
     return job
 
@@ -67,9 +67,9 @@ async def test_a_job_waits_until_the_ledger_has_stored_its_request(engine: Async
     queue = _queue(engine)
     await queue.add(record("req-1"), DRAWN, NOW)
 
-    assert await next_job(queue, NOW) is None
+    assert await queue.next_job(NOW) is None
     await store_request(engine, record("req-1"))
-    assert await next_job(queue, NOW) is not None
+    assert await queue.next_job(NOW) is not None
 
 
 async def test_a_request_is_queued_once(any_engine: AsyncEngine) -> None:
@@ -103,8 +103,8 @@ async def test_a_dead_workers_job_is_taken_over_after_its_lease_and_its_reservat
     job = await _waiting_job(dead, any_engine)
     await dead.claim(job, 0.25, NOW)
 
-    assert await next_job(alive, NOW + LEASE - 1) is None
-    again = await next_job(alive, NOW + LEASE)
+    assert await alive.next_job(NOW + LEASE - 1) is None
+    again = await alive.next_job(NOW + LEASE)
     assert again is not None
     assert await alive.claim(again, 0.5, NOW + LEASE) == "claimed"
 
@@ -116,7 +116,7 @@ async def test_a_worker_that_lost_its_lease_writes_nothing(engine: AsyncEngine) 
     slow, quick = _queue(engine), _queue(engine)
     job = await _waiting_job(slow, engine)
     await slow.claim(job, 0.1, NOW)
-    again = await next_job(quick, NOW + LEASE)
+    again = await quick.next_job(NOW + LEASE)
     assert again is not None
     await quick.claim(again, 0.1, NOW + LEASE)
     learned = {
@@ -145,7 +145,7 @@ async def test_a_finished_job_holds_the_ruling_and_all_that_was_spent(engine: As
     [row] = await rows(engine, verifications)
     assert (row["status"], row["label"], row["judge"], row["verifier_answer"]) == ("done", "no_worse", "exact", "7")
     assert (row["cost_usd"], row["reserved_usd"], row["finished_at"]) == (0.5, 0.0, NOW + 5)
-    assert await next_job(queue, NOW + 1e6) is None
+    assert await queue.next_job(NOW + 1e6) is None
 
 
 async def test_a_failed_attempt_waits_for_its_retry_and_the_last_one_is_final(engine: AsyncEngine) -> None:
@@ -154,8 +154,8 @@ async def test_a_failed_attempt_waits_for_its_retry_and_the_last_one_is_final(en
     await queue.claim(job, 0.1, NOW)
     await queue.give_back(job, "the core is gone", 0.02, NOW + 30, NOW)
 
-    assert await next_job(queue, NOW + 29) is None
-    again = await next_job(queue, NOW + 30)
+    assert await queue.next_job(NOW + 29) is None
+    again = await queue.next_job(NOW + 30)
     assert again is not None
     await queue.claim(again, 0.1, NOW + 30)
     await queue.give_back(again, "the core is gone", 0.02, NOW + 60, NOW + 31)
@@ -193,7 +193,7 @@ async def test_workers_that_claim_at_once_share_one_budget(any_engine: AsyncEngi
         await queue.add(record(f"req-{i}"), DRAWN, NOW + i)
     jobs = []
     for row in await rows(any_engine, verifications):
-        base = await next_job(queue, NOW + 10)
+        base = await queue.next_job(NOW + 10)
         assert base is not None
         jobs.append(
             VerificationJob(
@@ -218,7 +218,7 @@ async def test_a_probe_leaves_a_row_per_judged_tier_and_counts_once_in_a_budget_
     queue = VerificationQueue(any_engine, settings, lease_seconds=LEASE, max_attempts=3)
     await store_request(any_engine, record("req-1", tier=2, created_at=NOW))
     await queue.add(record("req-1", tier=2), msgspec.structs.replace(DRAWN, purpose="probe"), NOW)
-    job = await next_job(queue, NOW)
+    job = await queue.next_job(NOW)
     assert job is not None
     assert await queue.claim(job, 0.6, NOW) == "no budget"
     assert await queue.claim(job, 0.5, NOW) == "claimed"
@@ -328,7 +328,7 @@ async def _play(engine: AsyncEngine, steps: list[tuple[str, float]], share: floa
             await store_request(engine, served)
             await queue.add(served, DRAWN, now)
         elif step == "claim":
-            job = await next_job(queue, now)
+            job = await queue.next_job(now)
             bound = size / 10
             if job is not None and await queue.claim(job, bound, now) == "claimed":
                 held.append((job, bound))
@@ -353,7 +353,7 @@ async def test_a_claim_reserves_the_expected_price_and_the_cap_holds_for_the_hig
     for name in ("one", "two", "three"):
         await store_request(engine, record(name, cost_usd=1.0))
         await queue.add(record(name), DRAWN, 1000.0)
-        job = await next_job(queue, 1000.0, [one.verification_id for one in jobs])
+        job = await queue.next_job(1000.0, [one.verification_id for one in jobs])
         assert job is not None
         jobs.append(job)
     one, two, three = jobs
