@@ -104,9 +104,15 @@ async def calls_of(gateway: RunningGateway, counter: CallCounter, tokens: int) -
     }
 
 
+async def least_calls_of(gateway: RunningGateway, counter: CallCounter, tokens: int) -> dict[str, int]:
+    """The fewest of three answers: the gateway's own timers, which any of them may meet, are no work of an answer."""
+    answers = [await calls_of(gateway, counter, tokens) for _ in range(3)]
+    return {stage: min(answer[stage] for answer in answers) for stage in answers[0]}
+
+
 async def test_route_schedule_and_stream_are_little_work(counted: tuple[RunningGateway, CallCounter]) -> None:
     gateway, counter = counted
-    short, long = await calls_of(gateway, counter, 10), await calls_of(gateway, counter, 40)
+    short, long = await least_calls_of(gateway, counter, 10), await least_calls_of(gateway, counter, 40)
     per_token = {stage: (long[stage] - short[stage]) / 30 for stage in short}
 
     assert 0 < short["route"] <= MOST_TO_ROUTE
@@ -118,7 +124,7 @@ async def test_a_token_late_in_an_answer_is_no_more_work_than_an_early_one(
     counted: tuple[RunningGateway, CallCounter],
 ) -> None:
     gateway, counter = counted
-    lengths = [await calls_of(gateway, counter, tokens) for tokens in (10, 40, 70)]
+    lengths = [await least_calls_of(gateway, counter, tokens) for tokens in (10, 40, 70)]
     for stage in ("schedule", "stream"):
         early, late = (after[stage] - before[stage] for before, after in pairwise(lengths))
         assert late <= 1.5 * early, stage
