@@ -45,9 +45,17 @@ async def compare_engines(
                 if not system.takes(load) or measurement.find(**where, **columns) is not None:
                     continue
                 progress(f"round {turn + 1}/{rounds}: {load.name}, {load.concurrency} in flight, {system.name}")
-                notes = {"busy_before": await busy_share(0.2)}
+                notes = {"busy_before": await _settled()}
                 timings, wall = await system.measured(load.load(turn, system.name))
                 measurement.add(where | summary(columns, timings, wall, BenchOptions(), notes))
+
+
+async def _settled() -> float:
+    """The processors' busy share, when the turn before has ended: vLLM spins for seconds after its last request."""
+    for _ in range(40):
+        if (busy := await busy_share(0.2)) < 0.1:
+            break
+    return busy
 
 
 async def compare_gateways(targets: Sequence[Target], measurement: Measurement, rounds: int, seconds: float) -> None:
