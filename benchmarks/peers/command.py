@@ -50,10 +50,12 @@ async def compare_engines(
                 measurement.add(where | summary(columns, timings, wall, BenchOptions(), notes))
 
 
-async def _settled() -> float:
-    """The processors' busy share, when the turn before has ended: vLLM spins for seconds after its last request."""
+async def _settled() -> float | None:
+    """The processors' busy share (None: unknown), when the turn before has ended: vLLM spins for seconds after its
+    last request."""
     for _ in range(40):
-        if (busy := await busy_share(0.2)) < 0.1:
+        busy = await busy_share(0.2)
+        if busy is None or busy < 0.1:
             break
     return busy
 
