@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import cache
 from importlib.util import find_spec
+from math import log
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urlsplit
 
@@ -22,6 +23,7 @@ import msgspec
 
 from inference_core.io.files import JSON_ERRORS
 from tiers.catalog.catalog import Catalog, EmbeddingSpec
+from tiers.catalog.pricing import named_billions
 from tiers.catalog.tier_spec import Price, PriceStep, TierSpec
 
 if TYPE_CHECKING:
@@ -57,6 +59,8 @@ _NOT_CHAT = re.compile(
     r"davinci|curie|(^|-)ada|rerank|sonic|voice|live|guard|robotics|banana|-oss-|[:*]|-$"
 )
 _SIZE = re.compile(r"[0-9.]+[bk]\b")
+# Of a model whose name does not say its size, next to one that is asked for by size.
+_USUAL_BILLIONS = 400.0
 
 
 class ListedModel(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,10 +91,10 @@ def is_closed(model: str) -> bool:
 
 
 def listed_family(model: str) -> ListedModel | None:
-    """Return the newest listed model of the family of `model`, by the words of its name; None if the list knows no such
-    family. What it costs is only a guess at the price of `model`."""
-    words = frozenset(_words_of(model)[0])
-    ranked: list[tuple[tuple[int, tuple[int, ...], float], ListedModel]] = []
+    """Return the newest listed model of the family of `model`, by the words of its name, of the nearest size where the
+    name has one; None if the list knows no such family. What it costs is only a guess at the price of `model`."""
+    words, size = frozenset(_words_of(model)[0]), named_billions(model)
+    ranked: list[tuple[tuple[int, float, tuple[int, ...], float], ListedModel]] = []
     for entry in _providers():
         for info in entry.models if entry.id in _MAKERS else ():
             named, version = _words_of(info.id)
@@ -101,7 +105,8 @@ def listed_family(model: str) -> ListedModel | None:
             if price is not None and price.input_usd_per_million:
                 likeness = 2 * len({*named} & words) - len({*named} | words)
                 found = ListedModel(provider=entry.id, model=info.id, price=price, max_context=info.context_window)
-                ranked.append(((likeness, version, price.input_usd_per_million), found))
+                nearness = 0.0 if size is None else -abs(log(size / (named_billions(info.id) or _USUAL_BILLIONS)))
+                ranked.append(((likeness, nearness, version, price.input_usd_per_million), found))
     return max(ranked, key=lambda one: one[0])[1] if ranked else None
 
 

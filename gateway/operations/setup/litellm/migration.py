@@ -21,7 +21,16 @@ from gateway.operations.setup.gateways.served import read_bifrost, read_tensorze
 from gateway.operations.setup.gateways.translation import Translation
 from gateway.operations.setup.litellm.config_file import Account, mapping, read_config, report_lines
 from gateway.operations.setup.litellm.deployments import numbered
-from gateway.operations.setup.litellm.models import Backend, Group, ModelsAt, Read, merged, names_used, read_models
+from gateway.operations.setup.litellm.models import (
+    Backend,
+    Group,
+    ModelsAt,
+    Read,
+    merged,
+    names_used,
+    read_models,
+    with_credentials,
+)
 from gateway.operations.setup.litellm.settings import settings_of, without_replicas
 from inference_core.io.files import read_text_file
 from tiers.catalog.price_list import listed_embedding
@@ -325,7 +334,8 @@ def migrated_config(
     declared = mapping(config.get("environment_variables"))
     known = {str(name): str(value) for name, value in declared.items() if value is not None} | dict(environ)
     settings = settings_of(config, known, account)
-    read = read_models(config, frozenset(names_used(config)), known, account, settings.limits, models_at)
+    models = with_credentials(config, account)
+    read = read_models(models, frozenset(names_used(config)), known, account, settings.limits, models_at)
     aliases = _aliases(config, read, settings.aliases, account)
     chains = Chains(config, lambda name: aliases.get(name, name if name in read.groups else None), account)
     for group in read.groups.values():

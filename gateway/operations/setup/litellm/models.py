@@ -248,7 +248,7 @@ def _grouped(deployments: Sequence[Deployment], account: Account) -> dict[str, G
         by_name.setdefault(one.name, []).append(one)
     groups = {}
     for name, several in by_name.items():
-        mode = several[0].mode
+        mode, base_model = several[0].mode, next((one.base_model for one in several if one.base_model), "")
         group = groups[name] = Group(name=name, mode=mode, backends=[])
         for one in sorted(several, key=lambda each: each.rank):
             if one.mode != mode:
@@ -256,7 +256,9 @@ def _grouped(deployments: Sequence[Deployment], account: Account) -> dict[str, G
             elif mode != "chat" and group.backends:
                 account.leave(one.path, _ALONE)
             else:
-                _add(group, one, account)
+                # A deployment at Azure has any name; another one of the same model may say which that is.
+                unnamed = one.server.provider == "azure" and not one.base_model
+                _add(group, msgspec.structs.replace(one, base_model=base_model) if unnamed else one, account)
     return groups
 
 
@@ -325,6 +327,22 @@ def _placed(found: Candidate, places: Sequence[Place], balancing: Mapping[str, A
 
 
 _OF_REMOTE = ("body", "read_timeout_seconds", "total_timeout_seconds")
+
+
+def with_credentials(config: Mapping[str, Any], account: Account) -> Mapping[str, Any]:
+    """Return the config with the values of its `credential_list` where an entry names one of them."""
+    values: dict[object, dict[str, Any]] = {}
+    for place, one in enumerate(map(mapping, config.get("credential_list") or [])):
+        values[one.get("credential_name")] = mapping(one.get("credential_values"))
+        account.carry(f"credential_list[{place}]", "the entries that name it")
+    entries = []
+    for place, entry in enumerate(map(mapping, config["model_list"])):
+        params = mapping(entry.get("litellm_params"))
+        if (name := params.get("litellm_credential_name")) in values:
+            account.carry(f"model_list[{place}].litellm_params.litellm_credential_name", "its server")
+            entry = {**entry, "litellm_params": values[name] | params}
+        entries.append(entry)
+    return {**config, "model_list": entries}
 
 
 def names_used(config: Mapping[str, Any]) -> Iterator[str]:

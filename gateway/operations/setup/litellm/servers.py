@@ -122,6 +122,7 @@ OPENAI_COMPATIBLE_GEMINI = "https://generativelanguage.googleapis.com/v1beta/ope
 _VERTEX_LOCATION = "us-central1"
 _AWS_REGION = re.compile(r"[a-z]{2}(-[a-z]+)+-\d")
 _SERIES = re.compile(r"(responses|o_series|gpt5_series)/")
+_COMPLETES = re.compile(r"gpt-3\.5-turbo-instruct|davinci-002|babbage-002")
 
 
 class Server(NamedTuple):
@@ -189,7 +190,7 @@ def _placed(
     return f"AIO has no provider {provider!r}; if its server has OpenAI's API, write openai/{model} with its api_base"
 
 
-def _openai(environ: Mapping[str, str], model: str, url: str | None) -> Server:
+def _openai(environ: Mapping[str, str], model: str, url: str | None) -> Server | str:
     if url is None:
         elsewhere = environ.get("OPENAI_BASE_URL", "").strip() or environ.get("OPENAI_API_BASE", "").strip()
         url = elsewhere.rstrip("/") or None
@@ -197,6 +198,8 @@ def _openai(environ: Mapping[str, str], model: str, url: str | None) -> Server:
             return Server(None, "openai", url, model, "OPENAI_API_KEY")
     if url is not None and url not in OPENAI_HOSTS:
         return Server(None, "openai", url, model)
+    if _COMPLETES.match(model):
+        return "AIO asks for chats, and this model of OpenAI's only completes texts"
     return Server("openai", "openai", None, model)
 
 

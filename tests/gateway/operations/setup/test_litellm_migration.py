@@ -270,6 +270,57 @@ def test_beyond_eight_models_the_others_are_targets(here: Path) -> None:
     assert not found.left
 
 
+def test_credentials_kept_apart_are_those_of_the_entries_that_name_them(here: Path) -> None:
+    (here / "config.yaml").write_text(
+        """
+model_list:
+  - {model_name: small, litellm_params: {model: openai/m, litellm_credential_name: ours}}
+  - {model_name: large, litellm_params: {model: openai/n, litellm_credential_name: ours, api_key: os.environ/OWN}}
+  - {model_name: lost, litellm_params: {model: openai/o, litellm_credential_name: nobody}}
+credential_list:
+  - {credential_name: ours, credential_values: {api_key: os.environ/TEAM, api_base: "http://127.0.0.1:9/v1"}}
+"""
+    )
+    found = migrated(here / "config.yaml", {})
+    entries = {one.name: (one.url, one.api_key_env) for one in (*found.candidates, *found.targets)}
+
+    assert entries["small"] == ("http://127.0.0.1:9/v1", "TEAM")
+    assert entries["large"] == ("http://127.0.0.1:9/v1", "OWN")
+    assert set(found.left) == {"model_list[2].litellm_params.litellm_credential_name"}
+
+
+def test_a_deployment_at_azure_costs_what_the_others_of_its_name_do(here: Path) -> None:
+    (here / "config.yaml").write_text(
+        """
+model_list:
+  - model_name: chat
+    litellm_params: {model: azure/ours-eu, api_base: "https://eu.openai.azure.com"}
+    model_info: {base_model: azure/gpt-4o-mini}
+  - {model_name: chat, litellm_params: {model: azure/ours-us, api_base: "https://us.openai.azure.com"}}
+"""
+    )
+    prices = [one.price for one in migrated(here / "config.yaml", {}).candidates]
+
+    assert prices[0] is not None
+    assert prices == [prices[0], prices[0]]
+    assert not prices[0].estimated
+
+
+def test_a_model_of_openai_that_answers_no_chats_is_left(here: Path) -> None:
+    (here / "config.yaml").write_text(
+        """
+model_list:
+  - {model_name: old, litellm_params: {model: text-completion-openai/gpt-3.5-turbo-instruct}}
+  - {model_name: own, litellm_params: {model: text-completion-openai/davinci-002, api_base: "http://127.0.0.1:9/v1"}}
+  - {model_name: new, litellm_params: {model: gpt-4o-mini}}
+"""
+    )
+    found = migrated(here / "config.yaml", {})
+
+    assert {one.name for one in found.candidates} == {"own", "new"}
+    assert found.left["model_list[0]"].endswith("only completes texts")
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

@@ -101,6 +101,13 @@ def test_a_family_is_known_by_the_words_of_a_name(model: str, start: str | None)
     )
 
 
+@pytest.mark.parametrize("billions", [8, 70])
+def test_of_a_family_the_nearest_size_is_taken(billions: int) -> None:
+    found = listed_family(f"Meta-Llama-3.9-{billions}B-Instruct")
+    assert found is not None
+    assert f"-{billions}b" in found.model.lower()
+
+
 def answers(monkeypatch: pytest.MonkeyPatch, *texts: str) -> None:
     given: Iterator[str] = iter(texts)
 
