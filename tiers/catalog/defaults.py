@@ -24,7 +24,8 @@ import msgspec
 
 from inference_core.loaders.hub_model import PREFIX, parse_hub_model
 from tiers.catalog.catalog import Catalog, TargetSpec
-from tiers.catalog.pricing import estimated_prices, named_billions, planned_billions
+from tiers.catalog.gpu_group import named_billions, planned_billions
+from tiers.catalog.pricing import estimated_prices
 from tiers.catalog.tier_spec import (
     NO_PRICE,
     USUAL_OBJECTIVE,

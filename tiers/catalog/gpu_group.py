@@ -3,6 +3,7 @@
 The numbers that determine the memory of a model are planned where a catalogue leaves them out.
 """
 
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -31,6 +32,11 @@ from inference_core.protocol import KnobValue
 
 if TYPE_CHECKING:
     from inference_core.loaders.checkpoint import Checkpoint
+
+_BITS = {"dense": 16.0, "int8": 8.0, "fp8": 8.0, "fp8-blocks": 8.0, "int4": 4.5}
+# "30B" and "135M", "8x7B" (with two active experts), and "A3B" for the active part of the number before it.
+_SIZE = re.compile(r"(?<![A-Za-z0-9.])(?:(\d+)x)?(\d+(?:\.\d+)?)(b|m)(?![A-Za-z0-9])", re.IGNORECASE)
+_ACTIVE = re.compile(r"(?<![A-Za-z0-9])a(\d+(?:\.\d+)?)b(?![A-Za-z0-9])", re.IGNORECASE)
 
 _OF_SHAPE = ("num_layers", "num_kv_heads", "head_dim")
 
@@ -232,3 +238,20 @@ class GpuGroupSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             of = m.name if draft is None else f"{m.name} and its draft {draft.name}"
             lines.append(f"  / {in_all} bytes per token of {of} = {max(self.kv_bytes, 0) // in_all} tokens")
         return lines
+
+
+def named_billions(name: str) -> float | None:
+    """Return the billions of active parameters in a model's name or path; None without them."""
+    if active := _ACTIVE.search(name):
+        return float(active[1])
+    if (size := _SIZE.search(name)) is None:
+        return None
+    billions = float(size[2]) * (2.0 if size[1] else 1.0)
+    return billions / 1000 if size[3] in "mM" else billions
+
+
+def planned_billions(model: GpuModelSpec) -> float:
+    """Return the billions of parameters of a GPU group's model: by the name of its shape, its own, or the bytes of its
+    weights."""
+    named = named_billions(model.shape or "") or named_billions(model.name) or named_billions(model.path)
+    return model.weight_bytes * 8 / _BITS[model.compute] / 1e9 if named is None else named

@@ -23,7 +23,7 @@ import msgspec
 
 from inference_core.io.files import JSON_ERRORS
 from tiers.catalog.catalog import Catalog, EmbeddingSpec
-from tiers.catalog.pricing import named_billions
+from tiers.catalog.gpu_group import named_billions
 from tiers.catalog.tier_spec import Price, PriceStep, TierSpec
 
 if TYPE_CHECKING:

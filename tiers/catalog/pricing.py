@@ -16,7 +16,6 @@ An output token costs three prompt tokens. Estimates are marked in `Price.estima
 """
 
 import math
-import re
 from bisect import bisect_left
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -28,7 +27,6 @@ from typing import Any
 import msgspec
 
 from tiers.catalog.catalog import Catalog
-from tiers.catalog.gpu_group import GpuModelSpec
 from tiers.catalog.tier_spec import NO_PRICE, ONE_CHOICE, Price, ServedEndpoint, TierSpec
 from tiers.tier import Usage
 
@@ -37,27 +35,6 @@ OUTPUT_FACTOR = 3.0
 USD_PER_HOUR = 1.0
 STEP_FACTOR = 4.0
 FIRST_BILLIONS = 3.0
-_BITS = {"dense": 16.0, "int8": 8.0, "fp8": 8.0, "fp8-blocks": 8.0, "int4": 4.5}
-# "30B" and "135M", "8x7B" (with two active experts), and "A3B" for the active part of the number before it.
-_SIZE = re.compile(r"(?<![A-Za-z0-9.])(?:(\d+)x)?(\d+(?:\.\d+)?)(b|m)(?![A-Za-z0-9])", re.IGNORECASE)
-_ACTIVE = re.compile(r"(?<![A-Za-z0-9])a(\d+(?:\.\d+)?)b(?![A-Za-z0-9])", re.IGNORECASE)
-
-
-def named_billions(name: str) -> float | None:
-    """Return the billions of active parameters in a model's name or path; None without them."""
-    if active := _ACTIVE.search(name):
-        return float(active[1])
-    if (size := _SIZE.search(name)) is None:
-        return None
-    billions = float(size[2]) * (2.0 if size[1] else 1.0)
-    return billions / 1000 if size[3] in "mM" else billions
-
-
-def planned_billions(model: GpuModelSpec) -> float:
-    """Return the billions of parameters of a GPU group's model: by the name of its shape, its own, or the bytes of its
-    weights."""
-    named = named_billions(model.shape or "") or named_billions(model.name) or named_billions(model.path)
-    return model.weight_bytes * 8 / _BITS[model.compute] / 1e9 if named is None else named
 
 
 def estimated_prices(tiers: Sequence[TierSpec], billions: Sequence[float | None], prompt_tokens: int) -> list[Price]:

@@ -10,9 +10,9 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from tiers.catalog.gpu_group import GpuGroupSpec
+from tiers.catalog.gpu_group import GpuGroupSpec, named_billions
 from tiers.catalog.price_list import is_closed, listed_family, listed_model
-from tiers.catalog.pricing import named_billions, price_of_size, request_cost_usd
+from tiers.catalog.pricing import price_of_size, request_cost_usd
 from tiers.catalog.providers import PROVIDER_KINDS, PROVIDERS
 from tiers.catalog.tier_spec import OWN_SERVERS, Capabilities, Price, ProviderName, RemoteKind
 

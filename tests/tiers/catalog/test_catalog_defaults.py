@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from tiers.catalog.catalog import Catalog
+from tiers.catalog.gpu_group import named_billions
 from tiers.catalog.load import load_catalog, parse_catalog
-from tiers.catalog.pricing import named_billions, predicted_costs
+from tiers.catalog.pricing import predicted_costs
 from tiers.errors import CatalogError
 
 TEN_LINES = """
