@@ -27,6 +27,7 @@ from safetensors.numpy import load, save
 from classifier.errors import ArtefactError
 from classifier.features.surface_features import FEATURE_NAMES
 from classifier.model.answer_length import AnswerLength
+from inference_core.io.files import prepare_types
 from inference_core.tokenization.prompt_size import FITTED_CHARS_PER_TOKEN
 
 Float = npt.NDArray[np.float32]
@@ -317,6 +318,9 @@ class ProbeManifest(msgspec.Struct, frozen=True, kw_only=True):
 
 class _Version(msgspec.Struct):
     schema_version: int
+
+
+prepare_types(ProbeManifest, _Version)
 
 
 def load_probes(folder: Path) -> EvidenceModels:

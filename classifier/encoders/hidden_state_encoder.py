@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from classifier.encoders.static_encoder import Encoding, RememberedEncodings, dequantise, quantise
+from inference_core.io.files import prepare_types
 
 Float = npt.NDArray[np.float32]
 
@@ -36,6 +37,9 @@ class StateSpec(msgspec.Struct, frozen=True, kw_only=True):
     def cut(self, token_ids: list[int]) -> list[int]:
         """Return the tokens to read; a turn without any is read as token 0."""
         return token_ids[: self.max_tokens] or [0]
+
+
+prepare_types(StateSpec)
 
 
 class StateSource(Protocol):

@@ -23,6 +23,7 @@ from classifier.model.knn_memory import Memory, Novelty
 from classifier.model.learned import LearnedHead, learned_head
 from classifier.model.outcome_model import SCHEMA_VERSION, Heads, Manifest, OutcomeModel
 from classifier.registry.registry import ArtefactRegistry
+from inference_core.io.files import prepare_types
 
 MANIFEST = "manifest.json"
 MODEL = "model.safetensors"
@@ -36,6 +37,9 @@ PLUGGED_ENCODERS = {
 }
 
 Tensors = dict[str, npt.NDArray[np.generic]]
+
+
+prepare_types(Manifest)
 
 
 def default_artefact() -> Path:

@@ -13,6 +13,7 @@ import msgspec
 
 from classifier.errors import ArtefactError
 from classifier.policy.experiment_split import Split
+from inference_core.io.files import prepare_types
 
 POINTER = "current.json"
 
@@ -23,6 +24,9 @@ class Canary(msgspec.Struct, frozen=True, kw_only=True):
 
     version: str
     share: float
+
+
+prepare_types(Canary, Split)
 
 
 class ArtefactRegistry:

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from inference_core.errors import InvalidRequestError
-from inference_core.io.files import atomic_file
+from inference_core.io.files import atomic_file, prepare_types
 from inference_core.model_spec import CoreSpec
 from inference_core.protocol import Knobs, KnobValue
 
@@ -19,6 +19,9 @@ KNOB_NAMES = Knobs.__struct_fields__
 # Knobs that are the same for all models of a core.
 COMMON_KNOBS = ("threads",)
 Changes = Mapping[str, KnobValue]
+
+
+prepare_types(Knobs)
 
 
 def knob_schemas() -> dict[str, dict[str, Any]]:

@@ -20,7 +20,7 @@ from typing import Literal, TypeVar
 import msgspec
 
 from inference_core.errors import ModelFileError
-from inference_core.io.files import JSON_ERRORS
+from inference_core.io.files import JSON_ERRORS, prepare_types
 
 PREFIX = "hf:"
 _NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
@@ -58,6 +58,9 @@ class Pin(msgspec.Struct, frozen=True, kw_only=True):
 
     commit: str
     files: list[str]
+
+
+prepare_types(Pin)
 
 
 def parse_hub_model(text: str) -> HubModel | None:

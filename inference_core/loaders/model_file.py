@@ -14,7 +14,7 @@ from typing import BinaryIO
 import msgspec
 
 from inference_core.errors import ModelFileError
-from inference_core.io.files import atomic_file
+from inference_core.io.files import atomic_file, prepare_types
 
 MAX_SETTINGS = 8 << 20
 """Bytes of config.json and other settings: those of large models have some hundred thousand."""
@@ -74,6 +74,9 @@ class _CachedDigest(msgspec.Struct, frozen=True):
     mtime_ns: int
     inode: int
     digest: str
+
+
+prepare_types(_CachedDigest)
 
 
 def file_fingerprint(path: Path, cache_dir: Path | None = None) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inference_core.errors import ModelFileError
-from inference_core.io.files import JSON_ERRORS
+from inference_core.io.files import JSON_ERRORS, prepare_types
 from inference_core.model_config import RopeScaling
 
 
@@ -76,6 +76,9 @@ class Rope(msgspec.Struct):
     truncate: bool = True
     short_factor: list[float] | None = None
     long_factor: list[float] | None = None
+
+
+prepare_types(Rope)
 
 
 def read_ropes(file: Path, settings: dict[str, Any] | None) -> tuple[Rope, Rope | None]:

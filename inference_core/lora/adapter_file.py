@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inference_core.errors import ModelFileError
-from inference_core.io.files import JSON_ERRORS
+from inference_core.io.files import JSON_ERRORS, prepare_types
 from inference_core.loaders.huggingface.safetensors_file import SafetensorsFile
 from inference_core.loaders.model_file import MAX_SETTINGS, file_fingerprint, read_model_file
 from inference_core.loaders.packed_tensor import PLAIN_DTYPES, Kind, PackedTensor, dequantize
@@ -59,6 +59,9 @@ class AdapterConfig(msgspec.Struct, frozen=True, kw_only=True):
         """The factor of a layer's B (A x): alpha / r, or alpha / sqrt(r) for rsLoRA (Kalajdzievski 2023)."""
         rank, alpha = self.rank_of(module), _by_pattern(self.alpha_pattern, module, self.lora_alpha)
         return alpha / math.sqrt(rank) if self.use_rslora else alpha / rank
+
+
+prepare_types(AdapterConfig)
 
 
 def read_adapter_config(folder: Path) -> AdapterConfig:

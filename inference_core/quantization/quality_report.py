@@ -12,7 +12,7 @@ from typing import Any, Literal
 import msgspec
 
 from inference_core.errors import ModelFileError
-from inference_core.io.files import JSON_ERRORS, atomic_file
+from inference_core.io.files import JSON_ERRORS, atomic_file, prepare_types
 from inference_core.loaders.model_file import MAX_SETTINGS, read_model_file
 from inference_core.model_spec import QualityGate, QualityLimits
 
@@ -222,6 +222,9 @@ class QuantizationRecord(msgspec.Struct, frozen=True, kw_only=True):
     dtype: str
     source: str
     calibration: CalibrationRecord | None = None
+
+
+prepare_types(QualityReport, QuantizationRecord)
 
 
 def read_quantization_record(model: Path) -> QuantizationRecord | None:

@@ -159,7 +159,7 @@ class _TokenizerFile(msgspec.Struct):
     normalizer: _Step | None = None
 
 
-prepare_types(_TokenizerFile)
+prepare_types(AddedToken, _TokenizerFile)
 
 
 def read_hf_vocabulary(folder: Path) -> Vocabulary:

@@ -20,7 +20,7 @@ from classifier.class_predictor import ClassPredictor
 from classifier.features.routing_input import routing_input_of_text
 from classifier.local.cells import ClassTable, measured_table
 from classifier.registry.artefact import default_artefact, load_artefact
-from inference_core.io.files import atomic_file
+from inference_core.io.files import atomic_file, prepare_types
 from quality.evaluation.everyday_tasks import EverydayTask, everyday_tasks, is_right
 from quality.evaluation.tier_accuracy import ANSWER_TOKENS, ask
 from tiers import catalogs
@@ -78,6 +78,9 @@ class EverydayOutcomes(msgspec.Struct, frozen=True, kw_only=True):
         if tasks_digest(made) != self.tasks_sha256:
             raise EverydayOutcomesError("the results are of other tasks than this program generates; measure again")
         return made
+
+
+prepare_types(EverydayOutcomes)
 
 
 def tasks_digest(tasks: Sequence[EverydayTask]) -> str:

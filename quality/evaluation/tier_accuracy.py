@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from inference_core.io.files import atomic_file
+from inference_core.io.files import atomic_file, prepare_types
 from inference_core.protocol import SamplingParams
 from quality.estimates.verified_sample import Share, wilson_interval
 from quality.evaluation.task_set import Kind, Task, check, tasks
@@ -75,6 +75,9 @@ class AccuracyReport(msgspec.Struct, frozen=True, kw_only=True):
     per_level: int
     concurrency: int
     tiers: list[TierAccuracy]
+
+
+prepare_types(AccuracyReport)
 
 
 class Given(msgspec.Struct, frozen=True, kw_only=True):

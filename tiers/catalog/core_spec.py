@@ -13,6 +13,7 @@ from msgspec import convert
 from msgspec.structs import replace
 
 from inference_core.engine.live_knobs import knob_schemas
+from inference_core.io.files import prepare_types
 from inference_core.model_spec import CoreSpec, DeviceCoreSpec, DeviceGroupSpec, DeviceModelSpec, ModelSpec
 from inference_core.protocol import KnobValue
 from tiers.catalog.catalog import Catalog
@@ -86,6 +87,9 @@ def _free_name(path: str, taken: Mapping[str, str]) -> str:
 
 M = TypeVar("M", ModelSpec, DeviceModelSpec)
 Values = dict[str, KnobValue]
+
+
+prepare_types(DeviceCoreSpec)
 
 
 def core_spec(catalog: Catalog) -> CoreSpec:

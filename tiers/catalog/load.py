@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import msgspec
 
-from inference_core.io.files import read_text_file
+from inference_core.io.files import prepare_types, read_text_file
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.core_spec import with_bound_adapters
 from tiers.catalog.defaults import completed, expanded
@@ -104,6 +104,9 @@ def _instead(key: str, allowed: list[str]) -> str:
 
 def _join(where: str, key: str) -> str:
     return f"{where}.{key}" if where else key
+
+
+prepare_types(Catalog)
 
 
 def load_catalog(name_or_path: str) -> Catalog:

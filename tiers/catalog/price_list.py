@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from inference_core.io.files import JSON_ERRORS
+from inference_core.io.files import JSON_ERRORS, prepare_types
 from tiers.catalog.catalog import Catalog, EmbeddingSpec
 from tiers.catalog.gpu_group import named_billions
 from tiers.catalog.tier_spec import Price, PriceStep, TierSpec
@@ -286,6 +286,9 @@ class SignedPrices(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         named = [one for one in self.models if one.model == model and one.provider in (provider, None)]
         found = next((one for one in named if one.provider is not None), named[0] if named else None)
         return None if found is None else msgspec.structs.replace(found.price, listed=self.name, estimated="")
+
+
+prepare_types(SignedPrices)
 
 
 def public_key(given: str) -> bytes:

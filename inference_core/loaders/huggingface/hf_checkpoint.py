@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from inference_core.errors import ModelFileError
-from inference_core.io.files import JSON_ERRORS
+from inference_core.io.files import JSON_ERRORS, prepare_types
 from inference_core.loaders.checkpoint import Checkpoint
 from inference_core.loaders.decoder_tensors import Shape, check_config, check_tensors
 from inference_core.loaders.huggingface.hf_config import (
@@ -35,6 +35,9 @@ _LM_HEAD, _EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
 
 class _Index(msgspec.Struct):
     weight_map: dict[str, str]
+
+
+prepare_types(_Index)
 
 
 class HFCheckpoint(Checkpoint):

@@ -145,7 +145,7 @@ class _EndTokens(msgspec.Struct):
     eos_token_id: int | list[int] | None = None
 
 
-prepare_types(_Config, _Quantised, _EndTokens)
+prepare_types(_Config, _EndTokens, _Quantised, _Table)
 
 
 def read_config(folder: Path) -> ModelConfig:

@@ -6,6 +6,7 @@ from typing import Any, Literal
 import msgspec
 
 from inference_core.errors import ModelFileError
+from inference_core.io.files import prepare_types
 from inference_core.loaders.huggingface.quantized_layer import GroupFormat
 
 _SUPPORTED = (
@@ -82,6 +83,9 @@ class _SparsityConfig(msgspec.Struct):
 
 class _WithSparsity(msgspec.Struct):
     sparsity_config: _SparsityConfig | None = None
+
+
+prepare_types(QuantizationConfig, _WithSparsity)
 
 
 def sparsity(file: Path, given: dict[str, Any] | None) -> Sparsity:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inference_core.errors import ModelFileError
-from inference_core.io.files import JSON_ERRORS, prefer_huge_pages
+from inference_core.io.files import JSON_ERRORS, prefer_huge_pages, prepare_types
 from inference_core.loaders.model_file import MAX_TENSORS, map_model_file
 
 # bfloat16 and 8-bit floats are represented by their raw bits.
@@ -46,6 +46,9 @@ class Entry(msgspec.Struct, frozen=True):
     @property
     def num_bytes(self) -> int:
         return self.data_offsets[1] - self.data_offsets[0]
+
+
+prepare_types(Entry)
 
 
 class TensorFile(Protocol):

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inference_core.errors import ModelFileError
-from inference_core.io.files import JSON_ERRORS
+from inference_core.io.files import JSON_ERRORS, prepare_types
 from inference_core.loaders.block_formats import ELEMENTS, MXFP4, TABLE_BLOCK, TABLES
 from inference_core.loaders.huggingface.quantized_layer import Files, check_boundaries
 from inference_core.loaders.packed_tensor import Kind, PackedTensor
@@ -39,6 +39,9 @@ class _State(msgspec.Struct, forbid_unknown_fields=True):
     nested_blocksize: int | None = None
     nested_dtype: str | None = None
     nested_offset: float | None = None
+
+
+prepare_types(_State)
 
 
 @dataclass(frozen=True, slots=True)
