@@ -66,7 +66,7 @@ for name, kinds in json.loads(sys.argv[1]).items():
             for thread in threads:
                 thread.join()
 """
-# Whose own types come anew with each import, and which nothing else refers to.
+# Modules whose types are made again by a second import.
 RELOADED = [
     "inference_core.loaders.huggingface.hf_config",
     "inference_core.loaders.huggingface.table_layers",

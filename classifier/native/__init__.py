@@ -1,7 +1,8 @@
 """The kernels of a routing decision as an optional extension; without it numpy does the same work.
 
 `KERNELS` is the module, or None; `AIO_NATIVE=off` in the environment selects numpy. Both give the same numbers up to
-rounding, which a test checks. An extension built from other sources is not used.
+rounding, which a test checks. An extension built from other sources is not used. `MISSING` says why there are no
+kernels that were wanted, "" where there are.
 """
 
 import os
@@ -15,5 +16,10 @@ except ImportError:
 
 _VERSION = 8
 
-if os.environ.get("AIO_NATIVE") == "off" or getattr(KERNELS, "VERSION", None) != _VERSION:
+MISSING = ""
+if os.environ.get("AIO_NATIVE") == "off":
+    KERNELS = None
+elif getattr(KERNELS, "VERSION", None) != _VERSION:
+    found = "no native kernels for decisions" if KERNELS is None else "native kernels for decisions of other sources"
+    MISSING = f"{found}, using slower numpy: install a C++ compiler and reinstall"
     KERNELS = None

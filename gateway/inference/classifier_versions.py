@@ -27,6 +27,7 @@ from classifier.local.own import OwnOutcomes
 from classifier.model.answer_length import AnswerLength
 from classifier.model.learned import LearnedHead
 from classifier.model.outcome_model import OutcomeModel
+from classifier.native import MISSING
 from classifier.policy.decide import decide
 from classifier.policy.experiment_split import Arm, ArmName, Split
 from classifier.registry.acceptance import accepted_artefact
@@ -327,6 +328,8 @@ class ActiveClassifier:
         self.refusal = "no artefact was loaded yet"
         self._classes: EncoderClasses | None = None
         self.class_refusal = ""
+        if MISSING:
+            log.warning(MISSING)
         if class_encoder:
             from classifier.complexity.encoder_classes import load_classes
 
