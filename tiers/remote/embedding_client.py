@@ -4,7 +4,8 @@ import asyncio
 import base64
 import os
 from binascii import Error as Base64Error
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import httpx
@@ -43,25 +44,22 @@ SPECIAL_TOKENS = 2
 """What an encoder may add to a text."""
 
 
-class _Entry(msgspec.Struct, frozen=True):
-    embedding: msgspec.Raw
-    index: int | None = None
-
-
 class _Usage(msgspec.Struct, frozen=True):
     prompt_tokens: int | None = None
     total_tokens: int | None = None
 
 
 class _Reply(msgspec.Struct, frozen=True):
-    """`embeddings`: vectors alone, as Ollama's own API has them."""
-
-    data: list[_Entry] = []
-    embeddings: list[msgspec.Raw] = []
     usage: _Usage | None = None
 
 
-_DECODER = msgspec.json.Decoder(_Reply | list[_Entry], strict=False)
+_DECODER = msgspec.json.Decoder(_Reply, strict=False)
+_TABLE, _LIST = msgspec.json.Decoder(dict[str, msgspec.Raw]), msgspec.json.Decoder(list[msgspec.Raw])
+# Where servers have vectors, and the place of each.
+_HOLDERS = ("data", "embedding", "embeddings", "float", "values", "vector", "vectors", "results", "result", "output",
+            "predictions", "response")  # fmt: skip
+_PLACES = ("index", "text_index")
+_MOST_DEPTH, _NULL = 8, b"null"
 
 
 class Vector(msgspec.Struct, frozen=True):
@@ -204,6 +202,8 @@ class EmbeddingClient:
         reply, vectors = await asyncio.to_thread(_read, answer) if is_long else _read(answer)
         counter.sent -= estimate
         counter.finished += self._billed(reply, part, estimate, disputed)
+        if not vectors and b'"error' in answer[:READ_HERE_BYTES]:
+            raise self._refusal(response, answer)
         if sorted(vectors) != list(range(len(part))):
             raise TierAnswerError(f"{self._where} answered with no list of {len(part)} vectors")
         return [vectors[index] for index in range(len(part))]
@@ -251,21 +251,43 @@ def _size(one: Input) -> int:
 
 def _read(body: bytes) -> tuple[_Reply | None, dict[int, Vector]]:
     """Return the answer and its vectors by index; none if one cannot be read, or if an index comes twice."""
+    reply: _Reply | None = None
+    with suppress(*JSON_ERRORS):
+        reply = _DECODER.decode(body)
     try:
-        told = _DECODER.decode(body)
-    except JSON_ERRORS:
-        return None, {}
-    reply = told if isinstance(told, _Reply) else _Reply(told)
-    entries = reply.data or [_Entry(one) for one in reply.embeddings]
-    try:
-        # Without an index they are in the order of the texts.
-        vectors = {
-            place if entry.index is None else entry.index: _vector(bytes(entry.embedding))
-            for place, entry in enumerate(entries)
-        }
+        found = list(_vectors_in(body.strip(), None, _MOST_DEPTH))
+        vectors = [_vector(text) for _, text in found]
     except (ValueError, Base64Error, *JSON_ERRORS):
         return reply, {}
-    return reply, vectors if len(vectors) == len(entries) else {}
+    places = [place for place, _ in found]
+    if None in places or (len(places) > 1 and len({*places}) == 1):
+        # In the order of the texts.
+        return reply, dict(enumerate(vectors))
+    # Some count from 1.
+    shift = 1 if len(places) > 1 and 0 not in places else 0
+    numbered = {(place or 0) - shift: vector for place, vector in zip(places, vectors, strict=True)}
+    return reply, numbered if len(numbered) == len(places) else {}
+
+
+def _vectors_in(data: bytes, index: int | None, depth: int) -> Iterator[tuple[int | None, bytes]]:
+    """Yield each vector of an answer as JSON, with its place where that is told: in whatever lists and objects it is.
+    Raises ValueError and the errors of JSON."""
+    if not depth:
+        raise ValueError("vectors are not so deep")
+    start = data[:1]
+    if start == b"{":
+        table = _TABLE.decode(data)
+        inner = next((bytes(table[name]) for name in _HOLDERS if name in table), b"")
+        own = next(
+            (int(bytes(table[name]).strip(b'"')) for name in _PLACES if bytes(table.get(name, _NULL)) != _NULL), None
+        )
+        vectors = list(_vectors_in(inner, own, depth - 1))
+        yield from vectors if len(vectors) != 1 or own is None else [(own, vectors[0][1])]
+    elif start == b"[" and data[1:].lstrip()[:1] in (b"[", b"{", b'"'):
+        for one in _LIST.decode(data):
+            yield from _vectors_in(bytes(one), index, depth - 1)
+    elif start in (b"[", b'"'):
+        yield index, data
 
 
 def _vector(text: bytes) -> Vector:
@@ -275,9 +297,6 @@ def _vector(text: bytes) -> Vector:
         if len(packed) % 4 or not packed or not np.isfinite(np.frombuffer(packed, "<f4")).all():
             raise ValueError("no float32")
         return Vector(text, len(packed) // 4)
-    if text[:2] == b"[[":
-        # llama.cpp's: the vectors of all tokens, or of the text as the only one.
-        (text,) = map(bytes, msgspec.json.decode(text, type=list[msgspec.Raw]))
     numbers = msgspec.json.decode(text, type=list[float])
     if not numbers:
         raise ValueError("an empty vector")

@@ -80,6 +80,11 @@ async def test_a_server_that_lists_no_models_is_asked_for_the_tiers_name() -> No
         ({"context_window": 131072}, 131072),
         ({"meta": {"n_ctx": 4096}}, 4096),
         ({"max_model_len": "long"}, USUAL_CONTEXT),
+        ({"max_model_len": "8192"}, 8192),
+        ({"context_length": 8192.0}, 8192),
+        ({"max_context_length": 131072, "loaded_context_length": 8192}, 8192),
+        ({"model_limits": {"max_sequence_length": 8192}}, 8192),
+        ({"capabilities": {"limits": {"max_context_window_tokens": 8192}}}, 8192),
         ({}, USUAL_CONTEXT),
     ],
 )
@@ -91,6 +96,25 @@ async def test_the_context_is_the_servers_unless_the_catalogue_gives_it(entry: d
         assert given.max_context == 2048
         await tier.close()
         await given.close()
+
+
+@pytest.mark.parametrize(
+    "listed",
+    [
+        [{"id": "m", "object": "model"}],
+        {"models": [{"name": "m", "model": "m"}]},
+        {"data": ["m"]},
+        {"data": {"models": [{"id": "m"}]}},
+        {"result": [{"name": "m"}], "success": True},
+        {"resources": [{"model_id": "m", "label": "M"}]},
+    ],
+)
+async def test_models_are_found_wherever_a_server_lists_them(listed: Any) -> None:
+    async with LoopbackServer(answer) as server:
+        server.looked_at = lambda call: call.reply(200, listed)
+        tier = await started(server, model="")
+        assert tier.model == "m"
+        await tier.close()
 
 
 async def test_the_context_of_another_model_is_not_taken() -> None:

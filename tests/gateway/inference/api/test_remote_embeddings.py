@@ -154,14 +154,17 @@ async def test_errors_of_the_server_are_mapped_free_and_without_the_key(
 
 
 @pytest.mark.parametrize("bare", [False, True])
-@pytest.mark.parametrize("places", [({}, {}), ({"index": "0"}, {"index": "1"})])
+@pytest.mark.parametrize(
+    "places",
+    [({}, {}), ({"index": "0"}, {"index": "1"}), ({"index": 1}, {"index": 2}), ({"index": None}, {"index": None})],
+)
 async def test_vectors_without_an_index_are_in_the_order_of_the_texts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bare: bool, places: tuple[dict[str, str], ...]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bare: bool, places: tuple[dict[str, Any], ...]
 ) -> None:
     data = [place | {"embedding": [number]} for place, number in zip(places, (1.0, 2.0), strict=True)]
 
     async def plain(call: Call) -> None:
-        await call.reply(200, data if bare else {"data": data[::-1] if places[0] else data})
+        await call.reply(200, data if bare else {"data": data[::-1] if places[0].get("index") else data})
 
     async with embedding_gateway(tmp_path, monkeypatch, plain) as (gateway, _):
         answer = await ask(gateway, ["a", "b"])
@@ -174,6 +177,15 @@ async def test_vectors_without_an_index_are_in_the_order_of_the_texts(
         {"embeddings": [[1.0, 2.0]], "prompt_eval_count": 1},
         {"data": [{"index": 0, "embedding": [[1.0, 2.0]]}]},
         [{"index": 0, "embedding": [[1.0, 2.0]]}],
+        [[1.0, 2.0]],
+        {"embedding": [1.0, 2.0]},
+        {"embedding": {"values": [1.0, 2.0]}},
+        {"embeddings": {"float": [[1.0, 2.0]]}},
+        {"predictions": [{"embeddings": {"values": [1.0, 2.0], "statistics": {"token_count": 1}}}]},
+        {"output": {"embeddings": [{"text_index": 0, "embedding": [1.0, 2.0]}]}},
+        {"result": {"shape": [1, 2], "data": [[1.0, 2.0]]}, "success": True},
+        {"data": [{"object": "list", "data": [{"embedding": [1.0, 2.0], "index": 0}], "index": 0}]},
+        {"code": 0, "data": {"data": [{"index": 0, "embedding": [1.0, 2.0]}]}},
     ],
 )
 async def test_vectors_are_found_where_servers_put_them(
