@@ -9,7 +9,9 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing, suppress
 
 import httpx
+import msgspec
 
+from inference_core.io.files import JSON_ERRORS
 from tiers.remote.event_stream import BOM
 from tiers.remote.http_connection import READ_BYTES
 from tiers.remote.http_transport import HttpTransport, Reply, head_bytes, header_lines, request_bytes
@@ -21,6 +23,9 @@ ENDING_SECONDS = 0.2
 IDENTITY = {"accept-encoding": "identity"}
 """Header of requests whose answer `pieces_of` or `bounded_answer` reads."""
 _JSON_STARTS = (b"{", b"[")
+_NO_CODINGS = ("", "identity", "none", "utf-8", "utf8", "chunked")
+# How JSON, events and pages begin, and nothing that is compressed but deflate without its header.
+_PLAIN = (b"{", b"[", b":", b"<", b"d", b"e")
 _ZIPPED = {"gzip": zlib.MAX_WBITS | 16, "x-gzip": zlib.MAX_WBITS | 16, "deflate": zlib.MAX_WBITS}
 
 
@@ -31,15 +36,16 @@ class RefusedBodyError(httpx.DecodingError):
 def pieces_of(reply: Reply | httpx.Response, deadline: float | None = None) -> AsyncIterator[bytes]:
     """Yield the body as it arrives. Raises `RefusedBodyError`, `httpx.TransportError`.
 
-    Compression is not requested. One layer of gzip or deflate is decoded if a server uses it, in pieces of at most
-    `READ_BYTES`, so that a reader who counts them stops in time; any other encoding is refused. `deadline`: in the
+    Compression is not requested. One layer of gzip or deflate, of one member or several, is decoded if a server uses it
+    and not only says so, in pieces of at most `READ_BYTES`, so that a reader who counts them stops in time; any other
+    encoding is refused. `deadline`: in the
     loop's time; a `Reply` keeps its own.
     """
     stream = reply if isinstance(reply, Reply) else reply.stream
     assert isinstance(stream, httpx.AsyncByteStream)
     pieces = aiter(stream) if deadline is None or stream is reply else _until(deadline, aiter(stream))
     encoding = reply.headers.get("content-encoding")
-    if encoding is None or encoding.strip().lower() in ("", "identity"):
+    if encoding is None or encoding.strip().lower() in _NO_CODINGS:
         return pieces
     return _unzipped(pieces, encoding.strip().lower())
 
@@ -59,13 +65,25 @@ async def _until(deadline: float, pieces: AsyncIterator[bytes]) -> AsyncIterator
 async def _unzipped(pieces: AsyncIterator[bytes], encoding: str) -> AsyncIterator[bytes]:
     if encoding not in _ZIPPED:
         raise RefusedBodyError(f"the answer is encoded as {encoding[:40]!r}, which was not asked for")
-    unzip = zlib.decompressobj(_ZIPPED[encoding])
+    first, bits = await anext(pieces, b""), _ZIPPED[encoding]
+    if first[:1] in _PLAIN and first.isascii():
+        # A proxy has decoded it, and left the header.
+        async for piece in preceded(first, pieces):
+            yield piece
+        return
+    if bits == zlib.MAX_WBITS and first and first[0] & 15 != zlib.DEFLATED:
+        # Without the header that RFC 9110 wants.
+        bits = -bits
+    unzip = zlib.decompressobj(bits)
     try:
-        async for piece in pieces:
-            while piece and not unzip.eof:
+        async for piece in preceded(first, pieces):
+            while piece:
                 if data := unzip.decompress(piece, READ_BYTES):
                     yield data
                 piece = unzip.unconsumed_tail
+                if unzip.eof:
+                    # Several members, one for each event.
+                    piece, unzip = unzip.unused_data.lstrip(b"\0"), zlib.decompressobj(bits)
     except zlib.error as error:
         raise RefusedBodyError(f"the answer is not {encoding}: {error}") from error
 
@@ -78,13 +96,26 @@ async def preceded(first: bytes, pieces: AsyncIterator[bytes]) -> AsyncIterator[
 
 
 async def up_to(size: int, pieces: AsyncIterator[bytes]) -> bytes:
-    """Return the body, or its first `size` bytes and a little more."""
+    """Return the body, or its first `size` bytes and a little more. JSON that is whole is one, whatever its server says
+    of its length."""
     body = bytearray()
-    async for piece in pieces:
-        body += piece
-        if len(body) >= size:
-            break
+    try:
+        async for piece in pieces:
+            body += piece
+            if len(body) >= size:
+                break
+    except httpx.RemoteProtocolError:
+        if not _is_json(body):
+            raise
     return bytes(body)
+
+
+def _is_json(body: bytearray) -> bool:
+    try:
+        msgspec.json.decode(body, type=msgspec.Raw)
+    except JSON_ERRORS:
+        return False
+    return True
 
 
 def is_whole(start: bytes) -> bool:

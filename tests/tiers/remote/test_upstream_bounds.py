@@ -198,6 +198,31 @@ async def test_one_layer_is_decoded_in_pieces_up_to_what_is_read(encoding: bytes
         assert len(await head_and_body(transport, soon(), 100_000)) <= 100_000 + READ_BYTES
 
 
+PLAIN = b'{"text": "' + "größe".encode() * 9 + b'"}'
+
+
+@pytest.mark.parametrize(
+    ("encoding", "body"),
+    [
+        (b"gzip", gzip.compress(PLAIN[:9]) + gzip.compress(PLAIN[9:]) + bytes(8)),
+        (b"deflate", zlib.compress(PLAIN)),
+        (b"deflate", zlib.compress(PLAIN)[2:-4]),
+        (b"UTF-8", PLAIN),
+    ],
+    ids=["members", "zlib", "no header", "a charset"],
+)
+async def test_a_coding_is_read_as_servers_write_it(encoding: bytes, body: bytes) -> None:
+    async with transport_before(encoded(encoding, body)) as (transport, _, _):
+        assert await head_and_body(transport, soon()) == PLAIN
+
+
+@pytest.mark.parametrize("encoding", [b"gzip", b"deflate"])
+async def test_a_body_that_a_proxy_has_decoded_is_read_as_it_is(encoding: bytes) -> None:
+    for body in (b'{"text": "hello"}', b"data: {}\n\n"):
+        async with transport_before(encoded(encoding, body)) as (transport, _, _):
+            assert await head_and_body(transport, soon()) == body
+
+
 @pytest.mark.parametrize(
     ("body", "problem"),
     [
