@@ -1,8 +1,10 @@
 """From the events of a server elsewhere to deltas: counted, and within the bounds of the answer.
 
-Stop strings that a server does not take: its answer is cut here, as the server would have cut it.
+Stop strings that a server does not take: its answer is cut here, as the server would have cut it. Thoughts that it
+leaves in the text are moved to where thoughts are.
 """
 
+import re
 from collections.abc import Callable
 
 from inference_core.tokenization.tokenizer import StopStrings
@@ -46,14 +48,100 @@ class StopsHere:
         return found
 
 
+_TAGS = {
+    "<think>": "</think>",
+    "<thinking>": "</thinking>",
+    "<thought>": "</thought>",
+    "<seed:think>": "</seed:think>",
+    "[THINK]": "[/THINK]",
+    "◁think▷": "◁/think▷",
+}
+# With the closing ones: of servers that take away all but these.
+_STARTS = _TAGS | dict.fromkeys(_TAGS.values(), "")
+# Not where it is spoken of.
+_CLOSING = re.compile(r"(?<![`'\"])</think>(?![`'\"])")
+_ENDED = "\n"
+
+
+class InlineThoughts:
+    """Moves the thoughts of an answer with `n` choices that are in its text: from a tag at the very beginning to the
+    closing one, or to the end. Of a whole answer also those whose opening tag was in the prompt."""
+
+    def __init__(self, n: int) -> None:
+        # For what each choice waits: "" before its text, its closing tag, or `_ENDED` for the text after that.
+        self._waits = dict.fromkeys(range(n), "")
+        self._held: dict[int, str] = {}
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing of the answer can be a thought any more."""
+        return not self._waits
+
+    def moved(self, deltas: list[Delta], *, whole: bool = False) -> list[Delta]:
+        """Return `deltas` with their thoughts; what may be half a tag waits. `whole`: nothing more comes."""
+        passed: list[Delta] = []
+        for delta in deltas:
+            if delta.text and delta.index in self._waits and not delta.refusal:
+                text = self._held.pop(delta.index, "") + delta.text
+                thought, delta.text = self._split(delta.index, text, whole=whole)
+                delta.reasoning += thought
+                if not (delta.text or delta.reasoning or delta.tool_calls or delta.annotations):
+                    continue
+            passed.append(delta)
+        return passed
+
+    def rest(self) -> list[Delta]:
+        """Return what still waits, at the end of the answer."""
+        held, self._held = self._held, {}
+        return [
+            Delta(index=index, reasoning=text) if self._waits[index] else Delta(index=index, text=text)
+            for index, text in held.items()
+        ]
+
+    def _split(self, index: int, text: str, *, whole: bool) -> tuple[str, str]:
+        """Return the thoughts and the text of a piece."""
+        if not (closing := self._waits[index]):
+            begun = text.lstrip()
+            tag = next((tag for tag in _STARTS if begun.startswith(tag)), None)
+            if tag is None:
+                if not whole and any(tag.startswith(begun) for tag in _STARTS):
+                    self._held[index] = text
+                    return "", ""
+                del self._waits[index]
+                if whole and "<think>" not in text and len(parts := _CLOSING.split(text)) == 2:
+                    return parts[0].strip(), parts[1].lstrip()
+                return "", text
+            closing = self._waits[index] = _STARTS[tag] or _ENDED
+            text = begun[len(tag) :].lstrip()
+        thought = ""
+        if closing != _ENDED:
+            thought, end, text = text.partition(closing)
+            if not end:
+                half = next((n for n in range(len(closing) - 1, 0, -1) if thought.endswith(closing[:n])), 0)
+                if half:
+                    thought, self._held[index] = thought[:-half], thought[-half:]
+                return thought, ""
+            self._waits[index] = _ENDED
+        if text := text.lstrip():
+            del self._waits[index]
+        return thought, text
+
+
 class AnswerReader:
     """Reads one answer. `ended`: whether a stream's last event was read. `note_seals`: called with deltas, where they
-    are wanted in the form of the server's API, too. Raises `TierError`; `TierAnswerTooLongError` beyond `bounds`."""
+    are wanted in the form of the server's API, too. `thoughts`: of an answer that may have them in its text. Raises
+    `TierError`; `TierAnswerTooLongError` beyond `bounds`."""
 
     def __init__(
-        self, wire: RemoteWire, tally: Tally, bounds: AnswerBounds, note_seals: Callable[[list[Delta]], None]
+        self,
+        wire: RemoteWire,
+        tally: Tally,
+        bounds: AnswerBounds,
+        note_seals: Callable[[list[Delta]], None],
+        thoughts: InlineThoughts | None = None,
     ) -> None:
         self.ended = False
+        self._thoughts = thoughts
         self._wire, self._tally, self._bounds, self._note_seals = wire, tally, bounds, note_seals
         self._characters = SplitCharacters()
 
@@ -72,6 +160,10 @@ class AnswerReader:
                 break
             if tally.joins_characters:
                 deltas = self._characters.joined(deltas)
+            if self._thoughts is not None:
+                deltas = self._thoughts.moved(deltas)
+                if self._thoughts.is_over:
+                    self._thoughts = None
             deltas = tally.passed(deltas)
             if tally.native:
                 self._note_seals(deltas)
@@ -101,6 +193,8 @@ class AnswerReader:
         deltas = self._wire.read_whole(body, tally)
         if tally.joins_characters:
             deltas = self._characters.joined(deltas)
+        if self._thoughts is not None:
+            deltas = self._thoughts.moved(deltas, whole=True)
         deltas = tally.passed(deltas) + self._ending(marked=True)
         if tally.native:
             self._note_seals(deltas)
@@ -111,6 +205,8 @@ class AnswerReader:
 
     def _ending(self, *, marked: bool) -> list[Delta]:
         rest = self._characters.rest() if self._tally.joins_characters else []
+        if self._thoughts is not None:
+            rest += self._thoughts.rest()
         left = self._tally.passed(rest) if rest else []
         return left + self._tally.ended(marked=marked)
 

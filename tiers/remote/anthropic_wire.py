@@ -96,7 +96,7 @@ class _Message(msgspec.Struct):
     stop_reason: str | None = None
     stop_sequence: str | None = None
     usage: _Usage | None = None
-    error: WireError | str | None = None
+    error: Any = None
 
 
 class _Event(msgspec.Struct):
@@ -225,7 +225,7 @@ def _whole_call(start: msgspec.Raw, block: _Block, deltas: list[Delta]) -> msgsp
 def read_whole(body: bytes, tally: Tally) -> list[Delta]:
     message, blocks = _decode_message(body, tally), blocks_of(tally)
     if message.error:
-        raise ServerSaidError(WireError(message.error) if isinstance(message.error, str) else message.error)
+        raise ServerSaidError(parse_error(body))
     _report(message.usage, tally)
     deltas: list[Delta] = []
     if isinstance(message.content, str):

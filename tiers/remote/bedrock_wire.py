@@ -167,8 +167,11 @@ class BedrockWire(RemoteWire):
     def read_event(self, event: ServerSentEvent, tally: Tally) -> list[Delta] | None:
         """See `RemoteWire.read_event`: the usage comes last."""
         blocks = blocks_of(tally)
-        if event.event == "exception":
-            raise ServerSaidError(parse_error(event.data))
+        kind, _, name = event.event.partition(" ")
+        if kind == "exception":
+            error = parse_error(event.data)
+            error.type = error.type or name
+            raise ServerSaidError(error)
         said = _decode(event.data, tally)
         match event.event:
             case "contentBlockDelta" if said.delta is not None:

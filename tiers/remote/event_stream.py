@@ -23,8 +23,8 @@ class ServerSentEvent(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def is_end(self) -> bool:
-        """Whether it only says that the stream is over: `[DONE]`, with or without its brackets."""
-        return self.data.strip(b'[ "]\r\n').upper() == b"DONE"
+        """Whether it only says that the stream is over: `[DONE]`, with or without its brackets, or another word."""
+        return self.data.strip(b'[< ">]\r\n').upper() in (b"DONE", b"END", b"EOS", b"EOF", b"STOP")
 
 
 class EventTooLargeError(ValueError):
@@ -32,7 +32,8 @@ class EventTooLargeError(ValueError):
 
 
 class EventParser:
-    """Converts bytes to events. Lines end in LF, CR or CRLF; comments, `id` and `retry` are skipped.
+    """Converts bytes to events. Lines end in LF, CR or CRLF; comments, `id` and `retry` are skipped. A line that
+    is no field is one of data where that has begun, or where it is an object.
 
     Data stays bytes, so that a character split between two reads stays whole.
     """
@@ -104,15 +105,20 @@ class EventParser:
             self._size += len(line)
         elif name == b"event":
             self._event = value.decode(errors="replace")
+        elif name not in _IGNORED and (self._data or line[:1] == b"{"):
+            # JSON over several lines, or without a field.
+            self._data.append(line)
+            self._size += len(line)
 
 
+_IGNORED = (b"", b"id", b"retry")
 PRELUDE_BYTES, CHECKSUM_BYTES = 12, 4
 # Bytes of a header's value by its type; types 6 and 7 (bytes and text) state their length.
 _SIZES = {0: 0, 1: 0, 2: 1, 3: 2, 4: 4, 5: 8, 8: 8, 9: 16}
 
 
 class EventStreamParser:
-    """Yields each message as an event named after its `:event-type`; exceptions as `exception`."""
+    """Yields each message as an event named after its `:event-type`; exceptions as `exception` and their type."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
@@ -137,7 +143,7 @@ class EventStreamParser:
                 raise TierError("an event's checksum is wrong")
             names = _headers(message[PRELUDE_BYTES : PRELUDE_BYTES + headers])
             is_event = names.get(":message-type", "event") == "event"
-            kind = names.get(":event-type", "") if is_event else "exception"
+            kind = names.get(":event-type", "") if is_event else f"exception {names.get(':exception-type', '')}"
             events.append(ServerSentEvent(kind, message[PRELUDE_BYTES + headers : end]))
         return events
 

@@ -15,7 +15,7 @@ from tiers.errors import TierError
 from tiers.message_content import Form, NativeBlock, NativePiece, ToolCallDelta
 from tiers.remote.event_stream import ServerSentEvent
 from tiers.remote.lenient_json import LenientDecoder, arguments_text
-from tiers.remote.openai_format import MAX_RETRY_AFTER_SECONDS, WireError, finish_of, parse_error
+from tiers.remote.openai_format import WireError, finish_of, parse_error
 from tiers.remote.provider_format import (
     THINKING_TOKENS,
     Blocks,
@@ -75,13 +75,6 @@ class GeminiWire(RemoteWire):
     def is_about_model(self, error: WireError) -> bool:
         """See `RemoteWire.is_about_model`: a wrong key is refused with 400."""
         return "API key" in error.message or "API Key" in error.message
-
-    def read_error(self, body: bytes) -> WireError:
-        """See `RemoteWire.read_error`: how long to wait is among the details."""
-        error = parse_error(body)
-        if (delay := re.search(rb'"retryDelay":\s*"(\d+(?:\.\d+)?)s"', body)) is not None:
-            error.retry_after_seconds = min(float(delay[1]), MAX_RETRY_AFTER_SECONDS)
-        return error
 
     def check(self, request: GenerationRequest) -> None:
         check_provider(request, NAME)
@@ -186,7 +179,7 @@ class _Answer(msgspec.Struct, rename="camel"):
     candidates: list[_Candidate] | None = None
     usage_metadata: _Counts | None = None
     prompt_feedback: _Feedback | None = None
-    error: dict[str, Any] | str | None = None
+    error: Any = None
 
 
 # Google's own libraries write these names so in Python, and so do servers that are built with them. A quote within a
@@ -286,7 +279,7 @@ def _tools(request: GenerationRequest) -> dict[str, Any]:
 
 def _deltas(answer: _Answer, tally: Tally) -> list[Delta]:
     blocks = blocks_of(tally)
-    if answer.error is not None:
+    if answer.error:
         raise ServerSaidError(parse_error(_encode({"error": answer.error})))
     if answer.usage_metadata is not None:
         _report(answer.usage_metadata, tally)

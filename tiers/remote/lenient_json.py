@@ -81,6 +81,8 @@ def _scored(one: TextLogprob) -> TextLogprob:
 
 
 T = TypeVar("T")
+LEAST_LOGPROB = -9999.0
+"""OpenAI's own value for a log-probability of minus infinity, which JSON does not have."""
 _MOST_DIGITS = 40
 """Of a number that is written as a string."""
 _UNREADABLE = (ValueError, RecursionError, MemoryError)
@@ -117,7 +119,10 @@ class LenientDecoder(Generic[T]):
 
     def _fitted(self, data: bytes, tally: Tally | None, kind: Any, error: Exception | None) -> Any:
         try:
-            return _fitted(plain_json(data, tally), _form(kind))
+            value, form = plain_json(data, tally), _form(kind)
+            if isinstance(form, inspect.StructType) and not isinstance(value, dict):
+                raise _OddError
+            return _fitted(value, form)
         except (_OddError, *_UNREADABLE) as reason:
             shown = repr(data[:200].decode(errors="replace"))
             why = (error or "another form") if isinstance(reason, _OddError) else reason
@@ -166,7 +171,12 @@ def _fitted(value: Any, form: inspect.Type) -> Any:
 
 def _struct(value: Any, form: inspect.StructType) -> Any:
     if not isinstance(value, dict):
-        raise _OddError
+        first = form.fields[0]
+        kinds = first.type.types if isinstance(first.type, inspect.UnionType) else (first.type,)
+        if not isinstance(value, str | list) or any(isinstance(kind, inspect.IntType) for kind in kinds):
+            raise _OddError
+        # What an object would have in its first field stands for it.
+        value = {first.encode_name: value}
     fields: dict[str, Any] = {}
     for field in form.fields:
         if field.encode_name not in value:
@@ -230,6 +240,10 @@ def _number(value: Any, form: Any) -> float:
     return value
 
 
+def _real(value: Any, form: Any) -> float:
+    return LEAST_LOGPROB if value == -math.inf else _number(value, form)
+
+
 def _whole_number(value: Any, form: inspect.IntType) -> int:
     number = int(_number(value, form))
     if (form.ge is not None and number < form.ge) or (form.le is not None and number > form.le):
@@ -238,8 +252,8 @@ def _whole_number(value: Any, form: inspect.IntType) -> int:
 
 
 def _truth(value: Any, form: Any) -> bool:
-    if isinstance(value, bool):
-        return value
+    if isinstance(value, bool) or (isinstance(value, int) and value in (0, 1)):
+        return bool(value)
     if isinstance(value, str) and value.lower() in ("true", "false"):
         return value.lower() == "true"
     raise _OddError
@@ -261,7 +275,7 @@ def _object(value: Any, form: inspect.DictType) -> dict[str, Any]:
 _SCALARS: dict[type[inspect.Type], Callable[[Any, Any], Any]] = {
     inspect.StrType: _text,
     inspect.IntType: _whole_number,
-    inspect.FloatType: _number,
+    inspect.FloatType: _real,
     inspect.BoolType: _truth,
     inspect.DictType: _object,
 }
@@ -326,6 +340,9 @@ class Calls:
         elif (piece.id or arguments.lstrip()[:1] == "{") and call.is_whole:
             # The whole call, once more.
             return None
+        elif arguments[:1] == "{" and len(arguments) > 1 and arguments.startswith(call.text):
+            # All of them so far: no object goes on with its own beginning.
+            arguments = arguments[len(call.text) :]
         call.given_id = call.given_id or piece.id
         if call.own_id and piece.name:
             call.name = self._longer(call.name, piece.name) or call.name or piece.name

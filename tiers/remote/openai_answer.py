@@ -4,6 +4,8 @@ Servers of this API differ in many small things. Each is read as what it plainly
 cannot be understood is an error.
 """
 
+import json
+import re
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any
 
@@ -12,11 +14,10 @@ from msgspec.structs import astuple
 
 from inference_core.io.files import JSON_ERRORS
 from tiers.chat_state import DETAILS, EXTRA, image_piece, state_json, state_pieces
-from tiers.errors import TierError
 from tiers.message_content import ToolCallDelta, UrlCitation
 from tiers.remote.event_stream import MAX_EVENT_BYTES
-from tiers.remote.lenient_json import CallPiece, Calls, LenientDecoder, plain_json
-from tiers.remote.openai_format import ChatUsage, WireError, finish_of, parse_error
+from tiers.remote.lenient_json import LEAST_LOGPROB, CallPiece, Calls, LenientDecoder, plain_json
+from tiers.remote.openai_format import FAILURE_WORDS, ChatUsage, finish_of, is_filtered, parse_error
 from tiers.remote.too_long import ServerSaidError
 from tiers.remote.usage_counter import Tally
 from tiers.tier import Delta, TextLogprob
@@ -24,7 +25,7 @@ from tiers.tier import Delta, TextLogprob
 
 class _TopLogprob(msgspec.Struct):
     token: str
-    logprob: float
+    logprob: float = LEAST_LOGPROB
     bytes: list[Annotated[int, msgspec.Meta(ge=0, le=255)]] | None = None
 
 
@@ -43,10 +44,11 @@ class _Logprobs(msgspec.Struct):
 
 
 class _Function(msgspec.Struct):
-    """`arguments`: text; an object in some servers' answers."""
+    """`arguments`: text; an object in some servers' answers, which may call it `parameters`."""
 
     name: str | None = None
     arguments: Any = None
+    parameters: Any = None
 
 
 class _ToolCall(msgspec.Struct):
@@ -61,7 +63,8 @@ class _ToolCall(msgspec.Struct):
 
     def piece(self) -> CallPiece:
         function = self.function or _Function()
-        arguments = self.arguments if function.arguments is None else function.arguments
+        given = (function.arguments, function.parameters, self.arguments)
+        arguments = next((one for one in given if one is not None), None)
         return CallPiece(self.index, self.id or "", function.name or self.name or "", arguments)
 
     def with_state(self, piece: ToolCallDelta) -> ToolCallDelta:
@@ -121,6 +124,8 @@ class _Message(msgspec.Struct):
     refusal: str | None = None
     reasoning_text: str | None = None
     thinking: _Text = None
+    thinking_content: _Text = None
+    thought: _Text = None
     function_call: _Function | None = None
     annotations: list[_Annotation] | None = None
     reasoning_details: msgspec.Raw = msgspec.Raw()
@@ -135,7 +140,8 @@ class _Message(msgspec.Struct):
     @property
     def thoughts(self) -> str:
         """What was thought."""
-        named = self.reasoning_content or self.reasoning or self.thinking or self.reasoning_text or ""
+        named = self.reasoning_content or self.reasoning or self.thinking or self.reasoning_text
+        named = named or self.thinking_content or self.thought or ""
         return named if isinstance(named, str) else _text_of(named)
 
     @property
@@ -161,7 +167,7 @@ class _Choice(msgspec.Struct):
     stop_reason: Any = None
     matched_stop: Any = None
     usage: ChatUsage | None = None
-    error: WireError | str | None = None
+    error: Any = None
 
     @property
     def stop_sequence(self) -> str | None:
@@ -184,13 +190,16 @@ class _Timings(msgspec.Struct):
 
 
 class Chunk(msgspec.Struct):
-    """One event of a stream, or a whole answer. Unknown fields are ignored, missing ones have neutral values."""
+    """One event of a stream, or a whole answer. Unknown fields are ignored, missing ones have neutral values.
+    `input_sensitive`, `output_sensitive`: MiniMax's filters."""
 
     choices: list[_Choice] | None = None
     usage: ChatUsage | None = None
-    error: WireError | str | None = None
+    error: Any = None
     x_groq: _Groq | None = None
     timings: _Timings | None = None
+    input_sensitive: bool | None = None
+    output_sensitive: bool | None = None
 
     @property
     def further_counts(self) -> ChatUsage | None:
@@ -208,7 +217,8 @@ _strict = _decode.strict
 _NO_MESSAGE = _Message()
 _CALLS = "calls"
 _DETAILED = "thoughts in details"
-_NO_REASONS = ("null", "none", "None")
+_NO_REASONS = re.compile("null|none|(?:not_|un)finished|in_?progress|running|generating|continue", re.IGNORECASE)
+_WRAPPERS = ("data", "result", "response", "output", "body")
 
 
 def read_chunk(data: bytes, tally: Tally) -> list[Delta]:
@@ -219,7 +229,7 @@ def read_chunk(data: bytes, tally: Tally) -> list[Delta]:
     except JSON_ERRORS as error:
         chunk = _decode.lenient(data, tally, error)
     if chunk.error:
-        raise _failure(chunk.error)
+        return _failed(data)
     if chunk.usage is not None:
         chunk.usage.report(tally)
     elif (chunk.timings or chunk.x_groq) is not None and (counts := chunk.further_counts) is not None:
@@ -227,27 +237,45 @@ def read_chunk(data: bytes, tally: Tally) -> list[Delta]:
     choices = chunk.choices
     if not choices:
         if choices is None and chunk.usage is None:
-            _require_no_failure(data, tally)
-        return []
-    return _deltas(choices[0], tally) if len(choices) == 1 else [d for one in choices for d in _deltas(one, tally)]
+            return _without_choices(data, tally)
+        return _filtered() if chunk.input_sensitive or chunk.output_sensitive else []
+    deltas = _deltas(choices[0], tally) if len(choices) == 1 else [d for one in choices for d in _deltas(one, tally)]
+    if chunk.output_sensitive:
+        for delta in deltas:
+            delta.finish_reason = delta.finish_reason and "content_filter"
+    return deltas
 
 
-def _require_no_failure(data: bytes, tally: Tally) -> None:
-    """Raise TierError for an event that reports a failure without the field `error`: as old versions of vLLM, FastAPI
-    and proxies do it."""
+def _without_choices(data: bytes, tally: Tally) -> list[Delta]:
+    """Return the deltas of an event that some servers wrap. Raises TierError for one that reports a failure without the
+    field `error`: as old versions of vLLM, FastAPI and proxies do it."""
     said = plain_json(data, tally)
-    if isinstance(said, dict) and (
-        "error" in (said.get("object"), said.get("type"))
-        or any(
-            isinstance(said.get(word), str | list | dict)
-            for word in ("message", "detail", "msg", "errors", "base_resp")
-        )
+    if not isinstance(said, dict):
+        return []
+    for name in _WRAPPERS:
+        if isinstance(inner := said.get(name), dict) and isinstance(inner.get("choices"), list | dict):
+            return read_chunk(json.dumps(inner).encode(), tally)
+    if said.get("input_sensitive") or said.get("output_sensitive"):
+        return _filtered()
+    if isinstance(told := said.get("base_resp"), dict) and not told.get("status_code"):
+        return []
+    if "error" in (said.get("object"), said.get("type")) or any(
+        said.get(word) and isinstance(said[word], str | list | dict) for word in FAILURE_WORDS
     ):
-        raise ServerSaidError(parse_error(data))
+        return _failed(data)
+    return []
 
 
-def _failure(error: WireError | str) -> TierError:
-    return ServerSaidError(WireError(error) if isinstance(error, str) else error)
+def _failed(data: bytes) -> list[Delta]:
+    """Return the end of an answer that a filter has stopped. Raises TierError for any other failure."""
+    error = parse_error(data)
+    if not is_filtered(error):
+        raise ServerSaidError(error)
+    return _filtered()
+
+
+def _filtered() -> list[Delta]:
+    return [Delta(finish_reason="content_filter")]
 
 
 def _deltas(choice: _Choice, tally: Tally) -> list[Delta]:
@@ -258,7 +286,7 @@ def _deltas(choice: _Choice, tally: Tally) -> list[Delta]:
     if choice.usage is not None:
         choice.usage.report(tally)
     if choice.error:
-        raise _failure(choice.error)
+        return _failed(json.dumps({"error": choice.error}).encode())
     message.content = None
     is_plain = choice.logprobs is None and (message == _NO_MESSAGE or not any(astuple(message)))
     if is_plain and text.__class__ is str:
@@ -266,7 +294,7 @@ def _deltas(choice: _Choice, tally: Tally) -> list[Delta]:
         deltas = [Delta(index=choice.index, text=text)] if text else []
     else:
         deltas = list(_said(choice, message, text, tally))
-    if choice.finish_reason and choice.finish_reason not in _NO_REASONS:
+    if choice.finish_reason and _NO_REASONS.fullmatch(choice.finish_reason) is None:
         if (calls := tally.notes.get((_CALLS, choice.index))) is not None and (waiting := calls.rest()):
             deltas.append(Delta(index=choice.index, tool_calls=waiting))
         reason = finish_of(choice.finish_reason)
@@ -284,6 +312,7 @@ def _unsaid(choice: _Choice, message: _Message, text: Any, tally: Tally) -> Any:
         return text
     if tally.has_thought:
         message.reasoning_content = message.reasoning = message.thinking = message.reasoning_text = None
+        message.thinking_content = message.thought = None
     return text.removeprefix(before) if isinstance(text, str) else text
 
 

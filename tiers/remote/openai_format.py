@@ -164,39 +164,60 @@ def _wire_tool(tool: Tool) -> dict[str, Any]:
     return {"type": "function", "function": function}
 
 
-_MESSAGES = ("message", "detail", "msg", "status_msg", "error_message", "Message")
-_CODES = ("code", "status_code", "status")
+_WITHIN = ("error", "errors", "base_resp", "detail", "message", "fault", "exception")
+"""What may hold the error proper: `base_resp` is MiniMax's, lists are Google's, Cloudflare's and FastAPI's."""
+_MESSAGES = ("message", "detail", "msg", "status_msg", "error_message", "Message", "error_msg", "errorMessage", "error",
+             "errmsg", "err_msg", "faultstring", "description", "reason", "title")  # fmt: skip
+FAILURE_WORDS = (*_WITHIN, *_MESSAGES[:-3])
+"""Fields of an event that say that it reports a failure, where it is no answer."""
+_CODES = ("code", "status_code", "status", "error_code", "errorCode", "statusCode")
+_KINDS = ("type", "error_type")
 
 
 def parse_error(body: bytes) -> WireError:
-    """Return the error of a reply: OpenAI's envelope, a bare error object, `detail`, MiniMax's `base_resp`, or else the
-    text itself."""
+    """Return the error of a reply: OpenAI's envelope, an error object at any depth, or else the text itself."""
+    wait = _WAIT_IN_BODY.search(body)
+    seconds = None if wait is None else _bounded(wait[2].decode(), is_milliseconds=b"m" in (wait[1] + wait[3]).lower())
     try:
-        table = msgspec.json.decode(body)
-        if isinstance(table, dict) and "error" not in table and isinstance(table.get("errors"), list):
-            table = table["errors"]  # Cloudflare's
-        if isinstance(table, list) and table:
-            table = table[0]  # Google's
-        inner = table
-        while isinstance(inner, dict) and (within := inner.get("error") or inner.get("base_resp")):
-            inner = within
-        if isinstance(inner, dict):
-            message = str(next(filter(None, map(inner.get, _MESSAGES)), inner))
-            param, kind = inner.get("param"), inner.get("type")
-            code = next((inner[name] for name in _CODES if inner.get(name) is not None), None)
-            more = inner.get("metadata")
-            if isinstance(more, dict) and more.get("raw"):
-                # OpenRouter's: the words of the provider behind it.
-                message += f" ({more['raw']})"
-            return WireError(
-                message=message,
-                type=kind if isinstance(kind, str) else None,
-                param=param if isinstance(param, str) else None,
-                code=code if isinstance(code, str | int) else None,
-            )
-        return WireError(message=str(inner))
+        inner = msgspec.json.decode(body)
     except JSON_ERRORS:
-        return WireError(message=body.decode("utf-8", errors="replace")[:500].strip())
+        return WireError(message=body.decode("utf-8", errors="replace")[:500].strip(), retry_after_seconds=seconds)
+    around: Any = {}
+    while isinstance(inner, list | dict) and inner:
+        if isinstance(inner, list):
+            inner = inner[0]
+            continue
+        named = (inner.get(name) for name in _WITHIN)
+        within = next((one for one in named if one and isinstance(one, dict | list)), None)
+        if within is None:
+            break
+        around, inner = inner, within
+    if not isinstance(inner, dict):
+        inner, around = {"message": str(inner)}, around or {}
+    message = next((said for name in _MESSAGES if isinstance(said := inner.get(name), str) and said), str(inner))
+    param, more, place = inner.get("param"), inner.get("metadata"), inner.get("loc")
+    if isinstance(place, list):
+        param = ".".join(str(part) for part in place if part != "body")
+        message = f"{message} ({param})"
+    if isinstance(more, dict) and more.get("raw"):
+        # OpenRouter's: the words of the provider behind it.
+        message += f" ({more['raw']})"
+    tables = (inner, around)
+    code = next((one[name] for one in tables for name in _CODES if isinstance(one.get(name), str | int)), None)
+    kind = next((one[name] for one in tables for name in _KINDS if isinstance(one.get(name), str)), None)
+    return WireError(message, kind, param if isinstance(param, str) else None, code, seconds)
+
+
+_FILTERED = re.compile(
+    r"content.?(?:filter|polic|moderat)|data.?inspection|new_sensitive|\bsensitive|prohibited.?content|responsible.?ai"
+    r"|^102[67]$",
+    re.IGNORECASE,
+)
+
+
+def is_filtered(error: WireError) -> bool:
+    """Whether an error says that a filter has stopped the prompt or the answer. 1026, 1027: MiniMax's."""
+    return any(_FILTERED.search(str(said)) is not None for said in (error.type, error.code))
 
 
 # Reasons that an answer ended by the words in them, the first that fits; every further one is a stop. Sources: the
@@ -231,24 +252,41 @@ def finish_of(given: str) -> FinishReason:
 def parse_retry_after(headers: Mapping[str, str]) -> float | None:
     """Return the seconds of a `Retry-After` header, at most `MAX_RETRY_AFTER_SECONDS`; None without one.
 
-    Seconds or a date (RFC 9110, 10.2.3), a duration (`1m30s`), or the milliseconds of OpenAI's `retry-after-ms`. An
-    invalid value is ignored.
+    Seconds or a date (RFC 9110, 10.2.3), a duration (`1m30s`), a Unix time, or the milliseconds of OpenAI's
+    `retry-after-ms`. An invalid value is ignored.
     """
     stated = headers.get("retry-after", "").strip()
     try:
         if (found := _DURATION.fullmatch(stated)) is not None and stated:
             return _seconds_of(found)
         if exact := headers.get("retry-after-ms"):
-            stated = str(float(exact) / 1000)
-        seconds = float(stated) if stated[:1].isdigit() else parsedate_to_datetime(stated).timestamp() - time.time()
-        return min(max(seconds, 0.0), MAX_RETRY_AFTER_SECONDS)
+            return _bounded(exact, is_milliseconds=True)
+        if stated[:1].isdigit():
+            # Of two headers with one name the first counts.
+            return _bounded(stated.partition(",")[0], is_milliseconds=False)
+        return _bounded(str(max(parsedate_to_datetime(stated).timestamp(), _LEAST_TIME)), is_milliseconds=False)
     except (ValueError, OverflowError):
         return None
 
 
+_LEAST_TIME = 1_000_000_000.0
+"""Seconds since 1970: more is no wait but a time."""
+
+
+def _bounded(stated: str, *, is_milliseconds: bool) -> float:
+    """Return the seconds from now, at most `MAX_RETRY_AFTER_SECONDS`. Raises ValueError."""
+    number = float(stated)
+    if number >= _LEAST_TIME * 1000:
+        number, is_milliseconds = number / 1000, False
+    if number >= _LEAST_TIME:
+        number -= time.time()
+    return min(max(number / 1000 if is_milliseconds else number, 0.0), MAX_RETRY_AFTER_SECONDS)
+
+
 def wait_in(message: str) -> float | None:
     """Return the seconds after which an error's message asks to try again, at most `MAX_RETRY_AFTER_SECONDS`."""
-    return None if (found := _AGAIN.search(message)) is None else _seconds_of(found)
+    found = _AGAIN.search(message)
+    return None if found is None or not any(found.groups()) else _seconds_of(found)
 
 
 def _seconds_of(duration: re.Match[str]) -> float:
@@ -256,9 +294,21 @@ def _seconds_of(duration: re.Match[str]) -> float:
     return min(hours * 3600 + minutes * 60 + seconds + milliseconds / 1000, MAX_RETRY_AFTER_SECONDS)
 
 
-_SPAN = r"(?:(\d{1,9})h)?(?:(\d{1,9})m(?!s))?(?:(\d{1,9}(?:\.\d{1,9})?) ?s(?:ec\w*)?)?(?:(\d{1,9}(?:\.\d{1,9})?) ?ms)?"
+_COUNT = r"(\d{1,9}(?:\.\d{1,9})?)"
+_SPAN = (
+    rf"(?:{_COUNT} ?h(?:ours?|rs?)?,? ?)?(?:{_COUNT} ?m(?!s|illi)(?:in\w*)?,? ?)?(?:{_COUNT} ?s(?:ec\w*)?)?"
+    rf"(?:{_COUNT} ?(?:ms|milli\w*))?"
+)
 _DURATION = re.compile(_SPAN)
-_AGAIN = re.compile(r"(?:try again|retry) (?:in|after) (?=\d)" + _SPAN, re.IGNORECASE)
+_AGAIN = re.compile(
+    r"(?:try(?:ing)? again|retry(?:ing)?|wait|resets?|available(?: again)?) "
+    rf"(?:(?:in|after|for|at least|about) ){{0,2}}(?=\d){_SPAN}",
+    re.IGNORECASE,
+)
+_WAIT_IN_BODY = re.compile(
+    rb'"retry_?(?:after|delay)(?:_?(s|sec|seconds|ms|millis|milliseconds|))"\s*:\s*"?(\d{1,16}(?:\.\d{1,9})?)(ms|s|)\b',
+    re.IGNORECASE,
+)
 
 
 class _PromptDetails(msgspec.Struct):

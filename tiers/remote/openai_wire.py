@@ -22,7 +22,8 @@ from tiers.tier import Delta, GenerationRequest
 _CHAT_FIELDS = frozenset({*ALL_SAMPLING, "reasoning_effort", "parallel_tool_calls"})
 _TEXT_FIELDS = frozenset(ALL_SAMPLING)
 _NOTHING = (b"", b"null", b"[]", b'""')
-_OPEN = ("ping", "keepalive", "keep-alive", "heartbeat")
+_OPEN = ("ping", "keepalive", "keep-alive", "heartbeat", *(b"ping", b"keepalive", b"keep-alive", b"heartbeat"))
+_CLOSED = ("done", "end", "close", "complete", "finish")
 _encode = msgspec.json.Encoder().encode
 
 
@@ -90,14 +91,15 @@ class OpenAIWire(RemoteWire):
             return [delta for one in chunks for delta in read_chunk(one, tally)]
         if data[:1] == b"{":
             return read_chunk(data, tally)
-        if event.is_end:
+        if event.is_end or event.event in _CLOSED:
             return None
         said = data.strip()
         if said[:5] == b"data:":
             # An event that was made one twice.
             return self.read_event(ServerSentEvent(event.event, said[5:].lstrip()), tally)
         # Gateways pass comments on as data, and say so that the connection is open.
-        return [] if said in _NOTHING or said[:1] == b":" or event.event in _OPEN else read_chunk(data, tally)
+        is_comment = said[:1] == b":" or said.strip(b'[]" ').lower() in _OPEN or event.event in _OPEN
+        return [] if said in _NOTHING or is_comment else read_chunk(data, tally)
 
     def read_whole(self, body: bytes, tally: Tally) -> list[Delta]:
         """See `RemoteWire.read_whole`. Some servers send the events of a stream as lines of JSON."""

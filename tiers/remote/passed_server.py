@@ -13,6 +13,7 @@ from tiers.catalog.tier_spec import TierSpec
 from tiers.errors import CallerCredential, CatalogError, MissingKeyError, TierError
 from tiers.remote.http_exchange import IDENTITY, pieces_of, up_to
 from tiers.remote.http_transport import transport_to
+from tiers.remote.openai_format import parse_error
 from tiers.remote.server_failures import FAILURES, ServerFailures
 from tiers.remote.wire import wire_of
 
@@ -97,7 +98,7 @@ class PassedServer:
             raise named from error
 
     async def _refusal(self, response: httpx.Response, credential: CallerCredential | None) -> TierError:
-        error = self._wire.read_error(await up_to(MAX_ERROR_BYTES, pieces_of(response)))
+        error = parse_error(await up_to(MAX_ERROR_BYTES, pieces_of(response)))
         if credential is not None:
             error.message = credential.scrub(error.message)
             refused = self._failures.of_caller(response, error, self._wire)

@@ -32,10 +32,10 @@ from tiers.errors import (
 )
 from tiers.prompt_bounds import prompt_bounds
 from tiers.remote.adapted_request import Adapted, adapted, restored
-from tiers.remote.answer_reader import AnswerReader, StopsHere
+from tiers.remote.answer_reader import AnswerReader, InlineThoughts, StopsHere
 from tiers.remote.http_exchange import HttpClient, is_whole, pieces_of, preceded, read_rest, up_to
 from tiers.remote.http_transport import Reply, transport_to
-from tiers.remote.openai_format import WireError
+from tiers.remote.openai_format import WireError, parse_error
 from tiers.remote.provider_state import MAKERS, ReasoningMakers, maker_of, marked_tools, owned, with_mark
 from tiers.remote.refusals import NOTHING, REFUSALS, LearnedRefusals, Place, refused_parameters, without
 from tiers.remote.server_failures import FAILURES, ServerFailures, told_limit
@@ -174,7 +174,7 @@ class RemoteTier(Tier):
         if body.count(b",") > MAX_MODELS_COMMAS:
             too_many = f"answered GET {path} with more values than any list of models"
             raise TierUnavailableError(f"{self._failures.where} {too_many}")
-        refusal = self._wire.read_error(body) if response.status_code >= 400 else WireError()
+        refusal = parse_error(body) if response.status_code >= 400 else WireError()
         is_operators = path == self._wire.health_path and self._wire.is_about_model(refusal)
         if response.status_code in (401, 403) or response.status_code >= 500 or is_operators:
             raise self._failures.of_status(response, refusal, self._wire, self.model)
@@ -277,14 +277,21 @@ class RemoteTier(Tier):
             logprobs = request.sampling.logprobs
             tally.scored = logprobs is not None
             bounds = bounds_of(request.n, tally.max_tokens, logprobs, cumulative=self._remote.cumulative_text)
-            reader = AnswerReader(self._wire, tally, bounds, self._note_seals)
+            # What goes on from the caller's text, or is scored token by token, is left as it is.
+            is_chat = bool(request.messages) and request.messages[-1].role != "assistant"
+            reads_thoughts = is_chat and tally.form in (None, "chat") and not tally.scored
+            thoughts = InlineThoughts(request.n) if reads_thoughts else None
+            reader = AnswerReader(self._wire, tally, bounds, self._note_seals, thoughts)
             cut = StopsHere(fitted.stops, tally, include=request.include_stop) if fitted.stops else None
             if stream is not None:
                 parser, size = self._wire.parser(), 0
                 try:
                     async for piece in pieces:
+                        if not (size or piece.strip()):
+                            # Blanks keep a connection open.
+                            continue
                         if not size and is_whole(piece):
-                            deltas = reader.whole(piece + await up_to(bounds.whole, pieces))
+                            deltas = reader.whole(await up_to(bounds.whole + 1, preceded(piece, pieces)))
                         else:
                             size += len(piece)
                             if size > bounds.wire:
@@ -517,7 +524,7 @@ class RemoteTier(Tier):
             # PHP calls all that it sends a page.
             return preceded(first, pieces)
         body = await up_to(MAX_ERROR_BYTES, preceded(first, pieces) if is_answer else pieces)
-        error = self._wire.read_error(body)
+        error = parse_error(body)
         if credential is not None:
             error.message = credential.scrub(error.message)
         if is_answer:

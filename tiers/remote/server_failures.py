@@ -48,8 +48,15 @@ _MOST_ANSWERED = re.compile(
     r"max_tokens: \d{1,10} > (\d{1,10}), which is the maximum|supports at most (\d{1,10}) completion tokens"
     r"|exceeds the model limit of (\d{1,10})"
 )
-# How OpenRouter refuses a prompt for its content (https://openrouter.ai/docs/api-reference/errors): no matter of keys.
-_FLAGGED = re.compile(r"input was flagged", re.IGNORECASE)
+_NO_KEY = re.compile(
+    r"(?:incorrect|invalid|wrong|expired) api[ _-]?key|api[ _-]?key (?:is )?(?:not valid|invalid)", re.I
+)
+# How OpenRouter and xAI refuse a prompt for its content (https://openrouter.ai/docs/api-reference/errors,
+# https://docs.x.ai/docs/guides/errors): no matter of keys.
+_FLAGGED = re.compile(
+    r"input was flagged|content violates|violates (?:our |the )?(?:usage|content)|safety_check|moderation",
+    re.IGNORECASE,
+)
 _LEAST_SECRET, _LONG = 8, 16
 _WORDS = re.compile(r"[A-Za-z]{1,14}(?:[-_. ][A-Za-z]{1,14})*")
 _UNREACHED = (httpx.ConnectError, httpx.ConnectTimeout)
@@ -98,11 +105,14 @@ class ServerFailures:
     def of_status(self, response: Reply | httpx.Response, error: WireError, wire: RemoteWire, model: str) -> TierError:
         """Return what the status of `response` and the `error` in its body say."""
         status = response.status_code
-        if status == 400 and _status_in(f"{error.type} {error.code}") == 402:
+        did, meant = f"answered {status}", _status_in(f"{error.type} {error.code}")
+        if status in (400, 429) and meant == 402:
             status = 402
-        return self._of(
-            status, f"answered {response.status_code}", parse_retry_after(response.headers), error, wire, model
-        )
+        elif status == 400 and (meant in (401, 429) or _NO_KEY.search(error.message)):
+            status = meant if meant == 429 else 401
+        elif 300 <= status < 400 and (place := response.headers.get("location")):
+            did += f" to {one_line(place, 200)}, which the url in the catalogue should be"
+        return self._of(status, did, parse_retry_after(response.headers), error, wire, model)
 
     def of_said(self, error: WireError, wire: RemoteWire, model: str) -> TierError | None:
         """Return what an `error` within an answer that began with 200 says, like a reply with the status that it names

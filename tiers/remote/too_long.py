@@ -97,10 +97,42 @@ WORDINGS = [
         _GATHERED,
     ),
     Wording(
-        "OpenAI-compatible servers",
-        rf"input length \(?(?P<prompt>{_N})\)? exceeds (?:the )?(?:model's )?maximum (?:context |(?:allowed )?input )?"
-        rf"length(?: of)? \(?(?P<limit>{_N})",
+        "OpenAI-compatible servers, SGLang",
+        rf"input length \(?(?P<prompt>{_N})(?: tokens)?\)? exceeds (?:the )?(?:model's )?maximum (?:context )?"
+        rf"(?:allowed )?(?:input )?length(?: of)? \(?(?P<limit>{_N})",
         _GATHERED,
+    ),
+    Wording(
+        "vLLM's pooling models",
+        rf"prompt length (?P<prompt>{_N}) exceeds the max_model_len (?P<limit>{_N})",
+        _VLLM,
+    ),
+    Wording(
+        "llama-cpp-python",
+        rf"requested tokens \((?P<prompt>{_N})\) exceed context window of (?P<limit>{_N})",
+        "https://github.com/abetlen/llama-cpp-python/issues/307",
+    ),
+    Wording(
+        "OpenAI's embeddings",
+        rf"maximum input length is (?P<limit>{_N}) tokens",
+        "https://platform.openai.com/docs/api-reference/embeddings",
+    ),
+    Wording(
+        "watsonx, TGIS",
+        rf"number of input tokens (?P<prompt>{_N}) cannot exceed the total tokens limit (?P<limit>{_N})|"
+        rf"input tokens \((?P<prompt_old>{_N})\) plus prefix length \(\d+\) must be < (?P<limit_old>{_N})",
+        "https://github.com/IBM/text-generation-inference",
+    ),
+    Wording(
+        "SambaNova",
+        rf"prompt is (?P<prompt>{_N}) tokens long.{{0,120}}maximum supported sequence length is just (?P<limit>{_N})",
+        "https://docs.sambanova.ai/cloud/docs/capabilities/api-error-codes",
+    ),
+    Wording(
+        "Cloudflare",
+        rf"input and maximum output tokens \((?P<total>{_N})\) exceeded this model context window limit "
+        rf"\((?P<limit>{_N})",
+        "https://developers.cloudflare.com/workers-ai/platform/errors/",
     ),
     Wording(
         "llama.cpp",
@@ -143,7 +175,17 @@ WORDINGS = [
         rf"first (?P<prompt>{_N}) tokens when context.{{0,80}}context length of only (?P<limit>{_N}) tokens",
         "https://github.com/lmstudio-ai/lmstudio-bug-tracker/issues",
     ),
-    Wording("LM Studio", r"greater than the context length", _GATHERED),
+    Wording(
+        "LM Studio",
+        rf"greater than the context length|n_keep[:=]? \(?(?P<prompt>{_N})\)? >= n_ctx[:=]? \(?(?P<limit>{_N})",
+        _GATHERED,
+    ),
+    Wording(
+        "llama.cpp",
+        rf"input \((?P<prompt>{_N}) tokens\) is too large to process.{{0,80}}batch size: (?P<limit>{_N})|"
+        r"too large to process\. increase the physical batch size|prompt is too big compared to KV size",
+        "https://github.com/ggml-org/llama.cpp/issues/12836",
+    ),
     Wording(
         "Anthropic, Bedrock, Vertex AI",
         rf"prompt is too long: (?P<prompt>{_N}) tokens > (?P<limit>{_N}) maximum",
@@ -166,10 +208,13 @@ WORDINGS = [
         rf"input token count is (?P<prompt>{_N}) but (?:the )?model only supports up to (?P<limit>{_N})",
         "https://cloud.google.com/vertex-ai/generative-ai/docs/model-reference/api-errors",
     ),
-    Wording("Gemini", r"exceeds the maximum number of tokens allowed", _GATHERED),
+    Wording(
+        "Gemini", r"exceeds the maximum number of tokens allowed|request payload size exceeds the limit", _GATHERED
+    ),
     Wording(
         "Bedrock",
         r"input is too long for requested model|input tokens exceeded|number of input tokens exceeds|"
+        r"expected maxLength: \d+, actual: \d+|"
         rf"too many input tokens(?:.{{0,20}}max input tokens: (?P<limit>{_N}).{{0,40}}token count: (?P<prompt>{_N}))?",
         "https://docs.aws.amazon.com/bedrock/latest/userguide/troubleshooting-api-error-codes.html",
     ),
@@ -221,7 +266,9 @@ WORDINGS = [
     ),
     Wording(
         "any other",
-        rf"context length (?:is|of) (?:only )?(?P<limit>{_N})|"
+        rf"context length (?:is|of) (?:only )?(?P<limit>{_N})|long context (?:beta|requests)|"
+        r"\b(?:prompt|inputs?|context|conversation|history)(?: (?:tokens?|texts?|length|size|is|are|was))* "
+        r"too (?:long|big)\b|(?:输入|上下文|提示词|prompt|tokens?)[^。，]{0,12}(?:过长|超长|超限|超过|超出)|"
         r"(?:exceed(?:s|ed|ing)?|longer than|greater than|beyond) (?:the |its |this |that )?(?:model'?s? )?"
         r"(?:maximum |max |available |allowed )?context[ _-]?(?:length|window|size|limit)|"
         r"context[ _-]?(?:length|window|size|limit)[ _](?:was |is |has been )?exceeded|token limit exceeded",

@@ -14,7 +14,7 @@ import msgspec
 from tiers.catalog.tier_spec import ProviderName, RemoteKind, RemoteSpec
 from tiers.message_content import Form
 from tiers.remote.event_stream import EventParser, ServerSentEvent
-from tiers.remote.openai_format import WireError, parse_error
+from tiers.remote.openai_format import WireError
 from tiers.remote.request_fields import FORWARDED, with_fields
 from tiers.remote.rules import Rules, rules_of, server_of
 from tiers.remote.server_state import QueueReport, sum_of_samples
@@ -99,10 +99,6 @@ class RemoteWire(ABC):
     def parser(self) -> StreamParser:
         """Return a parser for one streamed answer."""
         return EventParser()
-
-    def read_error(self, body: bytes) -> WireError:
-        """Return the error in the body of a refusal."""
-        return parse_error(body)
 
     def prepare(self) -> None:  # noqa: B027 - most kinds need nothing
         """Read the needed files; blocks. Raises `CatalogError`, or `TierUnavailableError` for what may still come.

@@ -280,7 +280,7 @@ def error_bodies(data: bytes) -> str:
     """The body of a refusal, whatever it is, becomes an error with texts, for every kind of server."""
     kinds: tuple[RemoteKind, ...] = ("openai", "anthropic", "gemini", "bedrock", "triton-vllm", "openai-provider")
     for kind in kinds:
-        error = wire(kind).read_error(data)
+        error = parse_error(data)
         error.message.encode()
         wire(kind).is_about_model(error)
         assert error.retry_after_seconds is None or 0 <= error.retry_after_seconds <= 300

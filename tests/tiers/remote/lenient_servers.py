@@ -656,5 +656,158 @@ CASES = [
         calls=[OSLO, ROME],
         finish="tool_calls",
     ),
+    # Answers in a wrapping.
+    *(
+        Case(
+            f"all in {name}",
+            chunks({"content": "Hello"})
+            .replace(b"data: {", b'data: {"code": 0, "msg": "ok", "%b": {' % name.encode())
+            .replace(b"}\n\n", b"}}\n\n"),
+            {"code": 200, "success": True, "errors": [], "message": "success", name: message(content="Hello")},
+            text="Hello",
+        )
+        for name in ("data", "result", "response")
+    ),
+    Case(
+        "an error that is none", None, message(content="Hi") | {"error": {}, "base_resp": {"status_code": 0}}, text="Hi"
+    ),
+    # Filters.
+    Case(
+        "an answer that MiniMax's filter has stopped",
+        raw_chunks(
+            {"choices": [{"delta": {"content": "Hi"}}], "output_sensitive": False},
+            {"choices": [{"delta": {}, "finish_reason": "stop"}], "output_sensitive": True, "output_sensitive_type": 5},
+        ),
+        message(content="Hi") | {"output_sensitive": True},
+        text="Hi",
+        finish="content_filter",
+    ),
+    *(
+        Case(f"a prompt that a filter refuses: {name}", raw_chunks(said), said, finish="content_filter")
+        for name, said in {
+            "MiniMax's": {
+                "choices": None,
+                "input_sensitive": True,
+                "base_resp": {"status_code": 1026, "status_msg": "x"},
+            },
+            "DashScope's": {"error": {"code": "data_inspection_failed", "message": "Input data may be inappropriate."}},
+            "Azure's": {"error": {"code": "content_filter", "message": "The response was filtered", "status": 400}},
+        }.items()
+    ),
+    *(
+        Case(
+            f"the reason {given}",
+            chunks({"content": "Hi "}, finish=given, end=b"") + chunks({"content": "you"}),
+            text="Hi you",
+        )
+        for given in ("not_finished", "IN_PROGRESS", "")
+    ),
+    # Thoughts in the text.
+    *(
+        Case(
+            f"thoughts between {opening} and {closing}",
+            chunks(
+                *(
+                    {"content": piece}
+                    for piece in (opening[:3], opening[3:] + "\nHm", ".", closing[:2], closing[2:], "\n\n", "Hi")
+                )
+            ),
+            message(content=f"{opening}\nHm.{closing}\n\nHi"),
+            text="Hi",
+            reasoning="Hm.",
+        )
+        for opening, closing in (
+            ("<think>", "</think>"),
+            ("<thinking>", "</thinking>"),
+            ("<seed:think>", "</seed:think>"),
+            ("[THINK]", "[/THINK]"),
+        )
+    ),
+    Case(
+        "thoughts that are never ended",
+        chunks({"content": "<think>"}, {"content": "Hm, 1 <"}, {"content": " 2 </th"}, finish="length"),
+        message("length", content="<think>Hm, 1 < 2 </th"),
+        reasoning="Hm, 1 < 2 </th",
+        finish="length",
+    ),
+    Case(
+        "no thoughts between tags",
+        chunks({"content": "<think>\n\n</think>\n\nHi"}),
+        message(content="<think></think>Hi"),
+        text="Hi",
+    ),
+    Case(
+        "the end of thoughts alone after them",
+        chunks({"reasoning_content": "Hm."}, {"content": "</think>"}, {"content": "\n\nHi"}),
+        message(content="Hm.\n</think>\n\nHi"),
+        text="Hi",
+        reasoning="Hm.",
+    ),
+    *(
+        Case(f"no thoughts: {text}", chunks(*({"content": one} for one in text)), message(content=text), text=text)
+        for text in ("<b>Hi</b>", " <thin air", "Hi <think>x</think>", "End it with `</think>`.", "<")
+    ),
+    *(
+        Case(
+            f"thoughts as {name}",
+            chunks({name: "Hm."}, {"content": "Hi"}),
+            message(content="Hi", **{name: "Hm."}),
+            text="Hi",
+            reasoning="Hm.",
+        )
+        for name in ("reasoning", "reasoning_text", "thinking", "thinking_content", "thought")
+    ),
+    # Calls.
+    calls_case(
+        "all arguments so far in each piece",
+        piece('{"ci', id="a", index=0),
+        *(more(part, index=0) for part in ('{"city": "Os', '{"city": "Oslo"}', '{"city": "Oslo"}')),
+        calls=[OSLO],
+    ),
+    calls_case(
+        "arguments as parameters",
+        {"index": 0, "id": "a", "function": {"name": "get_weather", "parameters": {"city": "Oslo"}}},
+        whole=message(tool_calls=[{"function": {"name": "get_weather", "parameters": '{"city": "Oslo"}'}}]),
+        calls=[OSLO],
+    ),
+    calls_case(
+        "the name in place of the function",
+        {"index": 0, "id": 7, "function": "get_weather", "arguments": {"city": "Oslo"}},
+        whole=message(tool_calls=[{"id": 7, "function": "get_weather", "arguments": '{"city": "Oslo"}'}]),
+        calls=[OSLO],
+    ),
+    Case(
+        "a text in place of the message",
+        raw_chunks({"choices": [{"delta": "Hel"}]}, {"choices": [{"delta": "lo", "finish_reason": "stop"}]}),
+        {"choices": [{"message": "Hello", "finish_reason": "stop"}]},
+        text="Hello",
+    ),
+    # Events.
+    *(
+        Case(
+            f"{mark} as the end", chunks({"content": "Hi"}, finish=None, end=b"data: %b\n\n" % mark.encode()), text="Hi"
+        )
+        for mark in ("[END]", "<EOS>", "EOF", "[STOP]")
+    ),
+    Case(
+        "an event that is the end", chunks({"content": "Hi"}, finish=None, end=b"event: done\ndata: bye\n\n"), text="Hi"
+    ),
+    Case(
+        "heartbeats as data",
+        b'data: ping\n\ndata: [HEARTBEAT]\n\ndata: "keep-alive"\n\n' + chunks({"content": "Hi"}),
+        text="Hi",
+    ),
+    Case(
+        "JSON over several lines",
+        chunks({"content": "Hello"}).replace(b'{"choices": [', b'{\n  "choices": [\n  ').replace(b"}\n\n", b"\n}\n\n"),
+        text="Hello",
+    ),
+    Case("JSON after a comment", b": PROCESSING\n\n" + json.dumps(message(content="Hi")).encode(), text="Hi"),
+    Case(
+        "blanks before a whole answer",
+        b"   \n\n \n" + json.dumps(message(content="Hi")).encode(),
+        message(content="Hi"),
+        text="Hi",
+    ),
 ]
 BY_NAME = {case.name: case for case in CASES}

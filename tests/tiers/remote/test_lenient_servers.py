@@ -4,8 +4,10 @@ error."""
 import json
 from typing import Any
 
+import msgspec
 import pytest
 
+from inference_core.protocol import SamplingParams
 from tests.tiers.remote.lenient_servers import CASES, DONE, Case, chunks, message, raw_chunks
 from tests.tiers.remote.loopback_server import Call, LoopbackServer
 from tests.tiers.remote.provider_shapes import gemini_event, gemini_stream
@@ -22,8 +24,9 @@ from tiers.errors import (
     TierUnavailableError,
 )
 from tiers.message_content import Tool, Tooling
+from tiers.remote.openai_format import wait_in
 from tiers.remote.remote_tier import RemoteTier
-from tiers.tier import Usage
+from tiers.tier import ChatMessage, GenerationRequest, Usage
 
 TOOLING = Tooling(tools=(Tool(name="get_weather"),))
 
@@ -43,11 +46,15 @@ async def send(call: Call, case: Case) -> None:
 
 async def answered(case: Case, whole: bool, **fields: Any) -> tuple[list[CollectedChoice], Usage]:
     """Return the choices of a tier of the server, and the usage."""
+    return await answered_to(case, chat(whole=whole, **({"max_tokens": 400, "tooling": TOOLING} | fields)))
+
+
+async def answered_to(case: Case, request: GenerationRequest) -> tuple[list[CollectedChoice], Usage]:
+    """Like `answered`, to this request."""
     async with LoopbackServer(lambda call: send(call, case)) as server:
         kind = "openai-provider" if case.kind == "responses" else case.kind
         own = {"responses": "always"} if case.kind == "responses" else {}
         tier = RemoteTier(remote_spec(server.base_url, kind=kind, api_key_env="K", **own), environ={"K": "k"})
-        request = chat(whole=whole, **({"max_tokens": 400, "tooling": TOOLING} | fields))
         choices = [CollectedChoice() for _ in range(request.n)]
         async for delta in tier.generate(request):
             choices[delta.index].take(delta)
@@ -279,11 +286,40 @@ FAILURES: list[tuple[str, Any, type[TierError], float]] = [
     ("openai", {"error": {"code": 400, "message": "temperature: range: 0..1"}}, TierRequestError, 0.0),
     ("openai", {"error": {"code": 400, "message": "maximum context length is 9 tokens"}}, TierContextError, 0.0),
     ("openai", {"error": {"code": "x", "message": "died"}}, TierAnswerError, 0.0),
+    ("openai", {"error": "Too many requests", "code": 429, "retry_after": 7}, TierBusyError, 7.0),
+    (
+        "openai",
+        {"error": {"message": "Slow down", "code": 429, "metadata": {"retry_after_ms": 1500}}},
+        TierBusyError,
+        1.5,
+    ),
+    ("openai", {"error": [{"msg": "maximum context length is 9 tokens"}]}, TierContextError, 0.0),
+    ("openai", {"error_code": "BAD_REQUEST", "error_msg": "prompt is too long"}, TierContextError, 0.0),
+    ("openai", {"data": None, "code": 429, "msg": "Rate limited, wait 2 minutes"}, TierBusyError, 120.0),
+    ("openai", {"errorCode": 500, "errorMessage": "died"}, TierAnswerError, 0.0),
+    ("openai", {"fault": {"faultstring": "Rate limit quota violation"}}, TierBusyError, 1.0),
     ("anthropic", {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}, TierBusyError, 1),
     ("anthropic", {"type": "error", "error": {"type": "authentication_error", "message": "No"}}, TierKeyError, 1.0),
     ("gemini", {"error": {"code": 429, "message": "Quota", "status": "RESOURCE_EXHAUSTED"}}, TierBusyError, 1.0),
     ("gemini", {"error": {"code": 503, "message": "Died."}}, TierAnswerError, 0.0),
 ]
+
+
+@pytest.mark.parametrize(
+    ("said", "seconds"),
+    [
+        ("Please try again in 1m2.5s.", 62.5),
+        ("Retry after 20 seconds", 20.0),
+        ("Please wait 2 minutes, then retry.", 120.0),
+        ("try again in about 1 hour", 300.0),
+        ("Please retry in 350 ms", 0.35),
+        ("The limit resets in 1 min 5 sec", 65.0),
+        ("Please try again in 5 attempts", None),
+        ("Please wait before trying again.", None),
+    ],
+)
+def test_waits_are_read_in_any_words(said: str, seconds: float | None) -> None:
+    assert wait_in(said) == seconds
 
 
 @pytest.mark.parametrize("whole", [False, True])
@@ -306,6 +342,17 @@ async def test_a_failure_within_an_answer_means_what_its_status_would(
         (498, {"error": {"message": "capacity exceeded"}}, TierBusyError),
         (499, {"error": "client closed"}, TierUnavailableError),
         (400, {"error": {"error": {"message": "twice"}}}, TierRequestError),
+        (400, {"error": {"code": "rate_limit_exceeded", "message": "slow"}}, TierBusyError),
+        (400, {"code": "invalid argument", "error": "Incorrect API key provided: x."}, TierKeyError),
+        (429, {"error": {"code": "insufficient_quota", "message": "You exceeded your quota"}}, TierKeyError),
+        (
+            403,
+            {"code": "denied", "error": "Content violates usage guidelines. SAFETY_CHECK_TYPE_BIO"},
+            TierRequestError,
+        ),
+        (422, {"detail": [{"type": "missing", "loc": ["body", "model"], "msg": "Field required"}]}, TierRequestError),
+        (500, {"error": True, "message": "died"}, TierUnavailableError),
+        (301, {"message": "Moved Permanently"}, TierUnavailableError),
     ],
 )
 async def test_less_usual_statuses_are_the_servers_or_the_requests(
@@ -318,6 +365,61 @@ async def test_less_usual_statuses_are_the_servers_or_the_requests(
         await tier.close()
     assert type(raised.value) is means
     assert "{" not in str(raised.value)
+    assert "True" not in str(raised.value)
+
+
+@pytest.mark.parametrize("whole", [False, True])
+async def test_json_that_is_whole_is_an_answer_where_its_server_promised_more(whole: bool) -> None:
+    body = json.dumps(message(content="Hi")).encode()
+
+    async def play(call: Call) -> None:
+        head = f"HTTP/1.1 200 X\r\ncontent-type: application/json\r\ncontent-length: {len(body) + 9}\r\n\r\n"
+        await call.send(head.encode() + body)
+
+    async with LoopbackServer(play) as server:
+        tier = RemoteTier(remote_spec(server.base_url))
+        (answer,), _ = await collect(tier, chat(whole=whole))
+        await tier.close()
+    assert answer.text == "Hi"
+
+
+async def test_blanks_that_keep_a_connection_open_are_no_answer() -> None:
+    async def play(call: Call) -> None:
+        await call.begin_chunked("application/json")
+        for part in (b" ", b"\n", json.dumps(message(content="Hi")).encode()):
+            await call.send(b"%x\r\n%b\r\n" % (len(part), part))
+        await call.end_chunked()
+
+    async with LoopbackServer(play) as server:
+        tier = RemoteTier(remote_spec(server.base_url))
+        (answer,), _ = await collect(tier, chat())
+        await tier.close()
+    assert answer.text == "Hi"
+
+
+async def test_thoughts_are_left_in_a_text_that_is_scored_or_goes_on_from_the_callers() -> None:
+    case = Case("", None, message(content="<think>Hm.</think>Hi"))
+    scored = chat(whole=True, sampling=SamplingParams(logprobs=0))
+    turns = [*(scored.messages or ()), ChatMessage(role="assistant", content="So")]
+    begun = msgspec.structs.replace(scored, sampling=SamplingParams(), messages=turns)
+    for request in (scored, begun):
+        (choice,), _ = await answered_to(case, request)
+        assert (choice.content, choice.reasoning) == ("<think>Hm.</think>Hi", "")
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"content": [{"token": "Hi", "logprob": -0.5}, {"token": "!", "logprob": float("-inf")}]},
+        {"content": [{"token": "Hi", "logprob": "-0.5"}, {"token": "!", "logprob": None}]},
+        [{"token": "Hi", "logprob": -0.5, "top_logprobs": None}, {"token": "!", "logprob": -9999.0}],
+    ],
+)
+async def test_scores_that_json_does_not_have_keep_their_tokens(told: Any) -> None:
+    whole = message(content="Hi!")
+    whole["choices"][0]["logprobs"] = told
+    (choice,), _ = await answered(Case("", None, whole), whole=True, sampling=SamplingParams(logprobs=0))
+    assert [(one.token, one.logprob) for one in choice.logprobs] == [("Hi", -0.5), ("!", -9999.0)]
 
 
 async def test_an_answer_with_another_status_of_success_is_one() -> None:

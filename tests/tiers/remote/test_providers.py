@@ -544,18 +544,24 @@ async def test_a_refused_key_or_model_makes_the_tier_unavailable_and_names_the_v
 
 
 @pytest.mark.parametrize(
-    ("kind", "message"),
+    ("kind", "message", "means"),
     [
-        ("anthropic", "Your credit balance is too low to access the Anthropic API."),
-        ("gemini", "API key not valid. Please pass a valid API key."),
-        ("bedrock", "The provided model identifier is invalid."),
+        ("anthropic", "Your credit balance is too low to access the Anthropic API.", TierUnavailableError),
+        ("gemini", "API key not valid. Please pass a valid API key.", TierKeyError),
+        ("bedrock", "The provided model identifier is invalid.", TierUnavailableError),
     ],
 )
 async def test_a_400_about_the_account_is_not_the_callers(
-    monkeypatch: pytest.MonkeyPatch, kind: str, message: str
+    monkeypatch: pytest.MonkeyPatch, kind: str, message: str, means: type[Exception]
 ) -> None:
     async with provider(kind, refusing(400, ERRORS[kind](message, "x")), monkeypatch) as (tier, _):
-        assert type(await failure(tier)) is TierUnavailableError
+        assert type(await failure(tier)) is means
+
+
+async def test_a_failure_in_bedrocks_stream_is_what_its_exception_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = event_stream_message("throttlingException", {"message": "Too many tokens, please wait."}, "exception")
+    async with provider("bedrock", playing("bedrock", said), monkeypatch) as (tier, _):
+        assert type(await failure(tier)) is TierBusyError
 
 
 @pytest.mark.parametrize(

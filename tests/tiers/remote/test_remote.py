@@ -244,6 +244,10 @@ async def test_a_model_that_the_server_lacks_makes_the_tier_unavailable(
         ("60s", 60.0),
         ("1m30s", 90.0),
         ("350ms", 0.35),
+        ("30, 30", 30),
+        ("4102444800", 300),
+        ("1600000000", 0),
+        ("1600000000000", 0),
     ],
 )
 async def test_a_busy_server_is_avoided_for_as_long_as_it_says(stated: str, seconds: float) -> None:

@@ -51,7 +51,7 @@ TOO_LONG = [
     ("length of prompt_tokens (57535) must be less than max_seq_len (32768).", 57535, 0, 32768),
     ("total message size 10176584 exceeds limit 2097152", 0, 0, 0),
     ("The estimated number of input and maximum output tokens (9000) exceeded this model context window limit (8192).",
-     0, 0, 0),
+     9000, 0, 8192),
     ("request (9000 tokens) exceeds the available context size (4096 tokens), try increasing it", 9000, 0, 4096),
     ("the request exceeds the available context size. try increasing the context size", 0, 0, 0),
     ("Context size has been exceeded.", 0, 0, 0),
@@ -97,6 +97,31 @@ TOO_LONG = [
     ("The model returned the following errors: prompt is too long", 0, 0, 0),
     ("The input token count exceeds the maximum number of tokens allowed.", 0, 0, 0),
     ("The prompt exceeds the model's context length", 0, 0, 0),
+    ("Input length (9000 tokens) exceeds the maximum allowed length (4095 tokens). Use a shorter input or enable "
+     "--allow-auto-truncate.", 9000, 0, 4095),
+    ("The engine prompt length 9000 exceeds the max_model_len 4096. Please reduce prompt.", 9000, 0, 4096),
+    ("Requested tokens (9000) exceed context window of 4096", 9000, 0, 4096),
+    ("Invalid 'input[0]': maximum input length is 8192 tokens.", 0, 0, 8192),
+    ("Failed to generate: the number of input tokens 9000 cannot exceed the total tokens limit 4096 for this model",
+     9000, 0, 4096),
+    ("input tokens (9000) plus prefix length (0) must be < 4096", 9000, 0, 4096),
+    ("Requested generation length 100 is not possible! The provided prompt is 9000 tokens long, so generating 100 "
+     "tokens requires a sequence length of 9100, but the maximum supported sequence length is just 8192!",
+     9000, 0, 8192),
+    ("Cannot truncate prompt with n_keep (9000) >= n_ctx (4096)", 9000, 0, 4096),
+    ("input (9000 tokens) is too large to process. increase the physical batch size (current batch size: 512)",
+     9000, 0, 512),
+    ("Input prompt is too big compared to KV size. Please try increasing KV size.", 0, 0, 0),
+    ("Reached context length of 4096 tokens with this model, but it does not currently support mid-generation context "
+     "overflow.", 0, 0, 4096),
+    ("Request payload size exceeds the limit: 20971520 bytes.", 0, 0, 0),
+    ("Malformed input request: expected maxLength: 2048, actual: 3000, please reformat your input and try again.",
+     0, 0, 0),
+    ("The long context beta is not yet available for this subscription.", 0, 0, 0),
+    ("prompt tokens too long", 0, 0, 0),
+    ("The conversation is too long, please start a new one.", 0, 0, 0),
+    ("输入内容过长，请减少后重试", 0, 0, 0),
+    ("tokens 超限", 0, 0, 0),
     ("Prompt has 32769 tokens, but the configured context size is 32768 tokens", 32769, 0, 32768),
 ]  # fmt: skip
 OTHER = [
@@ -107,6 +132,8 @@ OTHER = [
     "Invalid 'messages[0].content': string too long. Expected a string with maximum length 10",
     "messages: at least one message is required",
     "max_tokens must be at least 1, got -20",
+    "The name of a tool is too long: at most 64 characters are allowed",
+    "Invalid input: 超时",
 ]
 
 
