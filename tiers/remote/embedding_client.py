@@ -270,7 +270,7 @@ def _read(body: bytes) -> tuple[_Reply | None, dict[int, Vector]]:
 
 
 def _vectors_in(data: bytes, index: int | None, depth: int) -> Iterator[tuple[int | None, bytes]]:
-    """Yield each vector of an answer as JSON, with its place where that is told: in whatever lists and objects it is.
+    """Yield each vector of an answer as JSON, with its index where it has one: in whatever lists and objects it is.
     Raises ValueError and the errors of JSON."""
     if not depth:
         raise ValueError("vectors are not so deep")

@@ -33,7 +33,7 @@ class EventTooLargeError(ValueError):
 
 class EventParser:
     """Converts bytes to events. Lines end in LF, CR or CRLF; comments, `id` and `retry` are skipped. A line that
-    is no field is one of data where that has begun, or where it is an object.
+    is no field goes on with the data before it, or is data if it is an object.
 
     Data stays bytes, so that a character split between two reads stays whole.
     """
