@@ -85,8 +85,11 @@ def _name(path: Path) -> str:
 
 
 def _imported(node: ast.AST) -> Iterator[tuple[str, str]]:
-    """Yield module and name of each import below a node; the name is empty for `import module`."""
+    """Yield module and name of each import below a node, of which no expression has one; the name is empty for `import
+    module`."""
     for child in ast.iter_child_nodes(node):
+        if not isinstance(child, ast.stmt | ast.excepthandler | ast.match_case):
+            continue
         if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
             for part in child.orelse:
                 yield from _imported(ast.Module([part], []))
