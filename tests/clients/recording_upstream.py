@@ -1,12 +1,11 @@
 """An OpenAI-compatible server that plays a script of tool calls, and keeps every request as it arrived."""
 
-import asyncio
 import json
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+from tests.loop_thread import on_a_thread
 from tests.tiers.remote.loopback_server import Call, LoopbackServer
 
 FINAL = "The sum is 10."
@@ -37,26 +36,12 @@ class RecordingUpstream:
         self.requests: list[dict[str, Any]] = []
         self.base_url = ""
         self.paths: list[str] = []
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._stopped = asyncio.Event()
 
     def play(self, script: Script) -> None:
         """Begin again, with this script."""
         self.script, self.requests, self.paths = script, [], []
 
-    def stop(self) -> None:
-        """End `serve`."""
-        assert self._loop is not None
-        self._loop.call_soon_threadsafe(self._stopped.set)
-
-    async def serve(self, started: threading.Event) -> None:
-        self._loop = asyncio.get_running_loop()
-        async with LoopbackServer(self._answer) as server:
-            self.base_url = server.base_url
-            started.set()
-            await self._stopped.wait()
-
-    async def _answer(self, call: Call) -> None:
+    async def answer(self, call: Call) -> None:
         self.paths.append(call.path)
         has_calls = any(not isinstance(step, str) for step in self.script)
         if has_calls and not call.body.get("tools"):
@@ -129,12 +114,7 @@ def _whole(message: dict[str, Any], reason: str) -> dict[str, Any]:
 @contextmanager
 def recording_upstream() -> Iterator[RecordingUpstream]:
     """Serve on a free loopback port, from a thread, until the block ends."""
-    upstream, started = RecordingUpstream(), threading.Event()
-    thread = threading.Thread(target=lambda: asyncio.run(upstream.serve(started)))
-    thread.start()
-    assert started.wait(60)
-    try:
+    upstream = RecordingUpstream()
+    with on_a_thread(LoopbackServer(upstream.answer)) as (server, _):
+        upstream.base_url = server.base_url
         yield upstream
-    finally:
-        upstream.stop()
-        thread.join()

@@ -2,16 +2,15 @@
 `reasoning_content` (DeepSeek's rules) and one of Anthropic's API with signed thinking. Each refuses, in its own words,
 a history that is not whole, or has anything that the other one thought."""
 
-import asyncio
 import json
 import re
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 from tests.clients.recording_upstream import ASIDE, Script
+from tests.loop_thread import on_a_thread
 from tests.tiers.remote.loopback_server import Call, LoopbackServer
 from tests.tiers.remote.strict_servers import of_anthropic
 
@@ -90,7 +89,6 @@ class TwoMakers:
         self.too_long: dict[str, int] = {}
         self.steps: list[Step] = []
         self.urls: dict[str, str] = {}
-        self.stop = threading.Event()
 
     def play(self, script: Script, results: Sequence[Sequence[str]], too_long: dict[str, int]) -> None:
         """Begin again. `results`: for each step a text in the result of each call."""
@@ -106,14 +104,7 @@ class TwoMakers:
         """What was refused for another reason than the length."""
         return [step.refused for step in self.steps if step.refused not in (None, *TOO_LONG.values())]
 
-    async def serve(self, started: threading.Event) -> None:
-        """Answer until `stop` is set."""
-        async with LoopbackServer(self._chat) as chat, LoopbackServer(self._messages) as messages:
-            self.urls = {CHAT: chat.base_url, MESSAGES: messages.base_url}
-            started.set()
-            await asyncio.to_thread(self.stop.wait)
-
-    async def _chat(self, call: Call) -> None:
+    async def chat(self, call: Call) -> None:
         number = self._step(call, CHAT)
         if number is None:
             await _say_in_chat(call, ASIDE)
@@ -133,7 +124,7 @@ class TwoMakers:
             ]
             await _say_in_chat(call, "", f"{THOUGHT[CHAT]} {number}", calls)
 
-    async def _messages(self, call: Call) -> None:
+    async def messages(self, call: Call) -> None:
         number = self._step(call, MESSAGES)
         if number is None:
             await _say_in_messages(call, [{"type": "text", "text": ASIDE}])
@@ -269,12 +260,10 @@ def _deltas_of(block: Body) -> Iterator[tuple[str, Body]]:
 @contextmanager
 def two_makers() -> Iterator[TwoMakers]:
     """Serve on free loopback ports, from a thread, until the block ends."""
-    makers, started = TwoMakers(), threading.Event()
-    thread = threading.Thread(target=lambda: asyncio.run(makers.serve(started)))
-    thread.start()
-    assert started.wait(60)
-    try:
+    makers = TwoMakers()
+    with (
+        on_a_thread(LoopbackServer(makers.chat)) as (chat, _),
+        on_a_thread(LoopbackServer(makers.messages)) as (own, _),
+    ):
+        makers.urls = {CHAT: chat.base_url, MESSAGES: own.base_url}
         yield makers
-    finally:
-        makers.stop.set()
-        thread.join()

@@ -9,6 +9,10 @@ ADMIN_KEYS = f"{ADMIN_NAME}={ADMIN_KEY}"
 ADMIN_HEADERS = {"authorization": f"Bearer {ADMIN_KEY}"}
 
 
+def bearer(key: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {key}"}
+
+
 class Administrator(httpx.Auth):
     """Sends the key with administrative requests that have no key and no session."""
 

@@ -6,6 +6,7 @@ import threading
 from collections.abc import AsyncIterator, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import httpx
@@ -51,10 +52,14 @@ class RunningGateway:
     ) -> None:
         self.app, self.port, self.tiers, self.classifier = app, port, tiers, classifier
         self.url = f"http://127.0.0.1:{port}"
-        self.openai = openai.AsyncOpenAI(
+        self.http = httpx.AsyncClient(base_url=self.url, timeout=120, auth=auth)
+
+    @cached_property
+    def openai(self) -> openai.AsyncOpenAI:
+        """Made once it is asked for: most gateways of tests are asked without it."""
+        return openai.AsyncOpenAI(
             base_url=f"{self.url}/v1", api_key="unused", max_retries=0, timeout=120, default_headers=UNCACHED
         )
-        self.http = httpx.AsyncClient(base_url=self.url, timeout=120, auth=auth)
 
     @property
     def operations(self) -> Operations:
@@ -92,8 +97,24 @@ class RunningGateway:
     def tier(self, number: int) -> ScriptedTier:
         return self.tiers[number - 1]
 
+    async def order(self, method: str, path: str, body: Any = None) -> Any:
+        """The answer to the tests' administrator, who asks for `/admin/api` and `path`, and is not refused."""
+        answer = await self.http.request(method, f"/admin/api{path}", json=body)
+        assert answer.is_success, answer.text
+        return answer.json()
+
+    async def key(self, name: str = "ada", **terms: Any) -> str:
+        """A new key of these terms."""
+        return str((await self.order("POST", "/keys", {"name": name, "terms": terms}))["key"])
+
+    async def budget(self, key: str, usd: float, period: str = "total") -> str:
+        """The id of a budget of the key of this name."""
+        given = {"kind": "key", "subject": key, "period": period, "amount_usd": usd}
+        return str((await self.order("PUT", "/budgets", given))["budget_id"])
+
     async def close(self) -> None:
-        await self.openai.close()
+        if "openai" in self.__dict__:
+            await self.openai.close()
         await self.http.aclose()
 
 

@@ -60,6 +60,13 @@ def served(
         raise AssertionError(f"aio serve ended with {process.wait()}:\n{said}\n{(data / 'log').read_text()}")
 
 
+def run_at_start(folder: Path, code: str) -> dict[str, str]:
+    """The environment of a process that runs `code` as Python starts, as its own processes do; `folder` receives it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "sitecustomize.py").write_text(code)
+    return {"PYTHONPATH": os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])}
+
+
 _USUAL = {"PYTHONUNBUFFERED": "1", "AIO_ADMIN_KEYS": ADMIN_KEYS, "AIO_COLD_START_USD": "0"}
 
 

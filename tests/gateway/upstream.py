@@ -5,6 +5,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from tests.loop_thread import on_a_thread
 from tests.tiers.remote.loopback_server import Call, LoopbackServer
 
 
@@ -17,33 +18,20 @@ class Upstream:
         self.base_url = ""
         self.held = threading.Semaphore(0)
         self.deadly = threading.Semaphore(0)
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self.loop: asyncio.AbstractEventLoop | None = None
         self._go = asyncio.Event()
-        self._stopped = asyncio.Event()
 
     def let_go(self) -> None:
         """End every pause, also later ones."""
-        assert self._loop is not None
-        self._loop.call_soon_threadsafe(self._go.set)
+        assert self.loop is not None
+        self.loop.call_soon_threadsafe(self._go.set)
 
     def hold_again(self) -> None:
         """Pause as at first."""
-        assert self._loop is not None
-        self._loop.call_soon_threadsafe(self._go.clear)
+        assert self.loop is not None
+        self.loop.call_soon_threadsafe(self._go.clear)
 
-    def stop(self) -> None:
-        """End `serve`."""
-        assert self._loop is not None
-        self._loop.call_soon_threadsafe(self._stopped.set)
-
-    async def serve(self, started: threading.Event) -> None:
-        self._loop = asyncio.get_running_loop()
-        async with LoopbackServer(self._answer) as server:
-            self.base_url = server.base_url
-            started.set()
-            await self._stopped.wait()
-
-    async def _answer(self, call: Call) -> None:
+    async def answer(self, call: Call) -> None:
         text = call.body["messages"][-1]["content"]
         words = text.split(" ")
         usage = {"prompt_tokens": 10, "completion_tokens": len(words), "total_tokens": 10 + len(words)}
@@ -69,19 +57,13 @@ class Upstream:
             await self._go.wait()
         elif words[0] == "die":
             self.deadly.release()
-            await self._stopped.wait()
+            await asyncio.Event().wait()
 
 
 @contextmanager
 def running_upstream() -> Iterator[Upstream]:
     """Serve on a free loopback port until the block ends."""
-    upstream, started = Upstream(), threading.Event()
-    thread = threading.Thread(target=lambda: asyncio.run(upstream.serve(started)))
-    thread.start()
-    assert started.wait(60)
-    try:
+    upstream = Upstream()
+    with on_a_thread(LoopbackServer(upstream.answer)) as (server, upstream.loop):
+        upstream.base_url = server.base_url
         yield upstream
-    finally:
-        upstream.let_go()
-        upstream.stop()
-        thread.join()

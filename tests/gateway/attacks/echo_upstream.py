@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from tests.loop_thread import on_a_thread
 from tests.tiers.remote.loopback_server import Call, LoopbackServer
 
 PAUSE = "pause"
@@ -27,24 +28,12 @@ class EchoUpstream:
     def __init__(self) -> None:
         self.base_url, self.asked = "", 0
         self.last: dict[str, Any] = {}
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._stopped = asyncio.Event()
-
-    def stop(self) -> None:
-        assert self._loop is not None
-        self._loop.call_soon_threadsafe(self._stopped.set)
-
-    async def serve(self, started: threading.Event) -> None:
-        self._loop = asyncio.get_running_loop()
-        async with LoopbackServer(self._answer) as self._server:
-            self.base_url = self._server.base_url
-            started.set()
-            await self._stopped.wait()
+        self.server = LoopbackServer(self._answer)
 
     async def _answer(self, call: Call) -> None:
         self.asked += 1
         self.last = call.body
-        self._server.calls.clear()
+        self.server.calls.clear()
         messages = call.body.get("messages") or [{}]
         text = _text_of(messages[-1])[:20_000]
         usage = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
@@ -67,15 +56,10 @@ class EchoUpstream:
 @contextmanager
 def echo_upstream() -> Iterator[EchoUpstream]:
     """Serve on a free loopback port until the block ends."""
-    upstream, started = EchoUpstream(), threading.Event()
-    thread = threading.Thread(target=lambda: asyncio.run(upstream.serve(started)))
-    thread.start()
-    assert started.wait(30)
-    try:
+    upstream = EchoUpstream()
+    with on_a_thread(upstream.server):
+        upstream.base_url = upstream.server.base_url
         yield upstream
-    finally:
-        upstream.stop()
-        thread.join()
 
 
 class Canary:

@@ -4,11 +4,11 @@ import asyncio
 import gzip
 import json
 import re
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from tests.loop_thread import on_a_thread
 from tests.tiers.remote.loopback_server import Call, LoopbackServer
 
 TIMEOUT_SECONDS = 1.0
@@ -91,23 +91,10 @@ SLOW = ("silent", "dripped", "dripped_head")
 
 class _OddGuardrail:
     def __init__(self) -> None:
-        self.url = ""
-        self._stopped = asyncio.Event()
-        self._loop: asyncio.AbstractEventLoop | None = None
-
-    async def serve(self, started: threading.Event) -> None:
-        self._loop = asyncio.get_running_loop()
-        async with LoopbackServer(self._judge) as self._server:
-            self.url = f"{self._server.base_url}/check"
-            started.set()
-            await self._stopped.wait()
-
-    def stop(self) -> None:
-        assert self._loop is not None
-        self._loop.call_soon_threadsafe(self._stopped.set)
+        self.server = LoopbackServer(self._judge)
 
     async def _judge(self, call: Call) -> None:
-        self._server.calls.clear()
+        self.server.calls.clear()
         texts = [one["text"] for one in call.body["texts"]]
         asked = _ASKED.search(" ".join(texts))
         name = asked[2] if asked is not None and asked[1] == call.body["stage"] else "pass"
@@ -136,12 +123,5 @@ class _OddGuardrail:
 @contextmanager
 def odd_guardrail() -> Iterator[str]:
     """Serve on a free loopback port until the block ends; the URL."""
-    guardrail, started = _OddGuardrail(), threading.Event()
-    thread = threading.Thread(target=lambda: asyncio.run(guardrail.serve(started)))
-    thread.start()
-    assert started.wait(30)
-    try:
-        yield guardrail.url
-    finally:
-        guardrail.stop()
-        thread.join()
+    with on_a_thread(_OddGuardrail().server) as (server, _):
+        yield f"{server.base_url}/check"

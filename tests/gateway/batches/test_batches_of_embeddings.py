@@ -23,13 +23,12 @@ from tiers.errors import TierLostError
 from tiers.tier import UsageMeter
 
 ENDPOINT = "/v1/embeddings"
-ADMIN = {"authorization": "Bearer test-admin-07158b06243a3ef4b8e7746013aa659a"}
 
 
 @pytest_asyncio.fixture
 async def serving(tmp_path: Path) -> AsyncIterator[RunningGateway]:
     """A gateway that answers no lines, and a worker."""
-    settings = embedding_settings(tmp_path, admin_keys="root=test-admin-07158b06243a3ef4b8e7746013aa659a")
+    settings = embedding_settings(tmp_path)
     without_lines = msgspec.structs.replace(settings, batch_concurrency=0)
     async with running_gateway(without_lines) as gateway, running_gateway(settings, http=worker_app):
         yield gateway
@@ -37,10 +36,9 @@ async def serving(tmp_path: Path) -> AsyncIterator[RunningGateway]:
 
 async def key_of(gateway: RunningGateway, budget_usd: float) -> openai.AsyncOpenAI:
     """A client with a stored key that has a budget."""
-    key = (await gateway.http.post("/admin/api/keys", json={"name": "ada", "terms": {}}, headers=ADMIN)).json()
-    budget = {"kind": "key", "subject": key["key_id"], "period": "day", "amount_usd": budget_usd}
-    assert (await gateway.http.put("/admin/api/budgets", json=budget, headers=ADMIN)).is_success
-    return gateway.openai.with_options(api_key=key["key"])
+    key = await gateway.key("ada")
+    await gateway.budget("ada", budget_usd, "day")
+    return gateway.openai.with_options(api_key=key)
 
 
 def line(name: str, text: Any, **body: Any) -> bytes:
@@ -72,7 +70,7 @@ async def test_lines_are_recorded_with_their_batch_and_paid_by_its_maker(serving
     tokens = output["a"]["response"]["body"]["usage"]["prompt_tokens"]
     rows: list[dict[str, Any]] = []
     while not rows:  # Stored by the worker, behind its journal.
-        rows = (await serving.http.get("/admin/api/requests", headers=ADMIN)).json()["rows"]
+        rows = (await serving.order("GET", "/requests"))["rows"]
     assert (rows[0]["request_id"], rows[0]["api"]) == (output["a"]["response"]["request_id"], "embedding")
     assert rows[0]["tags"] == {"batch_id": batch.id}
     assert rows[0]["cost_usd"] == tokens * TOKEN_USD

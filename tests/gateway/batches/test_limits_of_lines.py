@@ -18,34 +18,22 @@ from tests.polling import eventually
 
 pytestmark = pytest.mark.processes
 
-ADMIN = {"authorization": "Bearer test-admin-07158b06243a3ef4b8e7746013aa659a"}
-
 
 @pytest_asyncio.fixture
 async def working(tmp_path: Path) -> AsyncIterator[RunningGateway]:
-    settings = Settings(
-        data_dir=str(tmp_path), monitor=False, admin_keys="root=test-admin-07158b06243a3ef4b8e7746013aa659a"
-    )
-    async with running_gateway(settings) as gateway:
+    async with running_gateway(Settings(data_dir=str(tmp_path), monitor=False)) as gateway:
         yield gateway
-
-
-async def order(gateway: RunningGateway, method: str, path: str, body: Any) -> Any:
-    answer = await gateway.http.request(method, f"/admin/api{path}", json=body, headers=ADMIN)
-    assert answer.is_success, answer.text
-    return answer.json()
 
 
 async def key_of(gateway: RunningGateway, **terms: Any) -> tuple[str, openai.AsyncOpenAI]:
     """A stored key's id, and a client with it."""
-    key = await order(gateway, "POST", "/keys", {"name": "ada", "terms": terms})
+    key = await gateway.order("POST", "/keys", {"name": "ada", "terms": terms})
     return key["key_id"], gateway.openai.with_options(api_key=key["key"])
 
 
 async def test_lines_beyond_the_budget_are_errors(working: RunningGateway) -> None:
     _, ada = await key_of(working)
-    budget = {"kind": "key", "subject": "ada", "period": "day", "amount_usd": 0.0}
-    await order(working, "PUT", "/budgets", budget)
+    await working.budget("ada", 0.0, "day")
     batch, output, errors = await outcome(ada, (await made(ada, [request_line("a"), request_line("b")])).id)
     assert (batch.status, output, list(errors)) == ("completed", {}, ["a", "b"])
     response = errors["a"]["response"]
@@ -56,7 +44,7 @@ async def test_lines_beyond_the_budget_are_errors(working: RunningGateway) -> No
 async def test_lines_over_a_keys_concurrency_wait_and_none_is_lost(working: RunningGateway) -> None:
     _, ada = await key_of(working, concurrency=1)
     # Rejection by a rate limit is not an attempt.
-    await working.http.patch("/v1/admin/batches", json={"most_attempts": 1}, headers=ADMIN)
+    await working.http.patch("/v1/admin/batches", json={"most_attempts": 1})
     tier = working.tier(1)
     tier.hold_at = 1
     batch = await made(ada, [request_line(f"r{n}") for n in range(4)])
@@ -75,10 +63,10 @@ async def test_the_lines_of_a_revoked_key_are_errors(working: RunningGateway) ->
     key_id, ada = await key_of(working)
     tier = working.tier(1)
     tier.hold_at = 1
-    await working.http.patch("/v1/admin/batches", json={"concurrency": 1}, headers=ADMIN)
+    await working.http.patch("/v1/admin/batches", json={"concurrency": 1})
     batch = await made(ada, [request_line("before"), request_line("after")])
     await tier.holding.wait()
-    await order(working, "POST", f"/keys/{key_id}/revoke", {})
+    await working.order("POST", f"/keys/{key_id}/revoke", {})
     tier.go.set()
 
     async def ended() -> Any:

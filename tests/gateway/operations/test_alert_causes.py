@@ -105,10 +105,7 @@ async def spend(gateway: RunningGateway, budget_id: str, usd: float) -> None:
 async def test_a_budget_is_reported_at_50_and_80_per_cent_and_when_it_refuses_requests(desk: Receivers) -> None:
     async with running_gateway(desk.settings) as gateway:
         made = (await gateway.http.post("/admin/api/keys", json={"name": "ada"})).json()
-        order = {"kind": "key", "subject": "ada", "period": "total", "amount_usd": 4.0}
-        answer = await gateway.http.put("/admin/api/budgets", json=order)
-        assert answer.status_code == 200, answer.text
-        budget = answer.json()["budget_id"]
+        budget = await gateway.budget("ada", 4.0)
 
         await spend(gateway, budget, 1.99)
         await spend(gateway, budget, 2.0)

@@ -14,6 +14,7 @@ from gateway.tenancy.keys.key_secrets import ApiKeys
 from migrations.tables.audit import audit_events
 from migrations.tables.requests import requests
 from quality.records.record import Record
+from tests.gateway.administrator import bearer
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 from tests.polling import eventually
 
@@ -38,10 +39,6 @@ async def aio(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Running
     )
     async with running_gateway(settings) as running:
         yield running
-
-
-def bearer(key: str) -> dict[str, str]:
-    return {"authorization": f"Bearer {key}"}
 
 
 async def ask(aio: RunningGateway, name: str, path: str = "chat/completions", **changes: Any) -> Record:

@@ -76,8 +76,7 @@ async def shared(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Worl
         async with running_gateway(settings, scripted=False) as aio:
             world = World(aio, sinks)
             for name, terms in {"public": {}, **{name: terms for name, (terms, _) in PRIVATE.items()}}.items():
-                order = {"name": name, "terms": terms}
-                world.keys[name] = (await aio.http.post("/admin/api/keys", json=order)).json()["key"]
+                world.keys[name] = await aio.key(name, **terms)
             yield world
 
 

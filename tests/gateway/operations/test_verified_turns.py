@@ -17,6 +17,7 @@ from migrations.tables.quality import tool_definitions, training_rows, verificat
 from quality.monitor.monitor import Monitor
 from quality.verification.sampling import WHY_NOT, SamplingSettings
 from quality.verification.training_rows import EncodedPrompt
+from tests.gateway.administrator import bearer
 from tests.gateway.operations.dashboard.browsing import with_user
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 from tests.polling import eventually
@@ -304,8 +305,7 @@ async def test_no_server_elsewhere_gets_a_byte_of_a_private_turn_and_nothing_of_
 async def test_an_erased_users_waiting_turn_is_gone(world: World) -> None:
     world.wait_for_results(1e6)
     world.home.says = ['{"path": "guide.md"}']
-    made = (await world.aio.http.post("/admin/api/keys", json={"name": "ada"})).json()
-    await world.ask(headers={"authorization": f"Bearer {made['key']}"})
+    await world.ask(headers=bearer(await world.aio.key("ada")))
     [waiting] = await world.verified()
     assert json.dumps(waiting["turn"]).count("guide.md, notes.md") == 1
     assert len(await world.stored(tool_definitions)) == 1

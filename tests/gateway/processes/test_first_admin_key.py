@@ -18,7 +18,7 @@ from migrations.tables.audit import audit_events
 from migrations.tables.tenancy import api_keys
 from quality.store.database import migrate, open_database
 from tests.database_servers import PostgresServer
-from tests.gateway.administrator import ADMIN_HEADERS
+from tests.gateway.administrator import ADMIN_HEADERS, bearer
 from tests.gateway.remote_catalog import write_remote_catalog
 from tests.gateway.served_process import READY, started
 from tests.gateway.upstream import Upstream
@@ -61,10 +61,6 @@ class Console:
         self._process.terminate()
         self.text += self._process.communicate()[0]
         return self.text
-
-
-def bearer(key: str) -> dict[str, str]:
-    return {"authorization": f"Bearer {key}"}
 
 
 def signed_in(url: str, key: str) -> bool:

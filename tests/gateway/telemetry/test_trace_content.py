@@ -11,6 +11,7 @@ import pytest
 from gateway.base.settings import Settings, SettingsError
 from gateway.telemetry.span_export import configured_exporter
 from gateway.telemetry.traces import CUT, MAX_MESSAGES, ContentAttributes
+from tests.gateway.administrator import bearer
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 from tests.gateway.telemetry.otlp_collector import Collector, attribute, running_collector
 from tests.quality.store.records import make_record
@@ -104,10 +105,7 @@ async def test_what_a_key_or_a_request_does_not_let_be_stored_is_never_exported(
     with running_collector() as collector:
         async with running_gateway(exporting(settings, collector)) as gateway:
             await ask(gateway, **{"x-aio-consent": "answer"})
-            order = {"name": "private", "terms": {"consent": False}}
-            made = await gateway.http.post("/admin/api/keys", json=order)
-            assert made.status_code == 201, made.text
-            await ask(gateway, authorization=f"Bearer {made.json()['key']}")
+            await ask(gateway, **bearer(await gateway.key("private", consent=False)))
     roots = [span for span in collector.spans if span.name.startswith("chat ")]
     assert len(roots) == 2
     assert SECRET not in everything(collector)

@@ -17,45 +17,25 @@ import pytest_asyncio
 from gateway.base.settings import Settings
 from gateway.tenancy.admission import duration
 from tests.database_servers import RedisServer
+from tests.gateway.administrator import bearer
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 from tiers.errors import TierError
 from tiers.tier import Usage
 
 HELLO = [{"role": "user", "content": "Say hello."}]
 EVE = "test-eve-9be21f07c4d83a56f1107be2c9d4538a"
-ADMIN = "test-admin-07158b06243a3ef4b8e7746013aa659a"
 BODY: dict[str, Any] = {"model": "tier-1", "messages": HELLO, "max_tokens": 5}
 
 
 @pytest_asyncio.fixture
 async def aio(settings: Settings) -> AsyncIterator[RunningGateway]:
-    own = Settings(data_dir=settings.data_dir, monitor=False, admin_keys=f"ann={ADMIN}", keys_poll_seconds=600)
+    own = Settings(data_dir=settings.data_dir, monitor=False, keys_poll_seconds=600)
     async with running_gateway(own) as gateway:
         yield gateway
 
 
-def bearer(key: str) -> dict[str, str]:
-    return {"authorization": f"Bearer {key}"}
-
-
-async def order(aio: RunningGateway, method: str, path: str, body: Any) -> Any:
-    answer = await aio.http.request(method, f"/admin/api{path}", json=body, headers=bearer(ADMIN))
-    assert answer.is_success, answer.text
-    return answer.json()
-
-
-async def key_of(aio: RunningGateway, name: str = "ada", **terms: Any) -> str:
-    issued = await order(aio, "POST", "/keys", {"name": name, "terms": terms})
-    return str(issued["key"])
-
-
 async def asked(aio: RunningGateway, key: str, **changes: Any) -> httpx.Response:
     return await aio.http.post("/v1/chat/completions", json=BODY | changes, headers=bearer(key))
-
-
-async def budget(aio: RunningGateway, amount_usd: float, period: str = "month", subject: str = "ada") -> None:
-    body = {"kind": "key", "subject": subject, "period": period, "amount_usd": amount_usd}
-    await order(aio, "PUT", "/budgets", body)
 
 
 def cost_bound(aio: RunningGateway, answer_tokens: int = 5) -> int:
@@ -65,7 +45,7 @@ def cost_bound(aio: RunningGateway, answer_tokens: int = 5) -> int:
 
 
 async def test_rate_headers_are_openais_and_refusals_have_retry_after(aio: RunningGateway) -> None:
-    key = await key_of(aio, requests_per_minute=2, tokens_per_minute=1000)
+    key = await aio.key(requests_per_minute=2, tokens_per_minute=1000)
     first = await asked(aio, key)
     assert first.headers["x-ratelimit-limit-requests"] == "2"
     assert first.headers["x-ratelimit-remaining-requests"] == "1"
@@ -85,14 +65,14 @@ async def test_rate_headers_are_openais_and_refusals_have_retry_after(aio: Runni
 
 
 async def test_the_openai_client_takes_it_for_a_rate_limit(aio: RunningGateway) -> None:
-    key = await key_of(aio, tokens_per_minute=3)
+    key = await aio.key(tokens_per_minute=3)
     client = aio.openai.with_options(api_key=key)
     with pytest.raises(openai.RateLimitError, match="asks for up to 8 tokens"):
         await client.chat.completions.create(model="tier-1", messages=HELLO, max_tokens=5)  # type: ignore[arg-type]
 
 
 async def test_the_openai_client_retries_when_the_limit_says(aio: RunningGateway) -> None:
-    key = await key_of(aio, concurrency=1)
+    key = await aio.key(concurrency=1)
     tier = aio.tier(1)
     tier.hold_at = 1
     holding = asyncio.create_task(asked(aio, key))
@@ -116,8 +96,8 @@ async def test_the_openai_client_retries_when_the_limit_says(aio: RunningGateway
 
 
 async def test_a_budget_that_is_used_up_is_the_openai_clients_quota(aio: RunningGateway) -> None:
-    key = await key_of(aio)
-    await budget(aio, 1e-6)
+    key = await aio.key()
+    await aio.budget("ada", 1e-6, "month")
     client = aio.openai.with_options(api_key=key)
     with pytest.raises(openai.RateLimitError, match="exceeded your current quota") as caught:
         await client.chat.completions.create(**BODY)
@@ -128,11 +108,11 @@ async def test_a_budget_that_is_used_up_is_the_openai_clients_quota(aio: Running
 
 @pytest.mark.parametrize("kind", ["key", "team"])
 async def test_a_refusal_says_whose_budget_it_is_and_which_answer_would_pass(aio: RunningGateway, kind: str) -> None:
-    await order(aio, "POST", "/teams", {"name": "lab"})
-    key = str((await order(aio, "POST", "/keys", {"name": "ada", "team": "lab"}))["key"])
+    await aio.order("POST", "/teams", {"name": "lab"})
+    key = str((await aio.order("POST", "/keys", {"name": "ada", "team": "lab"}))["key"])
     most, asked_for = cost_bound(aio, 120), cost_bound(aio, 200)
     body = {"kind": kind, "subject": "ada" if kind == "key" else "lab", "period": "month", "amount_usd": most / 1e6}
-    await order(aio, "PUT", "/budgets", body)
+    await aio.order("PUT", "/budgets", body)
 
     said = (await asked(aio, key, max_tokens=200)).json()["error"]["message"]
 
@@ -149,20 +129,20 @@ async def test_a_refusal_says_whose_budget_it_is_and_which_answer_would_pass(aio
 
 
 async def test_a_refusal_advises_no_smaller_answer_where_the_prompt_alone_is_too_dear(aio: RunningGateway) -> None:
-    key = await key_of(aio)
-    await budget(aio, 1e-6)
+    key = await aio.key()
+    await aio.budget("ada", 1e-6, "month")
     said = (await asked(aio, key)).json()["error"]["message"]
     assert said.endswith("has $0.000001 left.")
 
 
 async def test_a_key_without_limits_gets_no_limit_headers(aio: RunningGateway) -> None:
-    answer = await asked(aio, await key_of(aio))
+    answer = await asked(aio, await aio.key())
     assert not [name for name in answer.headers if name.startswith("x-ratelimit")]
 
 
 @pytest.mark.parametrize("end", ["answered", "failed", "streamed", "left", "left the stream", "refused"])
 async def test_a_place_in_flight_is_given_back_however_the_request_ends(aio: RunningGateway, end: str) -> None:
-    key = await key_of(aio, concurrency=1)
+    key = await aio.key(concurrency=1)
     tier = aio.tier(1)
     stream = end in ("streamed", "left the stream")
     tier.hold_at = 1
@@ -194,7 +174,6 @@ def shared(request: pytest.FixtureRequest, settings: Settings) -> Settings:
     return Settings(
         data_dir=settings.data_dir,
         monitor=False,
-        admin_keys=f"ann={ADMIN}",
         database_url=request.getfixturevalue(url) if url else "",
         redis_url=request.getfixturevalue("redis_url") if request.param == "redis" else "",
         keys_poll_seconds=600,
@@ -205,8 +184,8 @@ async def test_of_100_requests_at_two_replicas_a_budget_for_10_lets_10_through(s
     async with AsyncExitStack() as stack:
         replicas = [await stack.enter_async_context(running_gateway(shared)) for _ in range(2)]
         limits = {"concurrency": 100} if shared.redis_url else {}
-        key = await key_of(replicas[0], **limits)
-        await budget(replicas[0], 10 * cost_bound(replicas[0]) / 1e6)
+        key = await replicas[0].key(**limits)
+        await replicas[0].budget("ada", 10 * cost_bound(replicas[0]) / 1e6, "month")
         await replicas[1].access.tenancy.directory.load()
         for replica in replicas:
             replica.tier(1).hold_at = 0
@@ -227,7 +206,7 @@ async def test_of_100_requests_at_two_replicas_a_budget_for_10_lets_10_through(s
         spent = sum(float(answer.headers["x-aio-cost-usd"]) for answer in answers)
         for replica in replicas:
             await replica.access.tenancy.budget_leases.close()
-        listed = await replicas[0].http.get("/admin/api/budgets", headers=bearer(ADMIN))
+        listed = await replicas[0].http.get("/admin/api/budgets")
         (row,) = listed.json()["rows"]
         # Each replica's sum is reported rounded up to the micro-dollar.
         assert spent - 1e-12 <= row["spent_usd"] <= spent + len(replicas) * 1e-6
@@ -235,13 +214,13 @@ async def test_of_100_requests_at_two_replicas_a_budget_for_10_lets_10_through(s
 
 
 async def test_a_budget_of_a_team_and_of_a_key_of_the_settings(settings: Settings) -> None:
-    own = Settings(data_dir=settings.data_dir, monitor=False, admin_keys=f"ann={ADMIN}", api_keys=f"eve={EVE}")
+    own = Settings(data_dir=settings.data_dir, monitor=False, api_keys=f"eve={EVE}")
     async with running_gateway(own) as aio:
-        await order(aio, "POST", "/teams", {"name": "lab"})
-        keys = [(await order(aio, "POST", "/keys", {"name": name, "team": "lab"}))["key"] for name in ("one", "two")]
+        await aio.order("POST", "/teams", {"name": "lab"})
+        keys = [(await aio.order("POST", "/keys", {"name": name, "team": "lab"}))["key"] for name in ("one", "two")]
         body = {"kind": "team", "subject": "lab", "period": "day", "amount_usd": cost_bound(aio) / 1e6}
-        await order(aio, "PUT", "/budgets", body)
-        await budget(aio, 0.0, subject="eve")
+        await aio.order("PUT", "/budgets", body)
+        await aio.budget("eve", 0.0, "month")
         assert (await asked(aio, EVE)).status_code == 429
         assert (await asked(aio, keys[0])).status_code == 200
         # What the first left unused is less than the second may cost.
@@ -251,9 +230,9 @@ async def test_a_budget_of_a_team_and_of_a_key_of_the_settings(settings: Setting
 async def test_a_tier_that_claims_billions_of_tokens_is_charged_what_was_held(
     aio: RunningGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    key = await key_of(aio)
+    key = await aio.key()
     bound = cost_bound(aio)
-    await budget(aio, 2 * bound / 1e6)
+    await aio.budget("ada", 2 * bound / 1e6, "month")
     lie = Usage(prompt_tokens=2**31, completion_tokens=2**31, cache_write_tokens=2**30)
     monkeypatch.setattr(aio.tier(1), "usage", lambda *_: lie)
     first = await asked(aio, key)
@@ -265,20 +244,20 @@ async def test_a_tier_that_claims_billions_of_tokens_is_charged_what_was_held(
 
 
 async def test_an_answer_does_not_move_to_a_tier_that_the_budget_does_not_bear(aio: RunningGateway) -> None:
-    key = await key_of(aio)
-    await budget(aio, cost_bound(aio) / 1e6)
+    key = await aio.key()
+    await aio.budget("ada", cost_bound(aio) / 1e6, "month")
     aio.tier(1).fail_at = 2
     assert (await asked(aio, key, model="auto")).status_code >= 500
     assert not any(aio.tier(number).requests for number in (2, 3, 4))
-    await budget(aio, 1.0)
+    await aio.budget("ada", 1.0, "month")
     aio.tier(1).fail_at = 2
     assert (await asked(aio, key, model="auto")).headers["x-aio-tier"] == "2"
 
 
 async def test_redis_killed_and_back_costs_no_request(settings: Settings, redis_server: RedisServer) -> None:
-    own = Settings(data_dir=settings.data_dir, monitor=False, admin_keys=f"ann={ADMIN}", redis_url=redis_server.url)
+    own = Settings(data_dir=settings.data_dir, monitor=False, redis_url=redis_server.url)
     async with running_gateway(own) as aio:
-        key = await key_of(aio, requests_per_minute=100, concurrency=100)
+        key = await aio.key(requests_per_minute=100, concurrency=100)
         statuses = [(await asked(aio, key)).status_code]
         redis_server.kill()
         statuses += [(await asked(aio, key)).status_code for _ in range(3)]
@@ -295,12 +274,11 @@ async def test_redis_away_refuses_requests_where_that_is_configured(settings: Se
     own = Settings(
         data_dir=settings.data_dir,
         monitor=False,
-        admin_keys=f"ann={ADMIN}",
         redis_url="redis://127.0.0.1:1/0",
         limits_without_redis="closed",
     )
     async with running_gateway(own) as aio:
-        limited, free = await key_of(aio, "ada", requests_per_minute=9), await key_of(aio, "bob")
+        limited, free = await aio.key("ada", requests_per_minute=9), await aio.key("bob")
         answer = await asked(aio, limited)
         assert (answer.status_code, answer.json()["error"]["code"]) == (503, "limits_unavailable")
         assert (await asked(aio, free)).status_code == 200
@@ -310,7 +288,7 @@ async def test_neither_headers_nor_logs_can_be_injected_with_a_key(
     aio: RunningGateway, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    key = await key_of(aio)
+    key = await aio.key()
     evil = "sk-aio-\x7f\x01evil\tx-aio-tier: 9"
     reader, writer = await asyncio.open_connection("127.0.0.1", aio.port)
     for value in (evil, f"{key}\r\n injected: yes", "sk-aio-{0}%s${{jndi:ldap://x}}"):

@@ -11,10 +11,10 @@ import pytest_asyncio
 
 from gateway.base.settings import Settings
 from gateway.inference.answer_stores import CacheKnobs
+from tests.gateway.administrator import ADMIN_HEADERS, bearer
 from tests.gateway.running_gateway import RunningGateway, laptop_hash_core, running_gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-ADMIN = "test-admin-07158b06243a3ef4b8e7746013aa659a"
 CHAT = "/v1/chat/completions"
 # Long enough for whole blocks of the prefix cache.
 LONG = [{"role": "user", "content": "The quick brown fox jumps over the lazy dog. " * 20}]
@@ -22,7 +22,7 @@ LONG = [{"role": "user", "content": "The quick brown fox jumps over the lazy dog
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def aio(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RunningGateway]:
-    settings = Settings(data_dir=str(tmp_path_factory.mktemp("data")), monitor=False, admin_keys=f"root={ADMIN}")
+    settings = Settings(data_dir=str(tmp_path_factory.mktemp("data")), monitor=False)
     async with running_gateway(settings, core=laptop_hash_core(settings), scripted=False) as gateway:
         yield gateway
 
@@ -30,19 +30,9 @@ async def aio(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Running
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def keys(aio: RunningGateway) -> dict[str, str]:
     """Keys of ada and ann, who share a team, and of bob."""
-    await order(aio, "/teams", {"name": "research"})
+    await aio.order("POST", "/teams", {"name": "research"})
     orders = {"ada": {"team": "research"}, "ann": {"team": "research"}, "bob": {}}
-    return {name: (await order(aio, "/keys", {"name": name, **team}))["key"] for name, team in orders.items()}
-
-
-def bearer(key: str) -> dict[str, str]:
-    return {"authorization": f"Bearer {key}"}
-
-
-async def order(aio: RunningGateway, path: str, body: Any) -> Any:
-    answer = await aio.http.post(f"/admin/api{path}", json=body, headers=bearer(ADMIN))
-    assert answer.is_success, answer.text
-    return answer.json()
+    return {name: (await aio.order("POST", "/keys", {"name": name, **team}))["key"] for name, team in orders.items()}
 
 
 async def asked(aio: RunningGateway, key: str, messages: Any, **headers: str) -> httpx.Response:
@@ -116,7 +106,7 @@ async def test_a_conversation_of_that_id_is_continued_by_its_own_caller_alone(
 async def test_a_key_for_inference_reads_nothing_of_the_operators(
     aio: RunningGateway, keys: dict[str, str], path: str
 ) -> None:
-    assert (await aio.http.get(path, headers=bearer(ADMIN))).status_code == 200
+    assert (await aio.http.get(path, headers=ADMIN_HEADERS)).status_code == 200
     answer = await aio.http.get(path, headers=bearer(keys["bob"]))
     assert answer.status_code in (401, 403)
     assert "ada" not in answer.text

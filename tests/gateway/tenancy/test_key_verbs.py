@@ -17,9 +17,9 @@ from gateway.tenancy.changes import Order, TenancyError, UnknownSubjectError
 from gateway.tenancy.keys.key_commands import VERBS, KeyTerms, create_key, pause_key, resume_key, shown_key
 from migrations.tables.audit import audit_events
 from quality.store.database import migrate, open_database
+from tests.gateway.administrator import ADMIN_NAME
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 
-ADMIN = "test-admin-07158b06243a3ef4b8e7746013aa659a"
 ORDER = Order(actor="root", now=1_900_000_000.0, reason="why")
 LATER = Order(actor="root", now=1_900_000_009.0)
 
@@ -34,17 +34,9 @@ async def engine(sqlite_url: str) -> AsyncIterator[AsyncEngine]:
 
 @pytest_asyncio.fixture
 async def aio(tmp_path: Path) -> AsyncIterator[RunningGateway]:
-    settings = Settings(data_dir=str(tmp_path), monitor=False, admin_keys=f"ann={ADMIN}", keys_poll_seconds=600)
+    settings = Settings(data_dir=str(tmp_path), monitor=False, keys_poll_seconds=600)
     async with running_gateway(settings) as gateway:
         yield gateway
-
-
-async def order(aio: RunningGateway, path: str, body: Any = None, method: str = "POST") -> Any:
-    answer = await aio.http.request(
-        method, f"/admin/api/{path}", json=body, headers={"authorization": f"Bearer {ADMIN}"}
-    )
-    assert answer.status_code in (200, 201), answer.text
-    return answer.json()
 
 
 async def actions(engine: AsyncEngine) -> list[tuple[str, str, str | None]]:
@@ -80,8 +72,8 @@ async def test_no_verb_is_carried_out_for_a_revoked_key_or_an_unknown_one(engine
 
 
 async def test_a_paused_key_is_refused_at_once_with_its_reason_and_admitted_again(aio: RunningGateway) -> None:
-    issued = await order(aio, "keys", {"name": "ada", "terms": {"scopes": ["inference", "viewer"]}})
-    second = await order(aio, "keys/ada/rotate", {"grace_seconds": 60})
+    issued = await aio.order("POST", "/keys", {"name": "ada", "terms": {"scopes": ["inference", "viewer"]}})
+    second = await aio.order("POST", "/keys/ada/rotate", {"grace_seconds": 60})
     chat = {"model": "tier-1", "messages": [{"role": "user", "content": "Hello"}]}
 
     async def answers(key: str) -> list[tuple[int, str]]:
@@ -95,17 +87,17 @@ async def test_a_paused_key_is_refused_at_once_with_its_reason_and_admitted_agai
             for answer, error in zip((asked, viewed), errors, strict=True)
         ]
 
-    assert await order(aio, "keys/ada/pause", {"reason": "a loop"}) == {"key_id": issued["key_id"]}
+    assert await aio.order("POST", "/keys/ada/pause", {"reason": "a loop"}) == {"key_id": issued["key_id"]}
     for key in (issued["key"], second["key"]):
         for status, message in await answers(key):
             assert status == 401
             assert message.startswith("This API key is paused until an administrator resumes it.")
-    await order(aio, f"keys/{issued['key_id']}/resume", {})
+    await aio.order("POST", f"/keys/{issued['key_id']}/resume", {})
     for key in (issued["key"], second["key"]):
         assert [status for status, _ in await answers(key)] == [200, 200]
-    events = (await order(aio, "transitions?limit=2", method="GET"))["rows"]
+    events = (await aio.order("GET", "/transitions?limit=2"))["rows"]
     assert [(event["action"], event["actor"], event["reason"]) for event in events] == [
-        ("key.resumed", "ann", None), ("key.paused", "ann", "a loop")
+        ("key.resumed", ADMIN_NAME, None), ("key.paused", ADMIN_NAME, "a loop")
     ]  # fmt: skip
 
 

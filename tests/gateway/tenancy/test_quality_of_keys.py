@@ -10,6 +10,7 @@ from classifier.complexity.quality_setting import QUALITY_SETTINGS
 from gateway.base.configuration import load_settings
 from gateway.base.settings import Settings
 from gateway.tenancy.keys.directory import KnownKeys
+from tests.gateway.administrator import bearer
 from tests.gateway.operations.dashboard.browsing import browser, sign_in, submit
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 from tiers.catalog.load import load_catalog
@@ -31,13 +32,6 @@ def aio(running: RunningGateway) -> RunningGateway:
     return running
 
 
-async def key_with(aio: RunningGateway, name: str, **terms: Any) -> dict[str, str]:
-    """The header of a new key."""
-    made = await aio.http.post("/admin/api/keys", json={"name": name, "terms": terms})
-    assert made.status_code == 201, made.text
-    return {"authorization": f"Bearer {made.json()['key']}"}
-
-
 async def decision(aio: RunningGateway, headers: dict[str, str]) -> dict[str, Any]:
     answer = await aio.http.post("/v1/route", json={"messages": HELLO}, headers=headers)
     assert answer.status_code == 200, answer.text
@@ -52,7 +46,7 @@ async def target(aio: RunningGateway, headers: dict[str, str]) -> float:
 async def test_the_request_goes_before_the_key_the_key_before_the_knob_and_the_knob_before_the_setting(
     aio: RunningGateway,
 ) -> None:
-    plain, careful = await key_with(aio, "plain"), await key_with(aio, "careful", quality="careful")
+    plain, careful = bearer(await aio.key("plain")), bearer(await aio.key("careful", quality="careful"))
     assert await target(aio, plain) == QUALITY_SETTINGS["economy"]
     assert await target(aio, careful) == QUALITY_SETTINGS["careful"]
     assert await target(aio, careful | {"x-aio-quality": "0.5"}) == 0.5
@@ -62,7 +56,7 @@ async def test_the_request_goes_before_the_key_the_key_before_the_knob_and_the_k
     assert await target(aio, careful) == QUALITY_SETTINGS["careful"]
     knob = {"quality_target": None, "reason": "seen"}
     assert (await aio.http.patch("/v1/admin/routing", json=knob)).status_code == 200
-    assert await target(aio, await key_with(aio, "number", quality=0.75)) == 0.75
+    assert await target(aio, bearer(await aio.key("number", quality=0.75))) == 0.75
 
 
 @pytest.mark.parametrize("wrong", ["frugal", 1.5, -0.1, True])
@@ -74,7 +68,7 @@ async def test_what_is_no_quality_is_refused_by_name(aio: RunningGateway, wrong:
 
 
 async def test_no_tier_below_a_keys_floor_answers_and_the_reason_says_so(aio: RunningGateway) -> None:
-    key = await key_with(aio, "floor", min_tier=3)
+    key = bearer(await aio.key("floor", min_tier=3))
     chosen = await decision(aio, key)
     assert chosen["tier"] == 3
     assert (
@@ -94,13 +88,13 @@ async def test_no_tier_below_a_keys_floor_answers_and_the_reason_says_so(aio: Ru
 
 
 async def test_a_key_whose_tiers_all_lie_below_its_floor_gets_no_answer(aio: RunningGateway) -> None:
-    key = await key_with(aio, "none-left", min_tier=3, tiers=[1, 2])
+    key = bearer(await aio.key("none-left", min_tier=3, tiers=[1, 2]))
     answer = await aio.http.post("/v1/chat/completions", json={"model": "auto", "messages": HELLO}, headers=key)
     assert (answer.status_code, answer.json()["error"]["code"]) == (403, "model_not_found")
 
 
 async def test_a_browser_sets_and_takes_back_both(aio: RunningGateway) -> None:
-    key = await key_with(aio, "by-form")
+    key = bearer(await aio.key("by-form"))
     page = f"/admin/keys/{(await aio.http.get('/admin/api/keys/by-form')).json()['key']['key_id']}"
     async with browser(aio) as admin:
         await sign_in(admin)

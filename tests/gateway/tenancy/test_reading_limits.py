@@ -14,10 +14,9 @@ import pytest_asyncio
 from inference_core.loaders.hub_model import resolve_model_path
 from inference_core.tokenization.load_tokenizer import load_tokenizer
 from inference_core.tokenization.tokenizer import Tokenizer
+from tests.gateway.administrator import bearer
 from tests.gateway.embedding_catalog import embedding_settings
 from tests.gateway.running_gateway import RunningGateway, running_gateway
-from tests.gateway.tenancy.test_admission import ADMIN, bearer
-from tests.gateway.tenancy.test_admission import key_of as named_key
 from tests.polling import eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -44,14 +43,14 @@ def tokenizer() -> Tokenizer:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def aio(tokenizer: Tokenizer, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RunningGateway]:
     """A gateway of all tests, each of which has a key of its own."""
-    own = embedding_settings(tmp_path_factory.mktemp("aio"), admin_keys=f"ann={ADMIN}", keys_poll_seconds=600)
+    own = embedding_settings(tmp_path_factory.mktemp("aio"), keys_poll_seconds=600)
     async with running_gateway(own) as gateway:
         gateway.tier(1).vocabulary = tokenizer
         yield gateway
 
 
 async def key_of(aio: RunningGateway, **terms: Any) -> str:
-    return await named_key(aio, f"ada-{next(_NUMBERS)}", **terms)
+    return await aio.key(f"ada-{next(_NUMBERS)}", **terms)
 
 
 async def read(aio: RunningGateway, key: str, path: str, **changes: Any) -> httpx.Response:

@@ -16,6 +16,7 @@ from gateway.tenancy.keys.key_commands import revoke_key
 from migrations.tables.audit import audit_events
 from migrations.tables.tenancy import api_keys
 from quality.store.database import migrate, open_database
+from tests.gateway.administrator import bearer
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -35,10 +36,6 @@ async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Run
 def aio(running: RunningGateway) -> RunningGateway:
     running.reset()
     return running
-
-
-def bearer(key: str) -> dict[str, str]:
-    return {"authorization": f"Bearer {key}"}
 
 
 async def order(aio: RunningGateway, method: str, path: str, body: Any = None, key: str = ADMIN) -> httpx.Response:

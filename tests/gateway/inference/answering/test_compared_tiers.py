@@ -21,6 +21,7 @@ from gateway.inference.service import Service
 from gateway.tenancy.admission import max_cost_usd
 from gateway.tenancy.budgets.lease_book import microusd
 from quality.verification.comparison import read_agreements
+from tests.gateway.administrator import bearer
 from tests.gateway.batches.batching import made, outcome, request_line
 from tests.gateway.chats import chat
 from tests.gateway.inference.api.test_disconnects import only_record
@@ -286,10 +287,9 @@ async def test_a_budget_that_covers_all_that_may_be_asked_is_enough_and_a_smalle
             gateway.classifier.p_ok, gateway.classifier.kind, amount = p_ok, "prior", share * whole
             say(gateway, "A", "A", "", "A")
             name = f"compared {place}"
-            made = await gateway.http.post("/admin/api/keys", json={"name": name, "terms": {}})
-            limit = {"kind": "key", "subject": name, "period": "total", "amount_usd": amount + 2e-6}
-            assert (await gateway.http.put("/admin/api/budgets", json=limit)).is_success
-            answer = await ask(gateway, ASKED | {"authorization": f"Bearer {made.json()['key']}"}, max_tokens=8)
+            key = await gateway.key(name)
+            await gateway.budget(name, amount + 2e-6)
+            answer = await ask(gateway, ASKED | bearer(key), max_tokens=8)
             assert answer.status_code == 200, answer.text
             assert [tier.number for tier in gateway.tiers if tier.requests] == tiers
             assert float(answer.headers["x-aio-cost-usd"]) <= amount

@@ -355,13 +355,11 @@ async def test_a_message_goes_on_at_a_server_of_the_same_api(gateway: RunningGat
 
 async def test_a_budget_covers_the_next_attempt_or_there_is_none(gateway: RunningGateway) -> None:
     for name, amount, goes_on in (("poor", None, False), ("rich", 1.0, True)):
-        made = await gateway.http.post("/admin/api/keys", json={"name": name})
-        key = made.json()["key"]
+        key = await gateway.key(name)
         if amount is None:
             # What the first attempt alone may cost.
             amount = most_of(gateway, 2, PROMPT, 200) * 1.5
-        order = {"kind": "key", "subject": name, "period": "total", "amount_usd": amount}
-        assert (await gateway.http.put("/admin/api/budgets", json=order)).status_code == 200
+        await gateway.budget(name, amount)
         SCRIPT.reset()
         SCRIPT.cuts = [30]
         heard = await ask(gateway, "tier-2", {"authorization": f"Bearer {key}"}, max_tokens=200)

@@ -10,7 +10,7 @@ import pytest
 
 from classifier.policy.decide import decide
 from quality.records.record import Record
-from tests.gateway.administrator import ADMIN_HEADERS
+from tests.gateway.administrator import ADMIN_HEADERS, bearer
 from tests.gateway.chained_tiers import (
     BACKUP,
     HELLO,
@@ -177,11 +177,10 @@ async def test_a_chain_passes_over_what_a_budget_does_not_cover(tmp_path: Path) 
     chain = 'fallback = ["backup", "second"]'
     dear = BACKUP.replace("7.0", "7000.0")
     async with chained_tiers(tmp_path, dear + SECOND.replace("5.0", "1.0"), small=chain) as (gateway, servers):
-        made = await gateway.http.post("/admin/api/keys", json={"name": "ada"})
-        limit = {"kind": "key", "subject": "ada", "period": "month", "amount_usd": 0.01}
-        assert (await gateway.http.put("/admin/api/budgets", json=limit)).is_success
+        key = await gateway.key("ada")
+        await gateway.budget("ada", 0.01)
         servers.by_model["small"] = broken
-        answer = await ask(gateway, {"authorization": f"Bearer {made.json()['key']}"}, max_tokens=5)
+        answer = await ask(gateway, bearer(key), max_tokens=5)
         assert answer.status_code == 200, answer.text
         assert servers.asked == ["small", "second"]
         assert "not backup: the budget does not cover it" in answer.json()["x_aio"]["reason"]

@@ -194,10 +194,8 @@ async def test_what_is_read_again_is_reserved_first_and_charged(gateway: Running
     # What the first core may cost, in whole micro-dollars.
     first = math.ceil(most_of(gateway, 1, "Say much.", 48) * 1e6) / 1e6
     for name, amount, goes_on in (("poor", first, False), ("rich", 4 * first, True)):
-        made = await gateway.http.post("/admin/api/keys", json={"name": name})
-        order = {"kind": "key", "subject": name, "period": "total", "amount_usd": amount}
-        assert (await gateway.http.put("/admin/api/budgets", json=order)).status_code == 200
-        key = made.json()["key"]
+        key = await gateway.key(name)
+        await gateway.budget(name, amount)
         _, last, request_id = await ask(gateway, [7], key=key)
         assert (len(Losses.asked), "error" in last) == (1 + goes_on, not goes_on), name
         record = await only_record(gateway, request_id)

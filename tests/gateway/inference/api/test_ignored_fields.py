@@ -14,6 +14,7 @@ from websockets.asyncio.client import connect
 from gateway.base.settings import Settings
 from gateway.inference.api.completions import CHAT
 from gateway.inference.api.foreign_fields import MOST_CHARS, shown_names
+from tests.gateway.administrator import bearer
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -62,12 +63,6 @@ def aio(running: RunningGateway) -> RunningGateway:
     return running
 
 
-async def key_with(aio: RunningGateway, name: str, **terms: Any) -> dict[str, str]:
-    made = await aio.http.post("/admin/api/keys", json={"name": name, "terms": terms})
-    assert made.status_code == 201, made.text
-    return {"authorization": f"Bearer {made.json()['key']}"}
-
-
 async def count_of(aio: RunningGateway, endpoint: str) -> float:
     page = (await aio.http.get("/metrics")).text
     found = re.search(rf'^aio_ignored_fields_total{{endpoint="{endpoint}"}} (\S+)$', page, re.MULTILINE)
@@ -103,7 +98,7 @@ async def test_nested_fields_and_those_without_effect_are_ignored_too(
 async def test_a_strict_key_is_refused_unknown_fields_by_name(
     keyed: RunningGateway, path: str, body: dict[str, Any]
 ) -> None:
-    strict = await key_with(keyed, f"strict {len(path)}", strict=True)
+    strict = bearer(await keyed.key(f"strict {len(path)}", strict=True))
 
     refused = await keyed.http.post(path, json=body | {"temprature": 1}, headers=strict)
     answered = await keyed.http.post(path, json=body, headers=strict)
@@ -116,7 +111,7 @@ async def test_a_strict_key_is_refused_unknown_fields_by_name(
 async def test_a_strict_key_is_refused_fields_without_effect_and_can_be_made_lenient(
     keyed: RunningGateway,
 ) -> None:
-    strict = await key_with(keyed, "changing", strict=True)
+    strict = bearer(await keyed.key("changing", strict=True))
     body = {"model": "tier-1", "messages": HELLO, "prediction": {"type": "content", "content": "x"}}
 
     refused = await keyed.http.post("/v1/chat/completions", json=body, headers=strict)

@@ -390,8 +390,8 @@ async def test_failures_are_the_clients_own_exceptions(
 async def test_the_guard_the_limits_and_the_size_of_a_body_refuse_in_the_same_envelope(settings: Settings) -> None:
     keyed = Settings(data_dir=settings.data_dir, monitor=False, drain_seconds=5, body_limit=10_000)
     async with running_gateway(keyed) as gateway:
-        made = await gateway.http.post("/admin/api/keys", json={"name": "slow", "terms": {"requests_per_minute": 1}})
-        key, fields = made.json()["key"], {"model": "tier-1", "max_tokens": 9, "messages": HELLO}
+        key = await gateway.key("slow", requests_per_minute=1)
+        fields: dict[str, Any] = {"model": "tier-1", "max_tokens": 9, "messages": HELLO}
         async with client_of(gateway) as unknown:
             with pytest.raises(anthropic.AuthenticationError) as caught:
                 await unknown.messages.create(**fields)

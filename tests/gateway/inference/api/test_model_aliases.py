@@ -23,8 +23,7 @@ HELLO: list[Any] = [{"role": "user", "content": "Say hello."}]
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def capable(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[tuple[RunningGateway, Noting]]:
     async with capable_tiers(tmp_path_factory.mktemp("aliases"), ALIASES) as running:
-        made = await running[0].http.post("/admin/api/keys", json={"name": "plain"})
-        running[0].openai.api_key = made.json()["key"]
+        running[0].openai.api_key = await running[0].key("plain")
         yield running
 
 
@@ -40,9 +39,7 @@ def noting(capable: tuple[RunningGateway, Noting]) -> Noting:
 
 
 async def client_with(gateway: RunningGateway, name: str, **terms: Any) -> openai.AsyncOpenAI:
-    made = await gateway.http.post("/admin/api/keys", json={"name": name, "terms": terms})
-    assert made.status_code == 201, made.text
-    return gateway.openai.with_options(api_key=made.json()["key"])
+    return gateway.openai.with_options(api_key=await gateway.key(name, **terms))
 
 
 async def tier_of(client: openai.AsyncOpenAI, model: str) -> str:

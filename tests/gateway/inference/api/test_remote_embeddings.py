@@ -12,6 +12,7 @@ import pytest
 
 from gateway.base.settings import Settings
 from quality.records.record import EmbeddingRecord
+from tests.gateway.administrator import bearer
 from tests.gateway.remote_catalog import write_remote_catalog
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 from tests.polling import eventually
@@ -278,12 +279,8 @@ async def test_a_budget_holds_the_most_that_the_texts_can_cost_and_pays_what_the
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with embedding_gateway(tmp_path, monkeypatch) as (gateway, server):
-        made = await gateway.http.post("/admin/api/keys", json={"name": "small", "terms": {}})
-        assert made.status_code == 201, made.text
-        budget = {"kind": "key", "subject": "small", "period": "month", "amount_usd": 0.01}
-        held = await gateway.http.put("/admin/api/budgets", json=budget)
-        assert held.status_code == 200, held.text
-        own = {"authorization": f"Bearer {made.json()['key']}"}
+        own = bearer(await gateway.key("small"))
+        await gateway.budget("small", 0.01, "month")
         # 20,000 tokens cost the whole budget; no tokeniser makes more than one of a byte.
         refused = await ask(gateway, ["x" * 7000] * 3, headers=own)
         for _ in range(3):

@@ -9,11 +9,11 @@ import pytest
 import pytest_asyncio
 
 from gateway.base.settings import Settings
+from tests.gateway.administrator import ADMIN_HEADERS
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 from tests.polling import eventually
 from tests.tiers.remote.loopback_server import Call, LoopbackServer
 
-ADMIN = "test-admin-07158b06243a3ef4b8e7746013aa659a"
 CHAT = "/v1/chat/completions"
 # Micro-dollars per output token of the first tier.
 MICRO = 100
@@ -63,31 +63,21 @@ def thinking() -> Thinking:
 async def gateway(tmp_path: Path, thinking: Thinking) -> AsyncIterator[RunningGateway]:
     async with LoopbackServer(thinking.answer) as server:
         (tmp_path / "limits.toml").write_text(CATALOG.format(url=server.base_url))
-        settings = Settings(
-            data_dir=str(tmp_path), catalog=str(tmp_path / "limits.toml"), monitor=False, admin_keys=f"ann={ADMIN}"
-        )
+        settings = Settings(data_dir=str(tmp_path), catalog=str(tmp_path / "limits.toml"), monitor=False)
         async with running_gateway(settings, scripted=False, protocol="httptools") as running:
             yield running
 
 
-async def order(gateway: RunningGateway, method: str, path: str, body: Any) -> Any:
-    answer = await gateway.http.request(
-        method, f"/admin/api{path}", json=body, headers={"authorization": f"Bearer {ADMIN}"}
-    )
-    assert answer.is_success, answer.text
-    return answer.json()
-
-
 async def key_with_budget(gateway: RunningGateway, name: str, usd: float) -> dict[str, str]:
-    key = (await order(gateway, "POST", "/keys", {"name": name, "terms": {}}))["key"]
-    await order(gateway, "PUT", "/budgets", {"kind": "key", "subject": name, "period": "total", "amount_usd": usd})
+    key = await gateway.key(name)
+    await gateway.budget(name, usd)
     return {"authorization": f"Bearer {key}", "x-aio-cache": "off"}
 
 
 async def asked(
     gateway: RunningGateway, path: str = CHAT, key: dict[str, str] | None = None, **fields: Any
 ) -> httpx.Response:
-    return await gateway.http.post(path, json=fields, headers=key or {"authorization": f"Bearer {ADMIN}"})
+    return await gateway.http.post(path, json=fields, headers=key or ADMIN_HEADERS)
 
 
 async def test_a_limit_beyond_the_cheap_tiers_context_is_cut_and_does_not_choose_the_dear_one(
@@ -149,5 +139,5 @@ async def test_without_a_budget_no_limit_is_sent_and_costs_are_predicted_for_a_u
 
 
 async def found(gateway: RunningGateway, name: str, key: dict[str, str] | None) -> Any:
-    answer = await gateway.http.get(f"/v1/requests/{name}", headers=key or {"authorization": f"Bearer {ADMIN}"})
+    answer = await gateway.http.get(f"/v1/requests/{name}", headers=key or ADMIN_HEADERS)
     return answer.json() if answer.status_code == 200 else None

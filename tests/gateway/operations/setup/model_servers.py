@@ -1,11 +1,11 @@
 """Loopback servers shaped like Ollama, vLLM, SGLang, llama.cpp and LM Studio, served from a thread."""
 
 import asyncio
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from tests.loop_thread import on_a_thread
 from tests.tiers.remote.loopback_server import Call, LoopbackServer
 
 Pages = Mapping[str, Any]
@@ -73,32 +73,10 @@ def model_server(
         else:
             await call.reply(404, {"error": "404 page not found"})
 
-    with _threaded(answer) as server:
-        yield server
-
-
-@contextmanager
-def _threaded(answer: Callable[[Call], Any]) -> Iterator[ModelServer]:
-    found: list[ModelServer] = []
-    started, ended = threading.Event(), asyncio.Event()
-    loops: list[asyncio.AbstractEventLoop] = []
-
-    async def serve() -> None:
-        loops.append(asyncio.get_running_loop())
-        async with LoopbackServer(answer) as server:
-            server.looked_at = answer
-            found.append(ModelServer(server))
-            started.set()
-            await ended.wait()
-
-    thread = threading.Thread(target=lambda: asyncio.run(serve()))
-    thread.start()
-    assert started.wait(60)
-    try:
-        yield found[0]
-    finally:
-        loops[0].call_soon_threadsafe(ended.set)
-        thread.join()
+    server = LoopbackServer(answer)
+    server.looked_at = answer
+    with on_a_thread(server):
+        yield ModelServer(server)
 
 
 def models_page(*entries: Any, owner: str) -> dict[str, Any]:
