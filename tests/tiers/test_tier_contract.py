@@ -62,7 +62,7 @@ class World:
 
     async def is_idle(self) -> bool:
         if self.servers:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(120):
                 waits = [asyncio.create_task(server.disconnected.wait()) for server in self.servers]
                 _, idle = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
                 for wait in idle:

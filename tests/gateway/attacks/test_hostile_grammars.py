@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.gateway.served_process import UNCACHED, ServedProcess, served
+from tests.gateway.served_process import UNCACHED, ServedProcess, run_at_start, served
 from tests.inference_core.grammar.hostile_grammars import (
     LATE,
     alternatives,
@@ -37,6 +37,12 @@ MESSAGES = [{"role": "user", "content": "Say something."}]
 SERVER = "inference_core.grammar.server"
 CHECKS = "inference_core.grammar.check_server"
 SCHEMA = "response_format.json_schema.schema"
+# A compilation gets the processor after all else here: on a busy machine its two seconds may take minutes.
+PATIENT = """
+import msgspec
+from inference_core.grammar import limits
+limits.LIMITS = msgspec.structs.replace(limits.LIMITS, compile_wait_seconds=280.0)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -46,16 +52,17 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def aio(data: Path) -> Iterator[ServedProcess]:
-    with served(data, data / "cache", environment={"AIO_API_KEYS": f"ann={ANN},eve={EVE}"}) as process:
+    environment = {"AIO_API_KEYS": f"ann={ANN},eve={EVE}"} | run_at_start(data / "patient", PATIENT)
+    with served(data, data / "cache", environment=environment) as process:
         # Each request may take as long as a compilation; the first one also starts the grammar server.
         assert ask(process, ANN, choice("yes", "no")).status_code == 200
         yield process
 
 
-def ask(aio: ServedProcess, key: str, fields: dict[str, Any], timeout: float = 120) -> httpx.Response:
+def ask(aio: ServedProcess, key: str, fields: dict[str, Any]) -> httpx.Response:
     body = {"model": "tier-1", "messages": MESSAGES, "max_tokens": 20} | fields
     headers = UNCACHED | {"authorization": f"Bearer {key}"}
-    return httpx.post(f"{aio.url}/v1/chat/completions", json=body, headers=headers, timeout=timeout)
+    return httpx.post(f"{aio.url}/v1/chat/completions", json=body, headers=headers, timeout=280)
 
 
 def choice(*texts: str) -> dict[str, Any]:
@@ -83,7 +90,7 @@ class Pulse(threading.Thread):
 
     def run(self) -> None:
         try:
-            with httpx.Client(timeout=10) as client:
+            with httpx.Client(timeout=60) as client:
                 while not self._over.wait(0.02):
                     client.get(self._url).raise_for_status()
                     self.answers += 1

@@ -15,7 +15,7 @@ def head(path: str, length: int | None, version: str, key: str = "unused", more:
 async def exchanged(port: int, *sent: bytes) -> bytes:
     """Send all at once and return what comes until the server closes."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         for one in sent:
             writer.write(one)
         answer = await reader.read()

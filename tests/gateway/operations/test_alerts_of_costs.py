@@ -41,7 +41,7 @@ async def test_a_key_dearer_than_its_own_week_is_an_event_with_its_numbers(
     async with LoopbackServer(hear) as desk:
         telling = msgspec.structs.replace(settings, alert_webhook=f"{desk.base_url}/enqueue")
         async with running_gateway(telling):
-            event = await asyncio.wait_for(heard.get(), 30)
+            event = await asyncio.wait_for(heard.get(), 120)
     assert event["payload"]["summary"] == (
         "AioKeyCostJump: a key's requests cost more than three times those of its own week (5); "
         "key ada: $0.01 a request in the last hour (30 requests), $0.002 in the week before (30)"

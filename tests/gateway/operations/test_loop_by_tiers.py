@@ -4,6 +4,7 @@ Every tier is a model of a loopback server. The prior holds the cheapest tier go
 strongest one needed for expert ones; here it is the other way round.
 """
 
+from collections import Counter
 from pathlib import Path
 
 import msgspec
@@ -11,6 +12,7 @@ import pytest
 
 from classifier.decision import Decision
 from gateway.base.settings import Settings
+from gateway.tenancy import guard
 from quality.loop import QualityLoop
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 from tests.gateway.walk import BOUNDED
@@ -24,7 +26,7 @@ EXPERT = (
     "Design a distributed scheduler with strong consistency for {a} + {b} regions, derive its worst-case latency "
     "formally, and prove the bound. Compare three consensus protocols. Answer with the number of regions only."
 )
-# Which answers are verified is drawn by their random ids: with six tiers 200 questions may give too few to learn from.
+# With six tiers 200 questions may give too few labels to learn from.
 MOST_QUESTIONS = 1000
 TIER = """
 [[tiers]]
@@ -54,6 +56,18 @@ async def decision_of(gateway: RunningGateway, text: str) -> Decision:
     asked = {"model": "auto", "messages": messages, "max_tokens": 8}
     shown = await gateway.http.post("/v1/route", json=asked)
     return msgspec.convert(shown.json()["decision"], Decision)
+
+
+@pytest.fixture(autouse=True)
+def counted_ids(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which answers are verified is drawn by the ids of their requests: they are the same in every run."""
+    made: Counter[str] = Counter()
+
+    def new_request_id(prefix: str, separator: str = "-") -> str:
+        made[prefix] += 1
+        return f"{prefix}{separator}{made[prefix]:032x}"
+
+    monkeypatch.setattr(guard, "new_request_id", new_request_id)
 
 
 async def ask(gateway: RunningGateway, count: int, start: int) -> list[str]:
@@ -137,7 +151,8 @@ async def test_what_served_answers_show_is_learned_and_promoted(tmp_path: Path, 
                 serving = await retrained(gateway, loop)
                 simple, expert = await decision_of(gateway, SIMPLE), await decision_of(gateway, EXPERT)
                 # Fresh labels move the choice before a retraining is promoted on them.
-                if serving != before.classifier_version and simple.tier > 1 and expert.tier < tiers:
+                is_learned = serving != before.classifier_version and simple.tier > 1 and expert.tier < tiers
+                if is_learned and simple.inputs.prediction.p_ok[0] < before.p_ok[0]:
                     break
 
             assert serving != before.classifier_version, await shown(gateway, loop)

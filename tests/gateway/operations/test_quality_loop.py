@@ -381,7 +381,7 @@ async def test_an_overdue_retraining_alerts_and_is_in_health_and_metrics_with_th
             settings, monitor=True, alert_webhook=f"{desk.base_url}/enqueue", alert_poll_seconds=0.02
         )
         async with running_gateway(telling) as gateway:
-            event = await asyncio.wait_for(heard.get(), 20)
+            event = await asyncio.wait_for(heard.get(), 120)
             ready = (await gateway.http.get("/health/ready")).json()
             scraped = (await gateway.http.get("/metrics")).text
     said = "1 failed since the last success; last refused because 7 newer rows; a comparison needs at least 50"

@@ -112,7 +112,7 @@ async def test_a_hot_full_gpu_of_an_exporter_raises_the_gateways_alerts(
             alert_poll_seconds=0.02,
         )
         async with running_gateway(telling):
-            events = [await asyncio.wait_for(heard.get(), 20) for _ in rules]
+            events = [await asyncio.wait_for(heard.get(), 120) for _ in rules]
     names = {event["dedup_key"].rpartition("/")[2] for event in events}
     assert names == {"AioGpuBusy", "AioGpuMemoryFull", "AioGpuThrottled"}
 

@@ -54,7 +54,7 @@ async def test_a_task_that_fails_is_logged_shown_and_started_again(
 
     with caplog.at_level(logging.ERROR):
         task = repeated(work, "watch of the test")
-        await asyncio.wait_for(goes_on.wait(), 30)
+        await asyncio.wait_for(goes_on.wait(), 120)
     assert task_problems() == {"task watch of the test": "failed (OverflowError), 2 times in a row; the log has more"}
     assert sum("watch of the test" in record.getMessage() for record in caplog.records) == 2
     monkeypatch.setattr(background_tasks, "STEADY_SECONDS", -1.0)
@@ -76,7 +76,7 @@ async def test_the_end_of_something_else_does_not_end_a_task(monkeypatch: pytest
         if runs == 1:
             await awaited
 
-    await asyncio.wait_for(repeated(work, "waits for another"), 30)
+    await asyncio.wait_for(repeated(work, "waits for another"), 120)
     assert runs == 2
 
 

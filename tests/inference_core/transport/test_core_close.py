@@ -46,4 +46,4 @@ async def test_a_core_that_cannot_be_loaded_has_nothing_to_close() -> None:
         raise RuntimeError("no such card")
 
     with pytest.raises(CoreGoneError, match="the core card died: RuntimeError: no such card"):
-        await asyncio.wait_for(ThreadCoreClient(load, title="the core card").start(), 10)
+        await asyncio.wait_for(ThreadCoreClient(load, title="the core card").start(), 120)

@@ -90,7 +90,7 @@ async def test_a_run_missed_in_a_downtime_is_made_up_for_at_the_start() -> None:
     counted = Counted(MONDAY - timedelta(days=30))
     await counted.job.start()
     try:
-        await asyncio.wait_for(counted.ran.wait(), 10)
+        await asyncio.wait_for(counted.ran.wait(), 120)
         due = counted.job.next_run()
     finally:
         await counted.job.close()
@@ -153,7 +153,7 @@ async def test_a_clock_that_jumps_by_a_day_delays_no_run_that_is_owed(
         counted.now += jump
         at = counted.now.timestamp()
         counted.standing = RetrainingStatus(owed=Owed(due=at, at=at, trigger="drift"))
-        await asyncio.wait_for(counted.ran.wait(), 10)
+        await asyncio.wait_for(counted.ran.wait(), 120)
     finally:
         await counted.job.close()
 

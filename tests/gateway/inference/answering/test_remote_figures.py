@@ -181,7 +181,7 @@ async def test_webhook_and_overview_tell_of_a_queue_elsewhere(
         server.looked_at = queued(MANY)
         telling = msgspec.structs.replace(settings, alert_webhook=f"{desk.base_url}/enqueue", alert_poll_seconds=0.02)
         async with serving(telling, tmp_path, server) as gateway:
-            event = await asyncio.wait_for(heard.get(), 20)
+            event = await asyncio.wait_for(heard.get(), 120)
             live = gateway.operations.live
             for seconds in (0.0, rule.for_seconds, rule.for_seconds + 10):
                 live._clock = partial(float, seconds)

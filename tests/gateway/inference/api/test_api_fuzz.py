@@ -33,6 +33,8 @@ GENERATED = hypothesis_settings(
     suppress_health_check=list(HealthCheck),
 )
 LISTS = ("verifications", "artefacts", "transitions", "retrainings", "rollouts", "experiments", "costs", "batches")
+# Tests that have the limit of one each.
+PARTS = 4
 ODD = st.one_of(st.text(max_size=20), st.integers().map(str), st.floats().map(str))
 
 
@@ -43,8 +45,9 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningGateway]
         yield gateway
 
 
-def operations(gateway: RunningGateway) -> list[APIOperation]:
-    schema = schemathesis.openapi.from_url(f"{gateway.url}/docs/openapi.json")
+@pytest.fixture(scope="module")
+def operations(served: RunningGateway) -> list[APIOperation]:
+    schema = schemathesis.openapi.from_url(f"{served.url}/docs/openapi.json")
     return [result.ok() for result in schema.get_all_operations()]
 
 
@@ -59,19 +62,21 @@ def complaint(case: Case) -> str | None:
     return None
 
 
-def plausible(case: Case) -> Case:
-    """Bodies of generating endpoints ask a served model something, so that the other fields come to matter."""
-    if isinstance(case.body, dict) and case.path.startswith("/v1/messages"):
-        case.body = {**case.body, "model": "auto", "messages": [{"role": "user", "content": "Hello"}]}
-    elif isinstance(case.body, dict) and case.path.endswith("completions"):
-        field = {"messages": [{"role": "user", "content": "Hello"}]} if "chat" in case.path else {"prompt": "Hello"}
-        case.body = {**case.body, "model": "auto", **field}
-    return case
+def made_plausible(case: Case) -> bool:
+    """Whether the case's endpoint generates; then its body asks a served model something, so that the other fields come
+    to matter."""
+    if not isinstance(case.body, dict) or not case.path.startswith("/v1/messages") | case.path.endswith("completions"):
+        return False
+    is_chat = case.path.startswith("/v1/messages") or "chat" in case.path
+    field = {"messages": [{"role": "user", "content": "Hello"}]} if is_chat else {"prompt": "Hello"}
+    case.body = {**case.body, "model": "auto", **field}
+    return True
 
 
-def test_no_generated_request_is_answered_by_what_is_not_documented(served: RunningGateway) -> None:
+@pytest.mark.parametrize("part", range(PARTS))
+def test_no_generated_request_is_answered_by_what_is_not_documented(operations: list[APIOperation], part: int) -> None:
     complaints: list[str] = []
-    for operation in operations(served):
+    for operation in operations[part::PARTS]:
         modes = [GenerationMode.POSITIVE] + ([GenerationMode.NEGATIVE] if operation.body else [])
         varied = bool(operation.body or operation.path_parameters or operation.query)
         for mode in modes:
@@ -79,15 +84,17 @@ def test_no_generated_request_is_answered_by_what_is_not_documented(served: Runn
             @hypothesis_settings(GENERATED, max_examples=GENERATED.max_examples if varied else 1)
             @given(case=operation.as_strategy(generation_mode=mode))
             def ask(case: Case) -> None:
-                complaints.extend(filter(None, [complaint(case), complaint(plausible(case))]))
+                complaints.extend(filter(None, [complaint(case)]))
+                if made_plausible(case):
+                    complaints.extend(filter(None, [complaint(case)]))
 
             ask()
     assert not complaints, "\n\n".join(complaints[:5])
 
 
 @pytest.mark.parametrize("name", LISTS)
-def test_no_query_of_a_list_fails_the_server(served: RunningGateway, name: str) -> None:
-    operation = next(one for one in operations(served) if one.label == f"GET /admin/api/{name}")
+def test_no_query_of_a_list_fails_the_server(operations: list[APIOperation], name: str) -> None:
+    operation = next(one for one in operations if one.label == f"GET /admin/api/{name}")
     complaints: list[str] = []
 
     @GENERATED
@@ -99,8 +106,8 @@ def test_no_query_of_a_list_fails_the_server(served: RunningGateway, name: str) 
     assert not complaints, "\n\n".join(complaints[:5])
 
 
-def test_every_operation_documents_its_errors_in_the_envelope(served: RunningGateway) -> None:
-    for operation in operations(served):
+def test_every_operation_documents_its_errors_in_the_envelope(operations: list[APIOperation]) -> None:
+    for operation in operations:
         if operation.path.startswith(("/health", "/metrics")):
             continue
         answers = operation.definition.raw["responses"]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, BrowserContext, Locator, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Locator, Page, expect, sync_playwright
 
 from tests.gateway.operations.dashboard.browsing import PASSWORD
 from tests.gateway.operations.dashboard.real_prompts import real_prompts
@@ -21,6 +21,8 @@ from tests.gateway.served_process import ServedProcess, served
 from tests.polling import until
 
 MODELS = ("tier-1", "tier-2", "auto", "tier-1", "tier-3", "tier-4")
+PATIENCE = 60_000
+"""Milliseconds."""
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 # Marks of a module.
 IN_CHROMIUM = [
@@ -66,6 +68,8 @@ def chromium(*arguments: str) -> Iterator[Browser]:
     """The system's browser, driven by Playwright, headless, with these command-line arguments."""
     # Root in a container cannot create the sandbox's namespaces.
     sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []
+    # A busy machine may take longer than the usual five seconds to show what is asserted.
+    expect.set_options(timeout=PATIENCE)
     with sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=CHROMIUM, args=[*sandbox, *arguments])
         yield browser
@@ -86,7 +90,7 @@ def signed_in(context: BrowserContext) -> Page:
 def admin_at(browser: Browser, gateway: ServedProcess) -> Iterator[Page]:
     """A page of the admin, who accepts every confirmation."""
     context = browser.new_context(base_url=gateway.url)
-    context.set_default_timeout(15_000)
+    context.set_default_timeout(PATIENCE)
     page = signed_in(context)
     page.on("dialog", lambda dialog: dialog.accept())
     yield page

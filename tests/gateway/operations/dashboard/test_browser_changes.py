@@ -237,7 +237,6 @@ def test_a_viewer_has_no_forms_but_searches_tries_a_route_and_signs_out(
     chrome: Browser, gateway: ServedProcess
 ) -> None:
     context = chrome.new_context(base_url=gateway.url)
-    context.set_default_timeout(15_000)
     page = signed_in_by_name(context, VIEWER, "/admin/core")
     for one in PAGES:
         if one.role != "viewer":

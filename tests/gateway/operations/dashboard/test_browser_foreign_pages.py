@@ -81,7 +81,6 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture
 def page(browser: Browser) -> Iterator[Page]:
     context = browser.new_context()
-    context.set_default_timeout(20_000)
     yield context.new_page()
     context.close()
 

@@ -42,7 +42,6 @@ def installation(tmp_path_factory: pytest.TempPathFactory, postgres_server: Post
         gateway = stack.enter_context(served(folder / "gateway", cache, *options, environment=environment))
         browser = stack.enter_context(chromium())
         context = browser.new_context(base_url=gateway.url)
-        context.set_default_timeout(20_000)
         yield signed_in(context), core
 
 

@@ -51,17 +51,17 @@ def test_the_route_follows_what_is_written_and_both_answers_stream_to_a_verdict(
     page.evaluate("window.stayed = true")
     page.get_by_label("Prompt", exact=True).press_sequentially(PROMPT)
     route = page.locator('[data-live="route"]')
-    expect(route.get_by_role("heading", name="Route: tier")).to_be_visible(timeout=60_000)
-    expect(route.locator("dd").first).to_contain_text("SIMPLE (", timeout=60_000)
+    expect(route.get_by_role("heading", name="Route: tier")).to_be_visible()
+    expect(route.locator("dd").first).to_contain_text("SIMPLE (")
     page.get_by_label("Quality target").fill("1")
-    expect(route.get_by_role("heading", name="Route: tier 4")).to_be_visible(timeout=60_000)
+    expect(route.get_by_role("heading", name="Route: tier 4")).to_be_visible()
     page.get_by_label("Quality target").fill("0")
-    expect(route.get_by_role("heading", name="Route: tier 1")).to_be_visible(timeout=60_000)
+    expect(route.get_by_role("heading", name="Route: tier 1")).to_be_visible()
     page.get_by_label("Longest answer, tokens").fill("24")
     page.get_by_role("button", name="Ask", exact=True).click()
     for tier in (1, 4):
         answer = page.get_by_label(f"Answer of tier {tier}")
-        expect(answer.get_by_text("First token")).to_be_visible(timeout=60_000)
+        expect(answer.get_by_text("First token")).to_be_visible()
         record = str(answer.get_by_role("link", name="Its record").get_attribute("href")).rpartition("/")[2]
         recorded = page.request.get(f"/admin/api/requests/{record}").json()["request"]
         assert (answer.locator("pre").text_content() or "").strip() == recorded["answer"].strip()
@@ -70,7 +70,7 @@ def test_the_route_follows_what_is_written_and_both_answers_stream_to_a_verdict(
     assert not flaws(page)
     assert not cut_tables(page)
     page.get_by_role("button", name="Both are as good").click()
-    expect(page.get_by_role("status")).to_contain_text("labelled no worse", timeout=60_000)
+    expect(page.get_by_role("status")).to_contain_text("labelled no worse")
 
 
 def test_what_cannot_be_asked_is_said_in_place_of_the_answers(context: BrowserContext) -> None:
@@ -79,7 +79,7 @@ def test_what_cannot_be_asked_is_said_in_place_of_the_answers(context: BrowserCo
     page.get_by_label("Prompt", exact=True).fill(PROMPT)
     page.get_by_label("By the rules of key").fill("nobody")
     page.get_by_role("button", name="Ask", exact=True).click()
-    expect(page.locator("small.wrong")).to_contain_text("There is no such key", timeout=60_000)
+    expect(page.locator("small.wrong")).to_contain_text("There is no such key")
     expect(page.get_by_label("Prompt", exact=True)).to_have_value(PROMPT)
 
 
