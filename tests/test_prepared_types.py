@@ -11,6 +11,7 @@ DECODED = {
     "classifier.evidence": ["ProbeManifest", "_Version"],
     "classifier.registry.artefact": ["Manifest"],
     "classifier.registry.registry": ["Canary", "Split"],
+    "gateway.inference.api.messages.schemas": ["Block", "ResultBlock", "Text", "ToolEntry"],
     "inference_core.engine.live_knobs": ["Knobs"],
     "inference_core.loaders.hub_model": ["Pin"],
     "inference_core.loaders.huggingface.hf_checkpoint": ["_Index"],

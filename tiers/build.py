@@ -3,14 +3,14 @@
 What serves tiers on servers is imported with the first such tier.
 """
 
-from collections.abc import AsyncIterator, Callable, Mapping
-from functools import cache, partial
+from collections.abc import AsyncIterator, Mapping
+from functools import partial
 from typing import TypeVar
 
 import msgspec
 
 from inference_core.loaders.hub_model import resolve_model_path
-from inference_core.tokenization.load_tokenizer import load_tokenizer
+from inference_core.tokenization.load_tokenizer import shared_tokenizer
 from inference_core.tokenization.tokenizer import Tokenizer
 from inference_core.transport.client import CoreClient
 from tiers.catalog.catalog import Catalog, TargetSpec
@@ -113,12 +113,7 @@ def build_tiers(
             f"catalogue '{catalog.name}': {', '.join(homeless)} run on a core that is not there ({given})"
         )
     states, threads = engine_status or {}, threads or TextThreads()
-    tokenizers = tokenizers_by_path()
-    local = {
-        tier.number: tier
-        for name, core in cores.items()
-        for tier in build_local(catalog, name, core, threads, tokenizers)
-    }
+    local = {tier.number: tier for name, core in cores.items() for tier in build_local(catalog, name, core, threads)}
     tiers: list[Tier] = []
     for spec in catalog.tiers:
         if (engine := catalog.engine_name(spec)) is not None:
@@ -136,24 +131,20 @@ def _not_started() -> EngineStatus:
     return EngineStatus(state="down", detail="no process starts it here")
 
 
-def tokenizers_by_path() -> Callable[[str], Tokenizer]:
-    """Return a function from a model's path to its tokeniser, which loads each once."""
-    return cache(lambda path: load_tokenizer(resolve_model_path(path)))
-
-
-def build_local(
-    catalog: Catalog, core_name: str, core: CoreClient, threads: TextThreads, tokenizers: Callable[[str], Tokenizer]
-) -> list[LocalTier]:
-    """Return the tiers on `core`, which the catalogue calls `core_name`, not yet started; they share one `CoreWatch`.
-    `tokenizers`: see `tokenizers_by_path`."""
+def build_local(catalog: Catalog, core_name: str, core: CoreClient, threads: TextThreads) -> list[LocalTier]:
+    """Return the tiers on `core`, `core_name` in the catalogue, not yet started; they share one `CoreWatch`."""
     watch, paths = CoreWatch(core), catalog.model_paths
     tiers = []
     for spec in catalog.tiers:
         if spec.model is not None and catalog.core_of(spec.model) == core_name:
-            load = partial(tokenizers, paths[spec.model])
+            load = partial(_tokenizer, paths[spec.model])
             tier = LocalTier(spec, core, load, watch, core_name=core_name, threads=threads)
             tiers.append(_labelled(tier, catalog, spec))
     return tiers
+
+
+def _tokenizer(model: str) -> Tokenizer:
+    return shared_tokenizer(resolve_model_path(model))
 
 
 def build_targets(catalog: Catalog) -> list[Tier]:

@@ -87,6 +87,11 @@ async def read_fields(serving: Serving, request: HttpRequest, fields: FieldReade
     return body
 
 
+async def off_loop(serving: Serving, request: HttpRequest, work: Callable[[], Decoded]) -> Decoded:
+    """Return what `work` makes of the decoded body: of a large one without holding up the event loop."""
+    return await _decode_off_loop(serving, request.scope["state"][CALLER], await request.body(), work)
+
+
 def decoded_body(serving: Serving, decoder: msgspec.json.Decoder[Body], body: bytes, caller: Caller) -> Awaitable[Body]:
     """What `decode_body` returns, of a large body without holding up the event loop."""
     return _decode_off_loop(serving, caller, body, partial(decode_body, decoder, body))

@@ -18,7 +18,7 @@ from gateway.base.inference_request import InferenceRequest
 from inference_core.errors import CoreError, CoreLostError, InvalidRequestError
 from inference_core.loaders.hub_model import resolve_model_path
 from inference_core.protocol import ModelInfo
-from inference_core.tokenization.load_tokenizer import load_tokenizer
+from inference_core.tokenization.load_tokenizer import shared_tokenizer
 from inference_core.tokenization.tokenizer import Tokenizer
 from inference_core.transport.client import CoreClient
 from quality.records.record import Attempt, EmbeddingRecord
@@ -107,7 +107,7 @@ class CoreEmbedder:
     async def open(self) -> None:
         info = self._info()
         if self._tokenizer is None:
-            self._tokenizer = await asyncio.to_thread(lambda: load_tokenizer(resolve_model_path(info.model_path)))
+            self._tokenizer = await asyncio.to_thread(lambda: shared_tokenizer(resolve_model_path(info.model_path)))
 
     @property
     def vocabulary(self) -> int:

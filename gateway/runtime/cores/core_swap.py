@@ -17,7 +17,7 @@ from inference_core.protocol import AdapterInfo, AddRequest, CoreStats, KnobsSet
 from inference_core.protocol.kv_blocks import BlockChain, BlockFrame
 from inference_core.transport.client import CoreClient
 from inference_core.transport.event_client import EventClient
-from tiers.build import build_local, tokenizers_by_path
+from tiers.build import build_local
 from tiers.catalog.catalog import CPU_CORE, Catalog
 from tiers.errors import CatalogError, TierError
 from tiers.local.local_tier import CoreWatch, LocalTier
@@ -144,7 +144,7 @@ class CoreSwap:
         a `CoreMemoryError` if it does not fit; then nothing is left of it."""
         assert self._core is not None
         core = None if after.core == before.core else await self._loaded(after)
-        tiers = build_local(after, CPU_CORE, core or self._core.active, self._threads, tokenizers_by_path())
+        tiers = build_local(after, CPU_CORE, core or self._core.active, self._threads)
         try:
             for tier in tiers:
                 await tier.start()

@@ -13,7 +13,7 @@ from inference_core.errors import ModelFileError
 from inference_core.loaders.hub_model import resolve_model_path
 from inference_core.loaders.model_file import file_fingerprint
 from inference_core.model_spec import ModelSpec
-from inference_core.tokenization.load_tokenizer import load_tokenizer
+from inference_core.tokenization.load_tokenizer import shared_tokenizer
 from inference_core.tokenization.tokenizer import Tokenizer
 from inference_core.transport.client import CoreClient
 from tiers.catalog.catalog import CPU_CORE, Catalog, CatalogInUse
@@ -55,7 +55,7 @@ class CoreStates:
         model = require_model(self.spec, self._catalog.current, self._cache_dir)
         if self._core is None or self._core.models:
             self._require_served(model)
-        self._ready = model, load_tokenizer(resolve_model_path(model.path))
+        self._ready = model, shared_tokenizer(resolve_model_path(model.path))
 
     def submit(self, turn: str) -> "Future[Float]":
         """Request the state of one turn by early exit; cancelling frees what it holds in the core."""

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from gateway.inference.api import json_bounds, parsing
+from gateway.inference.api.messages import messages
 from tests.gateway.running_gateway import RunningGateway
 from tests.polling import eventually
 
@@ -49,3 +50,25 @@ async def test_a_large_body_is_decoded_while_others_are_answered(
     answer = await large
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == param
+
+
+@pytest.mark.parametrize("path", ["/v1/messages", "/v1/messages/count_tokens"])
+async def test_a_conversation_of_many_blocks_is_read_while_others_are_answered(
+    gateway: RunningGateway, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    threads: list[threading.Thread] = []
+    read = messages.chat_of
+
+    def noted(*given: Any) -> Any:
+        threads.append(threading.current_thread())
+        return read(*given)
+
+    monkeypatch.setattr(messages, "chat_of", noted)
+    blocks = [{"type": "text", "text": "word"}] * 6000
+    for content in ("hello", blocks):
+        asked = {"model": "tier-1", "messages": [{"role": "user", "content": content}], "max_tokens": 4}
+        if path.endswith("count_tokens"):
+            del asked["max_tokens"]
+        await gateway.http.post(path, json=asked)
+
+    assert [thread is threading.current_thread() for thread in threads] == [True, False]

@@ -3,6 +3,7 @@ tier that would answer it."""
 
 import re
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -29,7 +30,7 @@ from gateway.inference.api.messages.schemas import (
     Thinking,
     error_event,
 )
-from gateway.inference.api.parsing import read_fields
+from gateway.inference.api.parsing import off_loop, read_fields
 from gateway.inference.api.sending import ignored_header, respond
 from gateway.inference.router import RoutingService
 from gateway.inference.service import serving_of
@@ -52,7 +53,7 @@ async def messages(request: HttpRequest) -> ASGIApp:
     serving = serving_of(request)
     body = await read_fields(serving, request, MESSAGES)
     given = received(request)
-    chat = chat_of(body, betas_of(given.headers))
+    chat = await off_loop(serving, request, partial(chat_of, body, betas_of(given.headers)))
     try:
         inference_request = chat.as_given(chat_request(serving, given, chat.request))
         # Anthropic's metadata is the name of the user, and no tags.
@@ -115,7 +116,7 @@ async def count_tokens(request: HttpRequest) -> Response[Any]:
     serving = serving_of(request)
     body = await read_fields(serving, request, COUNT_TOKENS)
     given = received(request)
-    chat = chat_of(body)
+    chat = await off_loop(serving, request, partial(chat_of, body))
     try:
         inference_request = chat_request(serving, given, chat.request)
         async with serving.service.reading(inference_request) as admission:

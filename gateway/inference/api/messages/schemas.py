@@ -17,6 +17,7 @@ from msgspec import Meta
 from gateway.base.errors import ApiError, ContextLengthError, as_api_error, envelope_response, request_id_of
 from gateway.edge.openapi import ERRORS
 from gateway.inference.api.schemas import MAX_TOOLS, NaturalInt, StopString, TopP
+from inference_core.io.files import prepare_types
 
 PATH = "/v1/messages"
 # Anthropic's own; its clients retry after it, and raise an error of its own type.
@@ -197,6 +198,9 @@ class ToolEntry(msgspec.Struct, frozen=True, kw_only=True):
     description: str | None = None
     input_schema: dict[str, Any] | None = None
     strict: bool | None = None
+
+
+prepare_types(Block, ResultBlock, Text, ToolEntry)
 
 
 class ToolChoice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
