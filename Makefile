@@ -232,13 +232,13 @@ fuzz-api: install
 attack: install
 	$(BIN)/python -m tests.gateway.attacks $(ATTACK)
 
-# The extensions under AddressSanitizer and UndefinedBehaviorSanitizer: every test of a kernel, those of decisions included, and
-# the real model's answers. Leaks of Python's own allocations are ignored. AIO_KERNELS chooses the instruction sets, as for a
-# plain build.
+# The extensions under AddressSanitizer and UndefinedBehaviorSanitizer: every test of a kernel, those of decisions, of tokens that
+# leave in the middle of a call and of JSON's bounds included, and the real model's answers. Leaks of Python's own allocations are
+# ignored. AIO_KERNELS chooses the instruction sets, as for a plain build.
 SANITIZED := tests/inference_core/linear tests/inference_core/attention tests/inference_core/sampling \
 	tests/inference_core/models/test_elementwise.py tests/inference_core/fuzz/test_served_fuzz.py \
-	tests/inference_core/native/test_dispatch.py tests/inference_core/native/test_row_kernels.py \
-	tests/inference_core/native/test_real_generation.py tests/classifier/native
+	tests/inference_core/native tests/inference_core/engine/test_prefix_hash.py tests/classifier/native tests/classifier/features \
+	tests/gateway/edge/test_json_bounds.py
 
 sanitize: install
 	AIO_SANITIZE=address,undefined $(BIN)/python setup.py -q build_ext --build-lib build/asan --build-temp build/asan-objects

@@ -14,7 +14,7 @@ try:
 except ImportError:
     KERNELS = None
 
-_VERSION = 8
+_VERSION = 9
 
 MISSING = ""
 if os.environ.get("AIO_NATIVE") == "off":

@@ -1,4 +1,4 @@
-// Bindings of the kernels of a routing decision.
+// Bindings of the kernels of a routing decision, and of what comes before it.
 #include "python_data.h"
 
 namespace aio {
@@ -31,6 +31,7 @@ PyMethodDef methods[] = {fast("make_encoder", make_encoder),
                          fast("class_probabilities", class_probabilities),
                          fast("make_transformer", make_transformer),
                          fast("pool_tokens", pool_tokens),
+                         fast("json_excess", json_excess),
                          {nullptr, nullptr, 0, nullptr}};
 
 PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_decision", "Kernels of a routing decision.", -1, methods,
@@ -42,6 +43,6 @@ PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_decision", "Kernels of a rout
 PyMODINIT_FUNC PyInit__decision() {
   PyObject* module = PyModule_Create(&aio::definition);
   // Incremented with every added or changed function: Python refuses an extension built from other sources.
-  if (module && PyModule_AddIntConstant(module, "VERSION", 8) != 0) Py_CLEAR(module);
+  if (module && PyModule_AddIntConstant(module, "VERSION", 9) != 0) Py_CLEAR(module);
   return module;
 }

@@ -90,5 +90,6 @@ PyObject* make_complexity(PyObject*, Values, Py_ssize_t);
 PyObject* class_probabilities(PyObject*, Values, Py_ssize_t);
 PyObject* make_transformer(PyObject*, Values, Py_ssize_t);
 PyObject* pool_tokens(PyObject*, Values, Py_ssize_t);
+PyObject* json_excess(PyObject*, Values, Py_ssize_t);
 
 }  // namespace aio

@@ -12,6 +12,7 @@ from typing import Any, Literal
 import msgspec
 import numpy as np
 
+from classifier.native import KERNELS
 from gateway.base.errors import ApiError, bad_request
 
 MAX_DEPTH = 128
@@ -38,6 +39,7 @@ _Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 _Flags = np.ndarray[Any, np.dtype[np.bool_]]
 
 Excess = Literal["depth", "containers", "fields", "numbers"]
+_EXCESSES: tuple[Excess | None, ...] = (None, "depth", "containers", "fields", "numbers")  # as a kernel numbers them
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*+"|[\[\]{}]', re.DOTALL)
 # The name of a field that begins later is not looked for: reading takes a microsecond a token.
 _SEARCHED_BYTES = 1 << 16
@@ -50,15 +52,19 @@ _ALLOWED: dict[Excess, str] = {
 
 
 def json_excess(text: bytes) -> Excess | None:
-    """Return which bound the JSON in `text` exceeds. Most texts have so few of these marks that it does not
-    matter which are in strings.
+    """Return which bound the JSON in `text` exceeds. Most texts have so few of these marks that it does not matter
+    which are in strings, which a kernel sees anyway.
 
     Exact up to the first error in the JSON, beyond which no reader gets.
     """
-    if len(text) <= _SHORT:
-        many_brackets, many_values = text.count(b"[") + text.count(b"{") > MAX_DEPTH, False
-    else:
-        many_brackets, many_values = _are_many(text)
+    is_short = len(text) <= _SHORT
+    if is_short and text.count(b"[") + text.count(b"{") <= MAX_DEPTH:
+        return None
+    if KERNELS is not None:
+        bounds = MAX_DEPTH, MAX_CONTAINERS, MAX_FIELDS, MAX_EXPONENTS, MAX_LONG_DIGITS
+        found: int = KERNELS.json_excess(text, *bounds)
+        return _EXCESSES[found]
+    many_brackets, many_values = (True, False) if is_short else _are_many(text)
     if not many_brackets and not many_values:
         return None
     return _exact_excess(text, many_values)

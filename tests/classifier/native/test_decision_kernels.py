@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from classifier.class_predictor import ClassPredictor
 from classifier.complexity import model as complexity
 from classifier.complexity.model import shipped_complexity
 from classifier.encoders import static_encoder
-from classifier.features import stray_text
+from classifier.features import routing_input, stray_text
 from classifier.features import surface_features as features
 from classifier.features.routing_input import routing_input_of_text
 from classifier.features.stray_text import Marks, tokenise
@@ -123,6 +123,40 @@ def test_a_turn_read_in_one_call_is_as_its_parts_are(shipped: OutcomeModel, text
     assert read.features.tobytes() == turn.features.tobytes()
     assert read.embedding.tobytes() == turn.embedding.tobytes()
     assert prediction == model.prediction(prompt, turn)
+
+
+# Any text at all: bytes of ASCII, halves of surrogates, empty and long ones.
+HOSTILE = st.one_of(
+    st.text(st.characters()),
+    st.binary().map(lambda some: bytes(one & 127 for one in some).decode()),
+    st.builds(
+        lambda piece, times: piece * times, st.text(st.characters(), max_size=9), st.sampled_from([0, 1, 300, 70_000])
+    ),
+)
+
+
+@settings(max_examples=examples(150), deadline=None)
+@given(HOSTILE)
+@example("")
+@example("\x00")
+@example("\ud800" * 70_000)
+@example("a" * 2_000_000)
+@example("word " * 400_000)
+@example("\n(A) " * 100_000)
+@example("$=\\" * 300_000)
+@example("x e" * 300_000)
+def test_any_text_is_read_as_numpy_reads_it(shipped: OutcomeModel, text: str) -> None:
+    tokens, signs = tokenise(text), routing_input._signs_of([text], False)
+    found = surface_features(text, tokens, len(text))
+    embedding = shipped.encoder.encode(text, tokens, found).embedding
+    assert signs in (0, 1, 2, 4)
+    if text.isascii():
+        features, read = np.empty_like(found), np.empty_like(embedding)
+        classes = KERNELS.read_turn(*ClassPredictor(shipped)._native, text, len(text), features, read)
+        assert (features.tobytes(), read.tobytes()) == (found.tobytes(), embedding.tobytes())
+        assert sum(classes) == pytest.approx(1)
+    with numpy_alone():
+        assert found.tobytes() == surface_features(text, tokens, len(text)).tobytes()
 
 
 def test_a_turn_in_other_letters_is_read_by_its_parts(shipped: OutcomeModel) -> None:

@@ -1,6 +1,7 @@
 """JSON is measured as a reader sees it, brackets and numbers in its strings apart, and cheaply where it is ordinary."""
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -8,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from classifier.native import KERNELS
 from gateway.inference.api import json_bounds
 from gateway.inference.api.json_bounds import MAX_CONTAINERS, MAX_DEPTH, MAX_EXPONENTS, MAX_FIELDS, json_excess
 
@@ -17,6 +19,17 @@ VALUES = st.recursive(
     lambda inner: st.one_of(st.lists(inner, max_size=5), st.dictionaries(TEXT, inner, max_size=5)),
     max_leaves=30,
 )
+
+
+@pytest.fixture(scope="module", autouse=True, params=["kernels", "numpy"])
+def read_by(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Each test with the kernel and without."""
+    if request.param == "kernels" and json_bounds.KERNELS is None:
+        pytest.skip("the kernels were not built")
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "numpy":
+            patch.setattr(json_bounds, "KERNELS", None)
+        yield
 
 
 def depth(value: Any) -> int:
@@ -62,6 +75,24 @@ def test_where_a_text_is_cut_into_pieces_changes_nothing(values: list[Any], size
     # Fields and numbers may both be too many; then either is named.
     values_too = {"fields", "numbers"}
     assert found == whole or {found, whole} == values_too
+
+
+PIECES = [b'"a[\\":"', b'"\\\\"', b'"' + b"x" * 40 + b'\\\\\\":' + b"1e5" * 9 + b'"', b'""']
+PIECES += [b"[", b"}", b":", b"1e5", b"1.E", b"9" * 20, b"x", b"\xff"]
+
+
+@given(st.lists(st.sampled_from(PIECES)).map(b"".join), st.sampled_from([b" ", b'"[', b'"\\']))
+def test_the_kernel_counts_what_numpy_does(text: bytes, end: bytes) -> None:
+    bounds = {"MAX_DEPTH": 2, "MAX_CONTAINERS": 1 << 30, "MAX_FIELDS": 2, "MAX_EXPONENTS": 1, "MAX_LONG_DIGITS": 20}
+    found = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(json_bounds, "_SHORT", 0)
+        for name, most in bounds.items():
+            patch.setattr(json_bounds, name, most)
+        for kernels in (KERNELS, None):
+            patch.setattr(json_bounds, "KERNELS", kernels)
+            found.append(json_excess(text + end))
+    assert found[0] == found[1] or set(found) == {"fields", "numbers"}
 
 
 @pytest.mark.parametrize("levels", [MAX_DEPTH - 1, MAX_DEPTH])
