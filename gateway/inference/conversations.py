@@ -13,7 +13,7 @@ import time
 from array import array
 from base64 import b64decode, b64encode
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -21,7 +21,7 @@ import msgspec
 import numpy as np
 
 from classifier.features.stray_text import CLIENTS_OPENINGS, users_text
-from gateway.base.inference_request import ClientTurn, InferenceRequest, TurnKind
+from gateway.base.inference_request import ClientTurn, InferenceRequest
 from gateway.base.stores.redis_store import Call, RedisScripts, RedisStore, RedisUnavailableError, script
 from gateway.inference.agent_session import Exit, Session, decode_session, encode_session
 from gateway.inference.clients import RULES
@@ -31,7 +31,6 @@ from tiers.catalog.pricing import reread_usd, reuse_usd
 from tiers.catalog.tier_spec import TierSpec
 from tiers.tier import ChatMessage
 
-__all__ = ["ClientTurn", "TurnKind", "session_digest"]
 DIGEST_BYTES = 16
 
 
@@ -40,12 +39,14 @@ def session_digest(turn: ClientTurn, key_id: str | None) -> bytes | None:
     an id. The key's pseudonym is part of it, so that callers never share a session whatever ids they send."""
     if turn.session is None:
         return None
-    digest = hashlib.blake2b(digest_size=DIGEST_BYTES, person=b"aio-session-v1")
-    for part in (key_id or "", turn.client, turn.session, turn.agent or ""):
-        encoded = part.encode(errors="replace")
-        # The length goes first, so that no two lists of parts run into the same bytes.
-        digest.update(len(encoded).to_bytes(8, "little") + encoded)
-    return digest.digest()
+    parts = (key_id or "", turn.client, turn.session, turn.agent or "")
+    named = framed(part.encode(errors="replace") for part in parts)
+    return hashlib.blake2b(named, digest_size=DIGEST_BYTES, person=b"aio-session-v1").digest()
+
+
+def framed(parts: Iterable[bytes]) -> bytes:
+    """Return the parts one after another, each after its length, so that no two lists run into the same bytes."""
+    return b"".join(chain.from_iterable((len(part).to_bytes(8, "little"), part) for part in parts))
 
 
 def session_digests(session: str, key_id: str | None) -> list[bytes]:
@@ -331,21 +332,19 @@ class Conversations:
                 return own
         if request.options.conversation is None:
             return None
-        digest = self._digest_of(request, _BY_ID)
-        digest.update(_counted(request.options.conversation.encode()))
-        return digest.digest()
+        return self._digest_of(request, b"id", request.options.conversation.encode()).digest()
 
     def _key_of(self, request: InferenceRequest, count: int) -> bytes:
         """The key of its first `count` messages. Kept, since megabytes take milliseconds."""
         read, messages = request.generation.prompts_read, request.generation.messages or []
         known: MessageDigests | None = read.get(self._secret)
         if known is None or known.messages is not messages:
-            known = read[self._secret] = MessageDigests(messages, self._digest_of(request, _BY_MESSAGES))
+            known = read[self._secret] = MessageDigests(messages, self._digest_of(request, b"messages"))
         return known.of_first(count)
 
-    def _digest_of(self, request: InferenceRequest, kind: bytes) -> "hashlib.blake2b":
+    def _digest_of(self, request: InferenceRequest, kind: bytes, *more: bytes) -> "hashlib.blake2b":
         digest = self._empty.copy()
-        digest.update(kind + _counted((request.key_id or "").encode()))
+        digest.update(framed([kind, (request.key_id or "").encode(), *more]))
         return digest
 
 
@@ -364,25 +363,10 @@ class MessageDigests:
         if count < self._taken:
             self._taken, self._digest = 0, self._empty.copy()
         # At once: while a long text is read, other threads run.
-        parts = [part for message in self.messages[self._taken : count] for part in digested(message)]
-        lengths = map(_length, parts)
-        self._digest.update(b"".join(chain.from_iterable(zip(lengths, parts, strict=True))))
+        self._digest.update(framed(chain.from_iterable(map(digested, self.messages[self._taken : count]))))
         self._taken = count
         known = self._known[count] = self._digest.digest()
         return known
-
-
-def _counted(part: bytes) -> bytes:
-    # The length goes first, so that no two lists of parts run into the same bytes.
-    return _length(part) + part
-
-
-def _length(part: bytes) -> bytes:
-    return len(part).to_bytes(8, "little")
-
-
-# What digests of conversations begin with.
-_BY_ID, _BY_MESSAGES = _counted(b"id"), _counted(b"messages")
 
 
 class TiersByDigest:

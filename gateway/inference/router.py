@@ -45,9 +45,9 @@ from gateway.inference.exclusions import (
     no_tier,
     not_allowed,
 )
-from gateway.inference.request_context import Assigned, ReferencePrices, SessionSteps, assigned, in_experiment
+from gateway.inference.request_context import Assigned, SessionSteps, assigned, in_experiment
 from gateway.inference.routing_knobs import RoutingKnobFile, RoutingKnobs
-from gateway.inference.served_catalogue import AUTO, ServedCatalogue
+from gateway.inference.served_catalogue import AUTO, ReferencePrices, ServedCatalogue
 from inference_core.errors import InvalidRequestError
 from inference_core.tokenization.tokenizer import Tokenizer
 from tiers.catalog.catalog import Catalog

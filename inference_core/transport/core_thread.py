@@ -1,5 +1,8 @@
 """The thread that owns a core: commands in, events out, and the client for the same process.
 
+Events reach the event loop by a relay: steps write the tokens of those under way to a socket, past the interpreter;
+everything else is queued by the thread.
+
 A watchdog detects a thread stuck in a piece of work, reports where, and reports when it continues.
 """
 
@@ -7,11 +10,12 @@ import asyncio
 import contextlib
 import logging
 import queue
+import socket
 import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Protocol
 
@@ -49,9 +53,9 @@ from inference_core.protocol import (
 )
 from inference_core.protocol.kv_blocks import BlockChain, BlockFrame
 from inference_core.protocol.outputs import MENDABLE, refusal
-from inference_core.protocol.token_channel import TokenRoutes
+from inference_core.protocol.token_channel import SharedCount, TokenChannel, TokenRoutes
 from inference_core.transport.event_client import EventClient
-from inference_core.transport.token_relay import TokenRelay
+from inference_core.transport.framing import FrameReader
 
 log = logging.getLogger(__name__)
 
@@ -357,6 +361,64 @@ def _blocks_imported(core: SteppingCore, command: ImportBlocks) -> BlocksImporte
 
 def why_dead(cause: BaseException, title: str = THE_CORE) -> str:
     return f"{title} died: {type(cause).__name__}: {cause}"
+
+
+_MOST_READ = 1 << 16
+
+
+class TokenRelay:
+    """Calls `receive` with queued events, and with outputs that steps write to its channel, in their order.
+
+    `queued` counts the lists of events; `received` is called after each of them with how many have been received. All
+    of it happens on the event loop that made the relay, but for `queue`.
+    """
+
+    def __init__(
+        self, receive: Callable[[Sequence[Event]], None], received: Callable[[int], None] = lambda _: None
+    ) -> None:
+        self.queued = SharedCount()
+        self._received = SharedCount()
+        self._receive, self._note_received = receive, received
+        self._queueing = threading.Lock()
+        self._loop = asyncio.get_running_loop()
+        self._frames = FrameReader(list[SequenceOutput])
+        self._end, other = socket.socketpair()
+        self._end.setblocking(False)
+        with other:
+            self._channel = TokenChannel(other.fileno(), self.queued, self._received)
+        self._loop.add_reader(self._end, self._drain)
+
+    def route(self, request_id: str) -> tuple[TokenChannel, str] | None:
+        """See `TokenRoutes`: requests keep their ids."""
+        return self._channel, request_id
+
+    def queue(self, events: Sequence[Event]) -> None:
+        """Receive `events` soon, after the tokens that left before; from any thread. Raises `RuntimeError` once the
+        event loop is closed."""
+        with self._queueing:
+            self.queued.value += 1
+            self._loop.call_soon_threadsafe(self._take, events)
+
+    def close(self) -> None:
+        """Take no further tokens. Idempotent."""
+        if self._end.fileno() >= 0:
+            self._loop.remove_reader(self._end)
+            self._end.close()
+
+    def _take(self, events: Sequence[Event]) -> None:
+        self._drain()
+        self._receive(events)
+        self._received.value += 1
+        self._note_received(self._received.value)
+
+    def _drain(self) -> None:
+        while True:
+            try:
+                data = self._end.recv(_MOST_READ)
+            except BlockingIOError:
+                return
+            for outputs in self._frames.feed(data):
+                self._receive(outputs)
 
 
 class ThreadCoreClient(EventClient):

@@ -26,11 +26,11 @@ from inference_core.transport.core_thread import (
     CoreFactory,
     CoreLoop,
     SteppingCore,
+    TokenRelay,
     why_dead,
 )
 from inference_core.transport.framing import MAX_FRAME_BYTES, FrameError, FrameReader, FrameWriter
 from inference_core.transport.listener import Listener
-from inference_core.transport.token_relay import TokenRelay
 
 log = logging.getLogger(__name__)
 

@@ -10,8 +10,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from classifier.features.routing_input import app_of
 from classifier.policy.decide import decide
 from gateway.base.inference_request import Caller
-from gateway.inference.request_context import MOST, OWN_WEIGHT, ReferencePrices
 from gateway.inference.router import RoutingService
+from gateway.inference.served_catalogue import MOST, OWN_WEIGHT, ReferencePrices
 from quality.store.database import migrate, open_database
 from tests.gateway.chats import chat
 from tests.gateway.scripted_classifier import ScriptedClassifier

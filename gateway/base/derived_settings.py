@@ -1,0 +1,103 @@
+"""What follows from a process's settings: where it keeps its state, and what is switched on."""
+
+import os
+from pathlib import Path
+
+
+class DerivedSettings:
+    """What `Settings` has besides its fields, of which these are read; of an empty folder or URL, the usual one."""
+
+    __slots__ = ()
+    data_dir: str
+    cache_dir: str
+    database_url: str
+    core_socket: str
+    monitor: bool
+    sampling_rate: float
+    verification_budget: float
+    alert_webhook: str
+    alert_slack_webhook: str
+    alert_teams_webhook: str
+    alert_smtp: str
+    trace_exporter: str
+    trace_ratio: float
+
+    @property
+    def data_path(self) -> Path:
+        """Folder of the database, the journal, the socket and the classifier registry."""
+        return Path(self.data_dir) if self.data_dir else _xdg_folder("XDG_DATA_HOME", ".local/share")
+
+    @property
+    def cache_path(self) -> Path:
+        """Folder of the repacked weights; safe to delete."""
+        return Path(self.cache_dir) if self.cache_dir else _xdg_folder("XDG_CACHE_HOME", ".cache")
+
+    @property
+    def database(self) -> str:
+        """The SQLAlchemy URL of the database."""
+        return self.database_url or f"sqlite+aiosqlite:///{self.data_path.absolute() / 'aio.sqlite3'}"
+
+    @property
+    def socket_path(self) -> Path:
+        """The Unix socket between gateway and core processes."""
+        return Path(self.core_socket) if self.core_socket else self.data_path / "core.sock"
+
+    @property
+    def knobs_path(self) -> Path:
+        """File of the core's changed knobs, which survive a restart."""
+        return self.data_path / "knobs.json"
+
+    @property
+    def routing_knobs_path(self) -> Path:
+        """File of changed routing knobs, shared by the gateway processes of this folder."""
+        return self.data_path / "routing_knobs.json"
+
+    @property
+    def replica_knobs_path(self) -> Path:
+        """File of changed knobs of replica sets, shared by the gateway processes of this folder."""
+        return self.data_path / "replica_knobs.json"
+
+    @property
+    def batch_knobs_path(self) -> Path:
+        """File of changed batch knobs, shared by all processes of this folder."""
+        return self.data_path / "batch_knobs.json"
+
+    @property
+    def cache_knobs_path(self) -> Path:
+        """File of changed knobs of the response cache, shared by the gateway processes of this folder."""
+        return self.data_path / "cache_knobs.json"
+
+    @property
+    def registry_path(self) -> Path:
+        """Folder of the classifier registry."""
+        return self.data_path / "classifier"
+
+    @property
+    def probes_path(self) -> Path:
+        """Folder of the registry of tier probes."""
+        return self.data_path / "probes"
+
+    @property
+    def journal_path(self) -> Path:
+        """Folder of records that the database does not hold yet; each process claims its own subfolder."""
+        return self.data_path / "journal"
+
+    @property
+    def verifies(self) -> bool:
+        """Whether answers are sampled and verified."""
+        return bool(self.monitor and self.sampling_rate and self.verification_budget)
+
+    @property
+    def alerts_somewhere(self) -> bool:
+        """Whether any channel of alerts is set."""
+        return bool(self.alert_webhook or self.alert_slack_webhook or self.alert_teams_webhook or self.alert_smtp)
+
+    @property
+    def traced_share(self) -> float | None:
+        """Share of new traces that is recorded; None without an exporter."""
+        return None if self.trace_exporter == "none" else self.trace_ratio
+
+
+def _xdg_folder(variable: str, default: str) -> Path:
+    """Return AIO's folder in that of the XDG variable, by default in `default` of the user's home."""
+    return Path(os.environ.get(variable) or Path.home() / default) / "aio"
