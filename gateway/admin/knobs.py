@@ -6,7 +6,7 @@ classifier. `cache`: also the contents of the response cache. `batches`: also th
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Annotated, Any, Generic, Literal, TypeVar, get_type_hints
 
 import msgspec
@@ -39,7 +39,7 @@ from gateway.edge.openapi import describe, endpoint
 from gateway.inference.answer_stores import CacheKnobs, MemoryStore
 from gateway.inference.api.parsing import read_body
 from gateway.inference.classifier_versions import ActiveClassifier
-from gateway.inference.routing_knobs import EARLIER_NAMES, RoutingKnobs
+from gateway.inference.routing_knobs import RoutingKnobs
 from gateway.inference.service import Serving, serving_of
 from gateway.operations.running import operations_of
 from gateway.runtime.cores.knob_profiles import PROFILES, Profile
@@ -81,16 +81,11 @@ class KnobPatch:
     The owner of the knobs checks the values, so that a refusal names the knob and is recorded.
     """
 
-    def __init__(
-        self, name: str, knobs: type[msgspec.Struct], *more: tuple[str, Any, Any], retired: Iterable[str] = ()
-    ) -> None:
-        """`retired`: former names that are still accepted."""
-        self._names = (*knobs.__struct_fields__, *retired)
+    def __init__(self, name: str, knobs: type[msgspec.Struct], *more: tuple[str, Any, Any]) -> None:
+        self._names = knobs.__struct_fields__
         fields: list[Any] = [(knob, Any | UnsetType, UNSET) for knob in self._names]
-        struct = msgspec.defstruct(
-            name, [*fields, *more, ("reason", str | None, None)], kw_only=True, forbid_unknown_fields=True
-        )
-        self._struct = struct
+        fields += [*more, ("reason", str | None, None)]
+        self._struct = msgspec.defstruct(name, fields, kw_only=True, forbid_unknown_fields=True)
 
     async def read(self, request: HttpRequest) -> Any:
         """Read the body. Raises `ApiError` as `read_body` does."""
@@ -103,14 +98,10 @@ class KnobPatch:
 
 
 def change_handler(
-    part: str,
-    title: str,
-    struct: type[msgspec.Struct],
-    knobs_of: Callable[[HttpRequest], KnobFile[Any]],
-    retired: Iterable[str] = (),
+    part: str, title: str, struct: type[msgspec.Struct], knobs_of: Callable[[HttpRequest], KnobFile[Any]]
 ) -> HTTPRouteHandler:
     """Return the PATCH of the knobs in a file. `part`: its resource; `title`: what the knobs are of, for people."""
-    changes = KnobPatch(f"{part.title()}Patch", struct, retired=retired)
+    changes = KnobPatch(f"{part.title()}Patch", struct)
 
     async def change(request: HttpRequest) -> Response[Any]:
         """All named knobs change at once, or none; null restores a default. They survive restarts, and the other
@@ -146,16 +137,6 @@ class KnobsShown(msgspec.Struct, frozen=True, kw_only=True):
     tuning: dict[str, Tuning | None]
     preferred_batch_sizes: dict[str, list[int]]
     knobs: dict[str, dict[str, Any]]
-
-
-class KnobRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A knob of a model, with its default."""
-
-    core: str
-    model: str
-    knob: str
-    value: Any
-    default: Any
 
 
 class KnobHistory(msgspec.Struct, frozen=True, kw_only=True):
@@ -197,7 +178,7 @@ async def show_knobs(request: HttpRequest) -> Response[Any]:
         preferred_batch_sizes={model.name: _preferred_sizes(model) for model in models},
         knobs=knob_schemas(),
     )
-    return json_or_csv(request, "knobs", shown, KnobRow.__struct_fields__, _rows(shown))
+    return json_or_csv(request, "knobs", shown, ("core", "model", "knob", "value", "default"), _rows(shown))
 
 
 @patch(PATHS, opt=OPERATOR, operation_class=describe(_documented, KnobsChanged), summary="Change live knobs")
@@ -227,12 +208,12 @@ async def list_knob_changes(request: HttpRequest) -> Response[Any]:
     return json_or_csv(request, "knob-changes", KnobHistory(changes=changes), KnobChange.__struct_fields__, changes)
 
 
-def _rows(shown: KnobsShown) -> Iterator[KnobRow]:
+def _rows(shown: KnobsShown) -> Iterator[dict[str, Any]]:
+    """A row for each knob of each model, with its default."""
     for model, knobs in shown.models.items():
         for knob, value in msgspec.structs.asdict(knobs).items():
-            yield KnobRow(
-                core=shown.cores[model], model=model, knob=knob, value=value, default=shown.knobs[knob].get("default")
-            )
+            default = shown.knobs[knob].get("default")
+            yield {"core": shown.cores[model], "model": model, "knob": knob, "value": value, "default": default}
 
 
 def _preferred_sizes(model: ModelStats) -> list[int]:
@@ -356,9 +337,7 @@ async def show_routing(request: HttpRequest) -> Response[Any]:
     return Response(shown, media_type="application/json")
 
 
-change_routing = change_handler(
-    "routing", "routing", RoutingKnobs, lambda request: serving_of(request).routing.knobs, EARLIER_NAMES
-)
+change_routing = change_handler("routing", "routing", RoutingKnobs, lambda request: serving_of(request).routing.knobs)
 
 
 def _classifier(serving: Serving) -> ClassifierShown:

@@ -5,7 +5,6 @@
 from collections.abc import Iterator
 from typing import Any
 
-import msgspec
 from litestar import get
 from litestar.response import Response
 
@@ -17,7 +16,7 @@ from gateway.edge.openapi import describe
 from gateway.inference.service import Serving
 from gateway.operations.running import operations_of
 from gateway.operations.worth import WorthShown, label_source, worth_shown
-from quality.learning.learning import LabelSource, Learned, Learning, Measured
+from quality.learning.learning import LabelSource, Learned, Learning
 
 
 def learning_source(serving: Serving) -> LabelSource:
@@ -27,33 +26,12 @@ def learning_source(serving: Serving) -> LabelSource:
     return label_source(version.model, catalog, serving.settings.data_path, target)
 
 
-class LearningRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A point of a key's learning curve, or the key alone without one; figures as in the curve."""
-
-    key_id: str | None
-    name: str
-    labels: int
-    requests: int
-    saving: float | None
-    expected_no_worse: float | None
-    at_labels: int | None = None
-    tested: int | None = None
-    rate_error: float | None = None
-    error: float | None = None
-    error_low: float | None = None
-    error_high: float | None = None
-    no_worse: float | None = None
-    no_worse_low: float | None = None
-    no_worse_high: float | None = None
-    curve_saving: float | None = None
-    curve_saving_low: float | None = None
-    curve_saving_high: float | None = None
-    utility: float | None = None
-    utility_low: float | None = None
-    utility_high: float | None = None
-    of_oracle: float | None = None
-    of_oracle_low: float | None = None
-    of_oracle_high: float | None = None
+# A row for each point of a key's learning curve, or for the key alone without one.
+_FIGURES = ("error", "no_worse", "curve_saving", "utility", "of_oracle")
+_COLUMNS = (
+    *("key_id", "name", "labels", "requests", "saving", "expected_no_worse", "at_labels", "tested", "rate_error"),
+    *(f"{figure}{end}" for figure in _FIGURES for end in ("", "_low", "_high")),
+)
 
 
 @get("/learning", operation_class=describe(None, Learning), summary="Show what was learned for each key")
@@ -63,34 +41,24 @@ async def show_learning(request: HttpRequest) -> Response[Any]:
     operations = operations_of(request)
     shown = await reached(operations.learning.of(learning_source(operations.serving)))
     rows = (row for one in (shown.together, *shown.keys) for row in _rows(one))
-    return json_or_csv(request, "learning", shown, LearningRow.__struct_fields__, rows)
+    return json_or_csv(request, "learning", shown, _COLUMNS, rows)
 
 
-def _rows(one: Learned) -> Iterator[LearningRow]:
+def _rows(one: Learned) -> Iterator[dict[str, Any]]:
     seen, curve = one.traffic, one.curve
-    row = LearningRow(
-        key_id=one.key_id,
-        name=one.name,
-        labels=one.labels,
-        requests=0 if seen is None else seen.requests,
-        saving=None if seen is None else seen.saving,
-        expected_no_worse=None if seen is None else seen.p_ok,
-    )
+    row: dict[str, Any] = {"key_id": one.key_id, "name": one.name, "labels": one.labels, "requests": 0}
+    if seen is not None:
+        row |= {"requests": seen.requests, "saving": seen.saving, "expected_no_worse": seen.p_ok}
     if curve is None:
         yield row
         return
     for point in curve.points:
-        figures = {"error": point.error, "no_worse": point.no_worse, "curve_saving": point.saving}
-        figures |= {"utility": point.utility, "of_oracle": point.of_oracle}
-        columns = {name: value for figure, known in figures.items() for name, value in _columns(figure, known)}
-        at = {"at_labels": point.labels, "tested": curve.tested, "rate_error": curve.rate_error}
-        yield msgspec.structs.replace(row, **at, **columns)
-
-
-def _columns(name: str, measured: Measured | None) -> list[tuple[str, float]]:
-    if measured is None:
-        return []
-    return [(name, measured.value), (f"{name}_low", measured.low), (f"{name}_high", measured.high)]
+        known = (point.error, point.no_worse, point.saving, point.utility, point.of_oracle)
+        columns = {"at_labels": point.labels, "tested": curve.tested, "rate_error": curve.rate_error}
+        for name, figure in zip(_FIGURES, known, strict=True):
+            if figure is not None:
+                columns |= {name: figure.value, f"{name}_low": figure.low, f"{name}_high": figure.high}
+        yield row | columns
 
 
 @get("/worth", operation_class=describe(None, WorthShown), summary="Show whether routing pays")

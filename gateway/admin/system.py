@@ -218,28 +218,19 @@ def _version_of(model: object) -> str | None:
     return None if serving is None else str(serving.current.version)
 
 
-class SystemRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of the state: `part` is dependency, problem, fact or memory."""
-
-    part: str
-    name: str
-    state: str | None = None
-    detail: str | None = None
-    policy: str | None = None
-
-
 @get("/system", operation_class=describe(None, SystemState), summary="Show the gateway's dependencies and state")
 async def show_system(request: HttpRequest) -> Response[Any]:
     """Every dependency as it answers now; versions, schema, disk and memory. Query: `format`, json or csv."""
     state = await system_state(operations_of(request))
-    return json_or_csv(request, "system", state, SystemRow.__struct_fields__, _rows(state))
+    return json_or_csv(request, "system", state, ("part", "name", "state", "detail", "policy"), _rows(state))
 
 
-def _rows(state: SystemState) -> Iterator[SystemRow]:
+def _rows(state: SystemState) -> Iterator[dict[str, Any]]:
+    """A line for each dependency, problem, fact and line of memory: its `part` of the state."""
     for one in state.dependencies:
-        yield SystemRow(part="dependency", name=one.name, state=one.state, detail=one.detail, policy=one.policy)
+        yield {"part": "dependency", **msgspec.structs.asdict(one)}
     for name, problem in state.problems.items():
-        yield SystemRow(part="problem", name=name, detail=problem)
+        yield {"part": "problem", "name": name, "detail": problem}
     facts = {
         "version": state.version,
         "python": state.python,
@@ -254,9 +245,9 @@ def _rows(state: SystemState) -> Iterator[SystemRow]:
         "disk, bytes": state.disk.total,
     }
     for name, value in facts.items():
-        yield SystemRow(part="fact", name=name, detail=None if value is None else str(value))
+        yield {"part": "fact", "name": name, "detail": None if value is None else str(value)}
     for group, lines in state.memory.items():
-        yield from (SystemRow(part="memory", name=group, detail=line) for line in lines)
+        yield from ({"part": "memory", "name": group, "detail": line} for line in lines)
 
 
 @get("/system")

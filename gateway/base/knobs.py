@@ -1,9 +1,8 @@
 """The live knobs of one part of the gateway: a struct, kept in a small file that every gateway process follows; their
 values are checked and described alike."""
 
-import logging
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -36,24 +35,18 @@ def knob_schemas(knobs: type[msgspec.Struct]) -> dict[str, dict[str, Any]]:
     return properties
 
 
-log = logging.getLogger(__name__)
-
 Knobs = TypeVar("Knobs", bound=msgspec.Struct)
 
 
 class KnobFile(Generic[Knobs]):
     """The current `knobs`, from `path`; None keeps them in memory only. All fields of the struct have defaults.
 
-    `part`: whose knobs they are, for messages and for the history. A file that cannot be used changes nothing. Names of
-    `retired` knobs in it are ignored, with one warning.
+    `part`: whose knobs they are, for messages and for the history. A file that cannot be used changes nothing.
     """
 
-    def __init__(
-        self, knobs: type[Knobs], part: str, path: Path | None = None, retired: Collection[str] = frozenset()
-    ) -> None:
-        self.part, self._retired, self._warned = part, frozenset(retired), False
+    def __init__(self, knobs: type[Knobs], part: str, path: Path | None = None) -> None:
+        self.part, self._struct = part, knobs
         self.active = knobs()
-        self._struct = knobs
         self._file = FollowedFile(path, self._take, f"knobs of {part}")
         self.refresh()
 
@@ -79,11 +72,7 @@ class KnobFile(Generic[Knobs]):
         return before, after
 
     def _take(self, content: bytes) -> None:
-        given = msgspec.json.decode(content, type=dict[str, Any])
-        if (old := self._retired & given.keys()) and not self._warned:
-            self._warned = True
-            log.warning("knobs of %s that no longer exist are ignored: %s", self.part, ", ".join(sorted(old)))
-        self.active = self._checked({name: value for name, value in given.items() if name not in self._retired})
+        self.active = self._checked(msgspec.json.decode(content, type=dict[str, Any]))
 
     def _checked(self, values: Mapping[str, Any]) -> Knobs:
         defaults = msgspec.structs.asdict(self._struct())

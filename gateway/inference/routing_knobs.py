@@ -1,7 +1,6 @@
 """The live knobs of routing, and the utility by which a catalogue serves now: what trials, experiments and retrainings
 compare versions by."""
 
-import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -19,13 +18,7 @@ from tiers.catalog.catalog import Catalog
 from tiers.catalog.pricing import predicted_costs
 from tiers.catalog.tier_spec import MAX_TIERS, TierNumber
 
-log = logging.getLogger(__name__)
-
-# Earlier names of knobs, and what they are called now; None: it does nothing any more.
-EARLIER_NAMES: dict[str, str | None] = {"stage_2": None, "stage_3": "judge_answers"}
 MAX_HOLD_TOKENS = 256
-# Knobs of earlier releases: files that name them are read as if they did not.
-RETIRED = frozenset({"novelty_threshold", "safe_tier", "novelty_fallback", "auto_promotion", "promotion_cost_share"})
 
 
 class RoutingKnobs(msgspec.Struct, frozen=True, kw_only=True):
@@ -215,7 +208,7 @@ class RoutingKnobFile(KnobFile[RoutingKnobs]):
 
     def __init__(self, path: Path | None = None, tiers: int = MAX_TIERS) -> None:
         self._tiers = tiers
-        super().__init__(RoutingKnobs, "routing", path, RETIRED)
+        super().__init__(RoutingKnobs, "routing", path)
 
     def change(self, changes: Mapping[str, Any]) -> tuple[RoutingKnobs, RoutingKnobs]:
         for name in ("observe_tier", "edge_tier"):
@@ -225,27 +218,6 @@ class RoutingKnobFile(KnobFile[RoutingKnobs]):
                     f"Invalid {name}: {wanted}; the catalogue has tiers 1 to {self._tiers}.", name, "invalid_value"
                 )
         return super().change(changes)
-
-    def _take(self, content: bytes) -> None:
-        stored = msgspec.json.decode(content, type=dict[str, Any])
-        if "stage_2" in stored and stored.get("hold_tokens") == 8:
-            # Written when 8 was the default of all streams; nothing says that an operator wanted it.
-            del stored["hold_tokens"]
-        super()._take(msgspec.json.encode(stored))
-
-    def _checked(self, values: Mapping[str, Any]) -> RoutingKnobs:
-        return super()._checked(_renamed(values))
-
-
-def _renamed(values: Mapping[str, Any]) -> dict[str, Any]:
-    """`values` by the names that knobs have now."""
-    found = {name: value for name, value in values.items() if name not in EARLIER_NAMES}
-    for name, now in EARLIER_NAMES.items():
-        if name in values:
-            log.warning("knob %s of routing %s", name, "does nothing any more" if now is None else f"is now {now}")
-            if now is not None:
-                found[now] = values[name]
-    return found
 
 
 def objective_of(settings: Settings, catalog: Catalog) -> Serving:

@@ -59,7 +59,7 @@ dashboard_users = Table(
     metadata,
     Column("name", String(128), primary_key=True),
     Column("role", String(16), nullable=False),  # viewer | operator | admin
-    Column("password", String(256), nullable=False),  # Argon2id in the PHC format; earlier ones scrypt:N:r:p:salt:hash
+    Column("password", String(256), nullable=False),  # Argon2id in the PHC format
     Column("created_at", Double, nullable=False),
     Index(None, "created_at"),
 )

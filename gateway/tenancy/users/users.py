@@ -1,12 +1,7 @@
-"""Users of the dashboard: a name, a role and the hash of a password.
-
-New passwords are hashed by Argon2id; scrypt hashes of earlier versions still verify.
-"""
+"""Users of the dashboard: a name, a role and the Argon2id hash of a password."""
 
 import asyncio
 import base64
-import hashlib
-import hmac
 import secrets
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -75,12 +70,7 @@ def matches(password: str, kept: str | None) -> bool:
     if kept is None or kept.startswith("oidc:"):
         _verified(password, _HASH_OF_NOTHING)
         return False
-    return _scrypt_matches(password, kept) if kept.startswith("scrypt:") else _verified(password, kept)
-
-
-def is_outdated(kept: str) -> bool:
-    """Whether `kept` was made by scrypt or with other parameters than today's."""
-    return kept.startswith("scrypt:") or _ARGON2.check_needs_rehash(kept)
+    return _verified(password, kept)
 
 
 def _verified(password: str, kept: str) -> bool:
@@ -88,16 +78,6 @@ def _verified(password: str, kept: str) -> bool:
         return _ARGON2.verify(kept, password)
     except (VerificationError, InvalidHashError):
         return False
-
-
-def _scrypt_matches(password: str, kept: str) -> bool:
-    _, cost, block_size, parallelism, salt, digest = kept.split(":")
-    n, r, p = int(cost), int(block_size), int(parallelism)
-    wanted = base64.b64decode(digest)
-    given = hashlib.scrypt(
-        password.encode(), salt=base64.b64decode(salt), n=n, r=r, p=p, maxmem=256 * n * r, dklen=len(wanted)
-    )
-    return hmac.compare_digest(given, wanted)
 
 
 Role = Literal["viewer", "operator", "admin"]
@@ -217,13 +197,13 @@ async def kept_password(engine: AsyncEngine, name: str) -> str | None:
 async def password_is_right(engine: AsyncEngine, name: str, password: str, *, is_urgent: bool = False) -> bool:
     """Return whether the password belongs to this user; takes as long for an unknown name.
 
-    A hash made with older parameters, or by scrypt, is replaced once the password has proved right. Raises
+    A hash made with other parameters than today's is replaced once the password has proved right. Raises
     `TooManyPasswordsError` unless it `is_urgent`.
     """
     users = dashboard_users.c
     kept = await kept_password(engine, name)
     right = await in_turn(matches, password, kept, is_urgent=is_urgent)
-    if right and kept is not None and is_outdated(kept):
+    if right and kept is not None and _ARGON2.check_needs_rehash(kept):
         fresh = await in_turn(hashed, password, is_urgent=True)
         async with engine.begin() as connection:
             unchanged = (users.name == name) & (users.password == kept)

@@ -35,24 +35,6 @@ def test_a_change_takes_nothing_back_that_another_process_has_changed_just_befor
     assert one.active == other.active == RoutingKnobs(hold_tokens=3, observe_tier=2)
 
 
-def test_a_hold_that_an_operator_chose_in_an_earlier_version_stays(tmp_path: Path) -> None:
-    path = tmp_path / "knobs.json"
-    path.write_text('{"stage_2": true, "hold_tokens": 3}')
-    assert RoutingKnobFile(path).active == RoutingKnobs(hold_tokens=3)
-
-
-def test_earlier_names_of_knobs_are_taken_with_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    path = tmp_path / "knobs.json"
-    # As an earlier version wrote it, with its default hold of every stream.
-    path.write_text('{"stage_2": true, "stage_3": false, "hold_tokens": 8, "observe_tier": 2}')
-    knobs = RoutingKnobFile(path)
-    assert knobs.active == RoutingKnobs(judge_answers=False, hold_tokens=0, observe_tier=2)
-    assert "knob stage_2 of routing does nothing any more" in caplog.text
-    assert "knob stage_3 of routing is now judge_answers" in caplog.text
-    knobs.change({"stage_2": False, "stage_3": True})
-    assert knobs.active == RoutingKnobFile(path).active == RoutingKnobs(judge_answers=True, observe_tier=2)
-
-
 @pytest.mark.parametrize(
     ("changes", "param"),
     [
@@ -60,11 +42,11 @@ def test_earlier_names_of_knobs_are_taken_with_a_warning(tmp_path: Path, caplog:
         ({"quality_target": float("nan")}, "quality_target"),
         ({"observe_tier": 0}, "observe_tier"),
         ({"observe_tier": 2.5}, "observe_tier"),
-        ({"safe_tier": 3}, "safe_tier"),
         ({"conversations": "yes"}, "conversations"),
         ({"conversation_seconds": 0}, "conversation_seconds"),
         ({"hold_tokens": 257}, "hold_tokens"),
-        ({"stage_3": "perhaps"}, "judge_answers"),
+        ({"judge_answers": "perhaps"}, "judge_answers"),
+        ({"stage_3": True}, "stage_3"),
         ({"observe_tier": 3, "no_such_knob": 1}, "no_such_knob"),
     ],
 )
@@ -91,33 +73,6 @@ def test_a_file_that_makes_no_sense_changes_nothing(
     knobs.refresh()
     assert knobs.active.observe_tier == 2
     assert "stay as they are" in caplog.text
-
-
-def test_knobs_of_earlier_releases_in_a_stored_file_are_ignored_with_one_warning(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    path = tmp_path / "knobs.json"
-    path.write_text(
-        '{"hold_tokens": 3, "novelty_threshold": 0.9, "safe_tier": 3, "novelty_fallback": false, '
-        '"auto_promotion": true, "promotion_cost_share": 0.2}'
-    )
-    knobs = RoutingKnobFile(path)
-    assert knobs.active == RoutingKnobs(hold_tokens=3)
-    path.write_text('{"hold_tokens": 4, "safe_tier": 2}')
-    knobs.refresh()
-    assert knobs.active == RoutingKnobs(hold_tokens=4)
-    warned = [record.message for record in caplog.records if "no longer exist" in record.message]
-    assert len(warned) == 1
-    assert "auto_promotion, novelty_fallback, novelty_threshold, promotion_cost_share, safe_tier" in warned[0]
-    knobs.change({"hold_tokens": 5})
-    assert "safe_tier" not in path.read_text()
-
-
-@pytest.mark.asyncio(loop_scope="module")
-async def test_operators_may_still_send_an_earlier_name(gateway: RunningGateway) -> None:
-    sent = await gateway.http.patch(ROUTING, json={"stage_3": False, "stage_2": False})
-    assert (sent.status_code, sent.json()["knobs"]["judge_answers"]) == (200, False)
-    assert (await gateway.http.patch(ROUTING, json={"judge_answers": None})).json()["knobs"]["judge_answers"] is True
 
 
 @pytest.mark.asyncio(loop_scope="module")

@@ -1,8 +1,6 @@
-"""Passwords of dashboard users: Argon2id, and scrypt hashes of earlier versions that become Argon2id at sign-in."""
+"""Passwords of dashboard users: Argon2id hashes, those of weaker parameters replaced at sign-in."""
 
 import asyncio
-import base64
-import hashlib
 import threading
 import time
 
@@ -30,46 +28,32 @@ def password_hasher() -> None:
     """That of production."""
 
 
-def scrypt_hash(password: str) -> str:
-    salt = bytes(range(16))
-    digest = hashlib.scrypt(password.encode(), salt=salt, n=2**14, r=8, p=1, maxmem=2**25, dklen=32)
-    return f"scrypt:16384:8:1:{base64.b64encode(salt).decode()}:{base64.b64encode(digest).decode()}"
+def weak_hash(password: str) -> str:
+    return PasswordHasher(time_cost=1, memory_cost=8 * 1024, parallelism=1).hash(password)
 
 
 def test_only_the_right_password_matches() -> None:
-    for kept in (users.hashed(PASSWORD), scrypt_hash(PASSWORD)):
+    for kept in (users.hashed(PASSWORD), weak_hash(PASSWORD)):
         assert users.matches(PASSWORD, kept)
         assert not users.matches(f"{PASSWORD} ", kept)
     assert not users.matches(PASSWORD, None)
+    assert not users.matches(PASSWORD, "scrypt:16384:8:1:AAAA:AAAA"), "of no kind that is known"
 
 
 def test_two_hashes_of_a_password_differ() -> None:
     assert users.hashed(PASSWORD) != users.hashed(PASSWORD)
 
 
-async def test_a_scrypt_hash_is_replaced_by_argon2_when_its_password_proves_right(aio: RunningGateway) -> None:
-    kept = select(dashboard_users.c.password).where(dashboard_users.c.name == "eve")
-    await add_user(aio.serving.database, UserOrder(name="eve", password=PASSWORD), Order(actor="test", now=time.time()))
-    async with aio.serving.database.begin() as connection:
-        await connection.execute(
-            update(dashboard_users).where(dashboard_users.c.name == "eve").values(password=scrypt_hash(PASSWORD))
-        )
-    assert not await password_is_right(aio.serving.database, "eve", "wrong password")
-    async with aio.serving.database.connect() as connection:
-        assert str(await connection.scalar(kept)).startswith("scrypt:")
-    assert await password_is_right(aio.serving.database, "eve", PASSWORD)
-    async with aio.serving.database.connect() as connection:
-        assert str(await connection.scalar(kept)).startswith("$argon2id$")
-    assert await password_is_right(aio.serving.database, "eve", PASSWORD)
-
-
 @pytest.mark.asyncio(loop_scope="module")
 async def test_an_argon2_hash_with_weaker_parameters_is_replaced_at_sign_in(aio: RunningGateway) -> None:
     kept = select(dashboard_users.c.password).where(dashboard_users.c.name == "fay")
     await add_user(aio.serving.database, UserOrder(name="fay", password=PASSWORD), Order(actor="test", now=time.time()))
-    weak = PasswordHasher(time_cost=1, memory_cost=8 * 1024, parallelism=1).hash(PASSWORD)
     async with aio.serving.database.begin() as connection:
-        await connection.execute(update(dashboard_users).where(dashboard_users.c.name == "fay").values(password=weak))
+        mine = update(dashboard_users).where(dashboard_users.c.name == "fay")
+        await connection.execute(mine.values(password=weak_hash(PASSWORD)))
+    assert not await password_is_right(aio.serving.database, "fay", "wrong password")
+    async with aio.serving.database.connect() as connection:
+        assert "m=8192" in str(await connection.scalar(kept))
     async with browser(aio) as client:
         assert (await sign_in(client, PASSWORD, "fay")).status_code == 303
     async with aio.serving.database.connect() as connection:
@@ -93,7 +77,7 @@ async def test_eight_passwords_of_unknown_devices_may_wait_and_known_devices_alw
     await add_user(database, UserOrder(name="gus", password=PASSWORD), Order(actor="test", now=time.time()))
     async with database.begin() as connection:
         mine = update(dashboard_users).where(dashboard_users.c.name == "gus")
-        await connection.execute(mine.values(password=scrypt_hash(PASSWORD)))
+        await connection.execute(mine.values(password=weak_hash(PASSWORD)))
     assert await password_is_right(database, "gus", PASSWORD, is_urgent=True)
     assert not eighth.done(), "one after the other"
     go.set()
@@ -113,4 +97,3 @@ def test_an_unknown_user_costs_as_much_as_a_known_one(monkeypatch: pytest.Monkey
     monkeypatch.setattr(PasswordHasher, "verify", verify)
     assert [users.matches(PASSWORD, kept) for kept in (known, None, "oidc:abc")] == [True, False, False]
     assert verified == ["$argon2id$v=19$m=65536,t=3,p=1"] * 3
-    assert [users.is_outdated(kept) for kept in (known, scrypt_hash(PASSWORD))] == [False, True]

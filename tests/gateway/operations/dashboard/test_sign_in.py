@@ -268,7 +268,7 @@ async def test_a_change_without_the_forms_token_is_refused(aio: RunningGateway) 
             foreign = forms_of(await other.get("/admin/login"))["/admin/login"]["fields"]["csrf_token"]
         for data in ({}, {"csrf_token": ""}, {"csrf_token": foreign}):
             assert (await client.post("/admin/logout", data=data)).status_code == 403
-        knobs = await client.patch("/v1/admin/routing", json={"stage_3": True})
+        knobs = await client.patch("/v1/admin/routing", json={"judge_answers": True})
         assert (knobs.status_code, knobs.json()["error"]["code"]) == (403, "csrf_token_invalid")
         assert (await client.get(PAGE)).status_code == 200
 
@@ -279,7 +279,7 @@ async def test_json_endpoints_open_with_the_cookie_and_changes_with_its_token(ai
         await sign_in(client, ADMIN)
         assert (await client.get("/admin/api/requests")).status_code == 200
         token = forms_of(await client.get(PAGE))["/admin/logout"]["fields"]["csrf_token"]
-        changed = await client.patch("/v1/admin/routing", json={"stage_3": True}, headers={"x-csrf-token": token})
+        changed = await client.patch("/v1/admin/routing", json={"judge_answers": True}, headers={"x-csrf-token": token})
         assert changed.status_code == 200, changed.text
 
 
@@ -294,7 +294,7 @@ async def test_a_role_bounds_what_may_be_changed(aio: RunningGateway) -> None:
             page = await client.get(PAGE)
             assert page.status_code == 200
             token = {"x-csrf-token": forms_of(page)["/admin/logout"]["fields"]["csrf_token"]}
-            routed = await client.patch("/v1/admin/routing", json={"stage_3": True}, headers=token)
+            routed = await client.patch("/v1/admin/routing", json={"judge_answers": True}, headers=token)
             made = await client.post("/admin/api/teams", json={"name": f"of {role}"}, headers=token)
             assert {"/v1/admin/routing": routed.status_code, "/admin/api/teams": made.status_code} == statuses, role
 
