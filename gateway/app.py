@@ -33,8 +33,7 @@ from gateway.inference.routing_knobs import RoutingKnobFile
 from gateway.inference.running_routing import running_routing
 from gateway.inference.service import SERVING, RecordSink, RecordStore, Service, Serving, of_record
 from gateway.operations.privacy import Privacy
-from gateway.operations.quality_loop.active_labels import ActiveLabels
-from gateway.operations.quality_loop.constant_tier import ConstantFollower
+from gateway.operations.quality_loop.followers import ActiveLabels, ConstantFollower
 from gateway.operations.quality_loop.quality_loop import offer_answer, quality_loop, running_quality_loop
 from gateway.operations.reload.catalogue_reload import CatalogueReload, reload_on_sighup
 from gateway.operations.running import OPERATIONS, Operations

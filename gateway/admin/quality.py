@@ -15,8 +15,7 @@ from msgspec import Meta
 from classifier.errors import ArtefactError
 from classifier.registry.artefact import default_artefact
 from classifier.registry.registry import ArtefactRegistry
-from gateway.admin.labels import labels_shown, order_reset, review, show_review
-from gateway.admin.learning import learning_source
+from gateway.admin.labels import labels_shown, learning_source, order_reset, review, show_review
 from gateway.admin.resource import json_or_csv, list_endpoint, none_if_off, query_page
 from gateway.admin.versions import (
     TrialOrder,

@@ -16,8 +16,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from classifier.decision import Decision
 from classifier.errors import NoTierAllowedError
 from classifier.policy.decide import decide
-from gateway.admin.chances import chances_of
 from gateway.admin.resource import form_time, json_or_csv, names_of, query_page
+from gateway.admin.routing_reports import chances_of
 from gateway.base.errors import ApiError
 from gateway.base.numbers import number, whole_number
 from gateway.base.stores.database import reached

@@ -18,8 +18,7 @@ from gateway.admin.experiments import EXPERIMENT_ENDPOINTS, EXPERIMENTS_PAGE
 from gateway.admin.first_day import show_first_day
 from gateway.admin.keys import KEY_ENDPOINTS, KEYS_PAGE
 from gateway.admin.knobs import KNOB_ENDPOINTS
-from gateway.admin.labels import LABEL_ENDPOINTS
-from gateway.admin.learning import LEARNING_ENDPOINTS
+from gateway.admin.labels import LABEL_ENDPOINTS, LEARNING_ENDPOINTS
 from gateway.admin.overview import OVERVIEW_PAGE, front_router, overview_figures, show_slo
 from gateway.admin.quality import QUALITY_ENDPOINTS, QUALITY_PAGE
 from gateway.admin.requests import REQUESTS_PAGE, SESSIONS_PAGE, list_sessions, request_figures, show_session

@@ -12,8 +12,7 @@ from gateway.inference.replica_knobs import ReplicaKnobs
 from gateway.inference.response_cache import ResponseCache
 from gateway.inference.service import Serving
 from gateway.operations.privacy import Privacy
-from gateway.operations.quality_loop.active_labels import ActiveLabels
-from gateway.operations.quality_loop.constant_tier import ConstantFollower
+from gateway.operations.quality_loop.followers import ActiveLabels, ConstantFollower
 from gateway.operations.quality_loop.label_sources import labels_text
 from gateway.operations.reload.catalogue_reload import CatalogueReload
 from gateway.runtime.cores.knobs import CoreKnobs

@@ -19,7 +19,7 @@ from gateway.batches.jobs import Jobs
 from gateway.inference.answer_stores import AnswerStore, MemoryStore
 from gateway.inference.routing_knobs import RoutingKnobFile
 from gateway.inference.service import Service
-from gateway.operations.quality_loop.constant_tier import ConstantFollower
+from gateway.operations.quality_loop.followers import ConstantFollower
 from gateway.operations.quality_loop.quality_loop import show_loop
 from gateway.runtime.cores.engine import Engine
 from gateway.runtime.peers import Peers

@@ -13,7 +13,7 @@ from classifier.decision import PolicyInputs
 from classifier.policy.decide import decide
 from gateway.base.settings import Settings
 from gateway.inference.classifier_versions import ActiveClassifier
-from gateway.operations.quality_loop.active_labels import ActiveLabels
+from gateway.operations.quality_loop.followers import ActiveLabels
 from migrations.tables.audit import audit_events
 from migrations.tables.quality import training_rows
 from quality.verification.training_rows import encode_prompt

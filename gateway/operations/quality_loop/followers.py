@@ -1,9 +1,13 @@
-"""Does routing pay? Follows the verdict of the probes: shows it, logs it weekly, and lets the constant tier answer
-where the operator's knob says so."""
+"""What a serving process follows in the database: the catalogue's own labels, which each version that serves is given,
+so that a label takes effect at once; and whether routing pays, by the probes: it is shown, logged weekly, and the
+constant tier answers where the operator's knob says so. Replicas decide alike; while the database is away, what was
+known last stays.
+"""
 
+import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -11,12 +15,60 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from classifier.complexity.quality_setting import DEFAULT_TARGET
 from classifier.decision import ConstantTier
 from gateway.base.stores.retries import look_every
+from gateway.inference.classifier_versions import ActiveClassifier, LoadedVersion
 from gateway.inference.router import RoutingService
 from gateway.telemetry.metrics import Metrics
 from migrations.tables.audit import audit_events
 from quality.comparison.routing_probes import WorthAsked, WorthFound, WorthRecord
 from quality.comparison.routing_worth import RoutingWorth, in_words
+from quality.learning.own_labels import OwnLabels
 from quality.store.database import writing_first
+from tiers.catalog.catalog import CatalogInUse
+
+log = logging.getLogger(__name__)
+
+
+class ActiveLabels:
+    """Follows the stored labels for the versions that serve."""
+
+    def __init__(
+        self,
+        engine: AsyncEngine,
+        classifier: ActiveClassifier,
+        metrics: Metrics,
+        catalog: CatalogInUse,
+    ) -> None:
+        self._engine, self._classifier, self._metrics, self._catalog = engine, classifier, metrics, catalog
+        self._labels: dict[LoadedVersion, OwnLabels] = {}
+        self._turn = asyncio.Lock()
+
+    def _tiers(self) -> Sequence[str]:
+        return self._catalog.current.tier_fingerprints
+
+    async def follow(self, seconds: float) -> None:
+        """Take in what is new every `seconds`, at first at once."""
+        await look_every(seconds, lambda: self.catch_up(time.time()), "own labels", log)
+
+    async def catch_up(self, now: float) -> None:
+        """Take in what is stored at `now`, in epoch seconds."""
+        async with self._turn:
+            serving = self._classifier.serving_or_none
+            if serving is None:
+                return
+            self._labels = {
+                version: self._labels.get(version)
+                or OwnLabels(self._engine, version.model, version.table, self._tiers, version.head)
+                for version in serving.versions
+            }
+            for version, labels in self._labels.items():
+                version.own = await labels.catch_up(now)
+            self._metrics.own_labels.set(self.counts.get(serving.current.version, 0))
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """By version, how many labels count in its decisions."""
+        return {version.version: 0 if version.own is None else version.own.labels for version in self._labels}
+
 
 log = logging.getLogger(__name__)
 
@@ -27,8 +79,7 @@ CHANGED, CATALOGUE = "routing.constant", "catalogue"
 
 
 class ConstantFollower:
-    """The verdict of one gateway process. It comes from the database, so that all processes decide alike; while that is
-    away, what was known last stays."""
+    """The verdict of one gateway process."""
 
     def __init__(
         self,
