@@ -8,7 +8,7 @@ from typing import Literal
 import msgspec
 
 from gateway.telemetry.gpus import GpuReading
-from gateway.telemetry.service_levels import LevelsByTier, TierServiceLevels
+from gateway.telemetry.service_levels import LevelsByTier, levels_together
 from gateway.telemetry.slo import LEAST_REQUESTS
 from inference_core.protocol import CoreStats
 from tiers.tier import Tier
@@ -92,9 +92,7 @@ def alert_figures(
     requests raises no alert. `waiting` are sequences of the cores and requests at servers elsewhere."""
     queues = queues_elsewhere(tiers)
     in_cores = sum(model.waiting for stats in cores.values() for model in stats.models)
-    every = TierServiceLevels()
-    for one in levels.values():
-        every.merge(one)
+    every = levels_together(levels)
     enough = every.requests >= LEAST_REQUESTS
     readings = list(gpus)
     return {

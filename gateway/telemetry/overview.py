@@ -17,7 +17,7 @@ from gateway.runtime.cores.reading import read_cores
 from gateway.runtime.peers import Peers
 from gateway.telemetry.alert_rules import RULES, AlertInputs, Severity, alert_figures
 from gateway.telemetry.metrics import Metrics
-from gateway.telemetry.service_levels import LevelsByTier, TierServiceLevels, levels_of_all
+from gateway.telemetry.service_levels import LevelsByTier, TierServiceLevels, levels_of_all, levels_together
 from gateway.telemetry.slo import Check, Quantiles, State, bucket_quantile, quantiles, tier_level
 from inference_core.protocol import CoreStats, ModelStats
 from inference_core.transport.client import CoreClient
@@ -113,9 +113,7 @@ def tiers_now(
     figures: LevelsByTier, seconds: float, tiers: Iterable[Tier], cores: Mapping[str, CoreStats]
 ) -> tuple[TierNow, list[TierNow]]:
     """Return all tiers as one, then each. `figures` cover the last `seconds`; `cores` are those that answered."""
-    every = TierServiceLevels()
-    for one in figures.values():
-        every.merge(one)
+    every = levels_together(figures)
     models = {(name, model.name): model for name, stats in cores.items() for model in stats.models}
     shown = [
         _tier(figures.get(tier.number, TierServiceLevels()), seconds, every.requests, tier, models)

@@ -225,20 +225,9 @@ class TierServiceLevels(msgspec.Struct):
 
     def merge(self, other: "TierServiceLevels") -> None:
         """Add all counts of `other`."""
-        self.requests += other.requests
-        self.failed += other.failed
-        self.disputed += other.disputed
-        self.below_target += other.below_target
-        self.cost_usd += other.cost_usd
-        self.baseline_usd += other.baseline_usd
-        self.tokens += other.tokens
-        self.prompt_tokens += other.prompt_tokens
-        self.cached_tokens += other.cached_tokens
-        for mine, theirs in (
-            (self.ttft, other.ttft),
-            (self.e2e, other.e2e),
-            (self.speed, other.speed),
-        ):
+        for name in _SUMS:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        for mine, theirs in ((self.ttft, other.ttft), (self.e2e, other.e2e), (self.speed, other.speed)):
             mine.merge(theirs)
         for sketches, more in ((self.stages, other.stages), (self.ttft_shares, other.ttft_shares)):
             for name, sketch in more.items():
@@ -259,6 +248,13 @@ class TierServiceLevels(msgspec.Struct):
         return every
 
 
+# Its numbers, which add up.
+_SUMS = (
+    *("requests", "failed", "disputed", "below_target", "cost_usd", "baseline_usd"),
+    *("tokens", "prompt_tokens", "cached_tokens"),
+)
+
+
 def _sketch(sketches: dict[str, Sketch], name: str) -> Sketch:
     found = sketches.get(name)
     if found is None:
@@ -271,6 +267,14 @@ def _count(counts: dict[Key, int], key: Key, more: int) -> None:
 
 
 LevelsByTier = dict[int, TierServiceLevels]
+
+
+def levels_together(levels: LevelsByTier) -> TierServiceLevels:
+    """Return the sum over all tiers."""
+    every = TierServiceLevels()
+    for one in levels.values():
+        every.merge(one)
+    return every
 
 
 class ServiceLevels:

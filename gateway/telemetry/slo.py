@@ -5,7 +5,7 @@ from typing import Literal
 import msgspec
 
 from gateway.base.inference_request import SLO_CLASSES
-from gateway.telemetry.service_levels import STAGES, LevelsByTier, Sketch, Stage, TierServiceLevels
+from gateway.telemetry.service_levels import STAGES, LevelsByTier, Sketch, Stage, TierServiceLevels, levels_together
 
 # Bounds of the buckets of times.
 SECONDS = (
@@ -110,9 +110,7 @@ class SloReport(msgspec.Struct, frozen=True, kw_only=True):
 
 def slo_report(figures: LevelsByTier, window_seconds: float, models: dict[int, str]) -> SloReport:
     """Return the report on the tiers of `models`, by number, with or without requests."""
-    every = TierServiceLevels()
-    for one in figures.values():
-        every.merge(one)
+    every = levels_together(figures)
     return SloReport(
         window_seconds=window_seconds,
         overall=tier_level(every, None, None),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gateway.operations.cli.group import LazyGroup
-from gateway.operations.cli.options import catalog_option, echo_answer, echo_json, json_option, settings_from, table
+from gateway.operations.cli.options import catalog_option, echo_answer, json_option, settings_from, table
 
 if TYPE_CHECKING:
     from gateway.planning.capacity.capacity import Objectives, Plan
@@ -142,9 +142,6 @@ def _between(
         raise click.UsageError(f"{cheap} costs ${each[0]:.6f} a request, not less than ${each[1]:.6f} of {strong}")
     shares = (easy, 1 - easy)
     found = blended_cost(each, shares, baseline_cost=each[1], check_rate=check_rate, checked_tiers=[1])
-    if as_json:
-        echo_json({"requests": requests, "easy": easy, "costs_usd": each, "blended": found})
-        return
     now, then, checked = (
         f"${usd * requests:,.2f}" for usd in (each[1], found.per_request, found.per_request_with_checks)
     )
@@ -154,7 +151,8 @@ def _between(
         [f"{cheap} for the easy {easy:.0%}", then, f"{found.saving:.0%} less; {cheap} at {_dollars_of(prices[0])}"],
         [f"{check_rate:.0%} of those verified by {strong}", checked, f"{found.saving_with_checks:.0%} less"],
     ]
-    click.echo(table(rows[0], rows[1:]))
+    answer = {"requests": requests, "easy": easy, "costs_usd": each, "blended": found}
+    echo_answer(as_json, answer, table(rows[0], rows[1:]))
 
 
 def _price_of(model: str) -> "Price":
@@ -286,13 +284,10 @@ def plan(
     if simulate is not None:
         profile = next(each for each in candidates if each.name == found.profile)
         simulated = _simulated(profile, load.at(load.rate / found.replicas), simulate)
-    if as_json:
-        extra = {} if simulated is None else {"simulation": simulated}
-        echo_json({"load": load, "objectives": wanted, "plan": found} | extra)
-    else:
-        click.echo(_text(load, wanted, found))
-        if simulated is not None:
-            click.echo(_simulated_text(simulated))
+    answer, text = {"load": load, "objectives": wanted, "plan": found}, _text(load, wanted, found)
+    if simulated is not None:
+        answer, text = answer | {"simulation": simulated}, f"{text}\n{_simulated_text(simulated)}"
+    echo_answer(as_json, answer, text)
 
 
 def _seconds(milliseconds: float | None) -> float | None:

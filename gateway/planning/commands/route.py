@@ -25,7 +25,6 @@ from gateway.operations.cli.options import (
     table,
     with_database,
 )
-from gateway.operations.cli.options import table as text_table
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
@@ -78,11 +77,11 @@ def route(
         return
     wishes = {"quality_target": quality, "max_cost_usd": max_cost, "min_tier": min_tier}
     decision, milliseconds, catalog, class_model = _decide(settings, prompt or "", key, max_tokens, wishes)
-    if as_json:
-        echo_json({"decision": decision, "cpu_ms": milliseconds, "class_model": class_model})
-    else:
-        click.echo(_text(decision, catalog))
-        click.echo(f"classes by {class_model}\n\ndecided in {milliseconds:.2f} ms of CPU time")
+    echo_answer(
+        as_json,
+        {"decision": decision, "cpu_ms": milliseconds, "class_model": class_model},
+        f"{_text(decision, catalog)}\nclasses by {class_model}\n\ndecided in {milliseconds:.2f} ms of CPU time",
+    )
 
 
 def _decide(
@@ -137,7 +136,7 @@ def _text(decision: "Decision", catalog: "Catalog") -> str:
     lines = [
         f"tier {decision.tier}: {decision.reason}",
         "",
-        text_table(["tier", "model", "P(good enough)", "predicted cost", "score"], rows),
+        table(["tier", "model", "P(good enough)", "predicted cost", "score"], rows),
         "",
         _rule(inputs),
         f"classifier {prediction.classifier_version} ({prediction.kind}); "

@@ -12,7 +12,7 @@ from gateway.operations.cli.options import (
     catalog_option,
     data_dir_option,
     database_option,
-    echo_json,
+    echo_answer,
     json_option,
     settings_from,
     staged_progress,
@@ -138,13 +138,13 @@ def _train_ladder(
             cache_dir=settings.cache_path,
             progress=progress,
         )
-    if as_json:
-        echo_json(record)
-        return
-    click.echo(f"{record.tokens:,} tokens in {recipe.steps} steps and {record.seconds:.0f} s\n")
     rows = [[mode, f"{loss.before:.4f}", f"{loss.after:.4f}"] for mode, loss in record.held_out_loss.items()]
-    click.echo(table(["held-out loss", "before", "after"], rows))
-    click.echo(f"\n{folder} is written; its README.md says how tiers use it.")
+    text = (
+        f"{record.tokens:,} tokens in {recipe.steps} steps and {record.seconds:.0f} s\n\n"
+        f"{table(['held-out loss', 'before', 'after'], rows)}\n\n"
+        f"{folder} is written; its README.md says how tiers use it."
+    )
+    echo_answer(as_json, record, text)
 
 
 def _model(catalog: "Catalog", name: str) -> "NamedModel":
@@ -189,12 +189,9 @@ def _device(name: str, threads: int | None) -> str:
 
 
 def _show(record: "TrainingRecord", as_json: bool) -> None:
-    if as_json:
-        echo_json(record)
-        return
     outcome = record.outcome
     left_out = f", {record.left_out} left out" if record.left_out else ""
-    click.echo(
+    text = (
         f"{record.training} examples from {record.source}, {outcome.tokens:,} tokens in {outcome.steps} steps and "
         f"{outcome.seconds:.0f} s; {record.held_out} held out{left_out}\n"
     )
@@ -203,4 +200,4 @@ def _show(record: "TrainingRecord", as_json: bool) -> None:
         for name in outcome.before.__struct_fields__
         if getattr(outcome.before, name) is not None
     ]
-    click.echo(table(["held out", "before", "after"], rows))
+    echo_answer(as_json, record, f"{text}\n{table(['held out', 'before', 'after'], rows)}")

@@ -182,15 +182,13 @@ def show(key: str, as_json: bool, **options: Any) -> None:
         return row, await states_of(engine, budgets, time.time())
 
     row, budgets = with_database(settings_from(**options), look)
-    if as_json:
-        echo_json({"key": row, "budgets": budgets})
-        return
-    click.echo("\n".join(f"{name:20} {_value_text(name, value)}" for name, value in row.items()))
-    for budget in budgets:
-        click.echo(
-            f"budget of the {budget.subject_kind:8} ${budget.spent_usd:.6f} spent and ${budget.leased_usd:.6f} leased "
-            f"of ${budget.amount_usd:g} ({budget.period_key})"
-        )
+    lines = [f"{name:20} {_value_text(name, value)}" for name, value in row.items()]
+    lines += [
+        f"budget of the {budget.subject_kind:8} ${budget.spent_usd:.6f} spent and ${budget.leased_usd:.6f} leased "
+        f"of ${budget.amount_usd:g} ({budget.period_key})"
+        for budget in budgets
+    ]
+    echo_answer(as_json, {"key": row, "budgets": budgets}, "\n".join(lines))
 
 
 @keys.command()
@@ -215,14 +213,11 @@ def limit(key: str, reason: str | None, as_json: bool, **options: Any) -> None:
         return changed | {f"budget_{period}": values for period, values in found.items()}
 
     changed = with_database(settings, change)
-    if as_json:
-        echo_json({"changed": changed})
-        return
-    for name, values in changed.items():
-        old, new = (_value_text(name, value) or "none" for value in values)
-        click.echo(f"{name}: {old} -> {new}")
-    if not changed:
-        click.echo("nothing to change")
+    lines = [
+        f"{name}: {_value_text(name, old) or 'none'} -> {_value_text(name, new) or 'none'}"
+        for name, (old, new) in changed.items()
+    ]
+    echo_answer(as_json, {"changed": changed}, "\n".join(lines) or "nothing to change")
 
 
 @keys.command()

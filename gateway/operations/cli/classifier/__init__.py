@@ -10,7 +10,7 @@ from gateway.operations.cli.options import (
     FOLDER,
     catalog_option,
     data_dir_option,
-    echo_json,
+    echo_answer,
     json_option,
     settings_from,
     staged_progress,
@@ -85,13 +85,13 @@ def train(
     chosen = None if encoder is None else encoder_choice(encoder, settings)
     with staged_progress("training") as show:
         made = train_command(root, data=data, encoder=chosen, teacher=teacher, seed=seed, progress=show)
-    manifest = made.model.manifest
-    if as_json:
-        echo_json({"version": manifest.version, "folder": str(made.folder), "counts": manifest.counts})
-        return
-    rows = manifest.counts
-    click.echo(f"{made.folder}: trained on {rows['train']:,} prompts, calibrated on {rows['valid']:,}")
-    click.echo(f"aio classifier promote {made.folder} lets it serve")
+    manifest, rows = made.model.manifest, made.model.manifest.counts
+    echo_answer(
+        as_json,
+        {"version": manifest.version, "folder": str(made.folder), "counts": rows},
+        f"{made.folder}: trained on {rows['train']:,} prompts, calibrated on {rows['valid']:,}\n"
+        f"aio classifier promote {made.folder} lets it serve",
+    )
 
 
 def encoder_choice(name: str, settings: "Settings") -> "Path | ReadLayer":

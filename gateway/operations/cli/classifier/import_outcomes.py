@@ -11,7 +11,6 @@ from gateway.operations.cli.options import (
     data_dir_option,
     database_option,
     echo_answer,
-    echo_json,
     ledger_options,
     settings_from,
     stored_options,
@@ -64,12 +63,13 @@ def import_(file: Path, key_id: str | None, margin: float, weight: float, as_jso
         )  # fmt: skip
 
     made = with_database(settings, store)
-    if as_json:
-        echo_json({"labels": made.labels, "key": key_id, "import": made.import_id, "understood": made.understood})
-    else:
-        click.echo(f"{made.labels} labelled prompts are stored" + (f" for key {key_id}" if key_id else ""))
-        click.echo(made.understood.in_words())
-        click.echo(f"if that is wrong: aio outcomes delete {made.import_id}")
+    whose = f" for key {key_id}" if key_id else ""
+    echo_answer(
+        as_json,
+        {"labels": made.labels, "key": key_id, "import": made.import_id, "understood": made.understood},
+        f"{made.labels} labelled prompts are stored{whose}\n{made.understood.in_words()}\n"
+        f"if that is wrong: aio outcomes delete {made.import_id}",
+    )
 
 
 @outcomes.command("list")

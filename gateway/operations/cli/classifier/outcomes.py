@@ -14,7 +14,7 @@ from gateway.operations.cli.options import (
     cache_dir_option,
     catalog_option,
     data_dir_option,
-    echo_json,
+    echo_answer,
     json_option,
     settings_from,
     shown_progress,
@@ -121,11 +121,8 @@ def probes(
         import msgspec
 
         report.write_bytes(msgspec.json.format(msgspec.json.encode(made.report), indent=1) + b"\n")
-    if as_json:
-        echo_json(made.report)
-    else:
-        click.echo(_shown(made.report))
-        click.echo(f"{made.folder}: {'promoted' if promote else 'not promoted'}")
+    shown = f"{_shown(made.report)}\n{made.folder}: {'promoted' if promote else 'not promoted'}"
+    echo_answer(as_json, made.report, shown)
 
 
 async def _collect(

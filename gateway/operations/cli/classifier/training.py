@@ -106,11 +106,8 @@ def complexity(
             raise click.UsageError("--train takes prompts with classes, not conversations.")
         model = shipped_complexity() if model_file is None else load_complexity(model_file)
         conversations = measured_conversations(read_conversations(rows), model, load_artefact(default_artefact()))
-        if as_json:
-            echo_json(conversations)
-        else:
-            head = ["measure", "in context", "last turn alone", "length", "one tier for all"]
-            click.echo(table(head, conversations.lines()))
+        head = ["measure", "in context", "last turn alone", "length", "one tier for all"]
+        echo_answer(as_json, conversations, table(head, conversations.lines()))
         return
     labelled = read_labelled(rows)
     outcome_model = load_artefact(default_artefact())
@@ -141,7 +138,7 @@ def retrain(rollback: bool, reason: str, address: str | None, as_json: bool, **o
     settings = settings_from(**options)
     if rollback:
         version = _rollback(settings, reason)
-        echo_json({"current": version}) if as_json else click.echo(f"classifier {version} serves again")
+        echo_answer(as_json, {"current": version}, f"classifier {version} serves again")
         return
     with staged_progress("retraining") as show:
         result = _retrain(settings, show, address)

@@ -14,7 +14,6 @@ from gateway.operations.cli.options import (
     audit_reason_option,
     data_dir_option,
     echo_answer,
-    echo_json,
     json_option,
     ledger_options,
     settings_from,
@@ -62,16 +61,13 @@ def list_versions(as_json: bool, **options: Any) -> None:
     from classifier.registry.version_list import listed_versions
 
     found = listed_versions(settings_from(**options).registry_path)
-    if as_json:
-        echo_json(found)
-        return
     rows = [
         [one.version, one.status, one.parent or "-", one.encoder, f"{one.rows:,}", f"{one.megabytes:.1f}", one.problem]
         for one in found
     ]
-    click.echo(table(["version", "status", "parent", "encoder", "rows", "MB", ""], rows))
+    shown = table(["version", "status", "parent", "encoder", "rows", "MB", ""], rows)
     line = next((one.line for one in found if one.status == "current"), [])
-    click.echo("\nline of the current version: " + " <- ".join(line))
+    echo_answer(as_json, found, f"{shown}\n\nline of the current version: {' <- '.join(line)}")
 
 
 @click.command()
@@ -219,11 +215,12 @@ def predict(
             file.write(lines)
             written += count
     seconds = time.perf_counter() - began
-    if as_json:
-        echo_json({"version": folder.name, "rows": written, "seconds": round(seconds, 3), "output": str(target)})
-    else:
-        rate = f"{written / seconds:,.0f} a second" if seconds else "at once"
-        click.echo(f"{written:,} prompts by {folder.name} in {seconds:.2f} s ({rate}) -> {target}")
+    rate = f"{written / seconds:,.0f} a second" if seconds else "at once"
+    echo_answer(
+        as_json,
+        {"version": folder.name, "rows": written, "seconds": round(seconds, 3), "output": str(target)},
+        f"{written:,} prompts by {folder.name} in {seconds:.2f} s ({rate}) -> {target}",
+    )
 
 
 @click.command()
@@ -242,11 +239,8 @@ def explain(prompt: str | None, source: Path | None, version: str | None, as_jso
     model = accepted_artefact(folder_of(settings_from(**options).registry_path, version))
     rows = read_prompts(source) if source is not None else [PromptRow("prompt", prompt or "")]
     found = [explained(model, row) for row in rows]
-    if as_json:
-        echo_json(found if source is not None else found[0])
-        return
-    for number, one in enumerate(found):
-        click.echo(("\n" if number else "") + _text(one, named=source is not None))
+    texts = (_text(one, named=source is not None) for one in found)
+    echo_answer(as_json, found if source is not None else found[0], "\n\n".join(texts))
 
 
 def _text(one: "Explanation", *, named: bool) -> str:

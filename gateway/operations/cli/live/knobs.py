@@ -43,9 +43,6 @@ def server_options(command: Command) -> Command:
 def show(url: str, key: str | None, as_json: bool) -> None:
     """Show every knob with its value for each model, what is allowed, and what it does."""
     shown = ask_server(url, key, "GET", "/knobs/core")
-    if as_json:
-        echo_json(shown)
-        return
     models = list(shown["models"])
     several = len(set(shown["cores"].values())) > 1
     heads = [f"{model} ({shown['cores'][model]})" if several else model for model in models]
@@ -53,10 +50,12 @@ def show(url: str, key: str | None, as_json: bool) -> None:
         [name, *(json_text(shown["models"][model][name]) for model in models), _allowed(schema), schema["description"]]
         for name, schema in shown["knobs"].items()
     ]
-    click.echo(table(["knob", *heads, "allowed", "what it is"], rows))
-    for model, tuning in shown["tuning"].items():
-        if shown["models"][model]["auto_tune"]:
-            click.echo(f"\n{_tuned(model, tuning)}")
+    tuned = [
+        f"\n\n{_tuned(model, tuning)}"
+        for model, tuning in shown["tuning"].items()
+        if shown["models"][model]["auto_tune"]
+    ]
+    echo_answer(as_json, shown, table(["knob", *heads, "allowed", "what it is"], rows) + "".join(tuned))
 
 
 @click.command("set")
@@ -235,7 +234,7 @@ def profile(name: str | None, keep: bool, reason: str | None, url: str, key: str
     """
     if name is None:
         shown = ask_server(url, key, "GET", "/knobs/profiles")
-        echo_json(shown) if as_json else click.echo(_profile_text(shown["profiles"]))
+        echo_answer(as_json, shown, _profile_text(shown["profiles"]))
         return
     order = {"profile": name, "keep": keep, "reason": reason}
     answer = ask_server(url, key, "POST", "/knobs/profiles", order)

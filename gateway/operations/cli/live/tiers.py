@@ -94,19 +94,15 @@ def refusals(forget: bool, tier: str | None, url: str, key: str | None, as_json:
     if forget:
         path = "/refusals" if tier is None else f"/refusals?tier={quote(tier, safe='')}"
         answer = ask_server(url, key, "DELETE", path)
-        click.echo(f"forgotten: {answer['forgotten']}") if not as_json else echo_json(answer)
+        echo_answer(as_json, answer, f"forgotten: {answer['forgotten']}")
         return
     shown = ask_server(url, key, "GET", "/refusals")
-    if as_json:
-        echo_json(shown)
-    elif not shown["refusals"]:
-        click.echo("No server was found to refuse a parameter.")
-    else:
-        rows = [
-            [one["tier"], one["model"], one["api"], ", ".join(one["parameters"]), _time(one["until"])]
-            for one in shown["refusals"]
-        ]
-        click.echo(table(["tier", "model", "API", "left out", "until"], rows))
+    rows = [
+        [one["tier"], one["model"], one["api"], ", ".join(one["parameters"]), _time(one["until"])]
+        for one in shown["refusals"]
+    ]
+    found = table(["tier", "model", "API", "left out", "until"], rows)
+    echo_answer(as_json, shown, found if rows else "No server was found to refuse a parameter.")
 
 
 def _time(seconds: float) -> str:
@@ -128,15 +124,11 @@ def reload(reason: str, url: str, key: str | None, as_json: bool) -> None:
     the server instead where models change.
     """
     answer = ask_server(url, key, "POST", "/reload", {"reason": reason}, timeout=LOADING_SECONDS)
-    if as_json:
-        echo_json(answer)
-        return
     tiers = ", ".join(map(str, answer["tiers"])) or "none"
-    click.echo(f"{answer['catalogue']} is read again; changed tiers: {tiers}")
-    if answer["embeddings"]:
-        click.echo(f"changed embeddings: {', '.join(answer['embeddings'])}")
-    if answer["loaded"]:
-        click.echo(f"another version of the core serves: {', '.join(answer['loaded'])}")
+    lines = [f"{answer['catalogue']} is read again; changed tiers: {tiers}"]
+    lines += [f"changed embeddings: {', '.join(answer['embeddings'])}"] if answer["embeddings"] else []
+    lines += [f"another version of the core serves: {', '.join(answer['loaded'])}"] if answer["loaded"] else []
+    echo_answer(as_json, answer, "\n".join(lines))
 
 
 @click.command()

@@ -10,7 +10,6 @@ from gateway.operations.cli.options import (
     Command,
     audit_reason_option,
     echo_answer,
-    echo_json,
     ledger_options,
     settings_from,
     stored_options,
@@ -59,9 +58,6 @@ def list_experiments(limit: int, as_json: bool, **options: Any) -> None:
     from quality.store.pages import EXPERIMENTS
 
     found = with_database(settings_from(**options), lambda engine: EXPERIMENTS.page(engine, {}, limit=limit))
-    if as_json:
-        echo_json(found)
-        return
     rows = []
     for row in found.rows:
         results = row["metrics"] or {}
@@ -70,7 +66,8 @@ def list_experiments(limit: int, as_json: bool, **options: Any) -> None:
         gain, probes = f"{paired.get('gain', 0.0):+.4f}", str(paired.get("probes", 0))
         by = row["config"].get("by", "request")
         rows.append([row["experiment_id"], row["name"], row["status"], by, counts, probes, gain, row["reason"] or ""])
-    click.echo(table(["experiment", "name", "status", "by", "requests a/b", "probes", "gain of b", "reason"], rows))
+    head = ["experiment", "name", "status", "by", "requests a/b", "probes", "gain of b", "reason"]
+    echo_answer(as_json, found, table(head, rows))
 
 
 @experiments.command()

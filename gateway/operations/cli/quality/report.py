@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gateway.operations.cli.options import echo_json, ledger_options, settings_from, table, with_database
+from gateway.operations.cli.options import echo_answer, echo_json, ledger_options, settings_from, table, with_database
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -64,13 +64,8 @@ def learning(days: float, as_json: bool, **options: Any) -> None:
     settings, since = settings_from(**options), time.time() - days * 86_400
     source = stored_label_source(settings)
     found = with_database(settings, lambda engine: LearningRecord(engine).of(source, since))
-    if as_json:
-        echo_json(found)
-        return
-    for one in (found.together, *found.keys) if len(found.keys) > 1 else found.keys:
-        click.echo(in_words(one))
-    if not found.keys:
-        click.echo("No requests and no labels yet.")
+    every = (found.together, *found.keys) if len(found.keys) > 1 else found.keys
+    echo_answer(as_json, found, "\n".join(map(in_words, every)) or "No requests and no labels yet.")
 
 
 @report.command()
@@ -92,12 +87,8 @@ def worth(as_json: bool, **options: Any) -> None:
     target = target_of(settings.quality_target if knobs.quality_target is None else knobs.quality_target)
     asked = WorthAsked(tuple(tiers), DEFAULT_TARGET if target is None else target, knobs.constant_worth)
     shown = worth_said(with_database(settings, lambda engine: WorthRecord(engine).of(asked)), knobs.constant)
-    if as_json:
-        echo_json(shown)
-        return
-    click.echo(shown.catalogue.sentence)
-    for one in shown.keys:
-        click.echo(f"{one.name}: {one.sentence}")
+    sentences = [shown.catalogue.sentence, *(f"{one.name}: {one.sentence}" for one in shown.keys)]
+    echo_answer(as_json, shown, "\n".join(sentences))
 
 
 @report.command()
