@@ -29,7 +29,10 @@ _COMMANDS = {
     "report": ("report.page:report", "Tables and plots of kept measurements."),
     "device": ("report.device_tables:device", "Tables of what was measured on a card."),
     "sources": ("sources.report:sources", "The sources' tables next to measurements: docs/results/report.md."),
-    "claims": ("claims.claims:claims", "Counts and ratios to compare with what the sources claim."),
+    "claims": (
+        "core.batching_steps:claims",
+        "Steps under static, dynamic and continuous batches.",
+    ),
     "origins": ("sources.origins:origins", "Commit, day and age of each stored measurement."),
     "checklist": (
         "requirements.checklist:checklist_command",
@@ -43,11 +46,6 @@ _COMMANDS = {
     "sessions": ("sessions.command:sessions", "The rules of sessions on recorded runs."),
     "agents": ("sessions.agents:agents", "Which models serve runs of agents, from few labelled tasks."),
     "flips": ("classifier.flips:flips_command", "How often words that change nothing of the task change the tier."),
-    "encoder": ("classifier.encoder:encoder_command", "Classes by a fine-tuned encoder, next to the n-gram model's."),
-    "native-encoder": (
-        "classifier.native_encoder:native_encoder_command",
-        "An encoder in INT8 next to torch's float32: states and time.",
-    ),
     "cascade": ("cascade.command:cascade", "What cheap answers that agree are worth."),
 }
 

@@ -13,7 +13,6 @@ from typing import Any
 
 import msgspec
 
-from benchmarks.claims.quantised import QuantisedResults, QuantisedRow
 from benchmarks.report.measured import AblationResults, SweepResults, read_results
 from benchmarks.report.measurement import rows_of
 from benchmarks.report.peer_tables import results_of
@@ -188,8 +187,8 @@ def _first_day(folder: Path) -> list[dict[str, Any]] | None:
 
 def _methods(folder: Path) -> list[dict[str, Any]]:
     """Source 004's table of methods, an item each: the row of `quantised`, and how it compares."""
-    found = read_results(folder, "quantised", QuantisedResults)
-    rows = {} if found is None else {one.way: one for one in found[1].rows}
+    found = read_results(folder, "quantised", dict[str, list[dict[str, Any]]])
+    rows = {} if found is None else {one["way"]: one for one in found[1]["rows"]}
     alone = [row for row in rows_of(folder / CARD) if str(row.get("stage")).endswith("-one-stream")]
     speeds = {row["compute"]: row["out_tok_s"] for row in alone if row.get("shape") == _SHAPE and "out_tok_s" in row}
     items = []
@@ -197,28 +196,31 @@ def _methods(folder: Path) -> list[dict[str, Any]]:
         item: dict[str, Any] = {"method": method, "said": said, "way": None}
         if way in rows:
             row = rows[way]
-            chance = "p below 0.01" if row.p_value < 0.01 else f"p = {row.p_value:.2f}"
-            item |= msgspec.structs.asdict(row) | {"chance": chance, "points": -100 * row.loss, "on_card": None}
+            chance = "p below 0.01" if row["p_value"] < 0.01 else f"p = {row['p_value']:.2f}"
+            item |= row | {"chance": chance, "points": -100 * row["loss"], "on_card": None}
             item |= {"speed": NOT_MEASURED, "why": _why(row, rows.get(_ROUNDED))}
-            if row.smaller is None:
+            if row["smaller"] is None:
                 item |= _on_this_cpu(folder)
-            elif {row.compute, "dense"} <= speeds.keys():
-                faster = speeds[row.compute] / speeds["dense"]
+            elif {row["compute"], "dense"} <= speeds.keys():
+                faster = speeds[row["compute"]] / speeds["dense"]
                 item |= {"on_card": in_words(folder / CARD)}
                 item |= {"speed": f"{faster:.2f}× of BF16, one answer at a time on one H200"}
         items.append(item)
     return items
 
 
-def _why(row: QuantisedRow, plain: QuantisedRow | None) -> str:
-    if row.compute == "int4-int8":
+def _why(row: dict[str, Any], plain: dict[str, Any] | None) -> str:
+    if row["compute"] == "int4-int8":
         return "the loss is that of the arithmetic; what the file's maker lost is not known here"
-    parts = [f"{row.questions} sums of a small model tell a loss of several points, and no smaller one"]
-    if plain is not None and row.compute == plain.compute:
-        loses = {"perplexity": row.perplexity_rise > plain.perplexity_rise, "right sums": row.right < plain.right}
+    parts = [f"{row['questions']} sums of a small model tell a loss of several points, and no smaller one"]
+    if plain is not None and row["compute"] == plain["compute"]:
+        loses = {
+            "perplexity": row["perplexity_rise"] > plain["perplexity_rise"],
+            "right sums": row["right"] < plain["right"],
+        }
         if worse := [what for what, is_worse in loses.items() if is_worse]:
             parts.append(f"worse than rounding to nearest (below) in {' and '.join(worse)}, so not recommended")
-    if row.compute == "int4":
+    if row["compute"] == "int4":
         parts.append("the model's weights are on a grid of 4 bits already, so a copy of 4 bits rounds a second time")
     return "; ".join(parts)
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import click
 
-from benchmarks.claims.naive import NAIVE, NaiveResults
 from benchmarks.report.markdown import limit_table, number, ranged, times
 from benchmarks.report.measured import (
     AblationResults,
@@ -66,9 +65,10 @@ def _claims(measurements: Path) -> str:
     rows = [[one.name, one.source, *(str(cell) or UNKNOWN for cell in (one.here, one.setting, one.why))]
             for one in claims(measurements)]  # fmt: skip
     return (
-        f"{_table(head, rows)}\n\nNumbers in brackets are the sources'. `python -m benchmarks claims PART` measures "
-        "batching-steps, quantised and naive again, `cascade` the savings; prefix-hits, core-lag and loop-lag are of "
-        "commit 33132abc, which had their programs; other commands are in [performance.md](performance.md)."
+        f"{_table(head, rows)}\n\nNumbers in brackets are the sources'. `python -m benchmarks claims` counts the "
+        "steps of batches again, `cascade` the savings; quantised and naive are of commit 87ccfa41, prefix-hits, "
+        "core-lag and loop-lag of 33132abc, which had their programs; other commands are in "
+        "[performance.md](performance.md)."
     )
 
 
@@ -185,17 +185,19 @@ def _gain(alone: SweepPoint, together: SweepPoint) -> Spread | None:
 
 def _naive(measurements: Path) -> str:
     """Return the cost of the loop that is naive, in CPU time."""
-    found = read_results(measurements, "naive", NaiveResults)
+    found = read_results(measurements, "naive", dict[str, list[dict[str, Any]]])
     if found is None:
-        return f"`{NAIVE}`: {NOT_MEASURED}."
+        return f"`transformers.generate` in a loop: {NOT_MEASURED}."
     head, results = found
-    options = head.settings["options"]
-    rows = [[one.way, ranged(one.ms_per_token), "–" if one.way == NAIVE else times(one.gain)] for one in results.ways]
+    options, rows = head.settings["options"], []
+    for each in results["ways"]:
+        cost, gain = (Spread(**each[name]) for name in ("ms_per_token", "gain"))
+        rows.append([each["way"], ranged(cost), "–" if gain.low == gain.high else times(gain)])
     table = _table(["BF16 weights, one thread", "CPU ms per output token", "to the naive loop"], rows)
     return (
         f"{table}\n\nCPU time, prompts included: {options['prompt_tokens']} tokens in and "
         f"{options['output_tokens']} out, {options['rounds']} rounds, {head.settings['model']}; "
-        "`python -m benchmarks claims naive`."
+        "`claims naive` of commit 87ccfa41."
     )
 
 

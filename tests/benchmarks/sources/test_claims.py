@@ -10,15 +10,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from benchmarks.claims.batching_steps import BatchingOptions, StepCounts, count_steps
-from benchmarks.claims.quantised import compare_ways
+from benchmarks.core.batching_steps import BatchingOptions, StepCounts, count_steps
 from benchmarks.report.measured import read_results
 from benchmarks.report.measurement import Measurement, rows_of
 from benchmarks.sources.claims import NOT_MEASURED, card_shares, claims, newest_proxy, whole_rates
 from benchmarks.sources.origins import Origin, in_words, measurements_of, origin_of, record_measured
-from inference_core.quantization.calibration import CalibrationText
-from quality.evaluation.quantised_model import Effort, Question
-from tests.inference_core.quantization.tiny_model import TEXT, write_tiny_model
 
 MEASUREMENTS = Path(__file__).parents[3] / "docs" / "measurements"
 
@@ -211,20 +207,3 @@ def test_rows_that_were_measured_again_without_a_word_are_of_no_known_commit(tmp
     assert re.search(r"step.jsonl, .* CPUs of .*, 20\d\d-\d\d-\d\d, commit [0-9a-f]{12}", in_words(path))
     path.write_text('{"step": "prefill"}\n')
     assert in_words(path) == "step.jsonl"
-
-
-def test_each_copy_is_made_compared_and_kept(tmp_path: Path) -> None:
-    model = write_tiny_model(tmp_path / "source")
-    measurement = Measurement.begin("quantised", {}, tmp_path / "quantised.jsonl")
-    found = compare_ways(
-        str(model), tmp_path / "cache", CalibrationText(TEXT, "a novel"), [Question("What is 2 + 2?", "4")],
-        measurement, ways=("FP8, E4M3", "SmoothQuant, INT8"), samples=2,
-        effort=Effort(text_tokens=96, window=96, first_tokens=0, generations=0, answer_tokens=4),
-    )  # fmt: skip
-    assert [one.way for one in found.rows] == ["FP8, E4M3", "SmoothQuant, INT8"]
-    for one in found.rows:
-        assert one.smaller is not None
-        assert 1.5 < one.smaller < 2.1
-        assert one.hidden_cosine > 0.98
-        assert one.questions == 1
-    assert measurement.finished

@@ -98,6 +98,18 @@ def test_model_load_and_the_loop_of_one_request_are_those_of_the_file(tmp_path):
     assert "| 4 in flight, the knee of the sweep | 40.0 | 4.00× |" in text
 
 
+def test_the_loop_of_generate_on_record_has_its_cost_and_the_gain_over_it(tmp_path):
+    head, *_, last = (MEASUREMENTS / "naive.jsonl").read_text().splitlines()
+    kept = json.loads(last)
+    kept["results"]["ways"][1]["gain"] = {"median": 3.0, "low": 2.0, "high": 4.0}
+    (tmp_path / "naive.jsonl").write_text(f"{head}\n{json.dumps(kept)}\n")
+
+    text = report(tmp_path)
+
+    assert "| transformers.generate in a loop | 104 (97.9 to 109) | – |" in text
+    assert "| the core, one request at a time | 23.7 (23.6 to 25.3) | 3.00× [2.00 to 4.00] |" in text
+
+
 def test_the_speed_of_one_stream_is_with_the_model_and_machine_that_were_timed(tmp_path):
     timed = json.loads((MEASUREMENTS / "stages.json").read_text())
     timed |= {"model": "x", "token_ms": 4.0, "machine": {"cpus": 96, "processor": "P"}}

@@ -5,11 +5,16 @@ reads all weights and little else, the ratio of steps is the gain of throughput;
 sequences it has, the gain is less.
 """
 
+from pathlib import Path
+
+import click
 import msgspec
 
 from benchmarks.core.ablation_worker import Batching, Configuration
 from benchmarks.core.mixed_load import mixed_jobs
+from benchmarks.report.measured import MeasurementError
 from benchmarks.report.measurement import Measurement
+from gateway.operations.cli.options import NEW_FOLDER, echo_json
 from gateway.planning.load_test.workload import WORDS
 from inference_core.engine.core import Core
 from inference_core.execution.runner import ModelRunner
@@ -149,3 +154,21 @@ def _served(mode: Batching, callers: int, options: BatchingOptions) -> dict[str,
         "steps": steps,
         "running": runner.sequences / steps,
     }
+
+
+@click.command()
+@click.option(
+    "--folder",
+    type=NEW_FOLDER,
+    default=Path("docs/measurements"),
+    help="Of measurements; batching-steps.jsonl is written there.",
+)
+def claims(folder: Path) -> None:
+    """Count the steps of one load under static, dynamic and continuous batches; one that was cut short goes on. Other
+    work on the machine does not change these figures."""
+    options = BatchingOptions()
+    try:
+        measurement = Measurement.begin("batching-steps", {"options": options}, folder / "batching-steps.jsonl")
+        echo_json(count_steps(options, measurement))
+    except (MeasurementError, OSError) as error:
+        raise click.ClickException(str(error)) from error
