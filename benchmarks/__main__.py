@@ -9,7 +9,6 @@ _COMMANDS = {
     "speculation": ("core.speculation:speculation", "What drafted tokens are worth."),
     "workloads": ("core.speculation:workloads", "Chat, code, JSON and long answers apart, without and with drafts."),
     "limits": ("core.limits:limits", "The most voice bots at a time, or query rewrites a second."),
-    "quality": ("core.quality:quality", "How far quantised arithmetic is from float32."),
     "kernels": ("kernels.linear_kernels:kernels", "The kernels against the machine's bounds."),
     "templates": ("core.templates:templates", "Chat templates: which are read, and whose tool calls are read back."),
     "schemas": ("core.schemas:schemas", "JSON schemas: which compile, and whether random answers are valid."),

@@ -9,7 +9,6 @@ from typing import Any
 import click
 import msgspec
 
-from benchmarks.core.bare_runner import load_runner
 from gateway.operations.cli.options import cache_dir_option, catalog_option, json_option, settings_from
 from gateway.planning.commands.bench import ManyNumbers, numbers_of
 from inference_core.execution.block_memory import allocate_arena
@@ -17,7 +16,7 @@ from inference_core.execution.logits_runner import LogitsRunner
 from inference_core.execution.native_runner import NativeRunner
 from inference_core.loaders.hub_model import resolve_model_path
 from inference_core.loaders.open_checkpoint import open_checkpoint
-from inference_core.loading.load_core import layout_of, use_threads
+from inference_core.loading.load_core import layout_of, runner_of, use_threads
 from inference_core.model_spec import CoreSpec, ModelSpec
 from inference_core.protocol import SamplingParams
 from inference_core.step_plan import SampleSpec, ScheduledSequence, StepPlan
@@ -33,11 +32,13 @@ def bench_step(
     """
     use_threads(None)
     core = CoreSpec(models=[spec])
-    layout = layout_of(spec, open_checkpoint(resolve_model_path(spec.path), cache_dir).config)
+    checkpoint = open_checkpoint(resolve_model_path(spec.path), cache_dir)
+    layout = layout_of(spec, checkpoint.config)
     longest = -(-max(context + 1, chunk) // spec.block_size)
     slabs = -(-longest * max(sequences) // layout.blocks_per_slab(core.slab_bytes))
     arena = allocate_arena(slabs * core.slab_bytes)
-    runner = load_runner(spec, core, arena, cache_dir)
+    # In blocks that hold all layers.
+    runner = runner_of(msgspec.structs.replace(spec, window_groups=False), checkpoint, core, arena, cache_dir)
     for count in sequences:
         shares = [_share(n, 1, context, longest, 0) for n in range(count)]
         yield {"step": "decode", "sequences": count, "context": context} | _medians(runner, shares, repeats)

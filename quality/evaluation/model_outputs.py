@@ -251,14 +251,11 @@ def _runner(side: Side, checkpoint: Checkpoint, decoder: Decoder, core: CoreSpec
     return runner_over(spec, checkpoint, decoder, core, arena)
 
 
-def teacher_forced_logits(runner: LogitsRunner, token_ids: list[int], *, as_prompt: bool = False) -> Logits:
-    """Logits [tokens, vocabulary] after each token of one sequence that fills the arena's first blocks.
-
-    Computed as generated tokens are, or `as_prompt`, where the runner has an arithmetic for prompts.
-    """
+def teacher_forced_logits(runner: LogitsRunner, token_ids: list[int]) -> Logits:
+    """Logits [tokens, vocabulary] after each token of one sequence that fills the arena's first blocks, computed as
+    generated tokens are."""
     table = list(range(-(-len(token_ids) // runner.layout.block_size)))
-    fast_until = len(token_ids) if as_prompt and runner.has_prompt_arithmetic else 0
-    sequence = ScheduledSequence("text", token_ids, 0, table, None, fast_until=fast_until)
+    sequence = ScheduledSequence("text", token_ids, 0, table, None)
     logits: Logits = runner.logits([sequence], list(range(len(token_ids)))).numpy().copy()
     return logits
 

@@ -7,14 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.core.quality import window_logits
 from inference_core.errors import ModelFileError
 from inference_core.linear.panels import int8_codes, panel_kind
 from inference_core.loaders.open_checkpoint import open_checkpoint
 from inference_core.loaders.packed_tensor import PackedTensor, dequantize
 from inference_core.model_spec import Compute
 from inference_core.native import cpu
-from quality.evaluation.model_outputs import Variant
+from quality.evaluation.model_outputs import Side, Variant, window_outputs
 from tests.inference_core.loaders.bitsandbytes_checkpoints import Packed, config, pack
 from tests.inference_core.loaders.int4_checkpoints import Arrays, random_model, write_folder
 from tests.inference_core.loaders.tensor_parts import check_parts
@@ -83,7 +82,7 @@ def test_as_8_bit_codes_no_weight_moves_by_more_than_a_254th_of_its_groups_large
 
 def logits(folder: Path, compute: Compute, cache: Path) -> np.ndarray[Any, np.dtype[np.float32]]:
     tokens = [3, 17, 40, 5, 5, 21, 0, 47, 9, 30, 12, 33, 8, 2, 46, 19]
-    (given,) = window_logits(str(folder), cache, Variant(compute, "float32"), [tokens])
+    ((_, given),) = window_outputs(Side(str(folder), Variant(compute, "float32")), cache, [tokens])
     return given
 
 

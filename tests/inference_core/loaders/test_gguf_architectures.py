@@ -11,7 +11,6 @@ import torch
 import transformers
 from safetensors.torch import save_file
 
-from benchmarks.core.quality import window_logits
 from inference_core.errors import ModelFileError
 from inference_core.execution.logits_runner import LogitsRunner
 from inference_core.loaders.open_checkpoint import open_checkpoint
@@ -19,7 +18,7 @@ from inference_core.loaders.packed_tensor import dequantize
 from inference_core.loading.load_core import load_core
 from inference_core.model_spec import Compute, CoreSpec, ModelSpec
 from inference_core.native import cpu
-from quality.evaluation.model_outputs import Variant
+from quality.evaluation.model_outputs import Side, Variant, window_outputs
 from tests.inference_core import gpt_oss_models
 from tests.inference_core.gguf_export import export, folder_tensors, rounded
 from tests.inference_core.loaders.tensor_parts import check_parts
@@ -168,9 +167,8 @@ def test_a_mixed_q4_k_m_file_answers_as_transformers_does_with_its_weights(name:
     with torch.no_grad():
         exact = model(torch.tensor([prompts[0]])).logits[0].numpy()
     for compute, bound in BOUNDS.items():
-        (given,) = window_logits(
-            str(tmp_path / "m.gguf"), tmp_path / "cache", Variant(compute, "float32"), [prompts[0]]
-        )
+        side = Side(str(tmp_path / "m.gguf"), Variant(compute, "float32"))
+        ((_, given),) = window_outputs(side, tmp_path / "cache", [prompts[0]])
         assert np.abs(given - exact).mean() <= bound * np.abs(exact).mean(), compute
 
 

@@ -7,13 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.core.quality import window_logits
 from inference_core.errors import ModelFileError
 from inference_core.loaders.open_checkpoint import open_checkpoint
 from inference_core.loaders.packed_tensor import dequantize
 from inference_core.model_spec import Compute
 from inference_core.native import cpu
-from quality.evaluation.model_outputs import Variant
+from quality.evaluation.model_outputs import Side, Variant, window_outputs
 from tests.inference_core.loaders.int4_checkpoints import (
     Model,
     packed_tensors,
@@ -134,7 +133,7 @@ def test_a_decoder_of_8_bits_gives_the_logits_of_its_dequantised_weights(tmp_pat
 
 def logits(folder: Path, compute: Compute, cache: Path) -> np.ndarray[Any, np.dtype[np.float32]]:
     tokens = [3, 17, 40, 5, 5, 21, 0, 47, 9, 30, 12, 33, 8, 2, 46, 19]
-    (given,) = window_logits(str(folder), cache, Variant(compute, "float32"), [tokens])
+    ((_, given),) = window_outputs(Side(str(folder), Variant(compute, "float32")), cache, [tokens])
     return given
 
 
