@@ -1,7 +1,7 @@
 """Ask tiers verifiable prompts and store the evidence of each answer and whether it was right, without texts."""
 
-import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, get_args
 
@@ -22,17 +22,15 @@ from classifier.training.data.outcome_folder import (
     OutcomesManifest,
     row_of,
 )
-from inference_core.protocol import SamplingParams
 from quality.evaluation.task_set import Kind, Task, check, tasks
-from quality.evaluation.tier_accuracy import ANSWER_TOKENS, TierMeasurementError
+from quality.evaluation.tier_accuracy import ANSWER_TOKENS, collected, in_turn, question_request
 from tiers.catalog.catalog import Catalog
-from tiers.catalog.tier_spec import ChainOfThoughtSpec, TierSpec
+from tiers.catalog.tier_spec import TierSpec
 from tiers.deltas import CollectedChoice
-from tiers.errors import TierError
 from tiers.final_answer.extract import agreement, final_answer
 from tiers.final_answer.quantities import final_number
 from tiers.final_answer.short_answers import choice_letter, options
-from tiers.tier import ChatMessage, GenerationRequest, Tier
+from tiers.tier import Delta, Tier
 from tiers.uncertainty import SECOND_TEMPERATURE, asking_uncertainty, uncertainty_of
 
 Progress = Callable[[str, float], None]
@@ -201,7 +199,8 @@ async def collect_outcomes(
         for begun in range(0, len(left), SHARD_ROWS):
             some = left[begun : begun + SHARD_ROWS]
             progress(tier.name, (place + begun / len(left)) / len(tiers))
-            folder.append(tier.number, await _shard(tier, spec, some, prompts, how))
+            answers = await in_turn(some, how.concurrency, partial(_answered, tier, spec, how))
+            folder.append(tier.number, _outcomes(some, answers, prompts))
             asked += len(some)
     return asked
 
@@ -212,28 +211,12 @@ class _Answered(CollectedChoice):
     uncertainty: list[float] = msgspec.field(default_factory=list)
     agreement: float | None = None
 
-
-async def _shard(
-    tier: Tier, spec: TierSpec, questions: Sequence[Question], prompts: PromptModel, how: Collection
-) -> Outcomes:
-    answers: dict[int, _Answered] = {}
-    waiting: Iterator[tuple[int, Question]] = iter(enumerate(questions))
-
-    async def worker() -> None:
-        for number, question in waiting:
-            answers[number] = await _answered(tier, spec, question, how)
-
-    try:
-        async with asyncio.TaskGroup() as group:
-            for _ in range(how.concurrency):
-                group.create_task(worker())
-    except ExceptionGroup as failures:
-        first = failures.exceptions[0]
-        raise first from first.__cause__
-    return _outcomes(questions, [answers[number] for number in range(len(questions))], prompts)
+    def take(self, delta: Delta) -> None:
+        CollectedChoice.take(self, delta)
+        self.uncertainty += uncertainty_of(delta)
 
 
-async def _answered(tier: Tier, spec: TierSpec, question: Question, how: Collection) -> _Answered:
+async def _answered(tier: Tier, spec: TierSpec, how: Collection, number: int, question: Question) -> _Answered:
     found = await _sampled(tier, spec, question, 0.0)
     if how.second and final_answer(question.prompt, found.text) is not None:
         second = await _sampled(tier, spec, question, SECOND_TEMPERATURE)
@@ -242,26 +225,9 @@ async def _answered(tier: Tier, spec: TierSpec, question: Question, how: Collect
 
 
 async def _sampled(tier: Tier, spec: TierSpec, question: Question, temperature: float) -> _Answered:
-    local = spec.remote is None
-    thinking = spec.policy.budget_tokens if isinstance(spec.policy, ChainOfThoughtSpec) else 0
-    sampling = SamplingParams(**spec.sampling.given() | {"temperature": temperature})
-    request = GenerationRequest(
-        request_id=f"outcome-{tier.number}-{question.row}-{temperature:g}",
-        messages=[ChatMessage(role="user", content=question.prompt)],
-        sampling=sampling,
-        max_tokens=ANSWER_TOKENS + thinking if local else None,
-        whole=True,
-    )
-    found = _Answered()
-    try:
-        async for delta in tier.generate(asking_uncertainty(request, tier, spec)):
-            found.take(delta)
-            found.uncertainty += uncertainty_of(delta)
-    except TierError as error:
-        raise TierMeasurementError(f"{tier.name} could not answer a task of '{question.group}': {error}") from error
-    if found.usage is None or found.finish_reason in (None, "error"):
-        raise TierMeasurementError(f"{tier.name} could not answer a task of '{question.group}': the answer broke off")
-    return found
+    request_id = f"outcome-{tier.number}-{question.row}-{temperature:g}"
+    request = question_request(spec, request_id, question.prompt, temperature, whole=True)
+    return await collected(tier, asking_uncertainty(request, tier, spec), _Answered())
 
 
 def _outcomes(questions: Sequence[Question], answers: Sequence[_Answered], prompts: PromptModel) -> Outcomes:

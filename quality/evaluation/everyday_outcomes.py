@@ -5,7 +5,6 @@ any other catalogue and stores the results in the data folder.
 The tasks are generated from a seed (`everyday_tasks`), so a file of results is small and its tasks can be regenerated.
 """
 
-import asyncio
 import hashlib
 import logging
 from collections.abc import Callable, Sequence
@@ -22,7 +21,7 @@ from classifier.local.cells import ClassTable, measured_table
 from classifier.registry.artefact import default_artefact, load_artefact
 from inference_core.io.files import atomic_file, prepare_types
 from quality.evaluation.everyday_tasks import EverydayTask, everyday_tasks, is_right
-from quality.evaluation.tier_accuracy import ANSWER_TOKENS, ask
+from quality.evaluation.tier_accuracy import ANSWER_TOKENS, ask, in_turn
 from tiers import catalogs
 from tiers.catalog.catalog import Catalog
 from tiers.tier import Tier
@@ -124,25 +123,14 @@ async def asked_scores(
     """Return, for every prompt of `asked`, 1 or 0 by what its rule says of the answer, and the billed tokens of the
     answer; see `measured_tier`."""
     spec = catalog.tier(tier.number)
-    scores, tokens = [0] * len(asked), [0] * len(asked)
-    waiting, done = iter(enumerate(asked)), 0
 
-    async def worker() -> None:
-        nonlocal done
-        for number, (prompt, rule) in waiting:
-            given = await ask(tier, spec, f"everyday-{tier.number}-{number}", prompt)
-            scores[number], tokens[number] = int(rule(given.text)), given.usage.completion_tokens
-            done += 1
-            progress(tier.name, done / len(asked))
+    async def score(number: int, question: tuple[str, Callable[[str], bool]]) -> tuple[int, int]:
+        prompt, rule = question
+        given = await ask(tier, spec, f"everyday-{tier.number}-{number}", prompt)
+        return int(rule(given.text)), given.usage.completion_tokens
 
-    try:
-        async with asyncio.TaskGroup() as group:
-            for _ in range(concurrency):
-                group.create_task(worker())
-    except ExceptionGroup as failures:
-        first = failures.exceptions[0]
-        raise first from first.__cause__
-    return scores, tokens
+    found = await in_turn(asked, concurrency, score, partial(progress, tier.name))
+    return [right for right, _ in found], [tokens for _, tokens in found]
 
 
 def write_outcomes(outcomes: EverydayOutcomes, path: Path) -> None:

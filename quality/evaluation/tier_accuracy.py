@@ -3,10 +3,12 @@ being measurably better, by a stored measurement."""
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from itertools import combinations
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
@@ -22,6 +24,9 @@ from tiers.errors import TierError
 from tiers.tier import ChatMessage, FinishReason, GenerationRequest, Tier, Usage
 
 Progress = Callable[[str, float], None]
+Item = TypeVar("Item")
+Answer = TypeVar("Answer")
+Choice = TypeVar("Choice", bound=CollectedChoice)
 
 # Three times the longest correct answer (a copy of ten words); longer answers are cut off.
 ANSWER_TOKENS = 64
@@ -111,7 +116,7 @@ async def measure_tiers(
         def show(share: float, name: str = tier.name, place: int = place) -> None:
             progress(name, (place + share) / len(tiers))
 
-        outcomes = await _answers(tier, spec, asked, concurrency, show)
+        outcomes = await in_turn(asked, concurrency, partial(_answer, tier, spec), show)
         measured.append(_accuracy(tier, spec, asked, outcomes))
     return AccuracyReport(
         catalog=catalog.name,
@@ -124,17 +129,21 @@ async def measure_tiers(
     )
 
 
-async def _answers(
-    tier: Tier, spec: TierSpec, asked: list[Task], concurrency: int, show: Callable[[float], None]
-) -> list[_Outcome]:
-    """Return one outcome per task, in order."""
-    outcomes: dict[int, _Outcome] = {}
-    waiting = iter(enumerate(asked))
+async def in_turn(
+    items: Sequence[Item],
+    concurrency: int,
+    answer: Callable[[int, Item], Awaitable[Answer]],
+    show: Callable[[float], None] = lambda share: None,
+) -> list[Answer]:
+    """Return `answer(number, item)` of all `items`, in their order, `concurrency` at a time; `show` receives the share
+    that is done. The first failure ends all and is raised."""
+    found: dict[int, Answer] = {}
+    waiting = iter(enumerate(items))
 
     async def worker() -> None:
-        for number, task in waiting:
-            outcomes[number] = await _answer(tier, spec, number, task)
-            show(len(outcomes) / len(asked))
+        for number, item in waiting:
+            found[number] = await answer(number, item)
+            show(len(found) / len(items))
 
     try:
         async with asyncio.TaskGroup() as group:
@@ -143,7 +152,7 @@ async def _answers(
     except ExceptionGroup as failures:
         first = failures.exceptions[0]
         raise first from first.__cause__
-    return [outcomes[number] for number in range(len(asked))]
+    return [found[number] for number in range(len(items))]
 
 
 async def _answer(tier: Tier, spec: TierSpec, number: int, task: Task) -> _Outcome:
@@ -157,30 +166,38 @@ async def _answer(tier: Tier, spec: TierSpec, number: int, task: Task) -> _Outco
 
 async def ask(tier: Tier, spec: TierSpec, request_id: str, prompt: str) -> Given:
     """Return the greedy answer of `tier` to `prompt` with the defaults of its `spec`. Raises `TierMeasurementError`."""
-    request = GenerationRequest(
+    answer = await collected(tier, question_request(spec, request_id, prompt), CollectedChoice())
+    assert answer.usage is not None
+    assert answer.finish_reason is not None
+    return Given(text=answer.text, finish_reason=answer.finish_reason, usage=answer.usage)
+
+
+def question_request(
+    spec: TierSpec, request_id: str, prompt: str, temperature: float = 0.0, *, whole: bool = False
+) -> GenerationRequest:
+    """Return the request for an answer with the defaults of a tier's `spec`, at a `temperature`."""
+    thinking = spec.policy.budget_tokens if isinstance(spec.policy, ChainOfThoughtSpec) else 0
+    return GenerationRequest(
         request_id=request_id,
         messages=[ChatMessage(role="user", content=prompt)],
         # Other sampling options matter to tiers that sample at any requested temperature (self-consistency).
-        sampling=SamplingParams(**spec.sampling.given() | {"temperature": 0.0}),
-        max_tokens=_max_tokens(spec),
+        sampling=SamplingParams(**spec.sampling.given() | {"temperature": temperature}),
+        # Room for the answer and all configured reasoning; a remote model knows its own limit.
+        max_tokens=None if spec.remote is not None else ANSWER_TOKENS + thinking,
+        whole=whole,
     )
-    answer = CollectedChoice()
+
+
+async def collected(tier: Tier, request: GenerationRequest, answer: Choice) -> Choice:
+    """Return `answer` with all that `tier` gives to `request`, its usage too. Raises `TierMeasurementError`."""
     try:
         async for delta in tier.generate(request):
             answer.take(delta)
     except TierError as error:
         raise TierMeasurementError(f"{tier.name} could not answer a question: {error}") from error
-    if answer.usage is None or answer.finish_reason is None or answer.finish_reason == "error":
+    if answer.usage is None or answer.finish_reason in (None, "error"):
         raise TierMeasurementError(f"{tier.name} could not answer a question: the answer broke off")
-    return Given(text=answer.text, finish_reason=answer.finish_reason, usage=answer.usage)
-
-
-def _max_tokens(spec: TierSpec) -> int | None:
-    """Return a limit with room for the answer and all configured reasoning; a remote model knows its own limit."""
-    if spec.remote is not None:
-        return None
-    thinking = spec.policy.budget_tokens if isinstance(spec.policy, ChainOfThoughtSpec) else 0
-    return ANSWER_TOKENS + thinking
+    return answer
 
 
 def _accuracy(tier: Tier, spec: TierSpec, asked: list[Task], outcomes: list[_Outcome]) -> TierAccuracy:

@@ -1,10 +1,10 @@
 """Pairs of answers by a catalogue's own tiers to questions with known correct answers."""
 
-import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from quality.evaluation.collect_outcomes import Question, is_right
-from quality.evaluation.tier_accuracy import Given, ask
+from quality.evaluation.tier_accuracy import Given, ask, in_turn
 from quality.judges.calibration import GradedPair
 from tiers.catalog.catalog import Catalog
 from tiers.tier import Tier
@@ -28,7 +28,7 @@ async def answered_pairs(
     given: list[list[Given]] = []
     for place, tier in enumerate(tiers):
         progress(tier.name, place / len(tiers))
-        given.append(await _answers(tier, catalog, questions, concurrency))
+        given.append(await in_turn(questions, concurrency, partial(_answer, tier, catalog)))
     pairs: list[GradedPair] = []
     for answers in given[:-1]:
         for question, answer, reference in zip(questions, answers, given[-1], strict=True):
@@ -42,21 +42,8 @@ async def answered_pairs(
     return pairs
 
 
-async def _answers(tier: Tier, catalog: Catalog, questions: Sequence[Question], concurrency: int) -> list[Given]:
-    gate = asyncio.Semaphore(concurrency)
-    spec = catalog.tier(tier.number)
-
-    async def one(number: int, question: Question) -> Given:
-        async with gate:
-            return await ask(tier, spec, f"calibration-{tier.number}-{number}", question.prompt)
-
-    try:
-        async with asyncio.TaskGroup() as group:
-            asked = [group.create_task(one(number, question)) for number, question in enumerate(questions)]
-    except ExceptionGroup as failures:
-        first = failures.exceptions[0]
-        raise first from first.__cause__
-    return [task.result() for task in asked]
+async def _answer(tier: Tier, catalog: Catalog, number: int, question: Question) -> Given:
+    return await ask(tier, catalog.tier(tier.number), f"calibration-{tier.number}-{number}", question.prompt)
 
 
 def _is_whole(given: Given) -> bool:
