@@ -6,7 +6,7 @@ prompt alone pays for one answer; a choice after seeing answers pays for those t
 
 import hashlib
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -119,24 +119,20 @@ def cascade_curves(pair: Pair, ways: dict[str, Way], reference: str, seed: int) 
     weights = np.concatenate([np.ones((1, n)), resamples(n, TIMES, seed)])
     measured = {name: _measure(pair, way, weights) for name, way in ways.items()}
     means, parities = measured[reference]
-    curves = []
-    for name, way in ways.items():
-        mean, parity = measured[name]
-        curves.append(
-            CascadeCurve(
-                name=name,
-                points=_points(pair, way),
-                mean_accuracy=float(mean[0]),
-                mean_accuracy_interval=interval(mean[1:]),
-                gain=float(mean[0] - means[0]),
-                gain_interval=interval((mean - means)[1:]),
-                parity_cost=float(parity[0]),
-                parity_cost_interval=interval(parity[1:]),
-                parity_gain=float(parities[0] - parity[0]),
-                parity_gain_interval=interval((parities - parity)[1:]),
-            )
+    return [
+        CascadeCurve(
+            name=name,
+            points=_points(pair, ways[name]),
+            **_intervals(mean_accuracy=mean, gain=mean - means, parity_cost=parity, parity_gain=parities - parity),
         )
-    return curves
+        for name, (mean, parity) in measured.items()
+    ]
+
+
+def _intervals(**measured: Floats) -> dict[str, Any]:
+    """Return each figure, the first of its draws [b], and its 95% interval by the others, by their fields' names."""
+    found: dict[str, Any] = {name: float(draws[0]) for name, draws in measured.items()}
+    return found | {f"{name}_interval": interval(draws[1:]) for name, draws in measured.items()}
 
 
 def _walk(pair: Pair, way: Way, weights: Floats) -> tuple[Floats, Floats]:
@@ -332,20 +328,16 @@ def way_scores(y: Floats, logits: dict[str, Floats], task: Ints, level: Ints, se
     for way, z in logits.items():
         p = (1 / (1 + np.exp(-z.astype(np.float64)))).clip(1e-6, 1 - 1e-6)
         of = drawn[way]
-        more = {g: of[g] - base[g] for g in groups}
         scores.append(
             WayScore(
                 way=way,
-                auc=float(of[""][0]),
-                auc_interval=interval(of[""][1:]),
-                auc_in_task=float(of["task"][0]),
-                auc_in_task_interval=interval(of["task"][1:]),
-                more_in_task=float(more["task"][0]),
-                more_in_task_interval=interval(more["task"][1:]),
-                auc_in_level=float(of["level"][0]),
-                auc_in_level_interval=interval(of["level"][1:]),
-                more_in_level=float(more["level"][0]),
-                more_in_level_interval=interval(more["level"][1:]),
+                **_intervals(
+                    auc=of[""],
+                    auc_in_task=of["task"],
+                    more_in_task=of["task"] - base["task"],
+                    auc_in_level=of["level"],
+                    more_in_level=of["level"] - base["level"],
+                ),
                 brier=brier(y, p),
                 ece=calibration_error(y, p),
                 ece_band=calibration_band(p, seed),
@@ -413,12 +405,8 @@ def _lengths(common: dict[int, Outcomes], encoder: str, seed: int) -> list[Lengt
 
 def _accuracies(outcomes: Outcomes, groups: list[str]) -> dict[str, tuple[int, int]]:
     """Return correct answers and questions by task."""
-    found: dict[str, tuple[int, int]] = {}
-    for number, name in enumerate(groups):
-        member = outcomes.group == number
-        if member.any():
-            found[name] = (int(outcomes.correct[member].sum()), int(member.sum()))
-    return found
+    members = {name: outcomes.group == number for number, name in enumerate(groups)}
+    return {name: (int(outcomes.correct[one].sum()), int(one.sum())) for name, one in members.items() if one.any()}
 
 
 def _sigmoid(logits: Floats) -> Floats:
@@ -480,6 +468,7 @@ def _made(outcomes: Path, root: Path, strongest: int, *, promote: bool, seed: in
     if tuple(folder.manifest.feature_names) == FEATURE_NAMES:
         lengths = fit_lengths(common, folder.manifest.encoder, seed)
         tensors |= lengths.tensors()
+    known = [] if lengths is None else lengths.tiers
     report = evaluate_outcomes(folder, strongest, [spec.tier for spec in specs], seed)
     manifest = ProbeManifest(
         schema_version=SCHEMA_VERSION,
@@ -487,10 +476,8 @@ def _made(outcomes: Path, root: Path, strongest: int, *, promote: bool, seed: in
         catalog=folder.manifest.catalog,
         label=label,
         models=specs,
-        lengths=[] if lengths is None else lengths.tiers,
-        length_fingerprints=[]
-        if lengths is None
-        else [folder.manifest.tiers[str(k)].fingerprint for k in lengths.tiers],
+        lengths=known,
+        length_fingerprints=[folder.manifest.tiers[str(k)].fingerprint for k in known],
         encoder=folder.manifest.encoder,
         feature_names=folder.manifest.feature_names,
         evidence_names=list(EVIDENCE_NAMES),
