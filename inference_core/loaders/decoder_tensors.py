@@ -172,23 +172,32 @@ def _some(names: list[str], limit: int = 5) -> str:
     return ", ".join(names[:limit]) + (f" and {len(names) - limit} more" if len(names) > limit else "")
 
 
-_LLAMA3_ROPE = RopeScaling(kind="llama3", factor=8.0)
+def _llama3(
+    hidden: int, intermediate: int, layers: int, heads: int, *, head_dim: int = 128, factor: float = 8.0,
+    tie_embeddings: bool = False,
+) -> ModelConfig:  # fmt: skip
+    return ModelConfig(
+        architecture="llama", vocab_size=128_256, hidden_size=hidden, intermediate_size=intermediate, num_layers=layers,
+        num_heads=heads, num_kv_heads=8, head_dim=head_dim, max_position=131_072, rms_eps=1e-5, rope_theta=5e5,
+        rope_scaling=RopeScaling(kind="llama3", factor=factor), tie_embeddings=tie_embeddings,
+    )  # fmt: skip
+
+
+def _qwen3(hidden: int, intermediate: int, layers: int, heads: int, *, tie_embeddings: bool = False) -> ModelConfig:
+    return ModelConfig(
+        architecture="qwen3", vocab_size=151_936, hidden_size=hidden, intermediate_size=intermediate, num_layers=layers,
+        num_heads=heads, num_kv_heads=8, head_dim=128, max_position=40_960, rms_eps=1e-6, rope_theta=1e6, qk_norm=True,
+        tie_embeddings=tie_embeddings,
+    )  # fmt: skip
+
 
 SHAPES: dict[str, ModelConfig] = {
     "smollm2-135m": ModelConfig(
         architecture="llama", vocab_size=49_152, hidden_size=576, intermediate_size=1536, num_layers=30, num_heads=9,
         num_kv_heads=3, head_dim=64, max_position=8192, rms_eps=1e-5, rope_theta=1e5, tie_embeddings=True,
     ),
-    "llama-3.2-1b": ModelConfig(
-        architecture="llama", vocab_size=128_256, hidden_size=2048, intermediate_size=8192, num_layers=16,
-        num_heads=32, num_kv_heads=8, head_dim=64, max_position=131_072, rms_eps=1e-5, rope_theta=5e5,
-        rope_scaling=RopeScaling(kind="llama3", factor=32.0), tie_embeddings=True,
-    ),
-    "llama-3.2-3b": ModelConfig(
-        architecture="llama", vocab_size=128_256, hidden_size=3072, intermediate_size=8192, num_layers=28,
-        num_heads=24, num_kv_heads=8, head_dim=128, max_position=131_072, rms_eps=1e-5, rope_theta=5e5,
-        rope_scaling=RopeScaling(kind="llama3", factor=32.0), tie_embeddings=True,
-    ),
+    "llama-3.2-1b": _llama3(2048, 8192, 16, 32, head_dim=64, factor=32.0, tie_embeddings=True),
+    "llama-3.2-3b": _llama3(3072, 8192, 28, 24, factor=32.0, tie_embeddings=True),
     "mistral-7b": ModelConfig(
         architecture="mistral", vocab_size=32_768, hidden_size=4096, intermediate_size=14_336, num_layers=32,
         num_heads=32, num_kv_heads=8, head_dim=128, max_position=32_768, rms_eps=1e-5, rope_theta=1e6,
@@ -197,48 +206,15 @@ SHAPES: dict[str, ModelConfig] = {
         architecture="qwen2", vocab_size=152_064, hidden_size=3584, intermediate_size=18_944, num_layers=28,
         num_heads=28, num_kv_heads=4, head_dim=128, max_position=32_768, rms_eps=1e-6, rope_theta=1e6, qkv_bias=True,
     ),
-    "llama-3.1-8b": ModelConfig(
-        architecture="llama", vocab_size=128_256, hidden_size=4096, intermediate_size=14_336, num_layers=32,
-        num_heads=32, num_kv_heads=8, head_dim=128, max_position=131_072, rms_eps=1e-5, rope_theta=5e5,
-        rope_scaling=_LLAMA3_ROPE,
-    ),
-    "qwen3-0.6b": ModelConfig(
-        architecture="qwen3", vocab_size=151_936, hidden_size=1024, intermediate_size=3072, num_layers=28,
-        num_heads=16, num_kv_heads=8, head_dim=128, max_position=40_960, rms_eps=1e-6, rope_theta=1e6, qk_norm=True,
-        tie_embeddings=True,
-    ),
-    "qwen3-1.7b": ModelConfig(
-        architecture="qwen3", vocab_size=151_936, hidden_size=2048, intermediate_size=6144, num_layers=28,
-        num_heads=16, num_kv_heads=8, head_dim=128, max_position=40_960, rms_eps=1e-6, rope_theta=1e6, qk_norm=True,
-        tie_embeddings=True,
-    ),
-    "qwen3-4b": ModelConfig(
-        architecture="qwen3", vocab_size=151_936, hidden_size=2560, intermediate_size=9728, num_layers=36,
-        num_heads=32, num_kv_heads=8, head_dim=128, max_position=40_960, rms_eps=1e-6, rope_theta=1e6, qk_norm=True,
-        tie_embeddings=True,
-    ),
-    "qwen3-8b": ModelConfig(
-        architecture="qwen3", vocab_size=151_936, hidden_size=4096, intermediate_size=12_288, num_layers=36,
-        num_heads=32, num_kv_heads=8, head_dim=128, max_position=40_960, rms_eps=1e-6, rope_theta=1e6, qk_norm=True,
-    ),
-    "qwen3-14b": ModelConfig(
-        architecture="qwen3", vocab_size=151_936, hidden_size=5120, intermediate_size=17_408, num_layers=40,
-        num_heads=40, num_kv_heads=8, head_dim=128, max_position=40_960, rms_eps=1e-6, rope_theta=1e6, qk_norm=True,
-    ),
-    "qwen3-32b": ModelConfig(
-        architecture="qwen3", vocab_size=151_936, hidden_size=5120, intermediate_size=25_600, num_layers=64,
-        num_heads=64, num_kv_heads=8, head_dim=128, max_position=40_960, rms_eps=1e-6, rope_theta=1e6, qk_norm=True,
-    ),
-    "llama-3.3-70b": ModelConfig(
-        architecture="llama", vocab_size=128_256, hidden_size=8192, intermediate_size=28_672, num_layers=80,
-        num_heads=64, num_kv_heads=8, head_dim=128, max_position=131_072, rms_eps=1e-5, rope_theta=5e5,
-        rope_scaling=_LLAMA3_ROPE,
-    ),
-    "llama-3.1-405b": ModelConfig(
-        architecture="llama", vocab_size=128_256, hidden_size=16_384, intermediate_size=53_248, num_layers=126,
-        num_heads=128, num_kv_heads=8, head_dim=128, max_position=131_072, rms_eps=1e-5, rope_theta=5e5,
-        rope_scaling=_LLAMA3_ROPE,
-    ),
+    "llama-3.1-8b": _llama3(4096, 14_336, 32, 32),
+    "qwen3-0.6b": _qwen3(1024, 3072, 28, 16, tie_embeddings=True),
+    "qwen3-1.7b": _qwen3(2048, 6144, 28, 16, tie_embeddings=True),
+    "qwen3-4b": _qwen3(2560, 9728, 36, 32, tie_embeddings=True),
+    "qwen3-8b": _qwen3(4096, 12_288, 36, 32),
+    "qwen3-14b": _qwen3(5120, 17_408, 40, 40),
+    "qwen3-32b": _qwen3(5120, 25_600, 64, 64),
+    "llama-3.3-70b": _llama3(8192, 28_672, 80, 64),
+    "llama-3.1-405b": _llama3(16_384, 53_248, 126, 128),
 }  # fmt: skip
 
 
