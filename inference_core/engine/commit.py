@@ -1,4 +1,5 @@
-"""Commits the results of steps: sampled tokens, accepted drafts, prompt scores, and the blocks that became full."""
+"""Commits the results of steps: sampled tokens, accepted drafts, prompt scores, and the blocks that became full; with a
+scheduler's totals since start."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -6,11 +7,55 @@ from typing import NamedTuple
 
 import msgspec
 
-from inference_core.engine.queues import Deadlines, JoinStatistics, RunningSet, SchedulerTotals
+from inference_core.engine.queues import Deadlines, RunningSet
 from inference_core.engine.sequence import Sequence, Status
 from inference_core.kv_cache.block_pool import BlockPool
-from inference_core.protocol import FinishReason, SequenceOutput
+from inference_core.protocol import FinishReason, JoinStats, SequenceOutput
 from inference_core.step_plan import SampledToken, StepPlan, StepResult
+
+
+@dataclass(slots=True)
+class SchedulerTotals:
+    """Counts since start.
+
+    Prompts count once per request, prefix look-ups once per choice, generated tokens as drawn, stop tokens too.
+    """
+
+    prompt_tokens: int = 0
+    generated_tokens: int = 0
+    prefix_query_tokens: int = 0
+    prefix_hit_tokens: int = 0
+    preemptions: int = 0
+    deadline_refusals: int = 0
+    repetitions_ended: int = 0
+
+
+@dataclass(slots=True)
+class _Joins:
+    count: int = 0
+    seconds: float = 0.0
+    tokens: int = 0
+
+
+class JoinStatistics:
+    """First-token latency since start, by powers of two of the sequences that decoded when one joined (SPEC BS-12)."""
+
+    def __init__(self) -> None:
+        self._by_occupancy: dict[int, _Joins] = {}
+
+    def record(self, sequence: Sequence, now: float) -> None:
+        """Record the first token of `sequence`, which was never preempted."""
+        joins = self._by_occupancy.setdefault(sequence.joined_beside.bit_length(), _Joins())
+        joins.count += 1
+        joins.seconds += now - sequence.joined_at
+        joins.tokens += len(sequence.prompt_token_ids) - sequence.cached_tokens
+
+    def rows(self) -> list[JoinStats]:
+        """Return the statistics, fewest decoding sequences first."""
+        return [
+            JoinStats(1 << level >> 1, joins.count, joins.seconds / joins.count, joins.seconds / joins.tokens)
+            for level, joins in sorted(self._by_occupancy.items())
+        ]
 
 
 class ScheduledEntry(msgspec.Struct, gc=False):

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from inference_core.engine.commit import ScheduledEntry, entries_of
 from inference_core.engine.draft_model import DraftModel
 from inference_core.engine.drafter import Drafter, PromptLookup
 from inference_core.engine.kv_transfer import KVTransfer
@@ -18,9 +17,9 @@ from inference_core.engine.pinned_prefixes import Pin, PinnedPrefix, PinnedPrefi
 from inference_core.engine.requests import LiveRequests, validate_memory, validate_request, validate_token_ids
 from inference_core.engine.scheduler import Scheduler
 from inference_core.engine.sequence import Sequence
-from inference_core.engine.served_model import ServedModel, StepMeasurement, model_stats
+from inference_core.engine.served_model import ServedModel, model_stats
 from inference_core.engine.speculator import Speculator
-from inference_core.engine.step_executor import ModelRoundRobin, StepExecutor, prompt_depth
+from inference_core.engine.step_executor import CommittedSteps
 from inference_core.errors import CoreError, IntegrityError, InvalidRequestError, KVTransferError
 from inference_core.execution.runner import Interruption, ModelRunner
 from inference_core.grammar.workers import Compiled, GrammarAdmission, vocabulary_of_file
@@ -33,7 +32,7 @@ from inference_core.protocol import AdapterInfo, AddRequest, CoreStats, Knobs, K
 from inference_core.protocol.kv_blocks import BlockChain, BlockFrame
 from inference_core.protocol.outputs import refusal
 from inference_core.protocol.token_channel import TokenRoutes
-from inference_core.step_plan import MatcherFactory, StepPlan
+from inference_core.step_plan import MatcherFactory
 
 if TYPE_CHECKING:
     from inference_core.grammar.vocabulary import Vocabulary
@@ -85,7 +84,6 @@ class Core:
             scheduler.peers = self._schedulers.copy()
             scheduler.reclaim = self._reclaim
         self._pins = PinnedPrefixes(self._arena, pinned_share)
-        self._turns = ModelRoundRobin(list(models))
         self._live = LiveRequests(clock)
         self._grammars = GrammarAdmission(
             vocabulary_of, {name: runner.config.eos_token_ids for name, runner in models.items()}
@@ -93,12 +91,11 @@ class Core:
         self._interruption = Interruption()
         for runner in models.values():
             runner.interruption = self._interruption
-        self._executor = StepExecutor(dict(models), clock)
+        self._steps = CommittedSteps(self._models, self._live, clock)
         self._use_threads = use_threads
         self._threads_in_use = threads_in_use
         self._random = Random(seed)
         self._numbers = count()
-        self._steps = 0
         self._releases: list[Callable[[], object]] = []
         self._routes: TokenRoutes | None = None
 
@@ -243,25 +240,25 @@ class Core:
         outputs = self._admit_compiled() + self._live.end_late(self._schedulers, began)
         computable = self._without_idle_work(self._computable(), began)
         due = {s.name: s.deadlines.earliest for s in computable}
-        for name in self._turns.order(due):
+        for name in self._steps.turns.order(due):
             model = self._models[name]
             scheduler = model.scheduler
-            overlaps = not model.speculator.is_on and self._executor.may_overlap(name, scheduler.running.values())
+            overlaps = not model.speculator.is_on and self._steps.may_overlap(model)
             if not overlaps:
-                outputs += self._collect()
-            plan = scheduler.schedule(self._steps, began)
+                outputs += self._steps.collect()
+            plan = scheduler.schedule(self._steps.count, began)
             if plan is None:
                 continue
-            self._steps += 1
+            self._steps.count += 1
             if not overlaps:
                 model.speculator.draft(plan)
                 if len(due) == 1 and not self._grammars:
                     plan = model.decode_ahead(plan, self._routes)
-            outputs += self._launch(scheduler, plan) if overlaps else self._execute(model, plan, began)
+            outputs += self._steps.launch(scheduler, plan) if overlaps else self._steps.execute(model, plan, began)
             model.watch_queue()
             return outputs
-        if self._executor.num_in_flight:
-            return outputs + self._collect()
+        if self._steps.num_in_flight:
+            return outputs + self._steps.collect()
         if any(s.has_work and not s.seconds_held(began) for s in computable):
             raise IntegrityError(f"{', '.join(due)} have work, but no sequence of theirs can be scheduled")
         return outputs
@@ -284,11 +281,9 @@ class Core:
         for scheduler in computable:
             scheduler.waiting.lift(now, scheduler.knobs.ageing_seconds)
         asked = [scheduler for scheduler in computable if scheduler.has_asked_work]
-        if not asked:
-            return computable
-        for scheduler in computable:
+        for scheduler in computable if asked else ():
             scheduler.stop_idle_work(now)
-        return asked
+        return asked or computable
 
     @property
     def pause_seconds(self) -> float:
@@ -434,7 +429,7 @@ class Core:
         """Return counts and estimates. `blocks_total`: the blocks that a model would have in an arena of its own."""
         return CoreStats(
             query_id=query_id,
-            steps=self._steps,
+            steps=self._steps.count,
             arena_bytes=self._arena_bytes,
             slab_bytes=self._arena.slab_bytes,
             slabs_free=self._arena.num_free,
@@ -494,85 +489,6 @@ class Core:
         """Take back the arena memory that drafters borrowed; returns whether there was any."""
         gave = [model.speculator.give_way() for model in self._models.values()]
         return any(gave)
-
-    # -- one step ------------------------------------------------------------------------------
-
-    def _execute(self, model: ServedModel, plan: StepPlan, began: float) -> list[SequenceOutput]:
-        """Run and commit a step before the next one is planned."""
-        scheduler = model.scheduler
-        executed = self._executor.execute(plan, scheduler.running)
-        outputs = scheduler.commit_step(executed)
-        seconds = self._clock() - began
-        model.speculator.learn(seconds, executed.decode_steps)
-        measured = StepMeasurement(
-            sequences=len(plan.sequences),
-            tokens=plan.num_tokens - plan.num_drafts,
-            depth=prompt_depth(plan),
-            seconds=seconds,
-            swap_seconds=executed.swap_seconds,
-            decode_steps=executed.decode_steps,
-        )
-        self._steps += measured.decode_steps - 1
-        return executed.without_sent(self._end_step(model, measured, outputs, executed.failed))
-
-    def _launch(self, scheduler: Scheduler, plan: StepPlan) -> list[SequenceOutput]:
-        """Launch a step and commit the one that was in flight before."""
-        entries = entries_of(plan, scheduler.running)
-        step = self._executor.launch(plan, entries)
-        if step is None:
-            scheduler.end_copies(plan, copied=False)
-            outputs = self._collect()
-            self._requeue(scheduler, entries, moved_blocks=False)
-            return outputs
-        scheduler.launched(plan, entries, step.launched)
-        return self._collect() if self._executor.num_in_flight > 1 else []
-
-    def _collect(self) -> list[SequenceOutput]:
-        """Wait for the oldest step in flight, if there is one, and commit it."""
-        collected = self._executor.collect()
-        if collected is None:
-            return []
-        step, computed = collected.step, collected.computed
-        if computed is None:
-            # Steps that were launched after one that failed computed with wrong tokens.
-            for lost in (step, *self._executor.cancel()):
-                self._requeue(self._models[lost.model].scheduler, lost.entries, moved_blocks=lost.moved_blocks)
-            return []
-        model, swapped = self._models[step.model], computed.result.swapped
-        outputs = model.scheduler.commit(computed)
-        measured = StepMeasurement(
-            sequences=len(step.entries),
-            tokens=step.tokens,
-            depth=step.depth,
-            seconds=collected.seconds,
-            swap_seconds=0.0 if swapped is None else swapped.seconds,
-        )
-        return self._end_step(model, measured, outputs, {})
-
-    def _requeue(self, scheduler: Scheduler, entries: list[ScheduledEntry], *, moved_blocks: bool) -> None:
-        self._executor.suspect(scheduler.requeue(entries, self._clock(), moved_blocks=moved_blocks))
-
-    def _end_step(
-        self, model: ServedModel, step: StepMeasurement, outputs: list[SequenceOutput], failed: Mapping[str, str]
-    ) -> list[SequenceOutput]:
-        """Account for a committed step, end the sequences that failed, and tune the limits of the next step."""
-        scheduler = model.scheduler
-        self._record_ends(outputs)
-        if failed:
-            outputs += self._live.end_failed(scheduler, failed)
-        if scheduler.knobs.repetition_guard:
-            outputs += self._live.end_repetitive(scheduler, outputs)
-        self._turns.charge(model.name, step.seconds)
-        model.record_step(step, len(outputs), self._clock())
-        return outputs
-
-    def _record_ends(self, outputs: list[SequenceOutput]) -> None:
-        """Account for the choices that these outputs end."""
-        for output in outputs:
-            if output.finish_reason is not None:
-                request = self._live.by_id[output.request_id]
-                self._models[request.scheduler.name].record_finish(request.choices[output.index], output)
-                self._live.forget_choice(request, output.request_id)
 
 
 def _scheduler_of(pool: BlockPool) -> type[Scheduler]:

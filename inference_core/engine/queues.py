@@ -1,7 +1,7 @@
 """The waiting sequences of a model in service order, and the running ones split by what each needs next.
 
 With them stand the first-token deadlines of a model's sequences, sorted, so that the earliest is read in constant
-time, the token budget of the step being planned, and a scheduler's totals since start.
+time, and the token budget of the step being planned.
 
 The two orders behind every decision of the scheduler are total (they end in the sequence's unique number), so the
 result is deterministic. Why there is neither starvation nor livelock:
@@ -38,7 +38,7 @@ from dataclasses import dataclass, field
 from inference_core.engine.sequence import Sequence, Status
 from inference_core.errors import IntegrityError
 from inference_core.kv_cache.block_pool import BlockPool
-from inference_core.protocol import JoinStats, Knobs
+from inference_core.protocol import Knobs
 from inference_core.step_plan import PENDING, ScheduledSequence
 
 Due = tuple[float, int, Sequence]
@@ -174,52 +174,8 @@ class RunningSet:
         return self._pool.blocks_for(len(sequence.token_ids)) + 1 - len(sequence.block_table)
 
 
-@dataclass(slots=True)
-class _Joins:
-    count: int = 0
-    seconds: float = 0.0
-    tokens: int = 0
-
-
-class JoinStatistics:
-    """First-token latency since start, by powers of two of the sequences that decoded when one joined (SPEC BS-12)."""
-
-    def __init__(self) -> None:
-        self._by_occupancy: dict[int, _Joins] = {}
-
-    def record(self, sequence: Sequence, now: float) -> None:
-        """Record the first token of `sequence`, which was never preempted."""
-        joins = self._by_occupancy.setdefault(sequence.joined_beside.bit_length(), _Joins())
-        joins.count += 1
-        joins.seconds += now - sequence.joined_at
-        joins.tokens += len(sequence.prompt_token_ids) - sequence.cached_tokens
-
-    def rows(self) -> list[JoinStats]:
-        """Return the statistics, fewest decoding sequences first."""
-        return [
-            JoinStats(1 << level >> 1, joins.count, joins.seconds / joins.count, joins.seconds / joins.tokens)
-            for level, joins in sorted(self._by_occupancy.items())
-        ]
-
-
 # Each scored row takes a row of logits as wide as the vocabulary; prompts are rarely scored, so the limit is low.
 MAX_SCORED_ROWS = 128
-
-
-@dataclass(slots=True)
-class SchedulerTotals:
-    """Counts since start.
-
-    Prompts count once per request, prefix look-ups once per choice, generated tokens as drawn, stop tokens too.
-    """
-
-    prompt_tokens: int = 0
-    generated_tokens: int = 0
-    prefix_query_tokens: int = 0
-    prefix_hit_tokens: int = 0
-    preemptions: int = 0
-    deadline_refusals: int = 0
-    repetitions_ended: int = 0
 
 
 @dataclass(slots=True)

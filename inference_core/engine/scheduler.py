@@ -5,15 +5,20 @@ from dataclasses import dataclass
 from itertools import count, islice
 from operator import attrgetter
 
-from inference_core.engine.commit import ExecutedPart, ExecutedStep, ScheduledEntry, StepCommit
+from inference_core.engine.commit import (
+    ExecutedPart,
+    ExecutedStep,
+    JoinStatistics,
+    ScheduledEntry,
+    SchedulerTotals,
+    StepCommit,
+)
 from inference_core.engine.queues import (
     Batch,
     Deadlines,
-    JoinStatistics,
     QueueEntry,
     Rank,
     RunningSet,
-    SchedulerTotals,
     StepBudget,
     WaitingQueue,
     aged_class,

@@ -1,5 +1,5 @@
-"""Executes plans: at once, with faults isolated, or launched before the step in flight is collected; and says whose
-model is next: deficit round robin on measured step time, deadlines first.
+"""Executes plans, at once, with faults isolated, or launched before the step in flight is collected; commits them; and
+says whose model is next: deficit round robin on measured step time, deadlines first.
 
 A failed step is split: into the sequences that fail, and parts in which the rest is retried.
 """
@@ -13,9 +13,13 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from inference_core.engine.commit import ExecutedPart, ExecutedStep, ScheduledEntry, entries_of
+from inference_core.engine.requests import LiveRequests
+from inference_core.engine.scheduler import Scheduler
 from inference_core.engine.sequence import Sequence, Status
+from inference_core.engine.served_model import ServedModel, StepMeasurement
 from inference_core.errors import BadLogitsError, RankLostError
 from inference_core.execution.runner import ModelRunner, OverlappingRunner
+from inference_core.protocol import SequenceOutput
 from inference_core.step_plan import ScheduledSequence, ScoreSpec, StepPlan, StepResult
 
 Part = list[ScheduledSequence]
@@ -263,6 +267,105 @@ class StepExecutor:
             with contextlib.suppress(Exception):
                 step.result()
         return cancelled
+
+
+class CommittedSteps:
+    """Runs the planned steps of a core's `models`, commits what they computed, and accounts for it: `turns` shares the
+    time among the models, and `count` is of all steps since start."""
+
+    def __init__(self, models: Mapping[str, ServedModel], live: LiveRequests, clock: Callable[[], float]) -> None:
+        self.turns = ModelRoundRobin(list(models))
+        self.count = 0
+        self._models = models
+        self._live = live
+        self._clock = clock
+        self._executor = StepExecutor({name: model.runner for name, model in models.items()}, clock)
+
+    @property
+    def num_in_flight(self) -> int:
+        """Steps that were launched and not collected yet."""
+        return self._executor.num_in_flight
+
+    def may_overlap(self, model: ServedModel) -> bool:
+        """Whether the next step of `model` may be planned before the tokens of the step in flight are known."""
+        return self._executor.may_overlap(model.name, model.scheduler.running.values())
+
+    def execute(self, model: ServedModel, plan: StepPlan, began: float) -> list[SequenceOutput]:
+        """Run and commit a step before the next one is planned."""
+        scheduler = model.scheduler
+        executed = self._executor.execute(plan, scheduler.running)
+        outputs = scheduler.commit_step(executed)
+        seconds = self._clock() - began
+        model.speculator.learn(seconds, executed.decode_steps)
+        measured = StepMeasurement(
+            sequences=len(plan.sequences),
+            tokens=plan.num_tokens - plan.num_drafts,
+            depth=prompt_depth(plan),
+            seconds=seconds,
+            swap_seconds=executed.swap_seconds,
+            decode_steps=executed.decode_steps,
+        )
+        self.count += measured.decode_steps - 1
+        return executed.without_sent(self._end_step(model, measured, outputs, executed.failed))
+
+    def launch(self, scheduler: Scheduler, plan: StepPlan) -> list[SequenceOutput]:
+        """Launch a step and commit the one that was in flight before."""
+        entries = entries_of(plan, scheduler.running)
+        step = self._executor.launch(plan, entries)
+        if step is None:
+            scheduler.end_copies(plan, copied=False)
+            outputs = self.collect()
+            self._requeue(scheduler, entries, moved_blocks=False)
+            return outputs
+        scheduler.launched(plan, entries, step.launched)
+        return self.collect() if self._executor.num_in_flight > 1 else []
+
+    def collect(self) -> list[SequenceOutput]:
+        """Wait for the oldest step in flight, if there is one, and commit it."""
+        collected = self._executor.collect()
+        if collected is None:
+            return []
+        step, computed = collected.step, collected.computed
+        if computed is None:
+            # Steps that were launched after one that failed computed with wrong tokens.
+            for lost in (step, *self._executor.cancel()):
+                self._requeue(self._models[lost.model].scheduler, lost.entries, moved_blocks=lost.moved_blocks)
+            return []
+        model, swapped = self._models[step.model], computed.result.swapped
+        outputs = model.scheduler.commit(computed)
+        measured = StepMeasurement(
+            sequences=len(step.entries),
+            tokens=step.tokens,
+            depth=step.depth,
+            seconds=collected.seconds,
+            swap_seconds=0.0 if swapped is None else swapped.seconds,
+        )
+        return self._end_step(model, measured, outputs, {})
+
+    def _requeue(self, scheduler: Scheduler, entries: list[ScheduledEntry], *, moved_blocks: bool) -> None:
+        self._executor.suspect(scheduler.requeue(entries, self._clock(), moved_blocks=moved_blocks))
+
+    def _end_step(
+        self, model: ServedModel, step: StepMeasurement, outputs: list[SequenceOutput], failed: Mapping[str, str]
+    ) -> list[SequenceOutput]:
+        """Account for a committed step, end the sequences that failed, and tune the limits of the next step."""
+        scheduler = model.scheduler
+        self._record_ends(outputs)
+        if failed:
+            outputs += self._live.end_failed(scheduler, failed)
+        if scheduler.knobs.repetition_guard:
+            outputs += self._live.end_repetitive(scheduler, outputs)
+        self.turns.charge(model.name, step.seconds)
+        model.record_step(step, len(outputs), self._clock())
+        return outputs
+
+    def _record_ends(self, outputs: list[SequenceOutput]) -> None:
+        """Account for the choices that these outputs end."""
+        for output in outputs:
+            if output.finish_reason is not None:
+                request = self._live.by_id[output.request_id]
+                self._models[request.scheduler.name].record_finish(request.choices[output.index], output)
+                self._live.forget_choice(request, output.request_id)
 
 
 def _grammar_failures(part: list[ScheduledSequence]) -> dict[str, str]:

@@ -280,8 +280,7 @@ class BlockPool(SlabHolder):
         self._slabs[number] = self._pinned_slabs[number] = self._empty_slab(number)
 
     def _empty_slab(self, number: int) -> _Slab:
-        first = number * self.blocks_per_slab
-        return _Slab(number, list(range(first + self.blocks_per_slab - 1, first - 1, -1)))
+        return _Slab(number, list(self._blocks_of(number))[::-1])
 
     # -- slabs ---------------------------------------------------------------------------------
 
@@ -318,7 +317,9 @@ class BlockPool(SlabHolder):
             if source.referenced > sum(self.blocks_per_slab - s.referenced for s in slabs):
                 break
             self._drop_evictable(source)
-            for block in [b for b in self._blocks_of(source) if b in self._references][: most - len(self._moves)]:
+            for block in [b for b in self._blocks_of(source.number) if b in self._references][
+                : most - len(self._moves)
+            ]:
                 self._move(block, self._room_in(slabs[::-1]))
         return self._moves.copy()
 
@@ -335,12 +336,11 @@ class BlockPool(SlabHolder):
             self._carry(target, block)
             self._leave(target)
 
-    def _blocks_of(self, slab: _Slab) -> range:
-        first = slab.number * self.blocks_per_slab
-        return range(first, first + self.blocks_per_slab)
+    def _blocks_of(self, slab: int) -> range:
+        return range(slab * self.blocks_per_slab, (slab + 1) * self.blocks_per_slab)
 
     def _drop_evictable(self, slab: _Slab) -> None:
-        for block in self._blocks_of(slab):
+        for block in self._blocks_of(slab.number):
             if block in self._evictable:
                 self._evict(block)
 
@@ -351,9 +351,8 @@ class BlockPool(SlabHolder):
         """
         slab = next(s for s in slabs if s.referenced < self.blocks_per_slab)
         if not slab.free:
-            self._evict(
-                min((b for b in self._blocks_of(slab) if b in self._evictable), key=self._evictable.__getitem__)
-            )
+            evictable = (block for block in self._blocks_of(slab.number) if block in self._evictable)
+            self._evict(min(evictable, key=self._evictable.__getitem__))
         return slab
 
     def _move(self, block: int, slab: _Slab) -> None:
@@ -367,10 +366,8 @@ class BlockPool(SlabHolder):
     def _carry(self, block: int, target: int) -> None:
         """Move references and digest from `block` to `target`."""
         self._references[target] = self._references.pop(block)
-        digest = self._digest_of.pop(block, None)
-        if digest is not None:
-            self._digest_of[target] = digest
-            self._block_of[digest] = target
+        if (digest := self._digest_of.pop(block, None)) is not None:
+            self._digest_of[target], self._block_of[digest] = digest, target
 
     def _leave(self, block: int) -> None:
         """Free `block`, whose references and content have moved."""
@@ -395,9 +392,7 @@ class BlockPool(SlabHolder):
         number = self._arena.take(self, colder_than=coldest)
         if number is None:
             return None
-        slab = self._empty_slab(number)
-        self._slabs[number] = slab
-        self._by_room[self.blocks_per_slab][number] = slab
+        slab = self._slabs[number] = self._by_room[self.blocks_per_slab][number] = self._empty_slab(number)
         self._num_free += self.blocks_per_slab
         return slab
 
@@ -479,17 +474,16 @@ class BlockPool(SlabHolder):
             raise IntegrityError(f"{self.name}: blocks {sorted(stray)} are cached but neither evictable nor referenced")
 
     def _check_slab(self, slab: _Slab) -> None:
-        first = slab.number * self.blocks_per_slab
-        free = set(slab.free)
+        blocks, free = self._blocks_of(slab.number), set(slab.free)
         if len(free) != len(slab.free):
             raise IntegrityError(f"{self.name}: slab {slab.number} lists a free block twice: {slab.free}")
-        for block in range(first, first + self.blocks_per_slab):
+        for block in blocks:
             states = (block in free, block in self._evictable, block in self._references)
             if sum(states) != 1:
                 raise IntegrityError(f"{self.name}: block {block} is (free, evictable, referenced) = {states}")
             if block in self._evictable and block not in self._digest_of:
                 raise IntegrityError(f"{self.name}: evictable block {block} has no digest")
-        referenced = sum(b in self._references for b in range(first, first + self.blocks_per_slab))
+        referenced = sum(block in self._references for block in blocks)
         if slab.referenced != referenced:
             raise IntegrityError(f"{self.name}: slab {slab.number} counts {slab.referenced} of {referenced} references")
         if len(free) == self.blocks_per_slab:
@@ -500,7 +494,7 @@ class BlockPool(SlabHolder):
         if filed != ([] if slab.number in self._pinned_slabs else [len(free)]):
             raise IntegrityError(f"{self.name}: slab {slab.number} with {len(free)} free blocks is filed wrongly")
         if slab.number in self._pinned_slabs:
-            if any(block in self._evictable for block in self._blocks_of(slab)):
+            if any(block in self._evictable for block in blocks):
                 raise IntegrityError(f"{self.name}: slab {slab.number} is pinned but holds evictable blocks")
-        elif not self._pinned.isdisjoint(self._blocks_of(slab)):
+        elif not self._pinned.isdisjoint(blocks):
             raise IntegrityError(f"{self.name}: slab {slab.number} holds pinned blocks but is not pinned")
