@@ -8,7 +8,7 @@ from pathlib import Path
 
 PACKAGES = ("gateway", "classifier", "tiers", "inference_core", "quality", "migrations")
 CEILINGS = {
-    "asked": 56,
+    "asked": 55,
     "begun": 6,
     "found": 74,
     "given": 79,
@@ -17,7 +17,7 @@ CEILINGS = {
     "made": 13,
     "noted": 3,
     "obeyed": 0,
-    "one": 76,
+    "one": 75,
     "passed": 10,
     "place": 50,
     "put": 18,
