@@ -1,6 +1,6 @@
 """Shared by all tests: the same random numbers in every run, and what is costly made once per process.
 
-Four fixtures act on every test unasked:
+Five fixtures act on every test unasked:
 
 - `_root_log_level_and_umask`: each test starts with the log level and umask of a new process, because commands that run
   inside a test set them for the whole process.
@@ -8,6 +8,7 @@ Four fixtures act on every test unasked:
   database, and the annotations of the gateway's handlers are read once, not by every gateway that is built.
 - `_patient_clients`: a request of a test may take as long as a busy machine needs; clients of httpx and openai share
   one context of TLS, which nothing here needs.
+- `_patient_sqlite`: so may its statements and commits, for which other tests keep the disk busy.
 - `_vocabularies_read_once`: the tokens of a GGUF file are read once, not for every gateway that has the model.
 
 Fixtures of database servers are in `tests.database_servers`.
@@ -163,6 +164,17 @@ def _patient_clients() -> Iterator[None]:
         for package in {"httpx", "httpx2"} & sys.modules.keys():
             transports = importlib.import_module(f"{package}._transports.default")
             patch.setattr(transports, "create_ssl_context", _remembered(transports.create_ssl_context))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _patient_sqlite() -> Iterator[None]:
+    """Let SQLite wait for a lock or for the disk as long as a test waits for an answer, not six or seven seconds."""
+    with pytest.MonkeyPatch.context() as patch:
+        if (database := sys.modules.get("quality.store.database")) is not None:
+            patch.setattr(database, "BUSY_MS", round(_ANSWER_SECONDS * 1000))
+            for limit in ("STATEMENT_SECONDS", "COMMIT_SECONDS"):
+                patch.setattr(sys.modules["quality.store.drivers"], limit, _ANSWER_SECONDS)
         yield
 
 
