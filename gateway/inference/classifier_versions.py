@@ -8,7 +8,7 @@ loaded at start, and replaced in one assignment when the registry's pointer name
 import asyncio
 import hashlib
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
@@ -324,6 +324,9 @@ class ActiveClassifier:
         self.is_quick = False
         """Whether no version that serves has an encoder that takes milliseconds."""
         self._lengths: AnswerLength | None = None
+        self._loaded: tuple[ActiveVersions | None, list[str]] | None = None
+        self.before_serving: Callable[[Sequence[LoadedVersion]], Awaitable[None]] | None = None
+        """Awaited with versions that are new, before `follow` lets them serve."""
         self._pointer = FollowedFile(root / POINTER, lambda _: self._load(), "classifier versions", removed=self._load)
         self.refusal = "no artefact was loaded yet"
         self._classes: EncoderClasses | None = None
@@ -385,12 +388,26 @@ class ActiveClassifier:
                 version.use_lengths(self._lengths)
 
     def load(self) -> None:
-        """Load what the pointer names now, if that has changed; never raises."""
+        """Load what the pointer names now, if that has changed, and serve it; never raises."""
         self._pointer.refresh()
+        self._serve_loaded()
 
     async def follow(self, seconds: float) -> None:
-        """Look at the registry's pointer every `seconds` and load what it names when it has changed."""
-        await self._pointer.follow_in_thread(seconds)
+        """Look at the registry's pointer every `seconds`, load what it names when it has changed, and serve it after
+        `before_serving`."""
+        while True:
+            await asyncio.to_thread(self._pointer.refresh)
+            while (loaded := self._loaded) is not None:
+                await self._prepare(loaded[0])
+                if self._loaded is loaded:
+                    self._serve_loaded()
+            await asyncio.sleep(seconds)
+
+    async def _prepare(self, loaded: ActiveVersions | None) -> None:
+        if loaded is None or self.before_serving is None:
+            return
+        known = [] if self._serving is None else [one.version for one in self._serving.versions]
+        await self.before_serving([one for one in loaded.versions if one.version not in known])
 
     async def serve_catalogue(self, fingerprint: str, prior: ClassTable | None) -> None:
         """Go on for a catalogue of other answers, whose outcomes may not have been measured."""
@@ -398,6 +415,7 @@ class ActiveClassifier:
         serving = self._serving
         if serving is None or self._must_be_measured:
             self._activate(*await asyncio.to_thread(self._read))
+            self._loaded = None
             return
         now = {id(version): version.for_catalogue(fingerprint, prior) for version in serving.versions}
         renewed = msgspec.structs.replace(
@@ -407,9 +425,17 @@ class ActiveClassifier:
             arms={name: now[id(version)] for name, version in serving.arms.items()},
         )
         self._activate(renewed, [])
+        if self._loaded is not None:
+            # It was read for the catalogue before.
+            self._loaded = await asyncio.to_thread(self._read)
 
     def _load(self) -> None:
-        self._activate(*self._read())
+        self._loaded = self._read()
+
+    def _serve_loaded(self) -> None:
+        loaded, self._loaded = self._loaded, None
+        if loaded is not None:
+            self._activate(*loaded)
 
     def _read(self) -> tuple[ActiveVersions | None, list[str]]:
         """What the pointer names, with the reasons of refusals; what serves already is not loaded again."""

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from sqlalchemy import select
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from classifier.complexity.quality_setting import DEFAULT_TARGET
@@ -41,6 +42,7 @@ class ActiveLabels:
         self._engine, self._classifier, self._metrics, self._catalog = engine, classifier, metrics, catalog
         self._labels: dict[LoadedVersion, OwnLabels] = {}
         self._turn = asyncio.Lock()
+        classifier.before_serving = self.give
 
     def _tiers(self) -> Sequence[str]:
         return self._catalog.current.tier_fingerprints
@@ -55,14 +57,23 @@ class ActiveLabels:
             serving = self._classifier.serving_or_none
             if serving is None:
                 return
-            self._labels = {
-                version: self._labels.get(version)
-                or OwnLabels(self._engine, version.model, version.table, self._tiers, version.head)
-                for version in serving.versions
-            }
+            self._labels = {version: self._labels.get(version) or self._of(version) for version in serving.versions}
             for version, labels in self._labels.items():
                 version.own = await labels.catch_up(now)
             self._metrics.own_labels.set(self.counts.get(serving.current.version, 0))
+
+    async def give(self, versions: Sequence[LoadedVersion]) -> None:
+        """Give `versions` what is stored now, before they serve; while the database is away they serve without it."""
+        async with self._turn:
+            try:
+                for version in versions:
+                    labels = self._labels[version] = self._of(version)
+                    version.own = await labels.catch_up(time.time())
+            except (SQLAlchemyError, OSError) as error:
+                log.warning("own labels cannot be read: %s", error)
+
+    def _of(self, version: LoadedVersion) -> OwnLabels:
+        return OwnLabels(self._engine, version.model, version.table, self._tiers, version.head)
 
     @property
     def counts(self) -> dict[str, int]:

@@ -3,6 +3,7 @@
 import asyncio
 import shutil
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,7 +20,7 @@ from classifier.policy.experiment_split import Arm, Split
 from classifier.registry.artefact import default_artefact, load_base, load_manifest, load_model_tensors, save_artefact
 from classifier.registry.registry import ArtefactRegistry
 from gateway.base.inference_request import InferenceRequest
-from gateway.inference.classifier_versions import ActiveClassifier, ActiveVersions, RoutingRule
+from gateway.inference.classifier_versions import ActiveClassifier, ActiveVersions, LoadedVersion, RoutingRule
 from gateway.inference.router import RoutingService
 from tests.gateway.chats import chat
 from tiers.catalog.load import load_catalog
@@ -101,6 +102,53 @@ async def test_a_promotion_is_picked_up_while_serving(tmp_path: Path) -> None:
     assert classifier.model is not before
     assert classifier.predict(PROMPT).classifier_version == version
     following.cancel()
+
+
+async def test_a_promoted_version_has_its_own_labels_before_it_serves(tmp_path: Path) -> None:
+    registry, served = seeded(tmp_path), asyncio.Event()
+    descendant(registry, "v1-child")
+    classifier = ActiveClassifier(tmp_path, "some catalogue")
+    classifier.load()
+    own, before = cast(OwnOutcomes, object()), classifier.serving.current
+    given: list[tuple[list[str], LoadedVersion]] = []
+
+    async def give(versions: Sequence[LoadedVersion]) -> None:
+        await asyncio.sleep(0)
+        given.append(([one.version for one in versions], classifier.serving.current))
+        for version in versions:
+            version.own = own
+        asyncio.get_running_loop().call_soon(served.set)
+
+    classifier.before_serving = give
+    registry.promote("v1-child")
+    following = asyncio.create_task(classifier.follow(0.001))
+    await served.wait()
+    following.cancel()
+    assert given == [(["v1-child"], before)]
+    assert classifier.serving.current.own is own
+
+
+async def test_a_version_loaded_for_another_catalogue_is_loaded_again(tmp_path: Path) -> None:
+    registry, read, go_on, served = seeded(tmp_path), asyncio.Event(), asyncio.Event(), asyncio.Event()
+    descendant(registry, "v1-child", adequacy=[[0.9] * 3] * 4, catalogue_fingerprint="new")
+    classifier = ActiveClassifier(tmp_path, "old", prior=prior_table(like_of(4)))
+    classifier.load()
+
+    async def give(versions: Sequence[LoadedVersion]) -> None:
+        read.set()
+        await go_on.wait()
+        if versions[0].kind == "measured":
+            asyncio.get_running_loop().call_soon(served.set)
+
+    classifier.before_serving = give
+    registry.promote("v1-child")
+    following = asyncio.create_task(classifier.follow(0.001))
+    await read.wait()
+    await classifier.serve_catalogue("new", prior_table(like_of(4)))
+    go_on.set()
+    await served.wait()
+    following.cancel()
+    assert (classifier.serving.current.version, classifier.serving.current.kind) == ("v1-child", "measured")
 
 
 def test_a_version_that_is_loaded_again_keeps_its_own_labels(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import time
 from collections.abc import AsyncIterator
 from typing import Any
+from unittest.mock import AsyncMock
 
 import msgspec
 import pytest
@@ -12,10 +13,11 @@ from sqlalchemy import delete, insert
 from classifier.decision import PolicyInputs
 from classifier.policy.decide import decide
 from gateway.base.settings import Settings
-from gateway.inference.classifier_versions import ActiveClassifier
+from gateway.inference.classifier_versions import ActiveClassifier, LoadedVersion
 from gateway.operations.quality_loop.followers import ActiveLabels
 from migrations.tables.audit import audit_events
 from migrations.tables.quality import training_rows
+from quality.learning.own_labels import OwnLabels
 from quality.verification.training_rows import encode_prompt
 from tests.gateway.operations.dashboard.browsing import forms_of, submit, with_user
 from tests.gateway.running_gateway import RunningGateway, running_gateway
@@ -91,6 +93,23 @@ async def test_a_class_whose_quality_drops_is_promoted_until_it_recovers(aio: Ru
     back = await decided(aio, quality=0.5)
     assert back["tier"] == 1
     assert "on such prompts tier 1 was as good in" in back["reason"]
+
+
+async def test_a_version_is_given_the_stored_labels_and_serves_without_them_where_they_cannot_be_read(
+    aio: RunningGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    active, classifier = aio.operations.active_labels, aio.serving.routing.classifier
+    assert active is not None
+    assert isinstance(classifier, ActiveClassifier)
+    first, second = LoadedVersion(classifier.model), LoadedVersion(classifier.model)
+    assert classifier.before_serving is not None
+
+    await classifier.before_serving([first])
+    monkeypatch.setattr(OwnLabels, "catch_up", AsyncMock(side_effect=OSError("away")))
+    await classifier.before_serving([second])
+
+    assert first.own is not None
+    assert (first.own.labels, second.own) == (40, None)
 
 
 async def test_a_higher_quality_target_never_gets_a_lower_tier(aio: RunningGateway) -> None:
