@@ -12,6 +12,7 @@ DECODED = {
     "classifier.registry.artefact": ["Manifest"],
     "classifier.registry.registry": ["Canary", "Split"],
     "gateway.inference.api.messages.schemas": ["Block", "ResultBlock", "Text", "ToolEntry"],
+    "gateway.inference.api.responses.schemas": ["Part"],
     "inference_core.engine.live_knobs": ["Knobs"],
     "inference_core.loaders.hub_model": ["Pin"],
     "inference_core.loaders.huggingface.hf_checkpoint": ["_Index"],

@@ -63,9 +63,15 @@ async def _completed(
     serving = serving_of(request)
     body = await read_fields(serving, request, reader)
     answer_format = CompletionsFormat(serving, body.stream_options)
-    return await respond(request, serving, build(serving, received(request), body), answer_format)
+    head = received(request)
+    work = partial(build, serving, head, body)
+    is_long = isinstance(body, ChatRequest) and len(body.messages) > _BUILT_AT_ONCE
+    built = await serving.routing.threads.run(head.caller.tenant, work) if is_long else work()
+    return await respond(request, serving, built, answer_format)
 
 
+# Messages of a chat whose request is built on the event loop, in some twenty milliseconds.
+_BUILT_AT_ONCE = 8_000
 # Of one request; lists of more take so long to write that others would wait.
 MOST_TOKENS = 1_000_000
 

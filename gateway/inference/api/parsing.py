@@ -87,14 +87,9 @@ async def read_fields(serving: Serving, request: HttpRequest, fields: FieldReade
     return body
 
 
-async def off_loop(serving: Serving, request: HttpRequest, work: Callable[[], Decoded]) -> Decoded:
-    """Return what `work` makes of the decoded body: of a large one without holding up the event loop."""
-    return await _decode_off_loop(serving, request.scope["state"][CALLER], await request.body(), work)
-
-
 def decoded_body(serving: Serving, decoder: msgspec.json.Decoder[Body], body: bytes, caller: Caller) -> Awaitable[Body]:
     """What `decode_body` returns, of a large body without holding up the event loop."""
-    return _decode_off_loop(serving, caller, body, partial(decode_body, decoder, body))
+    return off_loop(serving, caller, body, partial(decode_body, decoder, body))
 
 
 def decoded_fields(
@@ -102,14 +97,15 @@ def decoded_fields(
 ) -> Awaitable[tuple[Body, list[str], dict[str, Any]]]:
     """The request in `body`, the names of its fields that are ignored, and those that some servers know. Raises
     `ApiError` as `read_body` does."""
-    return _decode_off_loop(serving, caller, body, partial(_decode_fields, serving, fields, body, caller))
+    return off_loop(serving, caller, body, partial(_decode_fields, serving, fields, body, caller))
 
 
-async def _decode_off_loop(serving: Serving, caller: Caller, body: bytes, decode: Callable[[], Decoded]) -> Decoded:
-    """Return what `decode` makes of `body`: of a large one on a thread, since it takes tens of milliseconds."""
+async def off_loop(serving: Serving, caller: Caller, body: bytes, work: Callable[[], Decoded]) -> Decoded:
+    """Return what `work` makes of `body`, or of what it was decoded as: of a large one on a thread, since it takes tens
+    of milliseconds."""
     if len(body) <= _DECODED_AT_ONCE:
-        return decode()
-    return await serving.routing.threads.run(caller.tenant, decode)
+        return work()
+    return await serving.routing.threads.run(caller.tenant, work)
 
 
 def _decode_fields(

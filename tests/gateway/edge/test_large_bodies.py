@@ -2,12 +2,14 @@
 
 import asyncio
 import threading
+from types import ModuleType
 from typing import Any
 
 import pytest
 
-from gateway.inference.api import json_bounds, parsing
+from gateway.inference.api import completions, json_bounds, parsing
 from gateway.inference.api.messages import messages
+from gateway.inference.api.responses import exchange
 from tests.gateway.running_gateway import RunningGateway
 from tests.polling import eventually
 
@@ -52,23 +54,32 @@ async def test_a_large_body_is_decoded_while_others_are_answered(
     assert answer.json()["error"]["param"] == param
 
 
-@pytest.mark.parametrize("path", ["/v1/messages", "/v1/messages/count_tokens"])
-async def test_a_conversation_of_many_blocks_is_read_while_others_are_answered(
-    gateway: RunningGateway, monkeypatch: pytest.MonkeyPatch, path: str
+@pytest.mark.parametrize(
+    ("path", "module", "converter"),
+    [
+        ("/v1/messages", messages, "chat_of"),
+        ("/v1/messages", messages, "chat_request"),
+        ("/v1/messages/count_tokens", messages, "chat_of"),
+        ("/v1/chat/completions", completions, "chat_request"),
+        ("/v1/responses", exchange, "chat_request"),
+    ],
+)
+async def test_a_conversation_of_thousands_of_turns_is_converted_while_others_are_answered(
+    gateway: RunningGateway, monkeypatch: pytest.MonkeyPatch, path: str, module: ModuleType, converter: str
 ) -> None:
     threads: list[threading.Thread] = []
-    read = messages.chat_of
+    convert = getattr(module, converter)
 
     def noted(*given: Any) -> Any:
         threads.append(threading.current_thread())
-        return read(*given)
+        return convert(*given)
 
-    monkeypatch.setattr(messages, "chat_of", noted)
-    blocks = [{"type": "text", "text": "word"}] * 6000
-    for content in ("hello", blocks):
-        asked = {"model": "tier-1", "messages": [{"role": "user", "content": content}], "max_tokens": 4}
-        if path.endswith("count_tokens"):
-            del asked["max_tokens"]
+    monkeypatch.setattr(module, converter, noted)
+    for number in (1, 9000):
+        turns = [{"role": "user", "content": "word"}] * number
+        asked = {"model": "tier-1", "input" if path == "/v1/responses" else "messages": turns}
+        if path == "/v1/messages":
+            asked["max_tokens"] = 4
         await gateway.http.post(path, json=asked)
 
     assert [thread is threading.current_thread() for thread in threads] == [True, False]

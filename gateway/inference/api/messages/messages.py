@@ -53,9 +53,12 @@ async def messages(request: HttpRequest) -> ASGIApp:
     serving = serving_of(request)
     body = await read_fields(serving, request, MESSAGES)
     given = received(request)
-    chat = await off_loop(serving, request, partial(chat_of, body, betas_of(given.headers)))
+    convert = partial(chat_of, body, betas_of(given.headers))
+    raw = await request.body()
+    chat = await off_loop(serving, given.caller, raw, convert)
     try:
-        inference_request = chat.as_given(chat_request(serving, given, chat.request))
+        build = partial(chat_request, serving, given, chat.request)
+        inference_request = chat.as_given(await off_loop(serving, given.caller, raw, build))
         # Anthropic's metadata is the name of the user, and no tags.
         passed = {name: value for name, value in inference_request.generation.passed.items() if name != "metadata"}
         inference_request = inference_request.with_generation(passed=passed)
@@ -116,7 +119,7 @@ async def count_tokens(request: HttpRequest) -> Response[Any]:
     serving = serving_of(request)
     body = await read_fields(serving, request, COUNT_TOKENS)
     given = received(request)
-    chat = await off_loop(serving, request, partial(chat_of, body))
+    chat = await off_loop(serving, given.caller, await request.body(), partial(chat_of, body))
     try:
         inference_request = chat_request(serving, given, chat.request)
         async with serving.service.reading(inference_request) as admission:

@@ -13,6 +13,7 @@ from gateway.base.stores.database import reached
 from gateway.inference.api.build_request import RequestHead, chat_request
 from gateway.inference.api.foreign_fields import whole_text
 from gateway.inference.api.list_queries import is_id
+from gateway.inference.api.parsing import off_loop
 from gateway.inference.api.responses.as_chat import chat_of, renamed
 from gateway.inference.api.responses.native_items import GivenItems, as_sent, given_items, opened_data
 from gateway.inference.api.responses.schemas import Item, ResponsesRequest
@@ -110,15 +111,18 @@ async def exchange_of(
     body, conversation, named_consent, named = await resolved(serving, head.caller.tenant, body)
     before = [] if context is None else [opened_data(item) for item in context.items]
     earlier = msgspec.convert(before, list[Item])
-    said = None
-    if serving.routing.served.has_responses and not is_compaction:
-        said = as_sent(_given(raw), body.tools)
-    if said is not None:
-        for place, item in named.items():
-            said.items[place] = item
-    try:
+    keeps_items = serving.routing.served.has_responses and not is_compaction
+
+    def built() -> tuple[GivenItems | None, InferenceRequest]:
+        said = as_sent(_given(raw), body.tools) if keeps_items else None
+        if said is not None:
+            for place, item in named.items():
+                said.items[place] = item
         chat = chat_of(body, earlier, said, before)
-        request = chat.as_given(chat_request(serving, head, chat.request))
+        return said, chat.as_given(chat_request(serving, head, chat.request))
+
+    try:
+        said, request = await off_loop(serving, head.caller, raw, built)
     except ApiError as error:
         raise renamed(error) from None
     if context is not None:

@@ -16,6 +16,7 @@ from gateway.inference.api.schemas import (
     TopP,
     Unsupported,
 )
+from inference_core.io.files import prepare_types
 from tiers.tier import ReasoningEffort
 
 
@@ -33,6 +34,9 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     file_url: str | None = None
     filename: str | None = None
     input_audio: dict[str, Any] | None = None
+
+
+prepare_types(Part)
 
 
 class ToolFormat(msgspec.Struct, frozen=True, kw_only=True):
