@@ -278,7 +278,8 @@ class RemoteTier(Tier):
             tally.scored = logprobs is not None
             bounds = bounds_of(request.n, tally.max_tokens, logprobs, cumulative=self._remote.cumulative_text)
             # What goes on from the caller's text, or is scored token by token, is left as it is.
-            is_chat = request.messages is not None and request.messages[-1].role != "assistant"
+            turns = request.messages
+            is_chat = turns is not None and all(turn.role != "assistant" for turn in turns[-1:])
             reads_thoughts = is_chat and tally.form in (None, "chat") and not tally.scored
             thoughts = InlineThoughts(request.n) if reads_thoughts else None
             reader = AnswerReader(self._wire, tally, bounds, self._note_seals, thoughts)
