@@ -13,8 +13,11 @@ _ENDPOINT = (
 )
 # https://learn.microsoft.com/azure/ai-foundry/openai/reference (2026-11). A deployment's name may have slashes.
 _DEPLOYMENT = re.compile(rf"/openai/deployments/(.+?)({_ENDPOINT})", re.DOTALL)
-# What SDKs of a provider put before their paths; and /v1 twice, where a base URL ends with it already.
-_PREFIXED = re.compile(rf"(?:/openai|/anthropic|/v1|/api(?=/v1/))?(?:/v1)?({_ENDPOINT})", re.DOTALL)
+# What SDKs of a provider put before their paths; anything before /v1; and /v1 twice, where a base URL ends with it.
+_PREFIXED = re.compile(
+    rf"(?:/openai|/anthropic|/cursor|/v1beta/openai|(?:/[\w.-]+){{0,3}}?/v1)?(?:/v1)?({_ENDPOINT})", re.DOTALL
+)
+_SLASHES = re.compile("/{2,}")
 
 
 class ServedPath(NamedTuple):
@@ -26,6 +29,9 @@ class ServedPath(NamedTuple):
 
 def served_path(path: str) -> ServedPath:
     """Return the path that this server has for what a client asked as `path`."""
+    if path.startswith("//"):
+        # A base URL that ends with a slash, and a path that begins with one.
+        path = _SLASHES.sub("/", path, count=1)
     if path.startswith("/v1/") and not path.startswith("/v1/v1/"):
         return ServedPath(path)
     if (azure := _DEPLOYMENT.fullmatch(path)) is not None:

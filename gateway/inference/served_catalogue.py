@@ -28,6 +28,7 @@ AUTO = "auto"
 # Kinds of servers whose models seal their reasoning, and those whose requests say what to cache.
 _SEALING = ("anthropic", "bedrock", "gemini", "openai-provider", "azure", "vertex-gemini", "vertex-anthropic")
 _MARKING = ("anthropic", "bedrock", "vertex-anthropic")
+_MESSAGES = ("anthropic", "vertex-anthropic")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,7 +39,8 @@ class ServedCatalogue:
     `fingerprint`: of all that affects answers. `strongest`: the number of the dearest tier. `names`: every value of
     `model` that a request may carry, aliases and adapters of other tiers aside. `has_servers`: whether a tier or target
     is served elsewhere; `seals_reasoning`: whether a server may give reasoning that it has to get back; `marks_caches`:
-    whether requests to one say what to cache; `has_responses`: whether one has the Responses API; `has_estimates`:
+    whether requests to one say what to cache; `has_responses`: whether one has the Responses API; `has_messages`:
+    whether one has the Messages API; `has_estimates`:
     whether a price is one. `targets`: by name, what stands in for tiers, and answers requests that name it.
     `forwarded_fields`: names of requests' fields that the catalogue passes on.
     `rules`: the catalogue's, compiled; None without any.
@@ -54,6 +56,7 @@ class ServedCatalogue:
     seals_reasoning: bool = field(init=False)
     marks_caches: bool = field(init=False)
     has_responses: bool = field(init=False)
+    has_messages: bool = field(init=False)
     has_estimates: bool = field(init=False)
     forwarded_fields: frozenset[str] = field(init=False)
     rules: "RoutingRules | None" = field(init=False)
@@ -77,6 +80,7 @@ class ServedCatalogue:
             "has_servers": bool(remotes),
             "seals_reasoning": not kinds.isdisjoint(_SEALING),
             "has_responses": any(remote.responses != "never" for remote in remotes),
+            "has_messages": not kinds.isdisjoint(_MESSAGES),
             "forwarded_fields": frozenset(name for remote in remotes for name in remote.forward),
             "has_estimates": any(spec.price.estimated for spec in every),
             "marks_caches": not kinds.isdisjoint(_MARKING),

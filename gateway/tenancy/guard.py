@@ -259,10 +259,11 @@ def may_see_private_metrics(connection: Connection) -> bool:
 
 
 def authorization_of(headers: Mapping[str, str]) -> str | None:
-    """The `Authorization` header; without one, the key in Anthropic's `x-api-key` or Azure's `api-key`, in the same
-    form."""
+    """The `Authorization` header; without one, or a key in it, the key in Anthropic's `x-api-key` or Azure's `api-key`,
+    in the same form."""
     given = headers.get("authorization")
-    if given is None and (key := headers.get("x-api-key") or headers.get("api-key")) is not None:
+    has_key = given is not None and given.strip().lower() not in ("", "bearer")
+    if not has_key and (key := headers.get("x-api-key") or headers.get("api-key")) is not None:
         return f"Bearer {key}"
     return given
 

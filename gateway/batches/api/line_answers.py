@@ -60,19 +60,19 @@ class LineAnswers:
 
 
 async def _chat_line(serving: Serving, given: RequestHead, body: bytes, tags: dict[str, str]) -> bytes:
-    asked, _, extra = await decoded_fields(serving, CHAT, body, given.caller)
+    asked, _, extra, _ = await decoded_fields(serving, CHAT, body, given.caller)
     given = msgspec.structs.replace(given, extra=extra)
     return await _generated(serving, chat_request(serving, given, asked), CompletionsFormat(serving, None), tags)
 
 
 async def _completion_line(serving: Serving, given: RequestHead, body: bytes, tags: dict[str, str]) -> bytes:
-    asked, _, extra = await decoded_fields(serving, COMPLETION, body, given.caller)
+    asked, _, extra, _ = await decoded_fields(serving, COMPLETION, body, given.caller)
     given = msgspec.structs.replace(given, extra=extra)
     return await _generated(serving, completion_request(serving, given, asked), CompletionsFormat(serving, None), tags)
 
 
 async def _responses_line(serving: Serving, given: RequestHead, body: bytes, tags: dict[str, str]) -> bytes:
-    asked, _, extra = await decoded_fields(serving, RESPONSES, body, given.caller)
+    asked, _, extra, _ = await decoded_fields(serving, RESPONSES, body, given.caller)
     given = msgspec.structs.replace(given, extra=extra)
     exchange = await exchange_of(serving, given, asked, body)
     answer_format = ResponsesFormat(serving, exchange)
@@ -83,7 +83,7 @@ async def _responses_line(serving: Serving, given: RequestHead, body: bytes, tag
 
 
 async def _embeddings_line(serving: Serving, given: RequestHead, body: bytes, tags: dict[str, str]) -> bytes:
-    asked, _, _ = await decoded_fields(serving, EMBEDDINGS, body, given.caller)
+    asked, _, _, _ = await decoded_fields(serving, EMBEDDINGS, body, given.caller)
     asked = msgspec.structs.replace(asked, metadata=(asked.metadata or {}) | tags)
     answer, _ = await embedded(serving, given, asked, _BATCH.priority)
     return msgspec.json.encode(answer)

@@ -80,7 +80,7 @@ class Failed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 _heading = msgspec.json.Decoder(Heading)
 _cancel = msgspec.json.Decoder(Cancel)
-_chat = FieldReader("/v1/chat/completions/ws", SocketChat, HARMLESS, "known")
+_chat = FieldReader("/v1/chat/completions/ws", SocketChat, HARMLESS, "known", "chat")
 _encode = msgspec.json.Encoder().encode
 
 
@@ -129,7 +129,7 @@ class SocketSession:
                 self._cancel(await decoded_body(serving, _cancel, message, caller))
             elif heading.type == "chat":
                 self._require_room(name)
-                body, ignored, extra = await decoded_fields(serving, _chat, message, caller)
+                body, ignored, extra, _ = await decoded_fields(serving, _chat, message, caller)
                 self._chats[name] = group.create_task(self._answer(body, ignored, extra))
                 # A task that is cancelled before its first step would never run, nor say that it was.
                 await asyncio.sleep(0)

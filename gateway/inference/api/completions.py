@@ -25,8 +25,11 @@ from gateway.inference.api.build_request import (
 )
 from gateway.inference.api.chat_turns import turns_of
 from gateway.inference.api.chunks import CompletionsFormat
-from gateway.inference.api.foreign_fields import FieldReader, mend_chat, mend_fields
-from gateway.inference.api.parsing import read_body, read_fields
+from gateway.inference.api.foreign_fields import FieldReader
+from gateway.inference.api.parsing import MISSING, read_again, read_body, read_fields
+from gateway.inference.api.responses.as_chat import chat_of
+from gateway.inference.api.responses.native_items import without_codex_items
+from gateway.inference.api.responses.schemas import ResponsesRequest
 from gateway.inference.api.schemas import HARMLESS, ChatRequest, CompletionRequest, Message, TokenId
 from gateway.inference.api.sending import respond
 from gateway.inference.service import Serving, serving_of
@@ -36,9 +39,10 @@ from inference_core.tokenization.tokenizer import Tokenizer
 from tiers.tier import ChatMessage, Tier
 from tiers.tools.tool_calling import ToolCalling
 
-CHAT = FieldReader("/v1/chat/completions", ChatRequest, HARMLESS, "known", mend_chat)
-B = TypeVar("B", ChatRequest, CompletionRequest)
-COMPLETION = FieldReader("/v1/completions", CompletionRequest, forwards="known", mend=mend_fields)
+CHAT = FieldReader("/v1/chat/completions", ChatRequest, HARMLESS, "known", "chat")
+_ITEMS = FieldReader("/v1/chat/completions", ResponsesRequest, forwards="known", mend="responses")
+B = TypeVar("B", ChatRequest, CompletionRequest, ResponsesRequest)
+COMPLETION = FieldReader("/v1/completions", CompletionRequest, forwards="known", mend="fields")
 
 
 @inference_post(
@@ -46,7 +50,18 @@ COMPLETION = FieldReader("/v1/completions", CompletionRequest, forwards="known",
 )
 async def chat_completions(request: HttpRequest) -> ASGIApp:
     """Answer the last turn, whole or as server-sent events, with the tier that routing chose or the caller named."""
-    return await _completed(request, CHAT, chat_request)
+    try:
+        return await _completed(request, CHAT, chat_request)
+    except ApiError as error:
+        if (error.body.param, error.body.code) != ("messages", MISSING) or b'"input"' not in await request.body():
+            raise
+    # Cursor sends a body of the Responses API here, and reads a chat.
+    return await _completed(request, _ITEMS, _of_items)
+
+
+def _of_items(serving: Serving, head: RequestHead, body: ResponsesRequest) -> InferenceRequest:
+    chat = chat_of(without_codex_items(body, keeps_own=False)[0]).request
+    return chat_request(serving, head, msgspec.structs.replace(chat, stream_options=body.stream_options))
 
 
 @inference_post(
@@ -62,12 +77,20 @@ async def _completed(
 ) -> ASGIApp:
     serving = serving_of(request)
     body = await read_fields(serving, request, reader)
-    answer_format = CompletionsFormat(serving, body.stream_options)
-    head = received(request)
+    try:
+        built = await _built(serving, received(request), body, build)
+    except ApiError as error:
+        body = await read_again(error, serving, request, reader, body)
+        built = await _built(serving, received(request), body, build)
+    return await respond(request, serving, built, CompletionsFormat(serving, body.stream_options))
+
+
+async def _built(
+    serving: Serving, head: RequestHead, body: B, build: Callable[[Serving, RequestHead, B], InferenceRequest]
+) -> InferenceRequest:
     work = partial(build, serving, head, body)
     is_long = isinstance(body, ChatRequest) and len(body.messages) > _BUILT_AT_ONCE
-    built = await serving.routing.threads.run(head.caller.tenant, work) if is_long else work()
-    return await respond(request, serving, built, answer_format)
+    return await serving.routing.threads.run(head.caller.tenant, work) if is_long else work()
 
 
 # Messages of a chat whose request is built on the event loop, in some twenty milliseconds.

@@ -343,8 +343,8 @@ def _tool(definition: ToolDefinition, where: str) -> Tool:
     if function is None or definition.type == CUSTOM:
         name = f"{where}.{definition.type}"
         raise bad_request(f"You must provide the parameter {name}.", name, "missing_required_parameter")
-    kind = None if function.parameters is None else function.parameters.get("type", "object")
-    if kind not in (None, "object"):
+    kind = None if function.parameters is None else function.parameters.get("type")
+    if kind not in (None, "object") and not (isinstance(kind, list) and "object" in kind):
         raise bad_request(
             f"The parameters of a function are a JSON schema of type object, not of {kind!r}.",
             f"{where}.function.parameters",
@@ -355,7 +355,7 @@ def _tool(definition: ToolDefinition, where: str) -> Tool:
     return Tool(
         name=function.name,
         description=function.description,
-        parameters=None if function.parameters is None else {"type": "object"} | function.parameters,
+        parameters=None if function.parameters is None else function.parameters | {"type": "object"},
         strict=bool(function.strict),
         cache_control=definition.cache_control,
     )

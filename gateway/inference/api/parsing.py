@@ -40,6 +40,8 @@ IGNORED = "ignored_fields"
 """Where a request's state holds the names of its fields that were ignored, if there are any."""
 EXTRA = "extra_fields"
 """Where it holds those that some servers know, by name."""
+MENDED = "mended_body"
+"""There, and true, where its body was read in another form than it was sent in."""
 
 PRIORITY_OF_SERVICE_TIER = {"auto": 1, "default": 1, "scale": 1, "priority": 0, "flex": 2, "batch": 2}
 # Those that providers have; `batch` is our own.
@@ -75,16 +77,38 @@ def _decoder_of(form: type[Any]) -> msgspec.json.Decoder[Any]:
     return msgspec.json.Decoder(form)
 
 
-async def read_fields(serving: Serving, request: HttpRequest, fields: FieldReader[Body]) -> Body:
+async def read_fields(
+    serving: Serving, request: HttpRequest, fields: FieldReader[Body], *, again: bool = False
+) -> Body:
     """Like `read_body`, but unless the caller's key or the server is strict, fields that have no meaning here are left
-    out; a header of the answer names them."""
+    out; a header of the answer names them. `again`: the body as it was sent has been refused."""
     found = await json_of(request)
-    body, ignored, extra = await decoded_fields(serving, fields, found, request.scope["state"][CALLER])
+    state = request.scope["state"]
+    body, ignored, extra, is_mended = await decoded_fields(serving, fields, found, state[CALLER], again=again)
     if ignored:
-        request.scope["state"][IGNORED] = ignored
+        state[IGNORED] = ignored
     if extra:
-        request.scope["state"][EXTRA] = extra
+        state[EXTRA] = extra
+    if is_mended:
+        state[MENDED] = True
     return body
+
+
+async def read_again(
+    error: ApiError, serving: Serving, request: HttpRequest, fields: FieldReader[Body], body: Body
+) -> Body:
+    """The body as it is plainly meant, after `error`, the refusal of `body`. Raises `error` where that is the same."""
+    if error.status != 400 or is_strict(serving, request.scope["state"][CALLER]):
+        raise error
+    mended = await read_fields(serving, request, fields, again=True)
+    if mended == body:
+        raise error
+    return mended
+
+
+def is_strict(serving: Serving, caller: Caller) -> bool:
+    """Whether the caller's requests are read to the letter."""
+    return caller.strict or serving.settings.strict_fields
 
 
 def decoded_body(serving: Serving, decoder: msgspec.json.Decoder[Body], body: bytes, caller: Caller) -> Awaitable[Body]:
@@ -93,11 +117,11 @@ def decoded_body(serving: Serving, decoder: msgspec.json.Decoder[Body], body: by
 
 
 def decoded_fields(
-    serving: Serving, fields: FieldReader[Body], body: bytes, caller: Caller
-) -> Awaitable[tuple[Body, list[str], dict[str, Any]]]:
-    """The request in `body`, the names of its fields that are ignored, and those that some servers know. Raises
-    `ApiError` as `read_body` does."""
-    return off_loop(serving, caller, body, partial(_decode_fields, serving, fields, body, caller))
+    serving: Serving, fields: FieldReader[Body], body: bytes, caller: Caller, *, again: bool = False
+) -> Awaitable[tuple[Body, list[str], dict[str, Any], bool]]:
+    """The request in `body`, the names of its fields that are ignored, those that some servers know, and whether it had
+    another form. `again`: see `read_fields`. Raises `ApiError` as `read_body` does."""
+    return off_loop(serving, caller, body, partial(_decode_fields, serving, fields, body, caller, again=again))
 
 
 async def off_loop(serving: Serving, caller: Caller, body: bytes, work: Callable[[], Decoded]) -> Decoded:
@@ -109,27 +133,31 @@ async def off_loop(serving: Serving, caller: Caller, body: bytes, work: Callable
 
 
 def _decode_fields(
-    serving: Serving, fields: FieldReader[Body], body: bytes, caller: Caller
-) -> tuple[Body, list[str], dict[str, Any]]:
-    strict = caller.strict or serving.settings.strict_fields
+    serving: Serving, fields: FieldReader[Body], body: bytes, caller: Caller, *, again: bool = False
+) -> tuple[Body, list[str], dict[str, Any], bool]:
+    strict = is_strict(serving, caller)
     ignored: list[str] = []
     extra: dict[str, Any] = {}
+    known_part = partial(fields.known_part, forward=serving.routing.served.forwarded_fields)
     try:
-        found = _decoded(fields.decode, body)
+        if again:
+            found, ignored, extra = _decoded(known_part, body)
+        else:
+            found = _decoded(fields.decode, body)
     except ApiError as error:
         if not strict and error.body.code == NOT_JSON and (whole := whole_text(body)) != body:
-            return _decode_fields(serving, fields, whole, caller)
-        if strict or error.body.code not in (UNKNOWN, INVALID, MISSING):
+            return _decode_fields(serving, fields, whole, caller, again=again)
+        if strict or again or error.body.code not in (UNKNOWN, INVALID, MISSING):
             raise
-        forward = serving.routing.served.forwarded_fields
-        found, ignored, extra = _decoded(partial(fields.known_part, forward=forward), body)
+        found, ignored, extra = _decoded(known_part, body)
+        again = error.body.code != UNKNOWN
     given = [name for name in fields.harmless if getattr(found, name) is not None]
     if given and strict:
         refuse_given(found, fields.harmless)
     if given or ignored:
         serving.count_ignored(fields.endpoint)
         ignored += given
-    return found, ignored, extra
+    return found, ignored, extra, again
 
 
 async def json_of(request: HttpRequest) -> bytes:

@@ -140,8 +140,8 @@ class StructuredOutputs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     json_object: bool | None = None
 
 
-FunctionName = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_.:-]{1,128}$")]
-"""As lenient as any provider; what a tier's server does not take is sent to it under another name."""
+FunctionName = Annotated[str, Meta(pattern=r"^[\w.:/@-]{1,256}$")]
+"""More lenient than any provider; what a tier's server does not take is sent to it under another name."""
 
 
 class FunctionDefinition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -45,6 +45,10 @@ async def bounded(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Run
         ("/openai/v1/responses", "/v1/responses"),
         ("/openai/responses/resp_1", "/v1/responses/resp_1"),
         ("/models/openai/gpt-5", "/v1/models/openai/gpt-5"),
+        ("//v1/messages", "/v1/messages"),
+        ("/v1beta/openai/chat/completions", "/v1/chat/completions"),
+        ("/inference/v1/completions", "/v1/completions"),
+        ("/cursor/chat/completions", "/v1/chat/completions"),
         # A model's name may look like a prefix, and the gateway's own paths are its own.
         ("/v1/models/v1/models", "/v1/models/v1/models"),
         ("/chats", "/chats"),
@@ -114,7 +118,14 @@ async def test_a_deployments_body_that_is_no_object_is_a_400(bounded: RunningGat
 
 @pytest.mark.parametrize(
     ("headers", "status"),
-    [({"api-key": KEY}, 200), ({"x-api-key": KEY}, 200), ({"api-key": "wrong"}, 401), ({}, 401)],
+    [
+        ({"api-key": KEY}, 200),
+        ({"x-api-key": KEY}, 200),
+        ({"authorization": "Bearer", "x-api-key": KEY}, 200),
+        ({"authorization": "Bearer x", "x-api-key": KEY}, 401),
+        ({"api-key": "wrong"}, 401),
+        ({}, 401),
+    ],
 )
 async def test_azures_header_has_the_key(bounded: RunningGateway, headers: dict[str, str], status: int) -> None:
     answer = await bounded.http.get("/openai/models?api-version=2024-10-21", headers=headers, auth=None)

@@ -55,16 +55,21 @@ _NATIVE = (
 _PROVIDERS_OWN = ("mcp_servers", "container")
 _UNSAID = ("inference_geo", "speed")
 _UPLOADS = {"container_upload"}
+# Types of tools that every model can call; `function` is OpenAI's, and refused.
+_CALLERS = (None, "custom", "function")
+# Anthropic's tools that the caller runs: without one, the model could not do what it is asked for.
+_CALLERS_OWN = ("bash_", "text_editor_", "computer_", "memory_")
 
 
 class Chat(msgspec.Struct, frozen=True):
     """The chat, for each of its messages the path of the one that it comes from and what it was there, and the other
-    fields as they were."""
+    fields as they were. `left_out`: names of tools that nothing here runs, next to the caller's own."""
 
     request: ChatRequest
     origins: list[str]
     natives: list[NativeContent | None]
     native: NativeRequest
+    left_out: list[str] = []
 
     def as_given(self, request: InferenceRequest) -> InferenceRequest:
         """`request`, which says the chat, with what a server with this API gets instead."""
@@ -101,21 +106,26 @@ class Chat(msgspec.Struct, frozen=True):
         return path
 
 
-def chat_of(body: CountTokensRequest, betas: str = "") -> Chat:
-    """The chat that says the same. `betas`: the header of that name. Raises `ApiError` 400 that names the field."""
+def chat_of(body: CountTokensRequest, betas: str = "", *, keeps_own: bool = True) -> Chat:
+    """The chat that says the same. `betas`: the header of that name. `keeps_own`: whether there is a tier that may run
+    tools of Anthropic. Raises `ApiError` 400 that names the field."""
     conversation = conversation_of(body.system, body.messages)
     effort = body.output_config.effort if body.output_config else None
     choice = body.tool_choice
     sampling = _sampling(body, betas) if isinstance(body, MessagesRequest) else {}
     entries = [decoded(raw, ToolEntry, f"tools.{place}") for place, raw in enumerate(body.tools or ())]
-    tools = [_tool(tool, f"tools.{place}") for place, tool in enumerate(entries) if tool.type in (None, "custom")]
-    own = [str(tool.type) for tool in entries if tool.type not in (None, "custom")]
-    if choice is not None and choice.name in [tool.name for tool in entries if tool.type not in (None, "custom")]:
+    tools = [_tool(tool, f"tools.{place}") for place, tool in enumerate(entries) if tool.type in _CALLERS]
+    own = [str(tool.type) for tool in entries if tool.type not in _CALLERS]
+    left_out = [] if keeps_own or not tools else [kind for kind in own if not kind.startswith(_CALLERS_OWN)]
+    own = [kind for kind in own if kind not in left_out]
+    added = [_tool(decoded(given, ToolEntry, "messages"), "messages") for given in conversation.added_tools]
+    tools += [tool for tool in added if tool not in tools]
+    if choice is not None and choice.name in [tool.name for tool in entries if tool.type not in _CALLERS]:
         choice = None
     chat = ChatRequest(
         model=body.model,
         messages=conversation.messages,
-        tools=None if body.tools is None or (own and not tools) else tools,
+        tools=None if not tools and (body.tools is None or own) else tools,
         tool_choice=None if choice is None or (own and not tools) else _choice(choice),
         parallel_tool_calls=False if choice is not None and choice.disable_parallel_tool_use else None,
         response_format=_format(body),
@@ -128,7 +138,7 @@ def chat_of(body: CountTokensRequest, betas: str = "") -> Chat:
     own += sorted({block.type for said in conversation.natives if said for block in said.blocks} & _UPLOADS)
     unsaid = tuple(name for name in _UNSAID if getattr(body, name, None) is not None)
     native = NativeRequest("anthropic", _native_fields(body), tuple(own), betas, unsaid)
-    return Chat(chat, conversation.origins, conversation.natives, native)
+    return Chat(chat, conversation.origins, conversation.natives, native, [f"tools.{kind}" for kind in left_out])
 
 
 def _native_fields(body: CountTokensRequest) -> dict[str, bytes]:
@@ -175,6 +185,9 @@ def _thinking_budget(thinking: Thinking) -> int | None:
 
 
 def _tool(tool: ToolEntry, where: str) -> ToolDefinition:
+    """The tool as a chat has it."""
+    if tool.type == "function":
+        raise bad_request(f"{where}.type: Give a custom tool, with its input_schema.", f"{where}.type", "invalid_value")
     if not tool.name:
         raise bad_request(f"{where}.name: Field required.", f"{where}.name", "missing_required_parameter")
     if tool.input_schema is None:

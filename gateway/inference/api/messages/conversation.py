@@ -107,6 +107,8 @@ def _is_text_alone(one: Readable) -> bool:
 _BETWEEN = "\n\n"
 # Blocks of tools that a provider ran, and of its own bookkeeping: no other model can do anything with them.
 _PROVIDERS_OWN = ("_tool_use", "_tool_result", "container_upload", "compaction", "redacted_thinking")
+# Parts of OpenAI's APIs.
+_CHATS_OWN = ("input_text", "output_text", "refusal", "image_url", "input_image", "file", "input_file")
 _READ = ("text", "image", "document", "search_result", "tool_result")
 
 
@@ -128,15 +130,23 @@ class Placed(NamedTuple):
         """Whether it is of a tool that the provider runs, or its bookkeeping."""
         return self.block.type not in _READ and self.block.type.endswith(_PROVIDERS_OWN)
 
+    @property
+    def definition(self) -> dict[str, Any] | None:
+        """Of a tool that it adds by value."""
+        tool = self.block.tool if self.block.type == "tool_addition" else None
+        return tool["definition"] if isinstance(tool, dict) and isinstance(tool.get("definition"), dict) else None
+
 
 class Conversation(NamedTuple):
     """The messages of the chat, for each the path of the message that it comes from, and what it was there. `foreign`:
-    types of blocks and sources that only a server with this API can read, newer ones among them."""
+    types of blocks and sources that only a server with this API can read, newer ones among them. `added_tools`:
+    definitions of tools that turns of the system add."""
 
     messages: list[Message]
     origins: list[str]
     natives: list[NativeContent | None]
     foreign: list[str]
+    added_tools: list[dict[str, Any]]
 
 
 Said = tuple[Message, Sequence[Placed]]
@@ -146,7 +156,7 @@ def conversation_of(system: str | list[msgspec.Raw] | None, turns: Sequence[Turn
     """The chat that says the same. Raises `ApiError` 400 that names the block."""
     if not turns:
         raise bad_request("messages: at least one message is required.", "messages", "empty_array")
-    chat = Conversation([], [], [], [])
+    chat = Conversation([], [], [], [], [])
     blocks = _system_blocks(system)
     if text := _BETWEEN.join(one.block.text or "" for one in blocks):
         chat.messages.append(Message(role="system", content=text))
@@ -168,6 +178,7 @@ def conversation_of(system: str | list[msgspec.Raw] | None, turns: Sequence[Turn
         if role == "user" and not placed:
             raise bad_request(f"{where}: a user message must have content.", where, "invalid_value")
         said = _CONVERSIONS[role](placed, chat.foreign)
+        chat.added_tools.extend(one.definition for one in placed if role == "system" and one.definition)
         if role == "system" and controlled is not None:
             turn = turns[first]
             cleared = turn.clear_at == "next_user_message" and "user" in [later.role for later in turns[first:]]
@@ -272,7 +283,7 @@ def _assistant(placed: Sequence[Placed], foreign: list[str]) -> list[Said]:
             # Signed thoughts are for their maker alone.
             thoughts.append(block.thinking or "" if block.signature in (None, "", UNSIGNED) else "")
         elif not one.is_own:
-            foreign.append(block.type)
+            _read(block, one, foreign)
     thought = _BETWEEN.join(filter(None, thoughts)) or None
     said = "".join(texts)
     turn = Message(role="assistant", content=said, reasoning_content=thought, tool_calls=calls or None)
@@ -283,7 +294,7 @@ def _system(placed: Sequence[Placed], foreign: list[str]) -> list[Said]:
     texts: list[str] = []
     for one in placed:
         if (change := _CHANGES.get(one.block.type)) is not None:
-            tool = one.block.tool if isinstance(one.block.tool, dict) else {}
+            tool = one.definition or (one.block.tool if isinstance(one.block.tool, dict) else {})
             texts.append(change.format(tool.get("name") or tool.get("tool_name")))
         elif one.block.type == "text":
             texts.append(_text(one.block.text, one))
@@ -292,7 +303,7 @@ def _system(placed: Sequence[Placed], foreign: list[str]) -> list[Said]:
     return [(Message(role="system", content=_BETWEEN.join(texts)), placed)]
 
 
-# Of tools that every model has been given anyway.
+# Every model has been given these tools from the beginning.
 _CHANGES = {
     "tool_addition": "The tool {} is available from now on.",
     "tool_removal": "The tool {} is not available any more.",
@@ -328,6 +339,8 @@ def _read(block: Block | ResultBlock, placed: Placed, foreign: list[str]) -> lis
     if block.type == "tool_reference":
         # A found tool, which every model has been given anyway.
         return [_text_part(f"Tool {block.tool_name} is available.")]
+    if block.type in _CHATS_OWN:
+        raise bad_request(f"{placed.where}: Unsupported block of type {block.type}.", f"{placed.where}.type")
     foreign.append(block.type)
     return []
 
@@ -356,11 +369,22 @@ def _document(block: Block | ResultBlock, source: Source, placed: Placed) -> lis
         return [_text_part(_lines(head, source.data))]
     if source.type == "content":
         return [_text_part(_lines(head, _joined(source.content, f"{placed.where}.source.content")))]
+    if source.type == "base64" and str(source.media_type).startswith("text/"):
+        return [_text_part(_lines(head, _decoded_text(source.data or "")))]
+    if source.type == "url" and source.url:
+        return [ContentPart(type="file", file={"filename": block.title or "document.pdf", "file_data": source.url})]
     if source.type == "base64":
         file = {"filename": block.title or "document.pdf", "file_data": _data_url(source, placed)}
         part = ContentPart(type="file", file=file)
         return [_text_part(block.context), part] if block.context else [part]
     return []
+
+
+def _decoded_text(data: str) -> str:
+    try:
+        return base64.b64decode(data).decode(errors="replace")
+    except binascii.Error:
+        return ""
 
 
 def _data_url(source: Source, placed: Placed) -> str:

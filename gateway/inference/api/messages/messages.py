@@ -4,7 +4,7 @@ tier that would answer it."""
 import re
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from litestar import post
@@ -17,8 +17,8 @@ from gateway.edge.asgi import HttpRequest
 from gateway.edge.openapi import describe
 from gateway.inference.answer import Answer
 from gateway.inference.api.build_request import chat_request, received
-from gateway.inference.api.foreign_fields import FieldReader, mend_fields
-from gateway.inference.api.messages.as_chat import chat_of
+from gateway.inference.api.foreign_fields import FieldReader
+from gateway.inference.api.messages.as_chat import Chat, chat_of
 from gateway.inference.api.messages.message_body import PING, MessageBody, MessageEvents, ThinkingShown, whole_message
 from gateway.inference.api.messages.schemas import (
     STATUSES,
@@ -30,15 +30,16 @@ from gateway.inference.api.messages.schemas import (
     Thinking,
     error_event,
 )
-from gateway.inference.api.parsing import off_loop, read_fields
+from gateway.inference.api.parsing import IGNORED, off_loop, read_again, read_fields
 from gateway.inference.api.sending import ignored_header, respond
 from gateway.inference.router import RoutingService
-from gateway.inference.service import serving_of
+from gateway.inference.service import Serving, serving_of
 from gateway.tenancy.guard import inference_post
 from tiers.errors import TierRequestError
 
+B = TypeVar("B", bound=CountTokensRequest)
 _BETAS = re.compile(r"[A-Za-z0-9._-]+(?:, ?[A-Za-z0-9._-]+){0,31}")
-MESSAGES = FieldReader("/v1/messages", MessagesRequest, forwards="any", mend=mend_fields)
+MESSAGES = FieldReader("/v1/messages", MessagesRequest, forwards="any", mend="messages", shape=ShownMessages)
 
 
 @inference_post(
@@ -51,20 +52,42 @@ MESSAGES = FieldReader("/v1/messages", MessagesRequest, forwards="any", mend=men
 async def messages(request: HttpRequest) -> ASGIApp:
     """Answer the last turn as `/v1/chat/completions` does, whole or as Anthropic's events; see docs/clients.md."""
     serving = serving_of(request)
-    body = await read_fields(serving, request, MESSAGES)
-    given = received(request)
-    convert = partial(chat_of, body, betas_of(given.headers))
-    raw = await request.body()
-    chat = await off_loop(serving, given.caller, raw, convert)
+    body, chat, asked = await _read_chat(serving, request, MESSAGES)
+    inference_request = chat.as_given(asked)
     try:
-        build = partial(chat_request, serving, given, chat.request)
-        inference_request = chat.as_given(await off_loop(serving, given.caller, raw, build))
         # Anthropic's metadata is the name of the user, and no tags.
         passed = {name: value for name, value in inference_request.generation.passed.items() if name != "metadata"}
         inference_request = inference_request.with_generation(passed=passed)
-        return await respond(request, serving, inference_request, MessagesFormat(given.request_id, body.thinking))
+        return await respond(request, serving, inference_request, MessagesFormat(asked.request_id, body.thinking))
     except (ApiError, TierRequestError) as error:
         raise chat.renamed(as_api_error(error)) from None
+
+
+async def _read_chat(
+    serving: Serving, request: HttpRequest, fields: FieldReader[B]
+) -> tuple[B, Chat, InferenceRequest]:
+    """The body of a request, the chat that says the same, and what that asks for."""
+    body = await read_fields(serving, request, fields)
+    try:
+        chat, asked = await _built(serving, request, body)
+    except ApiError as error:
+        body = await read_again(error, serving, request, fields, body)
+        chat, asked = await _built(serving, request, body)
+    if chat.left_out:
+        state = request.scope["state"]
+        state[IGNORED] = [*state.get(IGNORED, ()), *chat.left_out]
+    return body, chat, asked
+
+
+async def _built(serving: Serving, request: HttpRequest, body: CountTokensRequest) -> tuple[Chat, InferenceRequest]:
+    given = received(request)
+    keeps_own = serving.routing.served.has_messages
+    convert, raw = partial(chat_of, body, betas_of(given.headers), keeps_own=keeps_own), await request.body()
+    chat = await off_loop(serving, given.caller, raw, convert)
+    try:
+        return chat, await off_loop(serving, given.caller, raw, partial(chat_request, serving, given, chat.request))
+    except ApiError as error:
+        raise chat.renamed(error) from None
 
 
 def betas_of(headers: Mapping[str, str]) -> str:
@@ -104,7 +127,7 @@ class TokenCount(msgspec.Struct, frozen=True):
     input_tokens: int
 
 
-COUNT_TOKENS = FieldReader("/v1/messages/count_tokens", CountTokensRequest)
+COUNT_TOKENS = FieldReader("/v1/messages/count_tokens", CountTokensRequest, mend="messages", shape=ShownCountTokens)
 
 
 @post(
@@ -117,23 +140,20 @@ async def count_tokens(request: HttpRequest) -> Response[Any]:
     """By the tokeniser of the tier that would answer; an estimate for one that runs elsewhere. Nothing is generated or
     billed. It counts as a request against the limits of the key, and no tokens against them."""
     serving = serving_of(request)
-    body = await read_fields(serving, request, COUNT_TOKENS)
-    given = received(request)
-    chat = await off_loop(serving, given.caller, await request.body(), partial(chat_of, body))
+    _, chat, inference_request = await _read_chat(serving, request, COUNT_TOKENS)
     try:
-        inference_request = chat_request(serving, given, chat.request)
         async with serving.service.reading(inference_request) as admission:
             inference_request = await serving.service.marked(inference_request)
             tier = await _tier(serving.routing, inference_request)
             served = serving.routing.served.seen_by(inference_request.requested_model)
             read = inference_request.generations(served.spec(tier))[0]
             count = served.tier(tier).count_prompt_tokens
-            tokens = await serving.routing.threads.run(given.caller.tenant, lambda: count(read))
+            tokens = await serving.routing.threads.run(inference_request.caller.tenant, lambda: count(read))
             admission.settle(0.0, 0)
     except ApiError as error:
         raise chat.renamed(error) from None
     ignored = {name.decode(): value.decode() for name, value in ignored_header(request)}
-    headers = admission.headers | {"request-id": given.request_id} | ignored
+    headers = admission.headers | {"request-id": inference_request.request_id} | ignored
     return Response(TokenCount(tokens), media_type="application/json", headers=headers)
 
 

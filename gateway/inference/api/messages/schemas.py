@@ -16,7 +16,7 @@ from msgspec import Meta
 
 from gateway.base.errors import ApiError, ContextLengthError, as_api_error, envelope_response, request_id_of
 from gateway.edge.openapi import ERRORS
-from gateway.inference.api.schemas import MAX_TOOLS, NaturalInt, StopString, TopP
+from gateway.inference.api.schemas import MAX_TOOLS, FunctionName, NaturalInt, StopString, TopP
 from inference_core.io.files import prepare_types
 
 PATH = "/v1/messages"
@@ -110,11 +110,11 @@ MAX_STOP_SEQUENCES = 64
 
 # Anthropic's own bounds.
 LEAST_THINKING_TOKENS = 1024
-ToolName = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_-]{1,128}$")]
 
 
-class Text(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A text block where nothing else is allowed: of `system`, and of a document's or a search result's content."""
+class Text(msgspec.Struct, frozen=True, kw_only=True):
+    """A text block where nothing else is allowed: of `system`, and of a document's or a search result's content.
+    Further fields reach servers with this API."""
 
     type: Literal["text"] = "text"
     text: str
@@ -194,7 +194,7 @@ class ToolEntry(msgspec.Struct, frozen=True, kw_only=True):
     too, reach these alone."""
 
     type: str | None = None
-    name: ToolName = ""
+    name: FunctionName = ""
     description: str | None = None
     input_schema: dict[str, Any] | None = None
     strict: bool | None = None

@@ -9,8 +9,8 @@ from gateway.edge.openapi import describe
 from gateway.inference.answer import Answer
 from gateway.inference.api.build_request import received
 from gateway.inference.api.chunks import OpenAIStream
-from gateway.inference.api.foreign_fields import FieldReader, mend_fields
-from gateway.inference.api.parsing import IGNORED, read_fields
+from gateway.inference.api.foreign_fields import FieldReader
+from gateway.inference.api.parsing import IGNORED, MENDED, read_again, read_fields
 from gateway.inference.api.responses.as_chat import renamed
 from gateway.inference.api.responses.body import ResponseBody, failed_response
 from gateway.inference.api.responses.events import (
@@ -28,7 +28,7 @@ from gateway.inference.service import Serving, serving_of
 from gateway.tenancy.guard import inference_post
 from tiers.errors import TierRequestError
 
-RESPONSES = FieldReader("/v1/responses", ResponsesRequest, forwards="known", mend=mend_fields)
+RESPONSES = FieldReader("/v1/responses", ResponsesRequest, forwards="known", mend="responses")
 
 
 @inference_post(
@@ -41,15 +41,13 @@ RESPONSES = FieldReader("/v1/responses", ResponsesRequest, forwards="known", men
 )
 async def responses(request: HttpRequest) -> ASGIApp:
     """Answer a text or a list of items, whole or as OpenAI's events; docs/clients.md says what is stored."""
-    body = await _body_of(request)
-    serving, is_compaction = serving_of(request), asks_for_compaction(body)
-    exchange = await exchange_of(
-        serving,
-        received(request),
-        compacting(body) if is_compaction else body,
-        await request.body(),
-        is_compaction=is_compaction,
-    )
+    serving, body = serving_of(request), await _body_of(request)
+    is_compaction = asks_for_compaction(body)
+    try:
+        exchange = await _exchange(serving, request, body, is_compaction=is_compaction)
+    except ApiError as error:
+        body = _known_items(request, await read_again(error, serving, request, RESPONSES, body))
+        exchange = await _exchange(serving, request, body, is_compaction=is_compaction)
     answer_format = (CompactionFormat if is_compaction else ResponsesFormat)(serving, exchange)
     return await _answered(request, serving, exchange, answer_format)
 
@@ -66,10 +64,20 @@ async def compact(request: HttpRequest) -> ASGIApp:
     return await _answered(request, serving, exchange, CompactFormat(serving, exchange, body))
 
 
+async def _exchange(serving: Serving, request: HttpRequest, body: ResponsesRequest, *, is_compaction: bool) -> Exchange:
+    raw = await request.body()
+    if request.scope["state"].get(MENDED) and serving.routing.served.has_responses:
+        raw = msgspec.json.encode(RESPONSES.mended(raw))
+    asked = compacting(body) if is_compaction else body
+    return await exchange_of(serving, received(request), asked, raw, is_compaction=is_compaction)
+
+
 async def _body_of(request: HttpRequest) -> ResponsesRequest:
-    serving = serving_of(request)
-    body = await read_fields(serving, request, RESPONSES)
-    keeps_own = serving.routing.served.has_responses
+    return _known_items(request, await read_fields(serving_of(request), request, RESPONSES))
+
+
+def _known_items(request: HttpRequest, body: ResponsesRequest) -> ResponsesRequest:
+    keeps_own = serving_of(request).routing.served.has_responses
     body, left_out = without_codex_items(body, keeps_own=keeps_own)
     if left_out:
         state = request.scope["state"]

@@ -115,6 +115,8 @@ async def exchange_of(
 
     def built() -> tuple[GivenItems | None, InferenceRequest]:
         said = as_sent(_given(raw), body.tools) if keeps_items else None
+        if said is not None and not isinstance(body.input, str) and len(said.items) != len(body.input):
+            said = None
         if said is not None:
             for place, item in named.items():
                 said.items[place] = item

@@ -48,7 +48,8 @@ class ToolFormat(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NamespacedTool(msgspec.Struct, frozen=True, kw_only=True):
-    """A tool that the caller runs: a `function` with `parameters`, or a `custom` one, which takes text."""
+    """A tool that the caller runs: a `function` with `parameters`, or a `custom` one, which takes text. A chat's tool,
+    which has a `function`, does not decode as one."""
 
     type: str
     name: FunctionName = "tool"
@@ -56,6 +57,7 @@ class NamespacedTool(msgspec.Struct, frozen=True, kw_only=True):
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
     format: ToolFormat | None = None
+    function: None = None
 
 
 class ResponseTool(NamespacedTool, frozen=True, kw_only=True):
@@ -162,7 +164,7 @@ class ResponsesRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     prompt_cache_retention: str | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
     background: bool | None = None
-    previous_response_id: Annotated[str, Meta(max_length=128)] | None = None
+    previous_response_id: Annotated[str, Meta(min_length=1, max_length=128)] | None = None
     conversation: Unsupported = None
     prompt: Unsupported = None
     context_management: Unsupported = None

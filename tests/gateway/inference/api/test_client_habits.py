@@ -1,5 +1,6 @@
 """Histories and fields as clients send them: read as they are meant, on each API."""
 
+import json
 from typing import Any
 
 import msgspec
@@ -7,7 +8,7 @@ import pytest
 
 from gateway.base.errors import ApiError
 from gateway.inference.api import chat_turns
-from gateway.inference.api.foreign_fields import mend_chat
+from gateway.inference.api.foreign_forms import mend_chat
 from gateway.inference.api.messages.conversation import conversation_of
 from gateway.inference.api.messages.schemas import Turn
 from gateway.inference.api.schemas import Message
@@ -123,6 +124,48 @@ CHAT: dict[str, tuple[list[dict[str, Any]], list[tuple[Any, ...]]]] = {
         [("assistant", "a", ("c1", '{"b": 1}')), ("tool", "r", "c1"), ("user", "c")],
     ),
     "the assistant first": ([{"role": "assistant", "content": "Hello."}], [("assistant", "Hello.")]),
+    "roles of other libraries": (
+        [{"role": "Human", "content": "a"}, {"role": "ai", "content": "b"}], [("user", "a"), ("assistant", "b")],
+    ),
+    "a result of the role ipython": (
+        [called(), {"role": "ipython", "content": "r"}], [("assistant", "", ("c1", "{}")), ("tool", "r", "c1")],
+    ),
+    "a number as a text": ([{"role": "user", "content": [{"type": "text", "text": 12}]}], [("user", "12")]),
+    "null in a list": ([None, {"role": "user", "content": [None, "a"]}], [("user", "a")]),
+    "one call alone": (
+        [called() | {"tool_calls": CALL}, {"role": "tool", "tool_call_id": "c1", "content": "r"}],
+        [("assistant", "", ("c1", "{}")), ("tool", "r", "c1")],
+    ),
+    "no calls as an object": ([{"role": "assistant", "content": "a", "tool_calls": {}}], [("assistant", "a")]),
+    "numbers as ids": (
+        [called(id=7), {"role": "tool", "tool_call_id": 7, "content": "r"}],
+        [("assistant", "", ("7", "{}")), ("tool", "r", "7")],
+    ),
+    "a result as a block of a tool's turn": (
+        [called(), {"role": "tool", "content": [RESULT | {"content": "r"}]}],
+        [("assistant", "", ("c1", "{}")), ("tool", "r", "c1")],
+    ),
+    "a resource of MCP": (
+        [
+            called(),
+            {"role": "tool", "tool_call_id": "c1", "content": [{"type": "resource", "resource": {"text": "r"}}]},
+        ],
+        [("assistant", "", ("c1", "{}")), ("tool", "r", "c1")],
+    ),
+    "a search": (
+        [{"role": "user", "content": [{"type": "search_result", "title": "t", "source": "s", "content": ["x"]}]}],
+        [("user", "t s\nx")],
+    ),
+    "blocks of a tool that a provider ran": (
+        [
+            {"role": "assistant", "content": [
+                {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {}},
+                {"type": "web_search_tool_result", "tool_use_id": "s", "content": []},
+                {"type": "text", "text": "a"},
+            ]},
+        ],
+        [("assistant", "a")],
+    ),
 }  # fmt: skip
 
 
@@ -133,6 +176,7 @@ async def test_a_history_of_a_chat_is_read(gateway: RunningGateway, habit: str) 
     assert await turns_of(gateway, "/v1/chat/completions", fields) == [*read, ("user", "Go on.")]
 
 
+SCHEMA = {"type": "object", "properties": {"a": {"type": "string"}}}
 NAMED = {"name": "answer", "schema": {"type": "object"}}
 
 
@@ -195,6 +239,7 @@ async def test_the_least_share_is_the_likeliest_token(
 
 
 FUNCTION = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+BARE = {"name": "f", "input_schema": {"type": "object"}}
 
 
 @pytest.mark.parametrize(
@@ -215,6 +260,58 @@ FUNCTION = {"type": "function", "function": {"name": "f", "parameters": {"type":
         ("/v1/responses", {"input": "Hi", "reasoning": {"effort": "ultra"}, "max_output_tokens": -1}),
         ("/v1/responses", {"input": "Hi", "metadata": {"run": 1}, "include": ["newer_call.results"]}),
         ("/v1/completions", {"prompt": "Hi", "suffix": ""}),
+        ("/v1/completions", {"prompt": "Hi", "user": 1, "stop": ["", None]}),
+        ("/v1/chat/completions", {"messages": [ASKED], "max_tokens": 2**53, "temperature": "", "verbosity": ""}),
+        ("/v1/chat/completions", {"messages": [ASKED], "stop": "", "seed": 2**64 - 1, "user": 5, "service_tier": ""}),
+        ("/v1/chat/completions", {"messages": [ASKED], "metadata": [], "logit_bias": [], "chat_template_kwargs": []}),
+        ("/v1/chat/completions", {"messages": [ASKED], "tool_choice": {"type": "auto"}, "modalities": None}),
+        ("/v1/chat/completions", {"messages": [ASKED], "functions": {}, "tool_choice": "", "reasoning_effort": "off"}),
+        ("/v1/chat/completions", {"messages": [ASKED], "tools": FUNCTION, "tool_choice": "f"}),
+        ("/v1/chat/completions", {"messages": [ASKED], "tools": [{"type": "custom"} | BARE]}),
+        (
+            "/v1/chat/completions",
+            {"messages": [ASKED], "tools": [{"function": {"name": "f", "parameters": '{"type": "object"}'}}]},
+        ),
+        (
+            "/v1/chat/completions",
+            {"messages": [ASKED], "tools": [{"function": {"name": "f", "parameters": {"type": ["object", "null"]}}}]},
+        ),
+        (
+            "/v1/chat/completions",
+            {
+                "messages": [ASKED],
+                "tools": [FUNCTION],
+                "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "f"}]},
+            },
+        ),
+        (
+            "/v1/messages",
+            {"messages": [ASKED], "max_tokens": 9, "system": ["a", {"text": "b"}, {"type": "text", "text": None}]},
+        ),
+        ("/v1/messages", {"messages": [ASKED], "max_completion_tokens": 9, "stop": "a", "top_k": -1}),
+        ("/v1/messages", {"messages": [ASKED], "max_tokens": 9, "thinking": {"type": "disabled", "budget_tokens": 0}}),
+        (
+            "/v1/messages",
+            {"messages": [ASKED], "max_tokens": 9, "thinking": {"type": "auto"}, "service_tier": "default"},
+        ),
+        ("/v1/messages", {"messages": [ASKED], "max_tokens": 9, "output_config": {"effort": "minimal"}}),
+        ("/v1/messages", {"messages": [ASKED], "max_tokens": 9, "output_config": {"format": {"type": "text"}}}),
+        ("/v1/messages", {"messages": [ASKED], "max_tokens": 9, "tools": [FUNCTION], "tool_choice": "required"}),
+        ("/v1/messages", {"messages": [ASKED], "max_tokens": 9, "tools": [BARE], "tool_choice": {"type": "required"}}),
+        (
+            "/v1/messages",
+            {
+                "messages": [ASKED],
+                "max_tokens": 9,
+                "tools": [BARE],
+                "tool_choice": {"type": "function", "function": {"name": "f"}},
+            },
+        ),
+        ("/v1/responses", {"messages": [ASKED], "max_tokens": 9, "previous_response_id": ""}),
+        ("/v1/responses", {"input": ASKED, "include": "reasoning.encrypted_content", "metadata": ""}),
+        ("/v1/responses", {"input": "Hi", "tools": [FUNCTION], "tool_choice": FUNCTION}),
+        ("/v1/responses", {"input": "Hi", "tools": [BARE], "tool_choice": {"type": "tool", "name": "f"}}),
+        ("/v1/responses", {"input": "Hi", "tools": [BARE | {"type": "function"}], "tool_choice": {"type": "auto"}}),
     ],
 )
 async def test_fields_are_read_as_they_are_meant(gateway: RunningGateway, path: str, fields: dict[str, Any]) -> None:
@@ -222,6 +319,133 @@ async def test_fields_are_read_as_they_are_meant(gateway: RunningGateway, path: 
     assert answer.status_code == 200, answer.text
     tooling = gateway.tier(1).requests[-1].tooling
     assert [tool.name for tool in (tooling.tools if tooling else ())] == ["f"] * ("tools" in fields)
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        ("/v1/chat/completions", {"response_format": {"type": "json", "value": SCHEMA}}),
+        ("/v1/chat/completions", {"response_format": SCHEMA}),
+        ("/v1/chat/completions", {"response_format": {"type": "json_schema", "json_schema": SCHEMA}}),
+        (
+            "/v1/chat/completions",
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "a b", "schema": json.dumps(SCHEMA)}}},
+        ),
+        ("/v1/messages", {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA}}}),
+        ("/v1/responses", {"text": {"format": {"type": "json_schema", "schema": SCHEMA}}}),
+        ("/v1/responses", {"text": {"format": {"type": "json_schema", "json_schema": {"schema": SCHEMA}}}}),
+        (
+            "/v1/responses",
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA}}},
+        ),
+    ],
+)
+async def test_a_schema_of_another_form_binds_the_answer(
+    gateway: RunningGateway, path: str, fields: dict[str, Any]
+) -> None:
+    gateway.tier(1).words = ('{"a": "b"}',)
+    said = {"input": "Hi"} if path == "/v1/responses" else {"messages": [ASKED]}
+    limit = {"max_tokens": 9} if path == "/v1/messages" else {}
+    answer = await gateway.http.post(path, json={"model": "tier-1"} | said | limit | fields, headers=UNCACHED)
+    assert answer.status_code == 200, answer.text
+    grammar = gateway.tier(1).requests[-1].sampling.grammar
+    assert grammar is not None
+    assert json.loads(grammar.text) == SCHEMA
+
+
+@pytest.mark.parametrize(
+    ("path", "tool", "shown"),
+    [
+        ("/v1/chat/completions", {"type": "web_search"}, "tools.web_search"),
+        ("/v1/chat/completions", {"googleSearch": {}}, "tools.googleSearch"),
+        ("/v1/messages", {"type": "web_search_20250305", "name": "web_search"}, "tools.web_search_20250305"),
+        (
+            "/v1/messages",
+            {"type": "tool_search_tool_regex_20251119", "name": "tool_search_tool_regex"},
+            "tools.tool_search_tool_regex_20251119",
+        ),
+    ],
+)
+async def test_a_tool_that_nothing_here_runs_is_left_out_next_to_the_callers_own(
+    gateway: RunningGateway, path: str, tool: dict[str, Any], shown: str
+) -> None:
+    own = BARE if path == "/v1/messages" else FUNCTION
+    asked = {"model": "tier-1", "messages": [ASKED], "max_tokens": 9, "tools": [own, tool]}
+    answer = await gateway.http.post(path, json=asked, headers=UNCACHED)
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["x-aio-ignored-fields"] == shown
+    tooling = gateway.tier(1).requests[-1].tooling
+    assert [one.name for one in tooling.tools] == ["f"]  # type: ignore[union-attr]
+    alone = await gateway.http.post(path, json=asked | {"tools": [tool]}, headers=UNCACHED)
+    assert alone.status_code == 400
+
+
+async def test_a_tool_of_anthropics_that_the_caller_runs_is_never_left_out(gateway: RunningGateway) -> None:
+    asked = {"model": "tier-1", "messages": [ASKED], "max_tokens": 9}
+    tools = [BARE, {"type": "bash_20250124", "name": "bash"}]
+    answer = await gateway.http.post("/v1/messages", json=asked | {"tools": tools}, headers=UNCACHED)
+    assert answer.status_code == 400
+    assert "bash_20250124" in answer.text
+
+
+@pytest.mark.parametrize("name", ["mcp/server/f", "f" * 200, "wetter_für"])
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages", "/v1/responses"])
+async def test_names_of_tools_may_have_what_some_provider_takes(gateway: RunningGateway, path: str, name: str) -> None:
+    function = {"name": name, "parameters": {"type": "object"}}
+    tool = (
+        {"type": "function", "function": function}
+        if path == "/v1/chat/completions"
+        else {"type": "function"} | function
+    )
+    tool = {"name": name, "input_schema": {"type": "object"}} if path == "/v1/messages" else tool
+    said = {"input": "Hi"} if path == "/v1/responses" else {"messages": [ASKED]}
+    limit = {"max_tokens": 9} if path == "/v1/messages" else {}
+    asked = {"model": "tier-1", "tools": [tool]} | said | limit
+    answer = await gateway.http.post(path, json=asked, headers=UNCACHED)
+    assert answer.status_code == 200, answer.text
+    assert gateway.tier(1).requests[-1].tooling.tools[0].name == name  # type: ignore[union-attr]
+
+
+async def test_tags_beyond_the_bounds_are_left_out_and_named(gateway: RunningGateway) -> None:
+    tags = {"long": "a" * 513} | {f"k{number}": "v" for number in range(17)}
+    asked = {"model": "tier-1", "messages": [ASKED], "metadata": tags}
+    answer = await gateway.http.post("/v1/chat/completions", json=asked, headers=UNCACHED)
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["x-aio-ignored-fields"] == "metadata.long, metadata.k16"
+
+
+async def test_a_body_of_responses_is_answered_as_a_chat_where_a_client_reads_one(gateway: RunningGateway) -> None:
+    asked = {
+        "model": "tier-1",
+        "instructions": "Be kind.",
+        "input": [ASKED, ITEM_CALL, OUTPUT | {"output": "r"}],
+        "tools": [{"type": "function", "name": "f", "parameters": {"type": "object"}}],
+        "max_output_tokens": 9,
+        "reasoning": {"effort": "low"},
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    answer = await gateway.http.post("/v1/chat/completions", json=asked, headers=UNCACHED)
+    assert answer.status_code == 200, answer.text
+    assert answer.text.endswith("data: [DONE]\n\n")
+    assert "chat.completion.chunk" in answer.text
+    read = gateway.tier(1).requests[-1]
+    assert [turn.role for turn in read.messages or ()] == ["system", "user", "assistant", "tool"]
+    assert (read.max_tokens, read.reasoning_effort) == (9, "low")
+    assert read.tooling is not None
+
+
+async def test_the_system_of_another_api_is_the_chats_first_turn(gateway: RunningGateway) -> None:
+    read = await turns_of(gateway, "/v1/chat/completions", {"messages": [ASKED], "system": "Be kind."})
+    assert read == [("system", "Be kind."), ("user", "Go on.")]
+
+
+async def test_a_tool_that_a_turn_adds_by_value_can_be_called(gateway: RunningGateway) -> None:
+    added = {"type": "tool_addition", "tool": {"type": "tool_definition", "definition": BARE}}
+    turns = [ASKED, {"role": "assistant", "content": "a"}, {"role": "system", "content": [added]}, ASKED]
+    read = await turns_of(gateway, "/v1/messages", {"messages": turns, "max_tokens": 9})
+    assert read[2] == ("system", "The tool f is available from now on.")
+    assert [tool.name for tool in gateway.tier(1).requests[-1].tooling.tools] == ["f"]  # type: ignore[union-attr]
 
 
 async def test_a_providers_tool_next_to_the_callers_own_is_left_out_and_named(gateway: RunningGateway) -> None:
@@ -292,6 +516,40 @@ async def test_no_server_is_asked_to_open_the_addresses_of_credentials(part: tup
 
 USED, FIRST = [ASKED, {"role": "assistant", "content": [USE]}], ("user", "Go on.")
 MESSAGES: dict[str, tuple[list[dict[str, Any]], list[tuple[Any, ...]]]] = {
+    "a developer": ([{"role": "developer", "content": "a"}, ASKED], [("system", "a"), ("user", "Go on.")]),
+    "calls and results of a chat": (
+        [ASKED, called(**function('{"a": 1}')), {"role": "tool", "tool_call_id": "c1", "content": "r"}],
+        [FIRST, ("assistant", "", ("c1", '{"a":1}')), ("tool", "r", "c1")],
+    ),
+    "one block alone": ([{"role": "user", "content": {"type": "text", "text": "a"}}], [("user", "a")]),
+    "blocks that are texts, without a type, null": (
+        [{"role": "user", "content": ["a", {"text": "b"}, None, {"type": "text", "text": None}]}],
+        [("user", "a\n\nb")],
+    ),
+    "parts of Responses": ([{"role": "user", "content": [{"type": "input_text", "text": "a"}]}], [("user", "a")]),
+    "a text file": (
+        [
+            {
+                "role": "user",
+                "content": [
+                    {"type": "document", "source": {"type": "base64", "media_type": "text/plain", "data": "aGk="}},
+                ],
+            },
+        ],
+        [("user", "hi")],
+    ),
+    "an object as a result": (
+        [ASKED, {"role": "assistant", "content": [USE]}, {"role": "user", "content": [RESULT | {"content": {"a": 1}}]}],
+        [FIRST, ("assistant", "", ("c1", "{}")), ("tool", '{"a": 1}', "c1")],
+    ),
+    "texts as a result, which failed": (
+        [
+            ASKED,
+            {"role": "assistant", "content": [USE]},
+            {"role": "user", "content": [RESULT | {"content": ["r"], "is_error": "true"}]},
+        ],
+        [FIRST, ("assistant", "", ("c1", "{}")), ("tool", "Error: r", "c1")],
+    ),
     "null content": ([ASKED, {"role": "assistant", "content": None}, ASKED], [("user", "Go on.\n\nGo on.")]),
     "no content at all": ([ASKED, {"role": "assistant"}, ASKED], [("user", "Go on.\n\nGo on.")]),
     "an empty list": ([ASKED, {"role": "assistant", "content": []}, ASKED], [("user", "Go on.\n\nGo on.")]),
@@ -371,6 +629,33 @@ ITEM_CALL = {"type": "function_call", "call_id": "c1", "name": "f", "arguments":
 OUTPUT = {"type": "function_call_output", "call_id": "c1"}
 FOUND = '[{"type": "function", "name": "g"}]'
 RESPONSES: dict[str, tuple[list[dict[str, Any]], list[tuple[Any, ...]]]] = {
+    "turns of a chat": (
+        [called(), {"role": "tool", "tool_call_id": "c1", "content": "r"}],
+        [("assistant", "", ("c1", "{}")), ("tool", "r", "c1")],
+    ),
+    "texts, null and one part alone": (
+        ["a", None, {"type": None, "role": "user", "content": {"type": "input_text", "text": "b"}}],
+        [("user", "a"), ("user", "b")],
+    ),
+    "parts that are texts, without a type, null": (
+        [{"role": "user", "content": ["a", {"text": "b"}, {"type": "input_text", "text": None}]}], [("user", "a\nb\n")],
+    ),
+    "a long id": ([{"id": "a" * 400, "role": "assistant", "content": "a"}], [("assistant", "a")]),
+    "calls without ids": (
+        [ITEM_CALL | {"call_id": None}, {"type": "function_call_output", "output": "r"}],
+        [("assistant", "", ("call_0", "{}")), ("tool", "r", "call_0")],
+    ),
+    "a call's other id": (
+        [ITEM_CALL | {"call_id": None, "id": "fc_1"}, OUTPUT | {"call_id": "fc_1", "output": "r"}],
+        [("assistant", "", ("fc_1", "{}")), ("tool", "r", "fc_1")],
+    ),
+    "a list as arguments": (
+        [ITEM_CALL | {"arguments": []}, OUTPUT | {"output": "r"}],
+        [("assistant", "", ("c1", "{}")), ("tool", "r", "c1")],
+    ),
+    "summaries that are texts": (
+        [{"type": "reasoning", "summary": ["hm"]}, {"role": "assistant", "content": "a"}], [("assistant", "a")],
+    ),
     "null content": ([{"role": "assistant", "content": None}], [("assistant", "")]),
     "no content at all": ([{"type": "message", "role": "assistant"}], [("assistant", "")]),
     "an empty list": ([{"role": "assistant", "content": []}], [("assistant", "")]),
@@ -419,9 +704,6 @@ async def test_a_history_of_responses_is_read(gateway: RunningGateway, habit: st
     history, read = RESPONSES[habit]
     fields = {"input": [*history, ASKED], "store": False}
     assert await turns_of(gateway, "/v1/responses", fields) == [*read, ("user", "Go on.")]
-
-
-SCHEMA = {"type": "object", "properties": {"a": {"type": "string"}}}
 
 
 @pytest.mark.parametrize(
