@@ -57,7 +57,7 @@ class FieldReader(Generic[Body]):
         self.harmless, self._mend = harmless, mend
         self._body, self._shape = body, shape or body
 
-    def mended(self, body: bytes) -> dict[str, Any]:
+    def mended(self, body: bytes) -> Any:
         """Return the body of a request as plain objects with all in the forms of this API. Raises what `decode` does,
         but for unknown fields."""
         return self._mended(msgspec.json.decode(body))[0]
@@ -86,7 +86,7 @@ class FieldReader(Generic[Body]):
         extra: dict[str, Any] = {}
         if self.forwards != "none" and isinstance(data, dict):
             extra = self._taken(data, forward)
-        for kind in {self._body: None, self._shape: None}:
+        for kind in (self._body, *([self._shape] if self._shape is not self._body else ())):
             if (shaped := _shape_of_body(kind)) is not None:
                 data = shaped(data, "", ignored)
         ignored = list(dict.fromkeys(ignored))
@@ -202,7 +202,7 @@ def _union_shape(kinds: tuple[inspect.Type, ...]) -> _Shape | None:
     if not shapes:
         return None
     takes_text = any(isinstance(one, inspect.StrType) for one in others)
-    empties = ("", []) if is_optional and not takes_text else ()
+    empties: tuple[Any, ...] = ("", []) if is_optional and not takes_text else ()
 
     def shape(data: Any, path: str, ignored: list[str]) -> Any:
         if data is None or (takes_text and isinstance(data, str)):

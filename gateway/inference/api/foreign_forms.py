@@ -279,7 +279,7 @@ def _choice(data: dict[str, Any], named: Callable[[str, str], dict[str, Any]]) -
             data["parallel_tool_calls"] = False
         return _CHOICES[kind]
     if kind == "allowed_tools":
-        inner = choice.get("allowed_tools") if isinstance(choice.get("allowed_tools"), dict) else choice
+        inner: dict[str, Any] = found if isinstance(found := choice.get("allowed_tools"), dict) else choice
         if not inner.get("tools"):
             return choice
         chosen = [_named(tool, named) for tool in inner.get("tools") or ()]
@@ -430,7 +430,7 @@ def _anthropics_turn(turn: Any) -> Any:
     if not calls or not isinstance(blocks, list):
         return mended
     for call in calls:
-        function = call.get("function") if isinstance(call.get("function"), dict) else {}
+        function: dict[str, Any] = found if isinstance(found := call.get("function"), dict) else {}
         blocks.append(
             {"type": "tool_use", "id": call.get("id"), "name": function.get("name")}
             | {"input": _schema(function.get("arguments")) or {}}
