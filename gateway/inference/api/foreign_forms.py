@@ -171,18 +171,18 @@ def _mend_thoughts(data: dict[str, Any]) -> None:
         data.setdefault("thinking_token_budget", budget)
 
 
-def _is_schema(given: dict[str, Any]) -> bool:
-    return not given.keys().isdisjoint(("properties", "$ref", "anyOf", "$defs"))
+def _is_schema(value: dict[str, Any]) -> bool:
+    return not value.keys().isdisjoint(("properties", "$ref", "anyOf", "$defs"))
 
 
-def _schema(given: Any) -> Any:
-    """A schema that is given as its text; PHP writes an empty object as a list."""
-    if isinstance(given, str) and given:
+def _schema(value: Any) -> Any:
+    """A schema that is value as its text; PHP writes an empty object as a list."""
+    if isinstance(value, str) and value:
         try:
-            return json.loads(given)
+            return json.loads(value)
         except (ValueError, RecursionError):
-            return given
-    return {} if given in ([], "") else given
+            return value
+    return {} if value in ([], "") else value
 
 
 def _form(form: dict[str, Any]) -> dict[str, Any] | None:
@@ -241,12 +241,12 @@ def _chat_tool(tool: Any) -> Any:
     return {"type": "custom", "custom": custom}
 
 
-def _of_known_kinds(tools: list[Any], known: tuple[str, ...], ignored: list[str]) -> list[Any]:
+def _of_known_kinds(tools: list[Any], kinds: tuple[str, ...], ignored: list[str]) -> list[Any]:
     """The tools without those that nothing here runs, if there are others: clients give a provider's next to theirs."""
-    kept = [tool for tool in tools if isinstance(tool, dict) and tool.get("type") in known]
+    kept = [tool for tool in tools if isinstance(tool, dict) and tool.get("type") in kinds]
     if not kept:
         return tools
-    others = [tool for tool in tools if isinstance(tool, dict) and tool.get("type") not in known]
+    others = [tool for tool in tools if isinstance(tool, dict) and tool.get("type") not in kinds]
     ignored += [f"tools.{tool.get('type') or next(iter(tool), '')}" for tool in others]
     return kept
 
@@ -472,9 +472,9 @@ def _source(address: str) -> dict[str, Any]:
     return {"type": "url", "url": address}
 
 
-def _items(given: Iterable[Any]) -> Iterator[Any]:
+def _items(listed: Iterable[Any]) -> Iterator[Any]:
     """Items, and turns of a chat among them, as the Responses API has them."""
-    for item in given:
+    for item in listed:
         if isinstance(item, str):
             yield {"role": "user", "content": item}
         if not isinstance(item, dict):
@@ -529,9 +529,9 @@ def _with_call_ids(items: Iterable[Any]) -> Iterator[Any]:
         yield item
 
 
-def _input_part(given: Any) -> Any:
+def _input_part(content: Any) -> Any:
     """A part of a content in the form of any API as one of an item."""
-    part = _part(given)
+    part = _part(content)
     kind = _kind(part)
     if kind in _TEXTS and part.get("text") is None:
         return part | {"text": ""}
