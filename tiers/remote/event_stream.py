@@ -5,6 +5,7 @@ length of its headers, a checksum of both (4 bytes each, big-endian), the header
 all before it.
 """
 
+import re
 import zlib
 
 import msgspec
@@ -32,8 +33,8 @@ class EventTooLargeError(ValueError):
 
 
 class EventParser:
-    """Converts bytes to events. Lines end in LF, CR or CRLF; comments, `id` and `retry` are skipped. A line that
-    is no field goes on with the data before it, or is data if it is an object.
+    """Converts bytes to events. Lines end in LF, CR or CRLF; comments and other fields are skipped. A line that is no
+    field goes on with the data before it, or is data if it is an object.
 
     Data stays bytes, so that a character split between two reads stays whole.
     """
@@ -105,13 +106,14 @@ class EventParser:
             self._size += len(line)
         elif name == b"event":
             self._event = value.decode(errors="replace")
-        elif name not in _IGNORED and (self._data or line[:1] == b"{"):
+        elif not _OTHER_FIELD.match(line) and (self._data or line[:1] == b"{"):
             # JSON over several lines, or without a field.
             self._data.append(line)
             self._size += len(line)
 
 
-_IGNORED = (b"", b"id", b"retry")
+# Comments, and fields that say nothing here.
+_OTHER_FIELD = re.compile(rb"[A-Za-z_-]*:|(id|retry)$")
 PRELUDE_BYTES, CHECKSUM_BYTES = 12, 4
 # Bytes of a header's value by its type; types 6 and 7 (bytes and text) state their length.
 _SIZES = {0: 0, 1: 0, 2: 1, 3: 2, 4: 4, 5: 8, 8: 8, 9: 16}

@@ -341,7 +341,7 @@ class Calls:
             # The whole call, once more.
             return None
         elif arguments[:1] == "{" and len(arguments) > 1 and arguments.startswith(call.text):
-            # All of them so far: no object goes on with its own beginning.
+            # All of them so far: an object within another hardly ever arrives at once with all that is around it.
             arguments = arguments[len(call.text) :]
         call.given_id = call.given_id or piece.id
         if call.own_id and piece.name:

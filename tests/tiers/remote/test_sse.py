@@ -11,7 +11,8 @@ from tiers.remote.event_stream import EventParser, EventTooLargeError, ServerSen
 
 STREAM = (
     "\ufeffdata: marked\n\n"
-    ': a comment\ndata: {"text": "Grüße 🌍"}\n\nevent: error\ndata: first\ndata: second\nid: 7\nretry: 10\n\n'
+    ': a comment\ndata: {"text": "Grüße 🌍"}\n\n'
+    "event: error\ndata: first\nrequest-id: 7\ndata: second\nid: 7\nretry: 10\n\n"
     "\n\ndata:no space\n\ndata\n\ndata: [DONE]\n\n"
 )
 EVENTS = [
