@@ -285,9 +285,7 @@ class ActiveVersions(msgspec.Struct, frozen=True):
         """The version that decides about a request of this `arm`: the same one whenever and wherever it is asked."""
         if arm is not None and arm in self.arms:
             return self.arms[arm]
-        if self.canary is None or canary_draw(request_id) >= self.share:
-            return self.current
-        return self.canary
+        return self.current if self.canary is None or canary_draw(request_id) >= self.share else self.canary
 
 
 class ActiveClassifier:
@@ -311,9 +309,7 @@ class ActiveClassifier:
     ) -> None:
         """`prior`: what is known of the catalogue's tiers by class, for versions that learned nothing of them; None: of
         as many tiers as the version is for, spread evenly.
-
         `states`: who computes hidden states for an encoder that reads them; by default it loads the model here.
-
         `class_encoder`: what classifies in place of the n-gram model (`load_classes`); where it cannot, the n-gram
         model does, and `class_refusal` and the log say why."""
         self._states = states
@@ -372,10 +368,6 @@ class ActiveClassifier:
         """The experiment under way, unless an arm of it cannot serve."""
         return None if self._serving is None else self._serving.split
 
-    def predict(self, routing_input: RoutingInput) -> Prediction:
-        """The current version's prediction."""
-        return self.serving.current.predict(routing_input)
-
     def use_lengths(self, lengths: AnswerLength | None) -> None:
         """Predict answers' lengths by `lengths` from now on, with whatever version serves."""
         self._lengths = lengths
@@ -383,9 +375,8 @@ class ActiveClassifier:
             self._give_lengths(self._serving)
 
     def _give_lengths(self, serving: ActiveVersions) -> None:
-        for version in (serving.current, serving.canary):
-            if version is not None:
-                version.use_lengths(self._lengths)
+        for version in filter(None, (serving.current, serving.canary)):
+            version.use_lengths(self._lengths)
 
     def load(self) -> None:
         """Load what the pointer names now, if that has changed, and serve it; never raises."""
@@ -404,10 +395,9 @@ class ActiveClassifier:
             await asyncio.sleep(seconds)
 
     async def _prepare(self, loaded: ActiveVersions | None) -> None:
-        if loaded is None or self.before_serving is None:
-            return
-        known = [] if self._serving is None else [one.version for one in self._serving.versions]
-        await self.before_serving([one for one in loaded.versions if one.version not in known])
+        if loaded is not None and self.before_serving is not None:
+            known = [] if self._serving is None else [one.version for one in self._serving.versions]
+            await self.before_serving([one for one in loaded.versions if one.version not in known])
 
     async def serve_catalogue(self, fingerprint: str, prior: ClassTable | None) -> None:
         """Go on for a catalogue of other answers, whose outcomes may not have been measured."""

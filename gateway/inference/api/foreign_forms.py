@@ -1,16 +1,28 @@
-"""What clients send in the forms of other APIs, changed to what it plainly means: fields, roles, contents, tools,
-choices and schemas of OpenAI's chats and Responses, Anthropic's Messages, MCP and the servers that people run.
+"""What clients send in the forms of other APIs, changed to what it plainly means: fields, roles, contents and
+turns of OpenAI's chats and Responses, Anthropic's Messages, MCP and the servers that people run.
 
 Only bodies that do not decode as they are, or are refused, come here, as plain objects. All else stays as it is. Each
 function returns the names of what it leaves out.
 """
 
 import json
-import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-_LONGEST_NAME = 64
+from gateway.inference.api.foreign_tools import (
+    LONGEST_NAME,
+    anthropics_tool,
+    bare_form,
+    chat_tool,
+    flat_form,
+    listed,
+    of_known_kinds,
+    responses_tool,
+    schema_form,
+    schema_of,
+    tool_choice,
+)
+
 # OpenAI's own bounds.
 _MOST_TAGS, _LONGEST_TAG = 16, 512
 _ROLES = {"human": "user", "ai": "assistant", "model": "assistant", "bot": "assistant", "ipython": "tool"}
@@ -19,7 +31,6 @@ _EFFORTS = {"ultra": "max", "default": None, "auto": None, "": None} | dict.from
     ("disable", "disabled", "off"), "none"
 )
 _SERVICE_TIERS = {"": None, "standard": "default", "standard_only": "default"}
-_CHOICES = {"auto": "auto", "none": "none", "required": "required", "any": "required"}
 _TEXTS = ("text", "input_text", "output_text")
 # Blocks of tools that a provider ran: no other model can do anything with them.
 _PROVIDERS_OWN = ("_tool_use", "_tool_result", "container_upload", "compaction")
@@ -54,7 +65,7 @@ def _mend_tags(data: dict[str, Any]) -> list[str]:
     if not isinstance(given := data.get("metadata"), dict):
         return []
     tags = {key: tag if isinstance(tag, str) else _json(tag) for key, tag in given.items() if tag is not None}
-    kept = [key for key, tag in tags.items() if 0 < len(key) <= _LONGEST_NAME and len(tag) <= _LONGEST_TAG][:_MOST_TAGS]
+    kept = [key for key, tag in tags.items() if 0 < len(key) <= LONGEST_NAME and len(tag) <= _LONGEST_TAG][:_MOST_TAGS]
     data["metadata"] = {key: tags[key] for key in kept}
     return [f"metadata.{key}" for key in tags if key not in kept]
 
@@ -65,11 +76,11 @@ def mend_chat(data: dict[str, Any]) -> list[str]:
     ignored = mend_fields(data)
     _named_as(data, "stop", "stop_sequences")
     _mend_service_tier(data)
-    if (tools := _listed(data.get("tools"))) is not None:
-        data["tools"] = _of_known_kinds([_chat_tool(tool) for tool in tools], ("function", "custom"), ignored)
-    data["tool_choice"] = _choice(data, lambda name, kind: {"type": kind, kind: {"name": name}})
+    if (tools := listed(data.get("tools"))) is not None:
+        data["tools"] = of_known_kinds([chat_tool(tool) for tool in tools], ("function", "custom"), ignored)
+    data["tool_choice"] = tool_choice(data, lambda name, kind: {"type": kind, kind: {"name": name}})
     if isinstance(form := data.get("response_format"), str | dict):
-        data["response_format"] = _form({"type": form} if isinstance(form, str) else form)
+        data["response_format"] = schema_form({"type": form} if isinstance(form, str) else form)
     if isinstance(turns := data.get("messages"), list):
         said = [{"role": "system", "content": data.pop("system")}] if data.get("system") else []
         data["messages"] = [mended for turn in [*said, *turns] for mended in _turns(turn)]
@@ -82,14 +93,14 @@ def mend_messages(data: dict[str, Any]) -> list[str]:
     _named_as(data, "max_tokens", "max_completion_tokens", "max_output_tokens")
     _named_as(data, "stop_sequences", "stop")
     if isinstance(form := data.pop("response_format", None), dict):
-        data.setdefault("output_format", _bare_form(_form(form)))
+        data.setdefault("output_format", bare_form(schema_form(form)))
     if isinstance(effort := data.pop("reasoning_effort", None), str):
         data["output_config"] = {"effort": effort} | (data.get("output_config") or {})
     if isinstance(config := data.get("output_config"), dict):
         if config.get("effort") == "none":
             data.setdefault("thinking", {"type": "disabled"})
         config["effort"] = {"minimal": "low", "none": None}.get(str(config.get("effort")), config.get("effort"))
-        config["format"] = _bare_form(config.get("format"))
+        config["format"] = bare_form(config.get("format"))
     if isinstance(thinking := data.get("thinking"), dict):
         if thinking.get("type") == "auto":
             thinking["type"] = "adaptive"
@@ -99,9 +110,9 @@ def mend_messages(data: dict[str, Any]) -> list[str]:
         data["service_tier"] = "standard_only"
     if data.get("top_k") == -1:
         del data["top_k"]
-    if (tools := _listed(data.get("tools"))) is not None:
-        data["tools"] = list(map(_anthropics_tool, tools))
-    choice = _choice(data, lambda name, _: {"type": "tool", "name": name})
+    if (tools := listed(data.get("tools"))) is not None:
+        data["tools"] = list(map(anthropics_tool, tools))
+    choice = tool_choice(data, lambda name, _: {"type": "tool", "name": name})
     if isinstance(choice, str):
         choice = {"type": "any" if choice == "required" else choice}
         if data.pop("parallel_tool_calls", None) is False and choice["type"] != "none":
@@ -123,13 +134,13 @@ def mend_responses(data: dict[str, Any]) -> list[str]:
         data["reasoning"] = {"effort": effort} | (data.get("reasoning") or {})
     form, text = data.pop("response_format", None), data.get("text")
     if isinstance(form, dict) or (isinstance(text, dict) and isinstance(form := text.get("format"), dict)):
-        form = _form(form)
-        data["text"] = (text or {}) | {"format": _flat_form(form)}
+        form = schema_form(form)
+        data["text"] = (text or {}) | {"format": flat_form(form)}
     if not data.get("previous_response_id", "-"):
         del data["previous_response_id"]
-    if (tools := _listed(data.get("tools"))) is not None:
-        data["tools"] = list(map(_responses_tool, tools))
-    data["tool_choice"] = _choice(data, lambda name, kind: {"type": kind, "name": name})
+    if (tools := listed(data.get("tools"))) is not None:
+        data["tools"] = list(map(responses_tool, tools))
+    data["tool_choice"] = tool_choice(data, lambda name, kind: {"type": kind, "name": name})
     if data.get("input") is None and "messages" in data:
         data["input"] = data.pop("messages")
     if isinstance(given := data.get("input"), list | dict):
@@ -171,145 +182,9 @@ def _mend_thoughts(data: dict[str, Any]) -> None:
         data.setdefault("thinking_token_budget", budget)
 
 
-def _is_schema(value: dict[str, Any]) -> bool:
-    return not value.keys().isdisjoint(("properties", "$ref", "anyOf", "$defs"))
-
-
-def _schema(value: Any) -> Any:
-    """A schema that is value as its text; PHP writes an empty object as a list."""
-    if isinstance(value, str) and value:
-        try:
-            return json.loads(value)
-        except (ValueError, RecursionError):
-            return value
-    return {} if value in ([], "") else value
-
-
-def _form(form: dict[str, Any]) -> dict[str, Any] | None:
-    """A JSON schema at other places, as Together, TGI, llama.cpp and the Responses API have it, in a chat's, and with a
-    name; None where nothing is asked for."""
-    named = form.get("json_schema")
-    if not isinstance(named, dict):
-        named = {name: form[name] for name in ("name", "schema", "strict", "description") if form.get(name)}
-    schema = _schema(named.get("schema", form.get("value")))
-    if schema is None and (bare := next((one for one in (named, form) if _is_schema(one)), None)) is not None:
-        named, schema = {}, bare
-    if not isinstance(schema, dict):
-        return {"type": "json_object"} if form.get("type") == "json" else form if form.get("type") else None
-    name = re.sub("[^a-zA-Z0-9_-]", "_", str(named.get("name") or "answer"))[:_LONGEST_NAME]
-    return {"type": "json_schema", "json_schema": named | {"name": name, "schema": schema}}
-
-
-def _flat_form(form: dict[str, Any] | None) -> dict[str, Any] | None:
-    """The form as the Responses API has it."""
-    return form if form is None or "json_schema" not in form else {"type": form["type"], **form["json_schema"]}
-
-
-def _bare_form(form: Any) -> Any:
-    """The form as Anthropic has it, which knows schemas alone."""
-    if not isinstance(form, dict) or form.get("type") == "text" or (found := _form(form)) is None:
-        return None
-    named = found.get("json_schema")
-    return {"type": "json_schema", "schema": named["schema"]} if named and "schema" in named else form
-
-
-def _function(tool: Any) -> dict[str, Any] | None:
-    """The fields of a function in the form of any API; None for another tool."""
-    if not isinstance(tool, dict) or tool.get("type") not in (None, "function", "custom"):
-        return None
-    if isinstance(inner := tool.get("function"), dict):
-        return inner | ({"parameters": _schema(inner["parameters"])} if "parameters" in inner else {})
-    schemas = [name for name in ("input_schema", "inputSchema", "parameters") if name in tool]
-    if not isinstance(tool.get("name"), str) or (tool.get("type") != "function" and not schemas):
-        return None
-    function = {name: tool[name] for name in ("name", "description", "strict") if tool.get(name) is not None}
-    return function | ({"parameters": _schema(tool[schemas[0]])} if schemas else {})
-
-
-def _chat_tool(tool: Any) -> Any:
-    if (function := _function(tool)) is not None:
-        if isinstance(tool.get("function"), dict):
-            return {"type": "function"} | tool | {"function": function}
-        mark = {"cache_control": tool["cache_control"]} if tool.get("cache_control") is not None else {}
-        return {"type": "function", "function": function} | mark
-    if not isinstance(tool, dict) or tool.get("type") != "custom" or "name" not in tool:
-        return tool
-    custom = {name: tool[name] for name in ("name", "description", "format") if tool.get(name) is not None}
-    if isinstance(form := custom.get("format"), dict) and "definition" in form:
-        grammar = {name: form[name] for name in ("definition", "syntax") if name in form}
-        custom["format"] = {"type": "grammar", "grammar": grammar}
-    return {"type": "custom", "custom": custom}
-
-
-def _of_known_kinds(tools: list[Any], kinds: tuple[str, ...], ignored: list[str]) -> list[Any]:
-    """The tools without those that nothing here runs, if there are others: clients give a provider's next to theirs."""
-    kept = [tool for tool in tools if isinstance(tool, dict) and tool.get("type") in kinds]
-    if not kept:
-        return tools
-    others = [tool for tool in tools if isinstance(tool, dict) and tool.get("type") not in kinds]
-    ignored += [f"tools.{tool.get('type') or next(iter(tool), '')}" for tool in others]
-    return kept
-
-
-def _anthropics_tool(tool: Any) -> Any:
-    if (function := _function(tool)) is None or "input_schema" in tool:
-        return tool
-    schema = function.get("parameters") or {"type": "object"}
-    shown = {name: function[name] for name in ("name", "description", "strict") if function.get(name) is not None}
-    mark = {"cache_control": tool["cache_control"]} if tool.get("cache_control") is not None else {}
-    return shown | {"input_schema": schema} | mark
-
-
-def _responses_tool(tool: Any) -> Any:
-    function = _function(tool)
-    return tool if function is None else {"type": "function"} | function
-
-
-def _choice(data: dict[str, Any], named: Callable[[str, str], dict[str, Any]]) -> Any:
-    """`tool_choice` in the form of any API: a word, or what `named` makes of a name and a kind."""
-    choice = data.get("tool_choice")
-    if isinstance(choice, str):
-        given = [function.get("name") for tool in _listed(data.get("tools")) or () if (function := _function(tool))]
-        return (_CHOICES.get(choice.lower(), choice) if choice not in given else named(choice, "function")) or None
-    if not isinstance(choice, dict):
-        return choice
-    kind = choice.get("type") or "function"
-    if kind in _CHOICES:
-        if choice.get("disable_parallel_tool_use") is True and "parallel_tool_calls" not in data:
-            data["parallel_tool_calls"] = False
-        return _CHOICES[kind]
-    if kind == "allowed_tools":
-        inner: dict[str, Any] = found if isinstance(found := choice.get("allowed_tools"), dict) else choice
-        if not inner.get("tools"):
-            return choice
-        chosen = [_named(tool, named) for tool in inner.get("tools") or ()]
-        fields = {"mode": inner.get("mode") or "auto", "tools": chosen}
-        is_flat = "name" in named("", "function")
-        return {"type": kind} | (fields if is_flat else {"allowed_tools": fields})
-    return _named(choice, named)
-
-
-def _named(choice: Any, named: Callable[[str, str], dict[str, Any]]) -> Any:
-    if not isinstance(choice, dict) or (kind := choice.get("type") or "function") not in ("tool", "function", "custom"):
-        return choice
-    inner = choice.get(kind)
-    name = inner.get("name") if isinstance(inner, dict) else choice.get("name")
-    if not isinstance(name, str):
-        return choice
-    rest = {key: value for key, value in choice.items() if key not in ("type", "name", kind, "function")}
-    return rest | named(name, "custom" if kind == "custom" else "function")
-
-
 def _role(turn: dict[str, Any]) -> dict[str, Any]:
     role = turn.get("role")
     return turn | {"role": _ROLES.get(role.lower(), role.lower())} if isinstance(role, str) else turn
-
-
-def _listed(content: Any) -> list[Any] | None:
-    """The parts of a content, if it has any."""
-    if isinstance(content, dict):
-        return [content] if content else []
-    return [part for part in content if part is not None] if isinstance(content, list) else None
 
 
 def _turns(turn: Any) -> Iterator[Any]:
@@ -323,7 +198,7 @@ def _turns(turn: Any) -> Iterator[Any]:
         # As OpenRouter and LiteLLM take it, of the whole turn.
         turn = {name: value for name, value in turn.items() if name != "cache_control"}
         content = turn["content"] = [{"type": "text", "text": content, "cache_control": mark}]
-    is_result, parts = turn.get("role") in ("tool", "function"), _listed(content)
+    is_result, parts = turn.get("role") in ("tool", "function"), listed(content)
     if is_result and not (parts and any(_kind(part) == "tool_result" for part in parts)):
         yield turn if isinstance(content, str | None) else turn | {"content": _result(content)}
         return
@@ -424,7 +299,7 @@ def _anthropics_turn(turn: Any) -> Any:
     if role in ("tool", "function") and turn.get("tool_call_id"):
         result = {"type": "tool_result", "tool_use_id": turn.get("tool_call_id")}
         return {"role": "user", "content": list(_blocks([result | {"content": content}]))}
-    calls = [call for call in _listed(turn.get("tool_calls")) or () if isinstance(call, dict)]
+    calls = [call for call in listed(turn.get("tool_calls")) or () if isinstance(call, dict)]
     blocks = content if isinstance(content, str | None) and not calls else list(_blocks(content))
     mended = turn | {"role": "system" if role == "developer" else role, "content": blocks}
     if not calls or not isinstance(blocks, list):
@@ -433,14 +308,14 @@ def _anthropics_turn(turn: Any) -> Any:
         function: dict[str, Any] = found if isinstance(found := call.get("function"), dict) else {}
         blocks.append(
             {"type": "tool_use", "id": call.get("id"), "name": function.get("name")}
-            | {"input": _schema(function.get("arguments")) or {}}
+            | {"input": schema_of(function.get("arguments")) or {}}
         )
     return {name: value for name, value in mended.items() if name != "tool_calls"}
 
 
 def _blocks(content: Any) -> Iterator[Any]:
     """The blocks of a content in the form of any API."""
-    for given in [content] if isinstance(content, str) else _listed(content) or ():
+    for given in [content] if isinstance(content, str) else listed(content) or ():
         part = given if isinstance(given, dict) and "source" in given else _part(given)
         kind = _kind(part)
         if kind in (*_TEXTS, "refusal") and not part.keys().isdisjoint(("text", "refusal")):
@@ -472,9 +347,9 @@ def _source(address: str) -> dict[str, Any]:
     return {"type": "url", "url": address}
 
 
-def _items(listed: Iterable[Any]) -> Iterator[Any]:
+def _items(given: Iterable[Any]) -> Iterator[Any]:
     """Items, and turns of a chat among them, as the Responses API has them."""
-    for item in listed:
+    for item in given:
         if isinstance(item, str):
             yield {"role": "user", "content": item}
         if not isinstance(item, dict):
@@ -486,13 +361,13 @@ def _items(listed: Iterable[Any]) -> Iterator[Any]:
         if item.get("type", "message") != "message":
             yield _item(item)
             continue
-        role, calls = item.get("role"), _listed(item.get("tool_calls")) or []
+        role, calls = item.get("role"), listed(item.get("tool_calls")) or []
         if role in ("tool", "function") and item.get("tool_call_id"):
             output = _result(item.get("content"))
             output = output if isinstance(output, str) else list(map(_input_part, output))
             yield {"type": "function_call_output", "call_id": item.get("tool_call_id"), "output": output}
             continue
-        parts = _listed(item.get("content"))
+        parts = listed(item.get("content"))
         said = item if parts is None else item | {"content": list(map(_input_part, parts))}
         if not calls or said.get("content"):
             yield {name: value for name, value in said.items() if name != "tool_calls"}

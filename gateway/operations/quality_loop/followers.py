@@ -28,6 +28,11 @@ from tiers.catalog.catalog import CatalogInUse
 
 log = logging.getLogger(__name__)
 
+POLL_SECONDS = 60.0
+WEEK = 7 * 86_400.0
+# The audit action of a change of what answers, and its subject for all keys without a verdict of their own.
+CHANGED, CATALOGUE = "routing.constant", "catalogue"
+
 
 class ActiveLabels:
     """Follows the stored labels for the versions that serve."""
@@ -79,14 +84,6 @@ class ActiveLabels:
     def counts(self) -> dict[str, int]:
         """By version, how many labels count in its decisions."""
         return {version.version: 0 if version.own is None else version.own.labels for version in self._labels}
-
-
-log = logging.getLogger(__name__)
-
-POLL_SECONDS = 60.0
-WEEK = 7 * 86_400.0
-# The audit action of a change of what answers, and its subject for all keys without a verdict of their own.
-CHANGED, CATALOGUE = "routing.constant", "catalogue"
 
 
 class ConstantFollower:

@@ -69,7 +69,7 @@ def test_the_route_bench_steps_predict_what_the_classifier_predicts(tmp_path: Pa
     given = routing_input_of_text("Explain why the sky is blue, step by step.")
     timed = TimedClassifier(classifier)
     timed.watch.start()
-    assert timed.read(given).prediction == classifier.predict(given)
+    assert timed.read(given).prediction == classifier.serving.current.predict(given)
 
 
 def test_the_decisions_on_record_are_within_the_budget_of_the_sources() -> None:

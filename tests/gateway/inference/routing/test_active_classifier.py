@@ -52,7 +52,7 @@ def seeded(root: Path) -> ArtefactRegistry:
 
 def test_the_shipped_artefact_serves_while_nothing_was_promoted(tmp_path: Path, changes: list[str]) -> None:
     classifier = active_classifier(tmp_path, changes)
-    prediction = classifier.predict(PROMPT)
+    prediction = classifier.serving.current.predict(PROMPT)
     assert changes == [prediction.classifier_version] == [load_manifest(default_artefact()).version]
     assert prediction.kind == "prior"
     assert prediction.p_ok[-1] == 1.0
@@ -70,7 +70,7 @@ def test_an_artefact_of_outcome_heads_for_this_very_catalogue_serves_by_class_as
     """As releases before this one trained them: with heads, memory and curves, measured on the catalogue."""
     classifier = ActiveClassifier(tmp_path, load_manifest(default_artefact()).catalogue_fingerprint)
     classifier.load()
-    prediction = classifier.predict(PROMPT)
+    prediction = classifier.serving.current.predict(PROMPT)
     assert (prediction.kind, sum(prediction.classes)) == ("prior", pytest.approx(1, abs=1e-3))
 
 
@@ -81,7 +81,7 @@ def test_a_table_of_another_number_of_tiers_than_the_catalogues_is_a_prior(tmp_p
     for tiers, kind in ((3, "measured"), (4, "prior"), (2, "prior")):
         classifier = ActiveClassifier(tmp_path, "ours", prior=prior_table(like_of(tiers)))
         classifier.load()
-        prediction = classifier.predict(PROMPT)
+        prediction = classifier.serving.current.predict(PROMPT)
         assert (prediction.kind, len(prediction.p_ok)) == (kind, tiers)
 
 
@@ -100,7 +100,7 @@ async def test_a_promotion_is_picked_up_while_serving(tmp_path: Path) -> None:
     seeded(tmp_path).promote(version)
     assert await loaded.get() == version
     assert classifier.model is not before
-    assert classifier.predict(PROMPT).classifier_version == version
+    assert classifier.serving.current.predict(PROMPT).classifier_version == version
     following.cancel()
 
 
@@ -174,14 +174,14 @@ async def test_a_broken_promotion_leaves_the_old_version_serving(
     while "stays" not in caplog.text:  # noqa: ASYNC110 - the log is the only sign of it
         await asyncio.sleep(0)
     following.cancel()
-    assert classifier.predict(PROMPT).classifier_version == version
+    assert classifier.serving.current.predict(PROMPT).classifier_version == version
 
 
 def test_without_any_artefact_every_call_says_why(tmp_path: Path, changes: list[str]) -> None:
     (tmp_path / "current.json").write_text('{"current": "v9", "previous": null}')
     classifier = active_classifier(tmp_path, changes)
     with pytest.raises(ArtefactError, match="v9"):
-        classifier.predict(PROMPT)
+        classifier.serving.current.predict(PROMPT)
     assert changes == []
 
 
@@ -238,7 +238,7 @@ def test_an_artefact_of_another_catalogue_is_refused_where_a_prior_is_not_wanted
     classifier = ActiveClassifier(tmp_path, "some catalogue", must_be_measured=True)
     classifier.load()
     with pytest.raises(ArtefactError, match="a prior is not wanted here"):
-        classifier.predict(PROMPT)
+        classifier.serving.current.predict(PROMPT)
 
 
 def test_swaps_under_load_show_no_error_and_no_mixed_version(tmp_path: Path) -> None:
@@ -251,7 +251,7 @@ def test_swaps_under_load_show_no_error_and_no_mixed_version(tmp_path: Path) -> 
     classifier = ActiveClassifier(tmp_path, "ours", prior=prior_table(tuple(Complexity)))
     classifier.load()
     service = RoutingService(CATALOG, {}, classifier, None)
-    usual = classifier.predict(PROMPT).p_ok
+    usual = classifier.serving.current.predict(PROMPT).p_ok
     expected = {first: usual, "v1-child": usual, "v1-other": pytest.approx([0.81, 0.82, 0.83, 1.0], abs=1e-4)}
     stop, seen, errors = threading.Event(), {first}, list[str]()
 

@@ -1,0 +1,151 @@
+"""Tools, choices of them and JSON schemas in the form of any API, as chats, Messages and the Responses API have them.
+
+What has no such meaning stays as it is.
+"""
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+LONGEST_NAME = 64
+_CHOICES = {"auto": "auto", "none": "none", "required": "required", "any": "required"}
+
+
+def _is_schema(value: dict[str, Any]) -> bool:
+    return not value.keys().isdisjoint(("properties", "$ref", "anyOf", "$defs"))
+
+
+def schema_of(value: Any) -> Any:
+    """A schema that is value as its text; PHP writes an empty object as a list."""
+    if isinstance(value, str) and value:
+        try:
+            return json.loads(value)
+        except (ValueError, RecursionError):
+            return value
+    return {} if value in ([], "") else value
+
+
+def schema_form(form: dict[str, Any]) -> dict[str, Any] | None:
+    """A JSON schema at other places, as Together, TGI, llama.cpp and the Responses API have it, in a chat's, and with a
+    name; None where nothing is asked for."""
+    named = form.get("json_schema")
+    if not isinstance(named, dict):
+        named = {name: form[name] for name in ("name", "schema", "strict", "description") if form.get(name)}
+    schema = schema_of(named.get("schema", form.get("value")))
+    if schema is None and (bare := next((one for one in (named, form) if _is_schema(one)), None)) is not None:
+        named, schema = {}, bare
+    if not isinstance(schema, dict):
+        return {"type": "json_object"} if form.get("type") == "json" else form if form.get("type") else None
+    name = re.sub("[^a-zA-Z0-9_-]", "_", str(named.get("name") or "answer"))[:LONGEST_NAME]
+    return {"type": "json_schema", "json_schema": named | {"name": name, "schema": schema}}
+
+
+def flat_form(form: dict[str, Any] | None) -> dict[str, Any] | None:
+    """The form as the Responses API has it."""
+    return form if form is None or "json_schema" not in form else {"type": form["type"], **form["json_schema"]}
+
+
+def bare_form(form: Any) -> Any:
+    """The form as Anthropic has it, which knows schemas alone."""
+    if not isinstance(form, dict) or form.get("type") == "text" or (found := schema_form(form)) is None:
+        return None
+    named = found.get("json_schema")
+    return {"type": "json_schema", "schema": named["schema"]} if named and "schema" in named else form
+
+
+def _function(tool: Any) -> dict[str, Any] | None:
+    """The fields of a function in the form of any API; None for another tool."""
+    if not isinstance(tool, dict) or tool.get("type") not in (None, "function", "custom"):
+        return None
+    if isinstance(inner := tool.get("function"), dict):
+        return inner | ({"parameters": schema_of(inner["parameters"])} if "parameters" in inner else {})
+    schemas = [name for name in ("input_schema", "inputSchema", "parameters") if name in tool]
+    if not isinstance(tool.get("name"), str) or (tool.get("type") != "function" and not schemas):
+        return None
+    function = {name: tool[name] for name in ("name", "description", "strict") if tool.get(name) is not None}
+    return function | ({"parameters": schema_of(tool[schemas[0]])} if schemas else {})
+
+
+def chat_tool(tool: Any) -> Any:
+    """A tool as a chat has it."""
+    if (function := _function(tool)) is not None:
+        if isinstance(tool.get("function"), dict):
+            return {"type": "function"} | tool | {"function": function}
+        mark = {"cache_control": tool["cache_control"]} if tool.get("cache_control") is not None else {}
+        return {"type": "function", "function": function} | mark
+    if not isinstance(tool, dict) or tool.get("type") != "custom" or "name" not in tool:
+        return tool
+    custom = {name: tool[name] for name in ("name", "description", "format") if tool.get(name) is not None}
+    if isinstance(form := custom.get("format"), dict) and "definition" in form:
+        grammar = {name: form[name] for name in ("definition", "syntax") if name in form}
+        custom["format"] = {"type": "grammar", "grammar": grammar}
+    return {"type": "custom", "custom": custom}
+
+
+def of_known_kinds(tools: list[Any], kinds: tuple[str, ...], ignored: list[str]) -> list[Any]:
+    """The tools without those that nothing here runs, if there are others: clients give a provider's next to theirs."""
+    kept = [tool for tool in tools if isinstance(tool, dict) and tool.get("type") in kinds]
+    if not kept:
+        return tools
+    others = [tool for tool in tools if isinstance(tool, dict) and tool.get("type") not in kinds]
+    ignored += [f"tools.{tool.get('type') or next(iter(tool), '')}" for tool in others]
+    return kept
+
+
+def anthropics_tool(tool: Any) -> Any:
+    """A tool as Messages have it."""
+    if (function := _function(tool)) is None or "input_schema" in tool:
+        return tool
+    schema = function.get("parameters") or {"type": "object"}
+    shown = {name: function[name] for name in ("name", "description", "strict") if function.get(name) is not None}
+    mark = {"cache_control": tool["cache_control"]} if tool.get("cache_control") is not None else {}
+    return shown | {"input_schema": schema} | mark
+
+
+def responses_tool(tool: Any) -> Any:
+    """A tool as the Responses API has it."""
+    function = _function(tool)
+    return tool if function is None else {"type": "function"} | function
+
+
+def tool_choice(data: dict[str, Any], named: Callable[[str, str], dict[str, Any]]) -> Any:
+    """`tool_choice` in the form of any API: a word, or what `named` makes of a name and a kind."""
+    choice = data.get("tool_choice")
+    if isinstance(choice, str):
+        given = [function.get("name") for tool in listed(data.get("tools")) or () if (function := _function(tool))]
+        return (_CHOICES.get(choice.lower(), choice) if choice not in given else named(choice, "function")) or None
+    if not isinstance(choice, dict):
+        return choice
+    kind = choice.get("type") or "function"
+    if kind in _CHOICES:
+        if choice.get("disable_parallel_tool_use") is True and "parallel_tool_calls" not in data:
+            data["parallel_tool_calls"] = False
+        return _CHOICES[kind]
+    if kind == "allowed_tools":
+        inner: dict[str, Any] = found if isinstance(found := choice.get("allowed_tools"), dict) else choice
+        if not inner.get("tools"):
+            return choice
+        chosen = [_named(tool, named) for tool in inner.get("tools") or ()]
+        fields = {"mode": inner.get("mode") or "auto", "tools": chosen}
+        is_flat = "name" in named("", "function")
+        return {"type": kind} | (fields if is_flat else {"allowed_tools": fields})
+    return _named(choice, named)
+
+
+def _named(choice: Any, named: Callable[[str, str], dict[str, Any]]) -> Any:
+    if not isinstance(choice, dict) or (kind := choice.get("type") or "function") not in ("tool", "function", "custom"):
+        return choice
+    inner = choice.get(kind)
+    name = inner.get("name") if isinstance(inner, dict) else choice.get("name")
+    if not isinstance(name, str):
+        return choice
+    rest = {key: value for key, value in choice.items() if key not in ("type", "name", kind, "function")}
+    return rest | named(name, "custom" if kind == "custom" else "function")
+
+
+def listed(content: Any) -> list[Any] | None:
+    """The parts of a content, if it has any."""
+    if isinstance(content, dict):
+        return [content] if content else []
+    return [part for part in content if part is not None] if isinstance(content, list) else None
