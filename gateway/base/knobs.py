@@ -1,6 +1,7 @@
 """The live knobs of one part of the gateway: a struct, kept in a small file that every gateway process follows; their
 values are checked and described alike."""
 
+import logging
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -35,13 +36,16 @@ def knob_schemas(knobs: type[msgspec.Struct]) -> dict[str, dict[str, Any]]:
     return properties
 
 
+log = logging.getLogger(__name__)
+
 Knobs = TypeVar("Knobs", bound=msgspec.Struct)
 
 
 class KnobFile(Generic[Knobs]):
     """The current `knobs`, from `path`; None keeps them in memory only. All fields of the struct have defaults.
 
-    `part`: whose knobs they are, for messages and for the history. A file that cannot be used changes nothing.
+    `part`: whose knobs they are, for messages and for the history. A file that cannot be used changes nothing; names
+    of another version's knobs in it are ignored, with a warning.
     """
 
     def __init__(self, knobs: type[Knobs], part: str, path: Path | None = None) -> None:
@@ -72,7 +76,10 @@ class KnobFile(Generic[Knobs]):
         return before, after
 
     def _take(self, content: bytes) -> None:
-        self.active = self._checked(msgspec.json.decode(content, type=dict[str, Any]))
+        stored = msgspec.json.decode(content, type=dict[str, Any])
+        if unknown := sorted(stored.keys() - {*self._struct.__struct_fields__}):
+            log.warning("unknown knobs of %s are ignored: %s", self.part, ", ".join(unknown))
+        self.active = self._checked({name: value for name, value in stored.items() if name not in unknown})
 
     def _checked(self, values: Mapping[str, Any]) -> Knobs:
         defaults = msgspec.structs.asdict(self._struct())

@@ -113,7 +113,7 @@ class EventParser:
 
 
 # Comments, and fields that say nothing here.
-_OTHER_FIELD = re.compile(rb"[A-Za-z_-]*:|(id|retry)$")
+_OTHER_FIELD = re.compile(rb"[A-Za-z_-]*(:|$)")
 PRELUDE_BYTES, CHECKSUM_BYTES = 12, 4
 # Bytes of a header's value by its type; types 6 and 7 (bytes and text) state their length.
 _SIZES = {0: 0, 1: 0, 2: 1, 3: 2, 4: 4, 5: 8, 8: 8, 9: 16}

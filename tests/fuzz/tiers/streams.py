@@ -1,5 +1,6 @@
 """Streams of remote servers: server-sent events and Amazon's binary events, cut into pieces of any size."""
 
+import re
 import struct
 import zlib
 
@@ -17,7 +18,8 @@ SSE = [
 
 
 def reference_events(data: bytes) -> list[ServerSentEvent]:
-    """The events of a whole stream, as the standard says it: by lines, at once."""
+    """The events of a whole stream, as the standard says it: by lines, at once. Lines that can be no field go on with
+    the data."""
     text = data.removeprefix(BOM).replace(b"\r\n", b"\n").replace(b"\r", b"\n")
     events, kept, kind = [], [], ""
     for line in [*text.split(b"\n"), b""]:
@@ -32,6 +34,8 @@ def reference_events(data: bytes) -> list[ServerSentEvent]:
             kept.append(value)
         elif name == b"event":
             kind = value.decode(errors="replace")
+        elif (kept or line[:1] == b"{") and re.match(rb"[A-Za-z_-]*(:|$)", line) is None:
+            kept.append(line)
     return events
 
 

@@ -70,9 +70,9 @@ async def test_a_conversation_of_thousands_of_turns_is_converted_while_others_ar
     threads: list[threading.Thread] = []
     convert = getattr(module, converter)
 
-    def noted(*given: Any) -> Any:
+    def noted(*given: Any, **named: Any) -> Any:
         threads.append(threading.current_thread())
-        return convert(*given)
+        return convert(*given, **named)
 
     monkeypatch.setattr(module, converter, noted)
     for number in (1, 9000):

@@ -61,7 +61,7 @@ def test_what_is_not_allowed_is_refused_by_name_and_changes_nothing(
     assert not (tmp_path / "knobs.json").exists()
 
 
-@pytest.mark.parametrize("content", ["{", "[]", '{"observe_tier": 9}', '{"unknown": 1}'])
+@pytest.mark.parametrize("content", ["{", "[]", '{"observe_tier": 9}'])
 def test_a_file_that_makes_no_sense_changes_nothing(
     tmp_path: Path, content: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -73,6 +73,13 @@ def test_a_file_that_makes_no_sense_changes_nothing(
     knobs.refresh()
     assert knobs.active.observe_tier == 2
     assert "stay as they are" in caplog.text
+
+
+def test_knobs_of_another_version_in_a_file_are_ignored(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "knobs.json"
+    path.write_text('{"no_more": 1, "observe_tier": 2}')
+    assert RoutingKnobFile(path).active == RoutingKnobs(observe_tier=2)
+    assert "unknown knobs of routing are ignored: no_more" in caplog.text
 
 
 @pytest.mark.asyncio(loop_scope="module")
