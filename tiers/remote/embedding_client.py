@@ -188,7 +188,9 @@ class EmbeddingClient:
         estimate = min(sum(_size(one) for one in part) // 4 + 1, self.most_tokens(part))
         counter.sent += estimate
         try:
-            response, answer = await bounded_answer(self._client, request, most, self.spec.timeout_seconds)
+            response, answer = await bounded_answer(
+                self._client, request, most, self.spec.timeout_seconds, lenient=True
+            )
         except RefusedBodyError as error:
             raise TierAnswerTooLongError(f"{self._where}: {error}") from error
         except httpx.HTTPError as error:

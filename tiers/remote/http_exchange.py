@@ -33,21 +33,23 @@ class RefusedBodyError(httpx.DecodingError):
     """A body is larger than its bound, or in an encoding that was not asked for and is not read."""
 
 
-def pieces_of(reply: Reply | httpx.Response, deadline: float | None = None) -> AsyncIterator[bytes]:
+def pieces_of(
+    reply: Reply | httpx.Response, deadline: float | None = None, *, lenient: bool = False
+) -> AsyncIterator[bytes]:
     """Yield the body as it arrives. Raises `RefusedBodyError`, `httpx.TransportError`.
 
-    Compression is not requested. One layer of gzip or deflate, of one member or several, is decoded if a server uses it
-    and not only says so, in pieces of at most `READ_BYTES`, so that a reader who counts them stops in time; any other
-    encoding is refused. `deadline`: in the
-    loop's time; a `Reply` keeps its own.
+    Compression is not requested. One layer of gzip or deflate, of one member or several, is decoded if a server uses
+    it, in pieces of at most `READ_BYTES`, so that a reader who counts them stops in time; other encodings are refused.
+    `deadline`: in the loop's time; a `Reply` keeps its own. `lenient`: a server may say of a plain body that it is
+    encoded, as behind a proxy that has decoded it.
     """
     stream = reply if isinstance(reply, Reply) else reply.stream
     assert isinstance(stream, httpx.AsyncByteStream)
     pieces = aiter(stream) if deadline is None or stream is reply else _until(deadline, aiter(stream))
     encoding = reply.headers.get("content-encoding")
-    if encoding is None or encoding.strip().lower() in _NO_CODINGS:
+    if encoding is None or (coding := encoding.strip().lower()) in (_NO_CODINGS if lenient else _NO_CODINGS[:2]):
         return pieces
-    return _unzipped(pieces, encoding.strip().lower())
+    return _unzipped(pieces, coding, lenient=lenient)
 
 
 async def _until(deadline: float, pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
@@ -62,12 +64,11 @@ async def _until(deadline: float, pieces: AsyncIterator[bytes]) -> AsyncIterator
         yield piece
 
 
-async def _unzipped(pieces: AsyncIterator[bytes], encoding: str) -> AsyncIterator[bytes]:
+async def _unzipped(pieces: AsyncIterator[bytes], encoding: str, *, lenient: bool) -> AsyncIterator[bytes]:
     if encoding not in _ZIPPED:
         raise RefusedBodyError(f"the answer is encoded as {encoding[:40]!r}, which was not asked for")
     first, bits = await anext(pieces, b""), _ZIPPED[encoding]
-    if first[:1] in _PLAIN and first.isascii():
-        # A proxy has decoded it, and left the header.
+    if lenient and first[:1] in _PLAIN and first.isascii():
         async for piece in preceded(first, pieces):
             yield piece
         return
@@ -95,9 +96,9 @@ async def preceded(first: bytes, pieces: AsyncIterator[bytes]) -> AsyncIterator[
         yield piece
 
 
-async def up_to(size: int, pieces: AsyncIterator[bytes]) -> bytes:
-    """Return the body, or its first `size` bytes and a little more. JSON that is whole is one, whatever its server says
-    of its length."""
+async def up_to(size: int, pieces: AsyncIterator[bytes], *, lenient: bool = False) -> bytes:
+    """Return the body, or its first `size` bytes and a little more. `lenient`: JSON that is whole is one, whatever its
+    server says of its length."""
     body = bytearray()
     try:
         async for piece in pieces:
@@ -105,7 +106,7 @@ async def up_to(size: int, pieces: AsyncIterator[bytes]) -> bytes:
             if len(body) >= size:
                 break
     except httpx.RemoteProtocolError:
-        if not _is_json(body):
+        if not (lenient and _is_json(body)):
             raise
     return bytes(body)
 
@@ -146,11 +147,12 @@ async def read_rest(reply: Reply | httpx.Response, pieces: AsyncIterator[bytes])
 
 
 async def bounded_answer(
-    client: httpx.AsyncClient, request: httpx.Request, most: int, seconds: float
+    client: httpx.AsyncClient, request: httpx.Request, most: int, seconds: float, *, lenient: bool = False
 ) -> tuple[httpx.Response, bytes]:
     """Send `request`, and return the answer's head and its body of at most `most` bytes, all within `seconds`.
 
-    For every server that may be a stranger. Raises `RefusedBodyError` and other errors of `httpx.HTTPError`.
+    For every server that may be a stranger; `lenient`: one whose answer decides nothing here, read as by `pieces_of`
+    and `up_to`. Raises `RefusedBodyError` and other errors of `httpx.HTTPError`.
     """
     request.headers.update(IDENTITY)
     request.extensions["timeout"] = httpx.Timeout(seconds).as_dict()
@@ -158,7 +160,7 @@ async def bounded_answer(
         async with asyncio.timeout(seconds):
             response = await client.send(request, stream=True)
             try:
-                body = await up_to(most + 1, pieces_of(response))
+                body = await up_to(most + 1, pieces_of(response, lenient=lenient), lenient=lenient)
             finally:
                 await response.aclose()
     except TimeoutError as error:

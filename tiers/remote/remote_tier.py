@@ -257,7 +257,7 @@ class RemoteTier(Tier):
                 response = reply = await self._http.send(
                     "POST", call.path, call.body, patience, deadline, request.trace, (*call.headers, *own_headers)
                 )
-                pieces = pieces_of(reply, deadline)
+                pieces = pieces_of(reply, deadline, lenient=True)
                 try:
                     pieces = await self._checked(reply, call, pieces, credential)
                     break
@@ -292,7 +292,8 @@ class RemoteTier(Tier):
                             # Blanks keep a connection open.
                             continue
                         if not size and is_whole(piece):
-                            deltas = reader.whole(await up_to(bounds.whole + 1, preceded(piece, pieces)))
+                            body = await up_to(bounds.whole + 1, preceded(piece, pieces), lenient=True)
+                            deltas = reader.whole(body)
                         else:
                             size += len(piece)
                             if size > bounds.wire:
@@ -312,7 +313,7 @@ class RemoteTier(Tier):
                     for delta in _as_asked(reader.last_events(parser.flush()), fitted, cut):
                         yield delta
             else:
-                deltas = reader.whole(await up_to(bounds.whole + 1, pieces))
+                deltas = reader.whole(await up_to(bounds.whole + 1, pieces, lenient=True))
                 if fitted.tool_names or cut is not None:
                     deltas = _as_asked(deltas, fitted, cut)
                 for delta in deltas:

@@ -130,6 +130,7 @@ MAX_VARIABLES_DEPTH = 8
 # What the template gets from us, options of other servers that are no variables, and what Jinja cannot take.
 _RESERVED = ("messages", "tools", "add_generation_prompt", "chat_template", "tokenize", "self")
 _CHOICES: dict[str, Literal["none", "auto", "required"]] = {"none": "none", "auto": "auto", "required": "required"}
+_OBJECT = {"type": "object"}
 _ANY = "any"  # Mistral's and Anthropic's word for `required`
 
 
@@ -355,7 +356,7 @@ def _tool(definition: ToolDefinition, where: str) -> Tool:
     return Tool(
         name=function.name,
         description=function.description,
-        parameters=None if function.parameters is None else function.parameters | {"type": "object"},
+        parameters=None if function.parameters is None else _OBJECT | function.parameters | _OBJECT,
         strict=bool(function.strict),
         cache_control=definition.cache_control,
     )
