@@ -95,7 +95,7 @@ def mend_messages(data: dict[str, Any]) -> list[str]:
     if isinstance(form := data.pop("response_format", None), dict):
         data.setdefault("output_format", bare_form(schema_form(form)))
     if isinstance(effort := data.pop("reasoning_effort", None), str):
-        data["output_config"] = {"effort": effort} | (data.get("output_config") or {})
+        data["output_config"] = {"effort": effort} | _table(data.get("output_config"))
     if isinstance(config := data.get("output_config"), dict):
         if config.get("effort") == "none":
             data.setdefault("thinking", {"type": "disabled"})
@@ -131,11 +131,11 @@ def mend_responses(data: dict[str, Any]) -> list[str]:
     _named_as(data, "max_output_tokens", "max_completion_tokens", "max_tokens")
     _mend_service_tier(data)
     if isinstance(effort := data.pop("reasoning_effort", None), str):
-        data["reasoning"] = {"effort": effort} | (data.get("reasoning") or {})
+        data["reasoning"] = {"effort": effort} | _table(data.get("reasoning"))
     form, text = data.pop("response_format", None), data.get("text")
     if isinstance(form, dict) or (isinstance(text, dict) and isinstance(form := text.get("format"), dict)):
         form = schema_form(form)
-        data["text"] = (text or {}) | {"format": flat_form(form)}
+        data["text"] = _table(text) | {"format": flat_form(form)}
     if not data.get("previous_response_id", "-"):
         del data["previous_response_id"]
     if (tools := listed(data.get("tools"))) is not None:
@@ -156,6 +156,10 @@ MENDS: dict[str, Callable[[dict[str, Any]], list[str]]] = {
 }
 
 
+def _table(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
 def _named_as(data: dict[str, Any], name: str, *others: str) -> None:
     """What another API calls `others`, under its name here."""
     for other in others:
@@ -165,8 +169,8 @@ def _named_as(data: dict[str, Any], name: str, *others: str) -> None:
 
 
 def _mend_service_tier(data: dict[str, Any]) -> None:
-    if (asked := data.get("service_tier")) in _SERVICE_TIERS:
-        data["service_tier"] = _SERVICE_TIERS[asked]
+    if isinstance(asked := data.get("service_tier"), str):
+        data["service_tier"] = _SERVICE_TIERS.get(asked, asked)
 
 
 def _mend_thoughts(data: dict[str, Any]) -> None:

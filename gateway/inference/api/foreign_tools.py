@@ -117,7 +117,8 @@ def tool_choice(data: dict[str, Any], named: Callable[[str, str], dict[str, Any]
         return (_CHOICES.get(choice.lower(), choice) if choice not in given else named(choice, "function")) or None
     if not isinstance(choice, dict):
         return choice
-    kind = choice.get("type") or "function"
+    if not isinstance(kind := choice.get("type") or "function", str):
+        return choice
     if kind in _CHOICES:
         if choice.get("disable_parallel_tool_use") is True and "parallel_tool_calls" not in data:
             data["parallel_tool_calls"] = False
