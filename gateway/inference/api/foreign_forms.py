@@ -351,9 +351,9 @@ def _source(address: str) -> dict[str, Any]:
     return {"type": "url", "url": address}
 
 
-def _items(given: Iterable[Any]) -> Iterator[Any]:
+def _items(turns: Iterable[Any]) -> Iterator[Any]:
     """Items, and turns of a chat among them, as the Responses API has them."""
-    for item in given:
+    for item in turns:
         if isinstance(item, str):
             yield {"role": "user", "content": item}
         if not isinstance(item, dict):

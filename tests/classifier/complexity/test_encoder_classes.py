@@ -128,7 +128,7 @@ def test_neither_torch_nor_transformers_is_imported_for_it(trained: Path, tmp_pa
         "import sys; from pathlib import Path; from gateway.inference.classifier_versions import ActiveClassifier;"
         "from classifier.features.routing_input import routing_input_of_text;"
         f"a = ActiveClassifier(Path({str(tmp_path)!r}), 'ours', class_encoder={str(trained)!r}); a.load();"
-        f"p = a.predict(routing_input_of_text({question(HARD)!r}));"
+        f"p = a.serving.current.predict(routing_input_of_text({question(HARD)!r}));"
         "print(p.classes[3] > 0.7, 'torch' in sys.modules, 'transformers' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, env=os.environ)
