@@ -89,4 +89,4 @@ def test_types_that_threads_decode_are_prepared_when_their_module_is_imported() 
 
 
 def test_threads_that_decode_a_type_first_do_not_crash() -> None:
-    run(FIRST_USE, {name: DECODED[name] for name in RELOADED})
+    assert run(FIRST_USE, {name: DECODED[name] for name in RELOADED}) == ""

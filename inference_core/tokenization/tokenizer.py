@@ -4,7 +4,7 @@ strings that end an answer's text.
 Token ids that arrive one by one are decoded only in whole characters."""
 
 import codecs
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -35,7 +35,6 @@ class StopStrings:
         if "" in self._stops:
             raise InvalidRequestError("a stop string must not be empty", "stop")
         self._first_characters = frozenset(stop[0] for stop in self._stops)
-        self._longest = max(map(len, self._stops), default=0)
         self._held = ""
         self._matched: str | None = None
 
@@ -54,7 +53,7 @@ class StopStrings:
             end, start, self._matched = min(found)
             self._held = ""
             return text[: end if self._include else start], self._matched
-        keep = self._first_possible_start(text)
+        keep = possible_start(text, self._stops)
         self._held = text[keep:]
         return text[:keep], None
 
@@ -66,12 +65,15 @@ class StopStrings:
         held, self._held = self._held, ""
         return held
 
-    def _first_possible_start(self, text: str) -> int:
-        for position in range(max(0, len(text) - self._longest + 1), len(text)):
-            tail = text[position:]
-            if any(stop.startswith(tail) for stop in self._stops):
-                return position
-        return len(text)
+
+def possible_start(text: str, words: Collection[str]) -> int:
+    """Return where in `text` the first of `words` may begin that its end cuts off; the length of `text` if none can."""
+    longest = max(map(len, words), default=0)
+    for position in range(max(0, len(text) - longest + 1), len(text)):
+        tail = text[position:]
+        if any(word.startswith(tail) for word in words):
+            return position
+    return len(text)
 
 
 # Longer text takes milliseconds, during which other threads should run: the library's batch call encodes it, which

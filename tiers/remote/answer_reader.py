@@ -7,7 +7,7 @@ leaves in the text are moved to where thoughts are.
 import re
 from collections.abc import Callable
 
-from inference_core.tokenization.tokenizer import StopStrings
+from inference_core.tokenization.tokenizer import StopStrings, possible_start
 from tiers.remote.event_stream import ServerSentEvent
 from tiers.remote.http_exchange import is_whole
 from tiers.remote.lenient_json import SplitCharacters
@@ -101,10 +101,10 @@ class InlineThoughts:
     def _split(self, index: int, text: str, *, whole: bool) -> tuple[str, str]:
         """Return the thoughts and the text of a piece."""
         if not (closing := self._waits[index]):
-            begun = text.lstrip()
-            tag = next((tag for tag in _STARTS if begun.startswith(tag)), None)
+            start = text.lstrip()
+            tag = next((tag for tag in _STARTS if start.startswith(tag)), None)
             if tag is None:
-                if not whole and any(tag.startswith(begun) for tag in _STARTS):
+                if not whole and any(tag.startswith(start) for tag in _STARTS):
                     self._held[index] = text
                     return "", ""
                 del self._waits[index]
@@ -112,15 +112,15 @@ class InlineThoughts:
                     return parts[0].strip(), parts[1].lstrip()
                 return "", text
             closing = self._waits[index] = _STARTS[tag] or _ENDED
-            text = begun[len(tag) :].lstrip()
+            text = start[len(tag) :].lstrip()
         thought = ""
         if closing != _ENDED:
             thought, end, text = text.partition(closing)
             if not end:
-                half = next((n for n in range(len(closing) - 1, 0, -1) if thought.endswith(closing[:n])), 0)
-                if half:
-                    thought, self._held[index] = thought[:-half], thought[-half:]
-                return thought, ""
+                cut = possible_start(thought, (closing,))
+                if cut < len(thought):
+                    self._held[index] = thought[cut:]
+                return thought[:cut], ""
             self._waits[index] = _ENDED
         if text := text.lstrip():
             del self._waits[index]

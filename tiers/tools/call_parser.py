@@ -8,6 +8,7 @@ import json
 from collections.abc import Collection, Mapping
 from typing import Literal, NamedTuple
 
+from inference_core.tokenization.tokenizer import possible_start
 from tiers.message_content import Tool, ToolCallDelta, new_call_id
 from tiers.tools.dialect import CallRead, Dialect, NamedDialect
 
@@ -293,10 +294,7 @@ class CallParser:
 
 def held_back(text: str, opener: str) -> int:
     """Return how many characters at the end may be white space before an opener, or the start of one."""
-    for length in range(min(len(opener) - 1, len(text)), 0, -1):
-        if text.endswith(opener[:length]):
-            return len(text) - len(text[: len(text) - length].rstrip())
-    return len(text) - len(text.rstrip())
+    return len(text) - len(text[: possible_start(text, (opener,))].rstrip())
 
 
 class NamedCallParser:

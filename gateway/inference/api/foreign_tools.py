@@ -54,6 +54,11 @@ def bare_form(form: Any) -> Any:
     return {"type": "json_schema", "schema": named["schema"]} if named and "schema" in named else form
 
 
+def _fields_of(table: dict[str, Any], *names: str) -> dict[str, Any]:
+    """The fields of these names that have a value."""
+    return {name: table[name] for name in names if table.get(name) is not None}
+
+
 def _function(tool: Any) -> dict[str, Any] | None:
     """The fields of a function in the form of any API; None for another tool."""
     if not isinstance(tool, dict) or tool.get("type") not in (None, "function", "custom"):
@@ -63,8 +68,9 @@ def _function(tool: Any) -> dict[str, Any] | None:
     schemas = [name for name in ("input_schema", "inputSchema", "parameters") if name in tool]
     if not isinstance(tool.get("name"), str) or (tool.get("type") != "function" and not schemas):
         return None
-    function = {name: tool[name] for name in ("name", "description", "strict") if tool.get(name) is not None}
-    return function | ({"parameters": schema_of(tool[schemas[0]])} if schemas else {})
+    return _fields_of(tool, "name", "description", "strict") | (
+        {"parameters": schema_of(tool[schemas[0]])} if schemas else {}
+    )
 
 
 def chat_tool(tool: Any) -> Any:
@@ -72,11 +78,10 @@ def chat_tool(tool: Any) -> Any:
     if (function := _function(tool)) is not None:
         if isinstance(tool.get("function"), dict):
             return {"type": "function"} | tool | {"function": function}
-        mark = {"cache_control": tool["cache_control"]} if tool.get("cache_control") is not None else {}
-        return {"type": "function", "function": function} | mark
+        return {"type": "function", "function": function} | _fields_of(tool, "cache_control")
     if not isinstance(tool, dict) or tool.get("type") != "custom" or "name" not in tool:
         return tool
-    custom = {name: tool[name] for name in ("name", "description", "format") if tool.get(name) is not None}
+    custom = _fields_of(tool, "name", "description", "format")
     if isinstance(form := custom.get("format"), dict) and "definition" in form:
         grammar = {name: form[name] for name in ("definition", "syntax") if name in form}
         custom["format"] = {"type": "grammar", "grammar": grammar}
@@ -98,9 +103,8 @@ def anthropics_tool(tool: Any) -> Any:
     if (function := _function(tool)) is None or "input_schema" in tool:
         return tool
     schema = function.get("parameters") or {"type": "object"}
-    shown = {name: function[name] for name in ("name", "description", "strict") if function.get(name) is not None}
-    mark = {"cache_control": tool["cache_control"]} if tool.get("cache_control") is not None else {}
-    return shown | {"input_schema": schema} | mark
+    shown = _fields_of(function, "name", "description", "strict")
+    return shown | {"input_schema": schema} | _fields_of(tool, "cache_control")
 
 
 def responses_tool(tool: Any) -> Any:

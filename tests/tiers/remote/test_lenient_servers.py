@@ -401,8 +401,8 @@ async def test_thoughts_are_left_in_a_text_that_is_scored_or_goes_on_from_the_ca
     case = Case("", None, message(content="<think>Hm.</think>Hi"))
     scored = chat(whole=True, sampling=SamplingParams(logprobs=0))
     turns = [*(scored.messages or ()), ChatMessage(role="assistant", content="So")]
-    begun = msgspec.structs.replace(scored, sampling=SamplingParams(), messages=turns)
-    for request in (scored, begun):
+    continued = msgspec.structs.replace(scored, sampling=SamplingParams(), messages=turns)
+    for request in (scored, continued):
         (choice,), _ = await answered_to(case, request)
         assert (choice.content, choice.reasoning) == ("<think>Hm.</think>Hi", "")
 
