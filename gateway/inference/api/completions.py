@@ -26,7 +26,7 @@ from gateway.inference.api.build_request import (
 from gateway.inference.api.chat_turns import turns_of
 from gateway.inference.api.chunks import CompletionsFormat
 from gateway.inference.api.foreign_fields import FieldReader
-from gateway.inference.api.parsing import MISSING, read_again, read_body, read_fields
+from gateway.inference.api.parsing import MISSING, read_and_build, read_body
 from gateway.inference.api.responses.as_chat import chat_of
 from gateway.inference.api.responses.native_items import without_codex_items
 from gateway.inference.api.responses.schemas import ResponsesRequest
@@ -76,12 +76,9 @@ async def _completed(
     request: HttpRequest, reader: FieldReader[B], build: Callable[[Serving, RequestHead, B], InferenceRequest]
 ) -> ASGIApp:
     serving = serving_of(request)
-    body = await read_fields(serving, request, reader)
-    try:
-        built = await _built(serving, received(request), body, build)
-    except ApiError as error:
-        body = await read_again(error, serving, request, reader, body)
-        built = await _built(serving, received(request), body, build)
+    body, built = await read_and_build(
+        serving, request, reader, lambda body: _built(serving, received(request), body, build)
+    )
     return await respond(request, serving, built, CompletionsFormat(serving, body.stream_options))
 
 

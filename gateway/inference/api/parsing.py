@@ -32,6 +32,7 @@ from tiers.remote.request_fields import ALL_SAMPLING, MODALITIES, SERVICE_FIELDS
 from tiers.tier import ChatMessage
 
 Body = TypeVar("Body", bound=msgspec.Struct)
+Built = TypeVar("Built")
 Decoded = TypeVar("Decoded")
 
 UNKNOWN, INVALID, MISSING = "unknown_parameter", "invalid_value", "missing_required_parameter"
@@ -94,16 +95,21 @@ async def read_fields(
     return body
 
 
-async def read_again(
-    error: ApiError, serving: Serving, request: HttpRequest, fields: FieldReader[Body], body: Body
-) -> Body:
-    """The body as it is plainly meant, after `error`, the refusal of `body`. Raises `error` where that is the same."""
-    if error.status != 400 or is_strict(serving, request.scope["state"][CALLER]):
-        raise error
-    mended = await read_fields(serving, request, fields, again=True)
-    if mended == body:
-        raise error
-    return mended
+async def read_and_build(
+    serving: Serving, request: HttpRequest, fields: FieldReader[Body], build: Callable[[Body], Awaitable[Built]]
+) -> tuple[Body, Built]:
+    """The body of a request, and what `build` makes of it; where that refuses it with a 400, of the body as it is
+    plainly meant, unless the caller's requests are read to the letter. Raises `ApiError`."""
+    body = await read_fields(serving, request, fields)
+    try:
+        return body, await build(body)
+    except ApiError as error:
+        if error.status != 400 or is_strict(serving, request.scope["state"][CALLER]):
+            raise
+        mended = await read_fields(serving, request, fields, again=True)
+        if mended == body:
+            raise
+        return mended, await build(mended)
 
 
 def is_strict(serving: Serving, caller: Caller) -> bool:

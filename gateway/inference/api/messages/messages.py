@@ -30,7 +30,7 @@ from gateway.inference.api.messages.schemas import (
     Thinking,
     error_event,
 )
-from gateway.inference.api.parsing import IGNORED, off_loop, read_again, read_fields
+from gateway.inference.api.parsing import IGNORED, off_loop, read_and_build
 from gateway.inference.api.sending import ignored_header, respond
 from gateway.inference.router import RoutingService
 from gateway.inference.service import Serving, serving_of
@@ -67,12 +67,7 @@ async def _read_chat(
     serving: Serving, request: HttpRequest, fields: FieldReader[B]
 ) -> tuple[B, Chat, InferenceRequest]:
     """The body of a request, the chat that says the same, and what that asks for."""
-    body = await read_fields(serving, request, fields)
-    try:
-        chat, asked = await _built(serving, request, body)
-    except ApiError as error:
-        body = await read_again(error, serving, request, fields, body)
-        chat, asked = await _built(serving, request, body)
+    body, (chat, asked) = await read_and_build(serving, request, fields, partial(_built, serving, request))
     if chat.left_out:
         state = request.scope["state"]
         state[IGNORED] = [*state.get(IGNORED, ()), *chat.left_out]

@@ -1,5 +1,7 @@
 """`POST /v1/responses`: OpenAI's newer API over the same tiers."""
 
+from functools import partial
+
 import msgspec
 from litestar.types import ASGIApp
 
@@ -10,7 +12,7 @@ from gateway.inference.answer import Answer
 from gateway.inference.api.build_request import received
 from gateway.inference.api.chunks import OpenAIStream
 from gateway.inference.api.foreign_fields import FieldReader
-from gateway.inference.api.parsing import IGNORED, MENDED, read_again, read_fields
+from gateway.inference.api.parsing import IGNORED, MENDED, read_and_build, read_fields
 from gateway.inference.api.responses.as_chat import renamed
 from gateway.inference.api.responses.body import ResponseBody, failed_response
 from gateway.inference.api.responses.events import (
@@ -41,13 +43,8 @@ RESPONSES = FieldReader("/v1/responses", ResponsesRequest, forwards="known", men
 )
 async def responses(request: HttpRequest) -> ASGIApp:
     """Answer a text or a list of items, whole or as OpenAI's events; docs/clients.md says what is stored."""
-    serving, body = serving_of(request), await _body_of(request)
-    is_compaction = asks_for_compaction(body)
-    try:
-        exchange = await _exchange(serving, request, body, is_compaction=is_compaction)
-    except ApiError as error:
-        body = _known_items(request, await read_again(error, serving, request, RESPONSES, body))
-        exchange = await _exchange(serving, request, body, is_compaction=is_compaction)
+    serving = serving_of(request)
+    _, (is_compaction, exchange) = await read_and_build(serving, request, RESPONSES, partial(_exchange, request))
     answer_format = (CompactionFormat if is_compaction else ResponsesFormat)(serving, exchange)
     return await _answered(request, serving, exchange, answer_format)
 
@@ -58,22 +55,21 @@ async def responses(request: HttpRequest) -> ASGIApp:
 async def compact(request: HttpRequest) -> ASGIApp:
     """The conversation as what the user said last and a summary, written by the tier that would answer; the summary
     stands for what came before it in later requests."""
-    body = await _body_of(request)
-    serving, asked = serving_of(request), msgspec.structs.replace(compacting(body), stream=None, store=False)
+    serving = serving_of(request)
+    body = _known_items(request, await read_fields(serving, request, RESPONSES))
+    asked = msgspec.structs.replace(compacting(body), stream=None, store=False)
     exchange = await exchange_of(serving, received(request), asked, await request.body(), is_compaction=True)
     return await _answered(request, serving, exchange, CompactFormat(serving, exchange, body))
 
 
-async def _exchange(serving: Serving, request: HttpRequest, body: ResponsesRequest, *, is_compaction: bool) -> Exchange:
-    raw = await request.body()
+async def _exchange(request: HttpRequest, sent: ResponsesRequest) -> tuple[bool, Exchange]:
+    """Whether the body only asks for a compaction, and the exchange."""
+    serving, body, raw = serving_of(request), _known_items(request, sent), await request.body()
+    is_compaction = asks_for_compaction(body)
     if request.scope["state"].get(MENDED) and serving.routing.served.has_responses:
         raw = msgspec.json.encode(RESPONSES.mended(raw))
     asked = compacting(body) if is_compaction else body
-    return await exchange_of(serving, received(request), asked, raw, is_compaction=is_compaction)
-
-
-async def _body_of(request: HttpRequest) -> ResponsesRequest:
-    return _known_items(request, await read_fields(serving_of(request), request, RESPONSES))
+    return is_compaction, await exchange_of(serving, received(request), asked, raw, is_compaction=is_compaction)
 
 
 def _known_items(request: HttpRequest, body: ResponsesRequest) -> ResponsesRequest:
