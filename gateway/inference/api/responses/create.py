@@ -62,9 +62,9 @@ async def compact(request: HttpRequest) -> ASGIApp:
     return await _answered(request, serving, exchange, CompactFormat(serving, exchange, body))
 
 
-async def _exchange(request: HttpRequest, sent: ResponsesRequest) -> tuple[bool, Exchange]:
+async def _exchange(request: HttpRequest, read: ResponsesRequest) -> tuple[bool, Exchange]:
     """Whether the body only asks for a compaction, and the exchange."""
-    serving, body, raw = serving_of(request), _known_items(request, sent), await request.body()
+    serving, body, raw = serving_of(request), _known_items(request, read), await request.body()
     is_compaction = asks_for_compaction(body)
     if request.scope["state"].get(MENDED) and serving.routing.served.has_responses:
         raw = msgspec.json.encode(RESPONSES.mended(raw))
