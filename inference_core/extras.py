@@ -13,7 +13,7 @@ Extra = Literal["local", "hub", "train", "postgres", "redis", "uvloop", "otlp", 
 MODULES: dict[Extra, tuple[str, ...]] = {
     "local": ("torch", "transformers", "tokenizers", "llguidance"),
     "hub": ("huggingface_hub",),
-    "train": ("sklearn", "scipy", "threadpoolctl"),
+    "train": ("sklearn", "scipy"),
     "postgres": ("asyncpg",),
     "redis": ("redis",),
     "uvloop": ("uvloop",),

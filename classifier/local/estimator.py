@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from classifier.local.cells import N0_CATALOGUE, ClassCells, Labels, TenantCells, group_shifts
+from classifier.local.one_thread import one_blas_thread
 from classifier.model.learned import LearnedHead
 
 Float = npt.NDArray[np.float32]
@@ -174,6 +175,7 @@ class _Stages:
 class LocalEstimator:
     """Immutable, thread-safe."""
 
+    @one_blas_thread()
     def __init__(
         self,
         labels: Labels,
