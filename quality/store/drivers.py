@@ -36,8 +36,9 @@ CLOSE_SECONDS = 0.5
 """To part from a server in the regular way; after this the connection is cut."""
 WATCH_SECONDS = 0.5
 """How often the calls of a SQLite connection are looked at: they fail so much later than their limit at most."""
-BUSY_MS = int(1000 * STALL_SECONDS) + 1_000
-"""How long SQLite waits for the lock of another writer, whose commit may wait for the disk."""
+BUSY_MS = int(1000 * STALL_SECONDS) + 2_000
+"""How long SQLite waits for the lock of another writer, whose commit may wait for the disk. One that has waited for long
+asks ten times a second, one that has just come more often: it may be passed by several."""
 MOST_STUCK = 32
 """SQLite connections whose threads do not come back from the disk; beyond this none is opened."""
 

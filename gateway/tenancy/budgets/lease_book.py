@@ -60,7 +60,7 @@ def microusd_at_least(usd: float) -> int:
 
 LEASE_SECONDS = 30.0
 # Most that a grant or a report takes: a request waits for it.
-TALK_SECONDS = STALL_SECONDS + 3.0
+TALK_SECONDS = STALL_SECONDS + 5.0
 # So many at once, however many budgets need one: requests without budgets need connections too.
 _MOST_TALKS = 4
 # Share of the remainder that a replica is granted at once, if it needs less.
@@ -97,7 +97,8 @@ class LeaseBook:
         self.replica = replica
         self.lease_seconds = lease_seconds
         self._engine, self._clock = engine, clock
-        self._talks = asyncio.Semaphore(_MOST_TALKS)
+        # SQLite has one writer, and those who come last for its lock often get it first: let them wait here in order.
+        self._talks = asyncio.Semaphore(1 if engine.dialect.name == "sqlite" else _MOST_TALKS)
 
     async def grant(self, budget_id: str, key: str, needed: int, spent: int) -> Grant | None:
         """Lease `needed` micro-dollars above `spent`, which this replica spent in the period `key`, and more if there

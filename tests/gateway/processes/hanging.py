@@ -2,6 +2,7 @@
 
 import shutil
 import subprocess
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -38,8 +39,9 @@ class HangingCalls:
         }
 
     @contextmanager
-    def disk(self) -> Iterator[None]:
-        with _existing(self._disk):
+    def disk(self, seconds: float | None = None) -> Iterator[None]:
+        """The disk hangs during the block, or for `seconds` by the clock, whatever the block does until then."""
+        with _existing(self._disk, seconds):
             yield
 
     @contextmanager
@@ -49,12 +51,17 @@ class HangingCalls:
 
 
 @contextmanager
-def _existing(path: Path) -> Iterator[None]:
+def _existing(path: Path, seconds: float | None = None) -> Iterator[None]:
     path.touch()
+    if seconds is None:
+        end = None
+    else:
+        end = threading.Timer(seconds, path.unlink)
+        end.start()
     try:
         yield
     finally:
-        path.unlink()
+        path.unlink() if end is None else end.join()
 
 
 class Asked:

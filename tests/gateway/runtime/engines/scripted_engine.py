@@ -46,7 +46,9 @@ class ScriptedEngine:
     def starts(self) -> list[dict[str, Any]]:
         """Each start of the program so far: its `pid`, `argv` and `env`."""
         lines = self.folder / "starts.jsonl"
-        return [json.loads(line) for line in lines.read_text().splitlines()] if lines.exists() else []
+        text = lines.read_text() if lines.exists() else ""
+        # The last may be half written.
+        return [json.loads(line) for line in text.split("\n")[:-1]]
 
     def running(self) -> list[int]:
         """The process ids of its starts, and of what they spawned, that live."""
