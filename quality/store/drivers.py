@@ -37,8 +37,8 @@ CLOSE_SECONDS = 0.5
 WATCH_SECONDS = 0.5
 """How often the calls of a SQLite connection are looked at: they fail so much later than their limit at most."""
 BUSY_MS = int(1000 * STALL_SECONDS) + 2_000
-"""How long SQLite waits for the lock of another writer, whose commit may wait for the disk. One that has waited for long
-asks ten times a second, one that has just come more often: it may be passed by several."""
+"""How long SQLite waits for the lock of another writer, whose commit may wait for the disk. One that waits long asks
+ten times a second, one that has just come more often: it may be passed by several."""
 MOST_STUCK = 32
 """SQLite connections whose threads do not come back from the disk; beyond this none is opened."""
 

@@ -206,9 +206,12 @@ class BudgetLeases:
         if part.refused and amount >= part.refused and began < part.refused_at + REFUSAL_SECONDS:
             raise BudgetExceededError(budget, amount, part.free)
         try:
-            if began < self._rests_until:
-                raise TimeoutError("the database did not answer a moment ago")
-            grant = await self._book.grant(budget.budget_id, part.period_key, part.needed(amount), part.whole_spent)
+            async with self._book.turns:
+                # Those that wait for a turn go on while others are answered, and fail with the first that is not.
+                began = self._monotonic()
+                if began < self._rests_until:
+                    raise TimeoutError("the database did not answer a moment ago")
+                grant = await self._book.grant(budget.budget_id, part.period_key, part.needed(amount), part.whole_spent)
         except (SQLAlchemyError, OSError) as error:
             # A request that did not ask prolongs no rest: else under steady load it would never end.
             if began >= self._rests_until:

@@ -59,10 +59,10 @@ def microusd_at_least(usd: float) -> int:
 
 
 LEASE_SECONDS = 30.0
-# Most that a grant or a report takes: a request waits for it.
-TALK_SECONDS = STALL_SECONDS + 5.0
+# Most that a grant or a report takes, once it is its turn: a request waits for it.
+TALK_SECONDS = STALL_SECONDS + 3.0
 # So many at once, however many budgets need one: requests without budgets need connections too.
-_MOST_TALKS = 4
+_MOST_GRANTS = 4
 # Share of the remainder that a replica is granted at once, if it needs less.
 SLICE_SHARE = 0.1
 _LEASES = budget_leases.c
@@ -89,7 +89,7 @@ class Statement(msgspec.Struct, frozen=True):
 
 
 class LeaseBook:
-    """The leases of one `replica`, in the database that it shares with others."""
+    """The leases of one `replica`, in the database that it shares with others. `turns`: to be held during a grant."""
 
     def __init__(
         self, engine: AsyncEngine, replica: str, clock: DatabaseTime, lease_seconds: float = LEASE_SECONDS
@@ -98,7 +98,7 @@ class LeaseBook:
         self.lease_seconds = lease_seconds
         self._engine, self._clock = engine, clock
         # SQLite has one writer, and those who come last for its lock often get it first: let them wait here in order.
-        self._talks = asyncio.Semaphore(1 if engine.dialect.name == "sqlite" else _MOST_TALKS)
+        self.turns = asyncio.Semaphore(1 if engine.dialect.name == "sqlite" else _MOST_GRANTS)
 
     async def grant(self, budget_id: str, key: str, needed: int, spent: int) -> Grant | None:
         """Lease `needed` micro-dollars above `spent`, which this replica spent in the period `key`, and more if there
@@ -152,7 +152,7 @@ class LeaseBook:
 
     @asynccontextmanager
     async def _transaction(self) -> AsyncIterator[AsyncConnection]:
-        async with asyncio.timeout(TALK_SECONDS), self._talks, writing_first(self._engine).begin() as connection:
+        async with asyncio.timeout(TALK_SECONDS), writing_first(self._engine).begin() as connection:
             yield connection
 
     async def _locked_budget(self, connection: AsyncConnection, budget_id: str) -> dict[str, Any] | None:

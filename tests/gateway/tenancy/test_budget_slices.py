@@ -30,6 +30,7 @@ class Book:
         self.alive: bool | Exception = True
         self.go = asyncio.Event()
         self.go.set()
+        self.turns = asyncio.Semaphore(1)
 
     async def grant(self, budget_id: str, key: str, needed: int, spent: int) -> Grant | None:
         self.asked.append((key, needed, spent))
@@ -275,6 +276,24 @@ async def test_the_book_is_asked_about_a_slice_one_at_a_time() -> None:
     world.book.go.set()
     await asyncio.gather(*asking)
     assert world.book.asked == [("total", 10, 0)]
+
+
+@pytest.mark.parametrize("answer", [Grant(100, 0), ERROR])
+async def test_slices_wait_for_their_turn_and_fail_with_the_first_that_is_not_answered(answer: Grant | OSError) -> None:
+    world = World(answer, *[Grant(100, 0)] * 4)
+    world.book.go.clear()
+    budgets = [BudgetRef(budget_id=f"b{n}", period="total", amount_usd=0.001) for n in range(5)]
+    asking = [asyncio.create_task(world.hold(10, budget)) for budget in budgets]
+    await eventually(lambda: all(world.leases._slice(budget, "total").talking.locked() for budget in budgets))
+    assert len(world.book.asked) == 1
+    world.book.go.set()
+    failures = [
+        failure for failure in await asyncio.gather(*asking, return_exceptions=True) if isinstance(failure, Exception)
+    ]
+    if answer is ERROR:
+        assert (len(failures), len(world.book.asked)) == (5, 1)
+    else:
+        assert (failures, len(world.book.asked)) == ([], 5)
 
 
 async def test_a_slice_that_is_reported_is_not_asked_for_meanwhile() -> None:
