@@ -13,6 +13,6 @@ def found_by_attacks(*targets: str, inputs: int) -> str:
     # Other tests load the machine.
     command.append("--ignore-stalls")
     done = subprocess.run(
-        command, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": os.getcwd()}, timeout=280
+        command, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": os.getcwd()}, timeout=560
     )
     return "" if done.returncode == 0 else done.stdout[-8000:] + done.stderr[-2000:]

@@ -16,8 +16,8 @@ import pytest
 from tests.gateway.administrator import ADMIN_HEADERS
 from tests.gateway.served_process import ServedProcess
 
-ANSWERED_SECONDS = 20.0
-"""Far above the documented limits, for a machine that is busy, and far below the minutes of waiting without limits."""
+ANSWERED_SECONDS = 60.0
+"""Far above the documented limits, for a busy machine, and below what callers here would wait without them."""
 BODY = {"model": "tier-1", "messages": [{"role": "user", "content": "Hello there"}]}
 
 

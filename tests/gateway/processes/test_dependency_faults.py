@@ -33,13 +33,13 @@ def options(upstream: Upstream, tmp_path: Path, postgres_url: str) -> list[str]:
 def ask(aio: ServedProcess) -> str:
     """Return the id of a request that was answered completely."""
     body = {"model": "tier-1", "messages": [{"role": "user", "content": "Hello there"}]}
-    answer = httpx.post(f"{aio.url}{CHAT}", json=body, timeout=30)
+    answer = httpx.post(f"{aio.url}{CHAT}", json=body, timeout=120)
     assert answer.status_code == 200, answer.text
     return answer.headers["x-aio-decision-id"]
 
 
 def metric(aio: ServedProcess, name: str) -> float:
-    lines = httpx.get(f"{aio.url}/metrics", timeout=30).text.splitlines()
+    lines = httpx.get(f"{aio.url}/metrics", timeout=120).text.splitlines()
     return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.split("{")[0].split(" ")[0] == name)
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from gateway.processes.event_loop import ENOUGH_FILES, PacedServer, room_for_connections
 from tests.gateway.remote_catalog import write_remote_catalog
-from tests.gateway.served_process import READY, started
+from tests.gateway.served_process import READY, run_at_start, started
 from tests.gateway.upstream import Upstream
 from tests.polling import eventually
 
@@ -74,9 +74,10 @@ def test_a_gateway_of_40_files_answers_all_of_many_clients_and_says_at_the_start
         return answer.status_code
 
     data = tmp_path / "data"
-    with started(data, tmp_path / "cache", "--port", "0", "--catalog", str(catalog)) as process:
-        # Long before it looks at its limits: Python itself is not loaded yet.
-        resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (FILES, FILES))
+    limit = f"import resource; resource.setrlimit(resource.RLIMIT_NOFILE, ({FILES}, {FILES}))"
+    environment = run_at_start(tmp_path / "site", limit)
+    options = ("--port", "0", "--catalog", str(catalog))
+    with started(data, tmp_path / "cache", *options, environment=environment) as process:
         assert process.stdout is not None
         url = next(found[1] for line in process.stdout if (found := READY.search(line)))
         with ThreadPoolExecutor(50) as pool:

@@ -98,7 +98,6 @@ def first_day(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
             yield next(found[1] for line in process.stdout if (found := READY.search(line)))
 
 
-@pytest.mark.timeout(180)
 def test_open_answers_get_labels_without_another_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     database = create_engine(f"sqlite:///{tmp_path / 'data' / 'aio.sqlite3'}")
     with first_day(tmp_path, monkeypatch) as url, httpx.Client(base_url=url, timeout=60, auth=Administrator()) as admin:
@@ -126,7 +125,6 @@ def test_open_answers_get_labels_without_another_command(tmp_path: Path, monkeyp
     assert len(false) / len(taught) <= 0.12, f"{len(false)} of {len(taught)}"
 
 
-@pytest.mark.timeout(180)
 def test_the_first_answers_that_a_rule_judges_are_labelled_for_every_tier(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

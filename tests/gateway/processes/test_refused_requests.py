@@ -1,6 +1,7 @@
 """Refused requests of a served process: counted in metrics and by minute in the database, shown, and bounded."""
 
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -37,8 +38,10 @@ def test_each_refusal_is_found_by_key_code_and_limit(aio: ServedProcess, tmp_pat
     assert ask(aio, poor["key"], model="no-such-model").status_code == 404
     assert ask(aio, poor["key"], messages="wrong").status_code == 400
     assert httpx.get(f"{aio.url}/v1/no-such-endpoint").status_code == 404
+    began = time.time()
     for number in range(500):
         assert ask(aio, f"sk-wrong-{number}").status_code == 401
+    ended = time.time()
 
     until(lambda: stored(aio, code="invalid_api_key")[1] == 500)
 
@@ -52,7 +55,8 @@ def test_each_refusal_is_found_by_key_code_and_limit(aio: ServedProcess, tmp_pat
     assert "no-such-model" in stored(aio, key_id=poor["key_id"], code="model_not_found")[0][0]["last_message"]
     assert {row["status"] for row in stored(aio, key_id=poor["key_id"])[0]} == {400, 404, 429}
     strangers, _ = stored(aio, code="invalid_api_key")
-    assert len(strangers) <= 2  # one row per minute, however many they are
+    minutes = ended // 60 - began // 60 + 1
+    assert len(strangers) <= minutes  # one row per minute, however many they are
     assert {row["key_id"] for row in strangers} == {None}
 
     shown = httpx.get(f"{aio.url}/metrics", headers=ADMIN_HEADERS).text
@@ -63,7 +67,7 @@ def test_each_refusal_is_found_by_key_code_and_limit(aio: ServedProcess, tmp_pat
     assert "aio_key_refused" not in httpx.get(f"{aio.url}/metrics").text
     lines = [line for line in (tmp_path / "data/log").read_text().splitlines() if "aio.refused refused" in line]
     assert any("code=insufficient_quota" in line and f"key={poor['key_id']}" in line for line in lines)
-    assert len([line for line in lines if "invalid_api_key" in line]) <= 2
+    assert len([line for line in lines if "invalid_api_key" in line]) <= minutes
 
 
 async def test_pages_answer_why_an_app_gets_a_429(aio: ServedProcess) -> None:

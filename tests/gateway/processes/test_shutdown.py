@@ -65,7 +65,7 @@ class Reader(threading.Thread):
 
 def held(aio: ServedProcess, upstream: Upstream) -> Reader:
     reader = Reader(aio)
-    assert upstream.held.acquire(timeout=30)
+    assert upstream.held.acquire(timeout=120)
     until(lambda: reader.request_id)
     return reader
 

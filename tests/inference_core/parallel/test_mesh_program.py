@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ from inference_core.transport.unix_socket import SocketCoreClient
 from tests.inference_core.loaders.int4_checkpoints import random_model, write_packed
 from tests.inference_core.parallel.device_meshes import device_core, device_mesh_spec, four_bit, on_one_device
 from tests.inference_core.parallel.meshes import greedy_answers
+from tests.ports import held_port
 
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
 PROGRAM = ["-m", "inference_core.parallel"]
@@ -32,10 +32,10 @@ def spec(tmp_path: Path) -> MeshSpec:
     return device_mesh_spec(device_core(four_bit("m", model)), Mesh(tensor=2, pipeline=2))
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+@pytest.fixture
+def port() -> Iterator[str]:
+    with held_port() as held:
+        yield str(held.getsockname()[1])
 
 
 @contextmanager
@@ -89,19 +89,21 @@ async def answer(path: Path) -> list[int]:
 
 
 @pytest.mark.mesh
-async def test_the_launcher_serves_a_mesh_and_ends_all_ranks_on_a_signal(tmp_path: Path, spec: MeshSpec) -> None:
+async def test_the_launcher_serves_a_mesh_and_ends_all_ranks_on_a_signal(
+    tmp_path: Path, spec: MeshSpec, port: str
+) -> None:
     expected = greedy_answers(on_one_device(spec.core, tmp_path / "cache"), [PROMPT], tokens=8)["0"]
-    with served(tmp_path, spec, [], "--port", str(free_port())) as process:
+    with served(tmp_path, spec, [], "--port", port) as process:
         assert await answer(tmp_path / "s") == expected
     assert process.returncode == 0
 
 
 @pytest.mark.mesh
-async def test_two_machines_are_joined_by_an_address_and_a_port(tmp_path: Path, spec: MeshSpec) -> None:
+async def test_two_machines_are_joined_by_an_address_and_a_port(tmp_path: Path, spec: MeshSpec, port: str) -> None:
     """Both are this machine, one rank each; the second ends by itself when the first does."""
     spec = msgspec.structs.replace(spec, mesh=Mesh(pipeline=2))
     expected = greedy_answers(on_one_device(spec.core, tmp_path / "cache"), [PROMPT], tokens=8)["0"]
-    place = ["--nodes", "2", "--port", str(free_port())]
+    place = ["--nodes", "2", "--port", port]
     there = [str(tmp_path / "mesh.json"), "--cache-dir", str(tmp_path / "other"), *place, "--node", "1"]
     with served(tmp_path, spec, [], *place, "--node", "0") as first, machine(there) as second:
         assert await answer(tmp_path / "s") == expected
@@ -110,10 +112,10 @@ async def test_two_machines_are_joined_by_an_address_and_a_port(tmp_path: Path, 
 
 
 @pytest.mark.mesh
-async def test_torchrun_starts_the_same_program(tmp_path: Path, spec: MeshSpec) -> None:
+async def test_torchrun_starts_the_same_program(tmp_path: Path, spec: MeshSpec, port: str) -> None:
     spec = msgspec.structs.replace(spec, mesh=Mesh(tensor=2))
     expected = greedy_answers(on_one_device(spec.core, tmp_path / "cache"), [PROMPT], tokens=8)["0"]
-    torchrun = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", str(free_port())]
+    torchrun = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", port]
     with served(tmp_path, spec, torchrun):
         assert await answer(tmp_path / "s") == expected
 

@@ -1,6 +1,5 @@
 """A training process that is killed at any of its steps: the run fails, and the next start makes it again."""
 
-import os
 import signal
 from datetime import UTC, datetime
 from functools import partial
@@ -15,6 +14,7 @@ from quality.retraining.retrain import RetrainResult, retrain
 from quality.retraining.runs import RetrainRuns, Trigger, read_standing
 from quality.retraining.schedule import RetrainJob
 from quality.retraining.training_process import TrainingProcessError
+from tests.gateway.served_process import run_at_start
 from tests.quality.loop_world import rows
 from tests.quality.retraining.tiny_classifier import SETTINGS, base_artefact, fresh_registry, model_in, store_experience
 
@@ -22,16 +22,33 @@ pytestmark = pytest.mark.processes
 
 # A Sunday, 03:00 UTC; the experience is from 1970.
 DUE = datetime(2024, 1, 7, 3, 0, tzinfo=UTC).timestamp()
+# In the training process: it is killed as soon as it has written that a step begins, before it goes on.
+KILLED = """
+import builtins, os, signal
+
+os.nice = lambda _: 0
+write = builtins.print
+
+def write_and_die(*words, **options):
+    write(*words, **options)
+    if (step := os.environ.get("KILLED_AT")) and f'"{step}"' in str(words[0]):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+builtins.print = write_and_die
+"""
 
 
 class Server:
-    """Processes, one after the other, on one database and registry; `kill_at`: the step at which the training process
-    of the next run is killed."""
+    """Processes, one after the other, on one database and registry."""
 
-    def __init__(self, engine: AsyncEngine, registry: ArtefactRegistry) -> None:
+    def __init__(self, engine: AsyncEngine, registry: ArtefactRegistry, environment: pytest.MonkeyPatch) -> None:
         self.engine, self.registry, self.now = engine, registry, DUE
-        self.kill_at: str | None = None
         self.results: list[RetrainResult] = []
+        self._environment = environment
+
+    def kill_at(self, step: str) -> None:
+        """Kill the training process of each run at this step; "": of none."""
+        self._environment.setenv("KILLED_AT", step)
 
     async def starts(self) -> None:
         """A new process looks whether a retraining is due."""
@@ -45,16 +62,9 @@ class Server:
             SETTINGS,
             trigger=trigger,
             due=due,
-            on_progress=self._kill,
             clock=lambda: self.now,
         )
         self.results.append(made)
-
-    def _kill(self, step: str, share: float) -> None:
-        if step == self.kill_at:
-            for child in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split():
-                if b"quality.retraining.process_main" in Path(f"/proc/{child}/cmdline").read_bytes():
-                    os.kill(int(child), signal.SIGKILL)
 
 
 @pytest.fixture(scope="module")
@@ -63,8 +73,10 @@ def shipped(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def server(engine: AsyncEngine, shipped: Path, tmp_path: Path) -> Server:
-    return Server(engine, fresh_registry(tmp_path / "registry", shipped))
+def server(engine: AsyncEngine, shipped: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Server:
+    for name, value in run_at_start(tmp_path / "site", KILLED).items():
+        monkeypatch.setenv(name, value)
+    return Server(engine, fresh_registry(tmp_path / "registry", shipped), monkeypatch)
 
 
 @pytest.mark.parametrize("step", ["reading the rows", "training", "comparing with the incumbent"])
@@ -72,14 +84,15 @@ async def test_a_run_whose_training_process_is_killed_is_made_again_by_the_next_
     engine: AsyncEngine, server: Server, step: str
 ) -> None:
     await store_experience(engine, model_in(server.registry), 40)
-    server.kill_at = step
+    server.kill_at(step)
 
     await server.starts()
     [failed] = await rows(engine, retrain_runs)
     assert (failed["status"], failed["trigger"]) == ("failed", "cron")
     assert f"exit status -{signal.SIGKILL.value}" in failed["error"]
 
-    server.kill_at, server.now = None, DUE + 599
+    server.kill_at("")
+    server.now = DUE + 599
     await server.starts()
     assert server.results == [], "ten minutes after a failure"
     server.now = DUE + 601
@@ -93,13 +106,14 @@ async def test_a_run_whose_training_process_is_killed_is_made_again_by_the_next_
 
 async def test_an_order_by_hand_does_not_wait_for_the_back_off(engine: AsyncEngine, server: Server) -> None:
     await store_experience(engine, model_in(server.registry), 40)
-    server.kill_at = "training"
+    server.kill_at("training")
     await server.starts()
+    server.kill_at("")
 
     made = await retrain(engine, server.registry, SETTINGS, trigger="button", clock=lambda: DUE + 1)
 
     assert made.outcome == "refused"
-    server.now, server.kill_at = DUE + 3600, None
+    server.now = DUE + 3600
     await server.starts()
     assert server.results == [], "its result counts for the week"
 

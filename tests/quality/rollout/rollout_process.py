@@ -83,10 +83,10 @@ def replica(url: str, root: Path, version: str, both: Barrier, other_ended: Even
     """Retrain as soon as the other replica is up too; the one that trains waits for the other's end."""
 
     def wait() -> None:
-        if not other_ended.wait(30):
+        if not other_ended.wait(120):
             raise TimeoutError
 
-    both.wait(30)
+    both.wait(120)
     result = asyncio.run(retrain_once(url, root, Training(ArtefactRegistry(root), version, wait), 5000.0))
     other_ended.set()
     outcomes.put(result.outcome)
@@ -94,7 +94,7 @@ def replica(url: str, root: Path, version: str, both: Barrier, other_ended: Even
 
 def advancing_replica(url: str, root: Path, both: Barrier, outcomes: Any) -> None:
     """Advance as soon as the other replica is up too."""
-    both.wait(30)
+    both.wait(120)
     said = asyncio.run(advance_once(url, root, 6000.0))
     outcomes.put(None if said is None else said.act)
 

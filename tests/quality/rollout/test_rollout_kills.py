@@ -49,7 +49,7 @@ def finish() -> Iterator[Callable[..., list[int | None]]]:
         for process in processes:
             process.start()
         for process in processes:
-            process.join(60)
+            process.join(120)
         return [process.exitcode for process in processes]
 
     yield run

@@ -59,7 +59,7 @@ def test_a_stream_from_a_server_elsewhere_that_is_left_before_its_usage_is_charg
     prompt = "linger" + " word" * WORDS
     body = {"model": "tier-4", "messages": [{"role": "user", "content": prompt}], "stream": True, "max_tokens": 400}
     read = ""
-    with httpx.stream("POST", aio.url + CHAT, json=body, headers=key, timeout=30) as answer:
+    with httpx.stream("POST", aio.url + CHAT, json=body, headers=key, timeout=120) as answer:
         assert answer.status_code == 200
         request_id = answer.headers["x-aio-decision-id"]
         for line in answer.iter_lines():
@@ -85,6 +85,8 @@ def test_of_a_whole_answer_of_a_server_elsewhere_that_is_left_the_prompt_is_char
     aio: ServedProcess, upstream: Upstream
 ) -> None:
     key_id, key = new_key(aio, "bob")
+    while upstream.held.acquire(blocking=False):  # of answers before
+        pass
     payload = json.dumps({"model": "tier-4", "messages": [{"role": "user", "content": "hold on"}]})
     lines = [
         f"POST {CHAT} HTTP/1.1",
@@ -94,9 +96,9 @@ def test_of_a_whole_answer_of_a_server_elsewhere_that_is_left_the_prompt_is_char
     ]
     lines += [f"{name}: {value}" for name, value in key.items()]
     host, port = aio.url.removeprefix("http://").split(":")
-    with socket.create_connection((host, int(port)), timeout=30) as connection:
+    with socket.create_connection((host, int(port)), timeout=120) as connection:
         connection.sendall(("\r\n".join(lines) + "\r\n\r\n" + payload).encode())
-        assert upstream.held.acquire(timeout=30)
+        assert upstream.held.acquire(timeout=120)
     mine = f"/requests?key_id={key_id}"
     until(lambda: order(aio, "GET", mine)["rows"])
     (row,) = order(aio, "GET", mine)["rows"]

@@ -191,6 +191,13 @@ async def test_without_the_extra_bedrock_is_down_with_the_command_and_the_rest_s
         LoopbackServer(small) as one,
         running_gateway(serving(tmp_path, one, one, "bedrock"), scripted=False, protocol=BOUNDED) as gateway,
     ):
-        assert (await ask(gateway.http, "auto")).status_code == 200
-        ready = await gateway.http.get("/health/ready")
-        assert "pip install 'aio-gateway[providers]'" in ready.text
+
+        async def answers() -> bool:
+            return (await ask(gateway.http, "auto")).status_code == 200
+
+        async def names_the_extra() -> bool:
+            return "pip install 'aio-gateway[providers]'" in (await gateway.http.get("/health/ready")).text
+
+        # On a busy machine the start may not have waited for either.
+        await eventually(answers)
+        await eventually(names_the_extra)

@@ -14,8 +14,6 @@ from tests.gateway.runtime.cluster.core_fleet import CoreFleet, answer, request,
 from tests.inference_core.hash_model import hash_core
 from tests.polling import eventually
 
-pytestmark = pytest.mark.timeout(60)
-
 LONG = tuple(range(500))
 FULL = 31  # blocks of 16 tokens
 

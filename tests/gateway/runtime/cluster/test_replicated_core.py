@@ -10,8 +10,6 @@ from inference_core.errors import CoreGoneError, InvalidRequestError
 from tests.gateway.runtime.cluster.core_fleet import CoreFleet, answer, request, tokens_of, until_connected
 from tests.polling import eventually
 
-pytestmark = pytest.mark.timeout(60)
-
 
 @pytest.fixture
 async def fleet() -> AsyncIterator[CoreFleet]:
