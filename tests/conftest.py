@@ -57,6 +57,11 @@ _LARGE_BYTES = 10_000_000
 # All servers of the tests are on this machine, whatever proxy its user has.
 os.environ["NO_PROXY"] = os.environ["no_proxy"] = "127.0.0.1,localhost"
 
+# Of processes that tests start, those that train keep the usual priority.
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    [str(Path(__file__).with_name("usual_priority")), *filter(None, [os.environ.get("PYTHONPATH")])]
+)
+
 # Property tests draw the same examples in every run; the other profiles draw new ones each time, and more of them.
 # There is no deadline: an example's time depends on the machine.
 settings.register_profile("reproducible", deadline=None, derandomize=True, database=None)

@@ -52,7 +52,7 @@ def catalogue(folder: Path, well: str, other: str) -> str:
 async def only_away(http: httpx.AsyncClient, name: str) -> dict[str, Any]:
     """What readiness says once only this tier is away, and has said why; empty before."""
     said: dict[str, Any] = (await http.get("/health/ready")).json()
-    away = {tier: why for tier, why in said.get("problems", {}).items() if tier.startswith("tier")}
+    away = {tier: why for tier, why in said.get("problems", {}).items() if tier.startswith("tier ")}
     return said if list(away) == [name] and away[name] != "has not answered yet" else {}
 
 
