@@ -24,6 +24,9 @@ from gateway.edge.response_cycle import (
 log = logging.getLogger(__name__)
 
 STEADY_BYTES_PER_SECOND = 65_536
+# Longer than load balancers keep idle connections (600 s at most), which otherwise send a request on one that is just
+# being closed, and answers 502.
+IDLE_SECONDS = 620
 # A connection may be accepted a moment before a stop, with its first request on the way.
 FIRST_REQUEST_SECONDS = 1.0
 # Requests on one connection that wait behind an unfinished answer.
@@ -37,7 +40,8 @@ _NAME_BYTES = 64
 class BoundedHttpProtocol(HttpToolsProtocol):
     """uvicorn's protocol, with limits on connections, on the arrival time of a request, and on request heads.
 
-    Beyond `most` connections a new one gets a 503. A request must arrive within `patience` seconds of its
+    An idle connection is closed after `IDLE_SECONDS`, or to make room: beyond `most` connections a new one takes the
+    place of an idle one, and gets a 503 if there is none. A request must arrive within `patience` seconds of its
     connection or its first byte. While it arrives at `STEADY_BYTES_PER_SECOND` or faster, the deadline is extended by
     as much: a large file on a slow line. Most requests arrive in one piece and set no timer.
 
@@ -83,6 +87,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def __init__(self, *arguments: Any, patience: float, most: int, head_limit: int, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self._patience, self._most = patience, most
+        self.timeout_keep_alive = IDLE_SECONDS
         self._head_limit, self._header_limit, self._request_line_limit = head_limit, head_limit // 4, head_limit // 8
         # Whether a request has been received partly.
         self._arriving = False
@@ -114,10 +119,19 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """See asyncio."""
         super().connection_made(transport)
-        if len(self.connections) > self._most:
+        if len(self.connections) > self._most and not self._makes_room():
             self._refuse(ApiError(503, "Too many connections. Try again later.", code="too_many_connections"))
         else:
             self._set_deadline()
+
+    def _makes_room(self) -> bool:
+        """Close an idle connection, if there is one."""
+        for other in self.connections:
+            is_idle = isinstance(other, BoundedHttpProtocol) and other.timeout_keep_alive_task is not None
+            if is_idle and not other.transport.is_closing():
+                other.transport.close()
+                return True
+        return False
 
     def data_received(self, data: bytes) -> None:
         """See asyncio."""

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from uvicorn.server import ServerState
 
-from gateway.edge.http_protocol import MAX_PIPELINED, BoundedHttpProtocol
+from gateway.edge.http_protocol import IDLE_SECONDS, MAX_PIPELINED, BoundedHttpProtocol
 from gateway.edge.response_cycle import MAX_HEADERS
 from tests.examples import examples
 
@@ -57,13 +57,14 @@ async def application(scope: Any, receive: Any, send: Any) -> None:
 class Connection(BoundedHttpProtocol):
     """The protocol without a network, a loop or an application: requests are only recorded."""
 
-    def __init__(self) -> None:
+    def __init__(self, state: ServerState | None = None) -> None:
         config = uvicorn.Config(cast(Any, application), ws="none", lifespan="off", log_config=None, access_log=False)
         config.load()
         self.timers: dict[object, Callable[[], None]] = {}
+        self.seconds: list[float] = []
         clock = SimpleNamespace(call_later=self.call_later, call_soon=lambda *_: None)
         limits: dict[str, Any] = {"patience": 30.0, "most": 9, "head_limit": LIMIT}
-        super().__init__(config, ServerState(), {}, cast(Any, clock), **limits)
+        super().__init__(config, state or ServerState(), {}, cast(Any, clock), **limits)
         self.started: list[Any] = []
         self.scopes: dict[int, Any] = {}
         self.wire = Transport()
@@ -72,6 +73,7 @@ class Connection(BoundedHttpProtocol):
     def call_later(self, seconds: float, due: Callable[[], None]) -> Any:
         timer = object()
         self.timers[timer] = due
+        self.seconds.append(seconds)
         return SimpleNamespace(cancel=lambda: self.timers.pop(timer, None))
 
     def wait(self) -> None:
@@ -410,6 +412,29 @@ def test_a_connection_answered_before_its_body_came_is_idle_from_then_on() -> No
     connection.data_received(b"12345")
     connection.wait()
     assert connection.wire.closed
+
+
+def test_a_new_connection_takes_the_place_of_an_idle_one_and_never_of_another() -> None:
+    state = ServerState()
+    most = Connection(state)._most
+    busy = [Connection(state).receive(request_line(50) + END, []) for _ in range(most - 2)]
+    idle = Connection(state).receive(request_line(50) + END, [])
+    idle.reply()
+    late = Connection(state)
+    assert (idle.wire.closed, late.answers, late.wire.closed) == (True, [], False)
+    idle.connection_lost(None)
+    refused = Connection(state)
+    assert (refused.answers, refused.wire.closed) == ([503], True)
+    assert refused.error["code"] == "too_many_connections"
+    assert not any(connection.wire.closed for connection in [*busy, late])
+
+
+def test_an_idle_connection_outlives_the_idle_time_of_any_load_balancer_until_the_server_stops() -> None:
+    connection = Connection().receive(request_line(50) + END, [])
+    connection.reply()
+    assert connection.seconds == [30.0, IDLE_SECONDS]
+    connection.shutdown()
+    assert connection.seconds[2:] == [connection.config.timeout_keep_alive]
 
 
 @pytest.fixture
