@@ -1,16 +1,15 @@
 """From the events of a server elsewhere to deltas: counted, and within the bounds of the answer.
 
-Stop strings that a server does not take: its answer is cut here, as the server would have cut it. Thoughts that it
-leaves in the text are moved to where thoughts are.
+Stop strings that a server does not take: its answer is cut here, as the server would have cut it.
 """
 
-import re
 from collections.abc import Callable
 
-from inference_core.tokenization.tokenizer import StopStrings, possible_start
+from inference_core.tokenization.tokenizer import StopStrings
 from tiers.remote.event_stream import ServerSentEvent
 from tiers.remote.http_exchange import is_whole
-from tiers.remote.lenient_json import SplitCharacters
+from tiers.remote.inline_text import InlineText
+from tiers.remote.lenient_json import NotAnObjectError, SplitCharacters, objects_in
 from tiers.remote.usage_counter import UNCOUNTED_JSON_BYTES, AnswerBounds, Tally
 from tiers.remote.wire import RemoteWire
 from tiers.tier import Delta
@@ -48,88 +47,14 @@ class StopsHere:
         return found
 
 
-_TAGS = {
-    "<think>": "</think>",
-    "<thinking>": "</thinking>",
-    "<thought>": "</thought>",
-    "<seed:think>": "</seed:think>",
-    "[THINK]": "[/THINK]",
-    "◁think▷": "◁/think▷",
-}
-# With the closing ones: of servers that take away all but these.
-_STARTS = _TAGS | dict.fromkeys(_TAGS.values(), "")
-# Not where it is spoken of.
-_CLOSING = re.compile(r"(?<![`'\"])</think>(?![`'\"])")
-_ENDED = "\n"
-
-
-class InlineThoughts:
-    """Moves the thoughts of an answer with `n` choices that are in its text: from a tag at the very beginning to the
-    closing one, or to the end. Of a whole answer also those whose opening tag was in the prompt."""
-
-    def __init__(self, n: int) -> None:
-        # For what each choice waits: "" before its text, its closing tag, or `_ENDED` for the text after that.
-        self._waits = dict.fromkeys(range(n), "")
-        self._held: dict[int, str] = {}
-
-    @property
-    def is_over(self) -> bool:
-        """Whether nothing of the answer can be a thought any more."""
-        return not self._waits
-
-    def moved(self, deltas: list[Delta], *, whole: bool = False) -> list[Delta]:
-        """Return `deltas` with their thoughts; what may be half a tag waits. `whole`: nothing more comes."""
-        passed: list[Delta] = []
-        for delta in deltas:
-            if delta.text and delta.index in self._waits and not delta.refusal:
-                text = self._held.pop(delta.index, "") + delta.text
-                thought, delta.text = self._split(delta.index, text, whole=whole)
-                delta.reasoning += thought
-                if not (delta.text or delta.reasoning or delta.tool_calls or delta.annotations):
-                    continue
-            passed.append(delta)
-        return passed
-
-    def rest(self) -> list[Delta]:
-        """Return what still waits, at the end of the answer."""
-        held, self._held = self._held, {}
-        return [
-            Delta(index=index, reasoning=text) if self._waits[index] else Delta(index=index, text=text)
-            for index, text in held.items()
-        ]
-
-    def _split(self, index: int, text: str, *, whole: bool) -> tuple[str, str]:
-        """Return the thoughts and the text of a piece."""
-        if not (closing := self._waits[index]):
-            start = text.lstrip()
-            tag = next((tag for tag in _STARTS if start.startswith(tag)), None)
-            if tag is None:
-                if not whole and any(tag.startswith(start) for tag in _STARTS):
-                    self._held[index] = text
-                    return "", ""
-                del self._waits[index]
-                if whole and "<think>" not in text and len(parts := _CLOSING.split(text)) == 2:
-                    return parts[0].strip(), parts[1].lstrip()
-                return "", text
-            closing = self._waits[index] = _STARTS[tag] or _ENDED
-            text = start[len(tag) :].lstrip()
-        thought = ""
-        if closing != _ENDED:
-            thought, end, text = text.partition(closing)
-            if not end:
-                cut = possible_start(thought, (closing,))
-                if cut < len(thought):
-                    self._held[index] = thought[cut:]
-                return thought[:cut], ""
-            self._waits[index] = _ENDED
-        if text := text.lstrip():
-            del self._waits[index]
-        return thought, text
+# Of an object that comes in several events.
+MOST_PARTS, MOST_CUT_BYTES = 16, 256 * 1024
+_OPENING = (b"", b"{", b"[", b'"')
 
 
 class AnswerReader:
     """Reads one answer. `ended`: whether a stream's last event was read. `note_seals`: called with deltas, where they
-    are wanted in the form of the server's API, too. `thoughts`: of an answer that may have them in its text. Raises
+    are wanted in the form of the server's API, too. `inline`: of an answer that may have more than text in it. Raises
     `TierError`; `TierAnswerTooLongError` beyond `bounds`."""
 
     def __init__(
@@ -138,12 +63,15 @@ class AnswerReader:
         tally: Tally,
         bounds: AnswerBounds,
         note_seals: Callable[[list[Delta]], None],
-        thoughts: InlineThoughts | None = None,
+        inline: InlineText | None = None,
     ) -> None:
         self.ended = False
-        self._thoughts = thoughts
+        self._inline = inline
         self._wire, self._tally, self._bounds, self._note_seals = wire, tally, bounds, note_seals
         self._characters = SplitCharacters()
+        # The parts of an object that is not whole yet, and why the first could not be read.
+        self._cut: list[bytes] = []
+        self._broken: NotAnObjectError | None = None
 
     def events(self, events: list[ServerSentEvent]) -> list[Delta]:
         """Return the deltas of events that came at once."""
@@ -153,17 +81,17 @@ class AnswerReader:
             # Only the first can be larger than the piece that completed it.
             self._bounds.require_json(events[0].data)
         for event in events:
-            deltas = self._wire.read_event(event, tally)
+            deltas = self._read(event)
             if deltas is None:
                 self.ended = True
                 said += self._ending(marked=True)
                 break
             if tally.joins_characters:
                 deltas = self._characters.joined(deltas)
-            if self._thoughts is not None:
-                deltas = self._thoughts.moved(deltas)
-                if self._thoughts.is_over:
-                    self._thoughts = None
+            if self._inline is not None:
+                deltas = self._inline.moved(deltas)
+                if self._inline.is_over:
+                    self._inline = None
             deltas = tally.passed(deltas)
             if tally.native:
                 self._note_seals(deltas)
@@ -176,6 +104,8 @@ class AnswerReader:
     def last_events(self, events: list[ServerSentEvent]) -> list[Delta]:
         """Return the deltas of those events that the end of a stream completes, and of the end itself."""
         said = self.events(events)
+        if self._broken is not None:
+            raise self._broken
         if not self.ended:
             said += self._tally.passed(self._wire.read_end(self._tally)) + self._ending(marked=False)
         return _with_pieces(said)
@@ -190,11 +120,17 @@ class AnswerReader:
         if len(body) > UNCOUNTED_JSON_BYTES:
             bounds.require_wire(len(body), bounds.whole)
             bounds.require_json(body)
-        deltas = self._wire.read_whole(body, tally)
+        try:
+            deltas = self._wire.read_whole(body, tally)
+        except NotAnObjectError:
+            objects, rest = objects_in(body)
+            if rest or not objects:
+                raise
+            deltas = [delta for one in objects for delta in self._wire.read_whole(one, tally)]
         if tally.joins_characters:
             deltas = self._characters.joined(deltas)
-        if self._thoughts is not None:
-            deltas = self._thoughts.moved(deltas, whole=True)
+        if self._inline is not None:
+            deltas = self._inline.moved(deltas, whole=True)
         deltas = tally.passed(deltas) + self._ending(marked=True)
         if tally.native:
             self._note_seals(deltas)
@@ -203,10 +139,33 @@ class AnswerReader:
         self.ended = True
         return _at_once(deltas)
 
+    def _read(self, event: ServerSentEvent) -> list[Delta] | None:
+        """Return the deltas of an event, also of one with several objects, or with a part of one: some proxies make an
+        event of whatever they read at once. None for the last event."""
+        cut, broken = self._cut, self._broken
+        self._cut, self._broken = [], None
+        if broken is not None and event.is_end:
+            raise broken
+        whole = ServerSentEvent(event.event, b"".join((*cut, event.data))) if cut else event
+        try:
+            return self._wire.read_event(whole, self._tally)
+        except NotAnObjectError as error:
+            objects, rest = objects_in(whole.data)
+            # What another event follows that is whole was no part.
+            is_broken = broken is not None and not objects and not objects_in(event.data)[1]
+            if rest[:1] not in _OPENING or is_broken or len(cut) > MOST_PARTS or len(rest) > MOST_CUT_BYTES:
+                raise broken or error from None
+            if rest:
+                self._cut, self._broken = [rest] if objects else [*cut, event.data], error
+        deltas: list[Delta] = []
+        for one in objects:
+            deltas += self._wire.read_event(ServerSentEvent(event.event, one), self._tally) or []
+        return deltas
+
     def _ending(self, *, marked: bool) -> list[Delta]:
         rest = self._characters.rest() if self._tally.joins_characters else []
-        if self._thoughts is not None:
-            rest += self._thoughts.rest()
+        if self._inline is not None:
+            rest += self._inline.rest(self._tally)
         left = self._tally.passed(rest) if rest else []
         return left + self._tally.ended(marked=marked)
 

@@ -71,7 +71,7 @@ class _Delta(msgspec.Struct):
     text: str | None = None
     thinking: str | None = None
     signature: str | None = None
-    partial_json: str | None = None
+    partial_json: Any = None
     citation: msgspec.Raw = _NOTHING
     stop_reason: str | None = None
     stop_sequence: str | None = None
@@ -123,7 +123,7 @@ class _OpenBlock:
         elif delta.thinking is not None:
             self._thoughts.append(delta.thinking)
         elif delta.partial_json is not None:
-            self._arguments.append(delta.partial_json)
+            self._arguments.append(arguments_text(delta.partial_json))
         elif delta.signature is not None:
             self._signature += delta.signature
         elif delta.citation:
@@ -275,11 +275,11 @@ def _delta(said: _Event, blocks: Blocks) -> list[Delta]:
     delta = said.delta
     if delta is not None:
         if delta.text is not None:
-            return blocks.text(delta.text)
+            return blocks.reasoning(delta.text) if delta.type == "thinking_delta" else blocks.text(delta.text)
         if delta.thinking is not None:
             return blocks.reasoning(delta.thinking)
         if delta.partial_json is not None:
-            return [] if said.index in blocks.own else blocks.arguments(said.index, delta.partial_json)
+            return [] if said.index in blocks.own else blocks.arguments(said.index, arguments_text(delta.partial_json))
         if delta.type in ("signature_delta", "citations_delta"):
             return []
     blocks.unknown = blocks.unknown or f"deltas of the type {delta.type if delta else ''!r}"

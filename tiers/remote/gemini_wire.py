@@ -12,7 +12,7 @@ from inference_core.io.files import JSON_ERRORS
 from tiers.catalog.tier_spec import RemoteSpec
 from tiers.chat_state import image_piece
 from tiers.errors import TierError
-from tiers.message_content import Form, NativeBlock, NativePiece, ToolCallDelta
+from tiers.message_content import Form, NativeBlock, NativePiece, ToolCallDelta, UrlCitation
 from tiers.remote.event_stream import ServerSentEvent
 from tiers.remote.lenient_json import LenientDecoder, arguments_text
 from tiers.remote.openai_format import WireError, finish_of, parse_error
@@ -109,11 +109,7 @@ class GeminiWire(RemoteWire):
         return _deltas(answer, tally)
 
     def read_whole(self, body: bytes, tally: Tally) -> list[Delta]:
-        body = _in_camel_case(body)
-        if body.lstrip()[:1] != b"[":
-            return _deltas(_decode(body, tally), tally)
-        # The stream as Google sends it without `alt=sse`.
-        return [delta for answer in _decode.each(body, tally) for delta in _deltas(answer, tally)]
+        return _deltas(_decode(_in_camel_case(body), tally), tally)
 
     def _generation(self, request: GenerationRequest, max_tokens: int | None) -> dict[str, Any]:
         fields: dict[str, Any] = {}
@@ -158,9 +154,23 @@ class _Content(msgspec.Struct):
     parts: list[msgspec.Raw] = []
 
 
+class _Web(msgspec.Struct):
+    uri: str = ""
+    title: str = ""
+
+
+class _GroundingChunk(msgspec.Struct):
+    web: _Web | None = None
+
+
+class _Grounding(msgspec.Struct, rename="camel"):
+    grounding_chunks: list[_GroundingChunk] = []
+
+
 class _Candidate(msgspec.Struct, rename="camel"):
     content: _Content | None = None
     finish_reason: str | None = None
+    grounding_metadata: _Grounding | None = None
 
 
 class _Counts(msgspec.Struct, rename="camel"):
@@ -290,9 +300,12 @@ def _deltas(answer: _Answer, tally: Tally) -> list[Delta]:
     if answer.candidates is None and answer.usage_metadata is None:
         blocks.unknown = blocks.unknown or "an event without candidates"
     deltas: list[Delta] = []
-    for candidate in answer.candidates or []:
+    for candidate in (answer.candidates or [])[:1]:
         for raw in candidate.content.parts if candidate.content is not None else []:
             deltas += _read_part(raw, blocks, tally)
+        if candidate.grounding_metadata is not None:
+            pages = [one.web for one in candidate.grounding_metadata.grounding_chunks if one.web is not None]
+            deltas.append(Delta(annotations=[UrlCitation(page.uri, page.title) for page in pages if page.uri] or None))
         if candidate.finish_reason is not None:
             deltas.append(Delta(finish_reason=_finish(candidate.finish_reason, blocks)))
     return deltas

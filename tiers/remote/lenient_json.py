@@ -8,6 +8,7 @@ name and id again in every piece.
 
 import json
 import math
+import re
 from collections.abc import Callable, Collection
 from functools import lru_cache
 from typing import Any, Generic, TypeVar
@@ -88,6 +89,10 @@ _MOST_DIGITS = 40
 _UNREADABLE = (ValueError, RecursionError, MemoryError)
 
 
+class NotAnObjectError(TierError):
+    """What should be one JSON object is none."""
+
+
 class LenientDecoder(Generic[T]):
     """Decodes JSON to `kind`. The strict decoder reads nearly all; only what it refuses is read field by field."""
 
@@ -100,17 +105,12 @@ class LenientDecoder(Generic[T]):
     def __call__(self, data: bytes | msgspec.Raw, tally: Tally | None = None) -> T:
         """Return `data` as `kind`. `tally`: of the answer, which learns of halves of characters in it.
 
-        Raises TierError for what is not JSON, or not an object.
+        Raises NotAnObjectError for what is not JSON, or not an object.
         """
         try:
             return self.strict(data)
         except JSON_ERRORS as error:
             return self.lenient(data, tally, error)
-
-    def each(self, data: bytes, tally: Tally) -> list[T]:
-        """Return the items of a list of `kind`. Raises TierError for what is not JSON, or not such a list."""
-        found: list[T] = self._fitted(data, tally, list[self._kind], None)  # type: ignore[name-defined]
-        return found
 
     def lenient(self, data: bytes | msgspec.Raw, tally: Tally | None, error: Exception) -> T:
         """Return what the strict decoder refused with `error`."""
@@ -126,7 +126,45 @@ class LenientDecoder(Generic[T]):
         except (_OddError, *_UNREADABLE) as reason:
             shown = repr(data[:200].decode(errors="replace"))
             why = (error or "another form") if isinstance(reason, _OddError) else reason
-            raise TierError(f"the server sent what is not {self._what} ({why}): {shown}") from error
+            raise NotAnObjectError(f"the server sent what is not {self._what} ({why}): {shown}") from error
+
+
+# What stands around objects without meaning anything: marks of events, of records and of pages that no script may read.
+_AROUND = re.compile(r"(?:[\s\0\x1e,]|(?:data|event): ?|\[DONE\]|\)\]\}'?)*")
+_SCANNER = json.JSONDecoder(strict=False)
+
+
+def objects_in(data: bytes) -> tuple[list[bytes], bytes]:
+    """Return the objects of what is not one: several after each other, in a list, or in a text that was made JSON
+    twice; and what follows them, which may be an object that is cut off. Empty values say nothing."""
+    text = data.removeprefix(BOM).decode(errors="replace")
+    found: list[bytes] = []
+    at = _end_of_marks(text, 0)
+    while at < len(text):
+        try:
+            value, end = _SCANNER.raw_decode(text, at)
+        except _UNREADABLE:
+            return found, text[at:].encode()
+        objects: list[bytes] | None = None
+        if isinstance(value, dict):
+            objects = [text[at:end].encode()]
+        elif isinstance(value, list) and all(isinstance(one, dict) for one in value):
+            objects = [json.dumps(one).encode() for one in value]
+        elif isinstance(value, str) and value[:1] in ("{", "["):
+            inner, rest = objects_in(value.encode(errors="replace"))
+            objects = None if rest else inner
+        elif value is None or value == "":
+            objects = []
+        if objects is None:
+            return found, text[at:].encode()
+        found += objects
+        at = _end_of_marks(text, end)
+    return found, b""
+
+
+def _end_of_marks(text: str, at: int) -> int:
+    found = _AROUND.match(text, at)
+    return at if found is None else found.end()
 
 
 def plain_json(data: bytes, tally: Tally | None = None) -> Any:
@@ -143,6 +181,11 @@ def plain_json(data: bytes, tally: Tally | None = None) -> Any:
 
 class _OddError(Exception):
     """A value is not what it should be."""
+
+
+def fitted(value: Any, kind: Any) -> Any:
+    """Return plain JSON as `kind`, which takes some value of this type."""
+    return _fitted(value, _form(kind))
 
 
 @lru_cache(256)

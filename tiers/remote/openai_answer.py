@@ -16,7 +16,7 @@ from inference_core.io.files import JSON_ERRORS
 from tiers.chat_state import DETAILS, EXTRA, image_piece, state_json, state_pieces
 from tiers.message_content import ToolCallDelta, UrlCitation
 from tiers.remote.event_stream import MAX_EVENT_BYTES
-from tiers.remote.lenient_json import LEAST_LOGPROB, CallPiece, Calls, LenientDecoder, plain_json
+from tiers.remote.lenient_json import LEAST_LOGPROB, CallPiece, Calls, LenientDecoder, fitted, plain_json
 from tiers.remote.openai_format import FAILURE_WORDS, ChatUsage, finish_of, is_filtered, parse_error
 from tiers.remote.too_long import ServerSaidError
 from tiers.remote.usage_counter import Tally
@@ -44,28 +44,33 @@ class _Logprobs(msgspec.Struct):
 
 
 class _Function(msgspec.Struct):
-    """`arguments`: text; an object in some servers' answers, which may call it `parameters`."""
+    """`arguments`: text; an object in some servers' answers, which may have another name for it."""
 
     name: str | None = None
     arguments: Any = None
     parameters: Any = None
+    input: Any = None
+    args: Any = None
+
+    @property
+    def any_arguments(self) -> Any:
+        """The arguments, by whichever name."""
+        named = (self.arguments, self.parameters, self.input, self.args)
+        return next((one for one in named if one is not None), None)
 
 
-class _ToolCall(msgspec.Struct):
-    """`name` and `arguments` stand here where a server knows no `function`."""
+class _ToolCall(_Function):
+    """The function's fields stand here where a server knows no `function`."""
 
     index: int | None = None
     id: str | None = None
     function: _Function | None = None
-    name: str | None = None
-    arguments: Any = None
     extra_content: msgspec.Raw = msgspec.Raw()
 
     def piece(self) -> CallPiece:
-        function = self.function or _Function()
-        given = (function.arguments, function.parameters, self.arguments)
-        arguments = next((one for one in given if one is not None), None)
-        return CallPiece(self.index, self.id or "", function.name or self.name or "", arguments)
+        inner = self.function or _Function()
+        arguments = self.any_arguments if inner.any_arguments is None else inner.any_arguments
+        return CallPiece(self.index, self.id or "", inner.name or self.name or "", arguments)
 
     def with_state(self, piece: ToolCallDelta) -> ToolCallDelta:
         """Return the piece with what its server needs back."""
@@ -78,20 +83,30 @@ class _Value(msgspec.Struct):
 
 
 class _Part(msgspec.Struct):
-    """A part of a content that is a list: of OpenAI's form, and Mistral's whose thoughts are lists of their own. A text
-    may be an object, as in OpenAI's Assistants."""
+    """A part of a content that is a list: of OpenAI's form, Mistral's whose thoughts are lists of their own, or one of
+    another API as Databricks passes it on. A text may be an object, as in OpenAI's Assistants."""
 
     type: str | None = None
     text: str | _Value | None = None
     refusal: str | None = None
     thinking: "str | list[_Part | str] | None" = None
     reasoning: "str | list[_Part | str] | None" = None
+    summary: "str | list[_Part | str] | None" = None
+    content: "str | list[_Part | str] | None" = None
     image_url: msgspec.Raw = msgspec.Raw()
+    id: str | None = None
+    name: str | None = None
+    input: Any = None
 
     @property
     def said(self) -> str:
         """Its text; "" without any."""
         return self.text.value if isinstance(self.text, _Value) else self.text or ""
+
+    @property
+    def inner(self) -> "str | list[_Part | str]":
+        """The text or the parts that it holds."""
+        return self.thinking or self.reasoning or self.summary or self.content or ""
 
 
 _Text = str | list[_Part | str] | None
@@ -115,9 +130,11 @@ class _Annotation(msgspec.Struct):
 
 
 class _Message(msgspec.Struct):
-    """Thoughts have a name of their own at each server. `function_call`: of the API's first years."""
+    """Thoughts have a name of their own at each server. `content`: a text, parts, or plain JSON in answer to a schema,
+    which some call `text`. `function_call`: of the API's first years."""
 
-    content: _Text = None
+    content: Any = None
+    text: str | None = None
     tool_calls: list[_ToolCall] | None = None
     reasoning_content: _Text = None
     reasoning: _Text = None
@@ -154,14 +171,16 @@ class _Message(msgspec.Struct):
 class _Choice(msgspec.Struct):
     """A choice of a stream (`delta`), of a whole chat (`message`), or of a completion (`text`).
 
-    `stop_reason` (vLLM), `matched_stop` (SGLang): the stop string or the stop token's id that ended it. `usage`: where
-    Moonshot's streams have it. `error`: OpenRouter's, of a provider that failed in mid-answer.
+    `text`, or `content`: where a server has it outside the message. `stop_reason` (vLLM), `matched_stop` (SGLang): the
+    stop string or the stop token's id that ended it. `usage`: where Moonshot's streams have it. `error`: OpenRouter's,
+    of a provider that failed in mid-answer.
     """
 
     index: int = 0
     delta: _Message | None = None
     message: _Message | None = None
     text: str | None = None
+    content: str | None = None
     logprobs: _Logprobs | None = None
     finish_reason: str | None = None
     stop_reason: Any = None
@@ -191,7 +210,8 @@ class _Timings(msgspec.Struct):
 
 class Chunk(msgspec.Struct):
     """One event of a stream, or a whole answer. Unknown fields are ignored, missing ones have neutral values.
-    `input_sensitive`, `output_sensitive`: MiniMax's filters."""
+    `input_sensitive`, `output_sensitive`: MiniMax's filters. `citations`, `search_results`: what Perplexity and xAI
+    cite."""
 
     choices: list[_Choice] | None = None
     usage: ChatUsage | None = None
@@ -200,6 +220,8 @@ class Chunk(msgspec.Struct):
     timings: _Timings | None = None
     input_sensitive: bool | None = None
     output_sensitive: bool | None = None
+    citations: list[str | _Annotation] | None = None
+    search_results: list[_Annotation] | None = None
 
     @property
     def further_counts(self) -> ChatUsage | None:
@@ -212,12 +234,16 @@ class Chunk(msgspec.Struct):
         return ChatUsage(prompt_tokens=prompt, completion_tokens=told.predicted_n, cached_tokens=told.cache_n)
 
 
+_PART_FIELDS = frozenset(_Part.__struct_fields__) - {"id", "name", "input", "summary", "content"}
 _decode = LenientDecoder(Chunk, "a chunk of an answer")
 _strict = _decode.strict
 _NO_MESSAGE = _Message()
 _CALLS = "calls"
 _DETAILED = "thoughts in details"
 _NO_REASONS = re.compile("null|none|(?:not_|un)finished|in_?progress|running|generating|continue", re.IGNORECASE)
+_CITED, _INDEX = "cited", "index"
+_NO_USAGE = ChatUsage()
+_BARE = ("response", "generated_text", "output_text")
 _WRAPPERS = ("data", "result", "response", "output", "body")
 
 
@@ -236,14 +262,42 @@ def read_chunk(data: bytes, tally: Tally) -> list[Delta]:
         counts.report(tally)
     choices = chunk.choices
     if not choices:
-        if choices is None and chunk.usage is None:
+        if choices is None and (chunk.usage is None or chunk.usage == _NO_USAGE):
             return _without_choices(data, tally)
         return _filtered() if chunk.input_sensitive or chunk.output_sensitive else []
+    if (len(choices) > 1 or choices[0].index) and tally.n == 1:
+        choices = _asked_for(choices, tally)
     deltas = _deltas(choices[0], tally) if len(choices) == 1 else [d for one in choices for d in _deltas(one, tally)]
+    if chunk.citations or chunk.search_results or _CITED in tally.notes:
+        deltas += _cited(chunk, tally)
     if chunk.output_sensitive:
         for delta in deltas:
             delta.finish_reason = delta.finish_reason and "content_filter"
     return deltas
+
+
+def _asked_for(choices: list[_Choice], tally: Tally) -> list[_Choice]:
+    """Return the choices of an answer that should have one: it is the first, whatever its index. Some servers have its
+    calls in a second one."""
+    first, *others = choices
+    if first.index == tally.notes.setdefault(_INDEX, first.index):
+        first.index = 0
+    for one in others:
+        if first.message is not None and not first.message.calls and one.message is not None:
+            first.message.tool_calls, one.message.tool_calls = one.message.tool_calls, None
+    return choices
+
+
+def _cited(chunk: Chunk, tally: Tally) -> list[Delta]:
+    """Return what an answer cites outside its choices, at its end: some servers repeat it in every event."""
+    known: dict[str, UrlCitation] = tally.notes.setdefault(_CITED, {})
+    for one in (*(chunk.search_results or ()), *(chunk.citations or ())):
+        citation = UrlCitation(one, "", 0, 0) if isinstance(one, str) else one.citation
+        if citation.url:
+            known.setdefault(citation.url, citation)
+    if not known or not (chunk.choices and chunk.choices[0].finish_reason):
+        return []
+    return [Delta(annotations=list(tally.notes.pop(_CITED).values()))]
 
 
 def _without_choices(data: bytes, tally: Tally) -> list[Delta]:
@@ -252,9 +306,10 @@ def _without_choices(data: bytes, tally: Tally) -> list[Delta]:
     said = plain_json(data, tally)
     if not isinstance(said, dict):
         return []
-    for name in _WRAPPERS:
-        if isinstance(inner := said.get(name), dict) and isinstance(inner.get("choices"), list | dict):
-            return read_chunk(json.dumps(inner).encode(), tally)
+    tables = [said, *(said[name] for name in _WRAPPERS if isinstance(said.get(name), dict))]
+    listed = (one for one in tables if isinstance(one.get("choices"), list | dict))
+    if (answer := next(listed, None) or next(filter(None, map(_as_chat, tables)), None)) is not None:
+        return read_chunk(json.dumps(answer).encode(), tally)
     if said.get("input_sensitive") or said.get("output_sensitive"):
         return _filtered()
     if isinstance(told := said.get("base_resp"), dict) and not told.get("status_code"):
@@ -264,6 +319,19 @@ def _without_choices(data: bytes, tally: Tally) -> list[Delta]:
     ):
         return _failed(data)
     return []
+
+
+def _as_chat(body: dict[str, Any]) -> dict[str, Any]:
+    """Return an answer that has one choice and no list of them in OpenAI's form: Ollama's own, Cloudflare's, or a
+    text; {} for any other."""
+    message = next((one for name in ("delta", "message") if isinstance(one := body.get(name), dict)), None)
+    if message is None or not ({"role", "content"} & message.keys()):
+        message = {"content": next((body[name] for name in _BARE if body.get(name)), None)}
+        if message["content"] is None:
+            return {}
+    reason = body.get("done_reason") or body.get("finish_reason") or ("stop" if body.get("done") else None)
+    counts = {"prompt_tokens": body.get("prompt_eval_count"), "completion_tokens": body.get("eval_count")}
+    return {"choices": [{"delta": message, "finish_reason": reason}], "usage": body.get("usage") or counts}
 
 
 def _failed(data: bytes) -> list[Delta]:
@@ -280,14 +348,14 @@ def _filtered() -> list[Delta]:
 
 def _deltas(choice: _Choice, tally: Tally) -> list[Delta]:
     message = choice.delta or choice.message or _NO_MESSAGE
-    text: Any = message.content or choice.text or ""
+    text: Any = message.content or message.text or choice.text or choice.content or ""
     if (choice.finish_reason or choice.message is not None) and tally.said:
         text = _unsaid(choice, message, text, tally)
     if choice.usage is not None:
         choice.usage.report(tally)
     if choice.error:
         return _failed(json.dumps({"error": choice.error}).encode())
-    message.content = None
+    message.content = message.text = None
     is_plain = choice.logprobs is None and (message == _NO_MESSAGE or not any(astuple(message)))
     if is_plain and text.__class__ is str:
         # Only a piece of text, as nearly every chunk is.
@@ -323,7 +391,18 @@ def _is_repeated(text: str, pieces: list[str]) -> bool:
     return not is_refrain and (len(pieces) > 7 or (len(pieces) > 1 and len(text.split(None, 1)) > 1))
 
 
-def _said(choice: _Choice, message: _Message, content: str | list[_Part | str], tally: Tally) -> Iterator[Delta]:
+def _parts(content: Any) -> str | list[_Part | str]:
+    """Return a text, or the parts of one: JSON where an answer to a schema is no text."""
+    if isinstance(content, str):
+        return content
+    items = content if isinstance(content, list) else [content]
+    if all(isinstance(one, dict) and _PART_FIELDS.isdisjoint(one) for one in items) or isinstance(content, bool):
+        return msgspec.json.encode(content).decode()
+    parts: list[_Part | str] = fitted(items, list[_Part | str])
+    return parts
+
+
+def _said(choice: _Choice, message: _Message, content: Any, tally: Tally) -> Iterator[Delta]:
     """The deltas of a chunk with more than a text: thoughts, text, refusal and calls, or a list's parts in their order;
     log-probabilities belong to the first of them, and so does what is cited."""
     index = choice.index
@@ -334,10 +413,14 @@ def _said(choice: _Choice, message: _Message, content: str | list[_Part | str], 
             first.reasoning = _detailed(message.reasoning_details)
     elif first.reasoning:
         tally.notes[_DETAILED] = False
-    if isinstance(content, str):
-        first.text, parts = content, []
+    said, parts = _parts(content), list[Delta]()
+    if isinstance(said, str):
+        first.text = said
     else:
-        parts = [delta for part in content for delta in _of_part(part, index)]
+        parts = [delta for part in said for delta in _of_part(part, index)]
+        made = [one for one in said if isinstance(one, _Part) and one.type == "tool_use" and one.name]
+        own = [_ToolCall(id=one.id, name=one.name, input=one.input) for one in made]
+        message.tool_calls = [*(message.tool_calls or ()), *own]
     first.logprobs = _logprobs(choice.logprobs) if choice.logprobs is not None else None
     first.annotations = [one.citation for one in message.annotations or () if one.citation.url] or None
     first.tool_calls = [] if parts or message.refusal else _calls(choice, message, tally)
@@ -366,9 +449,8 @@ def _of_part(part: _Part | str, index: int) -> Iterator[Delta]:
     if isinstance(part, str):
         yield Delta(index=index, text=part)
         return
-    thoughts = part.thinking or part.reasoning
-    if thoughts or part.type in ("thinking", "reasoning"):
-        yield Delta(index=index, reasoning=_text_of(thoughts or part.said))
+    if part.thinking or part.reasoning or part.type in ("thinking", "reasoning"):
+        yield Delta(index=index, reasoning=_text_of(part.inner or part.said))
     elif part.refusal:
         yield Delta(index=index, text=part.refusal, refusal=True)
     elif part.image_url:
@@ -381,12 +463,7 @@ def _of_part(part: _Part | str, index: int) -> Iterator[Delta]:
 def _text_of(said: str | Sequence[_Part | str]) -> str:
     if isinstance(said, str):
         return said
-    return "".join(
-        [
-            part if isinstance(part, str) else part.said or _text_of(part.thinking or part.reasoning or "")
-            for part in said
-        ]
-    )
+    return "".join([part if isinstance(part, str) else part.said or _text_of(part.inner) for part in said])
 
 
 def _calls(choice: _Choice, message: _Message, tally: Tally) -> list[ToolCallDelta]:

@@ -21,7 +21,6 @@ from tiers.tier import Delta, GenerationRequest
 
 _CHAT_FIELDS = frozenset({*ALL_SAMPLING, "reasoning_effort", "parallel_tool_calls"})
 _TEXT_FIELDS = frozenset(ALL_SAMPLING)
-_NOTHING = (b"", b"null", b"[]", b'""')
 _OPEN = ("ping", "keepalive", "keep-alive", "heartbeat", *(b"ping", b"keepalive", b"keep-alive", b"heartbeat"))
 _CLOSED = ("done", "end", "close", "complete", "finish")
 _encode = msgspec.json.Encoder().encode
@@ -86,25 +85,17 @@ class OpenAIWire(RemoteWire):
         data = event.data
         if event.event == "error" and not event.is_end:
             raise ServerSaidError(parse_error(data))
-        # Python looks for a number first where bytes are asked for with `in`, which takes ten times as long.
-        if data.find(b"\n") >= 0 and len(chunks := _chunks(data)) > 1:
-            return [delta for one in chunks for delta in read_chunk(one, tally)]
         if data[:1] == b"{":
             return read_chunk(data, tally)
         if event.is_end or event.event in _CLOSED:
             return None
         said = data.strip()
-        if said[:5] == b"data:":
-            # An event that was made one twice.
-            return self.read_event(ServerSentEvent(event.event, said[5:].lstrip()), tally)
         # Gateways pass comments on as data, and say so that the connection is open.
         is_comment = said[:1] == b":" or said.strip(b'[]" ').lower() in _OPEN or event.event in _OPEN
-        return [] if said in _NOTHING or is_comment else read_chunk(data, tally)
+        return [] if is_comment or not said else read_chunk(data, tally)
 
     def read_whole(self, body: bytes, tally: Tally) -> list[Delta]:
-        """See `RemoteWire.read_whole`. Some servers send the events of a stream as lines of JSON."""
-        chunks = _chunks(body) if body.find(b"\n") >= 0 else [body]
-        return [delta for one in chunks for delta in read_chunk(one, tally)]
+        return read_chunk(body, tally)
 
 
 class VllmWire(OpenAIWire):
@@ -218,12 +209,6 @@ class AzureWire(OpenAIProviderWire):
 
     def key_headers(self, key: str) -> list[tuple[bytes, bytes]]:
         return [(b"api-key", key.encode())] if key else []
-
-
-def _chunks(data: bytes) -> list[bytes]:
-    """The chunks of an event whose server leaves out the blank lines between events; `data` alone for any other."""
-    lines = [line for line in data.split(b"\n") if line.strip() not in (b"", b"[DONE]")]
-    return lines if all(line.startswith(b"{") for line in lines) else [data]
 
 
 def require_form(request: GenerationRequest, server: str) -> None:

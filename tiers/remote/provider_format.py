@@ -197,6 +197,8 @@ class Blocks:
 
     def arguments(self, block: int, text: str) -> list[Delta]:
         """Return a piece of the arguments of the call in `block`. Raises TierError if there is no call."""
+        # Of another block than a call's: of the last call.
+        block = block if block in self.calls else next(reversed(self.calls), block)
         if block not in self.calls:
             raise TierError(f"the server sent arguments of a call that it has not named (block {block})")
         if not text:

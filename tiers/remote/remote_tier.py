@@ -32,9 +32,10 @@ from tiers.errors import (
 )
 from tiers.prompt_bounds import prompt_bounds
 from tiers.remote.adapted_request import Adapted, adapted, restored
-from tiers.remote.answer_reader import AnswerReader, InlineThoughts, StopsHere
+from tiers.remote.answer_reader import AnswerReader, StopsHere
 from tiers.remote.http_exchange import HttpClient, is_whole, pieces_of, preceded, read_rest, up_to
 from tiers.remote.http_transport import Reply, transport_to
+from tiers.remote.inline_text import InlineText, opens_thoughts, thinking_of
 from tiers.remote.openai_format import WireError, parse_error
 from tiers.remote.provider_state import MAKERS, ReasoningMakers, maker_of, marked_tools, owned, with_mark
 from tiers.remote.refusals import NOTHING, REFUSALS, LearnedRefusals, Place, refused_parameters, without
@@ -55,6 +56,7 @@ MAX_MODELS_COMMAS = 200_000
 MOST_NAMED = 12
 MOST_ADAPTED = 3
 """Refusals of one request that are answered by the same request without what was refused."""
+MOST_WAYS = 64
 # Time limit of a look at the server's queue, and the pause after one without a report.
 QUEUE_SECONDS, SILENT_SECONDS = 1.0, 10.0
 
@@ -90,6 +92,8 @@ class RemoteTier(Tier):
         self._failures = ServerFailures(spec.name, spec.remote, key, cooldown_seconds, clock)
         self._running = 0
         self._ignores_n = self._miscounts = False
+        # Whether answers begin within a thought, by the way of thinking that was asked for.
+        self._thinks_first: dict[int, bool] = {}
         self._queue = ServerQueue()
         self._watching: asyncio.Task[None] | None = None
         self._wire = wire_of(spec.remote, spec.provider)
@@ -277,12 +281,18 @@ class RemoteTier(Tier):
             logprobs = request.sampling.logprobs
             tally.scored = logprobs is not None
             bounds = bounds_of(request.n, tally.max_tokens, logprobs, cumulative=self._remote.cumulative_text)
-            # What goes on from the caller's text, or is scored token by token, is left as it is.
+            # What goes on from the caller's text, is scored token by token or goes to a client of the same API is left
+            # as it is.
             turns = request.messages
             is_chat = turns is not None and all(turn.role != "assistant" for turn in turns[-1:])
-            reads_thoughts = is_chat and tally.form in (None, "chat") and not tally.scored
-            thoughts = InlineThoughts(request.n) if reads_thoughts else None
-            reader = AnswerReader(self._wire, tally, bounds, self._note_seals, thoughts)
+            is_same = request.native is not None and request.native.form == tally.form
+            is_read = is_chat and not (is_same or tally.scored)
+            way = thinking_of(fitted.request)
+            # Providers separate thoughts themselves.
+            is_known = self._remote.kind in ("openai", *OWN_SERVERS) and opens_thoughts(self.model)
+            begun = self._thinks_first.get(way, is_known)
+            inline = InlineText(fitted.request, is_open=begun) if is_read else None
+            reader = AnswerReader(self._wire, tally, bounds, self._note_seals, inline)
             cut = StopsHere(fitted.stops, tally, include=request.include_stop) if fitted.stops else None
             if stream is not None:
                 parser, size = self._wire.parser(), 0
@@ -325,6 +335,9 @@ class RemoteTier(Tier):
             if tally.unfinished:
                 raise TierError("the answer ended before its choices were finished")
             self._failures.unhealthy_until = -math.inf
+            opened = None if inline is None else inline.opened(tally)
+            if opened is not None and (way in self._thinks_first or len(self._thinks_first) < MOST_WAYS):
+                self._thinks_first[way] = opened
             if stream is None:
                 yield Delta(end=AnswerEnd(usage=tally.usage(), maker=self.maker), at_once=True)
             else:

@@ -197,6 +197,7 @@ _NOTHING = msgspec.Raw(b"")
 _FRAMES = ("response.created", "response.in_progress", "response.queued", "keepalive")
 _THOUGHTS = ("response.reasoning_summary_text.delta", "response.reasoning_text.delta", "response.reasoning.delta")
 _TEXTS = ("response.output_text.delta", "response.refusal.delta")
+_ENDS = ("response.completed", "response.incomplete", "response.done")
 _CALLS = ("function_call", "custom_tool_call")
 # Notes of an answer: the items that were added, those that are done, and whether arguments of no known call came.
 _ADDED, _DONE, _UNNAMED = "items added", "items done", "unnamed arguments"
@@ -217,9 +218,14 @@ class _Item(msgspec.Struct):
     namespace: str | None = None
     arguments: Any = None
     input: str | None = None
-    content: list[_Part] | None = None
+    content: list[_Part] | str | None = None
     summary: list[_Part] | None = None
     encrypted_content: str | None = None
+
+    @property
+    def parts(self) -> list[_Part]:
+        """Its content, which some servers give as a text."""
+        return [_Part(text=self.content)] if isinstance(self.content, str) else self.content or []
 
 
 class _Cached(msgspec.Struct):
@@ -246,6 +252,7 @@ class _Why(msgspec.Struct):
 class _Response(msgspec.Struct):
     status: str | None = None
     output: list[msgspec.Raw] = []
+    output_text: str | None = None
     usage: _Usage | None = None
     incomplete_details: _Why | None = None
     error: WireError | str | None = None
@@ -257,6 +264,7 @@ class _Event(msgspec.Struct):
     output_index: int = 0
     summary_index: int = 0
     delta: Any = None
+    text: str | None = None
     arguments: Any = None
     item: msgspec.Raw = _NOTHING
     response: _Response | None = None
@@ -287,6 +295,10 @@ def _read(said: _Event, blocks: Blocks, tally: Tally, data: bytes) -> tuple[list
     if kind in _TEXTS:
         _answers(tally).update((said.output_index, said.item_id or said.output_index))
         return _refused(blocks.text(text)) if kind == _TEXTS[1] else blocks.text(text), None
+    place = said.item_id or said.output_index
+    if kind == "response.output_text.done" and said.text and not {place, said.output_index} & _answers(tally):
+        _answers(tally).update((said.output_index, place))
+        return blocks.text(said.text), None
     if kind == "response.output_text.annotation.added" and said.annotation is not None:
         return [Delta(annotations=[said.annotation])], None
     if kind in _THOUGHTS:
@@ -312,9 +324,10 @@ def _read(said: _Event, blocks: Blocks, tally: Tally, data: bytes) -> tuple[list
     if kind in ("response.failed", "error"):
         error = said.response.error if said.response is not None else None
         raise ServerSaidError(_said(error) or parse_error(data))
-    if kind in ("response.completed", "response.incomplete") and said.response is not None:
+    if kind in _ENDS:
+        response = said.response or _Response()
         unsaid = _left_out if blocks.said else _answered_items
-        return unsaid(said.response, blocks, tally) + _end(said.response, blocks, tally), None
+        return unsaid(response, blocks, tally) + _end(response, blocks, tally), None
     if not kind.startswith("response.") and kind not in _FRAMES:
         blocks.unknown = blocks.unknown or f"events of the type {kind!r}"
     return [], None
@@ -333,13 +346,13 @@ def _answered_items(response: _Response, blocks: Blocks, tally: Tally) -> list[D
     for index, raw in enumerate(response.output):
         item = _decode_item(raw, tally)
         if item.type == "reasoning":
-            deltas += blocks.reasoning("\n\n".join(part.text or "" for part in item.summary or item.content or ()))
+            deltas += blocks.reasoning("\n\n".join(part.text or "" for part in item.summary or item.parts))
         elif item.type == "function_call":
             deltas.append(_open(index, item, blocks))
         deltas += _closed(index, item, blocks, tally)
         if tally.native:
             deltas.append(Delta(native=NativePiece(form=_FORM, block=_native(raw, item))))
-    return deltas
+    return deltas or blocks.text(response.output_text or "")
 
 
 def _left_out(response: _Response, blocks: Blocks, tally: Tally) -> list[Delta]:
@@ -352,7 +365,7 @@ def _left_out(response: _Response, blocks: Blocks, tally: Tally) -> list[Delta]:
         if item.type in _CALLS and missing > 0 and not blocks.has_opened(item.call_id, item.id):
             missing -= 1
             deltas += _closed(~index, item, blocks, tally)
-        elif item.type == "message" and not tally.texts:
+        elif item.type in ("message", "") and not tally.texts:
             deltas += _closed(~index, item, blocks, tally)
         elif index in blocks.without_arguments:
             deltas += _closed(index, item, blocks, tally)
@@ -398,9 +411,9 @@ def _open(index: int, item: _Item, blocks: Blocks) -> Delta:
 def _closed(index: int, item: _Item, blocks: Blocks, tally: Tally) -> list[Delta]:
     """What is missing at the end of an item: some servers give its text or its arguments at once, and of a custom
     tool's call nothing else is known before."""
-    if item.type == "message" and not {index, item.id} & _answers(tally):
+    if item.type in ("message", "") and not {index, item.id} & _answers(tally):
         deltas = list[Delta]()
-        for part in item.content or ():
+        for part in item.parts:
             deltas += blocks.text(part.text or "") + _refused(blocks.text(part.refusal or ""))
             if part.annotations:
                 deltas.append(Delta(annotations=part.annotations))

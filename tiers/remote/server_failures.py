@@ -22,6 +22,7 @@ from tiers.errors import (
 from tiers.remote.event_stream import EventTooLargeError
 from tiers.remote.http_connection import OversizedHeadError
 from tiers.remote.http_transport import Reply
+from tiers.remote.lenient_json import NotAnObjectError
 from tiers.remote.openai_format import WireError, parse_retry_after, wait_in
 from tiers.remote.too_long import MOST_READ, ServerSaidError, is_unable, too_long
 from tiers.remote.wire import RemoteWire
@@ -89,7 +90,7 @@ class ServerFailures:
         if isinstance(error, ServerSaidError):
             message = f"{self.where}: {self.scrub(str(error))}"
             return self._of_tier(error.said, message, 200) or TierAnswerError(message)
-        if type(error) is TierError:
+        if type(error) in (TierError, NotAnObjectError):
             return TierAnswerError(f"{self.where}: {self.scrub(str(error))}")
         return error if isinstance(error, TierError) else self.unavailable(error)
 

@@ -81,7 +81,9 @@ def bounds_of(n: int, limit: int, logprobs: int | None, *, cumulative: bool = Fa
 # What a log-probability counts as output.
 LOGPROB_BYTES = 64
 # The name of a tool with what gpt-oss, Kimi and Gemini were seen to write around it.
-_AROUND = re.compile(r"\s*(?:functions?[.:]|default_api[.:])?([\w.:-]+?)(?::\d+|\s*<\|.*)?\s*", re.DOTALL)
+_AROUND = re.compile(
+    r"[\s\"'`]*(?:functions?[.:]|tools?[.:]|default_api[.:])?([\w.:-]+?)(?::\d+|\s*<\|.*)?[\s\"'`]*(?:\(\))?", re.DOTALL
+)
 # Where nothing else bounds a count.
 MOST_TOKENS = 2**31 - 1
 
@@ -117,7 +119,7 @@ class Tally:
         self.unfinished = set(range(n))
         self.prompt_tokens = self._own_prompt_tokens = prompt_tokens
         self.notes: dict[Any, Any] = {}
-        self._n = n
+        self.n = n
         self.find_bounds = bounds
         self.texts: dict[int, list[str]] = {}
         # Bytes by choice; with a server that reports counts, those since its last report.
@@ -199,7 +201,7 @@ class Tally:
             if delta.annotations is not None:
                 self._beside += sum([len(one.url) + len(one.title) for one in delta.annotations])
         if self._covered:
-            if len(self._spoken) < self._n:
+            if len(self._spoken) < self.n:
                 self._note_spoken()
             text.clear()
             self._reasoning.clear()
@@ -239,6 +241,11 @@ class Tally:
         """Whether the server has said why the choice ended."""
         return index in self._ends
 
+    def reason(self, index: int) -> str | None:
+        """Why the choice ended, as far as the server has said it."""
+        end = self._ends.get(index)
+        return None if end is None else end.finish_reason
+
     def _note_spoken(self) -> None:
         for index, size in self._text.items():
             if size or self._reasoning.get(index):
@@ -252,7 +259,7 @@ class Tally:
     @property
     def left_out(self) -> list[int]:
         """The choices of which nothing has come, where others have ended."""
-        return sorted(self.unfinished - self._spoken) if len(self.unfinished) < self._n else []
+        return sorted(self.unfinished - self._spoken) if len(self.unfinished) < self.n else []
 
     def _count_logprobs(self, delta: Delta) -> None:
         if not self.scored:
@@ -312,7 +319,7 @@ class Tally:
     @property
     def _limit(self) -> int:
         """The most output tokens of all choices, hidden thoughts included; what was held for the request is no less."""
-        return self._n * self.max_tokens or MOST_TOKENS
+        return self.n * self.max_tokens or MOST_TOKENS
 
     def _possible_prompt(self, tokens: int) -> int:
         """Return the server's count of the prompt; the most that is possible if it is more, our own if it is less than

@@ -721,6 +721,11 @@ CASES = [
             ("<thinking>", "</thinking>"),
             ("<seed:think>", "</seed:think>"),
             ("[THINK]", "[/THINK]"),
+            ("<thought>", "</thought>"),
+            ("<reasoning>", "</reasoning>"),
+            ("<|START_THINKING|>", "<|END_THINKING|>"),
+            ("<|channel>thought", "<channel|>"),
+            ("<|begin_of_thought|>", "<|end_of_thought|>"),
         )
     ),
     Case(
@@ -808,6 +813,332 @@ CASES = [
         b"   \n\n \n" + json.dumps(message(content="Hi")).encode(),
         message(content="Hi"),
         text="Hi",
+    ),
+]
+AS_PARTS = [
+    {"type": "reasoning", "summary": [{"type": "summary_text", "text": "Hm.", "signature": "s"}]},
+    {"type": "text", "text": "Hi"},
+    {"type": "reference", "reference_ids": [1]},
+    {"type": "tool_use", "id": "a", "name": "get_weather", "input": {"city": "Oslo"}},
+]
+HARMONY = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>Hi"
+HERMES = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "%s"}}\n</tool_call>'
+# Calls as models write them: name, text before them, all of the answer, calls.
+WRITTEN: list[tuple[str, str, str, list[tuple[str, Body]]]] = [
+    ("Hermes", "Let me look.", "Let me look.\n\n" + HERMES % "Oslo" + "\n" + HERMES % "Rome", [OSLO, ROME]),
+    *(
+        (name, "", text, [OSLO])
+        for name, text in {
+            "Hermes that are not ended": (HERMES % "Oslo").removesuffix("\n</tool_call>"),
+            "Qwen3-Coder": "<tool_call>\n<function=get_weather>\n<parameter=city>\nOslo\n</parameter>\n</function>\n"
+            "</tool_call>",
+            "Qwen3-Coder that are not begun": "<function=get_weather>\n<parameter=city>\nOslo\n</parameter>\n"
+            "</function>\n</tool_call>",
+            "GLM": "<tool_call>get_weather<arg_key>city</arg_key><arg_value>Oslo</arg_value></tool_call>",
+            "MiniMax": '<minimax:tool_call>\n<invoke name="get_weather">\n<parameter name="city">Oslo</parameter>\n'
+            "</invoke>\n</minimax:tool_call>",
+            "DeepSeek 3": "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>get_weather\n```json\n"
+            '{"city": "Oslo"}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>',
+            "DeepSeek 3.1": "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>get_weather<｜tool▁sep｜>"
+            '{"city": "Oslo"}<｜tool▁call▁end｜><｜tool▁calls▁end｜>',
+            "DeepSeek 3.2": '<｜DSML｜function_calls>\n<｜DSML｜invoke name="get_weather">\n'
+            '<｜DSML｜parameter name="city" string="true">Oslo</｜DSML｜parameter>\n</｜DSML｜invoke>\n'
+            "</｜DSML｜function_calls>",
+            "Kimi": "<|tool_calls_section_begin|><|tool_call_begin|>functions.get_weather:0"
+            '<|tool_call_argument_begin|>{"city": "Oslo"}<|tool_call_end|><|tool_calls_section_end|>',
+            "Mistral": '[TOOL_CALLS][{"name": "get_weather", "arguments": {"city": "Oslo"}}]',
+            "later models of Mistral": '[TOOL_CALLS]get_weather[ARGS]{"city": "Oslo"}',
+            "Mistral with ids": '[TOOL_CALLS]get_weather[CALL_ID]abc123def[ARGS]{"city": "Oslo"}',
+            "Granite": '<|tool_call|>[{"name": "get_weather", "arguments": {"city": "Oslo"}}]',
+            "Gemma": '<|tool_call>call:get_weather{city:<|"|>Oslo<|"|>}<tool_call|>',
+            "LFM2": '<|tool_call_start|>[get_weather(city="Oslo")]<|tool_call_end|>',
+            "Llama": '<|python_tag|>{"name": "get_weather", "parameters": {"city": "Oslo"}}',
+            "Llama, in JSON": '{"type": "function", "name": "get_weather", "parameters": {"city": "Oslo"}}',
+            "a list": '[{"name": "get_weather", "arguments": {"city": "Oslo"}}]',
+            "a block of code": '```json\n{"name": "get_weather", "arguments": {"city": "Oslo"}}\n```',
+            "gpt-oss": "<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>"
+            '{"city": "Oslo"}<|call|>',
+        }.items()
+    ),
+]
+GROUNDED = {
+    "candidates": [
+        {
+            "content": {"parts": [{"text": "Hi"}]},
+            "finishReason": "STOP",
+            "groundingMetadata": {"groundingChunks": [{"web": {"uri": "https://a.b/c", "title": "C"}}, {}]},
+        },
+        {"index": 1, "content": {"parts": [{"text": "Ho"}]}, "finishReason": "STOP"},
+    ]
+}
+SAYS = {"type": "response.output_text.delta", "delta": "Hi"}
+
+
+def anthropic_call(place: int, arguments: Any) -> list[Body]:
+    """A call at this place, whose arguments come as one piece of the first block."""
+    tool = {"type": "tool_use", "id": "a", "name": "get_weather", "input": {}}
+    delta = {"type": "input_json_delta", "partial_json": arguments}
+    return [
+        {"type": "content_block_start", "index": place, "content_block": tool},
+        {"type": "content_block_delta", "index": 0, "delta": delta},
+        {"type": "content_block_stop", "index": place},
+    ]
+
+
+# One event as some proxies cut it, and several in one.
+TOLD = json.dumps({"choices": [{"index": 0, "delta": {"content": "Hello there"}}]}).encode()
+PIECES = [json.dumps({"choices": [{"index": 0, "delta": {"content": one}}]}).encode() for one in ("Hello", " there")]
+
+
+def events(*data: bytes) -> bytes:
+    """A stream of events with these data, and its usual end."""
+    return b"".join(b"data: %b\n\n" % one for one in data) + chunks()
+
+
+CASES += [
+    *(
+        Case(f"events of {name}", events(*data), text="Hello there")
+        for name, data in {
+            "two parts of an object": (TOLD[:50], TOLD[50:]),
+            "three parts of an object": (TOLD[:9], TOLD[9:55], TOLD[55:]),
+            "an object and a part of the next": (PIECES[0] + PIECES[1][:9], PIECES[1][9:]),
+            "a list of chunks": (b"[%b, %b]" % (*PIECES,),),
+            "two objects": (b"".join(PIECES),),
+            "JSON that is JSON twice": (json.dumps(TOLD.decode()).encode(),),
+            "an object and zero bytes": (TOLD + b"\0\0",),
+        }.items()
+    ),
+    *(
+        Case(f"a whole answer {name}", None, body, text="Hi")
+        for name, body in {
+            "as JSON twice": json.dumps(json.dumps(message(content="Hi"))).encode(),
+            "in a list": [message(content="Hi")],
+            "before the mark of an end": json.dumps(message(content="Hi")).encode() + b"\ndata: [DONE]\n\n",
+            "that no script may read": b")]}'\n" + json.dumps(message(content="Hi")).encode(),
+        }.items()
+    ),
+    Case(
+        "lines of JSON, and the mark of an end",
+        b"\n".join((*PIECES, json.dumps({"choices": [{"delta": {}, "finish_reason": "stop"}]}).encode(), b"[DONE]\n")),
+        text="Hello there",
+    ),
+    # Answers of other forms.
+    Case(
+        "a content beside the message",
+        raw_chunks(
+            *({"choices": [{"content": one, "finish_reason": end}]} for one, end in (("H", None), ("i", "stop")))
+        ),
+        {"choices": [{"content": "Hi", "finish_reason": "stop"}]},
+        text="Hi",
+    ),
+    Case("a text in the message", chunks({"text": "H"}, {"text": "i"}), message(text="Hi"), text="Hi"),
+    *(
+        Case(
+            f"a {name} of Ollama's own",
+            b"".join(
+                json.dumps({"message": {"role": "assistant", "content": ""} | one, "done": end} | ending).encode()
+                + b"\n"
+                for one, end, ending in ((said, False, {}), ({}, True, {"done_reason": "stop", "eval_count": 8}))
+            ),
+            {"message": {"role": "assistant", "content": ""} | said, "done": True, "prompt_eval_count": 20},
+            types=("application/x-ndjson", JSON),
+            **means,
+        )
+        for name, said, means in (
+            ("text", {"content": "Hi", "thinking": "Hm."}, {"text": "Hi", "reasoning": "Hm."}),
+            (
+                "call",
+                {"tool_calls": [{"function": {"name": "get_weather", "arguments": {"city": "Oslo"}}}]},
+                {"calls": [OSLO], "finish": "tool_calls"},
+            ),
+        )
+    ),
+    Case(
+        "a text of Cloudflare's own",
+        raw_chunks({"response": "H"}, {"response": "i"}, {"response": "", "usage": USAGE}),
+        {"result": {"response": "Hi", "usage": USAGE}, "success": True, "errors": [], "messages": []},
+        text="Hi",
+    ),
+    Case("a delta without choices", raw_chunks({"delta": {"content": "Hi"}}), text="Hi"),
+    *(
+        Case(
+            f"the only choice has the index {index}",
+            raw_chunks({"choices": [{"index": index, "delta": {"content": "Hi"}, "finish_reason": "stop"}]}),
+            {"choices": [{"index": index, "message": {"content": "Hi"}, "finish_reason": "stop"}]},
+            text="Hi",
+        )
+        for index in (1, -1)
+    ),
+    Case(
+        "calls in a second choice",
+        None,
+        {
+            "choices": [
+                {"index": place, "message": said, "finish_reason": "tool_calls"}
+                for place, said in enumerate(({"content": "Hi"}, {"tool_calls": [call("Oslo", id="a")]}))
+            ]
+        },
+        text="Hi",
+        calls=[OSLO],
+        finish="tool_calls",
+    ),
+    *(
+        Case(f"an answer to a schema that is {text}", None, message(content=json.loads(text)), text=text)
+        for text in ('{"city":"Oslo"}', "true", "42", '[{"city":"Oslo"}]')
+    ),
+    Case(
+        "thoughts and calls as parts",
+        chunks(*({"content": [one]} for one in AS_PARTS), finish="tool_calls"),
+        message("tool_calls", content=AS_PARTS),
+        text="Hi",
+        reasoning="Hm.",
+        calls=[OSLO],
+        finish="tool_calls",
+    ),
+    *(
+        Case(
+            f"{name} beside the choices",
+            raw_chunks(
+                {"choices": [{"delta": {"content": "Hi"}}], name: cited},
+                {"choices": [{"delta": {}, "finish_reason": "stop"}], name: cited},
+            ),
+            message(content="Hi") | {name: cited},
+            text="Hi",
+            cited="https://a.b/c",
+        )
+        for name, cited in (
+            ("citations", ["https://a.b/c"]),
+            ("search_results", [{"url": "https://a.b/c", "title": "C", "date": None}]),
+        )
+    ),
+    *(
+        calls_case(
+            f"arguments as {name}",
+            {"index": 0, "id": "a", "function": {"name": "get_weather", name: {"city": "Oslo"}}},
+            whole=message(tool_calls=[{"id": "a", "name": "get_weather", name: {"city": "Oslo"}}]),
+            calls=[OSLO],
+        )
+        for name in ("input", "args")
+    ),
+    # Thoughts in the text.
+    Case(
+        "two thoughts",
+        chunks({"content": "<think>Hm.</think>\n"}, {"content": "<think>So.</think>\nHi"}),
+        message(content="<think>Hm.</think>\n<think>So.</think>\nHi"),
+        text="Hi",
+        reasoning="Hm.So.",
+    ),
+    Case(
+        "channels as text",
+        chunks(*({"content": HARMONY[at : at + 5]} for at in range(0, len(HARMONY), 5))),
+        message(content=HARMONY),
+        text="Hi",
+        reasoning="Hm.",
+    ),
+    Case(
+        "thoughts in a text of Bedrock's",
+        bedrock_stream([*bedrock_text("<thinking>Hm.</thinking>Hi"), *bedrock_end("end_turn")]),
+        {"output": {"message": {"content": [{"text": "<thinking>Hm.</thinking>Hi"}]}}, "stopReason": "end_turn"},
+        "bedrock",
+        (EVENT_STREAM, JSON),
+        text="Hi",
+        reasoning="Hm.",
+    ),
+    # Calls in the text.
+    *(
+        Case(
+            f"calls of {name} as text",
+            chunks(*({"content": text[at : at + 5]} for at in range(0, len(text), 5))),
+            message(content=text),
+            text=before,
+            calls=calls,
+            finish="tool_calls",
+        )
+        for name, before, text, calls in WRITTEN
+    ),
+    *(
+        Case(
+            f"no calls: {text}",
+            chunks(*({"content": text[at : at + 3]} for at in range(0, len(text), 3))),
+            message(content=text),
+            text=text,
+        )
+        for text in (
+            '{"name": "Ann", "age": 3}',
+            '{"name": "get_rain", "arguments": {}}',
+            "Use <tool_call> to call.",
+            "<tool_call>oops</tool_call>",
+            "[1, 2]",
+            "if a <",
+            "[TOOL_CALLS] is a mark",
+            "```json\n{}\n```",
+        )
+    ),
+    # Other wires.
+    *(
+        Case(
+            f"{name} of Anthropic's API",
+            anthropic_stream([anthropic_start(), *said, *anthropic_end(finish)]),
+            kind="anthropic",
+            **means,
+        )
+        for name, said, finish, means in (
+            (
+                "an object as a piece of arguments",
+                anthropic_call(0, {"city": "Oslo"}),
+                "tool_use",
+                {"calls": [OSLO], "finish": "tool_calls"},
+            ),
+            (
+                "arguments at another place",
+                anthropic_call(1, '{"city": "Oslo"}'),
+                "tool_use",
+                {"calls": [OSLO], "finish": "tool_calls"},
+            ),
+            (
+                "thoughts as a text",
+                [
+                    {"type": "content_block_delta", "index": 0, "delta": {"type": f"{kind}_delta", "text": text}}
+                    for kind, text in (("thinking", "Hm."), ("text", "Hi"))
+                ],
+                "end_turn",
+                {"text": "Hi", "reasoning": "Hm."},
+            ),
+        )
+    ),
+    Case(
+        "a second candidate, and pages of a search",
+        gemini_stream([GROUNDED]),
+        GROUNDED,
+        "gemini",
+        text="Hi",
+        cited="https://a.b/c",
+    ),
+    *(
+        Case(
+            f"a response {name}",
+            raw_chunks(*told, end=b""),
+            whole,
+            "responses",
+            text="Hi",
+        )
+        for name, told, whole in (
+            ("that only says its end", (SAYS, {"type": "response.completed"}), None),
+            ("that is done", (SAYS, {"type": "response.done", "response": {"output": [said("Hi")]}}), None),
+            (
+                "whose text comes at its end alone",
+                ({"type": "response.output_text.done", "text": "Hi"}, {"type": "response.completed"}),
+                {"status": "completed", "output": [], "output_text": "Hi"},
+            ),
+            *(
+                (
+                    f"whose item is {item}",
+                    ({"type": "response.completed", "response": {"status": "completed", "output": [item]}},),
+                    {"status": "completed", "output": [item]},
+                )
+                for item in ({"type": "message", "content": "Hi"}, {"content": [{"type": "output_text", "text": "Hi"}]})
+            ),
+        )
     ),
 ]
 BY_NAME = {case.name: case for case in CASES}

@@ -231,6 +231,8 @@ async def test_counts_that_say_nothing_are_estimated(reported: Any) -> None:
         raw_chunks({"choices": [{"delta": {"content": "Hi"}}]}, {"detail": "died"}),
         b"data: 7\n\n",
         b"data: {\n\n",
+        b"data: {\n\n" + chunks({"content": "Hi"}),
+        chunks({"content": "Hi"}, finish=None, end=b'data: {"choices": [\n\n') + DONE,
         b'{"choices": []}',
         raw_chunks({"choices": [{"delta": {"content": "Hi"}, "error": {"message": "died"}, "finish_reason": "error"}]}),
     ],
@@ -405,6 +407,47 @@ async def test_thoughts_are_left_in_a_text_that_is_scored_or_goes_on_from_the_ca
     for request in (scored, continued):
         (choice,), _ = await answered_to(case, request)
         assert (choice.content, choice.reasoning) == ("<think>Hm.</think>Hi", "")
+
+
+OPENED = ("Hm", ".", "</th", "ink>", "\n\nHi")
+
+
+async def streams(model: str, *answers: tuple[str, ...], **fields: Any) -> list[tuple[str, str]]:
+    """The text and the thoughts of each of these streams, which come one after the other from one tier."""
+    left = list(answers)
+
+    async def play(call: Call) -> None:
+        await call.begin()
+        await call.send(chunks(*({"content": piece} for piece in left.pop(0))))
+
+    async with LoopbackServer(play) as server:
+        tier = RemoteTier(remote_spec(server.base_url, model=model))
+        told = []
+        for _ in answers:
+            choice = CollectedChoice()
+            async for delta in tier.generate(chat(max_tokens=400, **fields)):
+                choice.take(delta)
+            told.append((choice.content, choice.reasoning))
+        await tier.close()
+    return told
+
+
+async def test_thoughts_that_were_opened_in_the_prompt_are_known_by_the_model_or_from_an_earlier_answer() -> None:
+    assert await streams("QwQ-32B", OPENED) == [("Hi", "Hm.")]
+    # The first stream of an unknown model has said its thought when the tag comes.
+    assert await streams("m", OPENED, OPENED) == [("Hm.</think>\n\nHi", ""), ("Hi", "Hm.")]
+
+
+async def test_an_answer_without_the_awaited_end_of_a_thought_is_text_and_the_next_is_no_thought() -> None:
+    assert await streams("QwQ-32B", ("Hi", " there"), ("Hi",)) == [("Hi there", "Hi there"), ("Hi", "")]
+    assert await streams("QwQ-32B", ("<think>Hm.</think>Hi",), ("Hi",)) == [("Hi", "Hm."), ("Hi", "")]
+
+
+@pytest.mark.parametrize("text", ["<thinking>Hm.</thinking>Hi", '<tool_call>\n{"name": "get_weather"}\n</tool_call>'])
+async def test_tags_that_the_caller_asked_for_are_text(text: str) -> None:
+    asked = f"Begin with {text[: text.index('>') + 1]}."
+    assert await streams("m", (text[:8], text[8:]), text=asked, tooling=TOOLING) == [(text, "")]
+    assert await streams("m", (text,), text="Begin.", tooling=TOOLING) != [(text, "")]
 
 
 @pytest.mark.parametrize(
