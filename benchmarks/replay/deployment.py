@@ -35,6 +35,9 @@ from tiers.remote.remote_tier import RemoteTier
 _MEASURED_PAIRS = 60
 # Verifications that do not move for so long wait for a budget that is used up.
 _STUCK_SECONDS = 5.0
+# A gateway whose labels count looks for new ones more often by far, on a busy machine too.
+_LEARNING_SECONDS = 30.0
+_LABELS = "aio_own_labels "
 _EVERY_FOURTH = 4
 # Nothing that a working gateway does here takes so long.
 _MOST_SECONDS = 900.0
@@ -143,6 +146,21 @@ class Deployment:
             done = stored == self.asked and not states.get("pending")
             # A moment longer than the monitor needs to draw from what it was offered last.
             if (done and quiet > 0.5) or quiet > stuck_seconds:
+                return
+            await asyncio.sleep(0.1)
+
+    async def learned(self) -> None:
+        """Wait until every stored label counts in decisions, or no further one has for `_LEARNING_SECONDS`: labels of
+        answers that no tier gives any longer do not count."""
+        last, since = -1.0, time.monotonic()
+        while True:
+            async with self.engine.connect() as connection:
+                stored = await connection.scalar(select(func.count()).select_from(training_rows)) or 0
+            lines = (await self._admin.get("/metrics")).raise_for_status().text.splitlines()
+            counted = next(float(line.removeprefix(_LABELS)) for line in lines if line.startswith(_LABELS))
+            if counted != last:
+                last, since = counted, time.monotonic()
+            if counted >= stored or time.monotonic() - since > _LEARNING_SECONDS:
                 return
             await asyncio.sleep(0.1)
 

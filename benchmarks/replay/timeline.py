@@ -102,7 +102,8 @@ class Life(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def look_at(gateway: Deployment, phase: str, held: Ladder, worse_tier: int | None) -> Look:
-    """How `gateway` would route the prompts of `held` now, and what it wrote down."""
+    """How `gateway` would route the prompts of `held` once it has learned from all labels, and what it wrote down."""
+    await gateway.learned()
     return Look(
         phase=phase,
         spent=await gateway.spent(),

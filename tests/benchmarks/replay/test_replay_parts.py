@@ -8,8 +8,10 @@ from pathlib import Path
 import httpx
 import numpy as np
 import pytest
+from sqlalchemy import insert
 
 from benchmarks.replay.baselines import at_equal_cost, by_length, fixed, mixing, shuffled
+from benchmarks.replay.deployment import Conditions, Deployment
 from benchmarks.replay.figures import chosen, gain, oracle, worth
 from benchmarks.replay.judge import RecordedJudge
 from benchmarks.replay.ladder import Answer, Ladder, Prompt, declared_tiers, tokens_of
@@ -17,10 +19,12 @@ from benchmarks.replay.own_prompts import KINDS, MODELS, NEW_KIND, own_prompts
 from benchmarks.replay.plans import own_plans, recorded_plans
 from benchmarks.replay.recorded import CUSTOMER_MODELS, arena, customers
 from benchmarks.replay.upstream import ReplayUpstream, running_upstream
+from migrations.tables.quality import training_rows
 from quality.judges.judge import Judge
 from quality.judges.pairwise import PairwiseJudge
 from quality.judges.panel import rule_based_judges
 from quality.judges.rules import ExactJudge
+from quality.store.database import migrate, open_database
 from tests.gateway.scripted_tier import ScriptedTier
 from tests.shared_data import data_file
 from tiers.catalog.load import load_catalog
@@ -40,6 +44,26 @@ async def upstream() -> AsyncIterator[ReplayUpstream]:
     ladder = own_prompts(40, seed=1)
     async with running_upstream(ReplayUpstream(ladder, RecordedJudge(ladder, 0.0), faster=1e6)) as running:
         yield running
+
+
+async def test_a_look_waits_until_all_stored_labels_count(sqlite_url: str) -> None:
+    await migrate(sqlite_url)
+    engine, counted = open_database(sqlite_url), iter((0, 1, 2))
+    deployment = Deployment("http://gateway.test", "key", engine, Conditions())
+    row = {"source": "verification", "feature_spec": "a", "embedding": b"", "no_worse": [True], "weights": [1.0]}
+    async with engine.begin() as connection:
+        await connection.execute(insert(training_rows), [row | {"created_at": float(n)} for n in range(2)])
+
+    def metrics(request: httpx.Request) -> httpx.Response:
+        assert request.url.path == "/metrics"
+        return httpx.Response(200, text=f"# TYPE aio_own_labels gauge\naio_own_labels {next(counted)}.0\n")
+
+    deployment._admin = httpx.AsyncClient(base_url="http://gateway.test", transport=httpx.MockTransport(metrics))
+    await deployment.learned()
+
+    assert list(counted) == []
+    await deployment.close()
+    await engine.dispose()
 
 
 async def answered(url: str, body: Mapping[str, object]) -> httpx.Response:
