@@ -42,7 +42,6 @@ _COMMANDS = {
     "demo-replay": ("replay.commands:demo_replay", "The whole loop on declared answers, in under two minutes."),
     "replay": ("replay.commands:replay", "The whole gateway in front of recorded answers."),
     "utility": ("replay.commands:utility", "What routing is worth after so many labels."),
-    "label-weights": ("replay.commands:label_weights", "What weights of labels by their chance are worth."),
     "sessions": ("sessions.command:sessions", "The rules of sessions on recorded runs."),
     "agents": ("sessions.agents:agents", "Which models serve runs of agents, from few labelled tasks."),
     "flips": ("classifier.flips:flips_command", "How often words that change nothing of the task change the tier."),

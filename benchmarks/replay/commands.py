@@ -2,18 +2,15 @@
 
 import asyncio
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import click
-import numpy as np
 
 from benchmarks.classifier.utility import COUNTS, ERROR, ROUTED, WITHIN, labels_until_within, read_customers, table
 from benchmarks.replay.checks import checks
 from benchmarks.replay.demo import demo as replay_demo
 from benchmarks.replay.deployment import Conditions
 from benchmarks.replay.figures import Figure
-from benchmarks.replay.label_weights import DENSE, FIRST, STEADY, Lived, Pair, pairs
 from benchmarks.replay.ladder import Ladder
 from benchmarks.replay.ladder_demo import QUESTIONS
 from benchmarks.replay.ladder_demo import demo as ladder_demo
@@ -120,37 +117,6 @@ def _lived(number: int, plan: Plan, conditions: Conditions, until: str) -> Life:
         click.echo(f"{number}: {look.phase}, {spent.requests} requests, {spent.labels} labels", err=True)
 
     return asyncio.run(live(plan, conditions, say, until))
-
-
-@click.command("label-weights")
-@click.argument("ladders", nargs=-1, type=click.Choice(["arena", *CUSTOMER_MODELS, "own"]))
-@click.option(
-    "--data", type=click.Path(path_type=Path), help="Folder of the recorded files.  [AIO_DATA; ../shared/data]"
-)
-@click.option("--seeds", type=click.IntRange(min=2), default=24, help="Lives of each.")
-def label_weights(ladders: tuple[str, ...], data: Path | None, seeds: int) -> None:
-    """What it is worth that labels weigh by the inverse of their chance of being drawn, on LADDERS (all): without these
-    weights less with them, paired lives."""
-    found: dict[str, list[Pair]] = {}
-    for name in ladders or (*CUSTOMER_MODELS, "arena", "own"):
-        known = own_prompts(1000, 7) if name == "own" else _recorded(name, data or data_folder())
-        first = FIRST if name in ("reasoning_gym", "mmlu_pro", "llmrouter") else 0
-        drawings = [(DENSE._replace(first=first), 100), (STEADY, 100), (STEADY, 250)]
-        for pair in pairs(known, drawings, range(seeds)):
-            for ladder in (name, "all"):
-                found.setdefault(f"{ladder}: {pair.drawing}", []).append(pair)
-    for what, lives in found.items():
-        labels = np.mean([one.alike.labels for one in lives])
-        gains = "; ".join(f"{name} {_difference(lives, name)}" for name in ("utility", "quality", "cost", "error"))
-        click.echo(f"{what:<26} {len(lives)} lives, {labels:.0f} labels, points: {gains}")
-
-
-def _difference(lives: Sequence[Pair], name: str) -> str:
-    def of(life: Lived) -> float:
-        return float(getattr(life, name))
-
-    points = 100 * np.array([of(one.alike) - of(one.weighed) for one in lives])
-    return f"{points.mean():+.2f} ± {1.96 * points.std(ddof=1) / len(points) ** 0.5:.2f}"
 
 
 @click.command()

@@ -126,7 +126,6 @@ training_rows = Table(
     Column("app", String(16)),  # hash of the system prompt
     Column("import_id", String(64)),  # of `outcome_imports`; NULL: not imported
     Column("judge", String(64)),  # of the label, by name; NULL: a person, an import, or of an earlier release
-    Column("chances", Json),  # of being drawn, list of float, one per tier; NULL: not drawn, or unknown
     Column("created_at", Double, nullable=False),
     Index("uq_training_rows_request_id_source", "request_id", "source", unique=True),
     Index(None, "created_at"),

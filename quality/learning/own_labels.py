@@ -3,7 +3,6 @@
 import asyncio
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -24,8 +23,6 @@ from quality.verification.training_rows import (
     TENANT,
     USES_TEAMS,
     WITH_KEYS,
-    by_chance,
-    chance_of,
     feature_spec,
     informed_by,
     outcomes_of,
@@ -123,8 +120,7 @@ class OwnLabels:
     def _known(self, rows: Sequence[RowMapping], tiers: Sequence[str], changes: Changes) -> list[LabelledRow]:
         of_tenant = {tenant: changes_for(changes, tenant) for tenant in {row["tenant"] for row in rows}}
         found = [self._labelled(row, tiers, of_tenant[row["tenant"]]) for row in rows]
-        known = [(one, chance_of(row, tiers)) for one, row in zip(found, rows, strict=True) if one is not None]
-        return _weighed([one for one, _ in known], np.array([chance for _, chance in known], np.float32))
+        return [one for one in found if one is not None]
 
     def _labelled(self, row: RowMapping, tiers: Sequence[str], changes: Mapping[int, float]) -> LabelledRow | None:
         outcomes = outcomes_of_tiers(row["no_worse"], row["tiers"], tiers)
@@ -145,16 +141,6 @@ class OwnLabels:
             tenant=row["learning_group"],
             private=row["source"] == FEEDBACK,
         )
-
-
-def _weighed(rows: list[LabelledRow], chance: Float) -> list[LabelledRow]:
-    """Return `rows` weighed by the inverse of the `chance` [n, tiers - 1] with which each label was drawn."""
-    if np.isnan(chance).all():
-        return rows
-    numbers = {row.key: number for number, row in enumerate(rows)}
-    told = np.where(np.isnan([row.scores for row in rows]), 0.0, [row.weights for row in rows]).astype(np.float32)
-    weights = told * by_chance(chance, told, np.array([numbers[row.key] for row in rows]))
-    return [replace(row, weights=mine) for row, mine in zip(rows, weights.tolist(), strict=True)]
 
 
 def before_change(at: float, weaker: int, changes: Mapping[int, float]) -> list[float]:

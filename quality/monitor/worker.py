@@ -23,7 +23,7 @@ from quality.verification.job import Ruling, Turn, VerificationJob
 from quality.verification.judging import MOST_OPINIONS, OpinionsGiven
 from quality.verification.queue import VerificationQueue
 from quality.verification.sampling import Purpose, SamplingSettings
-from quality.verification.training_rows import Encode, chances, training_row
+from quality.verification.training_rows import Encode, training_row
 from quality.verification.verifier import AttemptError, Verifier, Waited
 from tiers.tier import Tier
 
@@ -329,12 +329,4 @@ class Worker:
             encoded = await self._encode(job.messages)
         except Exception as error:
             raise AttemptError(f"the encoder failed: {error}", sum(ruling.cost_usd for ruling in rulings)) from error
-        drawn = self._chances(job, rulings)
-        return training_row(job, rulings, encoded, len(self._tiers), self._clock(), self._fingerprints(), drawn)
-
-    def _chances(self, job: VerificationJob, rulings: Sequence[Ruling]) -> list[float]:
-        """Return by tier the chance with which the label of its answer was drawn."""
-        is_probe, asked = job.purpose == "probe", self._verifier.asked
-        sample = msgspec.structs.replace(job, purpose=self._settings.sampling.purpose(job.served_tier))
-        judged = [ruling.tier for ruling in rulings]
-        return chances(job.probability, is_probe, judged, asked.judged(sample) if is_probe else [], len(self._tiers))
+        return training_row(job, rulings, encoded, len(self._tiers), self._clock(), self._fingerprints())

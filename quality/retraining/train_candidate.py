@@ -27,7 +27,7 @@ from quality.learning.own_labels import BEFORE_CHANGE, before_change
 from quality.retraining.levels import NO_HEADS, Folds, Learned, learn, related_folds
 from quality.retraining.training_process import Order
 from quality.rollout.promotion_gate import Judgement, Predicted, judge_candidate
-from quality.verification.training_rows import TRAINED_ON, by_chance, without_errors
+from quality.verification.training_rows import TRAINED_ON, without_errors
 
 Float = npt.NDArray[np.float32]
 Tensors = dict[str, npt.NDArray[Any]]
@@ -92,18 +92,17 @@ def _judged(
 
 
 def exported_labels(tensors: Tensors, changes: dict[int, float]) -> Labels:
-    """Return exported rows as labels, without the errors of their judges and by the chance with which they were drawn;
-    those from before `changes` of their tier get a small weight."""
+    """Return exported rows as labels, without the errors of their judges; those from before `changes` of their tier get
+    a small weight."""
     model, outcomes = shipped_complexity(), tensors["no_worse"]
     informed = tensors.get("informed", np.ones_like(outcomes))
     told = np.where(np.isnan(outcomes), np.float32(0), tensors["told"]) * informed
-    chance = tensors.get("chance", np.full_like(outcomes, np.nan))
     return Labels(
         classes=tensors["classes"],
         embedding=tensors["embedding"],
         surface=standardised(tensors["features"], model.centre, model.scale),
         scores=without_errors(outcomes, informed),
-        weights=told * by_chance(chance, told, tensors["key"]) * _decay(tensors, changes, outcomes.shape[1]),
+        weights=told * _decay(tensors, changes, outcomes.shape[1]),
         key=tensors["key"] + 1,
         context=tensors["context"],
         tenant=tensors["tenant"],

@@ -8,13 +8,14 @@ tier's answer, so a change of the strongest tier invalidates all.
 A judge that errs in a share e of either kind of answers says z, and (z - e) / (1 - 2 e) is right on average (Rogan and
 Gladen 1978). With J = 1 - 2 e, its informedness, that has 1/J^2 of the variance, so it weighs J^2.
 
-Answers are verified where their tier was chosen, and tiers are chosen where they are thought to be good. So each label
-weighs by the inverse of its chance of being drawn (Horvitz and Thompson 1952; Hartley 1962 where two draws could have
-drawn it), within bounds, since few labels of great weight say little."""
+Answers are verified where their tier was chosen, and tiers are chosen where they are thought to be good. What is drawn
+depends on the prompt alone, and what is learned is P(no worse) of a prompt: labels of equal prompts say the same of it,
+however they were drawn, and weigh alike. Rates over many prompts are of those that were drawn; what all traffic would
+say is a matter of reports, which weigh verdicts by their chance (`quality.estimates.verified_sample`). Weights by the
+inverse chance were measured, and cost utility (docs/results/quality.md)."""
 
 import asyncio
 import hashlib
-import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
 from types import MappingProxyType
@@ -63,8 +64,6 @@ Float = npt.NDArray[np.float32]
 
 # A judge of less says nothing that would be worth dividing by.
 LEAST_INFORMED = 0.05
-# Most weight of a label by its chance, relative to the mean of its key and tier.
-MOST_BY_CHANCE = 4.0
 
 
 def without_errors(outcomes: Float, informed: Float) -> Float:
@@ -72,33 +71,6 @@ def without_errors(outcomes: Float, informed: Float) -> Float:
     on average what is true, and for one outcome above 1 or below 0."""
     within: Float = np.clip(informed, LEAST_INFORMED, 1.0)
     found: Float = ((outcomes - 0.5) / within + 0.5).astype(np.float32)
-    return found
-
-
-def chances(
-    probability: float, is_probe: bool, judged: Sequence[int], either_way: Sequence[int], tiers: int
-) -> list[float]:
-    """Return by tier, ascending, the chance to which the weight of its label is inverse; 1 for tiers without one.
-
-    The request was drawn with `probability`, and the tiers `judged`. The answers of the tiers `either_way` are judged
-    whether the request is drawn as a probe or as a sample, and then half of the weight comes from each.
-    """
-    of_draw = [2.0 if tier in either_way or not is_probe else 1.0 for tier in range(1, tiers + 1)]
-    return [min(probability * part, 1.0) if tier in judged else 1.0 for tier, part in enumerate(of_draw, 1)]
-
-
-def by_chance(chance: Float, told: Float, key: npt.NDArray[np.integer]) -> Float:
-    """Return what scales the weights `told` [n, tiers - 1] of labels by the inverse of their `chance` [n, tiers - 1]:
-    1 where that is unknown (NaN) and for equal chances within a `key` [n]; less in sum where they are unequal, since
-    unequally weighted labels tell less (Kish 1965)."""
-    found = np.ones_like(told)
-    for number in np.unique(key):
-        for tier in range(told.shape[1]):
-            rows = np.flatnonzero((key == number) & (told[:, tier] > 0) & np.isfinite(chance[:, tier]))
-            if len(rows):
-                inverse = 1.0 / chance[rows, tier].astype(np.float64)
-                weight = np.clip(inverse / inverse.mean(), 1 / MOST_BY_CHANCE, MOST_BY_CHANCE)
-                found[rows, tier] = weight * weight.sum() / (weight**2).sum()
     return found
 
 
@@ -187,10 +159,9 @@ def training_row(
     tiers: int,
     now: float,
     fingerprints: Sequence[str] = (),
-    drawn: Sequence[float] | None = None,
 ) -> dict[str, Any] | None:
     """Return the `training_rows` row that `rulings` yield for `tiers` tiers, with their `fingerprints` where known;
-    None without a label to learn from: an uncertain one teaches nothing. `drawn`: by tier, see `label_weights.chances`.
+    None without a label to learn from: an uncertain one teaches nothing.
 
     Only the judged tiers' outcomes are known, and only where the strongest tier's answer was the reference; the
     strongest tier is no worse than itself. `correct` stays empty, because agreeing with the strongest tier is not being
@@ -215,7 +186,6 @@ def training_row(
         "weights": weights,
         "tiers": list(fingerprints) or None,
         "judge": next((ruling.judge for ruling in rulings if ruling.teaches), None),
-        "chances": None if drawn is None else list(drawn),
         "created_at": now,
     }
 
@@ -237,9 +207,8 @@ async def export_rows(
     without texts or names; callers' feedback, which counts for its own key alone, is left out.
 
     float32 `features` [n, f], `embedding` [n, d], `classes` [n, 4], `no_worse` [n, tiers - 1] with NaN for unobserved
-    outcomes, the label weights, `told` [n, tiers - 1], the `informed`ness of their judges and the `chance` of being
-    drawn (`quality.verification.training_rows`), both of that shape; uint8 `compare` [n] (`manifest`'s version was not
-    trained on the row); float64 `at` [n], epoch seconds; int32 `key` and
+    outcomes, the label weights, `told` [n, tiers - 1], and the `informed`ness of their judges, of that shape; uint8
+    `compare` [n] (`manifest`'s version was not trained on the row); float64 `at` [n], epoch seconds; int32 `key` and
     `context` [n] number callers' keys and their system prompts, and `tenant` [n] their learning groups; -1 for none.
 
     `changes`: by tenant, when a tier's answers changed as its own alone show (epoch seconds); in `changed` [n, tiers -
@@ -270,7 +239,6 @@ async def export_rows(
         "classes": _stacked([row["classes"] or ANY_CLASS for row in rows], len(ANY_CLASS)),
         "told": _stacked([told_by(row, tiers_now) for row in rows], weaker),
         "informed": _stacked([informed_by(row, tiers_now) for row in rows], weaker),
-        "chance": _stacked([chance_of(row, tiers_now) for row in rows], weaker),
         "key": _numbered([row["key_id"] or "" for row in rows]),
         "context": _numbered([f"{row['key_id']} {row['app']}" if row["app"] else "" for row in rows]),
         "tenant": _numbered([row["learning_group"] for row in rows]),
@@ -303,13 +271,6 @@ def informed_by(row: RowMapping | dict[str, Any], tiers: Sequence[str]) -> list[
     if row["source"] not in JUDGED:
         return [1.0] * (len(tiers or row["weights"]) - 1)
     return [weight or 1.0 for weight in _of_weaker(row, row["weights"], tiers)]
-
-
-def chance_of(row: RowMapping | dict[str, Any], tiers: Sequence[str]) -> list[float]:
-    """Return the chance of being drawn of a stored row's label for each weaker tier of the current `tiers`; NaN where
-    it is unknown."""
-    known = row["chances"] or [math.nan] * len(row["weights"])
-    return [chance or math.nan for chance in _of_weaker(row, known, tiers)]
 
 
 def _of_weaker(row: RowMapping | dict[str, Any], values: Sequence[float], tiers: Sequence[str]) -> list[float | None]:

@@ -21,7 +21,8 @@ from tests.ports import held_port
 pytestmark = pytest.mark.processes
 
 # Of an earlier version, which answered three requests of a team's key within a budget; its database as an SQL dump.
-_STORED = Path(__file__).parents[2] / "stored_data" / "schema_0041"
+_OLDEST = "0041"
+_STORED = Path(__file__).parents[2] / "stored_data" / f"schema_{_OLDEST}"
 _KEY = "sk-aio-BuQYHEsnOYiPO19vPK1gxFBEODSNET019A6U1LR1tJM"
 _REQUESTS = [
     "chatcmpl-01a21d6d1744efb80ffcada66bdf8b1f",
@@ -95,7 +96,7 @@ def test_an_older_database_is_named_with_the_commit_that_migrates_it_and_kept(
 
     said = refusal(*words, settings=settings)
 
-    assert f"has schema 0040, and this version of AIO migrates schemas from {head_revision()} on" in said
+    assert f"has schema 0040, and this version of AIO migrates schemas from {_OLDEST} on" in said
     assert "run `aio migrate` of commit " in said
     assert schema_of(older) == before
 

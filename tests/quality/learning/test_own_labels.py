@@ -83,15 +83,6 @@ async def test_the_errors_of_a_judge_do_not_move_the_rate(sqlite_engine: AsyncEn
     assert predicted(model, own, "k").p_ok[0] > 0.93
 
 
-async def test_labels_weigh_by_the_inverse_of_their_chance(sqlite_engine: AsyncEngine, model: OutcomeModel) -> None:
-    for count, good, chance in ((60, True, 0.2), (30, False, 0.1)):
-        said = {"no_worse": [good, None, None, True], "chances": [chance, 1.0, 1.0, 1.0]}
-        await store(sqlite_engine, model, count, key_id="k", **said, request_id=None)
-    [*rows] = await following(sqlite_engine, model).newest(100)
-    good, bad = (sum(row.weights[0] for row in rows if row.scores[0] == score) for score in (1.0, 0.0))
-    assert good == pytest.approx(bad, rel=0.01)
-
-
 async def test_one_keys_labels_say_more_of_its_own_prompts_than_of_anothers(
     sqlite_engine: AsyncEngine, model: OutcomeModel
 ) -> None:

@@ -33,21 +33,7 @@ async def test_a_good_answer_becomes_a_label_and_a_training_row(engine: AsyncEng
     assert learned["weights"][0] == 0.0
     assert learned["weights"][1] > 0.9
     assert (learned["feature_spec"], learned["correct"], learned["key_id"]) == ("test-1", None, "alice")
-    assert (learned["tiers"], learned["chances"]) == (TIERS, [1.0] * 4)
-
-
-async def test_the_chance_with_which_an_answer_was_drawn_reaches_its_training_row(engine: AsyncEngine) -> None:
-    """Twice the sampling's rate: the other half of the weight is that of probes."""
-    seldom = msgspec.structs.replace(EVERY, rates=(1.0, 0.25, 1.0, 1.0))
-    monitor = await monitor_of(engine, ScriptedTier(), msgspec.structs.replace(ALL, sampling=seldom))
-    await monitor.start()
-
-    await serve(monitor, engine, *(record(f"req-{number}", tier=2) for number in range(24)))
-    await monitor.close()
-
-    learned = await rows(engine, training_rows)
-    assert 0 < len(learned) < 24
-    assert [row["chances"] for row in learned] == [[1.0, 0.5, 1.0, 1.0]] * len(learned)
+    assert learned["tiers"] == TIERS
 
 
 async def test_a_wrong_answer_is_labelled_worse(engine: AsyncEngine) -> None:
