@@ -18,6 +18,7 @@ from gateway.base.settings import Settings
 from gateway.operations import alert_causes
 from gateway.operations.alert_causes import LEAST_ANSWERS
 from gateway.operations.cli import main
+from gateway.operations.quality_loop.followers import ConstantFollower
 from gateway.tenancy.admission import QUOTA_EXCEEDED
 from gateway.tenancy.budgets.budget_commands import set_budget
 from gateway.tenancy.changes import Order
@@ -194,11 +195,18 @@ async def test_labels_are_silent_only_where_they_could_have_come(
     await engine.dispose()
 
 
-async def test_routing_that_does_not_pay_is_reported_in_a_sentence(desk: Receivers) -> None:
+async def test_routing_that_does_not_pay_is_reported_in_a_sentence(
+    desk: Receivers, monkeypatch: pytest.MonkeyPatch
+) -> None:
     worth = routing_worth(probes(4000, 0.0), target=0.7, worth=0.01)
     assert worth.verdict == "does_not_pay"
-    async with running_gateway(desk.settings) as gateway:
-        gateway.operations.constant.last = WorthFound(catalogue=worth, keys=[], computed_at=1.0)
+
+    async def found(self: ConstantFollower) -> WorthFound:
+        return WorthFound(catalogue=worth, keys=[], computed_at=1.0)
+
+    # At every look, also one that a busy machine makes late.
+    monkeypatch.setattr(ConstantFollower, "found", found)
+    async with running_gateway(desk.settings):
         said = await desk.slack_says("AioRoutingDoesNotPay")
     assert "Routing does not pay here" in said
 
