@@ -158,7 +158,8 @@ async def test_a_worker_full_of_lines_ends_them_for_one_that_a_dead_process_left
         worker.offer([first, queues.batch])
         while left not in order:
             turns.release()
-            await asyncio.sleep(0.02)
+            # A busy machine may need more time to find the line, not more turns.
+            await asyncio.sleep(0.02 if len(order) < 100 else 0.5)
         assert len(order) < 400
         await worker.drain(0.0)
 
