@@ -7,9 +7,10 @@ from typing import NamedTuple
 
 import msgspec
 
+from inference_core.engine.block_tables import BlockTables
 from inference_core.engine.queues import Deadlines, RunningSet
 from inference_core.engine.sequence import Sequence, Status
-from inference_core.kv_cache.block_pool import BlockPool
+from inference_core.kv_cache.host_cache import SwapTimes
 from inference_core.protocol import FinishReason, JoinStats, SequenceOutput
 from inference_core.step_plan import SampledToken, StepPlan, StepResult
 
@@ -28,6 +29,14 @@ class SchedulerTotals:
     preemptions: int = 0
     deadline_refusals: int = 0
     repetitions_ended: int = 0
+
+    def count_prompt(self, sequence: Sequence, *, prefix_caching: bool) -> None:
+        """Count the prompt of a sequence that is admitted for the first time."""
+        if prefix_caching:
+            self.prefix_query_tokens += len(sequence.prompt_token_ids)
+            self.prefix_hit_tokens += sequence.cached_tokens
+        if sequence.leader is None:
+            self.prompt_tokens += len(sequence.prompt_token_ids)
 
 
 @dataclass(slots=True)
@@ -139,14 +148,14 @@ class StepCommit:
 
     def __init__(
         self,
-        pool: BlockPool,
+        tables: BlockTables,
         running_set: RunningSet,
         totals: SchedulerTotals,
         joins: JoinStatistics,
         deadlines: Deadlines,
         remove: Callable[[Sequence, float], None],
     ) -> None:
-        self._pool = pool
+        self._tables = tables
         self._running_set = running_set
         self._totals = totals
         self._joins = joins
@@ -162,18 +171,33 @@ class StepCommit:
                 self._start_decoding(sequence, now)
         self._running_set.append_pending([entry.sequence for entry in entries if entry.draws])
 
-    def commit(
-        self, entries: list[ScheduledEntry], result: StepResult, now: float, *, prefix_caching: bool
-    ) -> list[SequenceOutput]:
+    def commit_step(self, executed: ExecutedStep, *, prefix_caching: bool) -> list[SequenceOutput]:
+        """Advance and commit the parts of a step that was executed without overlap."""
+        if executed.offloads_lost:
+            self._tables.pool.host.lose_offloads()
+        self._tables.end_copies(executed.plan, copied=bool(executed.parts))
+        outputs: list[SequenceOutput] = []
+        for part in executed.parts:
+            self.advance(part.entries, part.ended)
+            outputs += self.commit(part, prefix_caching=prefix_caching)
+        if executed.plan.decode_steps > 1:
+            for sequence in self._running_set.running.values():
+                self._tables.take_back(sequence)
+        return outputs
+
+    def commit(self, part: ExecutedPart, *, prefix_caching: bool) -> list[SequenceOutput]:
         """Commit the result of an advanced step, in the order of steps; skip sequences that ended since.
 
         A finished sequence frees its blocks here, in its last step (SPEC KV-01).
         """
+        entries, result, now = part
+        if result.swapped is not None:
+            self._charge_copies(entries, result.swapped)
         silent = self._commit_scores(entries, result) if result.scored else []
         if result.states:
             silent += self._commit_states(entries, result, now)
         outputs = []
-        size = self._pool.block_size
+        size = self._tables.pool.block_size
         running, finished = Status.RUNNING, Status.FINISHED
         for entry, drawn in zip(entries, result.sampled, strict=True):
             sequence, computed = entry.sequence, entry.num_computed
@@ -182,7 +206,7 @@ class StepCommit:
                 continue
             if status is running and sequence.admissions == entry.admissions:
                 if prefix_caching and computed // size > sequence.num_registered_blocks and sequence.caches_blocks:
-                    self._register_full_blocks(sequence, computed // size)
+                    self._tables.register_full(sequence, computed // size)
                 if not sequence.prompt_computed:
                     sequence.prompt_computed = sequence.prompt_is_shareable(computed, size)
                 if sequence.request.prefill and computed == len(sequence.token_ids):
@@ -214,6 +238,11 @@ class StepCommit:
         self._totals.generated_tokens += len(outputs)
         return silent + outputs if silent else outputs
 
+    def _charge_copies(self, entries: list[ScheduledEntry], swapped: SwapTimes) -> None:
+        self._tables.pool.host.measure(swapped)
+        for entry in entries:
+            entry.sequence.charge_copies(swapped.seconds)
+
     def _commit_several(
         self, sequence: Sequence, drawn: list[SampledToken], now: float, prefix_caching: bool
     ) -> SequenceOutput:
@@ -233,10 +262,10 @@ class StepCommit:
                 break
         sequence.num_accepted = len(drawn) - 1
         self._totals.generated_tokens += len(kept) - 1 + (reason == "stop")
-        self.take_back_blocks(sequence)
-        full = sequence.num_computed_tokens // self._pool.block_size
+        self._tables.take_back(sequence)
+        full = sequence.num_computed_tokens // self._tables.pool.block_size
         if prefix_caching and full > sequence.num_registered_blocks:
-            self._register_full_blocks(sequence, full)
+            self._tables.register_full(sequence, full)
         if reason is not None:
             self._remove(sequence, now)
         logprobs = [token.logprob for token in kept if token.logprob is not None]
@@ -245,17 +274,6 @@ class StepCommit:
         if sequence.times is not sequence.reported_times:
             sequence.report_times(output)
         return _with_evidence(sequence, output, kept)
-
-    def take_back_blocks(self, sequence: Sequence) -> None:
-        """Release the blocks without a computed token: those of rejected drafts (SPEC SD-08), and of decode steps that
-        were not taken."""
-        table = sequence.block_table
-        needed = self._pool.blocks_for(sequence.num_computed_tokens)
-        if len(table) > needed:
-            self._pool.release(table[needed:])
-            self._running_set.reserved_blocks += len(table) - needed
-            # Runners that cache tables identify a list by its identity and assume that it only grows.
-            sequence.block_table = sequence.share.block_table = table[:needed]
 
     def _commit_scores(self, entries: list[ScheduledEntry], result: StepResult) -> list[SequenceOutput]:
         """Return outputs with the log-probabilities of prompts that are to be scored."""
@@ -303,13 +321,6 @@ class StepCommit:
             return _with_evidence(sequence, sequence.output([], finish_reason=reason, stop_token_id=token.token_id), [])
         output = sequence.output([token.token_id], None if token.logprob is None else [token.logprob], reason)
         return _with_evidence(sequence, output, [token])
-
-    def _register_full_blocks(self, sequence: Sequence, full: int) -> None:
-        # A public prefix is cached by its pin alone: what one tenant has computed is not shared with another.
-        known = min(max(sequence.num_registered_blocks, sequence.num_public_blocks), full)
-        sequence.extend_digests(full, self._pool.block_size)
-        self._pool.register(sequence.block_table[known:full], sequence.digests[known:full])
-        sequence.num_registered_blocks = full
 
 
 def _with_evidence(sequence: Sequence, output: SequenceOutput, drawn: list[SampledToken]) -> SequenceOutput:

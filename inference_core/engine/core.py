@@ -278,12 +278,15 @@ class Core:
     def _without_idle_work(self, computable: list[Scheduler], now: float) -> list[Scheduler]:
         """Return the schedulers that may compute: while one of them has work that was asked for, idle work stops, and a
         scheduler without other work waits."""
+        # Waiting raises classes, and a high enough one is no idle work any more.
         for scheduler in computable:
             scheduler.waiting.lift(now, scheduler.knobs.ageing_seconds)
         asked = [scheduler for scheduler in computable if scheduler.has_asked_work]
-        for scheduler in computable if asked else ():
+        if not asked:
+            return computable
+        for scheduler in computable:
             scheduler.stop_idle_work(now)
-        return asked or computable
+        return asked
 
     @property
     def pause_seconds(self) -> float:
@@ -456,7 +459,7 @@ class Core:
     def _served(self, name: str, runners: Mapping[str, ModelRunner]) -> ServedModel:
         runner = runners[name]
         pool, adapters = BlockPool(name, runner.layout, self._arena), AdapterSlots(runner.adapters)
-        scheduler = _scheduler_of(pool)(name, pool, self._knobs.of(name), adapters, self._clock)
+        scheduler = Scheduler(name, pool, self._knobs.of(name), adapters, self._clock)
         drafters = self._drafters(name, runners)
         return ServedModel(
             runner, scheduler, Speculator(scheduler, drafters, self._clock, most_drafts=runner.most_drafts)
@@ -489,12 +492,3 @@ class Core:
         """Take back the arena memory that drafters borrowed; returns whether there was any."""
         gave = [model.speculator.give_way() for model in self._models.values()]
         return any(gave)
-
-
-def _scheduler_of(pool: BlockPool) -> type[Scheduler]:
-    if pool.windows is None:
-        return Scheduler
-    # Most models have no layers with a window.
-    from inference_core.engine.windowed_scheduler import WindowedScheduler
-
-    return WindowedScheduler

@@ -51,12 +51,12 @@ class Pin:
     def num_blocks(self) -> int:
         """How many blocks it takes, in memory or not."""
         positions = len(self.prefix.token_ids) // self.scheduler.pool.block_size
-        return positions * self.scheduler.blocks_per_position
+        return positions * self.scheduler.tables.per_position
 
     @property
     def keys(self) -> list[bytes]:
         """The names of its blocks in the prefix cache."""
-        return self.scheduler.cache_keys(self.digests)
+        return self.scheduler.tables.cache_keys(self.digests)
 
     @property
     def waits(self) -> bool:
@@ -128,7 +128,7 @@ class PinnedPrefixes:
         if not public:
             return []
         own = chain_digests(root_digest(salt, fast=fast), token_ids, 0, len(public), size)
-        return [] if scheduler.cached_blocks(own) == len(public) else public
+        return [] if scheduler.tables.cached_blocks(own) == len(public) else public
 
     def stats(self, model: str) -> list[PrefixStats]:
         """The state of the prefixes of `model`."""
@@ -197,7 +197,7 @@ class PinnedPrefixes:
         slabs = self._arena.num_pinned + pin.scheduler.pool.slabs_to_pin(pin.num_blocks)
         left = self._arena.num_slabs - slabs
         return slabs <= self._most_slabs and all(
-            peer.largest_need <= left * peer.pool.blocks_per_slab for peer in pin.scheduler.peers
+            _largest_need(peer) <= left * peer.pool.blocks_per_slab for peer in pin.scheduler.peers
         )
 
     def request(self, pin: Pin, *, fast: bool) -> AddRequest:
@@ -268,3 +268,10 @@ class PinnedPrefixes:
                 raise IntegrityError(f"{model}: {pin.prefix.name} has {pin.blocks}, but is neither computed nor ready")
             if pin.is_ready and len(pool.match(pin.keys)) != pin.num_blocks:
                 raise IntegrityError(f"{model}: {pin.prefix.name} is ready, but not cached")
+
+
+def _largest_need(scheduler: Scheduler) -> int:
+    """Return the most blocks that a live sequence needs by its end, those to be pinned aside."""
+    live = (s for s in (*scheduler.running.values(), *scheduler.waiting.values()) if not s.pinned)
+    needs = (scheduler.pool.blocks_held(len(s.prompt_token_ids) + s.max_output_tokens - 1) for s in live)
+    return max(needs, default=0)

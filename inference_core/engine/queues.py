@@ -253,6 +253,11 @@ class StepBudget:
         for sequence, kv_seconds in self.kv_seconds.items():
             sequence.charge_planning(seconds - kv_seconds, kv_seconds)
 
+    def check_integrity(self) -> None:
+        """Check the shares against the budget. Raises `IntegrityError`."""
+        if sum(len(s.token_ids) for s in self.shares.values()) + self.left != self.total or self.left < 0:
+            raise IntegrityError(f"{self.shares} does not keep a budget of {self.total} tokens")
+
 
 ServiceOrder = tuple[int, float, int, float, int]
 Rank = tuple[int, int, int]
@@ -370,7 +375,10 @@ class WaitingQueue:
             self._file(sequence, now)
 
     def check_integrity(self) -> None:
-        """Check that each sequence has one entry, in order, and one next lift. Raises `IntegrityError`."""
+        """Check that each sequence has an entry, in order, a next lift and no block. Raises `IntegrityError`."""
+        for sequence in self._by_id.values():
+            if sequence.status is not Status.WAITING or sequence.block_table or sequence.num_computed_tokens:
+                raise IntegrityError(f"{sequence.id} ({sequence.status.value}) waits but holds {sequence.block_table}")
         numbers = {s.number for s in self._by_id.values()}
         queued = [entry[-1].number for entry in self._order]
         if set(queued) != numbers or len(queued) != len(numbers) or self._entries.keys() != numbers:

@@ -1,10 +1,9 @@
 """Plans each step of one model: decodes first, then prompt chunks, within a token budget."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from itertools import count, islice
 from operator import attrgetter
 
+from inference_core.engine.block_tables import PrefixHit, tables_of
 from inference_core.engine.commit import (
     ExecutedPart,
     ExecutedStep,
@@ -38,14 +37,6 @@ from inference_core.step_plan import DraftLaw, StepPlan
 _turn = attrgetter("last_step", "number")
 
 
-@dataclass(slots=True, frozen=True)
-class PrefixHit:
-    """What of a prompt's blocks is cached on the device, and under which digests host memory keeps more of them."""
-
-    blocks: list[int]
-    kept: list[bytes]
-
-
 class Scheduler:
     """Continuous batching of one model (SPEC BS-01): sequences join and leave at every step.
 
@@ -55,15 +46,11 @@ class Scheduler:
     with the worst `holding_rank` is preempted: it waits, to be recomputed or copied back from `pool.host` (KV-09).
     `peers`: the schedulers that share the arena, this one included; the same orders decide memory among all of them.
 
-    Every block that it plans with holds all layers; `windowed_scheduler` overrides what differs otherwise.
+    `tables` has the blocks of its sequences.
 
     A result may come late: `launched` lets planning continue while a step is in flight, `commit` brings its tokens.
     `clock` (seconds) times planning and the blocks of prompts (SPEC GW-01); the default stands still.
     """
-
-    blocks_per_position = 1
-    """Blocks that hold the layers of the same tokens."""
-    _commit_kind: type[StepCommit] = StepCommit
 
     def __init__(
         self,
@@ -80,6 +67,7 @@ class Scheduler:
         self.peers: list[Scheduler] = [self]
         self.waiting = WaitingQueue(knobs.ageing_seconds)
         self._running_set = RunningSet(pool)
+        self.tables = tables_of(pool, self._running_set)
         self.blocked: Sequence | None = None
         self.totals = SchedulerTotals()
         self.joins = JoinStatistics()
@@ -88,7 +76,7 @@ class Scheduler:
         self.reclaim: Callable[[], bool] = lambda: False
         # Called with every sequence that stops running, before its blocks are freed.
         self.on_leave: Callable[[Sequence], None] = lambda sequence: None
-        self._commit = self._commit_kind(pool, self._running_set, self.totals, self.joins, self.deadlines, self.remove)
+        self._commit = StepCommit(self.tables, self._running_set, self.totals, self.joins, self.deadlines, self.remove)
         self._batch = Batch()
         self._budget = StepBudget(0)
         self._clock = clock
@@ -104,6 +92,11 @@ class Scheduler:
         return self._running_set.running
 
     @property
+    def prefilling(self) -> dict[str, Sequence]:
+        """The running sequences that still compute their prompts."""
+        return self._running_set.prefilling
+
+    @property
     def has_work(self) -> bool:
         return bool(self.running or self.waiting)
 
@@ -116,38 +109,11 @@ class Scheduler:
         classes = (self._running_set.best_class, self.waiting.best_class)
         return any(best is not None and best <= LAST_CLASS for best in classes)
 
-    @property
-    def asked_running(self) -> list[Sequence]:
-        """The running sequences without idle work."""
-        return [s for s in self.running.values() if not s.is_idle_work]
-
-    @property
-    def asked_waiting(self) -> list[Sequence]:
-        """The waiting sequences without idle work."""
-        return [s for s in self.waiting.values() if not s.is_idle_work]
-
-    @property
-    def num_idle_blocks(self) -> int:
-        """Blocks that idle work alone holds: they are free as soon as somebody asks."""
-        idle = (sequence for sequence in self.running.values() if sequence.is_idle_work)
-        return self.pool.num_held_by(block for sequence in idle for block in self._blocks_of(sequence))
-
     def stop_idle_work(self, now: float) -> None:
         """Let idle work that runs wait: it continues with what the prefix cache still holds of it."""
         if self.knobs.batching == "continuous" and self.running and self._running_set.lowest_class > LAST_CLASS:
             for sequence in [s for s in self.running.values() if s.held_class > LAST_CLASS]:
                 self._preempt(sequence, now)
-
-    @property
-    def prefilling_tokens(self) -> int:
-        """Prompt tokens that running sequences still have to compute."""
-        return sum(sequence.num_uncomputed_tokens for sequence in self._running_set.prefilling.values())
-
-    @property
-    def largest_need(self) -> int:
-        """The most blocks that a live sequence needs by its end, those to be pinned aside."""
-        live = (s for s in (*self.running.values(), *self.waiting.values()) if not s.pinned)
-        return max((self.pool.blocks_held(len(s.prompt_token_ids) + s.max_output_tokens - 1) for s in live), default=0)
 
     def seconds_held(self, now: float) -> float:
         """Seconds that an idle model still holds back waiting sequences so that their batch can grow."""
@@ -169,7 +135,7 @@ class Scheduler:
                 self.deadlines.add(sequence)
 
     def _enqueue(self, sequence: Sequence, now: float) -> None:
-        cached = self.cached_blocks(sequence.digests) if self.knobs.prefix_caching else 0
+        cached = self.tables.cached_blocks(sequence.digests) if self.knobs.prefix_caching else 0
         sequence.num_cached_tokens = cached * self.pool.block_size
         self.waiting.push(sequence, now)
 
@@ -195,22 +161,6 @@ class Scheduler:
         """Drop the unloaded adapters that no live sequence uses."""
         live = (*self.running.values(), *self.waiting.values())
         self.adapters.forget(sequence.request.adapter for sequence in live)
-
-    # -- cached prefixes -----------------------------------------------------------------------
-
-    def cached_blocks(self, digests: list[bytes]) -> int:
-        """How many blocks of a chain, from the first on, a sequence could begin with now."""
-        return len(self.pool.match(digests))
-
-    def cache_keys(self, digests: list[bytes]) -> list[bytes]:
-        """The names of all blocks of a chain, which is to be found at any length."""
-        return digests
-
-    def _look_up(self, digests: list[bytes]) -> PrefixHit:
-        """Return the longest prefix of a chain that is cached, and what follows in host memory; changes nothing."""
-        hits = self.pool.match(digests)
-        kept = self.pool.host.match(islice(digests, len(hits), None), len(hits)) if self.pool.host.num_kept else []
-        return PrefixHit(hits, kept)
 
     # -- planning ------------------------------------------------------------------------------
 
@@ -282,7 +232,7 @@ class Scheduler:
             # A prefill-only sequence needs nothing more once its last step is in flight.
             if sequence in budget.preempted or not room or not sequence.num_uncomputed_tokens:
                 continue
-            most = self._most_chunk()
+            most = self.tables.most_chunk(self.knobs.prefill_chunk)
             chunk = min(sequence.num_prefill_tokens, most)
             if first_has_share and chunk > budget.left:
                 budget.queue_blocked = True
@@ -298,10 +248,6 @@ class Scheduler:
                     budget.kv_seconds[sequence] = self._clock() - began
                 budget.hand_out(sequence, tokens)
                 first_has_share = True
-
-    def _most_chunk(self) -> int:
-        """The most prompt tokens of a sequence in one step."""
-        return self.knobs.prefill_chunk
 
     def _prefilling_in_service_order(self, now: float) -> Iterator[Sequence]:
         """Yield the prefilling sequences and, until the queue is blocked, the waiting ones."""
@@ -355,7 +301,7 @@ class Scheduler:
         if self._peer_queue_precedes(sequence, now) or (adapter and not self.adapters.has_room(adapter)):
             return False
         digests = sequence.shareable_digests(self.pool.block_size) if self.knobs.prefix_caching else []
-        hit = self._look_up(digests)
+        hit = self.tables.look_up(digests)
         while True:
             if len(self._running_set) >= self.knobs.max_num_seqs:
                 victim = self._victim(newcomer_claim(sequence), [self])
@@ -380,7 +326,7 @@ class Scheduler:
         sequence.status = Status.RUNNING
         sequence.held_class = aged_class(sequence, now, self.knobs.ageing_seconds)
         sequence.end_wait(now)
-        self._begin_tables(sequence, hit)
+        self.tables.begin(sequence, hit)
         sequence.prompt_computed = sequence.prompt_computed or sequence.prompt_is_shareable(
             sequence.num_registered_blocks * self.pool.block_size, self.pool.block_size
         )
@@ -391,23 +337,9 @@ class Scheduler:
         self._running_set.add(sequence)
         sequence.admissions += 1
         if sequence.admissions == 1 and not sequence.pinned:
-            self._count_first_admission(sequence, now)
-
-    def _begin_tables(self, sequence: Sequence, hit: PrefixHit) -> None:
-        """Give `sequence` the blocks of its cached prefix."""
-        self.pool.acquire(hit.blocks)
-        restored = self.pool.restore(hit.kept, count(len(hit.blocks))) if hit.kept else []
-        sequence.block_table = sequence.share.block_table = hit.blocks + restored
-        sequence.num_registered_blocks = len(hit.blocks)
-
-    def _count_first_admission(self, sequence: Sequence, now: float) -> None:
-        sequence.joined_at, sequence.joined_beside = now, len(self._running_set.decodes)
-        sequence.cached_tokens = sequence.num_computed_tokens
-        if self.knobs.prefix_caching:
-            self.totals.prefix_query_tokens += len(sequence.prompt_token_ids)
-            self.totals.prefix_hit_tokens += sequence.cached_tokens
-        if sequence.leader is None:
-            self.totals.prompt_tokens += len(sequence.prompt_token_ids)
+            sequence.joined_at, sequence.joined_beside = now, len(self._running_set.decodes)
+            sequence.cached_tokens = sequence.num_computed_tokens
+            self.totals.count_prompt(sequence, prefix_caching=self.knobs.prefix_caching)
 
     def _peer_queue_precedes(self, sequence: Sequence, now: float) -> bool:
         """Whether a peer's queue head lacks memory and comes before `sequence`: freed memory is reserved for it."""
@@ -422,70 +354,31 @@ class Scheduler:
         if sequence.pinned:
             return True
         needed = pool.blocks_held(len(sequence.token_ids)) - len(hits) + pool.count_evictable(hits)
-        reserved = sum(peer.reserved_bytes() for peer in self.peers)
+        reserved = sum(peer.tables.reserved_bytes() for peer in self.peers)
         return (pool.available - needed) * pool.block_bytes >= reserved
 
     def _moves(self) -> list[tuple[int, int]]:
-        """Return the block copies that empty slabs for a model whose queue waits for memory.
-
-        No block is allocated or freed between this and the end of the step, when `end_copies` is called.
-        """
+        """Return the block copies that empty slabs for a model whose queue waits for memory."""
         if not any(peer.blocked is not None for peer in self.peers if peer is not self):
             return []
-        moves = self.pool.plan_moves(self.knobs.block_moves_per_step)
-        self._rename(moves)
-        return list(moves.items())
-
-    def end_copies(self, plan: StepPlan, *, copied: bool) -> None:
-        """The copies of `plan`, between blocks and from and to host memory, are done, or never will be."""
-        if plan.copies:
-            if copied:
-                self.pool.finish_moves()
-            else:
-                self.pool.undo_moves()
-                self._rename({target: block for block, target in plan.copies})
-        if self.pool.host.capacity:
-            self.pool.host.end(copied=copied)
-
-    def _rename(self, moves: dict[int, int]) -> None:
-        for sequence in self.running.values() if moves else ():
-            table = sequence.block_table
-            table[:] = [moves.get(block, block) for block in table]
-
-    def reserved_bytes(self) -> int:
-        """Bytes that running sequences still need for their known tokens, plus one block each to continue."""
-        return self.pool.block_bytes * self._running_set.reserved_blocks
+        return self.tables.plan_moves(self.knobs.block_moves_per_step)
 
     def _grow_decodes(self, sequences: list[Sequence], now: float) -> None:
         """Allocate a block for each sequence whose last block is full, in one call if there are enough."""
-        size = self.pool.block_size
-        growing = [s for s in sequences if s.num_computed_tokens % size == 0]
-        if not growing:
-            return
-        blocks = self.pool.allocate(len(growing))
-        if blocks is None:
-            for sequence in growing:
-                if sequence.status is Status.RUNNING:
-                    self._grow(sequence, 1, now)
-            return
-        self._running_set.reserved_blocks -= len(blocks)
-        for sequence, block in zip(growing, blocks, strict=True):
-            sequence.block_table.append(block)
+        for sequence in self.tables.grow_decodes(sequences):
+            if sequence.status is Status.RUNNING:
+                self._grow(sequence, 1, now)
 
     def _grow(self, sequence: Sequence, tokens: int, now: float) -> bool:
         """Allocate blocks for `tokens` more tokens, preempting worse holders; False if `sequence` is preempted."""
-        lacking = self.pool.blocks_for(sequence.num_computed_tokens + tokens) - len(sequence.block_table)
+        tables = self.tables
+        lacking = tables.make_room(sequence, tokens)
         if lacking <= 0:
             return True
-        if sequence.pinned:
-            own = sequence.pinned[len(sequence.block_table) :][:lacking]
-            self.pool.acquire(own)
-            self._extend_table(sequence, own)
-            return True
-        blocks = self._obtain(sequence, lacking, now)
+        blocks = tables.pinned_blocks(sequence, lacking) if sequence.pinned else self._obtain(sequence, lacking, now)
         if blocks is None:
             return False
-        self._extend_table(sequence, blocks)
+        tables.extend(sequence, blocks)
         return True
 
     def _obtain(self, sequence: Sequence, wanted: int, now: float) -> list[int] | None:
@@ -511,10 +404,6 @@ class Scheduler:
         self._budget.reclaimed = True
         return True
 
-    def _extend_table(self, sequence: Sequence, blocks: list[int]) -> None:
-        sequence.block_table += blocks
-        self._running_set.reserved_blocks -= len(blocks)
-
     def _victim(self, claim: Rank, schedulers: "list[Scheduler]") -> "tuple[Scheduler, Sequence] | None":
         """Return the running sequence to preempt for `claim`: the lowest class first, then this model's own.
 
@@ -525,7 +414,7 @@ class Scheduler:
 
     def _preempt(self, sequence: Sequence, now: float) -> None:
         """Move a running sequence back to the queue; its full blocks may stay cached or go to host memory."""
-        self._expect_blocks(sequence)
+        self.tables.expect(sequence)
         self._stop_running(sequence)
         sequence.status = Status.WAITING
         sequence.queued_since = now
@@ -536,26 +425,14 @@ class Scheduler:
         self.totals.preemptions += 1
         self._budget.take_back(sequence)
 
-    def _expect_blocks(self, sequence: Sequence) -> None:
-        """Note which cached blocks `sequence`, about to be preempted, needs to continue."""
-        full = sequence.num_computed_tokens // self.pool.block_size
-        self.pool.host.expect(sequence.id, sequence.digests[:full], count())
-
-    def _blocks_of(self, sequence: Sequence) -> list[int]:
-        """The blocks that `sequence` holds."""
-        return sequence.block_table
-
     def _stop_running(self, sequence: Sequence) -> None:
         """Remove a sequence from the running set and release its blocks."""
         self.on_leave(sequence)
         self._running_set.remove(sequence)
-        self.pool.release(self._blocks_of(sequence))
+        self.tables.release(sequence)
         if sequence.request.adapter:
             self.adapters.unpin(sequence.request.adapter)
             sequence.share.adapter = NO_SLOT
-        sequence.block_table = sequence.share.block_table = []
-        sequence.num_registered_blocks = 0
-        sequence.num_computed_tokens = 0
 
     # -- drafts --------------------------------------------------------------------------------
 
@@ -567,75 +444,28 @@ class Scheduler:
     def add_drafts(self, sequence: Sequence, token_ids: list[int], laws: list[DraftLaw] | None) -> None:
         """Let the step just planned, in which `sequence` decodes, verify these tokens, at most `draft_room`.
 
-        Fewer if there are no blocks for them: drafts preempt no sequence. This step has no planned block moves.
+        Fewer if there are no blocks for them: drafts preempt no sequence.
         """
-        share, table, size = sequence.share, sequence.block_table, self.pool.block_size
-        lacking = self.pool.blocks_for(share.start + 1 + len(token_ids)) - len(table)
-        if lacking > 0:
-            blocks = self.pool.allocate(lacking)
-            if blocks is None:
-                token_ids = token_ids[: len(table) * size - share.start - 1]
-            else:
-                table += blocks
-                self._running_set.reserved_blocks -= lacking
+        share = sequence.share
+        token_ids = token_ids[: self.tables.grow_for_drafts(sequence, len(token_ids))]
         share.token_ids = share.token_ids + token_ids
         share.num_drafts, share.draft_laws, sequence.num_accepted = len(token_ids), laws, 0
         self._budget.left -= len(token_ids)
-
-    # -- several decode steps ------------------------------------------------------------------
-
-    def reserve_decode_steps(self, plan: StepPlan, most: int) -> int:
-        """Return how many decode steps may follow each other in the step just planned, at most `most`, with the blocks
-        that they need. 1 if a sequence does not decode, or draws what the host has to know, or no block is free.
-
-        None of these steps passes the end of an answer; no sequence is preempted for them.
-        """
-        decodes, pool = list(self._running_set.decodes.values()), self.pool
-        if not len(decodes) == len(self.running) == len(plan.sequences) or pool.windows is not None:
-            return 1
-        for sequence in decodes:
-            if sequence.sample_spec.matcher is not None or sequence.wants_evidence:
-                return 1
-            most = min(most, sequence.max_output_tokens - len(sequence.output_token_ids))
-        if most < 2:
-            return 1
-        lacking = [pool.blocks_for(s.num_computed_tokens + most) - len(s.block_table) for s in decodes]
-        blocks = pool.allocate(sum(lacking)) if any(lacking) else []
-        if blocks is None:
-            return 1
-        for sequence, wanted in zip(decodes, lacking, strict=True):
-            self._extend_table(sequence, blocks[:wanted])
-            del blocks[:wanted]
-        return most
 
     # -- results -------------------------------------------------------------------------------
 
     def launched(self, plan: StepPlan, entries: list[ScheduledEntry], now: float) -> None:
         """`plan` is in flight: continue as if it were done, with the tokens that it draws still pending."""
-        self.end_copies(plan, copied=True)
+        self.tables.end_copies(plan, copied=True)
         self._commit.advance(entries, now)
 
     def commit(self, part: ExecutedPart) -> list[SequenceOutput]:
         """Commit the results of a launched step, in the order of launches; sequences that ended since are skipped."""
-        if part.result.swapped is not None:
-            self.pool.host.measure(part.result.swapped)
-            for entry in part.entries:
-                entry.sequence.charge_copies(part.result.swapped.seconds)
-        return self._commit.commit(part.entries, part.result, part.ended, prefix_caching=self.knobs.prefix_caching)
+        return self._commit.commit(part, prefix_caching=self.knobs.prefix_caching)
 
     def commit_step(self, executed: ExecutedStep) -> list[SequenceOutput]:
         """Commit the parts of a step that was executed without overlap."""
-        if executed.offloads_lost:
-            self.pool.host.lose_offloads()
-        self.end_copies(executed.plan, copied=bool(executed.parts))
-        outputs: list[SequenceOutput] = []
-        for part in executed.parts:
-            self._commit.advance(part.entries, part.ended)
-            outputs += self.commit(part)
-        if executed.plan.decode_steps > 1:
-            for sequence in self.running.values():
-                self._commit.take_back_blocks(sequence)
-        return outputs
+        return self._commit.commit_step(executed, prefix_caching=self.knobs.prefix_caching)
 
     def requeue(self, entries: list[ScheduledEntry], now: float, *, moved_blocks: bool) -> list[Sequence]:
         """Requeue the sequences of a planned step that failed or was not launched; they are recomputed.
@@ -661,14 +491,9 @@ class Scheduler:
 
     def check_integrity(self) -> None:
         """Check budget, running set, queue, deadlines and blocks between steps. Raises `IntegrityError`."""
-        budget = self._budget
-        if sum(len(s.token_ids) for s in budget.shares.values()) + budget.left != budget.total or budget.left < 0:
-            raise IntegrityError(f"{self.name}: {budget.shares} does not keep a budget of {budget.total} tokens")
+        self._budget.check_integrity()
         self._running_set.check_integrity()
-        for sequence in self.waiting.values():
-            if sequence.status is not Status.WAITING or sequence.block_table or sequence.num_computed_tokens:
-                raise IntegrityError(f"{sequence.id} ({sequence.status.value}) waits but holds {sequence.block_table}")
-        self.pool.check_integrity(map(self._blocks_of, self.running.values()))
+        self.tables.check_integrity()
         self.pool.host.check_integrity(set(self.waiting))
         self.adapters.check_integrity(s.request.adapter for s in self.running.values())
         self.waiting.check_integrity()

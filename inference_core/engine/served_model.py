@@ -6,6 +6,7 @@ How long a request added now would wait for its first step is predicted from mea
 import logging
 import math
 from bisect import bisect_left
+from collections.abc import Iterable
 from copy import copy
 from dataclasses import dataclass, replace
 
@@ -85,7 +86,8 @@ class StepMeter:
         under `max_num_seqs`, which running sequences free after their `max_tokens` times the share of it that answers
         use on average. Each of `models_sharing` models with work gets an equal share of time.
         """
-        knobs, running, waiting = scheduler.knobs, scheduler.asked_running, scheduler.asked_waiting
+        knobs = scheduler.knobs
+        running, waiting = _asked(scheduler.running.values()), _asked(scheduler.waiting.values())
         prefilling = [s.num_prefill_tokens for s in running if s.num_uncomputed_tokens > 1]
         before = (*prefilling, *(s.num_prefill_tokens for s in waiting))
         backlog = sum(tokens for tokens in before if tokens <= prompt_tokens)
@@ -166,7 +168,7 @@ class ServedModel:
         if each > 0:
             share = 1.0 if sum(len(rows) for _, rows in channels) == len(plan.sequences) else _BURST
             most = min(most, int(knobs.itl_objective_ms / 1e3 * share / each))
-        steps = scheduler.reserve_decode_steps(plan, most) if most > 1 else 1
+        steps = scheduler.tables.reserve_decode_steps(plan, most) if most > 1 else 1
         return plan if steps == 1 else replace(plan, decode_steps=steps, channels=channels)
 
     def _steps_to_look(self, share: ScheduledSequence) -> float:
@@ -225,7 +227,7 @@ class ServedModel:
             num_outputs,
             seconds - step.swap_seconds,
             now,
-            backlog=scheduler.prefilling_tokens,
+            backlog=sum(sequence.num_uncomputed_tokens for sequence in scheduler.prefilling.values()),
             waiting=len(scheduler.waiting),
             sharing=sum(peer.has_work for peer in scheduler.peers) or 1,
             depth=step.depth,
@@ -254,17 +256,24 @@ class QueueAlert:
             log.warning("%s: the queue is down to %d sequences, the alert is over", self._model, waiting)
 
 
+def _asked(sequences: Iterable[Sequence]) -> list[Sequence]:
+    """Return these sequences without idle work."""
+    return [sequence for sequence in sequences if not sequence.is_idle_work]
+
+
 def model_stats(model: ServedModel, knobs: LiveKnobs, prefixes: list[PrefixStats]) -> ModelStats:
     """`knobs` of the core; `prefixes` pinned for the model."""
     scheduler, runner, meter, statistics = model.scheduler, model.runner, model.meter, model.statistics
     pool, totals, adapters = scheduler.pool, scheduler.totals, scheduler.adapters
-    running, waiting = len(scheduler.asked_running), len(scheduler.asked_waiting)
+    running, waiting = len(_asked(scheduler.running.values())), len(_asked(scheduler.waiting.values()))
+    idle = (sequence for sequence in scheduler.running.values() if sequence.is_idle_work)
     return ModelStats(
         name=model.name,
         running=running,
         waiting=waiting,
         idle_work=len(scheduler.running) + len(scheduler.waiting) - running - waiting,
-        blocks_in_use=pool.num_referenced - scheduler.num_idle_blocks,
+        # What idle work alone holds is free as soon as somebody asks.
+        blocks_in_use=pool.num_referenced - scheduler.tables.num_held_by(idle),
         blocks_cached=pool.num_evictable,
         blocks_total=pool.capacity,
         prompt_tokens=totals.prompt_tokens,

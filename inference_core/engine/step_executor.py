@@ -313,7 +313,7 @@ class CommittedSteps:
         entries = entries_of(plan, scheduler.running)
         step = self._executor.launch(plan, entries)
         if step is None:
-            scheduler.end_copies(plan, copied=False)
+            scheduler.tables.end_copies(plan, copied=False)
             outputs = self.collect()
             self._requeue(scheduler, entries, moved_blocks=False)
             return outputs

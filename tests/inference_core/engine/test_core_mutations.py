@@ -15,7 +15,7 @@ from core_machine import (
 from hypothesis import Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from inference_core.engine import commit, scheduler, sequence, step_executor
+from inference_core.engine import block_tables, scheduler, sequence, step_executor
 from inference_core.engine.commit import ScheduledEntry
 from inference_core.engine.draft_model import DraftModel
 from inference_core.errors import IntegrityError
@@ -151,7 +151,7 @@ def keep_pending_tokens(patch: pytest.MonkeyPatch) -> None:
 
 def keep_the_blocks_of_drafts(patch: pytest.MonkeyPatch) -> None:
     """Blocks of rejected drafts are not released."""
-    patch.setattr(commit.StepCommit, "take_back_blocks", lambda self, sequence: None)
+    patch.setattr(block_tables.BlockTables, "take_back", lambda self, sequence: None)
 
 
 def count_drafts_as_computed(patch: pytest.MonkeyPatch) -> None:
