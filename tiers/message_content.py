@@ -194,6 +194,11 @@ Form = Literal["anthropic", "responses", "gemini", "bedrock", "chat"]
 OpenAI's chat (what it has of `tiers.chat_state`)."""
 
 
+PROVIDERS_OWN = ("_tool_use", "_tool_result", "container_upload", "compaction", "redacted_thinking")
+"""Ends of types of Anthropic's blocks that are of tools that it ran, or its own bookkeeping: no other model can do
+anything with them, and only callers of its API get them."""
+
+
 class NativeBlock(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """One block, item or part: its JSON as it was given, and its `type`. `seal`: the signature or the encrypted text of
     reasoning, which only the model that made it can read; "" for anything else."""

@@ -11,7 +11,7 @@ import msgspec
 from inference_core.io.files import JSON_ERRORS
 from tiers.catalog.tier_spec import RemoteSpec
 from tiers.errors import TierError, TierRequestError
-from tiers.message_content import Form, NativeBlock, NativePiece
+from tiers.message_content import PROVIDERS_OWN, Form, NativeBlock, NativePiece
 from tiers.remote.anthropic_request import (
     MARK,
     NAME,
@@ -47,8 +47,6 @@ from tiers.remote.usage_counter import Tally
 from tiers.remote.wire import RemoteWire, WireCall
 from tiers.tier import Delta, GenerationRequest, Usage
 
-# Blocks of tools that Anthropic runs, and of its own bookkeeping: for callers of its API alone.
-_OWN_BLOCKS = ("_tool_use", "_tool_result", "redacted_thinking", "container_upload", "compaction")
 _FORM: Form = "anthropic"
 _NOTHING = msgspec.Raw(b"")
 
@@ -265,7 +263,7 @@ def _start(index: int, raw: msgspec.Raw, blocks: Blocks) -> list[Delta]:
             return blocks.reasoning(block.thinking)
         case "tool_use":
             return [blocks.open_call(index, block.id, block.name, arguments_text(block.input))]
-    if not block.type.endswith(_OWN_BLOCKS):
+    if not block.type.endswith(PROVIDERS_OWN):
         blocks.unknown = blocks.unknown or f"blocks of the type {block.type!r}"
     blocks.own.add(index)
     return []

@@ -37,7 +37,7 @@ _OTHER_NAMES = {"input_image": "image_url"}
 MAX_MEDIA_FIELDS = 16
 # The last two are what the same part is called in the Responses API.
 _TEXTS = ("text", "input_text", "output_text")
-_THOUGHTS = ("thinking", "redacted_thinking", "reasoning")
+THOUGHTS = ("thinking", "redacted_thinking", "reasoning")
 _encode = msgspec.json.Encoder().encode
 
 
@@ -203,7 +203,7 @@ def _text(content: str | list[ContentPart] | None, where: str, role: str, *, mus
     texts = [
         _part(part, f"{where}[{place}]", must_say=must_say)
         for place, part in enumerate(content)
-        if role != "assistant" or part.type not in _THOUGHTS
+        if role != "assistant" or part.type not in THOUGHTS
     ]
     return "\n".join(texts)
 
@@ -214,7 +214,7 @@ def _thoughts(content: str | list[ContentPart] | None) -> str:
         return ""
     found: list[str] = []
     for part in content:
-        if part.type in _THOUGHTS:
+        if part.type in THOUGHTS:
             given = part.thinking if isinstance(part.thinking, list) else [{"text": part.thinking or part.text}]
             found += [one["text"] for one in given if isinstance(one, dict) and isinstance(one.get("text"), str)]
     return "".join(found)

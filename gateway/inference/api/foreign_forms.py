@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from gateway.inference.api.chat_turns import THOUGHTS
 from gateway.inference.api.foreign_tools import (
     LONGEST_NAME,
     anthropics_tool,
@@ -22,6 +23,7 @@ from gateway.inference.api.foreign_tools import (
     schema_of,
     tool_choice,
 )
+from tiers.message_content import PROVIDERS_OWN
 
 # OpenAI's own bounds.
 _MOST_TAGS, _LONGEST_TAG = 16, 512
@@ -32,8 +34,6 @@ _EFFORTS = {"ultra": "max", "default": None, "auto": None, "": None} | dict.from
 )
 _SERVICE_TIERS = {"": None, "standard": "default", "standard_only": "default"}
 _TEXTS = ("text", "input_text", "output_text")
-# Blocks of tools that a provider ran: no other model can do anything with them.
-_PROVIDERS_OWN = ("_tool_use", "_tool_result", "container_upload", "compaction")
 
 
 def mend_fields(data: dict[str, Any]) -> list[str]:
@@ -220,7 +220,7 @@ def _turns(turn: Any) -> Iterator[Any]:
             calls.append({"id": part.get("id"), "type": "function", "function": function})
         elif kind == "tool_result":
             yield {"role": "tool", "tool_call_id": part.get("tool_use_id"), "content": _result(part.get("content"))}
-        elif turn.get("role") != "assistant" or not kind.endswith(_PROVIDERS_OWN):
+        elif turn.get("role") != "assistant" or kind in THOUGHTS or not kind.endswith(PROVIDERS_OWN):
             rest.append(part)
     if not is_result and (rest or calls or not parts):
         mended = turn | {"content": rest or None}

@@ -21,7 +21,7 @@ from gateway.base.errors import ApiError, bad_request
 from gateway.inference.api.messages.schemas import Block, ResultBlock, Source, Text, Turn
 from gateway.inference.api.parsing import refusal_of
 from gateway.inference.api.schemas import ContentPart, FunctionCall, Message, MessageToolCall
-from tiers.message_content import FAILED_RESULT, TURN, NativeBlock, NativeContent
+from tiers.message_content import FAILED_RESULT, PROVIDERS_OWN, TURN, NativeBlock, NativeContent
 
 UNSIGNED = "YWlvLXVuc2lnbmVk"
 
@@ -105,8 +105,6 @@ def _is_text_alone(one: Readable) -> bool:
 
 # Between blocks, which are paragraphs of their own. An assistant's are pieces of one text.
 _BETWEEN = "\n\n"
-# Blocks of tools that a provider ran, and of its own bookkeeping: no other model can do anything with them.
-_PROVIDERS_OWN = ("_tool_use", "_tool_result", "container_upload", "compaction", "redacted_thinking")
 # Parts of OpenAI's APIs.
 _CHATS_OWN = ("input_text", "output_text", "refusal", "image_url", "input_image", "file", "input_file")
 _READ = ("text", "image", "document", "search_result", "tool_result")
@@ -128,7 +126,7 @@ class Placed(NamedTuple):
     @property
     def is_own(self) -> bool:
         """Whether it is of a tool that the provider runs, or its bookkeeping."""
-        return self.block.type not in _READ and self.block.type.endswith(_PROVIDERS_OWN)
+        return self.block.type not in _READ and self.block.type.endswith(PROVIDERS_OWN)
 
     @property
     def definition(self) -> dict[str, Any] | None:
