@@ -1,7 +1,6 @@
 """Where the keys and values of a model's sequences are: the cached blocks that a prompt begins with, and a table of
 blocks for each running sequence, which grows with it and is given back."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import count, islice
 
@@ -13,18 +12,15 @@ from inference_core.step_plan import StepPlan
 
 @dataclass(slots=True, frozen=True)
 class PrefixHit:
-    """What of a prompt's blocks is cached on the device, and under which digests host memory keeps more of them."""
+    """What of a prompt's blocks is on the device, and the digests under which host memory keeps more of them."""
 
     blocks: list[int]
     kept: list[bytes]
 
 
 class BlockTables:
-    """The blocks of the sequences in `running_set`, taken from `pool`. Whose blocks another sequence gets is the
-    scheduler's choice: where the pool has none, nothing changes and the caller is told.
-
-    Every block holds all layers; `windowed_tables` overrides what differs otherwise.
-    """
+    """The blocks of the sequences in `running_set`, taken from `pool`; where it has too few, nothing changes. Every
+    block holds all layers; `windowed_tables` overrides what differs otherwise."""
 
     per_position = 1
     """Blocks that hold the layers of the same tokens."""
@@ -32,8 +28,6 @@ class BlockTables:
     def __init__(self, pool: BlockPool, running_set: RunningSet) -> None:
         self.pool = pool
         self._running_set = running_set
-
-    # -- cached prefixes -----------------------------------------------------------------------
 
     def cached_blocks(self, digests: list[bytes]) -> int:
         """How many blocks of a chain, from the first on, a sequence could begin with now."""
@@ -69,15 +63,12 @@ class BlockTables:
         self.pool.register(sequence.block_table[known:full], sequence.digests[known:full])
         sequence.num_registered_blocks = full
 
-    # -- growth --------------------------------------------------------------------------------
-
     def most_chunk(self, chunk: int) -> int:
         """The most prompt tokens of a sequence in one step, where `chunk` are asked for."""
         return chunk
 
     def grow_decodes(self, sequences: list[Sequence]) -> list[Sequence]:
-        """Extend each table whose last block is full, in one call; if there are too few blocks, return the sequences
-        that need one."""
+        """Extend each table whose last block is full, in one call; without blocks, return those that need one."""
         size = self.pool.block_size
         growing = [s for s in sequences if s.num_computed_tokens % size == 0]
         if not growing:
@@ -106,8 +97,7 @@ class BlockTables:
         self._running_set.reserved_blocks -= len(blocks)
 
     def grow_for_drafts(self, sequence: Sequence, drafts: int) -> int:
-        """Return for how many of `drafts` tokens behind the one that `sequence` decodes in this step there are blocks;
-        new ones are taken if they suffice for all. The step has no planned block moves."""
+        """Return for how many of `drafts` tokens behind the next one there are blocks, new ones if they suffice."""
         start, table = sequence.share.start, sequence.block_table
         lacking = self.pool.blocks_for(start + 1 + drafts) - len(table)
         if lacking > 0:
@@ -118,11 +108,8 @@ class BlockTables:
         return drafts
 
     def reserve_decode_steps(self, plan: StepPlan, most: int) -> int:
-        """Return how many decode steps may follow each other in the step just planned, at most `most`, with the blocks
-        that they need. 1 if a sequence does not decode, or draws what the host has to know, or no block is free.
-
-        None of these steps passes the end of an answer; no sequence is preempted for them.
-        """
+        """Return how many decode steps may follow each other in `plan`, at most `most`, with blocks for them: 1 if a
+        sequence does not decode, or draws what the host has to know, or no block is free. No answer's end is passed."""
         running, pool = self._running_set, self.pool
         decodes = list(running.decodes.values())
         if not len(decodes) == len(running) == len(plan.sequences) or pool.windows is not None:
@@ -146,15 +133,9 @@ class BlockTables:
         """Bytes that running sequences still need for their known tokens, plus one block each to continue."""
         return self.pool.block_bytes * self._running_set.reserved_blocks
 
-    # -- release -------------------------------------------------------------------------------
-
     def blocks_of(self, sequence: Sequence) -> list[int]:
         """The blocks that `sequence` holds."""
         return sequence.block_table
-
-    def num_held_by(self, sequences: Iterable[Sequence]) -> int:
-        """How many blocks these sequences alone hold."""
-        return self.pool.num_held_by(block for sequence in sequences for block in self.blocks_of(sequence))
 
     def release(self, sequence: Sequence) -> None:
         """Release all blocks of a sequence that stops running: it has computed nothing then."""
@@ -174,13 +155,8 @@ class BlockTables:
             # Runners that cache tables identify a list by its identity and assume that it only grows.
             sequence.block_table = sequence.share.block_table = table[:needed]
 
-    # -- moves ---------------------------------------------------------------------------------
-
     def plan_moves(self, most: int) -> list[tuple[int, int]]:
-        """Return at most `most` copies, from and to a block, that empty slabs.
-
-        No block is allocated or freed between this and the end of the step, when `end_copies` is called.
-        """
+        """Return at most `most` copies that empty slabs. No block is allocated or freed until `end_copies`."""
         moves = self.pool.plan_moves(most)
         self._rename(moves)
         return list(moves.items())
@@ -204,18 +180,6 @@ class BlockTables:
     def _tables(self, sequence: Sequence) -> list[list[int]]:
         return [sequence.block_table]
 
-    # -- integrity -----------------------------------------------------------------------------
-
     def check_integrity(self) -> None:
         """Check that running sequences hold what the pool has given. Raises `IntegrityError`."""
         self.pool.check_integrity(map(self.blocks_of, self._running_set.running.values()))
-
-
-def tables_of(pool: BlockPool, running_set: RunningSet) -> BlockTables:
-    """Return the tables of sequences of a pool, with windows or without."""
-    if pool.windows is None:
-        return BlockTables(pool, running_set)
-    # Most models have no layers with a window.
-    from inference_core.engine.windowed_tables import WindowedTables
-
-    return WindowedTables(pool, running_set)

@@ -10,7 +10,6 @@ import msgspec
 from inference_core.engine.block_tables import BlockTables
 from inference_core.engine.queues import Deadlines, RunningSet
 from inference_core.engine.sequence import Sequence, Status
-from inference_core.kv_cache.host_cache import SwapTimes
 from inference_core.protocol import FinishReason, JoinStats, SequenceOutput
 from inference_core.step_plan import SampledToken, StepPlan, StepResult
 
@@ -192,7 +191,9 @@ class StepCommit:
         """
         entries, result, now = part
         if result.swapped is not None:
-            self._charge_copies(entries, result.swapped)
+            self._tables.pool.host.measure(result.swapped)
+            for entry in entries:
+                entry.sequence.charge_copies(result.swapped.seconds)
         silent = self._commit_scores(entries, result) if result.scored else []
         if result.states:
             silent += self._commit_states(entries, result, now)
@@ -237,11 +238,6 @@ class StepCommit:
                 outputs[-1].evidence = sequence.evidence_of(drawn)
         self._totals.generated_tokens += len(outputs)
         return silent + outputs if silent else outputs
-
-    def _charge_copies(self, entries: list[ScheduledEntry], swapped: SwapTimes) -> None:
-        self._tables.pool.host.measure(swapped)
-        for entry in entries:
-            entry.sequence.charge_copies(swapped.seconds)
 
     def _commit_several(
         self, sequence: Sequence, drawn: list[SampledToken], now: float, prefix_caching: bool

@@ -17,7 +17,7 @@ from inference_core.engine.pinned_prefixes import Pin, PinnedPrefix, PinnedPrefi
 from inference_core.engine.requests import LiveRequests, validate_memory, validate_request, validate_token_ids
 from inference_core.engine.scheduler import Scheduler
 from inference_core.engine.sequence import Sequence
-from inference_core.engine.served_model import ServedModel, model_stats
+from inference_core.engine.served_model import ServedModel, model_stats, tables_of
 from inference_core.engine.speculator import Speculator
 from inference_core.engine.step_executor import CommittedSteps
 from inference_core.errors import CoreError, IntegrityError, InvalidRequestError, KVTransferError
@@ -459,7 +459,7 @@ class Core:
     def _served(self, name: str, runners: Mapping[str, ModelRunner]) -> ServedModel:
         runner = runners[name]
         pool, adapters = BlockPool(name, runner.layout, self._arena), AdapterSlots(runner.adapters)
-        scheduler = Scheduler(name, pool, self._knobs.of(name), adapters, self._clock)
+        scheduler = Scheduler(name, pool, self._knobs.of(name), adapters, self._clock, tables_of(pool))
         drafters = self._drafters(name, runners)
         return ServedModel(
             runner, scheduler, Speculator(scheduler, drafters, self._clock, most_drafts=runner.most_drafts)

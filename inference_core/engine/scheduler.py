@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from operator import attrgetter
 
-from inference_core.engine.block_tables import PrefixHit, tables_of
+from inference_core.engine.block_tables import BlockTables, PrefixHit
 from inference_core.engine.commit import (
     ExecutedPart,
     ExecutedStep,
@@ -46,8 +46,6 @@ class Scheduler:
     with the worst `holding_rank` is preempted: it waits, to be recomputed or copied back from `pool.host` (KV-09).
     `peers`: the schedulers that share the arena, this one included; the same orders decide memory among all of them.
 
-    `tables` has the blocks of its sequences.
-
     A result may come late: `launched` lets planning continue while a step is in flight, `commit` brings its tokens.
     `clock` (seconds) times planning and the blocks of prompts (SPEC GW-01); the default stands still.
     """
@@ -59,6 +57,7 @@ class Scheduler:
         knobs: Knobs,
         adapters: AdapterSlots | None = None,
         clock: Callable[[], float] = lambda: 0.0,
+        tables: type[BlockTables] = BlockTables,
     ) -> None:
         self.name = name
         self.pool = pool
@@ -67,7 +66,7 @@ class Scheduler:
         self.peers: list[Scheduler] = [self]
         self.waiting = WaitingQueue(knobs.ageing_seconds)
         self._running_set = RunningSet(pool)
-        self.tables = tables_of(pool, self._running_set)
+        self.tables = tables(pool, self._running_set)
         self.blocked: Sequence | None = None
         self.totals = SchedulerTotals()
         self.joins = JoinStatistics()
@@ -162,8 +161,6 @@ class Scheduler:
         live = (*self.running.values(), *self.waiting.values())
         self.adapters.forget(sequence.request.adapter for sequence in live)
 
-    # -- planning ------------------------------------------------------------------------------
-
     def schedule(self, step: int, now: float) -> StepPlan | None:
         """Plan the next step; None if no sequence can advance before another model steps."""
         # A step of decodes alone is not timed: none of them waits for its first token.
@@ -185,7 +182,9 @@ class Scheduler:
             if kept:
                 host.end(copied=False)
             return None
-        moves = self._moves()
+        # Copies that empty slabs, for a model whose queue waits for memory.
+        is_short = any(peer.blocked is not None for peer in self.peers if peer is not self)
+        moves = self.tables.plan_moves(self.knobs.block_moves_per_step) if is_short else []
         plan = StepPlan(step, self.name, list(budget.shares.values()), moves, *(host.copies() if kept else ()))
         if budget.kv_seconds:
             budget.charge_planning(self._clock() - began)
@@ -200,7 +199,9 @@ class Scheduler:
             decodes.sort(key=_turn)
         while decodes and most > 0:
             chosen, decodes = decodes[:most], decodes[most:]
-            self._grow_decodes(chosen, now)
+            for sequence in self.tables.grow_decodes(chosen):
+                if sequence.status is Status.RUNNING:
+                    self._grow(sequence, 1, now)
             if budget.preempted:
                 chosen = [s for s in chosen if s.status is Status.RUNNING]
                 decodes = [s for s in decodes if s.status is Status.RUNNING]
@@ -286,8 +287,6 @@ class Scheduler:
             return sequence.id in self._batch
         return not (self.knobs.prefix_caching and sequence.waits_for_leader())
 
-    # -- admission and memory ------------------------------------------------------------------
-
     def _could_admit_one(self) -> bool:
         """Whether `max_num_seqs` leaves room for a waiting sequence, if need be by preempting a lower class."""
         if len(self._running_set) < self.knobs.max_num_seqs:
@@ -357,18 +356,6 @@ class Scheduler:
         reserved = sum(peer.tables.reserved_bytes() for peer in self.peers)
         return (pool.available - needed) * pool.block_bytes >= reserved
 
-    def _moves(self) -> list[tuple[int, int]]:
-        """Return the block copies that empty slabs for a model whose queue waits for memory."""
-        if not any(peer.blocked is not None for peer in self.peers if peer is not self):
-            return []
-        return self.tables.plan_moves(self.knobs.block_moves_per_step)
-
-    def _grow_decodes(self, sequences: list[Sequence], now: float) -> None:
-        """Allocate a block for each sequence whose last block is full, in one call if there are enough."""
-        for sequence in self.tables.grow_decodes(sequences):
-            if sequence.status is Status.RUNNING:
-                self._grow(sequence, 1, now)
-
     def _grow(self, sequence: Sequence, tokens: int, now: float) -> bool:
         """Allocate blocks for `tokens` more tokens, preempting worse holders; False if `sequence` is preempted."""
         tables = self.tables
@@ -434,8 +421,6 @@ class Scheduler:
             self.adapters.unpin(sequence.request.adapter)
             sequence.share.adapter = NO_SLOT
 
-    # -- drafts --------------------------------------------------------------------------------
-
     @property
     def draft_room(self) -> int:
         """Draft tokens that the step just planned has room for (SPEC SD-10)."""
@@ -451,8 +436,6 @@ class Scheduler:
         share.token_ids = share.token_ids + token_ids
         share.num_drafts, share.draft_laws, sequence.num_accepted = len(token_ids), laws, 0
         self._budget.left -= len(token_ids)
-
-    # -- results -------------------------------------------------------------------------------
 
     def launched(self, plan: StepPlan, entries: list[ScheduledEntry], now: float) -> None:
         """`plan` is in flight: continue as if it were done, with the tokens that it draws still pending."""
@@ -486,8 +469,6 @@ class Scheduler:
         if moved_blocks:
             self.pool.drop_cache()
         return requeued
-
-    # -- integrity -----------------------------------------------------------------------------
 
     def check_integrity(self) -> None:
         """Check budget, running set, queue, deadlines and blocks between steps. Raises `IntegrityError`."""

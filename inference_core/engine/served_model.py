@@ -11,6 +11,7 @@ from copy import copy
 from dataclasses import dataclass, replace
 
 from inference_core.engine.auto_tuner import AutoTuner
+from inference_core.engine.block_tables import BlockTables
 from inference_core.engine.kv_transfer import KVTransfer
 from inference_core.engine.live_knobs import LiveKnobs
 from inference_core.engine.requests import steps_to_look
@@ -19,6 +20,7 @@ from inference_core.engine.sequence import Sequence
 from inference_core.engine.speculator import Speculator
 from inference_core.errors import QueueFullError
 from inference_core.execution.runner import ModelRunner
+from inference_core.kv_cache.block_pool import BlockPool
 from inference_core.protocol import AddRequest, Knobs, ModelStats, PrefixStats, SequenceOutput, SwapStats
 from inference_core.protocol.outputs import STEP_SECONDS
 from inference_core.protocol.token_channel import TokenChannel, TokenRoutes, output_head
@@ -87,7 +89,8 @@ class StepMeter:
         use on average. Each of `models_sharing` models with work gets an equal share of time.
         """
         knobs = scheduler.knobs
-        running, waiting = _asked(scheduler.running.values()), _asked(scheduler.waiting.values())
+        running = _waited_for(scheduler.running.values())
+        waiting = _waited_for(scheduler.waiting.values())
         prefilling = [s.num_prefill_tokens for s in running if s.num_uncomputed_tokens > 1]
         before = (*prefilling, *(s.num_prefill_tokens for s in waiting))
         backlog = sum(tokens for tokens in before if tokens <= prompt_tokens)
@@ -256,24 +259,34 @@ class QueueAlert:
             log.warning("%s: the queue is down to %d sequences, the alert is over", self._model, waiting)
 
 
-def _asked(sequences: Iterable[Sequence]) -> list[Sequence]:
-    """Return these sequences without idle work."""
+def _waited_for(sequences: Iterable[Sequence]) -> list[Sequence]:
+    """Return those of the sequences that somebody waits for."""
     return [sequence for sequence in sequences if not sequence.is_idle_work]
+
+
+def tables_of(pool: BlockPool) -> type[BlockTables]:
+    """Return the kind of block tables for sequences of a pool."""
+    if pool.windows is None:
+        return BlockTables
+    # Most models have no layers with a window.
+    from inference_core.engine.windowed_tables import WindowedTables
+
+    return WindowedTables
 
 
 def model_stats(model: ServedModel, knobs: LiveKnobs, prefixes: list[PrefixStats]) -> ModelStats:
     """`knobs` of the core; `prefixes` pinned for the model."""
     scheduler, runner, meter, statistics = model.scheduler, model.runner, model.meter, model.statistics
     pool, totals, adapters = scheduler.pool, scheduler.totals, scheduler.adapters
-    running, waiting = len(_asked(scheduler.running.values())), len(_asked(scheduler.waiting.values()))
-    idle = (sequence for sequence in scheduler.running.values() if sequence.is_idle_work)
+    running, waiting = len(_waited_for(scheduler.running.values())), len(_waited_for(scheduler.waiting.values()))
+    # What idle work alone holds is free as soon as somebody asks.
+    idle = (block for s in scheduler.running.values() if s.is_idle_work for block in scheduler.tables.blocks_of(s))
     return ModelStats(
         name=model.name,
         running=running,
         waiting=waiting,
         idle_work=len(scheduler.running) + len(scheduler.waiting) - running - waiting,
-        # What idle work alone holds is free as soon as somebody asks.
-        blocks_in_use=pool.num_referenced - scheduler.tables.num_held_by(idle),
+        blocks_in_use=pool.num_referenced - pool.num_held_by(idle),
         blocks_cached=pool.num_evictable,
         blocks_total=pool.capacity,
         prompt_tokens=totals.prompt_tokens,

@@ -332,11 +332,10 @@ class Speculator:
 
     def forget(self, sequence: Sequence) -> None:
         """Free what is held for `sequence`, which stops running."""
-        if self._watched.pop(sequence, None) is None:
-            # No drafter was asked about it.
-            return
-        for drafter in self._drafters.values():
-            drafter.forget(sequence)
+        # No drafter was asked about others.
+        if self._watched.pop(sequence, None) is not None:
+            for drafter in self._drafters.values():
+                drafter.forget(sequence)
 
     def give_way(self) -> bool:
         """Free the arena memory that drafters hold; return whether there was any."""
@@ -386,8 +385,7 @@ class Speculator:
         for share in plan.sequences:
             if share.sample is not None and len(share.token_ids) == 1:
                 sequence = self._scheduler.running[share.sequence_id]
-                if sequence not in self._watched:
-                    self._watched[sequence] = _Watched()
+                self._watched.setdefault(sequence, _Watched())
                 most, promise = self._reach(sequence, drafter, knobs)
                 if min(most, room) > 0:
                     wanted.append(_Wanted(sequence, min(most, room), promise))

@@ -29,7 +29,7 @@ class WindowedTables(BlockTables):
     @property
     def _windows(self) -> WindowGroups:
         windows = self.pool.windows
-        assert windows is not None  # see `tables_of`
+        assert windows is not None  # such a pool has `BlockTables`
         return windows
 
     @property
@@ -38,8 +38,6 @@ class WindowedTables(BlockTables):
 
     def _tables(self, sequence: Sequence) -> list[list[int]]:
         return [sequence.block_table, *sequence.window_tables]
-
-    # -- cached prefixes -----------------------------------------------------------------------
 
     def cached_blocks(self, digests: list[bytes]) -> int:
         return self._windows.longest_hit(digests, self._is_cached)
@@ -108,8 +106,6 @@ class WindowedTables(BlockTables):
             pool.register(table[held:full], [each[number] for each in keys[held - known :]])
         sequence.num_registered_blocks = full
 
-    # -- growth --------------------------------------------------------------------------------
-
     def most_chunk(self, chunk: int) -> int:
         return min(chunk, self._windows.most_chunk)
 
@@ -159,8 +155,6 @@ class WindowedTables(BlockTables):
         behind = min(lacking, max(0, windows.window_blocks(chunk) - (positions - sequence.num_behind)))
         return lacking + (windows.num_tables - 1) * behind if windows.keeps_all else behind
 
-    # -- release -------------------------------------------------------------------------------
-
     def blocks_of(self, sequence: Sequence) -> list[int]:
         return [block for table in self._tables(sequence) for block in table if block != RELEASED]
 
@@ -192,8 +186,6 @@ class WindowedTables(BlockTables):
             sequence.block_table = sequence.share.block_table = sequence.block_table[:needed]
             for table in sequence.window_tables:
                 del table[needed:]
-
-    # -- integrity -----------------------------------------------------------------------------
 
     def check_integrity(self) -> None:
         super().check_integrity()
