@@ -13,6 +13,8 @@ Importing this module registers the ops, without triton.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
 from typing import Any, TypeAlias
 
 import torch
@@ -25,16 +27,29 @@ from inference_core.triton_kernels.weights import EightBitWeight, Int4Weight, Lo
 
 _LIBRARY = torch.library.Library("aio", "FRAGMENT")
 
+Run: TypeAlias = Callable[..., object]
 
-def register(schema: str, *, cpu: Callable[..., object], cuda: Callable[..., object]) -> None:
+# What each op runs on CUDA, by its name.
+ON_CUDA: dict[str, Run] = {}
+
+
+def _kernel(place: str) -> Run:
+    """Return the function MODULE.NAME of this package. Its module, which imports triton, is imported when the function
+    is called, since the ops must be registered without triton."""
+    module, _, name = place.partition(".")
+    return lambda *args, **options: getattr(import_module(f"{__package__}.{module}"), name)(*args, **options)
+
+
+def register(schema: str, *, cpu: Run, cuda: Run, call: Run | None = None) -> None:
     """Define `aio::<schema>` for an op that only writes to its arguments, as in `name(Tensor(a!) out, Tensor x) -> ()`.
 
-    `cuda` imports triton when called, since the op must be registered without triton too.
+    `call(run, ...)` calls either function with the op's arguments; without it they are taken as they are.
     """
     name = schema.split("(", 1)[0]
+    on_cpu, ON_CUDA[name] = (run if call is None else partial(call, run) for run in (cpu, cuda))
     _LIBRARY.define(schema)
-    _LIBRARY.impl(name, cpu, "CPU")
-    _LIBRARY.impl(name, cuda, "CUDA")
+    _LIBRARY.impl(name, on_cpu, "CPU")
+    _LIBRARY.impl(name, ON_CUDA[name], "CUDA")
     torch.library.register_fake(f"aio::{name}", lambda *_, **__: None, lib=_LIBRARY)
 
 
@@ -60,6 +75,9 @@ def _cache(
 # The schemas below name the arguments of each op, in this order; the last ones describe the layer (`cache_numbers`).
 
 
+_paged_attention = _kernel("paged_attention.paged_attention")
+
+
 def _paged_attention_cpu(out: torch.Tensor, qkv: torch.Tensor, arena: torch.Tensor, *more: Any) -> None:
     offsets, table_start, query_start, context_len, _, _, _, window, softcap, *cache = more
     ragged = (offsets, table_start, query_start, context_len)
@@ -67,12 +85,10 @@ def _paged_attention_cpu(out: torch.Tensor, qkv: torch.Tensor, arena: torch.Tens
 
 
 def _paged_attention_cuda(out: torch.Tensor, qkv: torch.Tensor, arena: torch.Tensor, *more: Any) -> None:
-    from inference_core.triton_kernels.paged_attention import paged_attention
-
     offsets, table_start, query_start, context_len, longest, blocks, prompts, window, softcap, *cache = more
     ragged = (offsets, table_start, query_start, context_len)
     options = {"window": window, "softcap": softcap, "max_query_len": longest, "context_blocks": blocks}
-    paged_attention(qkv, _cache(arena, *cache), *ragged, out, prompts=prompts, **options)
+    _paged_attention(qkv, _cache(arena, *cache), *ragged, out, prompts=prompts, **options)
 
 
 def build_prompt_plans(qkv: torch.Tensor, heads: int, kv_heads: int, head_dim: int, most_queries: int) -> bool:
@@ -84,56 +100,9 @@ def build_prompt_plans(qkv: torch.Tensor, heads: int, kv_heads: int, head_dim: i
     return build(qkv, heads, kv_heads, head_dim, most_queries)
 
 
-def _rope_and_write_cpu(qkv: torch.Tensor, arena: torch.Tensor, *more: Any) -> None:
+def _rope_and_write(run: Run, qkv: torch.Tensor, arena: torch.Tensor, *more: Any) -> None:
     cos_sin, positions, slots, q_norm, k_norm, eps, *cache = more
-    reference.reference_rope_and_write(qkv, cos_sin, positions, slots, _cache(arena, *cache), q_norm, k_norm, eps)
-
-
-def _rope_and_write_cuda(qkv: torch.Tensor, arena: torch.Tensor, *more: Any) -> None:
-    from inference_core.triton_kernels.cache_writes import rope_and_write
-
-    cos_sin, positions, slots, q_norm, k_norm, eps, *cache = more
-    rope_and_write(qkv, cos_sin, positions, slots, _cache(arena, *cache), q_norm, k_norm, eps)
-
-
-# With `scales`, the outputs of norms and gated activations are `QuantizedRows`, and `out` is their codes.
-def _rms_norm_cuda(
-    out: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, eps: float, scales: torch.Tensor | None = None
-) -> None:
-    from inference_core.triton_kernels.row_kernels import rms_norm
-
-    rms_norm(x, weight, eps, out, scales)
-
-
-def _add_rms_norm_cuda(
-    out: torch.Tensor,
-    residual: torch.Tensor,
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    eps: float,
-    scales: torch.Tensor | None = None,
-) -> None:
-    from inference_core.triton_kernels.row_kernels import add_rms_norm
-
-    add_rms_norm(x, residual, weight, eps, out, scales)
-
-
-def _swiglu_cuda(out: torch.Tensor, gate_up: torch.Tensor, scales: torch.Tensor | None = None) -> None:
-    from inference_core.triton_kernels.row_kernels import swiglu
-
-    swiglu(gate_up, out, scales)
-
-
-def _geglu_cuda(out: torch.Tensor, gate_up: torch.Tensor, scales: torch.Tensor | None = None) -> None:
-    from inference_core.triton_kernels.row_kernels import geglu
-
-    geglu(gate_up, out, scales)
-
-
-def _copy_blocks_cuda(arena: torch.Tensor, pairs: torch.Tensor, block_bytes: int) -> None:
-    from inference_core.triton_kernels.cache_writes import copy_blocks
-
-    copy_blocks(arena, pairs, block_bytes)
+    run(qkv, cos_sin, positions, slots, _cache(arena, *cache), q_norm, k_norm, eps)
 
 
 register(
@@ -146,36 +115,40 @@ register(
 register(
     "rope_and_write(Tensor(a!) qkv, Tensor(b!) arena, Tensor cos_sin, Tensor positions, Tensor slots, "
     f"Tensor? q_norm, Tensor? k_norm, float eps, {_CACHE}) -> ()",
-    cpu=_rope_and_write_cpu,
-    cuda=_rope_and_write_cuda,
+    cpu=reference.reference_rope_and_write,
+    cuda=_kernel("cache_writes.rope_and_write"),
+    call=_rope_and_write,
 )
+# With `scales`, the outputs of norms and gated activations are `QuantizedRows`, and `out` is their codes.
 register(
     "rms_norm(Tensor(a!) out, Tensor x, Tensor weight, float eps, Tensor(b!)? scales=None) -> ()",
-    cpu=lambda out, x, weight, eps, scales=None: reference.reference_rms_norm(x, weight, eps, out, scales),
-    cuda=_rms_norm_cuda,
+    cpu=reference.reference_rms_norm,
+    cuda=_kernel("row_kernels.rms_norm"),
+    call=lambda run, out, x, weight, eps, scales=None: run(x, weight, eps, out, scales),
 )
 register(
     "add_rms_norm(Tensor(a!) out, Tensor(b!) residual, Tensor x, Tensor weight, float eps, "
     "Tensor(c!)? scales=None) -> ()",
-    cpu=lambda out, residual, x, weight, eps, scales=None: reference.reference_add_rms_norm(
-        x, residual, weight, eps, out, scales
-    ),
-    cuda=_add_rms_norm_cuda,
+    cpu=reference.reference_add_rms_norm,
+    cuda=_kernel("row_kernels.add_rms_norm"),
+    call=lambda run, out, residual, x, weight, eps, scales=None: run(x, residual, weight, eps, out, scales),
 )
 register(
     "swiglu(Tensor(a!) out, Tensor gate_up, Tensor(b!)? scales=None) -> ()",
-    cpu=lambda out, gate_up, scales=None: reference.reference_swiglu(gate_up, out, scales),
-    cuda=_swiglu_cuda,
+    cpu=reference.reference_swiglu,
+    cuda=_kernel("row_kernels.swiglu"),
+    call=lambda run, out, gate_up, scales=None: run(gate_up, out, scales),
 )
 register(
     "geglu(Tensor(a!) out, Tensor gate_up, Tensor(b!)? scales=None) -> ()",
-    cpu=lambda out, gate_up, scales=None: reference.reference_geglu(gate_up, out, scales),
-    cuda=_geglu_cuda,
+    cpu=reference.reference_geglu,
+    cuda=_kernel("row_kernels.geglu"),
+    call=lambda run, out, gate_up, scales=None: run(gate_up, out, scales),
 )
 register(
     "copy_blocks(Tensor(a!) arena, Tensor pairs, int block_bytes) -> ()",
     cpu=reference.reference_copy_blocks,
-    cuda=_copy_blocks_cuda,
+    cuda=_kernel("cache_writes.copy_blocks"),
 )
 
 
@@ -205,27 +178,14 @@ def eight_bit_linear(
     torch.ops.aio.eight_bit_linear(out, numbers, scales, weight.codes, weight.scales, bias, accumulate)
 
 
-def _int4_linear_cuda(
-    out: torch.Tensor,
-    x: torch.Tensor,
-    codes: torch.Tensor,
-    scales: torch.Tensor,
-    offsets: torch.Tensor | None,
-    bias: torch.Tensor | None,
-    accumulate: bool,
-) -> None:
-    from inference_core.triton_kernels.int4_linear import int4_linear as launch
-
-    launch(x, codes, scales, offsets, bias, out, accumulate=accumulate)
-
-
 def _eight_bit_linear_cuda(
-    out: torch.Tensor,
     x: torch.Tensor,
-    x_scales: torch.Tensor | None,
     codes: torch.Tensor,
     scales: torch.Tensor,
     bias: torch.Tensor | None,
+    out: torch.Tensor,
+    *,
+    x_scales: torch.Tensor | None,
     accumulate: bool,
 ) -> None:
     from inference_core.triton_kernels.scaled_linear import quantize_groups, quantize_rows, scaled_linear
@@ -238,18 +198,18 @@ def _eight_bit_linear_cuda(
 register(
     "int4_linear(Tensor(a!) out, Tensor x, Tensor codes, Tensor scales, Tensor? offsets, Tensor? bias, "
     "bool accumulate) -> ()",
-    cpu=lambda out, x, codes, scales, offsets, bias, accumulate: reference.int4_linear(
-        x, codes, scales, offsets, bias, out, accumulate=accumulate
-    ),
-    cuda=_int4_linear_cuda,
+    cpu=reference.int4_linear,
+    cuda=_kernel("int4_linear.int4_linear"),
+    call=lambda run, out, *operands: run(*operands[:-1], out, accumulate=operands[-1]),
 )
 register(
     "eight_bit_linear(Tensor(a!) out, Tensor x, Tensor? x_scales, Tensor codes, Tensor scales, Tensor? bias, "
     "bool accumulate) -> ()",
-    cpu=lambda out, x, x_scales, codes, scales, bias, accumulate: reference.eight_bit_linear(
+    cpu=reference.eight_bit_linear,
+    cuda=_eight_bit_linear_cuda,
+    call=lambda run, out, x, x_scales, codes, scales, bias, accumulate: run(
         x, codes, scales, bias, out, x_scales=x_scales, accumulate=accumulate
     ),
-    cuda=_eight_bit_linear_cuda,
 )
 
 
@@ -281,80 +241,38 @@ def route(logits: torch.Tensor, slots: torch.Tensor, taken: int, *, normalise: b
     return rows
 
 
-def _route_experts_cuda(
-    experts: torch.Tensor, weights: torch.Tensor, logits: torch.Tensor, slots: torch.Tensor, normalise: bool
-) -> None:
-    from inference_core.triton_kernels.experts import route_experts
-
-    route_experts(logits, slots, experts, weights, normalise=normalise)
-
-
-def _group_rows_cuda(order: torch.Tensor, starts: torch.Tensor, experts: torch.Tensor) -> None:
-    from inference_core.triton_kernels.experts import group_rows
-
-    group_rows(experts, order, starts)
-
-
-def _dense_experts_cuda(
-    out: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, order: torch.Tensor, starts: torch.Tensor, taken: int
-) -> None:
-    from inference_core.triton_kernels.experts import dense_experts
-
-    dense_experts(x, weight, order, starts, out, taken=taken)
-
-
-def _int4_experts_cuda(
-    out: torch.Tensor,
-    x: torch.Tensor,
-    codes: torch.Tensor,
-    scales: torch.Tensor,
-    offsets: torch.Tensor | None,
-    order: torch.Tensor,
-    starts: torch.Tensor,
-    taken: int,
-) -> None:
-    from inference_core.triton_kernels.experts import int4_experts
-
-    int4_experts(x, codes, scales, offsets, order, starts, out, taken=taken)
-
-
-def _add_experts_cuda(out: torch.Tensor, parts: torch.Tensor, experts: torch.Tensor, weights: torch.Tensor) -> None:
-    from inference_core.triton_kernels.experts import add_experts
-
-    add_experts(parts, experts, weights, out)
-
-
 register(
     "route_experts(Tensor(a!) experts, Tensor(b!) weights, Tensor logits, Tensor slots, bool normalise) -> ()",
-    cpu=lambda experts, weights, logits, slots, normalise: reference.reference_route_experts(
+    cpu=reference.reference_route_experts,
+    cuda=_kernel("experts.route_experts"),
+    call=lambda run, experts, weights, logits, slots, normalise: run(
         logits, slots, experts, weights, normalise=normalise
     ),
-    cuda=_route_experts_cuda,
 )
 register(
     "group_rows(Tensor(a!) order, Tensor(b!) starts, Tensor experts) -> ()",
-    cpu=lambda order, starts, experts: reference.reference_group_rows(experts, order, starts),
-    cuda=_group_rows_cuda,
+    cpu=reference.reference_group_rows,
+    cuda=_kernel("experts.group_rows"),
+    call=lambda run, order, starts, experts: run(experts, order, starts),
 )
 register(
     "dense_experts(Tensor(a!) out, Tensor x, Tensor weight, Tensor order, Tensor starts, int taken) -> ()",
-    cpu=lambda out, x, weight, order, starts, taken: reference.reference_dense_experts(
-        x, weight, order, starts, out, taken=taken
-    ),
-    cuda=_dense_experts_cuda,
+    cpu=reference.reference_dense_experts,
+    cuda=_kernel("experts.dense_experts"),
+    call=lambda run, out, x, weight, order, starts, taken: run(x, weight, order, starts, out, taken=taken),
 )
 register(
     "int4_experts(Tensor(a!) out, Tensor x, Tensor codes, Tensor scales, Tensor? offsets, Tensor order, "
     "Tensor starts, int taken) -> ()",
-    cpu=lambda out, x, codes, scales, offsets, order, starts, taken: reference.reference_int4_experts(
-        x, codes, scales, offsets, order, starts, out, taken=taken
-    ),
-    cuda=_int4_experts_cuda,
+    cpu=reference.reference_int4_experts,
+    cuda=_kernel("experts.int4_experts"),
+    call=lambda run, out, *operands: run(*operands[:-1], out, taken=operands[-1]),
 )
 register(
     "add_experts(Tensor(a!) out, Tensor parts, Tensor experts, Tensor weights) -> ()",
-    cpu=lambda out, parts, experts, weights: reference.reference_add_experts(parts, experts, weights, out),
-    cuda=_add_experts_cuda,
+    cpu=reference.reference_add_experts,
+    cuda=_kernel("experts.add_experts"),
+    call=lambda run, out, parts, experts, weights: run(parts, experts, weights, out),
 )
 
 
@@ -384,62 +302,43 @@ def reference_add_low_rank(out: torch.Tensor, x: torch.Tensor, slots: LowRankSlo
             out[rows, columns] = added.to(out.dtype)
 
 
-def _cpu(out: torch.Tensor, x: torch.Tensor, *numbers: Any) -> None:
-    reference_add_low_rank(out, x, *_slots_and_rows(*numbers))
-
-
-def _cuda(out: torch.Tensor, x: torch.Tensor, *numbers: Any) -> None:
-    from inference_core.triton_kernels.low_rank import add_low_rank as launch
-
-    launch(out, x, *_slots_and_rows(*numbers))
-
-
-def _slots_and_rows(
-    down: torch.Tensor, up: torch.Tensor, scales: torch.Tensor, ranks: torch.Tensor, borders: list[int], *rows: Any
-) -> tuple[LowRankSlots, LowRankRows]:
-    return LowRankSlots(down, up, scales, ranks, tuple(borders)), LowRankRows(*rows)
+def _add_low_rank(
+    run: Run,
+    out: torch.Tensor,
+    x: torch.Tensor,
+    down: torch.Tensor,
+    up: torch.Tensor,
+    scales: torch.Tensor,
+    ranks: torch.Tensor,
+    borders: list[int],
+    *rows: Any,
+) -> None:
+    run(out, x, LowRankSlots(down, up, scales, ranks, tuple(borders)), LowRankRows(*rows))
 
 
 register(
     "add_low_rank(Tensor(a!) out, Tensor x, Tensor down, Tensor up, Tensor scales, Tensor ranks, int[] borders, "
     "Tensor rows, Tensor tiles, int tile_rows) -> ()",
-    cpu=_cpu,
-    cuda=_cuda,
+    cpu=reference_add_low_rank,
+    cuda=_kernel("low_rank.add_low_rank"),
+    call=_add_low_rank,
 )
-
-
-def _edit_logits_cuda(logits: torch.Tensor, *edits: torch.Tensor) -> None:
-    from inference_core.triton_kernels.logits import edit_logits as launch
-
-    launch(logits, *edits)
-
-
-def _draw_tokens_cuda(drawn: torch.Tensor, logits: torch.Tensor, *laws: torch.Tensor) -> None:
-    from inference_core.triton_kernels.token_draws import draw_tokens as launch
-
-    launch(drawn, logits, *laws)
-
-
-def _row_totals_cuda(best: torch.Tensor, totals: torch.Tensor, logits: torch.Tensor) -> None:
-    from inference_core.triton_kernels.token_draws import row_totals as launch
-
-    launch(best, totals, logits)
 
 
 register(
     "edit_logits(Tensor(a!) logits, Tensor rows, Tensor token_ids, Tensor bias, Tensor num_biased, Tensor uses, "
     "Tensor repetition, Tensor presence, Tensor frequency) -> ()",
     cpu=reference.edit_logits,
-    cuda=_edit_logits_cuda,
+    cuda=_kernel("logits.edit_logits"),
 )
 register(
     "draw_tokens(Tensor(a!) drawn, Tensor logits, Tensor temperature, Tensor top_k, Tensor top_p, Tensor min_p, "
     "Tensor seed, Tensor position) -> ()",
     cpu=reference.draw_tokens,
-    cuda=_draw_tokens_cuda,
+    cuda=_kernel("token_draws.draw_tokens"),
 )
 register(
     "row_totals(Tensor(a!) best, Tensor(b!) totals, Tensor logits) -> ()",
     cpu=reference.row_totals,
-    cuda=_row_totals_cuda,
+    cuda=_kernel("token_draws.row_totals"),
 )

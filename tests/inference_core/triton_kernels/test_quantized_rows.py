@@ -73,7 +73,7 @@ class Products(TorchDispatchMode):  # type: ignore[misc]  # torch has no types f
         if name == "eight_bit_linear":
             self.read_codes.append(args[2] is not None)
         if self._launch and space == "aio":
-            return getattr(ops, f"_{name}_cuda")(*args)
+            return ops.ON_CUDA[name](*args)
         return func(*args, **(kwargs or {}))
 
 
