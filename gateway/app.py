@@ -278,7 +278,7 @@ class Composition:
         records: RecordStore = ledger if self._peers is None else PeerRecords(ledger, self._peers)
         refused = RefusedRequests(self.metrics.refused, keeps_messages=self._redaction is None)
         await self._keep(partial(refused.keep, database), "counts of refused requests")
-        embedders = embedders_of(catalog, engine.cores)
+        embedders = {spec.name: _embedder(spec, engine.cores) for spec in catalog.embeddings}
         stack.push_async_callback(close_clients, embedders)
         if self._identity_provider is not None:
             stack.push_async_callback(self._identity_provider.close)
@@ -444,12 +444,6 @@ class Composition:
         refresh.load()
         reload.reprice(refresh.current)
         await self._keep(refresh.follow, "lists of prices")
-
-
-def embedders_of(catalog: Catalog, cores: Mapping[str, CoreClient]) -> "dict[str, Embedder | EmbeddingClient]":
-    """Return an embedder per model, over `cores` by the catalogue's names; nothing is loaded or reached yet. Raises
-    `CatalogError`."""
-    return {spec.name: _embedder(spec, cores) for spec in catalog.embeddings}
 
 
 async def close_clients(embedders: "Mapping[str, Embedder | EmbeddingClient]") -> None:

@@ -122,7 +122,7 @@ class ClassCells:
     def fit(cls, classes: Float, residual: Float, told: Float, n0: float) -> tuple["ClassCells", Float]:
         """Fit the cells on labels with `classes` [n, 4], weights `told` and the parent's `residual` [n, tiers - 1].
         Also return the leave-one-out shift of each label's prompt [n, tiers - 1]."""
-        inputs = _with_all(classes).astype(np.float64)
+        inputs = np.concatenate((np.ones((len(classes), 1), np.float32), classes), axis=1).astype(np.float64)
         shift = np.zeros((inputs.shape[1], residual.shape[1]))
         others = np.zeros(residual.shape)
         for tier in range(residual.shape[1]):
@@ -148,10 +148,6 @@ def moved_table(table: Float, classes: Float, scores: Float, told: Float, n0: fl
     cells, _ = ClassCells.fit(classes, np.nan_to_num(scores) - classes @ table, told, n0)
     moved: Float = np.clip(table + cells.table(), 0.0, 1.0)
     return moved
-
-
-def _with_all(classes: Float) -> Float:
-    return np.concatenate((np.ones((len(classes), 1), np.float32), classes), axis=1)
 
 
 def group_shifts(group: Int, groups: int, residual: Float, told: Float, n0: float) -> tuple[Float, Float]:

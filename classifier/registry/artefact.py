@@ -66,7 +66,14 @@ def model_from_tensors(
     try:
         encoder = _encoder_from(manifest, tensors, registry)
         heads = Heads.from_tensors(tensors)
-        memory = _memory_from(tensors)
+        memory = Memory(
+            dequantise(tensors["memory.vectors"].astype(np.int8), tensors["memory.scale"].astype(np.float32)),
+            tensors["memory.labels"].astype(np.float32),
+            tensors["memory.weights"].astype(np.float32),
+            tensors["memory.base_rates"].astype(np.float32),
+            tensors["memory.distances"].astype(np.float32),
+            Novelty.from_tensors(tensors),
+        )
         learned = learned_head(tensors)
     except (KeyError, ValueError) as error:
         raise ArtefactError(f"artefact {manifest.version}: {error}. Train it again.") from error
@@ -172,17 +179,6 @@ def _encoder_from(manifest: Manifest, tensors: Tensors, registry: Path | None) -
     module, name = plugged.split(":")
     encoder: StoredEncoder = getattr(import_module(module), name).from_tensors(tensors, registry)
     return encoder
-
-
-def _memory_from(tensors: Tensors) -> Memory:
-    return Memory(
-        dequantise(tensors["memory.vectors"].astype(np.int8), tensors["memory.scale"].astype(np.float32)),
-        tensors["memory.labels"].astype(np.float32),
-        tensors["memory.weights"].astype(np.float32),
-        tensors["memory.base_rates"].astype(np.float32),
-        tensors["memory.distances"].astype(np.float32),
-        Novelty.from_tensors(tensors),
-    )
 
 
 def _check_shapes(

@@ -31,7 +31,7 @@ from gateway.batches.batch import (
     checked_lines,
     error_line,
 )
-from gateway.batches.batch_book import BatchBook, EndedLine, LineBook
+from gateway.batches.batch_book import BatchBook, LineBook
 from gateway.batches.file_store import DAY_SECONDS, FileStore, FileWriter, Owner
 from gateway.batches.job_queue import DatabaseQueue, JobQueue, QueueUnavailableError
 from gateway.batches.line_worker import AnswerLine, LineWorker
@@ -152,13 +152,9 @@ class BatchKeeper:
             for row in rows:
                 unanswered += row.text is None
                 text = error_line(row.custom_id, error) if row.text is None else row.text
-                await _file_of(row, output, errors).write(text.encode() + b"\n")
+                await (output if row.status == "done" else errors).write(text.encode() + b"\n")
             after = rows[-1].number
         return unanswered
-
-
-def _file_of(row: EndedLine, output: FileWriter, errors: FileWriter) -> FileWriter:
-    return output if row.status == "done" else errors
 
 
 SWEEP_SECONDS = 600.0

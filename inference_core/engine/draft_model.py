@@ -17,7 +17,7 @@ from inference_core.engine.sequence import Sequence, Status
 from inference_core.errors import IntegrityError, RankLostError
 from inference_core.execution.runner import DraftingRunner, ModelRunner
 from inference_core.kv_cache.block_pool import BlockPool
-from inference_core.protocol import Knobs, SamplingParams
+from inference_core.protocol import Knobs
 from inference_core.step_plan import DraftLaw, SampleSpec, ScheduledSequence, StepPlan
 
 logger = logging.getLogger(__name__)
@@ -219,14 +219,10 @@ def _spec(turn: _Turn) -> SampleSpec:
     spec, drafted = turn.sequence.sample_spec, turn.token_ids
     outputs = turn.sequence.output_token_ids
     return SampleSpec(
-        _without_logprobs(spec.params),
+        spec.params if spec.params.logprobs is None else msgspec.structs.replace(spec.params, logprobs=None),
         spec.prompt_token_ids,
         outputs + drafted if drafted else outputs,
         spec.seed,
         len(outputs) + len(drafted),
         spec.eos_token_ids,
     )
-
-
-def _without_logprobs(params: SamplingParams) -> SamplingParams:
-    return params if params.logprobs is None else msgspec.structs.replace(params, logprobs=None)

@@ -95,7 +95,7 @@ def _packed(tensor: PackedTensor, kind: PanelKind) -> Bytes:
     if kind == "int4":
         return _pack_int4(tensor)
     if kind == "int4-centred":
-        return _pack_int4_centred(tensor)
+        return _behind_scales(group_scales(tensor)[0], _nibbled(tensor))
     if kind == "int8":
         return _pack_int8(tensor)
     weights = _pad_rows(dequantize(tensor))
@@ -140,10 +140,6 @@ def _nibbled(tensor: PackedTensor) -> Bytes:
     low, high = np.uint32(0x0F0F0F0F), np.uint32(0xF0F0F0F0)
     pairs = np.stack([first & low | (second & low) << 4, first >> 4 & low | second & high], axis=2)
     return pairs.view(np.uint8).reshape(len(pairs), tensor.shape[1] // GROUP, -1)
-
-
-def _pack_int4_centred(tensor: PackedTensor) -> Bytes:
-    return _behind_scales(group_scales(tensor)[0], _nibbled(tensor))
 
 
 def _behind_scales(scale: NDArray[np.floating[Any]], codes: Bytes) -> Bytes:

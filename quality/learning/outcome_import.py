@@ -229,7 +229,7 @@ def _rows(
         least = outcome.scores[str(len(tiers))] - margin
         scores = [outcome.scores.get(str(number)) for number in range(1, len(tiers) + 1)]
         yield {
-            "request_id": f"import-{_digest(key_id, outcome.chat)}",
+            "request_id": f"import-{hashlib.sha256(msgspec.json.encode([key_id, outcome.chat])).hexdigest()[:32]}",
             "key_id": key_id,
             "source": SOURCE,
             **msgspec.structs.asdict(encode_prompt(model, outcome.chat)),
@@ -239,8 +239,3 @@ def _rows(
             "tiers": list(tiers),
             "created_at": now,
         }
-
-
-def _digest(key_id: str | None, messages: list[dict[str, str]]) -> str:
-    """Return an id that is the same for the same prompt of the same key."""
-    return hashlib.sha256(msgspec.json.encode([key_id, messages])).hexdigest()[:32]

@@ -187,7 +187,7 @@ class _Retraining:
         self, incumbent: Path, root: Path, tensors: Tensors, changes: dict[int, float], hashed: str
     ) -> _Trained:
         """Return the training process's result; a resumed run uses its predecessor's, if the data are the same."""
-        folder = self._folder_of(hashed)
+        folder = self._folder / hashed[:16]
         if not (folder / RESULT).is_file():
             start, end = _iso(float(tensors["at"][0])), _iso(float(tensors["at"][-1]))
             order = Order(
@@ -207,7 +207,7 @@ class _Retraining:
             save_file({name: np.ascontiguousarray(values) for name, values in tensors.items()}, folder / ROWS)
             (folder / ORDER).write_bytes(msgspec.json.encode(order))
             await self._train(folder, self._on_progress, timeout_seconds=self._settings.timeout_seconds)
-        trained = _result_in(folder)
+        trained = msgspec.json.decode((folder / RESULT).read_bytes(), type=_Trained)
         await self._runs.advance(self._run, "trained", self._clock(), {"classifier_version": trained.version})
         return trained
 
@@ -266,9 +266,6 @@ class _Retraining:
             return [f"its features are not those of {incumbent.version}, of which the stored rows are"]
         return []
 
-    def _folder_of(self, hashed: str) -> Path:
-        return self._folder / hashed[:16]
-
     async def _nothing_new(self, incumbent: Manifest, hashed: str, reason: str) -> RetrainResult:
         now = self._clock()
         async with self._engine.begin() as connection:
@@ -326,10 +323,6 @@ def _not_begun(run: Busy | Made) -> str:
     if isinstance(run, Made):
         return f"run {run.run_id} has been made since this one was due"
     return f"run {run.run_id} is under way, held by {run.owner}"
-
-
-def _result_in(folder: Path) -> _Trained:
-    return msgspec.json.decode((folder / RESULT).read_bytes(), type=_Trained)
 
 
 def _iso(epoch: float) -> str:

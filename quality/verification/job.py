@@ -44,11 +44,6 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
         return frozenset(media | ({"tools"} if self.tooling is not None else set()))
 
     @property
-    def has_media(self) -> bool:
-        """Whether it has images, audio or files."""
-        return any(part.type != "text" for message in self.messages for part in message.parts)
-
-    @property
     def num_bytes(self) -> int:
         """About how much its messages and its answer take, without its tools."""
         return sum(map(_num_bytes, self.messages)) + len(self.text) + sum(len(call.arguments) for call in self.calls)
@@ -116,7 +111,7 @@ def turn_from(body: dict[str, Any] | None, tools: list[dict[str, Any]] | None) -
 async def redacted_turn(turn: Turn, redact: RedactText) -> Turn | None:
     """Return the turn as it may be stored; None if that fails, and for attachments, which cannot be redacted. Names of
     tools and arguments stay."""
-    if turn.has_media:
+    if any(part.type != "text" for message in turn.messages for part in message.parts):
         return None
     redaction = _Redaction(redact)
     try:

@@ -94,11 +94,6 @@ _MATHS_ASKED = re.compile(
 )
 
 
-def asks_for_brackets(prompt: str) -> bool:
-    """Return whether `prompt` wants its answer in `[[ ]]`."""
-    return _BRACKETS.search(prompt) is not None
-
-
 def expected_kind(prompt: str, response_format: dict[str, Any] | None = None) -> AnswerKind | None:
     """Return the kind of checkable answer that a request asks for, or None; in doubt None.
 
@@ -175,7 +170,7 @@ def final_answer(
         inside = next((mark.content for mark in marks(text) if mark.strict and mark.content[:1] in "{["), text)
         return _made("json", canonical_json(text) or canonical_json(inside))
     prompt, end = excerpt(prompt), ending(text)
-    brackets = asks_for_brackets(prompt)
+    brackets = _BRACKETS.search(prompt) is not None
     match kind:
         case "choice":
             return _made("choice", choice_letter(end, options(prompt), brackets=brackets))

@@ -54,7 +54,7 @@ def key_words(prompt: str, text: str) -> str | None:
     refusal, a denial, a long answer, or if too many or no words are left."""
     if len(text) > 1000 or len(text.split()) > _MOST_ANSWER_WORDS or refuses(text):
         return None
-    sentence = _SENTENCE_END.split(clean(_first_line(text)), maxsplit=1)[0]
+    sentence = _SENTENCE_END.split(clean(next((line for line in text.splitlines() if line.strip()), "")), maxsplit=1)[0]
     if not sentence or negates(sentence):
         return None
     asked = set(_WORD.findall(prompt.casefold()))
@@ -85,10 +85,6 @@ def same_entity(one: str, other: str) -> bool:
 
 def _is_telling(word: str) -> bool:
     return word in _TELLING or any(character.isdigit() for character in word)
-
-
-def _first_line(text: str) -> str:
-    return next((line for line in text.splitlines() if line.strip()), "")
 
 
 _OPTION_LINE = re.compile(r"^[ \t]*(?:[-*•][ \t]+)?\*{0,2}\(?([A-J])[).:]\*{0,2}[ \t]+(\S.*?)[ \t]*$", re.MULTILINE)

@@ -70,7 +70,7 @@ class LazyGroup(click.Group):
         try:
             return super().invoke(ctx)
         except Exception as error:
-            if expected_error(error):
+            if any(kind.__name__ in _EXPECTED.get(kind.__module__, ()) for kind in type(error).__mro__):
                 raise click.ClickException(str(error)) from error
             if (needed := missing_extra(error)) is not None:
                 raise click.ClickException(needed) from error
@@ -85,11 +85,6 @@ class LazyGroup(click.Group):
         return click.Option(
             ["--version"], is_flag=True, expose_value=False, is_eager=True, callback=show, help="Show the version."
         )
-
-
-def expected_error(error: Exception) -> bool:
-    """Return whether the message of `error`'s type (or a base class) is meant for the user."""
-    return any(kind.__name__ in _EXPECTED.get(kind.__module__, ()) for kind in type(error).__mro__)
 
 
 def missing_extra(error: Exception) -> str | None:

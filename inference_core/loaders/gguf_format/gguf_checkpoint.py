@@ -66,11 +66,6 @@ def hugging_face_name(name: str, config: ModelConfig) -> str:
     return name
 
 
-def is_stacked(name: str) -> bool:
-    """Whether a stored tensor has the weights or the biases of all experts of a layer."""
-    return _STACKED in name
-
-
 def expert_views(config: ModelConfig, stacked: Mapping[str, Shape]) -> dict[str, View]:
     """The tensors of single experts: of `stacked` matrices [experts, outputs, inputs], which lie below each other, and
     of biases [experts, outputs]."""
@@ -147,7 +142,7 @@ class GGUFCheckpoint(Checkpoint):
     def _all_views(self) -> dict[str, View]:
         """How the decoder's tensors are made of those of the file, where they differ."""
         found = views(self._config, self._entries, logits_divisor(self.header))
-        stacked = {name: entry for name, entry in self._entries.items() if is_stacked(name)}
+        stacked = {name: entry for name, entry in self._entries.items() if _STACKED in name}
         for name, entry in stacked.items():
             axes, part = (2, "bias") if name.endswith(".bias") else (3, "matrix")
             if len(entry.shape) != axes or entry.shape[0] != self._config.num_experts:

@@ -20,7 +20,6 @@ from gateway.tenancy.changes import Order, TenancyError
 from gateway.tenancy.guard import access_of, client_of, cookie_name, site_of
 from gateway.tenancy.users.identity_provider import (
     ATTEMPT_SECONDS,
-    Attempt,
     IdentityProvider,
     ProviderAnswerError,
     ProviderUnavailableError,
@@ -72,7 +71,7 @@ async def return_from_provider(request: HttpRequest) -> Response[Any]:
     counted = await limits_of(request).begin(("callback", network_of(client_of(request).address)))
     if counted.wait_seconds:
         return await limited(request, counted, "", "oidc")
-    attempt = _attempt(request, provider)
+    attempt = provider.seal.opened(request.cookies.get(cookie_name(request, COOKIE), ""), _now(request))
     given = request.query_params
     if "code" not in given:
         # Its code alone, of those that there are: anyone can write a link with a text of their own.
@@ -97,10 +96,6 @@ def _provider(request: HttpRequest) -> IdentityProvider:
     if provider is None:
         raise ApiError(404, "No OpenID provider is configured here (AIO_OIDC_ISSUER).")
     return provider
-
-
-def _attempt(request: HttpRequest, provider: IdentityProvider) -> Attempt | None:
-    return provider.seal.opened(request.cookies.get(cookie_name(request, COOKIE), ""), _now(request))
 
 
 def _now(request: HttpRequest) -> float:
