@@ -32,8 +32,7 @@ NGRAMS = "n-grams"  # the name of the model that classifies by default
 
 
 def threshold_of(quality_target: float | None) -> float:
-    """Return the quality target, in [0, 1]; None is the default target. Raises `PolicyInputsError` for a target outside
-    [0, 1]."""
+    """Return the quality target, in [0, 1]; None is the default. Raises `PolicyInputsError` for one outside [0, 1]."""
     if quality_target is None:
         return DEFAULT_TARGET
     if not 0.0 <= quality_target <= 1.0:

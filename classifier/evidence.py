@@ -119,8 +119,7 @@ def with_agreement(evidence: Float, agreement: npt.NDArray[np.floating] | float)
 
 
 def _quantiles(uncertainty: Sequence[float]) -> tuple[float, ...]:
-    """Return a flag, the 10th, 50th and 90th percentile and the maximum, on a log scale, because few tokens are very
-    uncertain."""
+    """Return a flag, the 10th, 50th, 90th percentile and the maximum, on a log scale: few tokens are very uncertain."""
     values = np.nan_to_num(np.asarray(uncertainty, np.float64), nan=0.0, posinf=1e6, neginf=0.0)
     if not len(values):
         return (0.0,) * 5
@@ -242,8 +241,7 @@ class EvidenceModels:
         return model
 
     def lengths_for(self, fingerprints: Mapping[int, str]) -> AnswerLength | None:
-        """Return the answer-length model for the tiers that are unchanged since it was measured; `fingerprints` by
-        tier."""
+        """Return the answer-length model for the tiers unchanged since it was measured; `fingerprints` by tier."""
         if self.lengths is None:
             return None
         measured = zip(self.lengths.tiers, self._length_fingerprints, strict=False)
@@ -262,8 +260,7 @@ def head_tensors(tier: int, head: EvidenceHead) -> Tensors:
 
 
 def model_from(spec: JudgedTier, tensors: Tensors) -> EvidenceModel:
-    """Build the model of `spec` from an artefact's tensors. Raises `ArtefactError` for missing, misshapen or non-finite
-    ones."""
+    """Build the model of `spec` from an artefact's tensors. Raises `ArtefactError` for missing or unusable ones."""
     name = f"tier_{spec.tier}"
     try:
         head = EvidenceHead(*(tensors[f"{name}.{field}"].astype(np.float32) for field in EvidenceHead._fields))

@@ -48,13 +48,11 @@ class CoreGoneError(CoreError):
 
 
 class CoreLostError(CoreGoneError):
-    """The core died while it held the request, or its connection broke unexpectedly. The request may be the cause:
-    retry it with care."""
+    """The core died while it held the request, or its connection broke. The request may be why: retry with care."""
 
 
 class CoreTlsError(CoreGoneError):
-    """A connection to a core would not be encrypted, or an end refuses the other's certificate. Mend the certificates
-    or the settings."""
+    """A connection to a core would not be encrypted, or an end refuses the other's certificate. Mend either."""
 
 
 class IntegrityError(CoreError):

@@ -51,8 +51,7 @@ def require_extra(extra: Extra, what: str) -> None:
 
 @contextmanager
 def optional_imports(what: str) -> Iterator[None]:
-    """For the import of modules that an extra's packages are needed for: without them MissingExtraError, whose subject
-    is `what`."""
+    """For imports that need an extra's packages: without them MissingExtraError, whose subject is `what`."""
     try:
         yield
     except ModuleNotFoundError as error:

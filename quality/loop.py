@@ -47,8 +47,7 @@ JUDGE_POLL_SECONDS = 10.0
 
 
 class LoopSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What a deployment says of its loop. What depends on the catalogue, or on a live knob, is asked for when it is
-    needed."""
+    """What a deployment says of its loop. What depends on the catalogue or a live knob is asked for when needed."""
 
     registry: ArtefactRegistry
     retrain_cron: str
@@ -240,8 +239,7 @@ class QualityLoop:
         return needs <= self._catalog.tier(tier).has
 
     async def upgrade_rate(self) -> UpgradeRate | None:
-        """Share of the last verified answers of all tiers that needed an upgrade; None without a monitor and while the
-        database is down."""
+        """Share of the last verified answers that needed an upgrade; None without a monitor or a database."""
         try:
             return None if self.monitor is None else await self.monitor.upgrade_rate()
         except (SQLAlchemyError, OSError) as error:

@@ -126,8 +126,7 @@ def with_kept_state(message: ChatMessage, kept: NativeContent) -> ChatMessage:
 
 
 def _joined(name: str, pieces: list[bytes]) -> bytes:
-    """One field of its pieces: images and details follow each other, texts of one of these are joined; else the last
-    one holds."""
+    """One field of its pieces: images and details follow each other, texts are joined; else the last one holds."""
     if name == IMAGES:
         return b"[" + b",".join(piece.strip()[1:-1] for piece in pieces) + b"]"
     if len(pieces) == 1 or name != DETAILS:

@@ -15,8 +15,7 @@ ReplicaCondition = Literal["serving", "paused", "ejected", "probing"]
 
 
 class ReplicaTry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One replica asked for one request; `seconds` until its first delta, its failure, or a faster replica's first
-    delta."""
+    """One replica asked for one request; `seconds` until its first delta, failure, or a faster replica's delta."""
 
     replica: str
     outcome: TryOutcome

@@ -52,8 +52,7 @@ def adequacy(classes: Sequence[float], like: Sequence[Complexity]) -> list[float
 
 
 def adequacies(like: Sequence[Complexity]) -> Float:
-    """Return the table's rows for tiers `like` models of these classes, float32 [4, tiers]; the strongest tier's are
-    1."""
+    """Return the table's rows for tiers `like` models of these classes, float32 [4, tiers]; the strongest's are 1."""
     table = np.array([[_ADEQUATE[c][kind - 1] for kind in like] for c in Complexity], np.float32)
     table[:, -1] = 1.0
     return table

@@ -55,8 +55,7 @@ class StateSource(Protocol):
         """Start to compute the state float32 [hidden] of one turn. Never blocks."""
 
     def states(self, turns: Sequence[str]) -> Float:
-        """Return the states float32 [turns, hidden] synchronously. Raises `ArtefactError` if only `submit` is
-        supported."""
+        """Return the states float32 [turns, hidden] synchronously. Raises `ArtefactError` if it only has `submit`."""
 
 
 Tensors = Mapping[str, npt.NDArray[np.generic]]

@@ -234,8 +234,7 @@ class StaticEncoder:
 
     @classmethod
     def from_tensors(cls, tensors: Tensors) -> "StaticEncoder":
-        """Rebuild the encoder saved by `tensors`. Raises KeyError for a missing tensor, ValueError for shapes that
-        disagree."""
+        """Rebuild the encoder saved by `tensors`. Raises KeyError for a missing one, ValueError if shapes disagree."""
         words = tensors["encoder.words"].tobytes().decode().split("\n")
         pairs = tensors["encoder.pairs"].astype(np.int32)
         idf = tensors["encoder.idf"].astype(np.float32)

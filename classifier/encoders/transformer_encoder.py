@@ -54,8 +54,7 @@ class PooledProjection:
 
     @classmethod
     def from_tensors(cls, tensors: Tensors) -> "PooledProjection":
-        """Rebuild the projection from `tensors`. Raises KeyError for a missing one, ValueError for shapes that
-        disagree."""
+        """Rebuild the projection from `tensors`. Raises KeyError for a missing one, ValueError if shapes disagree."""
         return cls(*(tensors[f"encoder.{name}"].astype(np.float32) for name in _NAMES))
 
 
@@ -84,8 +83,7 @@ class TransformerEncoder:
         self._loaded()
 
     def submit(self, turn: str) -> "Future[Encoding]":
-        """Return a future of the encoding of one turn, batched with others; for callers that must not block
-        (`asyncio.wrap_future`)."""
+        """Return a future of a turn's encoding, batched with others; for callers that must not block."""
         return self._batcher.submit(turn)
 
     def encode(self, turn: str, tokens: Sequence[str], features: npt.NDArray[np.float32]) -> Encoding:

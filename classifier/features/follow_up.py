@@ -142,8 +142,7 @@ def in_context(turns: Iterator[str]) -> str:
 
 
 def continues(turn: str, before: str) -> bool:
-    """Return whether a turn is short and refers to something that it does not name, or names what the turn `before` it
-    is about."""
+    """Return whether a turn is short and refers to something that it does not name, or that the turn `before` does."""
     lower = turn.strip().lower()
     if len(lower) > 12 * MOST_WORDS:
         return False

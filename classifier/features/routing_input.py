@@ -111,8 +111,7 @@ def _kept(text: str) -> str:
 
 
 def _is_suspicious(lower: str) -> bool:
-    """Return whether the sentence around a hint may be an instruction; most texts have no hint, and few have
-    several."""
+    """Return whether the sentence around a hint may be an instruction; most texts have no hint, few have several."""
     seen: set[int] = set()
     for hint in _HINTS.within(lower):
         at = lower.find(hint)

@@ -106,8 +106,7 @@ class TenantCells:
         return moved
 
     def counts(self, without: int = -1) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-        """Return the bounded weights by class [4, tiers - 1] of all tenants but `without`: of labels, and of those as
-        good."""
+        """Return the bounded weights by class [4, tiers - 1] of all tenants but `without`: of labels, and of good."""
         rest = np.arange(len(self.seen)) != without
         return self.seen[rest].sum(axis=0), self.good[rest].sum(axis=0)
 

@@ -69,8 +69,7 @@ class KernelHead:
 
 
 def alikeness(embedding: Float, surface: Float, others: Float, surfaces: Float, squares: Float) -> Float:
-    """Return [..., n] in [-0.5, 1]: the similarity of prompts to n `others`; `squares` [n] are their mean squared
-    features."""
+    """Return [..., n] in [-0.5, 1]: the similarity of prompts to n `others`, of mean squared features `squares` [n]."""
     features = surface.shape[-1]
     apart = (surface * surface).mean(axis=-1)[..., None] + squares - (2.0 / features) * (surface @ surfaces.T)
     found: Float = (embedding @ others.T + np.exp(apart / np.float32(-_WIDTH))) / np.float32(2)

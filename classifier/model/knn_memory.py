@@ -45,8 +45,7 @@ class Novelty:
         return found
 
     def shares(self, embeddings: Float) -> Float:
-        """Return the novelty [n] in [0, 1]: share of the known prompts that are nearer; 1 for a prompt without a known
-        word."""
+        """Return the novelty [n] in [0, 1]: the share of known prompts that are nearer; 1 without a known word."""
         nearer = np.searchsorted(self.distances, self.distance(embeddings)) / len(self.distances)
         return np.where(embeddings.any(axis=1), nearer, 1.0).astype(np.float32)
 

@@ -259,8 +259,7 @@ class OutcomeModel:
 
 
 def encode_turn(encoder: Encoder, prompt: RoutingInput, tokens: Sequence[str] | None = None) -> EncodedTurn:
-    """Return surface features and encoding of one prompt; its words are split once for both, unless its `tokens` are
-    given."""
+    """Return surface features and encoding of one prompt; its words are split once for both, or are its `tokens`."""
     if tokens is None:
         tokens = tokenise(prompt.turn)
     features = surface_features(prompt.turn, tokens, prompt.turn_chars)

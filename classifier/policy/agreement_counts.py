@@ -62,8 +62,7 @@ class AgreementCounts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AgreementPlace(NamedTuple):
-    """Whose answers are compared: the tenant ("": the key is its own), the key, its system prompt, and the kind of
-    answer."""
+    """Whose answers are compared: the tenant ("": the key is its own), the key, its system prompt, the kind."""
 
     tenant: str
     key: str

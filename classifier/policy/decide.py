@@ -91,8 +91,7 @@ def _queued(inputs: PolicyInputs, allowed: Sequence[int]) -> dict[int, str]:
 
 
 def _dearer_by_rereading(inputs: PolicyInputs, previous: int, tier: int) -> str | None:
-    """Return why the conversation stays above `tier`, or None: staying saves the prefix that the previous tier has
-    cached."""
+    """Return why the conversation stays above `tier`, or None: the previous tier has its prefix cached."""
     reuse = inputs.reuse_usd or [0.0] * len(inputs.costs)
     stay = inputs.costs[previous - 1] - reuse[previous - 1]
     move = inputs.costs[tier - 1] - reuse[tier - 1]
@@ -218,14 +217,12 @@ def may_answer(inputs: PolicyInputs, tier: int) -> bool:
 
 
 def routed_choice(inputs: PolicyInputs) -> int:
-    """Return the tier that routing chooses where neither observe mode nor a constant replaces it. Raises as
-    `decide`."""
+    """Return the tier that routing chooses if neither observe mode nor a constant replaces it. Raises as `decide`."""
     return decide(msgspec.structs.replace(inputs, observe_tier=None, constant=None)).tier
 
 
 def constant_choices(inputs: PolicyInputs) -> list[int]:
-    """Return for each tier which one answers if it is the constant: itself, or the next one that may. Raises
-    `NoTierAllowedError`."""
+    """Return which tier answers for each one as the constant: itself, or the next one. Raises `NoTierAllowedError`."""
     barred = barred_tiers(inputs)
     tiers = range(1, len(inputs.costs) + 1)
     allowed = [k for k in tiers if k not in barred]

@@ -60,8 +60,7 @@ def worths(prediction: Prediction, costs: Sequence[float], reference: float, exc
 
 
 def reference_prices(tiers: int) -> Float:
-    """Return the reference prices [tiers]: `PRICES` for up to four; more tiers are interpolated geometrically over the
-    same range."""
+    """Return the reference prices [tiers]: `PRICES` for up to four; for more, interpolated geometrically."""
     if tiers <= len(PRICES):
         return np.array(PRICES[:tiers])
     places = np.linspace(0, len(PRICES) - 1, tiers)

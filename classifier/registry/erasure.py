@@ -48,8 +48,7 @@ def forget(registry: ArtefactRegistry, versions: Collection[str]) -> None:
 
 
 def _without(registry: ArtefactRegistry, version: str, digests: frozenset[str]) -> str | None:
-    """Return the name of a version like `version` without these rows, creating it if needed; None if it contains none
-    of them."""
+    """Return the name of a version like `version` without these rows, made if needed; None if it has none of them."""
     folder = registry.folder(version)
     manifest = load_manifest(folder)
     if manifest.parent is None:

@@ -19,8 +19,7 @@ POINTER = "current.json"
 
 
 class Canary(msgspec.Struct, frozen=True, kw_only=True):
-    """A version on trial: it decides on a `share` of the requests, in (0, 1); the current version decides on the
-    rest."""
+    """A version on trial: it decides on a `share` of the requests, in (0, 1); the current version on the rest."""
 
     version: str
     share: float

@@ -70,8 +70,7 @@ class ListedVersion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def listed_versions(root: Path) -> list[ListedVersion]:
-    """Return every version in the registry `root`, by name, and the shipped one. Raises `ArtefactError` for an invalid
-    pointer."""
+    """Return every version in the registry `root`, by name, and the shipped one. Raises `ArtefactError`."""
     registry, shipped = ArtefactRegistry(root), default_artefact()
     status: dict[str, str] = {}
     if (canary := registry.canary()) is not None:

@@ -119,8 +119,7 @@ async def first_day(operations: Operations, wanted: float | None, probes: int) -
 
 
 def in_words(missing: int, a_day: float, now: float) -> str:
-    """Return how many labels are missing, and the day on which they are expected, `now` being epoch seconds; "" if none
-    is missing."""
+    """Return how many labels are missing and the day on which they are expected (`now`: epoch seconds), or ""."""
     if not missing:
         return ""
     labels = "label, a request that every tier answers" if missing == 1 else "labels, requests that every tier answers"

@@ -102,8 +102,7 @@ def change_id(text: str | None) -> int | None:
 async def order_replicas(
     operations: Operations, actor: str, wanted: Mapping[str, Any], reason: str, part: str = REPLICAS
 ) -> KnobsWritten:
-    """Change the knobs of all tiers with replicas, or those of the tier called `part`, without a body. Raises
-    `ApiError`."""
+    """Change the knobs of all tiers with replicas, or of the tier called `part`, without a body. Raises `ApiError`."""
     knobs = operations.replica_knobs
     numbers = [number for number in knobs.sets if part in (REPLICAS, part_of(number))]
     return await carry_out_order(
@@ -166,8 +165,7 @@ async def apply_profile(operations: Operations, actor: str, order: ProfileOrder)
 async def _core_orders(
     operations: Operations, actor: str, profile: Profile, keep: bool, reason: str
 ) -> list[KnobOrder]:
-    """Return an order per model, because models are started with different values. Raises `ApiError` 503 unless every
-    core answers."""
+    """Return an order per model: models start with different values. Raises `ApiError` 503 unless all cores answer."""
     knobs = operations.core_knobs
     if not knobs.cores:
         return []

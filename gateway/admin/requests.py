@@ -236,8 +236,7 @@ async def list_sessions(request: HttpRequest) -> Response[Any]:
 
 @get("/sessions/{session:str}", operation_class=describe(None, SessionShown), summary="Show an agent's session")
 async def show_session(request: HttpRequest, session: FromPath[str]) -> Response[Any]:
-    """Its newest 1,000 steps, oldest first, with the tier, cost, cache and reason of each. Query: `format`, json or
-    csv."""
+    """Its newest 1,000 steps, oldest first, with tier, cost, cache and reason of each. Query: `format`, json or csv."""
     shown = await session_shown(serving_of(request), session)
     return json_or_csv(request, "session", shown, StepRow.__struct_fields__, shown.steps)
 

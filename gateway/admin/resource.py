@@ -78,8 +78,7 @@ def lines_of(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
 
 
 def cell(value: Any) -> Any:
-    """Return a number as it is; anything else as text, with a ' before what would be read as a formula; structures as
-    JSON."""
+    """Return a number as it is; anything else as text, with a ' before what reads as a formula; structures as JSON."""
     if value is None or (isinstance(value, (int, float)) and not isinstance(value, bool)):
         return value
     text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
@@ -152,8 +151,7 @@ async def _found(request: HttpRequest, listing: Listing, chosen: dict[str, Any],
 
 
 def form_time(name: str, text: str) -> float:
-    """Return the epoch seconds of a form's time field, read as UTC; a number is taken as it is. Raises `ApiError`
-    400."""
+    """Return the epoch seconds of a form's time field (UTC); a number is taken as it is. Raises `ApiError` 400."""
     if not is_number(text):
         try:
             text = str(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp())

@@ -260,8 +260,7 @@ async def curve_shown(operations: Operations) -> CurveShown:
 
 
 async def preview_of(serving: Serving, wanted: float | None) -> Preview | None:
-    """Preview the target `wanted` on the requests that `traffic_shown` sums up; None is the active one. Raises
-    `ApiError` 503."""
+    """Preview the target `wanted` (None: the active) on the requests of `traffic_shown`. Raises `ApiError` 503."""
     now = serving.routing.active_target
     rules = rule_at(serving, now), rule_at(serving, now if wanted is None else wanted)
     routed = decided_or_watched(await reached(newest_requests(serving.database)))
@@ -279,8 +278,7 @@ def target_of(text: str) -> float | None:
 
 
 def rule_at(serving: Serving, target: float | None) -> RoutingRule:
-    """Return the rule of the active version, or of the heuristic without one, at a target; None is the version's
-    own."""
+    """Return the rule of the active version, or of the heuristic without one, at a target; None: the version's own."""
     return rule_of(serving.routing.classifier, "", target)
 
 

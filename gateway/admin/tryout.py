@@ -134,8 +134,7 @@ def billed_to(asker: Caller, simulated: Caller) -> Caller:
 
 
 def request_of(serving: Serving, trial: Trial, caller: Caller, model: str, tag: str | None = None) -> InferenceRequest:
-    """Return the request as the API would read it. `tag`: the simulated key of one that is asked. Raises `ApiError`
-    400."""
+    """Return the request as the API would read it. `tag`: the simulated key of one asked. Raises `ApiError` 400."""
     turns = [("system", trial.system)] if trial.system else []
     messages = [Message(role=role, content=text) for role, text in (*turns, ("user", trial.prompt))]
     metadata = None if tag is None else {TRIED_OUT: tag}

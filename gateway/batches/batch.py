@@ -129,8 +129,7 @@ _decoder = msgspec.json.Decoder(_Line)
 
 
 async def lines_of(content: AsyncIterator[bytes], most: int) -> AsyncIterator[tuple[int, bytes | None]]:
-    """Yield non-blank lines with their numbers; None for a line of more than `most` bytes, which is never held
-    whole."""
+    """Yield non-blank lines with their numbers; None for a line of more than `most` bytes, never held whole."""
     number, held, too_long = 1, bytearray(), False
     async for chunk in content:
         start = 0

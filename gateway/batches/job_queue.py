@@ -60,8 +60,7 @@ class JobQueue(ABC):
 
     @abstractmethod
     async def put_back(self, job: BatchJob, seconds: float, deliveries: int, deaths: int) -> None:
-        """Hand the job to any worker after `seconds`, with this count of deliveries; as a suspect if it has seen
-        `deaths`."""
+        """Hand the job to any worker after `seconds`, with this count of deliveries; suspect if it has `deaths`."""
 
     @abstractmethod
     async def done(self, jobs: Sequence[BatchJob]) -> None:

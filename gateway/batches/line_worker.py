@@ -37,8 +37,7 @@ _TRANSIENT = frozenset((408, 500, 502, 503, 504))
 
 
 class Again(msgspec.Struct, frozen=True):
-    """Retry after `seconds`. `counted`: it counts as an attempt. `batch`: all lines of the batch would fail until
-    then."""
+    """Retry after `seconds`. `counted`: it counts as an attempt. `batch`: all of its lines would fail until then."""
 
     seconds: float
     counted: bool = True
@@ -162,8 +161,7 @@ class LineWorker:
         return len(self._running_lines)
 
     def offer(self, batches: Sequence[Batch], going_on: Set[str] = frozenset()) -> None:
-        """Set the batches with waiting lines; running lines of other batches, unless they are `going_on`, are
-        stopped."""
+        """Set the batches with waiting lines; running lines of others are stopped, unless they are `going_on`."""
         before = [batch.batch_id for batch in self._batches]
         known = {batch.batch_id: batch for batch in batches}
         # Known batches keep their turn.
@@ -246,8 +244,7 @@ class LineWorker:
         self._batches = self._batches[1:] + self._batches[:1]
 
     async def _isolate(self, ready: Sequence[Batch]) -> bool:
-        """Start a suspect of one of these batches, or nothing until running lines have ended; False without a
-        suspect."""
+        """Start a suspect of one of these batches, or nothing until running lines have ended; False without one."""
         for batch in ready:
             if await self._queue.has_suspect(batch.batch_id):
                 if self._running_lines:

@@ -214,8 +214,7 @@ class AgreementStage:
         self.plan = _without(self.plan, because)
 
     def told(self, decision: Decision) -> Decision:
-        """Return `decision` with what the comparison is worth against single tiers, once the kind of its end is
-        known."""
+        """Return `decision` with what the comparison is worth against single tiers, once its end's kind is known."""
         priced = self.plan.priced
         return decision if self.kind is None or priced is None else beside_agreement(decision, priced)
 
@@ -315,8 +314,7 @@ def _may_wait(request: InferenceRequest, knobs: RoutingKnobs) -> bool:
 
 
 def _may_be_compared(request: InferenceRequest, decision: Decision) -> bool:
-    """Whether several tiers may answer: a single answer of a tier that neither caller nor operator named, without a
-    deadline."""
+    """Whether several tiers may answer: a single answer without a deadline of a tier that nobody named."""
     inputs = decision.inputs
     named = decision.would_be is not None or decision.by_edge or inputs.in_tool_loop or inputs.is_constant
     named = named or inputs.cheapest is not None

@@ -234,8 +234,7 @@ class LoadedVersion:
         return self.read(routing_input).prediction
 
     def read(self, routing_input: RoutingInput) -> Reading:
-        """P(good enough) of every tier, and the tokens of its answer where these can be predicted; with the prompt's
-        embedding."""
+        """P(good enough) of every tier, and its answer's tokens where these can be predicted; with the embedding."""
         lengths = self.lengths
         prediction, turn = self._predictor.read(routing_input, self.own)
         if lengths is not None:
@@ -384,8 +383,7 @@ class ActiveClassifier:
         self._serve_loaded()
 
     async def follow(self, seconds: float) -> None:
-        """Look at the registry's pointer every `seconds`, load what it names when it has changed, and serve it after
-        `before_serving`."""
+        """Look at the registry's pointer every `seconds`, load what it names, and serve it after `before_serving`."""
         while True:
             await asyncio.to_thread(self._pointer.refresh)
             while (loaded := self._loaded) is not None:

@@ -227,8 +227,7 @@ class Conversations:
         )
 
     def id_of(self, request: InferenceRequest, history: History) -> bytes:
-        """The digest by which a session is known from its first step on: that of its client's id, else of its
-        beginning."""
+        """The digest by which a session is known from its first step on: of its client's id, else of its beginning."""
         if history.session is not None:
             return history.session.id
         own = self._key_of_id(request, agents=True)
@@ -460,8 +459,7 @@ def _last_answer(messages: Sequence[ChatMessage]) -> int | None:
 
 
 def _in_tool_loop(messages: Sequence[ChatMessage]) -> bool:
-    """Whether the newest turn brings results of tools, perhaps with instructions and reminders of the client after
-    them."""
+    """Whether the newest turn brings results of tools, perhaps followed by a client's instructions and reminders."""
     for message in reversed(messages):
         if message.role == "tool":
             return True

@@ -65,8 +65,7 @@ def lacking(needs: Collection[Need], spec: TierSpec) -> list[Need]:
 
 
 def is_plain(request: InferenceRequest) -> bool:
-    """Whether every kind of server can serve the fields of the request, or drop them: a chat of texts with common
-    sampling."""
+    """Whether every kind of server can serve or drop the request's fields: a chat of texts with common sampling."""
     asked, sampling = request.generation, request.generation.sampling
     bound = sampling.grammar is not None or sampling.logit_bias or sampling.logprobs is not None
     extended = (

@@ -177,8 +177,7 @@ class RoutingService:
             log.debug("nothing was prepared: %s", error)
 
     async def is_too_long(self, request: InferenceRequest) -> bool:
-        """Whether the prompt exceeds the context of every tier that the request may go to. Raises `ApiError` 404 for
-        an unknown model."""
+        """Whether the prompt exceeds the context of every tier for it. Raises `ApiError` 404 for an unknown model."""
         served = self.served.seen_by(request.requested_model)
         pinned = served.pinned_tier(request.requested_model)
         await self._count_in_doubt(request)
@@ -220,8 +219,7 @@ class RoutingService:
         return found
 
     def _routed(self, request: InferenceRequest, failed: Exclusion | None) -> Routed:
-        """Choose a tier, as `routed`. `failed`: that of the fast path, where the ordinary route has to stand in for
-        it."""
+        """Choose a tier, as `routed`. `failed`: that of the fast path, which the ordinary route replaces."""
         served = self.served.seen_by(request.requested_model)
         pinned = served.pinned_tier(request.requested_model)
         if pinned is None and request.prompts and any(isinstance(prompt, list) for prompt in request.prompts):

@@ -221,8 +221,7 @@ class RoutingKnobFile(KnobFile[RoutingKnobs]):
 
 
 def objective_of(settings: Settings, catalog: Catalog) -> Serving:
-    """Return the quality target by the knobs, else by the settings, and what a request of usual length costs at each
-    tier."""
+    """Return the quality target by the knobs, else by the settings, and a usual request's cost at each tier."""
     knob = RoutingKnobFile(settings.routing_knobs_path).active.quality_target
     costs = predicted_costs(catalog, catalog.reference_prompt_tokens, None)
     return Serving(

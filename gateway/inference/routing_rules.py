@@ -154,8 +154,7 @@ def _is_at(first: int, end: int, zone: ZoneInfo, request: InferenceRequest, _: R
 
 
 def script_of(text: str) -> Script | None:
-    """Return the script of most letters of `text`, of the first 200; None without letters. Letters of no script in the
-    list are `other`."""
+    """Return the script of most of the first 200 letters of `text`; None without letters, `other` if unlisted."""
     counts: dict[Script, int] = {}
     left = MOST_LETTERS
     for character in text:

@@ -111,8 +111,7 @@ class ServedCatalogue:
         return self.tier(decision.tier) if target is None else target.active_tier()
 
     def spec_of(self, tier: Tier) -> TierSpec:
-        """The catalogue's entry of `tier`, which may be a target; of one that a reload removed, that of the tier that
-        it stood for."""
+        """The catalogue's entry of `tier`, which may be a target; of a removed one, that of what it stood for."""
         return self.entry(tier.number, tier.name if tier.is_target else None)
 
     def entry(self, number: int, target: str | None) -> TierSpec:

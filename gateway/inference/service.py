@@ -154,8 +154,7 @@ class Service:
         return request if self.screen is None else await self.screen.marked(request, self.routing)
 
     async def decided(self, request: InferenceRequest) -> Decision:
-        """Return the decision that a request would get, without admitting or answering it. Raises `ApiError` as
-        `RoutingService.routed`."""
+        """Return the decision that a request would get, unanswered. Raises as `RoutingService.routed`."""
         request = await self.marked(request)
         await self.routing.prepare(request)
         decision = self.routing.route(request)

@@ -121,8 +121,7 @@ async def running_alerts(
     constant: ConstantFollower,
     knobs: RoutingKnobFile,
 ) -> AsyncIterator[None]:
-    """Tell the channels of `settings`, if there are any; one process behind a port does so for all. `labels`: where
-    they come from."""
+    """Tell the channels of `settings`, if any; one process behind a port does so for all. `labels`: their source."""
 
     costs = _KeyCosts(database)
 

@@ -22,8 +22,7 @@ class PeerRecords:
         self._ledger, self._peers = ledger, peers
 
     async def find(self, request_id: str) -> Recorded | None:
-        """Return the record. Raises what the ledger raises while the database is down and no worker's journal has
-        it."""
+        """Return the record. Raises what the ledger raises while the database is down and no journal has it."""
         away: Exception | None = None
         try:
             if (record := await self._ledger.find(request_id)) is not None:

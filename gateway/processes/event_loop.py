@@ -46,8 +46,7 @@ class ExitDeadline:
         """The process's status then: set to 0 once all parts are stopped."""
 
     def begin(self, seconds: float) -> None:
-        """Watch from now on, on a thread that does not keep the process alive. Call it on the main thread; the earliest
-        end counts."""
+        """Watch from now on, on a daemon thread. Call it on the main thread; the earliest end counts."""
         threading.Thread(target=self._watch, args=(seconds,), name="exit-deadline", daemon=True).start()
         # Python's threads are gone by the time that a library's own are waited for; the kernel's timer is not.
         signal.signal(signal.SIGALRM, signal.SIG_DFL)

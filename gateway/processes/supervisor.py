@@ -253,8 +253,7 @@ class Supervisor:
         return KeptProcess(f"gateway {number}", arguments, self._environment, [descriptor])
 
     async def _announce(self) -> None:
-        """Report readiness once every gateway serves and has reached its cores; from then on ended processes are
-        restarted."""
+        """Report readiness once every gateway serves and reached its cores; from then on ended processes restart."""
         for number, process in enumerate(self._gateways):
             await self._until_ready(number, process)
         for process in self._processes:

@@ -74,8 +74,7 @@ class Peers:
 
     @asynccontextmanager
     async def answering(self, answers: Mapping[str, Answer]) -> AsyncIterator[None]:
-        """Listen while the context is open; the function named by a question answers it, with the question's
-        argument."""
+        """Listen while the context is open; the function that a question names answers it, with its argument."""
 
         async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             try:

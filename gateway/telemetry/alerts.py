@@ -284,8 +284,7 @@ async def keep_looking(
     rules: Sequence[AlertRule] = OWN_RULES,
     why: Why = lambda figure: None,
 ) -> None:
-    """Check every `alert_poll_seconds` and tell the channels of `settings`. Raises `SettingsError` for an invalid
-    one."""
+    """Check every `alert_poll_seconds` and tell the channels of `settings`. Raises `SettingsError` if invalid."""
     channels = channels_of(settings)
     alerts = Alerts(channels, rules, why=why, messages=AlertMessages(database))
     try:

@@ -89,8 +89,7 @@ class HistogramFamily(Collector):
         histogram.sum += value
 
     def observe_all(self, labels: Labels, values: Sequence[float]) -> dict[int, int]:
-        """Count `values`; the labels are exported from now on even without values. Returns the counts per bucket, by
-        index."""
+        """Count `values`; the labels are exported from now on even without any. Returns counts per bucket, by index."""
         histogram = self._histograms[labels]
         buckets = Counter(map(bisect_left, repeat(self.bounds), values))
         for place, count in buckets.items():

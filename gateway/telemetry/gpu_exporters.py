@@ -43,8 +43,7 @@ _WHOLE = {"memory_used", "memory_free", "throttle_reasons", "ecc_corrected", "ec
 
 
 class GpuExporters:
-    """The exporters whose pages are at `urls`, separated by commas. Raises `SettingsError` for one that is no web
-    address."""
+    """The exporters whose pages are at `urls`, separated by commas. Raises `SettingsError` for no web address."""
 
     def __init__(self, urls: str) -> None:
         given = [one.strip() for one in urls.split(",") if one.strip()]
@@ -56,8 +55,7 @@ class GpuExporters:
         }
 
     async def read(self) -> list[GpuReading]:
-        """Return the GPUs of all pages; those of an exporter that does not answer, or not with a page, are left out
-        with a warning."""
+        """Return the GPUs of all pages; exporters that do not answer with a page are left out with a warning."""
         pages = await asyncio.gather(*(self._page(url, client) for url, client in self._clients.items()))
         return [reading for page in pages for reading in page]
 

@@ -62,8 +62,7 @@ class GpuReading(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Gpus:
-    """Reads the GPUs; `nvml` is the module, by default pynvml if installed. Without it, or without a driver, there are
-    no GPUs."""
+    """Reads the GPUs; `nvml` is the module, by default pynvml if installed. Without it or a driver there are none."""
 
     def __init__(self, nvml: Any = None) -> None:
         self._nvml = nvml

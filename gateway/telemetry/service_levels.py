@@ -297,8 +297,7 @@ class ServiceLevels:
         return int(self._clock() / self._slice_seconds)
 
     def of(self, period: int, tier: int) -> TierServiceLevels:
-        """Return the figures of a tier in a slice, to be added to; no earlier slice than the last one that was asked
-        for."""
+        """Return the figures of a tier in a slice, to be added to; no earlier slice than the last one asked for."""
         if not self._slices or self._slices[-1][0] != period:
             self._slices.append((period, {}))
         figures = self._slices[-1][1]

@@ -44,8 +44,7 @@ class Turn(NamedTuple):
 
 
 class ContentAttributes:
-    """Makes the attributes of a span from a record. `chars`: most characters of the prompt, and of the answer with its
-    reasoning."""
+    """Makes a span's attributes from a record. `chars`: most characters of prompt, and of answer with reasoning."""
 
     def __init__(self, convention: TraceContent, chars: int) -> None:
         self._gen_ai = convention in ("gen_ai", "both")

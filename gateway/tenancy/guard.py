@@ -78,8 +78,7 @@ def client_of(connection: Connection) -> ForwardedClient:
 
 
 def site_of(connection: Connection) -> str:
-    """Return scheme and authority of this server as the client wrote them; those of the settings without a valid Host
-    header."""
+    """Return this server's scheme and authority as the client wrote them; the settings' without a valid Host header."""
     settings = access_of(connection).settings
     host = connection.headers.get("host", "").encode("latin-1", "replace")
     authority = host.decode() if host and is_authority(host) else f"{settings.host}:{settings.port}"
@@ -269,8 +268,7 @@ def authorization_of(headers: Mapping[str, str]) -> str | None:
 
 
 def authenticate(find: Callable[[str | None], Caller], headers: Mapping[str, str], what: str) -> Caller:
-    """Return the owner of the key that was sent, which `find` knows. Raises `ApiError` 401, or 503 while keys are
-    unknown."""
+    """Return the owner of the key sent, which `find` knows. Raises `ApiError` 401, or 503 while keys are unknown."""
     try:
         return find(authorization_of(headers))
     except UnknownKeyError as error:

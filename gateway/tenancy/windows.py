@@ -238,8 +238,7 @@ return 1
 
 
 class RedisWindows(Windows):
-    """See `Windows`. While Redis is down every process counts by itself; `closed`: it raises
-    `RedisUnavailableError` then."""
+    """See `Windows`. While Redis is down every process counts by itself, or `closed` raises `RedisUnavailableError`."""
 
     def __init__(self, store: RedisStore, *, closed: bool = False) -> None:
         self._scripts, self._closed = RedisScripts(store), closed
@@ -267,8 +266,7 @@ class RedisWindows(Windows):
         return entry
 
     def leave(self, entry: Entry, tokens: int) -> None:
-        """See `Windows`. The place in flight is released at once; tokens are corrected with the next request's round
-        trip."""
+        """See `Windows`. The place in flight is released at once; tokens are corrected with the next round trip."""
         if not entry.member:
             self._alone.leave(entry, tokens)
             return

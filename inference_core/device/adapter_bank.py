@@ -69,8 +69,7 @@ class DeviceAdapterBank(AdapterBank):
         return adapter
 
     def hold(self, adapter: Adapter) -> None:
-        """Keep `adapter`, which belongs to this bank's model, in host memory. Raises ModelFileError if its rank is
-        above `max_rank`."""
+        """Keep `adapter`, of this bank's model, in host memory. Raises ModelFileError for a rank over `max_rank`."""
         if adapter.rank > self.max_rank:
             raise ModelFileError(
                 f"{adapter.path} has rank {adapter.rank}; slots on the device take ranks up to {self.max_rank} "

@@ -278,8 +278,7 @@ def _to_host(values: torch.Tensor) -> torch.Tensor:
 
 
 def scored_rows(sequences: list[ScheduledSequence], device: torch.device) -> torch.Tensor | None:
-    """The rows that the sequences' `score` names, as indices of all tokens of the step, int32 [E] on `device`; None if
-    there are none."""
+    """The rows that the sequences' `score` names, as indices of the step's tokens, int32 [E] on `device`, or None."""
     starts = accumulate((len(s.token_ids) for s in sequences), initial=0)
     rows = [
         row

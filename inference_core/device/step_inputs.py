@@ -53,8 +53,7 @@ def slots_of_rows(sequences: list[ScheduledSequence], lengths: list[int]) -> NDA
 
 
 def adapter_tiles(slots: NDArray[np.int32], tokens: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Rows [R] that have an adapter, grouped by slot, and their tiles [M, 3] for a step padded to `tokens` (see
-    `LowRankRows`)."""
+    """Rows [R] with an adapter, grouped by slot, and tiles [M, 3] for a step padded to `tokens` (`LowRankRows`)."""
     order = np.argsort(slots, kind="stable")
     order = order[np.searchsorted(slots[order], NO_SLOT, "right") :]
     own, firsts, counts = np.unique(slots[order], return_index=True, return_counts=True)

@@ -130,8 +130,7 @@ def load_device_decoder(
     max_context: int,
     stacks: Mapping[str, ExpertLinear] | None = None,
 ) -> DeviceDecoder:
-    """Build the network from its projections on the arena's device, with activations in `dtype`. `stacks`: those of
-    its experts."""
+    """Build the network from projections on the arena's device, activations in `dtype`. `stacks`: of experts."""
     config, device, head = checkpoint.config, arena.device, linears["head"]
     return DeviceDecoder(
         config=config,

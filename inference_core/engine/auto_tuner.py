@@ -69,8 +69,7 @@ class StepTimeModel:
         return self.steps >= self.WARM_UP
 
     def observe(self, sequences: int, tokens: int, depth: float, seconds: float) -> None:
-        """Note for `learn` that a step of `tokens` (decodes included) in `sequences` took `seconds`, its further tokens
-        at `depth`."""
+        """Note for `learn` that a step of `tokens` in all, of `sequences`, took `seconds`, further ones at `depth`."""
         self._observed.append((sequences, tokens - sequences, depth, seconds))
 
     def learn(self) -> None:

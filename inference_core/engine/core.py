@@ -200,10 +200,7 @@ class Core:
         return model
 
     def abort(self, request_id: str, index: int | None = None) -> list[SequenceOutput]:
-        """Forget a request, or its choice `index` alone, and free its blocks.
-
-        Returns the final outputs of the choices that this ended.
-        """
+        """Forget a request, or its choice `index` alone, and free its blocks. Returns ended choices' final outputs."""
         if request_id in self._grammars:
             self._grammars.abort(request_id, index)
             return []
@@ -373,8 +370,7 @@ class Core:
         self._pins.add(prefix, model.scheduler, info.max_context)
 
     def unpin(self, model: str, name: str) -> None:
-        """Drop a pinned prefix; its memory is free once no running request uses it. Raises `PrefixError` if there is
-        none of this name."""
+        """Drop a pinned prefix; its memory is free once no running request uses it. Raises `PrefixError` if unknown."""
         self._release_pin(self._pins.remove(model, name))
 
     def _start_pin(self, pin: Pin, now: float) -> None:

@@ -310,8 +310,7 @@ class Sequence:
         return ScoreSpec(targets, self.sampling.prompt_logprobs) if targets else None
 
     def receive_scores(self, scored: list[TokenLogprob], computed: int) -> list[TokenLogprob]:
-        """Return the new log-probabilities among `scored`, which end at token `computed`: a preempted prompt is scored
-        again."""
+        """Return the new log-probabilities among `scored`, which end at token `computed`; preemption scores again."""
         known = min(computed, len(self.prompt_token_ids) - 1)
         fresh = known - self.num_scored
         if fresh <= 0:

@@ -82,8 +82,7 @@ class DraftAccount:
         return self._steps <= 0
 
     def record(self, gain: float) -> None:
-        """Record that drafts of a step gained the time of so many steps; less than 0 if they cost more than they
-        gave."""
+        """Record that a step's drafts gained the time of so many steps; below 0 if they cost more than they gave."""
         self._steps = max(min(self._steps + gain, self.MOST), -self.DEBT)
 
     def wait(self, steps: int) -> None:

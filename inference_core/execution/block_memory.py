@@ -113,8 +113,7 @@ class HostBlocks:
 
 
 class DeviceBlockBytes(BlockBytes):
-    """Blocks of `arena` uint8 [bytes], at the byte `offsets` of their ids. Copies use the current stream and wait for
-    it."""
+    """Blocks of `arena` uint8 [bytes], at the byte `offsets` of their ids. Copies use and await the current stream."""
 
     def __init__(
         self, arena: torch.Tensor, offsets: Callable[[list[int]], NDArray[np.int64]], block_bytes: int

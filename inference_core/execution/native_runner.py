@@ -122,8 +122,7 @@ class NativeDecoder:
     def head(
         self, sequences: list[ScheduledSequence], hidden: torch.Tensor, begin: int, rows: list[int] | None = None
     ) -> torch.Tensor:
-        """Compute the rest of a step whose first `begin` layers gave `hidden` float32 [T, hidden]; logits as
-        `decode`."""
+        """Compute the rest of a step whose first `begin` layers gave `hidden` float32 [T, hidden]; as `decode`."""
         if not sequences:
             return self._logits[:0]
         wanted = self._make_room(sequences, rows)

@@ -314,8 +314,7 @@ class GrammarAdmission:
         self._waiting[request.request_id] = Compiled(request, ready)
 
     def take(self, patience: float = 0.0) -> list[Compiled]:
-        """Remove and return requests whose grammar has compiled or failed, in order of arrival; wait up to `patience`
-        seconds for one."""
+        """Remove and return requests whose grammar compiled or failed, in order of arrival; wait `patience` seconds."""
         self._workers.bound_memory()
         if not self._waiting:
             return []

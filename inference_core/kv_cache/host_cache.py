@@ -201,8 +201,7 @@ class HostCache:
             self._guesses.add(digest)
 
     def match(self, digests: Iterable[bytes], first: int) -> list[bytes]:
-        """Return the longest kept prefix of `digests`, a sequence's blocks from `first` on; [] if not worth
-        restoring."""
+        """Return the longest kept prefix of `digests`, a sequence's from `first` on; [] if not worth restoring."""
         run = list(takewhile(self._slot_of.__contains__, digests))
         return run if run and self.swap_cost.worth_restoring(first, len(run)) else []
 
@@ -224,8 +223,7 @@ class HostCache:
                 self._reuse += self._LEARNING * (1.0 - self._reuse)
 
     def abandon(self, block: int) -> None:
-        """Drop the planned copies of a freed block: its restore is not needed, and its slab may be overwritten before
-        an offload."""
+        """Drop the planned copies of a freed block: nobody needs its restore, and its slab may be overwritten first."""
         if self._restored:
             self._restored.pop(block, None)
         if block in self._arriving:

@@ -71,8 +71,7 @@ def pack(tensor: PackedTensor, kind: PanelKind) -> Bytes:
 
 
 def pack_columns(tensors: Iterable[PackedTensor], columns: list[int]) -> NDArray[np.float16]:
-    """The weights of some inputs alone: float16 [ceil(N / 16), columns, 16] for the N outputs of all `tensors`, one
-    after another."""
+    """The weights of some inputs: float16 [ceil(N / 16), columns, 16] for the N outputs of all `tensors`."""
     rows = [dequantize(piece)[:, columns] for tensor in tensors for piece in _pieces(tensor)]
     weights = _pad_rows(np.concatenate(rows)).astype(np.float16)
     return np.ascontiguousarray(weights.reshape(-1, LANES, len(columns)).transpose(0, 2, 1))

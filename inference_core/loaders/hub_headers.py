@@ -38,8 +38,7 @@ _DESCRIBING = re.compile(r"\.(weight_shape|shape|weight\.quant_map|weight\.quant
 
 @dataclass(frozen=True)
 class HubHeaders:
-    """`path`: what loaders open; `download_bytes`: of all files that a download would fetch; `read_bytes`: of what was
-    read instead."""
+    """`path`: what loaders open; `download_bytes`: of all files of a download; `read_bytes`: of what was read."""
 
     path: Path
     commit: str

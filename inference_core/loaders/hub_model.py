@@ -87,8 +87,7 @@ def hub_model_of_path(text: str) -> HubModel | None:
 
 
 def hub_cache() -> Path:
-    """Return the Hugging Face cache as its own library finds it: `HF_HUB_CACHE`, `HF_HOME`/hub, or in the user's
-    cache."""
+    """Return the Hugging Face cache as its library finds it: `HF_HUB_CACHE`, `HF_HOME`/hub, or the user's cache."""
     if cache := os.environ.get("HF_HUB_CACHE"):
         return Path(cache).expanduser()
     home = os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface"

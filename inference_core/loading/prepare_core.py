@@ -74,8 +74,7 @@ class AdaptedModel(Protocol):
 
 
 def load_adapters(core: Core, models: Iterable[AdaptedModel]) -> None:
-    """Load the adapters of `models`, from folders or from `package:NAME/FOLDER`. Raises ModelFileError for one that
-    cannot be served."""
+    """Load the adapters of `models`, from folders or `package:NAME/FOLDER`. Raises ModelFileError for a bad one."""
     for model in models:
         for name, folder in model.adapters.items():
             path = str(resolve_model_path(folder)) if folder.startswith(PACKAGE_PREFIX) else folder

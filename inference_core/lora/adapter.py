@@ -44,8 +44,7 @@ def adapter_targets(config: ModelConfig) -> dict[str, AdapterTarget]:
 
 
 def projection_parts(config: ModelConfig) -> dict[str, AdapterTarget]:
-    """Every part of the fused projections of a block without experts, by transformers' names, whether an adapter may
-    change it or not."""
+    """Every part of the fused projections of a block without experts, by transformers' names, adaptable or not."""
     hidden, wide = config.hidden_size, config.intermediate_size
     queries, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
     return {

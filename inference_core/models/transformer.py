@@ -171,8 +171,7 @@ class StackedExperts:
 
 @dataclass(slots=True, frozen=True)
 class DecoderLayer:
-    """One layer's weights; `qkv` is a fused projection; `sinks` float32 [heads]. Norms that an architecture lacks are
-    None."""
+    """One layer's weights; `qkv`: a fused projection; `sinks` float32 [heads]. Norms an architecture lacks: None."""
 
     attention_norm: torch.Tensor | None
     qkv: Linear

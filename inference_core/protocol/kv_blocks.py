@@ -66,8 +66,7 @@ class BlockFrame(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def checksum(digest: bytes, content: bytes) -> bytes:
-    """64-bit BLAKE2b (RFC 7693) of a block's content, keyed by its digest: content under another digest does not
-    match."""
+    """64-bit BLAKE2b (RFC 7693) of a block's content, keyed by its digest, so that no other digest has the same."""
     return blake2b(content, key=digest, digest_size=CHECKSUM_BYTES).digest()
 
 

@@ -298,8 +298,7 @@ class KnobsSet(msgspec.Struct, tag="knobs_set", kw_only=True):
 
 
 class AdaptersSet(msgspec.Struct, tag="adapters_set", kw_only=True):
-    """The answer to `LoadAdapter` and `UnloadAdapter`: the adapters of the model now, and why the command was
-    refused, if it was."""
+    """The answer to `LoadAdapter` and `UnloadAdapter`: the model's adapters now, and why it was refused, if so."""
 
     query_id: str
     adapters: list[AdapterInfo]

@@ -194,10 +194,7 @@ def _weigh(logits: Logits, best: float, scale: float) -> Weights:
 
 
 def _filtered(row: Logits, params: SamplingParams) -> tuple[Ids | None, Weights]:
-    """Token ids, ascending, that survive top-k, top-p and min-p, and their weights.
-
-    Ids are None for the whole vocabulary.
-    """
+    """Token ids, ascending, that survive top-k, top-p and min-p, with their weights. None: the whole vocabulary."""
     if len(row) > MAX_VOCABULARY:
         raise ValueError(f"cannot sample from a vocabulary of {len(row)} tokens; 1 to {MAX_VOCABULARY} are possible")
     ids = _largest(row, params.top_k) if 0 < params.top_k < len(row) else None

@@ -210,8 +210,7 @@ def draw_draft(law: DraftLaw, spec: SampleSpec) -> int:
 
 
 def drafts_from(logits: Logits, sequences: list[ScheduledSequence]) -> list[tuple[int, DraftLaw]]:
-    """Draw a draft token for each sequence from its row of `logits` float32 [rows, vocabulary]; return it with its
-    law."""
+    """Draw a draft token per sequence from its row of `logits` float32 [rows, vocabulary]; return it with its law."""
     drafts = []
     for raw, sequence in zip(logits, sequences, strict=True):
         assert sequence.sample is not None
@@ -229,8 +228,7 @@ def while_equal(drafts: list[int], drawn: list[SampledToken]) -> list[SampledTok
 
 
 def _accept_or_replace(rows: Logits, drawn: list[SampledToken], sequence: ScheduledSequence) -> list[SampledToken]:
-    """Verify drafts by rejection sampling; `drawn` are the rows' own draws, of which the last follows full
-    acceptance."""
+    """Verify drafts by rejection sampling; `drawn`: the rows' own draws, the last of which follows full acceptance."""
     tokens: list[SampledToken] = []
     specs, laws = row_specs(sequence), sequence.draft_laws
     assert laws is not None

@@ -106,8 +106,7 @@ def _token_text(value: Any) -> str | None:
 
 
 def _sources(value: Any) -> dict[str, str]:
-    """Templates by name, which files write as one text, as an object, or as a list of objects with `name` and
-    `template`."""
+    """Templates by name, which files write as one text, an object, or a list of objects with `name` and `template`."""
     if isinstance(value, list):
         entries = [entry for entry in value if isinstance(entry, dict)]
         value = {entry.get("name"): entry.get("template") for entry in entries}

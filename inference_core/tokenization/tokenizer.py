@@ -184,8 +184,7 @@ class Tokenizer:
         return [token for piece in pieces for token in ([piece] if isinstance(piece, int) else next(encoded).ids)]
 
     def text_pieces(self, text: str) -> list[Piece]:
-        """Return `text` without a template, not yet encoded: added tokens that are no control tokens stand for
-        themselves in it."""
+        """Return `text` without a template, not yet encoded: added tokens not of control stand for themselves."""
         return list(self._written.split(text)) if self._written.ids and text else [text]
 
     def encode_chat(

@@ -148,8 +148,7 @@ def _without_classes(pattern: str) -> str:
 
 
 def unreadable(error: BaseException) -> InvalidRequestError | None:
-    """What to raise in place of the library's own errors: plain exceptions, and panics, which are not even that. None
-    for any other."""
+    """What to raise in place of the library's own errors: plain exceptions, and panics, which are none. Else None."""
     if type(error) is Exception or type(error).__name__ == "PanicException":
         return InvalidRequestError(f"the model's tokeniser cannot read this text: {error}")
     return None

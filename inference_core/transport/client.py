@@ -149,8 +149,7 @@ class CoreClient(ABC):
 
     @abstractmethod
     def unread(self, request_id: str) -> list[SequenceOutput]:
-        """Return the received outputs of an open request that its iterator has not yielded yet, without consuming
-        them."""
+        """Return the received outputs of an open request that its iterator has not yielded yet; they stay there."""
 
     @abstractmethod
     def abort_choice(self, request_id: str, index: int) -> None:

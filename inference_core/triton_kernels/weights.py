@@ -242,8 +242,7 @@ _MAX_SPLITS = 8
 
 @dataclass(frozen=True, slots=True)
 class Int4Tile:
-    """`outputs` and `rows` of one program, powers of two of at least 16; `splits` of the inputs. One row has no
-    stages."""
+    """`outputs` and `rows` of a program, powers of two from 16; `splits` of the inputs. One row has no stages."""
 
     outputs: int
     rows: int

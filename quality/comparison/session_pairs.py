@@ -48,8 +48,7 @@ PairVerdict = Literal["pays", "does_not_pay"]
 
 
 class Ways(NamedTuple):
-    """Ways to serve, by [n, k] values of independent tasks whose means are those of each way: resolved, and US
-    dollars."""
+    """Ways to serve, by [n, k] values of independent tasks whose means are a way's: resolved, and US dollars."""
 
     resolved: Float
     usd: Float

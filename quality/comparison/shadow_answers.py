@@ -168,8 +168,7 @@ def _read(rows: Iterable[Sequence[Any]]) -> list[Observed]:
 
 
 def _expected(paid: float, given: float, would_be: float) -> float:
-    """Scale what was paid, which knows the answer's length and whether the cache had it; a tier that costs nothing
-    gives no scale."""
+    """Scale what was paid, which knows answer length and cache; a tier that costs nothing gives no scale."""
     return paid * would_be / given if given > 0 else would_be
 
 

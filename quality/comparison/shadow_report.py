@@ -54,8 +54,7 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Budget(msgspec.Struct, frozen=True, kw_only=True):
-    """What verification other than probes may cost in the trailing window, and what it has spent or reserved; US
-    dollars."""
+    """What verification other than probes may cost in the trailing window, and has spent or reserved; US dollars."""
 
     budget_usd: float
     spent_usd: float

@@ -161,8 +161,7 @@ class StepRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def newest_sessions(engine: AsyncEngine, limit: int) -> list[SessionRow]:
-    """Return the sessions with the newest steps, newest first. A single request with tools is none, unless an agent's
-    client sent it."""
+    """Return the sessions with the newest steps, newest first. One request with tools is one only from an agent."""
     s = session_steps.c
     steps = select(s.session, s.created_at, s.client, s.step)
     newest = steps.order_by(desc(s.created_at)).limit(NEWEST_STEPS).subquery()

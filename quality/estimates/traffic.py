@@ -47,8 +47,7 @@ class RoutedRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClassTraffic(msgspec.Struct, frozen=True, kw_only=True):
-    """Requests of one complexity class: their number, their share of all requests with a class, and the number that
-    each tier answered."""
+    """Requests of a complexity class: their number, their share of the classed, and how many each tier answered."""
 
     name: str
     requests: int
@@ -268,8 +267,7 @@ def _by_tier(routed: Sequence[RoutedRequest], tiers: int) -> list[int]:
 
 
 def _saving(paid: np.ndarray, strongest: np.ndarray) -> tuple[float | None, float | None, float | None]:
-    """Return 1 minus the ratio of two sums, with the interval of a ratio estimate (Cochran, Sampling Techniques
-    6.4)."""
+    """Return 1 minus the ratio of two sums, with the interval of a ratio (Cochran, Sampling Techniques 6.4)."""
     if not len(paid) or strongest.sum() <= 0:
         return None, None, None
     ratio = float(paid.sum() / strongest.sum())

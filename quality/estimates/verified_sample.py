@@ -97,8 +97,7 @@ def upgrade_rate(no_worse: Sequence[bool], settings: UpgradeSettings, tier: int 
 
 
 async def recent_verdicts(engine: AsyncEngine, tier: int | None, limit: int) -> list[bool]:
-    """Return the last `limit` labels (of `tier`, or of all), newest first; True means no worse than the strongest
-    tier's."""
+    """Return the last `limit` labels (of `tier`, or all), newest first; True: no worse than the strongest tier's."""
     query = (
         select(verifications.c.label)
         .where(*sampled_as_served())
@@ -112,8 +111,7 @@ async def recent_verdicts(engine: AsyncEngine, tier: int | None, limit: int) -> 
 
 
 def newest_verifications() -> Subquery:
-    """Select the `NEWEST` verifications without their texts. The limit stops the planner from reading more rows to sort
-    them."""
+    """Select the `NEWEST` verifications without their texts. The limit keeps the planner from sorting more rows."""
     v = verifications.c
     shown = (v.request_id, v.tier, v.status, v.label, v.sampled_reason, v.sampled_probability, v.finished_at)
     return select(*shown).order_by(v.verification_id.desc()).limit(NEWEST).subquery()

@@ -258,8 +258,7 @@ def mean_cost_usd(accuracy: TierAccuracy, price: Price) -> float:
 
 
 def compare_tiers(report: AccuracyReport, catalog: Catalog) -> list[TierComparison]:
-    """Compare every tier with every cheaper one at the catalogue's present prices; sorted by the dearer, then the
-    cheaper tier."""
+    """Compare every tier with every cheaper one at the catalogue's present prices; by the dearer, then the cheaper."""
     costs = {measured.tier: mean_cost_usd(measured, catalog.tier(measured.tier).price) for measured in report.tiers}
     by_cost = sorted(report.tiers, key=lambda measured: costs[measured.tier])
     found = [

@@ -63,8 +63,7 @@ class Panel:
         return next((judge for judge in self.judges if judge.name == name), None)
 
     def may_label(self, prompt: str, response_format: dict[str, Any] | None) -> bool:
-        """Return whether a trusted judge may decide on answers to `prompt`; else a reference would be paid for
-        nothing."""
+        """Return whether a trusted judge may decide on answers to `prompt`; else a reference would be wasted."""
         return self.labels_open_answers or self._may_label(prompt, response_format)
 
     def may_label_by_rule(self, prompt: str, response_format: dict[str, Any] | None) -> bool:
@@ -98,8 +97,7 @@ class Panel:
         response_format: dict[str, Any] | None = None,
         seen: Seen = NOTHING_ELSE,
     ) -> Finding:
-        """Compare `answer` with `reference_answer`; `response_format` as for `Judge.judge`, `seen` as for
-        `Judge.having_seen`."""
+        """Compare `answer` with `reference_answer`; `response_format` as `Judge.judge`, `seen` as `having_seen`."""
         finding = await self._found(prompt, answer, reference_answer, response_format, seen)
         if finding.judging is None:
             return finding

@@ -65,8 +65,7 @@ class CodeJudge(Judge):
 
 
 def _program(text: str) -> str | None:
-    """Return the canonical form of the code in `text` (its fenced Python blocks, or all of it); None if it does not
-    parse."""
+    """Return the canonical form of the code in `text` (its fenced Python, or all of it); None if it does not parse."""
     blocks = _FENCE.findall(text)
     source = "\n".join(code for language, code in blocks if language.lower() in _PYTHON_FENCES) if blocks else text
     try:

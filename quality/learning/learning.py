@@ -381,8 +381,7 @@ async def _names(engine: AsyncEngine, keys: Sequence[str]) -> dict[str, str]:
 
 
 def _prices(routed: Sequence[RoutedRequest], tiers: int) -> npt.NDArray[np.float64]:
-    """Return the price [tiers] of an answer: the mean prediction for the newest requests; reference prices without
-    any."""
+    """Return the price [tiers] of an answer: the mean prediction for the newest requests, else reference prices."""
     costs = [one.costs for one in routed if len(one.costs) == tiers]
     mean = np.mean(costs, axis=0) if costs else np.zeros(tiers)
     return mean if mean[-1] > 0 else np.asarray(reference_prices(tiers), np.float64)

@@ -49,8 +49,7 @@ class TierUnderstood(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CloseCall(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer nearest to the border: its score, the strongest tier's for the same prompt, and whether it counts as
-    good."""
+    """The answer nearest to the border: its score, the strongest tier's for the prompt, and whether it is good."""
 
     tier: int
     score: float

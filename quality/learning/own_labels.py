@@ -144,6 +144,5 @@ class OwnLabels:
 
 
 def before_change(at: float, weaker: int, changes: Mapping[int, float]) -> list[float]:
-    """Return by weaker tier the share of its weight that a label of time `at` keeps after `changes`, in epoch
-    seconds."""
+    """Return by weaker tier the weight's share that a label of time `at` keeps after `changes`, in epoch seconds."""
     return [BEFORE_CHANGE if at < changes.get(k, -math.inf) else 1.0 for k in range(1, weaker + 1)]

@@ -354,8 +354,7 @@ class Journal:
         self._queue.put(_Frame(key, payload))
 
     def rotate(self) -> int:
-        """Request completion of the current segment; it is complete when `Committed.rotations` reaches the returned
-        number."""
+        """Request the current segment's completion: when `Committed.rotations` reaches the returned number."""
         self._rotations_asked += 1
         self._queue.put(_Rotate())
         return self._rotations_asked

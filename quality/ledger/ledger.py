@@ -297,8 +297,7 @@ class Ledger:
             self._waited_for -= 1
 
     async def close(self, *, store_seconds: float = 5.0) -> None:
-        """Make everything appended durable and store records for at most `store_seconds`; the next process stores the
-        rest. Idempotent."""
+        """Make all records durable and store for `store_seconds` at most; the next process goes on. Idempotent."""
         if not self._running:
             return
         self._running = False

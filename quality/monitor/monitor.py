@@ -212,8 +212,7 @@ class Monitor:
             await loop.drain()
 
     async def upgrade_rate(self, tier: int | None = None, last: int | None = None) -> UpgradeRate:
-        """Return the share of the last labelled answers (of `tier`, or of all) that were worse than the strongest
-        tier's."""
+        """Return the share of the last labelled answers (of `tier`, or all) worse than the strongest tier's."""
         upgrade = self.settings.upgrade
         if last is not None:
             upgrade = UpgradeSettings(
@@ -342,8 +341,7 @@ class Monitor:
                 loop.nudge()
 
     def _barred(self, record: Record, purpose: Purpose, turn: Turn | None) -> Reason | None:
-        """Return why a request may not be verified for this purpose: a tier that would be asked may not see it, or
-        cannot take it."""
+        """Return why a request may not be verified for this purpose: a tier to be asked may not see or take it."""
         would_be = record.decision.would_be
         if self._verifier.asked.hidden(purpose, record.tier, record.consent, would_be) is not None:
             return "no consent"
@@ -395,8 +393,7 @@ class Monitor:
             self._paced, self._counted_since, self._counted = min(self._cold_start_rate, self._pace), now, 0
 
     async def _recent_spending(self) -> Spending:
-        """Return cached spending: the sum over a day is too slow for every offer, and the claim checks the budget
-        exactly."""
+        """Return cached spending: a day's sum is too slow for every offer, and the claim checks the budget exactly."""
         now = self._clock()
         if self._spending is None or now - self._spent_at >= self.settings.poll_seconds:
             self._spending, self._spent_at = await self._queue.spending(now), now

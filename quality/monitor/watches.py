@@ -121,8 +121,7 @@ def streams_of(tier: int, novelty: float, classes: Sequence[float] | None, *, se
 
 
 def changed_tier(stream: str) -> int | None:
-    """Return the tier whose answers must have changed if the rate of that stream did; None if the prompts may have
-    changed instead."""
+    """Return the tier whose answers changed if that stream's rate did; None if the prompts may have changed instead."""
     tier = re.fullmatch(r"tier (\d+), familiar prompts", stream)
     return None if tier is None else int(tier[1])
 
@@ -132,8 +131,7 @@ Changes = Mapping[str | None, Mapping[int, float]]
 
 
 async def tenants_changes(engine: AsyncEngine) -> dict[str | None, dict[int, float]]:
-    """Return the changes according to alarms and recoveries. What one tenant's answers show alone is no change for the
-    others."""
+    """Return the changes by alarms and recoveries. What one tenant's answers show alone is none for the others."""
     is_change = audit_events.c.action.in_((_ALARM, _RECOVERY))
     query = select(audit_events.c.details).where(is_change).order_by(audit_events.c.created_at)
     async with engine.connect() as connection:

@@ -125,8 +125,7 @@ class RedactionProcess:
 
 
 def _serve(named: str, seconds: float) -> None:
-    """Redact what arrives on standard input until it ends. The alarm signal ends the process, even within an
-    expression."""
+    """Redact what arrives on standard input until it ends. The alarm signal ends the process even in an expression."""
     redact = load_redaction(named)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     receiving, sending = sys.stdin.buffer, sys.stdout.buffer

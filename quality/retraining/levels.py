@@ -174,8 +174,7 @@ def _p(head: LearnedHead, asked: Labels) -> Float:
 def _compared(
     name: str, labels: Labels, before: Float, after: Float, groups: npt.NDArray[np.intp], serving: Serving
 ) -> Level:
-    """Return the gains of `after` over `before`, both P(as good) [n, tiers - 1] out of fold, and whether it is
-    better."""
+    """Return the gains of `after` over `before`, P(as good) [n, tiers - 1] out of fold, and whether it is better."""
     weights, scores = _weights(labels).astype(np.float64), np.nan_to_num(labels.scores)
     weight = weights.sum(axis=1)
     errors, gains = (

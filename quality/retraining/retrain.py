@@ -57,8 +57,7 @@ class RetrainSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RetrainResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a run. `judgement` is a `quality.rollout.promotion_gate.Judgement` as plain data, None if nothing
-    was trained."""
+    """The result of a run. `judgement`: a `promotion_gate.Judgement` as plain data, None if nothing was trained."""
 
     run_id: str
     outcome: Outcome

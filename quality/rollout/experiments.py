@@ -112,8 +112,7 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def concluded(plan: Plan, paired: Paired) -> tuple[ArmName | None, str] | None:
-    """Return the winner and the reason, or that there is none; None while the experiment continues. Each side has half
-    the level."""
+    """Return the winner, or none, and the reason; None while the experiment continues. Each side has half the level."""
     seen = f"{paired.probes} probes: b gains {paired.gain:+.4f} (worse {paired.worse:+.4f}, cost {paired.cost:+.4f})"
     if paired.benefit >= 2 / plan.level:
         return "b", f"{plan.b} is better than {plan.a} on {seen}; evidence {paired.benefit:.3g}"

@@ -86,8 +86,7 @@ async def start_canary(
 
 
 async def stop_canary(engine: AsyncEngine, registry: ArtefactRegistry, *, actor: str, reason: str) -> str | None:
-    """End the trial, or the watch of a promoted version, which continues to serve; return the version, None without
-    one."""
+    """End the trial, or the watch of a promoted version, which goes on serving; return it, None without one."""
     async with registry_transaction(engine) as connection:
         ended = await Rollouts(engine, registry).end(connection, "stopped", actor=actor, reason=reason)
         orphan = registry.canary()

@@ -38,8 +38,7 @@ class ClassifierVersions:
         self._engine = engine
 
     async def ensure(self, manifest: Manifest, folder: Path, now: float) -> None:
-        """Store that `manifest` serves, if its row does not say so: it shipped with the program or was promoted by
-        hand."""
+        """Store that `manifest` serves, if its row says otherwise: it was shipped, or promoted by hand."""
         # A transaction that reads before it writes must hold SQLite's write lock from the start.
         async with writing_first(self._engine).begin() as connection:
             status = await self._status(connection, manifest.version)

@@ -179,8 +179,7 @@ async def current_revision(url: str) -> str | None:
 
 
 def blames_data(error: Exception) -> bool:
-    """Return whether repeating the same values is pointless, unlike for a database that is unavailable, full or
-    unmigrated."""
+    """Return whether repeating the same values is pointless; it is not if the database is away, full or unmigrated."""
     if isinstance(error, (IntegrityError, DataError, OverflowError)):
         return True
     sqlstate = getattr(getattr(error, "orig", None), "sqlstate", None)

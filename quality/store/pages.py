@@ -62,8 +62,7 @@ class Facets:
     async def among_newest(
         self, connection: AsyncConnection, chosen: Mapping[str, Any], bounds: Mapping[str, Any]
     ) -> list[Any]:
-        """Return the keys of at most `limit` matching rows among the newest `LOOKED_THROUGH` rows; `bounds` as
-        below."""
+        """Return the keys of at most `limit` matching rows of the newest `LOOKED_THROUGH`; `bounds` as below."""
         order = f"ORDER BY created_at DESC, {self._key} DESC"
         conditions = self._conditions(chosen, bounds)
         among = f"WHERE {' AND '.join(conditions)}" if conditions else ""

@@ -25,8 +25,7 @@ SECOND_SEED = 1
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True):
-    """A tier's answer: a text, `calls` of tools, or both. `cost_usd`: what it cost the verification; None for the
-    served one."""
+    """A tier's answer: a text, `calls` of tools, or both. `cost_usd`: what it cost the check; None if served."""
 
     text: str
     calls: tuple[ToolCall, ...] = ()
@@ -201,8 +200,7 @@ async def find(panel: Panel, job: VerificationJob, number: int, answer: Reply, r
 
 
 def comparing_by(panel: Panel, job: VerificationJob, number: int, answer: Reply, finding: Finding) -> Comparing | None:
-    """Return how the judge of `finding`, on the answer of tier `number`, compares further answers; None if it is not on
-    the panel."""
+    """Return how the judge of `finding`, on tier `number`'s answer, compares further ones; None if not on the panel."""
     if finding.judge == json_answers.NAME:
         tooling = None if job.turn is None else job.turn.tooling
 

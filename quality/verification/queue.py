@@ -81,8 +81,7 @@ class VerificationQueue:
             await _insert(connection, record, drawn, now, **served, **ended)
 
     async def call_failed(self, request_id: str) -> bool:
-        """Note that a call of the waiting verification's answer failed, and let it be judged at once; False if none
-        waits any more."""
+        """Note that a call of the waiting verification's answer failed, and let it be judged; False if none waits."""
         v = verifications.c
         waiting = and_(v.request_id == request_id, v.status == "pending", v.owner.is_(None))
         async with self._engine.begin() as connection:
@@ -217,8 +216,7 @@ class VerificationQueue:
             )
 
     async def sweep(self, now: float, expire_before: float) -> int:
-        """Fail rows that no worker will finish: those from before `expire_before`, and those whose last attempt
-        died."""
+        """Fail rows that no worker will finish: from before `expire_before`, or whose last attempt died."""
         hopeless = and_(
             self._free(now),
             or_(verifications.c.attempts >= self._max_attempts, verifications.c.created_at < expire_before),

@@ -258,8 +258,7 @@ def is_eligible(record: Record, settings: SamplingSettings) -> bool:
 
 
 def admits(spending: Spending, usd: float, purpose: Purpose, settings: SamplingSettings) -> bool:
-    """Return whether a verification that costs about `usd` fits into the budget, with what a cold start may spend
-    beyond it."""
+    """Return whether a verification of about `usd` fits into the budget, with a cold start's extra."""
     whole = settings.budget_for(purpose, spending) + settings.beyond(purpose, spending)
     return spending.committed(purpose) + usd <= whole
 
@@ -321,8 +320,7 @@ def doubt(p: Number, novelty: Number) -> Number:
 
 
 def would_differ(record: Record) -> bool:
-    """Return whether `record` was only observed, and routing would have taken another tier than the one that
-    answered."""
+    """Return whether `record` was only observed, and routing would have taken another tier than the one used."""
     return record.decision.would_be not in (None, record.tier)
 
 

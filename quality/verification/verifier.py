@@ -52,8 +52,7 @@ class AskedTiers:
         return self._judged(job.purpose, job.served_tier, job.would_be_tier)
 
     def asked(self, job: VerificationJob) -> list[int]:
-        """Return the tiers that a job asks, ascending: those that answer or judge, and those whose answers are
-        compared."""
+        """Return the tiers that a job asks, ascending: those that answer, judge, or are compared."""
         compared = () if job.compared is None else job.compared.tiers
         return sorted({*self._asked(job.purpose, job.served_tier, job.would_be_tier), *compared} & set(self._tiers))
 
@@ -225,8 +224,7 @@ class Verifier:
         return sum(self._price(number, usage) for number in asked) + judging
 
     def expected_usd(self, job: VerificationJob) -> float:
-        """Return about what `job` costs: answers of the length of the served one, and where a model judges, its reading
-        of them."""
+        """Return about what `job` costs: answers as long as the served one, and a judging model's reading of them."""
         long = min(self._most_tokens(job), max(job.completion_tokens, 1))
         judged, compared = self.asked.judged(job), self._to_compare(job)
         asked = {self._reference(job), *judged, *(compared.tiers if compared is not None else ())} - {job.served_tier}

@@ -93,8 +93,7 @@ prepare_types(DeviceCoreSpec)
 
 
 def core_spec(catalog: Catalog) -> CoreSpec:
-    """Return `catalog.core`; each model is tuned to its tiers' strictest objectives, unless its knobs or the core's say
-    otherwise."""
+    """Return `catalog.core`; each model is tuned to its tiers' strictest objectives, unless knobs say otherwise."""
     core = replace(catalog.core, knobs={"auto_tune": True, **catalog.core.knobs})
     return replace(core, models=[_with_objectives(model, catalog, core.knobs) for model in core.models])
 

@@ -251,7 +251,6 @@ def named_billions(name: str) -> float | None:
 
 
 def planned_billions(model: GpuModelSpec) -> float:
-    """Return the billions of parameters of a GPU group's model: by the name of its shape, its own, or the bytes of its
-    weights."""
+    """Return the billions of parameters of a GPU group's model: by its shape's name, its own, or its weights' bytes."""
     named = named_billions(model.shape or "") or named_billions(model.name) or named_billions(model.path)
     return model.weight_bytes * 8 / _BITS[model.compute] / 1e9 if named is None else named

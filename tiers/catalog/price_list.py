@@ -292,8 +292,7 @@ prepare_types(SignedPrices)
 
 
 def public_key(given: str) -> bytes:
-    """Return the 32 bytes of a key in base64. Raises `SignedPricesError`, also without the library that checks
-    signatures."""
+    """Return the 32 bytes of a base64 key. Raises `SignedPricesError`, also without the signatures' library."""
     if find_spec("cryptography") is None:
         raise SignedPricesError("it needs the library cryptography: pip install 'aio-gateway[prices]'")
     try:
@@ -336,8 +335,7 @@ def _require_signed(key: bytes, signature: bytes, body: bytes) -> None:
 
 
 def current_price(model: str, provider: str | None, base_url: str, signed: SignedPrices | None) -> Price | None:
-    """Return the price of a tier's model: the signed list's, else the package's at this moment; None if neither has
-    one."""
+    """Return the price of a tier's model: the signed list's, else the package's at this moment; None without one."""
     found = None if signed is None else signed.price(model, provider)
     if found is not None:
         return found

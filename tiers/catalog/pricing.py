@@ -237,8 +237,7 @@ def predicted_costs(
 
 
 class BlendedCost(msgspec.Struct, frozen=True, kw_only=True):
-    """Mean US dollars per request of a traffic mix; savings are shares of the baseline's cost, negative if it costs
-    more."""
+    """Mean US dollars per request of a traffic mix; savings: shares of the baseline's cost, negative if dearer."""
 
     per_request: float
     saving: float

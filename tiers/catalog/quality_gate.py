@@ -156,8 +156,7 @@ def _compute_of(model: Gated) -> MeasuredCompute:
 
 
 def _packed_by_path(cache_dir: Path) -> Packed:
-    """Return whether the file or folder at a path has weights of fewer than 16 bits; opens each once, whatever models
-    share it."""
+    """Return whether a path's weights have fewer than 16 bits; each is opened once, whatever models share it."""
 
     def packed(path: Path) -> bool:
         tensors = open_checkpoint(path, cache_dir).tensors.items()

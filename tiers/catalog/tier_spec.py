@@ -406,8 +406,7 @@ class TierSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def model_name(self) -> str:
-        """The model that answers, local or remote; of a server's only model, which the catalogue does not name, the
-        tier's name."""
+        """The model that answers, local or remote; the tier's name for a server's only model, not in the catalogue."""
         return (self.remote.model or self.name) if self.remote is not None else str(self.model)
 
     @property
@@ -447,8 +446,7 @@ class TierSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return self.remote is None or self.remote.kind in LOGPROB_KINDS if declared is None else declared
 
     def stated_limit(self, max_tokens: int | None) -> int | None:
-        """Return the most output tokens of a choice that the catalogue or a request with this `max_tokens` sets; None:
-        neither does."""
+        """Return the most output tokens of a choice by the catalogue or this `max_tokens`; None: neither sets it."""
         wanted, most = self.default_max_tokens if max_tokens is None else max_tokens, self.max_tokens or None
         return most if wanted is None or (most is not None and most < wanted) else wanted
 

@@ -76,8 +76,7 @@ def triton_files(
 
 
 def tier_knobs(catalog: Catalog, number: int) -> Knobs:
-    """Return the initial knobs of tier `number`'s model, with Triton's defaults for those that only its batcher
-    needs."""
+    """Return the first knobs of tier `number`'s model, with Triton's defaults for those of its batcher."""
     model = catalog.tier(number).model
     said: dict[str, KnobValue] = {}
     if model is not None:
@@ -99,8 +98,7 @@ def _name(catalog: Catalog, number: int) -> str:
 
 
 def _batched_config(name: str, knobs: Knobs, instances: Instances) -> dict[str, Any]:
-    """Describe a model behind Triton's dynamic batcher. Beyond `max_waiting` requests are refused, as by our own
-    core."""
+    """Describe a model behind Triton's dynamic batcher. Beyond `max_waiting` requests are refused, as by a core."""
     return {
         "name": name,
         "backend": "python",

@@ -248,8 +248,7 @@ def final_number(text: str) -> Fraction | None:
 
 
 def likely_number(text: str) -> Fraction | None:
-    """Return `final_number`, or without a clear one the last number of `text`: good enough for voting, not for
-    judging."""
+    """Return `final_number`, else the last number of `text`: good enough for voting, not for judging."""
     clear = final_number(text)
     return clear if clear is not None else next(reversed(numbers(text)), None)
 

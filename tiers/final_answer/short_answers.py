@@ -133,8 +133,7 @@ _SHORT_ANSWER_WORDS = 30
 
 
 def options(prompt: str) -> dict[str, str]:
-    """Return the options of a multiple-choice prompt by letter: at least A and B, without gaps; empty for other
-    prompts."""
+    """Return a multiple-choice prompt's options by letter: at least A and B, without gaps; empty for others."""
     for pattern in (_OPTION_LINE, _OPTION_INLINE):
         found = {letter: clean(text) for letter, text in pattern.findall(prompt)}
         if len(found) < 2:
@@ -178,8 +177,7 @@ def choice_letter(text: str, offered: dict[str, str], *, brackets: bool = False)
 
 
 def yes_or_no(text: str) -> Literal["yes", "no"] | None:
-    """Return the text's answer to a polar question: after "answer" if there is one, else its first yes, no, true or
-    false."""
+    """Return the text's answer to a polar question: after "answer" if there, else its first yes, no, true, false."""
     found = _SAID_YES_NO.search(text) or _ANY_YES_NO.search(text)
     if found is None:
         return None
@@ -199,8 +197,7 @@ def asks_yes_or_no(prompt: str) -> bool:
 
 
 def stated_labels(prompt: str) -> tuple[str, ...]:
-    """Return the labels that `prompt` says an answer must be one of, in lower case and its order; empty if it states
-    none."""
+    """Return the labels that `prompt` says an answer must be one of, lower case, in its order; empty for none."""
     folded = prompt.casefold()
     if mentions(folded, "yes", "true") and (_YES_NO_ASKED.search(prompt) or _TRUTH_STATED.search(prompt)):
         return ("true", "false") if re.search(r"\btrue\b[^.\n]{0,160}\bfalse\b", prompt, re.I) else ("yes", "no")

@@ -91,8 +91,7 @@ _LATER = re.compile(r"^(?:\*\*|__|:|\s)+")
 
 
 class Mark(NamedTuple):
-    """A marked answer: where it starts, what it holds; `strict` if it is a form that nothing but an answer takes, not a
-    sentence."""
+    """A marked answer: where it starts, what it holds; `strict` if only an answer takes its form, no sentence."""
 
     start: int
     content: str

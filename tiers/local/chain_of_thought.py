@@ -156,8 +156,7 @@ class ChainOfThought(Policy):
                 yield delta
 
     def _budgets(self, request: GenerationRequest, prompt_tokens: int) -> tuple[int, int]:
-        """Return the token limits for everything and for thinking; the latter is 0 if there is only room for the
-        answer."""
+        """Return the token limits for everything and for thinking, which is 0 if only the answer has room."""
         prompt_tokens += len(self._answer_opening)
         if self.decoder.max_context - prompt_tokens < 2:
             return 0, 0

@@ -135,8 +135,7 @@ class Policy(ABC):
         return self.decoder.prompt(request)
 
     async def read(self, request: GenerationRequest) -> None:
-        """Encode the prompt that `stream` needs; on a thread where it is long or its template slow. Raises
-        `TierRequestError`."""
+        """Encode the prompt of `stream`; on a thread if it is long or its template slow. Raises `TierRequestError`."""
         prompt = self.prompt(request)
         if not prompt.is_encoded and (is_long(request) or self.decoder.tokenizer.renders_slowly):
             try:
@@ -146,8 +145,7 @@ class Policy(ABC):
                 raise
 
     def count_prompt_tokens(self, request: GenerationRequest, most: int) -> int:
-        """Return the number of tokens that the model reads before it writes the first one; `most` as in
-        `Prompt.count`."""
+        """Return the number of tokens that the model reads before it writes; `most` as in `Prompt.count`."""
         return self.prompt(request).count(most)
 
 

@@ -19,8 +19,7 @@ QUIET_SECONDS = 1.0
 
 
 def usual_threads() -> int:
-    """Return half of the processors, because the other half serves; at least two, so that one caller cannot have
-    all."""
+    """Return half of the processors, since the other half serves; at least two, so that no caller has all."""
     return min(max(os.cpu_count() or 1, 4) // 2, MOST_THREADS)
 
 

@@ -22,8 +22,7 @@ _ALPHABET = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
 
 def fitting_name(name: str, names: Names) -> str:
-    """Return `name` in the characters and the length that a server takes: the same for the same name, and another for
-    another one."""
+    """Return `name` in the characters and length that a server takes: one for each name, always the same."""
     characters, most = names
     clean = re.sub(rf"[^{characters}]", "_", name)
     clean = clean if clean[:1].isalpha() else f"_{clean}"
@@ -143,8 +142,7 @@ def _paired(turns: list[ChatMessage], changed: set[str]) -> list[ChatMessage]:
 
 
 def _interrupted(turn: ChatMessage, call_id: str) -> ChatMessage:
-    """The result of a call of `turn` that has none; in the form of the Responses API, where custom tools have their
-    own."""
+    """The result of a call of `turn` without one; in the Responses API's form, custom tools have their own."""
     result = ChatMessage(role="tool", content=NO_RESULT, tool_call_id=call_id)
     custom = [one for one in turn.native.blocks if one.type == "custom_tool_call"] if turn.native is not None else []
     if not any(msgspec.json.decode(one.json, type=dict[str, Any]).get("call_id") == call_id for one in custom):

@@ -157,8 +157,7 @@ def is_marked(request: GenerationRequest) -> bool:
 
 
 def mark(body: dict[str, Any]) -> None:
-    """Mark tools, system prompt and the last turn, so that the next step reads them from the cache; Anthropic takes
-    four marks."""
+    """Mark tools, system prompt and last turn, for the next step to read from the cache; Anthropic takes four marks."""
     if tools := body.get("tools"):
         listed = msgspec.json.decode(tools, type=list[Any]) if isinstance(tools, msgspec.Raw) else tools
         body["tools"] = [*listed[:-1], listed[-1] | {MARK: _CACHED}] if listed else listed
@@ -231,8 +230,7 @@ def is_cut_off(request: GenerationRequest) -> bool:
 
 
 def sampling_fields(request: GenerationRequest, thinking: dict[str, Any]) -> dict[str, Any]:
-    """Return the sampling parameters that are set. Models refuse all of them while they think, and `temperature` with
-    `top_p`."""
+    """Return the sampling parameters set. Models refuse all while they think, and `temperature` with `top_p`."""
     asked = thinking.get("thinking", {})
     if isinstance(asked, msgspec.Raw):
         asked = msgspec.json.decode(asked)

@@ -399,8 +399,7 @@ class AnthropicWire(RemoteWire):
         return "messages", {"model": self._remote.model}
 
     def _thinking(self, request: GenerationRequest, max_tokens: int) -> dict[str, Any]:
-        """Return `thinking` and `output_config`: of a caller of the same API as they are, where the model takes them
-        so."""
+        """Return `thinking` and `output_config`: of a caller of this API as they are, if the model takes them."""
         output = {}
         if (schema := answer_schema(request, NAME)) is not None:
             output["format"] = {"type": "json_schema", "schema": schema}

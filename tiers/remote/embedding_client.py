@@ -86,8 +86,7 @@ class Vector(msgspec.Struct, frozen=True):
 
 
 class Embedded(msgspec.Struct, frozen=True, kw_only=True):
-    """The vectors in the order of the inputs. `disputed`: the counts of tokens that the server reported and that
-    cannot be."""
+    """The vectors in the order of the inputs. `disputed`: the impossible counts of tokens that the server reported."""
 
     vectors: list[Vector]
     disputed: list[int] = []

@@ -116,8 +116,7 @@ class HttpConnection(asyncio.Protocol):
         return b"".join(parts)
 
     def finish(self) -> bool:
-        """End the exchange; return whether the connection can serve another one. Otherwise close it, which tells the
-        server."""
+        """End the exchange; return whether the connection can serve another one, else close it to tell the server."""
         kept = self._has_end and self._is_kept and not self._pieces and self._is_open
         self._in_exchange = False
         self._stop_timer()

@@ -107,8 +107,7 @@ class HttpTransport(httpx.AsyncBaseTransport):
 
 
 class Reply(httpx.AsyncByteStream):
-    """An answer: status, headers, and the body as it arrives. Closing it returns the connection, or closes that if more
-    was to come."""
+    """An answer: status, headers, body as it arrives. Closing it returns the connection, or closes an unread one."""
 
     def __init__(self, connection: HttpConnection, idle: deque[HttpConnection]) -> None:
         self.status_code = connection.status

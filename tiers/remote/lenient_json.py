@@ -468,8 +468,7 @@ def _passed(call: _Open, arguments: str) -> ToolCallDelta:
 
 
 def arguments_text(arguments: Any) -> str:
-    """Return the arguments as JSON text, as a server gave them: as text, as an object, as a text of a text, or not at
-    all."""
+    """Return the arguments as JSON text, given by a server as text, an object, a text of a text, or not at all."""
     if isinstance(arguments, str):
         return _opened(arguments) if arguments[:2] == '"{' else arguments
     if arguments is None:

@@ -28,8 +28,7 @@ class PassedAnswer(msgspec.Struct, frozen=True):
 
 
 class PassedServer:
-    """The server of `spec`. The key is read from the environment once and never shown. Belongs to one event loop;
-    `close` it."""
+    """The server of `spec`. The key is read from the environment once, never shown. Of one event loop; `close` it."""
 
     def __init__(
         self,

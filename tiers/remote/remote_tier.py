@@ -428,8 +428,7 @@ class RemoteTier(Tier):
         return None
 
     def load(self) -> TierLoad:
-        """Return the requests in flight from here, the server's queue, and whether the last failure is long enough
-        ago."""
+        """Return the requests in flight from here, the server's queue, and whether its last failure is long ago."""
         now, queue = self._clock(), self._queue
         waiting = queue.waiting(now) if queue.silent or queue.is_told else 0
         return TierLoad(

@@ -21,8 +21,7 @@ MOST_COUNTED = 2**53
 
 
 def sum_of_samples(page: bytes, names: Sequence[str]) -> int | None:
-    """Return the sum of all samples of these names, with any labels; None if a name has none, or if they are no
-    counts."""
+    """Return the sum of all samples of these names, with any labels; None if a name has none or no counts."""
     total = 0.0
     for name in names:
         values = [_number(value) for value in _pattern(name).findall(page)]
@@ -155,8 +154,7 @@ class ServerQueue:
         return self._report if now - self._reported <= REPORT_SECONDS else None
 
     def _late_by(self, now: float) -> float:
-        """Return how many seconds the oldest stream without a first token has waited beyond the usual; 0 if it is not
-        late."""
+        """Return how many seconds the oldest stream without a first token waited beyond the usual; 0 if not late."""
         for stream in self.silent:
             # Of a length that was never answered before nothing is usual: the next one may say more.
             if (usual := self._usual.of(stream.size)) is not None:

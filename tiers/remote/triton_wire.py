@@ -153,8 +153,7 @@ class TritonWire(RemoteWire):
         return self._said(_parsed(body).flat(), tally) + self.read_end(tally)
 
     def read_end(self, tally: Tally) -> list[Delta]:
-        """The end of the stream is the end of the answer unless the backend ended it before; its length gives the
-        finish reason."""
+        """The stream's end is the answer's unless the backend ended it before; its length gives the finish reason."""
         if tally.heard is None or tally.is_ended:
             return []
         used = 0 if tally.reported is None else tally.reported.completion_tokens

@@ -53,8 +53,7 @@ class GoogleCredentials:
             self._find()
 
     def headers(self, method: str, url: str) -> dict[str, str]:
-        """Return the headers that authorise a request: the token, and the project that is billed. Raises
-        `TierUnavailableError`."""
+        """Return a request's authorising headers: token, and project that pays. Raises `TierUnavailableError`."""
         headers: dict[str, str] = {}
         with self._lock:
             self._find()

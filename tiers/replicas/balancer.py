@@ -232,8 +232,7 @@ class Balancer:
         return True
 
     def _counts(self, in_flight: InFlightRequest) -> bool:
-        """Return whether the outcome counts: of an ejected replica only the trial's does; other requests were sent
-        before."""
+        """Return whether the outcome counts: an ejected replica's only of its trial; others were sent before."""
         breaker = in_flight.replica.breaker
         return not breaker.is_open or breaker.trial is in_flight
 

@@ -182,8 +182,7 @@ def _turn(message: ChatMessage, written: Probed) -> dict[str, Any]:
 def plain_messages(
     messages: Sequence[ChatMessage], tools: Sequence[Tool], dialect: Dialect, *, in_system: bool = True
 ) -> list[ChatMessage]:
-    """For any other template: tools in the system turn (or in the user's first one), calls as text, results as a user's
-    turn."""
+    """For any other template: tools in the system turn (or the first user's), calls as text, results as a user turn."""
     plain: list[ChatMessage] = []
     for message in messages:
         if message.role == "tool":

@@ -20,8 +20,7 @@ Tensors = dict[str, npt.NDArray[np.generic]]
 
 
 class CollectedTier(msgspec.Struct, frozen=True, kw_only=True):
-    """A tier with outcomes in the folder. `fingerprint` is `Catalog.tier_fingerprint`. Prices are US dollars per
-    million tokens."""
+    """A tier with outcomes in the folder. `fingerprint`: `Catalog.tier_fingerprint`. Prices: US dollars a million."""
 
     model: str
     policy: str

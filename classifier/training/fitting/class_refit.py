@@ -42,8 +42,7 @@ _MOST_STEPS, _ENOUGH = 30, 1e-6
 
 
 def fit_head(labels: Labels, prior: Float, penalty: float) -> CatalogueHead:
-    """Fit on `labels` that are not private; `penalty` is that of the squared weights of embedding and
-    features, in labels."""
+    """Fit on the `labels` that are not private; `penalty`: of squared weights of embedding and features, in labels."""
     known = labels.take(~labels.private)
     given = inputs(known.classes, known.embedding, known.surface).astype(np.float64)
     offset, penalties = prior_logits(known.classes, prior), np.full(given.shape[1], penalty)
@@ -62,8 +61,7 @@ def fit_head(labels: Labels, prior: Float, penalty: float) -> CatalogueHead:
 
 
 def tenant_shares(labels: Labels, most: float) -> Float:
-    """Return [n, tiers - 1]: what scales the weights of each tenant's labels to a sum of at most `most`; 1 without a
-    tenant."""
+    """Return [n, tiers - 1]: factors that scale each tenant's label weights to at most `most`; 1 without tenant."""
     told = labels.told
     shares = np.ones_like(told)
     for tenant in np.unique(labels.tenant[labels.tenant >= 0]):

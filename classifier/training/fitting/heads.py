@@ -111,8 +111,7 @@ def fit_heads(rows: EncodedRows, *, seed: int) -> tuple[Heads, Memory]:
 
 
 def remembered(train: EncodedRows, *, seed: int) -> npt.NDArray[np.intp]:
-    """Return which training rows the memory keeps, ascending: rows with every outcome first, but at most half while
-    there are others."""
+    """Return the training rows that the memory keeps, ascending: rows with every outcome first, but at most half."""
     order = np.random.default_rng(seed).permutation(len(train))
     complete = np.asarray(~np.isnan(train.labels).any(axis=1))
     kinds = [order[complete[order]], order[~complete[order]]]
@@ -157,8 +156,7 @@ def _calibrated(heads: Heads, held: EncodedRows, memory: Memory) -> Heads:
 
 
 def _freedom(rows: EncodedRows) -> Float64:
-    """Return how much weaker each outcome's penalty is than that of the one with most observations, [heads], at least
-    1."""
+    """Return how much weaker each outcome's penalty is than that of the most observed one, [heads], at least 1."""
     observed = (~np.isnan(rows.labels) * rows.weights[:, None]).sum(axis=0, dtype=np.float64)
     freedom: Float64 = np.minimum(observed.max() / np.maximum(observed, 1e-9), MOST_FREEDOM)
     return freedom

@@ -227,8 +227,7 @@ def _observed_together(labels: Float) -> list[npt.NDArray[np.intp]]:
 
 
 def _vocabulary(tokens: Sequence[Sequence[str]], max_terms: int) -> tuple[list[str], npt.NDArray[np.int32], Float]:
-    """Return the words and word pairs that occur in most turns, at most `max_terms` together, and their idf
-    (smoothed)."""
+    """Return the words and word pairs that occur in most turns, `max_terms` in all, and their idf (smoothed)."""
     turns_with: Counter[tuple[str, ...]] = Counter()
     for t in tokens:
         turns_with.update({(w,) for w in t} | set(pairwise(t)))

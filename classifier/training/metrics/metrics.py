@@ -73,8 +73,7 @@ def calibration_band(p: Array, seed: int, times: int = 500) -> float:
 
 
 def calibration_slope(y: Array, p: Array) -> float:
-    """Return the slope of a logistic fit of the outcome on the predicted logit; 1 is calibrated, below 1 is
-    overconfident."""
+    """Return the slope of a logistic fit of outcomes on predicted logits; 1 is calibrated, below 1 overconfident."""
     logit = np.log(p / (1 - p)).astype(np.float64)
     coef, _ = fit_logistic(logit[:, None], y.astype(np.float64), np.ones(len(y)), c=1e6)
     return float(coef[0])

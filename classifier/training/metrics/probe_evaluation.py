@@ -56,8 +56,7 @@ PARITY = 0.95
 
 
 class Pair(NamedTuple):
-    """A cheaper and a dearer tier on the same n prompts: whether each is right, and the cost of each, US dollars
-    [n]."""
+    """A cheaper and a dearer tier on the same n prompts: whether each is right, and its cost, US dollars [n]."""
 
     weak_right: Floats
     strong_right: Floats
@@ -317,8 +316,7 @@ def _unseen_by_way(outcomes: Outcomes, examples: Examples, seed: int) -> dict[st
 
 
 def way_scores(y: Floats, logits: dict[str, Floats], task: Ints, level: Ints, seed: int) -> list[WayScore]:
-    """Return the scores of all ways by their `logits` [n] for labels `y` [n], relative to `ALONE`; `task`, `level`
-    group pairs."""
+    """Return the scores of all ways by `logits` [n] for labels `y` [n], relative to `ALONE`; by `task` and `level`."""
     n = len(y)
     weights = np.concatenate([np.ones((1, n), np.float32), resamples(n, TIMES, seed)])
     groups = {"": None, "task": task, "level": task * LEVELS + level}

@@ -80,8 +80,7 @@ class OutcomeNetwork(torch.nn.Module):  # type: ignore[misc]  # torch is untyped
 
 
 def masked_loss(logits: Any, labels: Any, weights: Any) -> Any:
-    """Return the weighted mean cross-entropy over the observed outcomes; `labels` [n, heads] NaN elsewhere, `weights`
-    [n]."""
+    """Return the weighted mean cross-entropy of observed outcomes; `labels` [n, heads] NaN elsewhere, `weights` [n]."""
     seen = ~torch.isnan(labels)
     every = binary_cross_entropy_with_logits(logits, torch.nan_to_num(labels), reduction="none")
     share = seen * weights[:, None]

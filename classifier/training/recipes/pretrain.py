@@ -91,8 +91,7 @@ def pretrain(
 
 
 def train_tokenizer(texts: Sequence[str], vocabulary: int) -> Tokenizer:
-    """Train a lower-case WordPiece tokeniser (Wu et al., 2016) with single digits, BERT's special tokens and
-    template."""
+    """Train a lower-case WordPiece tokeniser (Wu et al., 2016): single digits, BERT's special tokens and template."""
     tokenizer = Tokenizer(WordPiece(unk_token=UNKNOWN))
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(

@@ -152,8 +152,7 @@ def domains_of(rows: Sequence[OutcomeRow]) -> list[str]:
 
 
 def hidden_states(model: str, progress: Progress = lambda stage, share: None) -> Teacher | None:
-    """Return the teacher that is the model of that name, None for "". Raises `ModelFileError` if there is no such
-    model."""
+    """Return the teacher that is the model of that name, None for "". Raises `ModelFileError` for an unknown one."""
     if not model:
         return None
     from classifier.training.fitting.teacher import HiddenStates  # imports the inference core

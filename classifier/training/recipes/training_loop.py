@@ -57,8 +57,7 @@ class ResumableLoop:
         key: str,
         work: Path | None = None,
     ) -> None:
-        """`groups`: (prefixes of parameter names, peak learning rate); a parameter belongs to the first matching
-        group."""
+        """`groups`: (prefixes of parameter names, peak learning rate); a parameter is of the first matching group."""
         self.module, self.schedule, self.work = module, schedule, work
         self.state = Progress(key=key)
         self._names = {name: p for name, p in module.named_parameters() if p.requires_grad}

@@ -65,8 +65,7 @@ class FollowedFile:
             await asyncio.sleep(seconds)
 
     def replace(self, content: Any) -> None:
-        """Write `content` for the other processes; this one has it already. Raises OSError, and then nothing has
-        changed."""
+        """Write `content` for the other processes; this one has it. Raises OSError, and then nothing has changed."""
         if self._path is not None:
             with atomic_file(self._path) as file:
                 file.write(msgspec.json.format(msgspec.json.encode(content), indent=2) + b"\n")

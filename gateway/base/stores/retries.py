@@ -82,8 +82,7 @@ async def retry_until_success(
     *,
     fatal: type[Exception] | tuple[type[Exception], ...] = (),
 ) -> None:
-    """Await `attempt()` every `seconds` until it does not raise; meanwhile `failures[name]` says why. Raises `fatal`
-    errors."""
+    """Await `attempt()` every `seconds` until it succeeds; `failures[name]` says why not. Raises `fatal` errors."""
     while True:
         try:
             await attempt()

@@ -46,8 +46,7 @@ class UploadedForm:
         self._writer, self._most = writer, most
 
     async def read(self, request: HttpRequest) -> None:
-        """Read the form. Raises `ApiError`: 415 for another content type, 400 for a malformed form, 413 for a too large
-        file."""
+        """Read the form. Raises `ApiError`: 415 for another content type, 400 if malformed, 413 if too large."""
         kind, options = request.content_type
         boundary = options.get("boundary")
         if kind != "multipart/form-data" or not boundary:

@@ -43,8 +43,7 @@ async def show_record(request: HttpRequest, request_id: FromPath[str]) -> Respon
 
 
 async def record_of_caller(request: HttpRequest, request_id: str) -> Recorded:
-    """Return the caller's own request of this id. Raises `ApiError`: 404 without one, 503 while the database is
-    down."""
+    """Return the caller's own request of this id. Raises `ApiError`: 404 without one, 503 without a database."""
     record = await reached(serving_of(request).records.find(request_id))
     key_id = caller_of(request).key_id
     if record is None or (key_id is not None and record.key_id != key_id):

@@ -100,10 +100,7 @@ async def embeddings(request: HttpRequest) -> ASGIApp:
 async def embedded(
     serving: Serving, head: RequestHead, body: EmbeddingsRequest, priority: int = 1
 ) -> tuple[EmbeddingList, list[tuple[str, str]]]:
-    """The vectors, and headers that say what they cost; recorded once the budget allows it, however it ends.
-
-    Raises `ApiError`.
-    """
+    """The vectors, and headers with their cost; recorded once the budget allows it. Raises `ApiError`."""
     model = _model(serving, body.model, head.caller)
     if model.spec.is_remote:
         return await _passed_through(serving, head, body, cast("EmbeddingClient", model), priority)

@@ -360,8 +360,7 @@ def token_limit(body: Sampling) -> int | None:
 
 
 def priority_of(body: Sampling, slo: SloName | None = None) -> int:
-    """The scheduling class: `priority` if given, else what `service_tier` says, else that of the class of service
-    that was asked for."""
+    """The scheduling class: `priority`, else by `service_tier`, else that of the class of service asked for."""
     if body.priority is not None:
         return body.priority
     service_tier = body.service_tier if isinstance(body, ChatRequest) else None

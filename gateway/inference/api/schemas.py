@@ -69,8 +69,7 @@ class ContentPart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class FunctionCall(msgspec.Struct, frozen=True, kw_only=True):
-    """What an assistant called; `arguments` is JSON text, or JSON itself as some servers give it. Clients add fields of
-    their own."""
+    """What an assistant called; `arguments` is JSON text, or JSON itself from some servers. Clients add fields."""
 
     name: str
     arguments: str | dict[str, Any] | list[Any] | None = None

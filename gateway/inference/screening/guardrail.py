@@ -126,8 +126,7 @@ class Guardrail:
 
 
 def guardrail_of(spec: GuardrailSpec, count: CountVerdict) -> Guardrail:
-    """Return the guardrail of an entry. Raises `CatalogError` for a class that cannot be loaded or made, or a variable
-    that is not set."""
+    """Return an entry's guardrail. Raises `CatalogError` for a class that cannot be made, or an unset variable."""
     return _in_process(spec, count) if spec.python is not None else _at_server(spec, count)
 
 

@@ -219,8 +219,7 @@ class Screen:
             await guardrail.close()
 
     async def mark_of(self, texts: SentTexts, tenant: str, threads: TextThreads) -> PrivateMark | None:
-        """The first thing among the texts that a rule finds, or that none can read; None for nothing, and without
-        rules."""
+        """The first thing among the texts that a rule finds, or that none can read; None for nothing or no rules."""
         if self._rules is None or self.private is None:
             return None
         if self.private.unreadable and texts.unreadable is not None:

@@ -176,8 +176,7 @@ def with_database(settings: Settings, order: "Callable[[AsyncEngine], Awaitable[
 
 
 def terminal_columns() -> int | None:
-    """Return how many characters a line of the terminal has; None where standard output is none, so that programs read
-    whole lines."""
+    """Return how many characters a line of the terminal has; None without one: programs read whole lines."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 

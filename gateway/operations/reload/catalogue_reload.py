@@ -312,8 +312,7 @@ async def _close_after(old: "Screen | EmbeddingClient", seconds: float) -> None:
 
 @contextmanager
 def reload_on_sighup(reload: CatalogueReload) -> Iterator[None]:
-    """While the context is open, a SIGHUP reloads; a rejected catalogue is logged. Signals reach only a process's main
-    thread."""
+    """While the context is open, a SIGHUP reloads; a rejected catalogue is logged. For a process's main thread."""
     if not hasattr(signal, "SIGHUP") or threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -13,8 +13,7 @@ from quality.store.database import open_database
 
 
 class AdminKey(msgspec.Struct, frozen=True):
-    """A stored key with the scope `admin` that was not revoked; `made`, at its last rotation, and `expires` in epoch
-    seconds."""
+    """A stored key with the scope `admin`, not revoked; `made`, its last rotation, and `expires` in epoch seconds."""
 
     name: str
     made: float
@@ -49,8 +48,7 @@ def is_missing_file(database: str) -> bool:
 
 
 async def has_stored_keys(database: str, engine: AsyncEngine) -> bool:
-    """Return whether the database, of which `engine` is one, is there and was ever migrated. Raises `SQLAlchemyError`
-    and `OSError`."""
+    """Return whether `engine`'s database is there and was ever migrated. Raises `SQLAlchemyError` and `OSError`."""
     if is_missing_file(database):
         return False
     async with engine.connect() as connection:

@@ -33,8 +33,7 @@ TEXT = "What is the capital of Japan?"
 
 
 class EmbeddingAnswer(msgspec.Struct, frozen=True):
-    """The length of the vector that the model of the entry `name` gave. `problem`: why it gave none and what to do; ""
-    if it did."""
+    """The length of the vector that the model of the entry `name` gave. `problem`: why none and what to do, or ""."""
 
     name: str
     dimensions: int = 0

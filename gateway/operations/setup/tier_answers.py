@@ -49,8 +49,7 @@ class TierAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def ask_tiers(catalog: Catalog, settings: Settings) -> list[TierAnswer]:
-    """Return every tier's answer, tier 1 first, then the targets'; all are asked at once, in-process models after they
-    have loaded."""
+    """Return every tier's answer, tier 1 first, then the targets'; all are asked at once, once models are loaded."""
     async with _started_cores(catalog, settings) as (cores, problems):
         tiers = [*build_tiers(catalog, cores), *build_targets(catalog)]
         try:

@@ -291,8 +291,7 @@ def _measured(no_worse: Floats, chosen: Numbers, costs: Floats) -> Labelled | No
 
 
 def _no_worse(scores: Floats) -> Floats:
-    """Return [n, tiers] from scores [n, tiers]: right, or the strongest is wrong too (docs/classifier.md); unknown if
-    either score is."""
+    """Return [n, tiers] from scores [n, tiers]: right, or the strongest is wrong (docs/classifier.md), or unknown."""
     right = np.where(np.isnan(scores), np.nan, scores >= RIGHT)
     unknown = np.isnan(right) | np.isnan(right[:, -1:])
     return np.where(unknown, np.nan, np.maximum(right, 1 - right[:, -1:]))

@@ -88,8 +88,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def operation(profile: ReplicaProfile, load: Workload, in_flight: float, quantile: float = 0.99) -> Operation:
-    """Apply the formulas above at `in_flight`; times are infinite where prompts arrive faster than they are
-    computed."""
+    """Apply the formulas above at `in_flight`; times are infinite where prompts arrive faster than computed."""
     cached = load.prompt_tokens * load.cached_share
     work = profile.prefill_s(load.prompt_tokens, cached)
     chunks = (load.prompt_tokens - cached) / profile.chunk_tokens

@@ -318,8 +318,7 @@ def model_of(core: CoreSpec, name: str | None) -> ModelSpec:
 async def core_target(
     core: CoreSpec, spec: ModelSpec, cache_dir: Path, knobs: Knobs | None = None, *, draft: ModelSpec | None = None
 ) -> AsyncIterator[CoreTarget]:
-    """`spec`, with its `draft` or alone, on a core with the arena and threads of `core`. Raises what `load_core`
-    raises."""
+    """`spec`, with its `draft` or alone, on a core with the arena and threads of `core`. Raises as `load_core`."""
     from inference_core.loading.load_core import load_core
 
     models = [msgspec.structs.replace(spec, draft=None)] if draft is None else [spec, draft]

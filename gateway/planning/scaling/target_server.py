@@ -88,8 +88,7 @@ def _series(url: str, text: str) -> list[tuple[Series, float]]:
 
 
 class TierTarget(msgspec.Struct, frozen=True, kw_only=True):
-    """`target` replicas; `need`: the forecast, in fully busy replicas; `known`: whether the last interval was
-    observed."""
+    """`target` replicas; `need`: the forecast, in busy replicas; `known`: whether the last interval was observed."""
 
     tier: str
     profile: str
@@ -153,8 +152,7 @@ class FleetTargets:
 
 
 def _observation(at: float, fleet: FleetSettings, before: TierTarget, counts: Passed) -> Observation:
-    """Gateways count requests as they end, so ended requests stand for arrivals; a queue shows up in later
-    intervals."""
+    """Gateways count requests as they end, so these stand for arrivals; a queue shows up in later intervals."""
     return Observation(
         at=at,
         seconds=fleet.interval_s,
@@ -203,8 +201,7 @@ class TargetService:
 
 
 async def addresses_of(url: str) -> list[str]:
-    """Return a URL per address of the host, IPv4 if it has any; the URL itself if it has none, or needs its name for
-    TLS."""
+    """Return a URL per address of the host, IPv4 if any; the URL itself if it has none, or TLS needs its name."""
     parsed = httpx.URL(url)
     if parsed.scheme != "http":
         return [url]

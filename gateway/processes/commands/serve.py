@@ -313,8 +313,7 @@ def worker(**options: Any) -> None:
 
 
 def _set_up_telemetry(settings: "Settings", role: str) -> None:
-    """Set up the log and the error reports of the process with this `role`. Raises `SettingsError` for an unusable
-    DSN."""
+    """Set up log and error reports of the process with this `role`. Raises `SettingsError` for an unusable DSN."""
     from gateway.base.logs import configure_logging
     from gateway.telemetry.error_reports import report_errors
 

@@ -79,8 +79,7 @@ def join(address: str, *, seconds: float = JOIN_SECONDS) -> None:
 
 
 def _resolved(address: str) -> tuple[str, str]:
-    """Return what Ray is given for `address`, and the address that is dialled. Raises ClusterError if `auto` finds
-    nothing."""
+    """Return what Ray is given for `address`, and what is dialled. Raises ClusterError if `auto` finds nothing."""
     found = _found_here() if address == "auto" else address
     host, port = _host_and_port(address, found)
     if found.startswith(_CLIENT):

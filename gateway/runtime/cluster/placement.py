@@ -66,8 +66,7 @@ def placement_of(catalog: Catalog, core: str, cpus: float) -> CorePlacement:
 
 
 def require_room(placement: CorePlacement, nodes: Sequence[NodeRoom], replicas: int = 1) -> list[list[str]]:
-    """Return, for each of `replicas`, the nodes of its bundles in order. Raises `NoRoomError` with the first failing
-    constraint."""
+    """Return the nodes of the bundles of each of `replicas`, in order. Raises `NoRoomError` with what fails."""
     free = {node.name: dict(node.free) for node in nodes}
     found: list[list[str]] = []
     for number in range(replicas):

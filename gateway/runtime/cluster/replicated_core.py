@@ -171,8 +171,7 @@ class ReplicatedCore(CoreClient):
 
     @contextmanager
     def _visit(self, replica: CoreReplica) -> Iterator[None]:
-        """Count a request at `replica` while the context is open; a leaving replica is disconnected after its last
-        one."""
+        """Count a request at `replica` while the context is open; a leaving replica disconnects after its last one."""
         replica.in_flight += 1
         try:
             yield

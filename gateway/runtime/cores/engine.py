@@ -78,8 +78,7 @@ class Engine:
                 one.result()
 
     async def stay_connected(self, name: str, tried: asyncio.Event) -> None:
-        """Connect to a core in another process, and reconnect whenever the connection is lost. Sets `tried` after the
-        first attempt."""
+        """Connect to a core in another process, again whenever the connection is lost. Sets `tried` after the first."""
         problem = core_problem_key(name)
 
         async def attempt() -> None:

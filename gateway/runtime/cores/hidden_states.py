@@ -24,10 +24,7 @@ _PRIORITY = 0
 
 
 class CoreStates:
-    """A `StateSource` over the catalogue's CPU core.
-
-    A turn whose state takes longer than `seconds` is routed without it.
-    """
+    """A `StateSource` over the catalogue's CPU core. A turn whose state takes over `seconds` is routed without it."""
 
     def __init__(
         self,
@@ -62,8 +59,7 @@ class CoreStates:
         return asyncio.run_coroutine_threadsafe(self._state(turn), self._loop)
 
     def states(self, turns: Sequence[str]) -> Float:
-        """Return states computed ahead; computes nothing here, since the caller may be the event loop. Raises
-        `ArtefactError`."""
+        """Return states computed ahead; computes nothing: the caller may be the event loop. Raises `ArtefactError`."""
         raise ArtefactError(f"no hidden state of {self.spec.model} was computed ahead: {self._failure}.")
 
     async def _state(self, turn: str) -> Float:

@@ -33,8 +33,7 @@ class AdapterRefusedError(Exception):
 
 
 def loaded_adapters(stats: CoreStats) -> list[LoadedAdapter]:
-    """Return the adapters that new requests may name and that were loaded while the core served: those of its catalogue
-    end with it."""
+    """Return the adapters that requests may name and that were loaded since; the catalogue's end with it."""
     return [adapter for model in stats.models for adapter in loaded_into(model.name, model.adapters)]
 
 
@@ -54,10 +53,7 @@ def lacking(adapters: Iterable[LoadedAdapter], stats: CoreStats) -> list[LoadedA
 
 
 async def pass_on(adapters: Iterable[LoadedAdapter], core: CoreClient) -> None:
-    """Load what `core` lacks of `adapters`.
-
-    Raises `AdapterRefusedError` for the first that does not fit, and `CoreGoneError`.
-    """
+    """Load what `core` lacks of `adapters`. Raises `AdapterRefusedError` for the first refused, and `CoreGoneError`."""
     for adapter in lacking(adapters, await core.stats()):
         try:
             await core.load_adapter(adapter.model, adapter.name, adapter.path)

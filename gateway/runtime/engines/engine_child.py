@@ -163,8 +163,7 @@ _SAY_EVERY_SECONDS = 1.0
 
 
 async def pull_model(model: HubModel, form: Form, log: EngineLog, say: Callable[[str], None]) -> str:
-    """Return the path of the model's files, downloaded as by `aio models pull` if they are not here. Raises
-    `EngineProblem`."""
+    """Return the path of the model's files, downloaded as by `aio models pull` if needed. Raises `EngineProblem`."""
     if (path := downloaded(model)) is not None:
         return str(path)
     say(f"the model {model} is looked up")

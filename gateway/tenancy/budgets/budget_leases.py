@@ -84,8 +84,7 @@ class Hold(msgspec.Struct):
     settled: bool = False
 
     def extend(self, more: int) -> bool:
-        """Hold `more` micro-dollars without waiting; False, holding nothing, if a slice in memory has too little left,
-        or has expired."""
+        """Hold `more` micro-dollars without waiting; False, holding none, if a slice has too little or expired."""
         now = self.monotonic()
         if any(part.free < more or now >= part.valid_until for part in self.slices):
             return False
@@ -95,8 +94,7 @@ class Hold(msgspec.Struct):
         return True
 
     def settle(self, spent: Decimal | int) -> None:
-        """Release what is held, and charge the request's actual cost, micro-dollars: at most what was held.
-        Idempotent."""
+        """Release what is held, and charge the request's cost, micro-dollars: at most what was held. Idempotent."""
         if self.settled:
             return
         self.settled = True

@@ -155,8 +155,7 @@ class KnownKeys:
         return self._charges.get(("key", key_id), ()) + self._charges.get(("team", team or ""), ())
 
     def _tiers(self, tiers: list[int] | None, models: list[str] | None) -> frozenset[int] | None:
-        """Return the catalogue's tiers that are in both lists; a model may be named by its own, its adapter's or its
-        tier's name."""
+        """Return the catalogue's tiers in both lists; a model is named by its own, its adapter's or its tier's name."""
         if tiers is None and models is None:
             return None
         return frozenset(

@@ -116,8 +116,7 @@ Factors = dict[str, NDArray[np.float32]]
 
 
 def rope_scaling(metadata: Metadata, theta: float, rotary_dim: int, factors: Factors) -> RopeScaling | None:
-    """`factors`: those of `ROPE_TENSORS` that the file has, float32 [rotary_dim / 2]. Raises ModelFileError for what is
-    not supported."""
+    """`factors`: of `ROPE_TENSORS` in the file, float32 [rotary_dim / 2]. Raises ModelFileError if unsupported."""
     path = metadata.header.path
     if FREQUENCIES in factors:
         return llama3_scaling(path, factors[FREQUENCIES], theta, rotary_dim)

@@ -58,8 +58,7 @@ class StoredContext(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StoredItems(msgspec.Struct, frozen=True, kw_only=True):
-    """Items of responses by their ids, the conversation of the last of the responses, and what all their requests
-    consented to."""
+    """Items of responses by their ids, the last response's conversation, and what all their requests consented to."""
 
     items: dict[str, dict[str, Any]]
     conversation: str | None

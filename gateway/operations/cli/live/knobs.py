@@ -139,8 +139,7 @@ def ask_server(
     query: dict[str, Any] | None = None,
     timeout: float = 30.0,
 ) -> Any:
-    """Return the server's answer. Raises `click.ClickException` with the server's error message, or why there is no
-    answer."""
+    """Return the server's answer. Raises `click.ClickException` with its error message, or why there is none."""
     import httpx
 
     headers = {} if key is None else {"authorization": f"Bearer {key}"}

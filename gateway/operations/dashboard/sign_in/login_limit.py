@@ -78,8 +78,7 @@ class LoginLimits(ABC):
 
     @abstractmethod
     def take_back(self, attempt: Attempt) -> None:
-        """Uncount an attempt that was right, and no other one: a success may not clear what others did meanwhile. Does
-        not wait."""
+        """Uncount an attempt that was right, and no other one, which may be another's. Does not wait."""
 
 
 class OwnLoginLimits(LoginLimits):

@@ -40,8 +40,7 @@ class Translation:
         self.carried: dict[str, str] = {}
 
     def add(self, whole: str, name: Field, model: Field, params: Mapping[str, Field]) -> None:
-        """Add an entry; of `params` those that have a value. `whole`: the path of all of it; `model`: as
-        `provider/model`."""
+        """Add an entry; of `params` those that have a value. `whole`: its path; `model`: as `provider/model`."""
         place = f"model_list[{len(self.config['model_list'])}]"
         given = {"model": model, **{key: one for key, one in params.items() if one.value is not None}}
         self.config["model_list"].append(
@@ -110,7 +109,6 @@ def _upwards(path: str) -> Iterator[str]:
 
 
 def variable(value: Any, prefixes: tuple[str, ...]) -> Any:
-    """Return a text that names an environment variable after one of `prefixes` as LiteLLM writes it; others as they
-    are."""
+    """Return a text that names an environment variable after one of `prefixes` as LiteLLM does; others as is."""
     found = next((one for one in prefixes if isinstance(value, str) and value.startswith(one)), None)
     return value if found is None else ENVIRONMENT + value.removeprefix(found).rstrip("}").strip()

@@ -16,8 +16,7 @@ _INDEX = re.compile(r"\[(\d+)\]")
 
 
 class Account:
-    """The fields of a file, by path, each with what it became, or why it became nothing. A field stands for all below
-    it."""
+    """The fields of a file, by path, each with what it became, or why nothing. A field stands for all below it."""
 
     def __init__(self) -> None:
         self.carried: dict[str, str] = {}

@@ -128,8 +128,7 @@ _ALONE = "one server answers for such a model, that of the first entry"
 
 
 class Backend(msgspec.Struct, kw_only=True):
-    """A model at one or several places. `first`: its first deployment; `paths`: of all; `entry`: its name in the
-    catalogue."""
+    """A model at one or several places. `first`: its first deployment; `paths`: all; `entry`: its catalogue name."""
 
     first: Deployment
     places: list[Place]

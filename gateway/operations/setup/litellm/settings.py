@@ -50,8 +50,7 @@ _NOT_WRITTEN = "a password in the file is not written: set AIO_REDIS_URL to redi
 
 
 class Carried(msgspec.Struct):
-    """Settings as lines of a shell's file, commands for a running gateway, and time limits in seconds and balancing of
-    all entries."""
+    """Lines of a shell's file, commands for a gateway, and all entries' time limits (seconds) and balancing."""
 
     environment: dict[str, str] = msgspec.field(default_factory=dict)
     commands: list[str] = msgspec.field(default_factory=list)
