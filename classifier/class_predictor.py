@@ -89,7 +89,6 @@ class ClassPredictor:
 
     @property
     def tiers(self) -> int:
-        """The number of tiers of the predictions."""
         return len(self._by_tier) + 1
 
     @property

@@ -85,7 +85,6 @@ class BatchPredictor:
         self._target = threshold_of(quality_target)
 
     def predict(self, rows: Sequence[PromptRow]) -> list[PromptPrediction]:
-        """Return the predictions of `rows` in order."""
         found: list[PromptPrediction] = []
         for start in range(0, len(rows), BATCH):
             found += self._batch(rows[start : start + BATCH])
@@ -196,7 +195,6 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def explained(model: OutcomeModel, row: PromptRow) -> Explanation:
-    """Return the explanation of one prompt by `model`."""
     given, predictor = routing_input_of_text(row.prompt), ClassPredictor(model)
     turn = model.encode(given)
     prediction, target = predictor.prediction(given, turn), threshold_of(None)

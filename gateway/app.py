@@ -373,7 +373,6 @@ class Composition:
         return operations
 
     async def _keep(self, work: Callable[[], Awaitable[object]], name: str) -> None:
-        """Keep `work` running."""
         await self.stack.enter_async_context(background(work, name))
 
     async def _follow(self, follow: Callable[[float], Awaitable[object]], name: str) -> None:

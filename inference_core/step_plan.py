@@ -148,7 +148,6 @@ class ScheduledSequence(msgspec.Struct, eq=False):
 
     @property
     def drafts(self) -> list[int]:
-        """The draft tokens."""
         return self.token_ids[len(self.token_ids) - self.num_drafts :]
 
     def without_drafts(self) -> "ScheduledSequence":

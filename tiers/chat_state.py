@@ -39,7 +39,6 @@ def state_blocks(fields: Mapping[str, Given]) -> tuple[NativeBlock, ...]:
 
 
 def state_pieces(fields: Mapping[str, Given]) -> list[NativePiece]:
-    """Return the same as pieces of an answer."""
     return [NativePiece(FORM, block=block) for block in state_blocks(fields)]
 
 

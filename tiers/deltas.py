@@ -105,7 +105,6 @@ class CollectedChoice(msgspec.Struct):
     annotations: list[UrlCitation] = []
 
     def take(self, delta: Delta) -> None:
-        """Add `delta`."""
         if delta.echo:
             self.echo = delta.text
         elif delta.text:
@@ -168,5 +167,4 @@ class CollectedChoice(msgspec.Struct):
 
     @property
     def reasoning(self) -> str:
-        """The thoughts before the answer."""
         return "".join(self.thoughts)

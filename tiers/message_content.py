@@ -42,7 +42,6 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def schema(self) -> dict[str, Any]:
-        """The JSON schema of the arguments."""
         return NO_PARAMETERS if self.parameters is None else self.parameters
 
 
@@ -167,7 +166,6 @@ class ContentPart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 def text_part(text: str) -> ContentPart:
-    """Return a text among other parts."""
     return ContentPart(type="text", text=text)
 
 

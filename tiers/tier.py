@@ -155,7 +155,6 @@ class UsageMeter:
         self._counts.append(count)
 
     def usage(self) -> Usage:
-        """Return the current sum of all counts."""
         return Usage.total(count() for count in self._counts)
 
 

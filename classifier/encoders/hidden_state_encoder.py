@@ -191,7 +191,6 @@ class HiddenStateEncoder:
 
     @property
     def source(self) -> StateSource:
-        """The source of the states."""
         if self._source is None:
             local: StateSource = import_module(_LOCAL).LocalStates(self.spec)
             self._source = local
@@ -223,7 +222,6 @@ class HiddenStateEncoder:
         return self.encode_many([turn])[0] if known is None else known
 
     def encode_many(self, turns: Sequence[str]) -> list[Encoding]:
-        """Encode turns in one batch."""
         found = self.above.encodings(self.source.states(turns))
         self._remembered.put(turns, found)
         return found

@@ -96,7 +96,6 @@ def without_router_instructions(text: str) -> str:
 
 
 def is_router_instruction(sentence: str) -> bool:
-    """Return whether `sentence` asks the router for something."""
     lower = sentence.lower()
     return bool(_TARGET.search(lower) and _WISH.search(lower) and _ITSELF.search(lower))
 

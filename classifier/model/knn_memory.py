@@ -35,7 +35,6 @@ class Novelty:
 
     @property
     def dim(self) -> int:
-        """The length of the embeddings."""
         return len(self.quadratic)
 
     def distance(self, embeddings: Float) -> Float:

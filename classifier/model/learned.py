@@ -35,7 +35,6 @@ class CatalogueHead:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """The numbers of inputs and of weaker tiers."""
         inputs_and_tiers: tuple[int, int] = self.weights.shape
         return inputs_and_tiers
 

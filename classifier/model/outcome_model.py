@@ -142,7 +142,6 @@ class Heads:
         return self.logits(design), effects[:most]
 
     def _for_kernels(self) -> object:
-        """Return the heads in the kernels' layout."""
         parts = (self.mean, self._inverse_scale, self.coef, self.bias)
         return KERNELS.make_heads(*(np.ascontiguousarray(part, np.float32) for part in parts), CLIP)
 

@@ -134,7 +134,6 @@ class AgreementTable:
         tenants[tenant] = tenants.get(tenant, AgreementCounts()).plus(counts)
 
     def compared(self, place: AgreementPlace, tiers: tuple[int, ...], agreed: bool) -> None:
-        """Count one comparison."""
         self.add(place, tiers, AgreementCounts(compared=1.0, agreed=float(agreed)))
 
     def verified(self, place: AgreementPlace, tiers: tuple[int, ...], lost: float, informed: float = 1.0) -> None:

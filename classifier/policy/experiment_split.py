@@ -57,10 +57,8 @@ class Split(msgspec.Struct, frozen=True, kw_only=True):
         return hashlib.blake2b(unit.encode(errors="replace"), digest_size=8, key=key, person=_PERSON).hexdigest()
 
     def arm(self, name: ArmName) -> Arm:
-        """Return the arm of that name."""
         return self.a if name == "a" else self.b
 
     @property
     def tiers(self) -> list[int]:
-        """The tiers of arms that route to tiers."""
         return [arm.tier for arm in (self.a, self.b) if arm.tier is not None]

@@ -106,7 +106,6 @@ async def show_alerts_page(request: HttpRequest) -> Response[Any]:
 
 @post("/system/alerts/test", opt=OPERATOR, status_code=200)
 async def test_from_page(request: HttpRequest) -> Response[Any]:
-    """Send the test, and say what became of it."""
     done = await order_test(serving_of(request), actor_of(request))
     return back_to(PATH, "Test: " + "; ".join(f"{one.channel} {one.problem or 'accepted it'}" for one in done.channels))
 

@@ -204,7 +204,6 @@ async def start(request: HttpRequest) -> Response[Any]:
 
 @post("/experiments/{experiment_id:str}/stop", opt=OPERATOR, status_code=200)
 async def stop(request: HttpRequest, experiment_id: FromPath[str]) -> Response[Any]:
-    """End it without a verdict."""
     await end_experiment(serving_of(request), actor_of(request), experiment_id, reason_of(await fields_of(request)))
     return back_to(PATH, "The experiment has ended.")
 

@@ -346,8 +346,6 @@ def _verb_form(verb: KeyVerb) -> HTTPRouteHandler:
 
 @post("/teams", status_code=200)
 async def post_team(request: HttpRequest) -> Response[Any]:
-    """A new team."""
-
     async def made(form: Form) -> Response[Any]:
         order = parse_form({"name": text_of(form, "name") or ""} | given_of(form, "reason"), TeamOrder)
         work = create_team(serving_of(request).database, order.name, order_of(request, order.reason))
@@ -359,7 +357,6 @@ async def post_team(request: HttpRequest) -> Response[Any]:
 
 @post("/budgets", status_code=200)
 async def post_budget(request: HttpRequest) -> Response[Any]:
-    """Set what a key or team may spend."""
     operations = operations_of(request)
 
     async def put(form: Form) -> Response[Any]:
@@ -378,7 +375,6 @@ async def post_budget(request: HttpRequest) -> Response[Any]:
 
 @post("/budgets/{budget_id:str}/remove", status_code=200)
 async def post_budget_removal(request: HttpRequest, budget_id: FromPath[str]) -> Response[Any]:
-    """Remove a budget."""
     reason = text_of(await form_of(request), "reason")
     await run_command(request, remove_budget(serving_of(request).database, budget_id, order_of(request, reason)))
     return back_to(_PATH, "The budget is removed.")

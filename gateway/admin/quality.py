@@ -326,7 +326,6 @@ async def promote(request: HttpRequest) -> Response[Any]:
 
 @post("/quality/rollback", opt=OPERATOR, status_code=200)
 async def roll_back_version(request: HttpRequest) -> Response[Any]:
-    """Let the previous version serve again."""
     now = await order_rollback(serving_of(request), actor_of(request), reason_of(await fields_of(request)))
     return back_to(PATH, f"Version {now.current} serves again.")
 

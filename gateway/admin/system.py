@@ -252,7 +252,6 @@ def _rows(state: SystemState) -> Iterator[dict[str, Any]]:
 
 @get("/system")
 async def show_system_page(request: HttpRequest) -> Response[Any]:
-    """As `/admin/api/system`."""
     return page(request, "system.html", "System", state=await system_state(operations_of(request)))
 
 

@@ -62,7 +62,6 @@ list_users = list_endpoint(
 
 @post("/users", status_code=200)
 async def add(request: HttpRequest) -> Response[Any]:
-    """Add a user."""
     form = await form_of(request)
     # Kept as typed: leading and trailing white space belongs to a password.
     password = (await request.form()).get("password", "")
@@ -74,7 +73,6 @@ async def add(request: HttpRequest) -> Response[Any]:
 
 @post("/users/{name:str}", status_code=200)
 async def change(request: HttpRequest, name: FromPath[str]) -> Response[Any]:
-    """Change a user's role."""
     role = parse_form(given_of(await form_of(request), "role"), users.RoleOrder).role
     before = await run_command(
         request, users.change_role(serving_of(request).database, name, role, order_of(request, None))
@@ -84,14 +82,12 @@ async def change(request: HttpRequest, name: FromPath[str]) -> Response[Any]:
 
 @post("/users/{name:str}/sessions/end", status_code=200)
 async def sign_out_user(request: HttpRequest, name: FromPath[str]) -> Response[Any]:
-    """End all sessions of a user."""
     ended = await run_command(request, users.end_sessions(serving_of(request).database, name, order_of(request, None)))
     return back_to(PATH, f"{name} is signed out everywhere ({ended}), within seconds.")
 
 
 @post("/users/{name:str}/remove", status_code=200)
 async def remove(request: HttpRequest, name: FromPath[str]) -> Response[Any]:
-    """Remove a user."""
     await run_command(request, users.remove_user(serving_of(request).database, name, order_of(request, None)))
     return back_to(PATH, f"{name} is removed, and signed out within seconds.")
 

@@ -136,7 +136,6 @@ class Setting(NamedTuple):
 
 
 def variable_of(field: str) -> str:
-    """Return the environment variable of a settings field."""
     return f"AIO_{field.upper()}"
 
 

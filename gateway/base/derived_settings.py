@@ -69,7 +69,6 @@ class DerivedSettings:
 
     @property
     def registry_path(self) -> Path:
-        """Folder of the classifier registry."""
         return self.data_path / "classifier"
 
     @property
@@ -84,7 +83,6 @@ class DerivedSettings:
 
     @property
     def verifies(self) -> bool:
-        """Whether answers are sampled and verified."""
         return bool(self.monitor and self.sampling_rate and self.verification_budget)
 
     @property

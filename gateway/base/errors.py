@@ -132,7 +132,6 @@ class ClientGoneError(ApiError):
 
 
 def bad_request(message: str, param: str | None, code: str | None = None) -> ApiError:
-    """Return a 400 that names the parameter."""
     return ApiError(400, message, param=param, code=code)
 
 

@@ -288,7 +288,6 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def key_id(self) -> str | None:
-        """The pseudonym of the caller's key."""
         return self.caller.key_id
 
     @property

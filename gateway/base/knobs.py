@@ -59,7 +59,6 @@ class KnobFile(Generic[Knobs]):
         self._file.refresh()
 
     async def follow(self, seconds: float) -> None:
-        """Check the file every `seconds`."""
         await self._file.follow(seconds)
 
     def change(self, changes: Mapping[str, Any]) -> tuple[Knobs, Knobs]:

@@ -80,7 +80,6 @@ class TextFormatter(logging.Formatter):
     """For people: time, level, logger, message, fields as `name=value`; stacks on separate lines."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """One event."""
         message = record.getMessage().translate(_CONTROL)
         words = [_time_of(record).replace("T", " "), f"{record.levelname:<7}", record.name, message]
         shown = _fields(record)
@@ -93,7 +92,6 @@ class JsonFormatter(logging.Formatter):
     known, the line's own fields, and for an exception `error`, its type, and `stack`."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """One event."""
         line: dict[str, Any] = {
             "time": _time_of(record),
             "level": record.levelname.lower(),

@@ -73,7 +73,6 @@ class BatchBook:
             return await self._read(connection, _ROW.batch_id == batch_id)
 
     async def find(self, tenant: str, batch_id: str) -> Batch | None:
-        """Return the tenant's batch of this id."""
         async with self._engine.connect() as connection:
             query = select(*_COLUMNS).where(_ROW.batch_id == batch_id, _ROW.tenant == tenant)
             row = (await connection.execute(query)).mappings().first()
@@ -135,7 +134,6 @@ class BatchBook:
             return bool((await connection.execute(self._led(batch, status, values))).rowcount)
 
     async def release(self, batch: Batch) -> None:
-        """Release the lease."""
         mine = (_ROW.batch_id == batch.batch_id, _ROW.owner == self._process)
         async with self._engine.begin() as connection:
             await connection.execute(update(batches).where(*mine).values(owner=None, lease_until=None))

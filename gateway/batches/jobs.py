@@ -306,6 +306,5 @@ JOBS = "jobs"
 
 
 def jobs_of(request: HttpRequest) -> Jobs:
-    """Return the jobs of the app that serves `request`."""
     jobs: Jobs = request.app.state[JOBS]
     return jobs

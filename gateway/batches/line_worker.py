@@ -157,7 +157,6 @@ class LineWorker:
 
     @property
     def running(self) -> int:
-        """Number of running lines."""
         return len(self._running_lines)
 
     def offer(self, batches: Sequence[Batch], going_on: Set[str] = frozenset()) -> None:

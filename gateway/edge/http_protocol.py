@@ -117,7 +117,6 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self.url, self.headers = b"", []
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """See asyncio."""
         super().connection_made(transport)
         if len(self.connections) > self._most and not self._makes_room():
             self._refuse(ApiError(503, "Too many connections. Try again later.", code="too_many_connections"))
@@ -246,16 +245,13 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         HttpToolsProtocol.on_body(self, body)
 
     def on_chunk_header(self) -> None:
-        """See httptools."""
         # Trailers would become headers of the request, unseen by proxies.
         self.headers = []
 
     def on_chunk_complete(self) -> None:
-        """See httptools."""
         self._framing = max(self._framing - _CHUNK_LINES, -self._head_limit)
 
     def on_message_complete(self) -> None:
-        """See httptools."""
         if self.parser.should_upgrade() and self._is_ignored_upgrade():
             return
         self._arriving = False

@@ -21,7 +21,6 @@ class StructSchema(Schema):
     derived: dict[str, Any] = field(default_factory=dict)
 
     def to_schema(self) -> dict[str, Any]:
-        """The schema itself."""
         return self.derived
 
 

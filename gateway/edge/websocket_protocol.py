@@ -53,7 +53,6 @@ class BoundedWebSocketProtocol(WebSocketsSansIOProtocol):
             self._refuse_head()
 
     def handle_connect(self, event: Request) -> None:
-        """See uvicorn."""
         super().handle_connect(event)
         if not self.close_sent:
             self.scope["extensions"][_ADMISSION] = {"admit": self._admit}
@@ -103,7 +102,6 @@ class BoundedWebSocketProtocol(WebSocketsSansIOProtocol):
         await super().send(message)
 
     async def receive(self) -> Any:
-        """See ASGI."""
         message = await super().receive()
         self._parse()
         return message
@@ -118,7 +116,6 @@ class BoundedWebSocketProtocol(WebSocketsSansIOProtocol):
             self._abort = self.loop.call_later(_FLUSH_SECONDS, self.transport.abort)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """See asyncio."""
         if self._abort is not None:
             self._abort.cancel()
         super().connection_lost(exc)

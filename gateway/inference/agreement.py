@@ -201,7 +201,6 @@ class AgreementStage:
 
     @property
     def is_taken(self) -> bool:
-        """Whether tiers are compared."""
         return self.plan.group is not None
 
     @property
@@ -220,7 +219,6 @@ class AgreementStage:
 
     @property
     def group(self) -> AgreementGroup:
-        """The tiers of the plan."""
         assert self.plan.group is not None
         return self.plan.group
 
@@ -237,7 +235,6 @@ class AgreementStage:
 
     @property
     def asked(self) -> tuple[int, ...]:
-        """All tiers that may be asked."""
         return (*self.group.tiers, self.group.higher)
 
     @property
@@ -378,7 +375,6 @@ class Comparison:
 
     @property
     def usage(self) -> Usage:
-        """What all answers used."""
         return Usage.total(side.usage for side in self._sides.values())
 
     @property

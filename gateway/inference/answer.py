@@ -274,7 +274,6 @@ class Answer:
 
     @property
     def tier(self) -> Tier:
-        """The tier that answers."""
         return self.source.tier
 
     @property

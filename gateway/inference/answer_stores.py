@@ -109,7 +109,6 @@ class MemoryStore(AnswerStore):
             self._drop(next(iter(self._entries)))
 
     def clear(self) -> None:
-        """Forget everything."""
         self._entries.clear()
         self.bytes = 0
 

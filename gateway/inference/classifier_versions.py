@@ -105,7 +105,6 @@ def choice_at(inputs: PolicyInputs, rule: RoutingRule) -> int:
 
 
 def ruled_by(inputs: PolicyInputs, rule: RoutingRule) -> PolicyInputs:
-    """Return `inputs` with another rule."""
     return msgspec.structs.replace(inputs, quality_target=rule.quality_target, tau=rule.tau, objective=rule.objective)
 
 
@@ -230,7 +229,6 @@ class LoadedVersion:
         return self._slow_encoder is not None or self._classes is not None
 
     def predict(self, routing_input: RoutingInput) -> Prediction:
-        """The prediction of `read`."""
         return self.read(routing_input).prediction
 
     def read(self, routing_input: RoutingInput) -> Reading:

@@ -66,7 +66,6 @@ class ContinuedGeneration(Generation):
     """
 
     def __init__(self, request: InferenceRequest, *given: Any) -> None:
-        """As of `Generation`."""
         self._text: list[str] = []
         self._is_plain = _as_text(request)
         # What servers of the caller's own API say in its form is in terms of their one answer, which another continues.

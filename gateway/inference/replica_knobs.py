@@ -60,7 +60,6 @@ class ReplicaKnobs:
         self._file.refresh()
 
     async def follow(self, seconds: float) -> None:
-        """Check the file every `seconds`."""
         await self._file.follow(seconds)
 
     def change(self, numbers: Iterable[int], changes: Mapping[str, Any]) -> list[BalancingChange]:

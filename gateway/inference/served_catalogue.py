@@ -98,11 +98,9 @@ class ServedCatalogue:
             object.__setattr__(self, name, value)
 
     def tier(self, number: int) -> Tier:
-        """The tier of this number, as it is now."""
         return self.tiers[number].active_tier()
 
     def spec(self, number: int) -> TierSpec:
-        """The catalogue's entry of this tier."""
         return self.catalog.tiers[number - 1]
 
     def chosen(self, decision: Decision) -> Tier:

@@ -161,7 +161,6 @@ class Service:
         return decision if self.agreements is None else self.agreements.told(request, decision)
 
     async def close_screen(self) -> None:
-        """End what the screen holds."""
         if self.screen is not None:
             await self.screen.close()
 

@@ -123,7 +123,6 @@ class ReadEnd(msgspec.Struct, frozen=True):
 
     @property
     def words(self) -> str:
-        """What the sign says."""
         verb = {"good": " passed", "bad": " failed"}[self.end] if self.sign in ("check", "build", "exit_code") else ""
         return _WORDS[self.sign] + verb
 

@@ -135,7 +135,6 @@ class SimilarPrompts:
         await self._store.put(wording.key, _encode(_Kept(answer, embedding)))
 
     def clear(self) -> None:
-        """Forget everything."""
         self._store.clear()
 
 

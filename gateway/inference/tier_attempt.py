@@ -215,7 +215,6 @@ class SideAnswer:
 
     @property
     def tier(self) -> Tier:
-        """The tier that answers."""
         return self._attempt.tier
 
     @property
@@ -240,7 +239,6 @@ class SideAnswer:
         return self._attempt.record(status, self.error, compared_as=compared_as, reason=reason)
 
     async def wait(self) -> None:
-        """Wait for its end, whichever it is."""
         await asyncio.wait((self._task,))
 
     async def aclose(self) -> None:

@@ -94,6 +94,5 @@ class Operations:
 
 
 def operations_of(request: HttpRequest) -> Operations:
-    """Return what the app that serves `request` is operated with."""
     operations: Operations = request.app.state[OPERATIONS]
     return operations

@@ -76,7 +76,6 @@ class ModelCheck(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def works(self) -> bool:
-        """Whether a device serves it."""
         return self.tokenizer_problem is None and any(one.refused is None for one in self.devices)
 
 

@@ -62,7 +62,6 @@ def url_of(host: str, port: int) -> str:
 
 
 def worker_text(host: str, port: int) -> str:
-    """Return the address of a worker's metrics."""
     shown = f"[{host}]" if ":" in host else host
     return f"AIO answers batches; probes and metrics on http://{shown}:{port}"
 

@@ -108,11 +108,9 @@ class PacedServer:
         self._accepting.add_done_callback(lambda _: self._socket.close())
 
     def close(self) -> None:
-        """Accept nothing more."""
         self._accepting.cancel()
 
     async def wait_closed(self) -> None:
-        """Wait for the end of `close`."""
         with suppress(asyncio.CancelledError):
             await self._accepting
 

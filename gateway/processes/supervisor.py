@@ -101,7 +101,6 @@ class KeptProcess:
         return True
 
     def kill(self) -> None:
-        """End it at once."""
         self.send(signal.SIGKILL)
 
     def send(self, number: signal.Signals) -> None:

@@ -171,7 +171,6 @@ def hub_models(catalog: Catalog) -> list[tuple[HubModel, Form]]:
 
 
 def core_hub_models(catalog: Catalog, cores: Collection[str]) -> list[tuple[HubModel, Form]]:
-    """Return the ids of the models of `cores`."""
     paths = [model.path for model in catalog.core.models] if CPU_CORE in cores else []
     paths += [model.path for group in catalog.served_groups if group.name in cores for model in group.models]
     return [(model, "any") for model in map(hub_model_of_path, paths) if model is not None]

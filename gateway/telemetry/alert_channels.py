@@ -51,7 +51,6 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def id(self) -> str:
-        """The key with its source."""
         return f"{self.source}/{self.key}" if self.source else self.key
 
 
@@ -71,7 +70,6 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
-        """What is wrong, in one line."""
         return one_line(self.cause.summary, MOST_SUMMARY)
 
     @property

@@ -83,7 +83,6 @@ class AlertMessages:
         return Claim(True, last)
 
     async def confirm(self, message: Sent) -> None:
-        """Note that a claimed message was accepted."""
         async with exclusive(self._engine, _LOCK) as connection:
             await connection.execute(update(alert_messages).where(*_mine(message)).values(message._asdict()))
 

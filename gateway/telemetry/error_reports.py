@@ -71,7 +71,6 @@ class ErrorReports(logging.Handler):
         self.addFilter(without_outages)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Report one log record."""
         error = record.exc_info[1] if record.exc_info else None
         # The tracker's own library must not report its own failures.
         if error is None or record.name.startswith("sentry_sdk"):

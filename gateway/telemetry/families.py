@@ -37,16 +37,13 @@ class CounterFamily(Collector):
         self.sums: defaultdict[Labels, float] = defaultdict(float)
 
     def add(self, labels: Labels, amount: float = 1.0) -> None:
-        """Add `amount`."""
         self.sums[labels] += amount
 
     def value(self, labels: Labels) -> float:
-        """Return the sum."""
         self._settle()
         return self.sums.get(labels, 0.0)
 
     def collect(self) -> Iterator[Metric]:
-        """One family."""
         self._settle()
         family = CounterMetricFamily(self._name, self._documentation, labels=self._labels)
         for labels, total in self.sums.items():
@@ -83,7 +80,6 @@ class HistogramFamily(Collector):
         self._histograms: defaultdict[Labels, _Histogram] = defaultdict(lambda: _Histogram(len(bounds) + 1))
 
     def observe(self, labels: Labels, value: float) -> None:
-        """Count one value."""
         histogram = self._histograms[labels]
         histogram.counts[bisect_left(self.bounds, value)] += 1
         histogram.sum += value

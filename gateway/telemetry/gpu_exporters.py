@@ -60,7 +60,6 @@ class GpuExporters:
         return [reading for page in pages for reading in page]
 
     async def aclose(self) -> None:
-        """Close the connections."""
         for client in self._clients.values():
             await client.aclose()
 

@@ -44,7 +44,6 @@ class GpuReading(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def memory_bytes(self) -> int | None:
-        """All of its memory."""
         return None if self.memory_used is None or self.memory_free is None else self.memory_used + self.memory_free
 
     @property

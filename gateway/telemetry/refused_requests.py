@@ -75,7 +75,6 @@ class RefusedMetrics:
         private.register(self._of_keys)
 
     def count(self, kind: RefusalKind) -> None:
-        """Count one."""
         status, code = str(kind.status), self._codes.label(kind.code or None)
         self._all.add((status, code))
         reason = self._reasons.label(kind.reason or None)

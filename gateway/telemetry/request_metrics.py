@@ -49,7 +49,6 @@ class BoundedNames:
         self._known: set[str] = set()
 
     def label(self, name: str | None) -> str:
-        """Return the label of `name`."""
         if name is None:
             return NO_NAME
         if name in self._known:
@@ -286,7 +285,6 @@ class RequestMetrics(Collector):
 
     @property
     def prefix_use(self) -> Mapping[int, PrefixUse]:
-        """By tier."""
         self.settle()
         return self._prefix_use
 
@@ -349,5 +347,4 @@ class _CostPerToken(Collector):
         self._requests = requests
 
     def collect(self) -> Iterator[Metric]:
-        """Yield one family."""
         yield self._requests.cost_per_1k_tokens()

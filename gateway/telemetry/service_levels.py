@@ -34,7 +34,6 @@ class Sketch(msgspec.Struct):
     added: list[float] = []
 
     def add(self, values: Iterable[float]) -> None:
-        """Count `values`."""
         self.added += values
         if len(self.added) >= _COUNTED_AT_ONCE:
             self._count()
@@ -51,16 +50,13 @@ class Sketch(msgspec.Struct):
 
     @property
     def total(self) -> int:
-        """The number of values."""
         return self.counted + len(self.added)
 
     @property
     def sum(self) -> float:
-        """The sum of the values."""
         return self.sum_counted + math.fsum(self.added)
 
     def merge(self, other: "Sketch") -> None:
-        """Add all counts of `other`."""
         for place, count in other.counts.items():
             self.counts[place] = self.counts.get(place, 0) + count
         self.counted += other.counted
@@ -224,7 +220,6 @@ class TierServiceLevels(msgspec.Struct):
             _count(self.gaps, place, count)
 
     def merge(self, other: "TierServiceLevels") -> None:
-        """Add all counts of `other`."""
         for name in _SUMS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for mine, theirs in ((self.ttft, other.ttft), (self.e2e, other.e2e), (self.speed, other.speed)):

@@ -115,7 +115,6 @@ class Declaration(msgspec.Struct, frozen=True, kw_only=True):
     secrets: dict[str, MadeKey]
 
     def error(self, table: str, name: str, field: str, message: str) -> DeclarationError:
-        """Return the error of a field of this file."""
         return DeclarationError(self.source, table, name, field, message)
 
 

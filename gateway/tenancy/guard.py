@@ -213,7 +213,6 @@ def inference_post(
 
 
 def caller_of(request: HttpRequest) -> Caller:
-    """The caller, as the guard identified it."""
     caller: Caller = request.scope["state"][CALLER]
     return caller
 

@@ -353,7 +353,6 @@ class StepDraws:
             self.specs[row] = None
 
     def __len__(self) -> int:
-        """Rows of logits."""
         return len(self.owners)
 
     @property

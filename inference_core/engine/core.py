@@ -109,7 +109,6 @@ class Core:
 
     @property
     def knobs(self) -> dict[str, Knobs]:
-        """The current knobs, by model."""
         return self._knobs.active
 
     @property

@@ -44,7 +44,6 @@ class _Cache:
 
     @property
     def blocks(self) -> list[int]:
-        """All of its blocks."""
         return self.table + [block for table in self.window_tables for block in table]
 
     def roll_back(self, token_ids: list[int]) -> None:

@@ -77,7 +77,6 @@ class LiveKnobs:
         }
 
     def of(self, model: str) -> Knobs:
-        """The knobs of one model."""
         return self.active[model]
 
     def start_of(self, model: str) -> Knobs:

@@ -110,7 +110,6 @@ class PinnedPrefixes:
         return pin
 
     def of(self, model: str) -> list[Pin]:
-        """The prefixes of `model`."""
         return [pin for pin in self._pins.values() if pin.prefix.model == model]
 
     def public_head(
@@ -131,7 +130,6 @@ class PinnedPrefixes:
         return [] if scheduler.tables.cached_blocks(own) == len(public) else public
 
     def stats(self, model: str) -> list[PrefixStats]:
-        """The state of the prefixes of `model`."""
         return [
             PrefixStats(
                 name=pin.prefix.name,

@@ -429,7 +429,6 @@ class Batch:
             self._members = {sequence.id for *_, sequence in waiting.entries()[:size]}
 
     def discard(self, sequence_id: str) -> None:
-        """A sequence has ended."""
         if self._members is not None:
             self._members.discard(sequence_id)
 

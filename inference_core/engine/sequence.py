@@ -388,7 +388,6 @@ class Sequence:
             self.times = replace(self.times, kv_seconds=self.times.kv_seconds + seconds)
 
     def count_preemption(self) -> None:
-        """Count one more preemption."""
         self.times = replace(self.times, preemptions=self.times.preemptions + 1)
 
     def report_times(self, output: SequenceOutput) -> None:

@@ -86,7 +86,6 @@ class DraftAccount:
         self._steps = max(min(self._steps + gain, self.MOST), -self.DEBT)
 
     def wait(self, steps: int) -> None:
-        """Record steps without drafts."""
         if self._steps < self.START:
             self._steps = min(self._steps + steps * self.SHARE, self.START)
 

@@ -59,7 +59,6 @@ class ModelRoundRobin:
         return sorted(deadlines, key=lambda m: (self._credit[m] <= 0, deadlines[m], self._last_turn[m]))
 
     def charge(self, model: str, seconds: float) -> None:
-        """`model` took a step of `seconds`."""
         self._credit[model] -= max(seconds, self.MIN_CHARGE_SECONDS)
         self._turns += 1
         self._last_turn[model] = self._turns

@@ -69,7 +69,6 @@ class LayeredForward:
         return [self._sequences[place] for place in self._active]
 
     def logits(self, sequences: list[ScheduledSequence], rows: list[int] | None = None) -> torch.Tensor:
-        """`LogitsRunner.logits` of the `active` sequences."""
         assert self._hidden is not None  # a layer was asked for
         return self._model.head(sequences, self._hidden, self._layer, rows)
 
@@ -179,7 +178,6 @@ class RowEvidence:
         self._margin = -float(shifted.max())
 
     def of(self, token_id: int) -> TokenEvidence:
-        """Return the evidence of a drawn token."""
         return TokenEvidence(float(self._raw[token_id]) - self._log_total, self._entropy, self._margin)
 
 

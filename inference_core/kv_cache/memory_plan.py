@@ -170,7 +170,6 @@ class Devices(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def usable_bytes(self) -> int:
-        """Usable bytes of all devices together."""
         return self.usable_bytes_each * self.count
 
 

@@ -116,12 +116,10 @@ def require_downloaded(model: HubModel) -> Path:
 
 
 def repository_folder(repo: str) -> Path:
-    """Return the folder of a repository in the cache."""
     return hub_cache() / f"models--{repo.replace('/', '--')}"
 
 
 def pins_file(repo: str) -> Path:
-    """Return the file of a repository's pins."""
     return repository_folder(repo) / _PINS
 
 

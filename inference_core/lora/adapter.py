@@ -241,7 +241,6 @@ class AdapterSlots:
             self._resident.move_to_end(name)
 
     def infos(self) -> list[AdapterInfo]:
-        """Every known adapter, for operators."""
         return [self._info(name, adapter) for name, adapter in sorted(self._known.items())]
 
     def check_integrity(self, running: Iterable[str]) -> None:

@@ -93,7 +93,6 @@ def load_linears(
 
 
 def load_embedding(checkpoint: Checkpoint, compute: Compute) -> PackedEmbedding:
-    """The token embedding."""
     return PackedEmbedding(_embedding_table(checkpoint), compute == "bfloat16", checkpoint.config.embedding_scale)
 
 

@@ -35,7 +35,6 @@ class LocalRanks:
 
     @property
     def processes(self) -> dict[int, "subprocess.Popen[bytes]"]:
-        """By rank."""
         return dict(self._processes)
 
     def check(self) -> None:

@@ -18,7 +18,6 @@ class BudgetContext(Context):
     budget: RenderBudget
 
     def derived(self, locals: dict[str, Any] | None = None) -> Context:
-        """See `Context.derived`."""
         context = super().derived(locals)
         assert isinstance(context, BudgetContext)
         context.budget = self.budget

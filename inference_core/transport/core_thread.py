@@ -87,7 +87,6 @@ class Watchdog:
         self._thread = threading.Thread(target=self._watch, name="aio-watchdog", daemon=True)
 
     def start(self) -> None:
-        """Watch the calling thread from now on."""
         self._watched = threading.get_ident()
         self._thread.start()
 

@@ -316,7 +316,6 @@ class TlsConnection(asyncio.Protocol, asyncio.Transport):
         return self._stream.get_write_buffer_size()
 
     def is_closing(self) -> bool:
-        """Whether the connection is closing or closed."""
         return self._closing
 
     def close(self) -> None:
@@ -340,7 +339,6 @@ class TlsConnection(asyncio.Protocol, asyncio.Transport):
         self._protocol = protocol
 
     def get_protocol(self) -> asyncio.BaseProtocol:
-        """The protocol that receives."""
         return self._protocol
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:

@@ -115,7 +115,6 @@ class PackedText(TypeDecorator[Any]):
     cache_ok = True
 
     def bind_processor(self, dialect: Dialect) -> Any:
-        """See `FreeText.bind_processor`."""
         return _packed
 
     def process_result_value(self, value: Any, dialect: Dialect) -> Any:

@@ -52,7 +52,6 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def prices(self) -> Float64:
-        """`cost_shares` as an array."""
         return np.array(self.cost_shares, np.float64)
 
 

@@ -154,7 +154,6 @@ def p_ok_of(table: Float, probes: LadderOutcomes) -> Float:
 
 
 def tier_choice(tier: int) -> Choice:
-    """Return the choice of one fixed tier."""
     return lambda probes: np.full(len(probes.no_worse), tier - 1)
 
 

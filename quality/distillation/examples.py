@@ -36,7 +36,6 @@ class TokenExample(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def tokens(self) -> int:
-        """The length of both."""
         return len(self.prompt) + len(self.answer)
 
 

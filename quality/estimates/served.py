@@ -212,7 +212,6 @@ class Served(msgspec.Struct, frozen=True, kw_only=True):
     all_timings: AnswerTimings | None
 
     def stages(self) -> dict[int, list[StageTime]]:
-        """The budget's stages by tier."""
         return {tier: recorded_stages(timings) for tier, timings in self.timings.items()}
 
 

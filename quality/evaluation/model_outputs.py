@@ -68,7 +68,6 @@ class Fp8Attention(AttentionBackend):
     def attend(
         self, qkv: torch.Tensor, layer: int, batch: AttentionBatch, out: torch.Tensor, sinks: torch.Tensor | None = None
     ) -> None:
-        """See `AttentionBackend.attend`."""
         self._inner.attend(qkv, layer, batch, out, sinks)
 
     def _written(self, layer: int, batch: AttentionBatch) -> tuple[torch.Tensor, torch.Tensor]:
@@ -178,7 +177,6 @@ class Side:
         return self.card_scheme is not None or self.has_fp8_cache
 
     def tokenizer(self) -> Tokenizer:
-        """The tokeniser that comes with the model."""
         return load_tokenizer(resolve_model_path(self.path))
 
 

@@ -105,7 +105,6 @@ class Verdicts(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def total(self) -> int:
-        """All of them."""
         return sum(self.in_order)
 
     def with_one(self, no_worse: bool, said: bool) -> "Verdicts":

@@ -111,7 +111,6 @@ class JsonValidityJudge(Judge):
         return JudgeVerdict(no_worse=None, reason=f"both answers are {wanted} with different values")
 
     def may_decide(self, prompt: str, response_format: dict[str, Any] | None) -> bool:
-        """See `Judge.may_decide`."""
         return response_format is not None or bool(_ASKS_FOR_JSON.search(prompt) and not _ABOUT_JSON.search(prompt))
 
 

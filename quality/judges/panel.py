@@ -59,7 +59,6 @@ class Panel:
         """Whether a trusted judge may decide whatever was asked: also questions with nothing to check get labels."""
 
     def named(self, name: str | None) -> Judge | None:
-        """Return the judge of this name; None if it is not on the panel."""
         return next((judge for judge in self.judges if judge.name == name), None)
 
     def may_label(self, prompt: str, response_format: dict[str, Any] | None) -> bool:

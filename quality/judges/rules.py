@@ -58,7 +58,6 @@ class CodeJudge(Judge):
         return JudgeVerdict(no_worse=None, reason="both answers are programs that parse and differ")
 
     def may_decide(self, prompt: str, response_format: dict[str, Any] | None) -> bool:
-        """See `Judge.may_decide`."""
         if response_format is not None or not mentions(prompt.casefold(), "python", "def ", "assert ", ">>> "):
             return False
         return bool(_ASKS_FOR_CODE.search(prompt) and _PYTHON.search(prompt))

@@ -67,7 +67,6 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, bias=bias, **{name: getattr(self, name) + 1})
 
     def calibration(self, judge: str) -> Calibration:
-        """Return what the test of the judge of this name has found."""
         counts = ("true_no_worse", "false_worse", "true_worse", "false_no_worse", "abstained", "bias")
         found = {name: getattr(self, name) for name in counts}
         return Calibration(judge=judge, pairs="planted", decided=bool(self.decided), **found)
@@ -172,7 +171,6 @@ class SelfCalibration:
         return done.decided is None
 
     async def progress(self) -> Progress:
-        """Return the test so far."""
         return await stored_progress(self._engine, self._judge.name, self._fingerprint)
 
     async def _claim(self, seen: Progress, most_usd: float) -> Progress | None:

@@ -36,7 +36,6 @@ class ImportedOutcome(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
     @property
     def chat(self) -> list[dict[str, str]]:
-        """The prompt as chat messages."""
         return self.messages or [{"role": "user", "content": self.prompt or ""}]
 
 

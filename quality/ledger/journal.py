@@ -86,7 +86,6 @@ class SegmentWriter:
         self.close()
 
     def close(self) -> None:
-        """Close the file. Idempotent."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
@@ -100,7 +99,6 @@ class Recovered(NamedTuple):
 
 
 def frame(payload: bytes) -> bytes:
-    """Return `payload` with its header."""
     return _HEADER.pack(len(payload), _checksum(payload)) + payload
 
 
@@ -178,7 +176,6 @@ class JournalFolder:
         os.close(self._lock)
 
     def remove(self) -> None:
-        """Delete the folder and its contents."""
         with _root_lock(self.path.parent):
             shutil.rmtree(self.path)
             os.close(self._lock)
@@ -335,7 +332,6 @@ class Journal:
         return self._appended_bytes - self._committed_bytes
 
     def start(self) -> None:
-        """Start the threads."""
         for thread in self._threads:
             thread.start()
 

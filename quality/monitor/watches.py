@@ -300,7 +300,6 @@ def _verdict(row: RowMapping) -> Verdict:
 
 
 def _novelty(row: RowMapping) -> float:
-    """Return the novelty of the prompt for the verified tier."""
     return tier_novelty(row["novelty"], predicted_of(row["decision"]).labels, row["tier"])
 
 

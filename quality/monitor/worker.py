@@ -131,7 +131,6 @@ class Offers:
         return self._waiting[0][0] if self._waiting else None
 
     def done(self) -> None:
-        """Remove the first."""
         self._num_bytes -= self._waiting.popleft()[1]
 
     def clear(self) -> None:
@@ -173,7 +172,6 @@ class WorkLoop:
             self._task = None
 
     def nudge(self) -> None:
-        """Wake the loop: there may be work."""
         self._idle.clear()
         self._wake.set()
 

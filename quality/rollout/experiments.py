@@ -107,7 +107,6 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def split(self) -> Split:
-        """The split as servers apply it."""
         return self.config.split(self.experiment_id)
 
 

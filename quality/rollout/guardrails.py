@@ -54,7 +54,6 @@ class Guardrails(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def margins(self) -> dict[Measure, float]:
-        """The margins that there are."""
         given: dict[Measure, float | None] = {"cost": self.cost, "ttft": self.ttft, "e2e": self.e2e}
         return {measure: margin for measure, margin in given.items() if margin is not None}
 

@@ -192,7 +192,6 @@ class Rollouts:
         self._evidence = RolloutEvidence(engine, registry)
 
     async def running(self, connection: AsyncConnection | None = None) -> Rollout | None:
-        """Return the running rollout."""
         if connection is None:
             async with self._engine.connect() as opened:
                 return await self.running(opened)

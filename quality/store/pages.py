@@ -176,7 +176,6 @@ class Listing:
 
     @property
     def columns(self) -> list[str]:
-        """The names of the columns that a page shows."""
         return [column.name for column in self._shown]
 
     def kind(self, column: str) -> type[int] | type[str]:

@@ -380,7 +380,6 @@ _plain_of = attrgetter(*_PLAIN)
 
 
 def request_row(record: Recorded) -> dict[str, Any]:
-    """Return the row of `requests`."""
     if isinstance(record, EmbeddingRecord):
         return msgspec.structs.asdict(record) | _NO_ANSWER | {"baseline_cost_usd": record.cost_usd}
     row = dict(zip(_PLAIN, _plain_of(record), strict=True)) | msgspec.structs.asdict(record.timings)

@@ -39,7 +39,6 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def shown(self) -> str:
-        """The answer as one text, as records have it."""
         return ChatMessage(role="assistant", content=self.text, tool_calls=self.calls).recorded_content()
 
 
@@ -163,7 +162,6 @@ def seen_with(job: VerificationJob) -> Seen:
 
 
 def served_reply(job: VerificationJob) -> Reply:
-    """Return the served answer."""
     if job.turn is None:
         return Reply(text=job.answer, finish_reason="stop")
     return Reply(text=job.turn.text, calls=job.turn.calls, finish_reason="stop")

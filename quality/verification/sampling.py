@@ -100,7 +100,6 @@ class SamplingSettings(msgspec.Struct, frozen=True, kw_only=True, cache_hash=Tru
         return self.rates[tier - 1] if tier <= len(self.rates) else 0.0
 
     def purpose(self, tier: int) -> Purpose:
-        """Return why an answer of `tier` is sampled."""
         return "downgrade" if tier >= self.downgrade_from else "sample"
 
     def budget(self, spending: "Spending") -> float:
@@ -170,7 +169,6 @@ class Spending(msgspec.Struct, frozen=True, kw_only=True):
     shadow_share: float = 0.0
 
     def committed(self, purpose: Purpose) -> float:
-        """Return what is spent and reserved for `purpose`."""
         return self.probe_usd if purpose == "probe" else self.committed_usd
 
     def price(self, purpose: Purpose) -> float | None:

@@ -306,7 +306,6 @@ def data_hash(tensors: Tensors, *versions: str) -> str:
 
 
 def vector_of(blob: bytes) -> npt.NDArray[np.float32]:
-    """Decode a stored vector."""
     return np.frombuffer(blob, _F4).astype(np.float32)
 
 

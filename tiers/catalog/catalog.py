@@ -212,7 +212,6 @@ class Catalog(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         return next((tier.number for tier in self.tiers if name in (tier.name, f"tier-{tier.number}")), None)
 
     def target(self, name: str) -> TargetSpec | None:
-        """The target of this name."""
         return next((target for target in self.targets if target.name == name), None)
 
     @property
@@ -251,11 +250,9 @@ class Catalog(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         return {name: draft for name, draft in drafts.items() if draft is not None}
 
     def group(self, name: str) -> GpuGroupSpec:
-        """The GPU group of this name."""
         return next(group for group in self.gpu_groups if group.name == name)
 
     def core_of(self, model: str) -> str:
-        """Return the name of the core that serves `model`."""
         return next((g.name for g in self.gpu_groups if any(m.name == model for m in g.models)), CPU_CORE)
 
     def cards_of(self, group: GpuGroupSpec) -> range:

@@ -66,7 +66,6 @@ class CredentialConsent(Consent, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def recorded(self) -> Consent:
-        """See `Consent.recorded`."""
         return Consent(tiers=self.tiers, local=self.local, reuse=self.reuse)
 
 

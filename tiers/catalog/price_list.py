@@ -162,7 +162,6 @@ def similar_listed(model: str, *, provider: str | None = None) -> Sequence[str]:
 
 
 def list_version() -> str:
-    """Return the version of the list."""
     from importlib.metadata import version
 
     return version("genai-prices")

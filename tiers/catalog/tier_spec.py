@@ -277,7 +277,6 @@ class SamplingDefaults(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     repetition_penalty: Positive | None = None
 
     def given(self) -> dict[str, Any]:
-        """Return the values that are set."""
         return {name: value for name, value in msgspec.structs.asdict(self).items() if value is not None}
 
 

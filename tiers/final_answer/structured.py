@@ -229,7 +229,6 @@ class CallsCompared(msgspec.Struct, frozen=True, order=True):
 
     @property
     def share(self) -> float:
-        """The share of fields that are equal."""
         return self.equal / max(self.equal + self.unequal, 1)
 
 

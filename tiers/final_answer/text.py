@@ -25,7 +25,6 @@ _NEGATED = re.compile(r"\b(?:not|never|neither|nor|isn't|aren't|wasn't|weren't|d
 
 
 def word_set(words: str) -> frozenset[str]:
-    """Return the words of a line."""
     return frozenset(words.split())
 
 

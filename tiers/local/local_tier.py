@@ -65,7 +65,6 @@ class CoreWatch:
         return self._answers and self._core.gone is None and self._core.stuck is None
 
     def note_gone(self) -> None:
-        """Note that a request found the core gone."""
         self._answers = False
 
     def model(self, name: str) -> ModelStats | None:

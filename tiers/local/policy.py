@@ -131,7 +131,6 @@ class Policy(ABC):
         """Answer `request`."""
 
     def prompt(self, request: GenerationRequest) -> Prompt:
-        """Return what the model reads of the request."""
         return self.decoder.prompt(request)
 
     async def read(self, request: GenerationRequest) -> None:

@@ -40,12 +40,10 @@ class TextThreads:
 
     @property
     def running(self) -> int:
-        """Running pieces of work."""
         return self._running.total()
 
     @property
     def waiting(self) -> int:
-        """Waiting pieces of work."""
         return sum(map(len, self._waiting.values()))
 
     async def run(self, caller: str, work: Callable[[], T]) -> T:

@@ -128,7 +128,6 @@ class EmbeddingClient:
         self._client = httpx.AsyncClient(transport=connect(self._base), trust_env=False, follow_redirects=False)
 
     async def close(self) -> None:
-        """Close its connections."""
         await self._client.aclose()
 
     def most_tokens(self, inputs: Sequence[Input]) -> int:

@@ -125,7 +125,6 @@ class HttpConnection(asyncio.Protocol):
         return kept
 
     def close(self) -> None:
-        """Close at once. Idempotent."""
         if self._transport is not None:
             self._transport.abort()
 
@@ -285,7 +284,6 @@ class HttpConnection(asyncio.Protocol):
             self._pieces.extend([body[start : start + READ_BYTES] for start in range(0, size, READ_BYTES)])
 
     def on_message_complete(self) -> None:
-        """The answer is complete."""
         if self._has_head and not self._has_end:
             self._has_end, self._is_kept = True, self._parser.should_keep_alive()
 

@@ -210,7 +210,6 @@ class HttpClient:
         self._transport: httpx.AsyncBaseTransport | None = None
 
     async def close(self) -> None:
-        """Close its connections. Idempotent."""
         transport, self._transport = self._transport, None
         if transport is not None:
             await transport.aclose()

@@ -47,7 +47,6 @@ class PassedServer:
         self._client = httpx.AsyncClient(transport=connect(self._base), trust_env=False, follow_redirects=False)
 
     async def close(self) -> None:
-        """Close its connections."""
         await self._client.aclose()
 
     @asynccontextmanager

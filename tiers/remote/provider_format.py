@@ -216,11 +216,9 @@ class Blocks:
         return delta
 
     def text(self, text: str) -> list[Delta]:
-        """Return a piece of the answer."""
         return [self.passed(Delta(text=text))] if text else []
 
     def reasoning(self, text: str) -> list[Delta]:
-        """Return a piece of the thoughts."""
         return [self.passed(Delta(reasoning=text))] if text else []
 
     def check_form(self) -> None:

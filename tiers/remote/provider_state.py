@@ -43,7 +43,6 @@ def marked_tools(tooling: Tooling, native: NativeRequest) -> Tooling:
 
 
 def is_marked(messages: list[ChatMessage], tooling: Tooling | None) -> bool:
-    """Whether a caller has marked anything."""
     tools = () if tooling is None else tooling.tools
     return any(message.marked for message in messages) or any(tool.cache_control is not None for tool in tools)
 

@@ -192,7 +192,6 @@ class RemoteTier(Tier):
 
     @property
     def base_url(self) -> str:
-        """The address of the server."""
         return self._remote.base_url
 
     @property

@@ -78,7 +78,6 @@ class ServerFailures:
         self._cooldown_seconds, self._clock = cooldown_seconds, clock
 
     def cool_down(self, seconds: float | None = None) -> None:
-        """Note that the server failed now."""
         self.unhealthy_until = self._clock() + (self._cooldown_seconds if seconds is None else seconds)
 
     def of_answer(self, error: Exception) -> TierError:

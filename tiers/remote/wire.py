@@ -97,7 +97,6 @@ class RemoteWire(ABC):
         return []
 
     def parser(self) -> StreamParser:
-        """Return a parser for one streamed answer."""
         return EventParser()
 
     def prepare(self) -> None:  # noqa: B027 - most kinds need nothing

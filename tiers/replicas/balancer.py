@@ -105,7 +105,6 @@ class Balancer:
         return in_flight
 
     def first_token(self, in_flight: InFlightRequest) -> None:
-        """The first token has arrived."""
         replica, now = in_flight.replica, self._clock()
         replica.silent.pop(in_flight, None)
         replica.ttft.observe(now - in_flight.began, now, self.spec.ttft_decay_seconds)
@@ -121,7 +120,6 @@ class Balancer:
             replica.recent_requests.add(self._clock(), self.spec.error_window_seconds)
 
     def fail(self, in_flight: InFlightRequest) -> None:
-        """The server failed."""
         replica, now = in_flight.replica, self._clock()
         if not self._end(in_flight):
             return

@@ -48,12 +48,10 @@ class ReplicaCall:
         self.opening = asyncio.create_task(self._open(min(self._patience, seconds)))
 
     def answered(self) -> None:
-        """Note that its first delta is used."""
         self._balancer.first_token(self.in_flight)
         self._tell("answered")
 
     def finished(self) -> None:
-        """Note that the answer was completed."""
         self._balancer.succeed(self.in_flight)
 
     def failed(self, error: TierError) -> None:
@@ -140,7 +138,6 @@ class ReplicaRace:
 
     @property
     def tries(self) -> list[ReplicaTry]:
-        """Return the results of the asked replicas, in order."""
         return [call.outcome for call in self._calls if call.outcome is not None]
 
     def usage(self) -> Usage:

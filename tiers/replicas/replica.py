@@ -52,7 +52,6 @@ class CircuitBreaker:
         self.failures = threshold - 1
 
     def succeed(self) -> None:
-        """Note a completed answer."""
         self.failures = self._ejections = 0
         self.failed_at = -math.inf
         self.is_open, self.trial = False, None
@@ -164,11 +163,9 @@ class FadingCount:
         self._at = 0.0
 
     def add(self, now: float, decay_seconds: float) -> None:
-        """Count one event."""
         self._count, self._at = self.value(now, decay_seconds) + 1, now
 
     def value(self, now: float, decay_seconds: float) -> float:
-        """Return the current count."""
         return self._count * math.exp(-max(now - self._at, 0.0) / decay_seconds)
 
 
@@ -207,7 +204,6 @@ class Replica:
 
     @property
     def outstanding(self) -> int:
-        """Requests in flight."""
         return len(self.requests_in_flight)
 
     def available_in(self, now: float, tokens: int = 0) -> float:
@@ -247,7 +243,6 @@ class Replica:
         self.recent_requests, self.recent_failures = FadingCount(), FadingCount()
 
     def condition(self, now: float) -> ReplicaCondition:
-        """Return the condition in one word."""
         if self.breaker.is_open:
             return "ejected" if self.breaker.available_in(now) > 0 else "probing"
         is_open = not self.breaker.is_paused(now) and self.is_within_limits(now, 0)

@@ -50,7 +50,6 @@ class RetryBudget:
         return self._tokens >= 1
 
     def withdraw(self) -> None:
-        """Take a token for a retry."""
         self._tokens -= 1
 
 

@@ -161,7 +161,6 @@ class _Rules:
         self._rules += [f"{head} {values}", *rules]
 
     def forced(self, parallel: bool) -> str:
-        """Return the rules for calls only."""
         return self._lark("start: calls", parallel)
 
     def with_answer(self, answer: str, parallel: bool) -> str:

@@ -52,7 +52,6 @@ UNKNOWN = Probed(None)
 
 
 def parser_of(dialect: AnyDialect, tools: Mapping[str, Tool], most: int | None = None) -> AnyParser:
-    """Return the parser of one choice, which takes at most `most` calls of `tools`."""
     if isinstance(dialect, Dialect):
         return CallParser(dialect, tools, most)
     return NamedCallParser(dialect, tools, most)

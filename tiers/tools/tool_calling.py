@@ -102,7 +102,6 @@ class ToolCalling:
 
 
 def may_call(request: GenerationRequest) -> bool:
-    """Whether the answer may call tools."""
     return request.tooling is not None and bool(request.tooling.callable_tools)
 
 

@@ -129,7 +129,6 @@ class OutcomeFolder:
         return {int(row) for shard in self._shards(tier) for row in _read(shard)["row"]}
 
     def append(self, tier: int, rows: Outcomes) -> None:
-        """Write a shard of `tier`."""
         shards = self._shards(tier)
         number = int(shards[-1].stem.rpartition("-")[2]) + 1 if shards else 0
         tensors = {name: np.ascontiguousarray(getattr(rows, name)) for name in rows.__struct_fields__}
@@ -137,7 +136,6 @@ class OutcomeFolder:
         _write(self.root / f"tier-{tier}-{number:05}.safetensors", save(tensors))
 
     def load(self, tier: int) -> Outcomes:
-        """Return all rows of `tier`."""
         shards = [_read(path) for path in self._shards(tier)]
         if not shards:
             raise TrainingDataError(f"{self.root} holds no outcomes of tier {tier}; collect them.")

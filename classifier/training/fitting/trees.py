@@ -42,7 +42,6 @@ def fit_trees(
 
 
 def scaled(trees: Trees, share: float) -> Trees:
-    """Return the trees with values multiplied by `share`."""
     arrays = trees.arrays._replace(value=(trees.arrays.value * share).astype(np.float32))
     return Trees(arrays, features=trees.features, heads=trees.heads)
 

@@ -53,7 +53,6 @@ class FollowedFile:
             log.error("%s stay as they are: %s: %s", self._what, self._path, error)
 
     async def follow(self, seconds: float) -> None:
-        """Check the file every `seconds`."""
         while True:
             self.refresh()
             await asyncio.sleep(seconds)

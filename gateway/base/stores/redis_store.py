@@ -111,7 +111,6 @@ class Script(msgspec.Struct, frozen=True):
 
 
 def script(text: str) -> Script:
-    """Return the script of a text."""
     return Script(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
 
 

@@ -30,7 +30,6 @@ class RestartPauses:
         self._began = clock()
 
     def note_start(self) -> None:
-        """Note that it starts now."""
         self._began = self._clock()
 
     def after_end(self) -> float:

@@ -236,7 +236,6 @@ async def delete_file(request: HttpRequest, file_id: FromPath[str]) -> Response[
 
 
 def owner_of(caller: Caller) -> Owner:
-    """The owner of what this caller makes."""
     return Owner(caller.tenant, caller.key_id)
 
 

@@ -245,7 +245,6 @@ class CompletionAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def whole_answer(answer: Answer, fingerprint: str) -> ChatAnswer | CompletionAnswer:
-    """The body for a finished answer."""
     shared: dict[str, Any] = {
         "id": answer.request.request_id,
         "created": int(answer.request.created_at),

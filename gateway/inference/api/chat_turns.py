@@ -67,7 +67,6 @@ class _CallIds:
         self._unanswered: list[str] = []
 
     def of_calls(self, message: int, calls: Sequence[MessageToolCall]) -> list[str]:
-        """The ids of a message's calls."""
         self._unanswered = [call.id or f"call_{message}_{place}" for place, call in enumerate(calls)]
         return list(self._unanswered)
 

@@ -202,7 +202,6 @@ class WholeResponse:
         self._headers = [JSON, (b"content-length", b"%d" % len(body)), *headers]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """See ASGI."""
         await send({"type": "http.response.start", "status": 200, "headers": self._headers})
         await send({"type": "http.response.body", "body": self._body, "more_body": False})
 
@@ -287,7 +286,6 @@ class EndOfEvents:
         self._events, self._headers = events, headers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """See ASGI."""
         if self._headers is not None:
             await send({"type": "http.response.start", "status": 200, "headers": [*EVENT_STREAM, *self._headers]})
         await send({"type": "http.response.body", "body": self._events, "more_body": False})

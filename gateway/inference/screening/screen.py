@@ -214,7 +214,6 @@ class Screen:
         return source
 
     async def close(self) -> None:
-        """End what its guardrails hold."""
         for guardrail in self.guardrails:
             await guardrail.close()
 

@@ -61,7 +61,6 @@ def retrain_settings(settings: Settings, catalog: Catalog) -> RetrainSettings:
 
 
 def sampling_settings(settings: Settings, catalog: Catalog) -> SamplingSettings:
-    """The rates and the budget of verification in a catalogue."""
     sampling = sampling_of(
         len(catalog.tiers),
         settings.sampling_rate,

@@ -222,7 +222,6 @@ def plan_cards(cards: Cards, models: Sequence[CardModel]) -> tuple[list[GpuGroup
 
 
 def card_candidates(cards: Cards, groups: Sequence[GpuGroupSpec], models: Sequence[CardModel]) -> list[Candidate]:
-    """Return the groups' models as candidates."""
     billions = {model.name: model.billions for model in models}
     return [
         Candidate(

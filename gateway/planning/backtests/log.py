@@ -28,7 +28,6 @@ class LogMessage(msgspec.Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """The text of the turn."""
         if isinstance(self.content, str):
             return self.content
         return "".join(str(part.get("text", "")) for part in self.content or ())

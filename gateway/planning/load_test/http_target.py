@@ -86,7 +86,6 @@ class HttpTarget(BenchTarget):
             raise AskError("bad or error event", str(error)) from error
 
     def close(self) -> None:
-        """Close the kept connections."""
         for _, connection in self._idle:
             connection.writer.close()
         self._idle.clear()

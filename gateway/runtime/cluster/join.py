@@ -195,7 +195,6 @@ class LocalCluster:
 
     @property
     def address(self) -> str:
-        """The address by which others join."""
         return str(self._cluster.address)
 
     def add_node(self, **options: Any) -> Any:

@@ -45,7 +45,6 @@ class Registry:
         self._heard.setdefault(service, {})[replica.name] = (self._clock(), replica)
 
     def replicas(self, service: str) -> list[ReplicaAnnouncement]:
-        """Return the live replicas of `service`."""
         known, now = self._heard.get(service, {}), self._clock()
         for name, (at, _) in list(known.items()):
             if now - at > FORGET_SECONDS:

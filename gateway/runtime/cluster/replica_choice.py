@@ -73,7 +73,6 @@ class CoreReplica:
         return answer
 
     def heard(self, stats: CoreStats) -> None:
-        """Take its latest statistics."""
         self.latest = stats
         self._knobs = {model.name: model.knobs for model in stats.models}
         self.others = max(0, sum(model.running + model.waiting for model in stats.models) - self.in_flight)

@@ -112,7 +112,6 @@ class ReplicatedCore(CoreClient):
 
     @property
     def replicas(self) -> list[str]:
-        """The names of the connected replicas."""
         return list(self._replicas)
 
     def generate(self, request: AddRequest) -> AsyncGenerator[SequenceOutput, None]:

@@ -68,7 +68,6 @@ class CoreKnobs:
 
     @property
     def cores(self) -> dict[str, CoreClient]:
-        """Clients of the cores by name."""
         return dict(self._cores)
 
     async def stats(self) -> dict[str, CoreStats]:

@@ -66,7 +66,6 @@ class EngineLog:
         self._rest = b""
 
     def close(self) -> None:
-        """Close the file."""
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -121,7 +120,6 @@ class EngineChild:
 
     @property
     def pid(self) -> int:
-        """Process id of the guard."""
         return self._process.pid
 
     def kill(self) -> None:

@@ -58,7 +58,6 @@ class HeldPort:
             other.close()
 
     def close(self) -> None:
-        """Give the port back."""
         self._socket.close()
 
 
@@ -357,7 +356,6 @@ class EngineProcess:
         self._set("down", str(problem))
 
     def _say(self, line: str) -> None:
-        """Publish progress."""
         self._set("starting", line)
 
     def _set(self, state: EngineState, detail: str) -> None:

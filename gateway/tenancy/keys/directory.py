@@ -73,7 +73,6 @@ class KnownKeys:
 
     @property
     def has_any(self) -> bool:
-        """Whether any key is stored."""
         return bool(self._by_id)
 
     def may_answer(self, now: float) -> bool:

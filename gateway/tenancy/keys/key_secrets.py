@@ -147,7 +147,6 @@ class ApiKeys:
 
     @property
     def names(self) -> frozenset[str]:
-        """The names of all keys."""
         return frozenset(self._digests)
 
     def __bool__(self) -> bool:
@@ -235,7 +234,6 @@ def bearer_of(authorization: str | None) -> str | None:
 
 
 def digest_of(key: str) -> bytes:
-    """Return the SHA-256 of a key."""
     return hashlib.sha256(key.encode()).digest()
 
 

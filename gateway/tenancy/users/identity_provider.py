@@ -173,7 +173,6 @@ class IdentityProvider:
         return httpx.AsyncClient(timeout=_TIMEOUT_SECONDS, headers={"accept": "application/json"}, cookies=nobody)
 
     async def close(self) -> None:
-        """Close the connections to the provider."""
         if "_client" in self.__dict__:
             await self._client.aclose()
 

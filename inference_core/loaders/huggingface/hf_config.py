@@ -67,7 +67,6 @@ class _Table(msgspec.Struct):
 
 
 def keys_of(architecture: str) -> Keys:
-    """Return the keys of a supported architecture."""
     return _table().architectures[architecture]
 
 

@@ -169,7 +169,6 @@ class SparseWeight:
 
     @cached_property
     def stored_bytes(self) -> int:
-        """Bytes of the parts in their files."""
         return sum(file.entries[f"{self._name}.{part}"].num_bytes for part, file in self._parts.items())
 
     def _checked(self) -> tuple[str, tuple[int, int]]:

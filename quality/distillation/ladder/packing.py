@@ -53,7 +53,6 @@ class Question(NamedTuple):
 
     @property
     def tokens(self) -> int:
-        """The length of all of it."""
         return len(self.prompt) + sum(len(b.given) + len(b.wanted) for b in self.branches)
 
 

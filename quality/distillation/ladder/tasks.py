@@ -99,7 +99,6 @@ def ladder_tasks(seed: int, per_level: int, part: Part) -> list[LadderTask]:
 
 
 def families(part: Part) -> Sequence[str]:
-    """The names of the families of `part`."""
     return list(UNTRAINED if part == "untrained" else TRAINED)
 
 

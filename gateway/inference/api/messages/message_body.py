@@ -150,7 +150,6 @@ def message_body(
     stop_reason: str | None = None,
     stop_sequence: str | None = None,
 ) -> MessageBody:
-    """The body with this content."""
     return MessageBody(
         id=answer.request.request_id,
         model=answer.tier.model,

@@ -108,7 +108,6 @@ class ItemIds:
         return known
 
     def renamed(self, item: dict[str, Any]) -> dict[str, Any]:
-        """Return the item with our id."""
         return item | {"id": self.of(str(item["id"]))} if item.get("id") else item
 
 

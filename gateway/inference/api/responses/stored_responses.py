@@ -91,7 +91,6 @@ class StoredResponses:
             return bool((await connection.execute(unless_erased)).rowcount)
 
     async def find(self, tenant: str, response_id: str) -> StoredResponse | None:
-        """Return the tenant's response of this id."""
         async with self._engine.connect() as connection:
             row = (await connection.execute(select(stored_responses).where(*_mine(tenant, response_id)))).first()
         return None if row is None else StoredResponse(**dict(row._mapping) | {"consent": consent_of(row.consent)})

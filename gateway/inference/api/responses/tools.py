@@ -66,7 +66,6 @@ def chat_tools(tools: Sequence[ResponseTool]) -> list[ToolDefinition]:
 
 
 def chat_choice(choice: str | ToolChoice | None) -> str | NamedToolChoice | None:
-    """The choice among the tools as a chat says it."""
     if choice is None or isinstance(choice, str):
         return choice
     if choice.type == "allowed_tools":

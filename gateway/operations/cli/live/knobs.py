@@ -104,7 +104,6 @@ def kept_of(change: Any) -> str:
 
 
 def json_text(value: Any) -> str:
-    """Return a knob's value as JSON."""
     return msgspec.json.encode(value).decode()
 
 

@@ -59,11 +59,9 @@ class Plane(msgspec.Struct, frozen=True, kw_only=True):
     height: float = 240.0
 
     def across(self, x: float) -> float:
-        """Return the horizontal position of x."""
         return round(self.width * _part(x, *self.x), 1)
 
     def down(self, y: float) -> float:
-        """Return the vertical position of y."""
         return round(self.height * (1 - _part(y, *self.y)), 1)
 
     def path(self, points: Sequence[tuple[float, float]]) -> str:
@@ -139,7 +137,6 @@ def segments(values: Sequence[float]) -> list[Segment]:
 
 
 def length(value: float | None, top: float, width: float = WIDTH) -> float:
-    """Return the length of a value's bar."""
     return 0.0 if value is None or top <= 0 else round(width * min(max(value / top, 0.0), 1.0), 2)
 
 

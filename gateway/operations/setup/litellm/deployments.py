@@ -82,7 +82,6 @@ class Place(NamedTuple):
     tokens: int | None
 
     def limited(self, **fields: Any) -> dict[str, Any]:
-        """Return the fields and the limits that are set."""
         found = fields | {"requests_per_minute": self.requests, "tokens_per_minute": self.tokens}
         return {name: value for name, value in found.items() if value is not None}
 
