@@ -33,10 +33,10 @@ Run: TypeAlias = Callable[..., object]
 ON_CUDA: dict[str, Run] = {}
 
 
-def _kernel(place: str) -> Run:
+def _kernel(path: str) -> Run:
     """Return the function MODULE.NAME of this package. Its module, which imports triton, is imported when the function
     is called, since the ops must be registered without triton."""
-    module, _, name = place.partition(".")
+    module, _, name = path.partition(".")
     return lambda *args, **options: getattr(import_module(f"{__package__}.{module}"), name)(*args, **options)
 
 
