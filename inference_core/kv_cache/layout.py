@@ -128,15 +128,7 @@ def grouped(layout: KVLayout, config: ModelConfig, max_context: int) -> KVLayout
         return layout
     if size * (1 + beside) > MOST_PADDING * config.num_layers:
         return layout
-    return KVLayout(
-        num_layers=size,
-        num_kv_heads=layout.num_kv_heads,
-        head_dim=layout.head_dim,
-        block_size=layout.block_size,
-        dtype=layout.dtype,
-        window=window,
-        window_groups=beside,
-    )
+    return msgspec.structs.replace(layout, num_layers=size, window=window, window_groups=beside)
 
 
 class CachedKey(NamedTuple):

@@ -20,7 +20,9 @@ from inference_core.loaders.huggingface.quantized_layer import (
     PER_INT,
     Files,
     GroupFormat,
+    QuantizedLayer,
     check_boundaries,
+    packed_rows,
     unpack_codes,
 )
 from inference_core.loaders.huggingface.safetensors_file import TensorFile
@@ -31,12 +33,9 @@ _OPTIONAL = ("g_idx",)
 
 
 @dataclass(frozen=True, slots=True)
-class GroupLayer:
-    """One linear layer: its parts by suffix, each in its file. `shape` is [outputs, inputs]."""
+class GroupLayer(QuantizedLayer):
+    """A layer of AWQ or GPTQ."""
 
-    name: str
-    shape: tuple[int, int]
-    files: Files
     form: GroupFormat
 
     def tensor(self, path: Path) -> PackedTensor:
@@ -44,7 +43,6 @@ class GroupLayer:
         return self.form.tensor(path, self.name, self._parts())
 
     def cut(self, path: Path, rows: range, columns: range) -> PackedTensor:
-        """Read only these outputs and inputs. Raises ModelFileError if a boundary splits a group."""
         check_boundaries(path, self, rows, columns)
         return self.form.tensor(path, self.name, self.form.cut(self._parts(), rows, columns))
 
@@ -64,7 +62,7 @@ class GroupLayer:
         return lcm(self.form.per_int, group or ELEMENTS)
 
     def _parts(self) -> dict[str, NDArray[Any]]:
-        return {part: file[f"{self.name}.{part}"] for part, file in self.files.items()}
+        return {part: self.part(part) for part in self.files}
 
 
 def group_layers(path: Path, form: GroupFormat, files: Files) -> dict[str, GroupLayer]:
@@ -99,19 +97,11 @@ _SCALE_DTYPES = ("F16", "BF16", "F32")
 
 
 @dataclass(frozen=True, slots=True)
-class CompressedInt4Layer:
-    """One linear layer: its parts by suffix, each in its file. `shape` is [outputs, inputs]."""
-
-    name: str
-    shape: tuple[int, int]
-    files: Files
-
-    def tensor(self, path: Path) -> PackedTensor:
-        """The layer as Q4_0 blocks if symmetric, else Q4_Z. Raises ModelFileError unless groups are runs of 32."""
-        return self.cut(path, range(self.shape[0]), range(self.shape[1]))
+class CompressedInt4Layer(QuantizedLayer):
+    """A layer of compressed-tensors: Q4_0 blocks if symmetric, else Q4_Z."""
 
     def cut(self, path: Path, rows: range, columns: range) -> PackedTensor:
-        """Read only these outputs and inputs. Raises ModelFileError if a boundary splits a group."""
+        """See `QuantizedLayer`. Raises ModelFileError unless groups are runs of 32."""
         check_boundaries(path, self, rows, columns)
         groups = self._groups(path)[columns.start : columns.stop]
         runs = groups.reshape(-1, ELEMENTS) if len(columns) % ELEMENTS == 0 else None
@@ -122,7 +112,6 @@ class CompressedInt4Layer:
 
     @property
     def row_unit(self) -> int:
-        """See `QuantizedLayer`: zero points are packed along the outputs."""
         return PER_INT if "weight_zero_point" in self.files else 1
 
     @property
@@ -134,24 +123,22 @@ class CompressedInt4Layer:
     def _blocks(self, rows: range, columns: range, groups: NDArray[np.intp]) -> NDArray[np.uint8]:
         """[outputs, bytes per row], read-only. `groups`: the group of each block."""
         words = slice(columns.start // PER_INT, -(-columns.stop // PER_INT))
-        codes = unpack_codes(self._part("weight_packed")[rows.start : rows.stop, words], range(PER_INT)).reshape(
+        codes = unpack_codes(self.part("weight_packed")[rows.start : rows.stop, words], range(PER_INT)).reshape(
             len(rows), -1
         )[:, : len(columns)]
         scales = self._scales(rows)[:, groups]
         if "weight_zero_point" in self.files:
             words = slice(rows.start // PER_INT, -(-rows.stop // PER_INT))
-            packed = self._part("weight_zero_point")[words]
+            packed = self.part("weight_zero_point")[words]
             zeros = unpack_codes(packed, range(PER_INT)).transpose(0, 2, 1).reshape(-1, packed.shape[1])[: len(rows)]
             blocks = q4_z_blocks(codes, scales, zeros[:, groups])
         else:
             blocks = q4_0_blocks(codes, scales)
-        data = blocks.view(np.uint8).reshape(len(rows), -1)
-        data.flags.writeable = False
-        return data
+        return packed_rows(blocks)
 
     def _scales(self, rows: range) -> NDArray[np.float16]:
         """[outputs, groups] as float16, which is exact for bfloat16 scales in their usual range."""
-        array = self._part("weight_scale")[rows.start : rows.stop]
+        array = self.part("weight_scale")[rows.start : rows.stop]
         bits = self.files["weight_scale"].entries[f"{self.name}.weight_scale"].dtype == "BF16"
         return (bfloat16_to_float32(array) if bits else array).astype(np.float16)
 
@@ -159,14 +146,11 @@ class CompressedInt4Layer:
         """The group of each input."""
         count = self.files["weight_scale"].entries[f"{self.name}.weight_scale"].shape[1]
         if "weight_g_idx" in self.files:
-            groups = self._part("weight_g_idx").astype(np.intp)
+            groups = self.part("weight_g_idx").astype(np.intp)
             if groups.min(initial=0) < 0 or groups.max(initial=0) >= count:
                 raise ModelFileError(f"{path}: '{self.name}.weight_g_idx' names groups outside of its {count}")
             return groups
         return np.arange(self.shape[1]) // -(-self.shape[1] // count)
-
-    def _part(self, part: str) -> NDArray[Any]:
-        return self.files[part][f"{self.name}.{part}"]
 
 
 def compressed_int4_layers(path: Path, files: Files) -> dict[str, CompressedInt4Layer]:

@@ -1,4 +1,4 @@
-"""The interface of quantised linear layers of safetensors checkpoints, whatever their format.
+"""Quantised linear layers of safetensors checkpoints, whatever their format.
 
 AWQ and GPTQ checkpoints of 4 bits, and GPTQ of 8, are read as rows of blocks, without converting them to float. For a
 linear layer of K inputs and N outputs, both store codes (`qweight`), zero points (`qzeros`) and scales per group
@@ -11,10 +11,11 @@ of inputs: w[n, k] = scale[g, n] * (code[k, n] - zero[g, n]), g the group of inp
   the order 0, 2, 4, 6, 1, 3, 5, 7 per int32; groups are contiguous.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,29 +28,42 @@ from inference_core.loaders.packed_tensor import Kind, PackedTensor
 Files = Mapping[str, TensorFile]
 
 
-class QuantizedLayer(Protocol):
+@dataclass(frozen=True, slots=True)
+class QuantizedLayer(ABC):
     """One linear layer `name`, [outputs, inputs] = `shape`; `files` holds each of its parts, by suffix."""
 
-    @property
-    def name(self) -> str: ...
-    @property
-    def shape(self) -> tuple[int, int]: ...
-    @property
-    def files(self) -> Files: ...
+    name: str
+    shape: tuple[int, int]
+    files: Files
 
     def tensor(self, path: Path) -> PackedTensor:
         """The layer's weights. Raises ModelFileError, naming `path`, if they cannot be read."""
+        return self.cut(path, range(self.shape[0]), range(self.shape[1]))
 
+    @abstractmethod
     def cut(self, path: Path, rows: range, columns: range) -> PackedTensor:
         """Read only these outputs and inputs; see `Checkpoint.cut`."""
 
     @property
     def row_unit(self) -> int:
         """The number of outputs packed together."""
+        return 1
 
     @property
+    @abstractmethod
     def column_unit(self) -> int:
         """The number of inputs packed together or sharing a scale; a scale of all inputs does not count."""
+
+    def part(self, suffix: str) -> NDArray[Any]:
+        """Read the part with this suffix."""
+        return self.files[suffix][f"{self.name}.{suffix}"]
+
+
+def packed_rows(blocks: NDArray[Any]) -> NDArray[np.uint8]:
+    """Blocks [outputs, blocks per row] as [outputs, bytes per row], read-only."""
+    data = blocks.view(np.uint8).reshape(len(blocks), -1)
+    data.flags.writeable = False
+    return data
 
 
 def check_boundaries(path: Path, layer: QuantizedLayer, rows: range, columns: range) -> None:
@@ -166,9 +180,7 @@ class GroupFormat:
             blocks = scaled_blocks((codes ^ np.uint8(128)).view(np.int8), scales.astype(np.float32))
         else:
             blocks = (q4_z_blocks if self.bits == 4 else q8_z_blocks)(codes, scales, zeros)
-        data = blocks.view(np.uint8).reshape(len(codes), -1)
-        data.flags.writeable = False
-        return data
+        return packed_rows(blocks)
 
     def _multiplied_out(self, parts: Mapping[str, NDArray[Any]], groups: NDArray[np.intp]) -> NDArray[np.float16]:
         """[outputs, inputs], read-only, rounded to float16 as in the methods' kernels. `groups`: of each input."""

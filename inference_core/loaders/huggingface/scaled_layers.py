@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from inference_core.errors import ModelFileError
 from inference_core.loaders.block_formats import ELEMENTS, scaled_blocks
-from inference_core.loaders.huggingface.quantized_layer import Files, check_boundaries
+from inference_core.loaders.huggingface.quantized_layer import Files, QuantizedLayer, check_boundaries, packed_rows
 from inference_core.loaders.huggingface.safetensors_file import DTYPES, Entry, SafetensorsFile, TensorFile
 from inference_core.loaders.packed_tensor import Kind, PackedTensor, bfloat16_to_float32
 
@@ -32,20 +32,13 @@ _LARGEST = "SCB"
 
 
 @dataclass(frozen=True, slots=True)
-class ScaledLayer:
-    """One linear layer: its parts by suffix, each in its file. `shape` is [outputs, inputs]."""
+class ScaledLayer(QuantizedLayer):
+    """w = scale * code; parts may share a scale of several outputs."""
 
-    name: str
-    shape: tuple[int, int]
-    files: Files
     scale: str
 
-    def tensor(self, path: Path) -> PackedTensor:
-        """w = scale * code. Raises ModelFileError if the inputs are not a whole number of blocks."""
-        return self.cut(path, range(self.shape[0]), range(self.shape[1]))
-
     def cut(self, path: Path, rows: range, columns: range) -> PackedTensor:
-        """Read only these outputs and inputs. Raises ModelFileError if a boundary splits a block of inputs."""
+        """See `QuantizedLayer`. Raises ModelFileError if the inputs are not a whole number of blocks."""
         if self.shape[1] % ELEMENTS:
             raise ModelFileError(
                 f"{path}: '{self.name}' has {self.shape[1]} inputs; 8-bit layers need a multiple of {ELEMENTS}"
@@ -56,11 +49,6 @@ class ScaledLayer:
         return PackedTensor(kind, (len(rows), len(columns)), lambda: self._blocks(rows, columns))
 
     @property
-    def row_unit(self) -> int:
-        """1: outputs are not packed, and parts may share a scale of several outputs."""
-        return 1
-
-    @property
     def column_unit(self) -> int:
         """The number of inputs that share a scale, in whole blocks."""
         block = _blocks_of(self.files[self.scale].entries[f"{self.name}.{self.scale}"].shape, self.shape)
@@ -68,21 +56,14 @@ class ScaledLayer:
         return ELEMENTS if block[1] == self.shape[1] else block[1]
 
     def _blocks(self, rows: range, columns: range) -> NDArray[np.uint8]:
-        """[outputs, bytes per row], read-only."""
-        codes = self._part("weight")[rows.start : rows.stop, columns.start : columns.stop]
-        blocks = scaled_blocks(codes, _per_block(self._scales(), self.shape, rows, columns))
-        data = blocks.view(np.uint8).reshape(len(rows), -1)
-        data.flags.writeable = False
-        return data
+        codes = self.part("weight")[rows.start : rows.stop, columns.start : columns.stop]
+        return packed_rows(scaled_blocks(codes, _per_block(self._scales(), self.shape, rows, columns)))
 
     def _scales(self) -> NDArray[np.float32]:
-        array = self._part(self.scale)
+        array = self.part(self.scale)
         bits = self.files[self.scale].entries[f"{self.name}.{self.scale}"].dtype == "BF16"
         scales = bfloat16_to_float32(array) if bits else array.astype(np.float32)
         return scales / np.float32(127) if self.scale == _LARGEST else scales
-
-    def _part(self, part: str) -> NDArray[Any]:
-        return self.files[part][f"{self.name}.{part}"]
 
 
 def scaled_layers(path: Path, files: Files) -> dict[str, ScaledLayer]:

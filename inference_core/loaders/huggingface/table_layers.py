@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from inference_core.errors import ModelFileError
 from inference_core.io.files import JSON_ERRORS, prepare_types
 from inference_core.loaders.block_formats import ELEMENTS, MXFP4, TABLE_BLOCK, TABLES
-from inference_core.loaders.huggingface.quantized_layer import Files, check_boundaries
+from inference_core.loaders.huggingface.quantized_layer import Files, QuantizedLayer, check_boundaries, packed_rows
 from inference_core.loaders.packed_tensor import Kind, PackedTensor
 
 _STATE = ".weight.quant_state.bitsandbytes__"
@@ -45,31 +45,15 @@ prepare_types(_State)
 
 
 @dataclass(frozen=True, slots=True)
-class TableLayer:
-    """One linear layer: its parts by suffix, each in its file. `shape` is [outputs, inputs].
+class TableLayer(QuantizedLayer):
+    """Exact in float32: bitsandbytes rounds the same products to its compute dtype."""
 
-    Exact in float32: bitsandbytes rounds the same products to its compute dtype.
-    """
-
-    name: str
-    shape: tuple[int, int]
-    files: Files
     state: _State
 
-    def tensor(self, path: Path) -> PackedTensor:
-        """The whole layer."""
-        return self.cut(path, range(self.shape[0]), range(self.shape[1]))
-
     def cut(self, path: Path, rows: range, columns: range) -> PackedTensor:
-        """Read only these outputs and inputs. Raises ModelFileError if a boundary splits 32 inputs."""
         check_boundaries(path, self, rows, columns)
         kind = _KINDS[self.state.quant_type]
         return PackedTensor(kind, (len(rows), len(columns)), lambda: self._blocks(rows, columns))
-
-    @property
-    def row_unit(self) -> int:
-        """1: outputs are not packed."""
-        return 1
 
     @property
     def column_unit(self) -> int:
@@ -77,30 +61,27 @@ class TableLayer:
         return ELEMENTS
 
     def _blocks(self, rows: range, columns: range) -> NDArray[np.uint8]:
-        """[outputs, bytes per row], read-only."""
         inputs = self.shape[1]
-        codes = self._part("weight").view(np.uint8).reshape(-1, inputs // 2)
+        codes = self._flat("weight").view(np.uint8).reshape(-1, inputs // 2)
         starts = np.arange(columns.start, columns.stop, ELEMENTS)
         runs = (np.arange(rows.start, rows.stop)[:, None] * inputs + starts) // self.state.blocksize
         blocks = np.empty(runs.shape, TABLE_BLOCK)
         blocks["d"] = self._scales(runs)
         taken = codes[rows.start : rows.stop, columns.start // 2 : columns.stop // 2]
         blocks["codes"] = taken.reshape(*runs.shape, ELEMENTS // 2)
-        data = blocks.view(np.uint8).reshape(len(rows), -1)
-        data.flags.writeable = False
-        return data
+        return packed_rows(blocks)
 
     def _scales(self, runs: NDArray[np.int64]) -> NDArray[np.float32]:
-        stored = self._part("weight.absmax")[runs]
+        stored = self._flat("weight.absmax")[runs]
         if self.state.nested_blocksize is None:
             scales: NDArray[np.float32] = stored
             return scales
-        nested = self._part("weight.nested_absmax")[runs // self.state.nested_blocksize]
-        scales = self._part("weight.nested_quant_map")[stored] * nested + np.float32(self.state.nested_offset or 0.0)
+        nested = self._flat("weight.nested_absmax")[runs // self.state.nested_blocksize]
+        scales = self._flat("weight.nested_quant_map")[stored] * nested + np.float32(self.state.nested_offset or 0.0)
         return scales
 
-    def _part(self, part: str) -> NDArray[Any]:
-        return self.files[part][f"{self.name}.{part}"].reshape(-1)
+    def _flat(self, part: str) -> NDArray[Any]:
+        return self.part(part).reshape(-1)
 
 
 def table_layers(path: Path, files: Files) -> dict[str, TableLayer]:
@@ -163,29 +144,16 @@ _PROJECTIONS = {"gate_up_proj": ("gate_proj", "up_proj"), "down_proj": ("down_pr
 
 
 @dataclass(frozen=True, slots=True)
-class Mxfp4Layer:
+class Mxfp4Layer(QuantizedLayer):
     """One expert's linear layer: outputs `first`, `first` + `step`, … of `expert`; `name` is that of all experts."""
 
-    name: str
-    shape: tuple[int, int]
-    files: Files
     expert: int
     first: int
     step: int
 
-    def tensor(self, path: Path) -> PackedTensor:
-        """The layer as MXFP4 blocks in GGML's order."""
-        return self.cut(path, range(self.shape[0]), range(self.shape[1]))
-
     def cut(self, path: Path, rows: range, columns: range) -> PackedTensor:
-        """Read only these outputs and inputs. Raises ModelFileError if a boundary splits a block."""
         check_boundaries(path, self, rows, columns)
         return PackedTensor("MXFP4", (len(rows), len(columns)), lambda: self._blocks(rows, columns))
-
-    @property
-    def row_unit(self) -> int:
-        """1: outputs are not packed together."""
-        return 1
 
     @property
     def column_unit(self) -> int:
@@ -193,7 +161,6 @@ class Mxfp4Layer:
         return MX_ELEMENTS
 
     def _blocks(self, rows: range, columns: range) -> NDArray[np.uint8]:
-        """[outputs, bytes per row], read-only."""
         groups = slice(columns.start // MX_ELEMENTS, columns.stop // MX_ELEMENTS)
         stored = {part[-len(_BLOCKS) :]: self._rows(part, rows)[:, groups] for part in self.files}
         blocks = np.empty(stored[_SCALES].shape, MXFP4)
@@ -203,12 +170,10 @@ class Mxfp4Layer:
         half = MX_ELEMENTS // 4
         blocks["codes"][..., 0::2] = low[..., :half] | low[..., half:] << 4
         blocks["codes"][..., 1::2] = high[..., :half] | high[..., half:] << 4
-        data = blocks.view(np.uint8).reshape(len(rows), -1)
-        data.flags.writeable = False
-        return data
+        return packed_rows(blocks)
 
     def _rows(self, part: str, rows: range) -> NDArray[Any]:
-        stored: NDArray[Any] = self.files[part][f"{self.name}.{part}"][self.expert][self.first :: self.step]
+        stored: NDArray[Any] = self.part(part)[self.expert][self.first :: self.step]
         return stored[rows.start : rows.stop]
 
 
