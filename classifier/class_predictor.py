@@ -44,10 +44,9 @@ class ClassPredictor:
     """Predictions by complexity class, using one outcome model's encoding if its encoder is the one that the classes
     were trained with, else that of the shipped encoder. Raises `ArtefactError` if a file is missing.
 
-    `prior`: of the catalogue's tiers, whose number may differ from the model's; by default evenly spread tiers. A table
-    that the model learned for this catalogue replaces it if the number of tiers agrees, and so does its `head` of all
-    keys, which replaces that table. `kind` is "measured" if either comes from answers of the catalogue's own tiers,
-    else "prior".
+    `prior`: of the catalogue's tiers, perhaps of another number; by default evenly spread tiers. A table that the model
+    learned for this catalogue replaces it if the number of tiers agrees, and so does its `head` of all keys, which
+    replaces that table. `kind` is "measured" if either comes from answers of the catalogue's own tiers, else "prior".
 
     `encoder` classifies in place of the n-gram model, except for a head, which learned from that model's classes.
     """

@@ -198,10 +198,9 @@ class PolicyInputs(msgspec.Struct, frozen=True, kw_only=True):
     precedes the rule. `constant`: what answers in place of routing. `cheapest`: why the cheapest allowed tier answers
     in place of both, None where it does not. `client` and `purpose`: which agent's client sent the request and what
     for, as far as it was recognised; for the record. `session`: the step of an agent's session that the request is.
-    `private`: why only local tiers may see the request, as far as a mark says so; the others are exclusions.
-    `rules`: what the operator's rules say of it, None if none matches. `agreement`: what asking several tiers at
-    once was worth, where that could be done. `fell_over`: what failed after the choice and what took over,
-    in words.
+    `private`: why only local tiers may see the request, as far as a mark says so; the others are exclusions. `rules`:
+    what the operator's rules say of it, None if none do. `agreement`: what asking several tiers at once was worth, if
+    possible. `fell_over`: what failed after the choice and what took over, in words.
     """
 
     prediction: Prediction

@@ -186,8 +186,7 @@ class DeviceGroupSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     `pipeline`: stages of consecutive layers, a divisor of `cards`; the cards of a stage share its layers.
 
     `device` "cpu" runs the same code on the host by the kernels' references, slowly, to try out a catalogue. A card is
-    then `card_bytes` of host memory; on GPUs `card_bytes` is what the plan assumes, and a core uses the card's real
-    size.
+    then `card_bytes` of host memory; on GPUs `card_bytes` is what the plan assumes, a core uses the real size.
     """
 
     name: str

@@ -57,8 +57,7 @@ class Matcher(Protocol):
         """The masks of the next draws, one more than there are drafts, in words of 32 bits: bit `i % 32` of word
         `i // 32` is set if token `i` is allowed.
 
-        The k-th is for the draw after the first k drafts. Masks after a draft that is not allowed, or that ends the
-        answer, are not read.
+        The k-th is for the draw after the first k drafts. Masks after a forbidden or ending draft are not read.
         """
 
 

@@ -48,8 +48,7 @@ async def erase_user(
 async def forget_erased(engine: AsyncEngine, registry: ArtefactRegistry, *, actor: str, now: float) -> dict[str, str]:
     """Replace the versions that hold rows of recently erased users, including versions finished since.
 
-    Return the new versions by the old ones; each has an audit row. A running rollout continues with the new ones.
-    Raises `ArtefactError`.
+    Return the new versions by the old ones; each has an audit row. Rollouts go on with them. Raises `ArtefactError`.
     """
     async with engine.connect() as connection:
         digests = list((await connection.execute(select(erased_embeddings.c.digest))).scalars())

@@ -75,8 +75,7 @@ class ToolCallDelta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 class Tooling(msgspec.Struct, frozen=True, kw_only=True):
     """A request's tools. `choice`: no call, optional calls, at least one, or the tool called `name`.
 
-    `parallel`: whether one answer may contain several calls. `as_functions`: whether the caller gave functions, and
-    wants its call so.
+    `parallel`: whether one answer may contain several calls. `as_functions`: whether the caller gave functions.
     """
 
     tools: tuple[Tool, ...]

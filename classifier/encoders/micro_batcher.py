@@ -18,9 +18,8 @@ IDLE_SECONDS = 10.0
 class MicroBatcher(Generic[Item, Result]):
     """Calls `run` with the items submitted while it was busy; order is kept, and every item gets its own result.
 
-    A single request never waits. Only after a batch with several items is the next one held open, for at most
-    `max_wait` seconds. The thread ends after `idle` seconds without items, so that a replaced encoder holds neither
-    thread nor memory.
+    A single request never waits. After a batch with several items the next one is held open for at most `max_wait`
+    seconds. The thread ends after `idle` seconds without items, so a replaced encoder holds no thread and memory.
     """
 
     def __init__(

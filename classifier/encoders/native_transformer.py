@@ -85,9 +85,8 @@ class NativeTransformer:
 
     @classmethod
     def load(cls, folder: Path, *, max_tokens: int = MAX_TOKENS, kernels: str = KERNEL_SETS[-1]) -> "NativeTransformer":
-        """Load the checkpoint in `folder`; `kernels`: the fastest of `KERNEL_SETS` that may be used. Raises
-        `CheckpointError` for one that is damaged or of another architecture, and without the extension or the
-        `tokenizers` package."""
+        """Load the checkpoint in `folder`; `kernels`: the fastest of `KERNEL_SETS` to use. Raises `CheckpointError` for
+        a damaged one or another architecture, and without the extension or the `tokenizers` package."""
         config = servable_config(folder)
         try:
             from tokenizers import Tokenizer

@@ -143,13 +143,12 @@ class RoutingInput(msgspec.Struct, frozen=True, kw_only=True):
     """One request as the outcome model sees it (docs/routing.md).
 
     `turn`: last user turn without its client's text (`classifier.features.stray_text`), instructions to the router
-    (`classifier.features.routing_input`) and surrounding white space, after the earlier turns that it goes on
-    with (`classifier.features.follow_up`), cut by `cut_turn`, in plain form (`classifier.features.plain_form`);
+    (`classifier.features.routing_input`) and surrounding white space, after the earlier turns that it goes on with
+    (`classifier.features.follow_up`), cut by `cut_turn`, in plain form (`classifier.features.plain_form`);
     `turn_chars`: the characters of the plain form of all of it, in proportion to the part that is kept. `key`: the
     caller's key, which has its own labels, and `tenant`, whose it is; "" without one. `app`: hash of the system prompt
-    ("" without one), which distinguishes applications without storing their text. `prompt_tokens`: estimate over all
-    messages; `max_tokens` None means unlimited. `previous_tiers`: tiers that answered this conversation so far, oldest
-    first.
+    ("" without one), which tells applications apart without their text. `prompt_tokens`: estimate over all messages;
+    `max_tokens` None means unlimited. `previous_tiers`: tiers that answered this conversation so far, oldest first.
     """
 
     turn: str
@@ -209,9 +208,8 @@ def routing_input(
 ) -> RoutingInput:
     """Return the routing input of chat `messages` (each with "role" and a text "content"); pure.
 
-    System and developer messages enter only through their hash, assistant and tool messages only as counts, and images,
-    audio and files only as `media_tokens` of `prompt_tokens`. `plan_mode`: a plan is asked for, which the words of the
-    turn need not say.
+    System and developer messages enter only through their hash, assistant and tool messages only as counts, and media
+    only as `media_tokens` of `prompt_tokens`. `plan_mode`: a plan is asked for, perhaps not in the turn's words.
     """
     system: list[str] = []
     asked: list[str] = []

@@ -141,8 +141,7 @@ class ClassCells:
 def moved_table(table: Float, classes: Float, scores: Float, told: Float, n0: float) -> Float:
     """Return `table` [4, tiers - 1], P(as good) by class, moved by a catalogue's labels and clipped to [0, 1].
 
-    `classes` [n, 4] of the labelled prompts; `scores` [n, tiers - 1], NaN where their weight `told` is 0; the table
-    counts for `n0` labels.
+    `classes` [n, 4] of the labelled prompts; `scores` [n, tiers - 1], NaN where `told` is 0; the table: `n0` labels.
     """
     cells, _ = ClassCells.fit(classes, np.nan_to_num(scores) - classes @ table, told, n0)
     moved: Float = np.clip(table + cells.table(), 0.0, 1.0)

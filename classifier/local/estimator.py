@@ -85,9 +85,8 @@ LEAST_FOR_HEAD, MOST_FOR_HEAD = 16, 512
 
 @dataclass(frozen=True)
 class Estimate:
-    """`p_ok` [tiers - 1] in [0, 1]; `labels` and `good` [tiers - 1]: the number of labelled prompts like this one, by
-    class and for this key, and of those as good. For a key without any: those of its tenant, else of all, each tenant's
-    up to its bound."""
+    """`p_ok` [tiers - 1] in [0, 1]; `labels` and `good` [tiers - 1]: the labelled prompts like this one, by class and
+    for this key, and of those as good. Without any: those of its tenant, else of all, each tenant's up to its bound."""
 
     p_ok: Float
     labels: Float

@@ -46,8 +46,7 @@ class AgreementGroup(msgspec.Struct, frozen=True, kw_only=True):
 
 class AgreementPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Whether cheap tiers are compared, and which. `partner` None: they are not. `first` is asked as usual: the chosen
-    tier, unless it is too dear. `partner` and `others` are asked at once with it. `priced`: what that is worth, None
-    where it cannot be done."""
+    tier, unless too dear. `partner` and `others` are asked at once with it. `priced`: what that is worth, or None."""
 
     reason: str
     first: int | None = None
@@ -130,8 +129,7 @@ def plan_agreement(
 def group_to_verify(
     inputs: PolicyInputs, answering: int, settings: AgreementSettings, *, is_judged: bool
 ) -> AgreementGroup | None:
-    """Return the tiers whose answers the verification of a request may compare; None where such a request is never
-    compared.
+    """Return the tiers whose answers the verification of a request may compare; None where it compares none.
 
     Without a partner they are two samples of the `answering` tier, if its answers are judged by their own evidence
     (`is_judged`), which a second sample adds to.

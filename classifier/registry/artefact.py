@@ -125,8 +125,7 @@ def model_tensors(encoder: Tensors, heads: Heads, memory: Memory) -> Tensors:
 def save_artefact(root: Path, manifest: Manifest, model: Tensors, base: Tensors) -> Path:
     """Write `root/<version>/` atomically and return the folder. `manifest.files` is filled in here.
 
-    Saving an identical artefact again is no error. Raises `ArtefactError` if one with the static encoder exceeds 25
-    MB.
+    Saving it again is no error. Raises `ArtefactError` if one with the static encoder exceeds 25 MB.
     """
     blobs = {MODEL: save(dict(sorted(model.items()))), BASE: save(dict(sorted(base.items())))}
     files = {name: hashlib.sha256(blob).hexdigest() for name, blob in blobs.items()}

@@ -22,8 +22,7 @@ NOT_READY = "not ready"
 
 class Health(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """`status` is "ok", "degraded" (some tiers take no requests and others do, or a background task failed) or "not
-    ready"; `problems` names each missing part, with the reason. `labels`: where they come from, if answers are verified
-    here."""
+    ready"; `problems` names each missing part, with the reason. `labels`: their source, if answers are verified."""
 
     status: str
     problems: dict[str, str] = {}

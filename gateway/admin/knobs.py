@@ -125,8 +125,7 @@ PATHS = ["/knobs/core", "/knobs"]
 
 
 class KnobsShown(msgspec.Struct, frozen=True, kw_only=True):
-    """`models`: the current knobs, by model; `cores`: the core that has each; `tuning`: the current step limits, and
-    why.
+    """`models`: the current knobs, by model; `cores`: each one's core; `tuning`: the current step limits, and why.
 
     `preferred_batch_sizes`: those that would have suited each model's batches (SPEC BS-10). `knobs`: the JSON schema of
     each knob.

@@ -127,9 +127,8 @@ class SloClass(msgspec.Struct, frozen=True, kw_only=True):
     priority: int
 
     def ttft_limit(self, objective_seconds: float, *, asked: bool) -> float:
-        """Seconds until the first token that a request is held to: those of the class that was `asked` for. Without
-        one, those of the usual class, or its tier's objective where that is longer: a small machine's tiers promise
-        less."""
+        """Seconds until the first token that a request is held to: those of the class that was `asked` for. Without it,
+        those of the usual, or its tier's objective where that is longer: a small machine's tiers promise less."""
         return self.ttft_seconds if asked else max(self.ttft_seconds, objective_seconds)
 
 

@@ -100,8 +100,7 @@ class TrustedProxies:
     def client(self, peer: str | None, scheme: str, headers: Headers) -> ForwardedClient:
         """Return the client of a request that came from the address `peer` by `scheme`.
 
-        `Forwarded` counts only without `X-Forwarded-For`, so that a proxy that writes one and passes the other on
-        cannot be deceived.
+        `Forwarded` counts only without `X-Forwarded-For`, so a proxy that passes the other on is not deceived.
         """
         nearest, https = _address(peer or ""), scheme in ("https", "wss")
         if nearest is None or not self._trusts(nearest):

@@ -63,8 +63,7 @@ _NAME_BYTES, _VALUE_BYTES = (
 
 
 class ResponseCycle(RequestResponseCycle):
-    """uvicorn's, except that what is sent waits for what follows it, until the end of the event loop's turn or that of
-    the response.
+    """uvicorn's, except that what is sent waits for what follows it, until the event loop's turn or the response ends.
 
     Two writes are two system calls and two packets, and wake the client twice, which costs more than all else that is
     done to send an answer. Names and values of headers are checked together, not one by one.

@@ -29,8 +29,7 @@ class BoundedWebSocketProtocol(WebSocketsSansIOProtocol):
     Until `admit_frames`, at most `UNADMITTED_BYTES` of frames are parsed. The parser gets the next piece once the
     application has taken the messages of the last one and other connections have had their turn; no more is read
     before. A message has at most `ws_max_size` bytes (AIO_BODY_LIMIT), and fragments use no more memory than their
-    bytes. Pings of a client that does not read are not answered. A head that the library rejects gets an error
-    response.
+    bytes. Pings of a client that does not read are not answered. A rejected head gets an error response.
     """
 
     def __init__(self, *arguments: Any, **named: Any) -> None:

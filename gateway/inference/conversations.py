@@ -68,8 +68,7 @@ class Noted(NamedTuple):
 
 
 class SharedTurns:
-    """Tiers and sessions by digest, for the seconds that each is noted for; while Redis is down nothing is found or
-    noted.
+    """Tiers and sessions by digest, for the seconds noted for each; while Redis is down nothing is found or noted.
 
     Digests of all processes must be made with the same secret. A value is one digit per tier, oldest first, and the
     session after a colon, in base64, if there is one.

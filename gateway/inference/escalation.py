@@ -51,9 +51,8 @@ class Escalation:
     """Judges the answer of the tier of `spec` to `request` as its deltas come; the generation acts on the verdict.
 
     There is one verdict: at the end of a whole answer; for a stream once `hold_tokens` tokens are held, or at its end
-    if that comes first. `holding`: whether deltas must be held back because there is no verdict yet.
-    If a second sample of the same tier is likely to save the price of another, `second_sample` returns its request and
-    `compared` judges again.
+    if that comes first. `holding`: whether deltas must be held back because there is no verdict yet. If a second sample
+    of the tier likely saves another's price, `second_sample` returns its request and `compared` judges again.
     """
 
     def __init__(
@@ -96,8 +95,7 @@ class Escalation:
         """Return the request for a second sample of the same tier before escalating, or None if it would not pay.
 
         Only for a whole answer whose result can be checked and of whose kind verified answers show a gain, if agreement
-        would keep it, and if the chance of that times the price of the tier that would take over is above the price of
-        the sample.
+        would keep it, and if the chance of that times the price of the tier that would take over is above the sample's.
         """
         verdict, tier, inputs = self.verdict, self._spec.number, self._decision.inputs
         if verdict is None or not verdict.escalate or not self._model.spec.reads_agreement:

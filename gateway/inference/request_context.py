@@ -71,8 +71,7 @@ def in_experiment(inputs: PolicyInputs, place: Assigned) -> PolicyInputs:
 
 
 def unit_of(request: InferenceRequest, by: SplitBy) -> Unit:
-    """Return the request's unit: by `user` or by `key` it is that, where the request has one, else the conversation,
-    else the request itself.
+    """Return the request's unit: by `user` or by `key` it is that, if it has one, else conversation, else request.
 
     A user belongs to the tenant, and a conversation to the caller's key. A conversation without an id of its own is
     known by its messages up to the first of the user, which all of its turns repeat; unlike in

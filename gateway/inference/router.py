@@ -436,8 +436,7 @@ class RoutingService:
         self, request: InferenceRequest, routing_input: RoutingInput, arm: ArmName | None, usual: float | None
     ) -> VersionPrediction:
         """Return the prediction and rule of one version, that of `arm` if the request is in one, or the length
-        heuristic's if that fails (SPEC RT-13). `usual`: the quality target of requests that ask for none, None for the
-        server's."""
+        heuristic's if that fails (SPEC RT-13). `usual`: the quality target of requests that ask for none, or None."""
         usual = self.active_target if usual is None else usual
         target = usual if request.wanted_quality is None else request.wanted_quality
         try:

@@ -193,8 +193,7 @@ TOO_SHORT = "its context is too short as well"
 def chain_of(catalog: Catalog, spec: TierSpec, named: TierSpec | None) -> list[str]:
     """Return the names that follow `spec`, an entry of a tier with a chain, or of a target. `named`: the entry that the
     request asks for, whose chain then holds, after `spec` if it stands in already. Without a chain of its own, what
-    follows a target is the tier that it stands for, and that tier's chain; for a request that names the target,
-    nothing."""
+    follows a target is the tier that it stands for, and that tier's chain; if the request names it, nothing."""
     if named is not None:
         names = list(named.fallback or ())
         own = (spec.name, "" if catalog.target(spec.name) is not None else f"tier-{spec.number}")
@@ -218,9 +217,8 @@ class FallbackChain:
         fits: Callable[[Tier], bool],
         named: TierSpec | None,
     ) -> None:
-        """`affords`: reserves what an attempt may cost, if the caller's budgets cover it. `fits`: whether the request
-        is not too long, by what other tiers have said of it. `named`: the entry that the request asks for, None for
-        `auto`."""
+        """`affords`: reserves what an attempt may cost, if the caller's budgets cover it. `fits`: whether it is not too
+        long, by what other tiers said. `named`: the entry that the request asks for, None for `auto`."""
         self.passed_over: list[str] = []
         self._names, self._request, self._rules = list(names), request, decision.inputs.rules
         self._served, self._affords, self._fits = served, affords, fits

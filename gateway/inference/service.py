@@ -372,10 +372,9 @@ class CountRefused(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """What an answer is made with. `created`: Unix seconds of the start. `count_ignored`: called with the endpoint of
-    a body with fields that were ignored; `count_refused`: with each failure that is answered with an error. `passed`:
-    the clients of servers whose endpoints are passed through, by the entry's name, and those that a reload has
-    `replaced`."""
+    """What an answer is made with. `created`: Unix seconds of the start. `count_ignored`: called with the endpoint of a
+    body with ignored fields; `count_refused`: with each failure that is answered with an error. `passed`: the clients
+    of servers whose endpoints are passed through, by the entry's name, and those that a reload has `replaced`."""
 
     settings: Settings
     routing: RoutingService

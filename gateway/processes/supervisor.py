@@ -48,8 +48,7 @@ class KeptProcess:
 
     One that is `outdated` is not restarted: another has taken its place.
 
-    Its standard input is a pipe that is never written to; when it closes, the process knows that its supervisor is
-    gone.
+    Its standard input is a pipe that is never written to; when it closes, its supervisor is gone.
     """
 
     def __init__(

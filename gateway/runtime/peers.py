@@ -16,8 +16,7 @@ import msgspec
 
 
 class WorkerIdentity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Process `number` of `count` behind one port; it accepts connections on an inherited socket, the descriptor
-    `listener`.
+    """Process `number` of `count` behind one port; it accepts connections on an inherited socket, `listener`.
 
     `folder`: the folder of the sockets on which the processes listen for each other ([gateway.runtime.peers][]).
     """

@@ -63,8 +63,7 @@ class _Histogram:
 class HistogramFamily(Collector):
     """A histogram for each combination of labels; `bounds` ascend, and a value on a bound is in the bucket below it.
 
-    Values may be observed with more labels than `labels`: under its own name the family sums over those, and `named`
-    shows them.
+    Values may be observed with more labels than `labels`: the family's name sums them, and `named` shows them.
     """
 
     def __init__(

@@ -216,9 +216,8 @@ CORE_SECONDS = 0.15
 class Live:
     """Figures of all gateway processes behind the port, of the cores, and an hour of samples (SPEC OB-12).
 
-    Everything that changes is read from memory and from the cores, with no database query, however many requests there
-    are. Answer quality (`quality`) and the number of refused requests since a time (`refused`) are queried with each
-    sample.
+    Everything that changes is read from memory and from the cores, with no database query, whatever the load. Answer
+    quality (`quality`) and the number of refused requests since a time (`refused`) are queried with each sample.
     """
 
     def __init__(

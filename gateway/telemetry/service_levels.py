@@ -103,9 +103,8 @@ class Alike(NamedTuple):
     """What finished requests have in common that are counted together.
 
     `decided`: the tier of their decision, and `kind` that of its prediction. `is_made`: see `Record.is_made`.
-    `is_our_fault`: whether the HTTP status is a server's error. `is_usual`: whether the tier's one attempt gave the
-    answer, and nothing else is to be said of it. `slo`: their class of service; None for those that failed, or whose
-    phases are not known.
+    `is_our_fault`: whether the HTTP status is a server's error. `is_usual`: the tier's one attempt gave the answer,
+    nothing more to say. `slo`: their class of service; None for those that failed, or whose phases are not known.
     """
 
     tier: int

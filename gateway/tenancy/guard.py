@@ -220,8 +220,7 @@ def caller_of(request: HttpRequest) -> Caller:
 async def admit(connection: Connection, handler: BaseRouteHandler) -> None:
     """Set `request_id`, `arrival` (monotonic seconds), `headers` and `caller` of the request's state.
 
-    Raises `ApiError` 401 where keys are configured and the caller has none of them, and 403 for what a web page of
-    another site sends.
+    Raises `ApiError` 401 where keys are configured and the caller has none, and 403 for another site's web page.
     """
     state = init_request_state(connection, handler)
     directory = access_of(connection).tenancy.directory

@@ -29,8 +29,7 @@ class Room(msgspec.Struct, frozen=True):
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """The outcome of rate limiting a request. `refused`: by which limit; "" if it is admitted, and then it has to
-    leave.
+    """The outcome of rate limiting a request. `refused`: by which limit; "" if admitted, and it has to leave.
 
     `retry_seconds`: when it would be admitted, None for never: it asks for more tokens than the limit. `second` and
     `member` identify the request.

@@ -117,8 +117,7 @@ class BlockTables:
         self._known: dict[str, _Row] = {}
 
     def update(self, sequences: list[ScheduledSequence], *, renamed: bool) -> TableUpdate:
-        """Assign rows to a step's sequences and return the changes. `renamed`: blocks were moved, so that tables
-        changed in the middle.
+        """Assign rows to a step's sequences and return the changes. `renamed`: moved blocks changed tables inside.
 
         Raises `TooManySequencesError`, or ValueError for a table that is longer than a row.
         """

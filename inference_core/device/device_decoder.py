@@ -108,8 +108,7 @@ class DeviceDecoder:
         takes: torch.dtype | None = None,
     ) -> Activations:
         """hidden += x, a sublayer's result, normalised if a `post_norm` stands behind it (None: nothing is added).
-        Returns the next sublayer's inputs: the new `hidden` normalised, in `normed` or as codes that it `takes`, or
-        without a `norm` itself."""
+        Returns the next sublayer's inputs: `hidden` normalised, in `normed` or as codes it `takes`, or itself."""
         eps = self.config.rms_eps
         if x is not None and post_norm is not None:
             torch.ops.aio.rms_norm(x, x, post_norm, eps)

@@ -116,8 +116,7 @@ class _Row:
 @dataclass(slots=True)
 class RowUpdates:
     """`rows`: for each draw of a step its row of the tables, or `NO_ROW`. Tokens to count before it: in row
-    `counted_in`, `tokens` or, if the host does not know them yet, the index `places` among the last step's draws (else
-    `NO_ROW`)."""
+    `counted_in`, `tokens` or, if the host does not know them yet, index `places` of the last draws (else `NO_ROW`)."""
 
     rows: list[int]
     counted_in: list[int] = field(default_factory=list)

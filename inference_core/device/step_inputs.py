@@ -80,9 +80,8 @@ _MOST_SCORES_PER_SCORE = 1.5
 @dataclass(slots=True, frozen=True)
 class StepShape:
     """What the host needs to launch a step's kernels: counts, with padding, and upper bounds. `context_blocks`: blocks
-    of all contexts, where prompts are long enough to read them from a copy; else 0. `edited`: some logits are edited
-    before the draw. `adapter_tiles`: tiles of rows with adapters, including empty ones; 0 without adapters. `prompts`:
-    as of `long_prompts`."""
+    of all contexts, if prompts are long enough for a copy; else 0. `edited`: logits are edited first. `adapter_tiles`:
+    tiles of rows with adapters, including empty ones; 0 without adapters. `prompts`: as of `long_prompts`."""
 
     tokens: int
     sequences: int
@@ -104,8 +103,7 @@ class StepShape:
 @dataclass(slots=True, frozen=True)
 class Capacity:
     """The largest step: `tokens` in `sequences`, with `draws` sampled rows. More than `table_updates` new block-table
-    entries, as after a fault or with many long prefixes from the cache, are copied separately. `adapter_slots`: number
-    of adapter slots."""
+    entries, as with many long cached prefixes, are copied separately. `adapter_slots`: number of adapter slots."""
 
     tokens: int
     sequences: int

@@ -215,8 +215,7 @@ class Core:
         self._interruption.set()
 
     def step(self) -> list[SequenceOutput]:
-        """Run one step of one model, or several decode steps (`Knobs.decode_steps`), and return its outputs; [] without
-        work.
+        """Run one step of one model, or several decode steps (`Knobs.decode_steps`), return its outputs or [].
 
         An exception of the runner ends the sequences that cause it with `finish_reason` "error" and nothing else. With
         an `OverlappingRunner` a step is planned and launched before the previous one is collected, so that its tokens

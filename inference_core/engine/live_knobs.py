@@ -86,8 +86,7 @@ class LiveKnobs:
     def change(self, changes: Changes, model: str | None = None, keep: bool = False) -> None:
         """Change the named knobs of `model`, or of all models, at once.
 
-        Raises `InvalidRequestError` and changes nothing if a knob is refused or a change that is to be kept cannot be
-        written.
+        Raises `InvalidRequestError` and changes nothing if a knob is refused or a kept change cannot be written.
         """
         if model is not None and model not in self.active:
             raise InvalidRequestError(f"model {model!r} is unknown; loaded: {', '.join(self.active)}", "model")

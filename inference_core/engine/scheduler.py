@@ -212,8 +212,7 @@ class Scheduler:
     def _most_decodes(self) -> int:
         """Return how many sequences may decode: all that fit the budget, fewer during prefill (SPEC BS-12).
 
-        A prompt alone has the whole budget of each step, with D decodes the budget less D; `max_join_penalty` bounds
-        the ratio.
+        A prompt alone has each step's budget, with D decodes the budget less D; `max_join_penalty` bounds the ratio.
         """
         budget = self._budget.total
         if not self._running_set.prefilling and not (self.waiting and self._could_admit_one()):

@@ -183,12 +183,10 @@ class Speculator:
 
     Where drafts do not pay they cost next to nothing: a sequence for which nothing is worth drafting is looked at again
     after 1, 2, 4, … up to `MOST_PAUSE` tokens; drafts of a class that lost time wait until its account allows them
-    (`DraftAccount`); and a step without drafts may take several tokens in one call, whose time per token is what drafts
-    have to beat.
+    (`DraftAccount`); and a step without drafts may take several tokens in one call, whose time drafts have to beat.
 
     Drafting prevents overlapping steps (`OverlappingRunner`), because drafts depend on the last tokens. So after
-    `IDLE_STEPS` steps in a row without a worthwhile draft, drafting pauses for the time of `REST_STEPS` steps, which
-    may overlap.
+    `IDLE_STEPS` steps in a row without a worthwhile draft, drafting pauses for `REST_STEPS` steps, which may overlap.
     """
 
     LEAST_GAIN = 0.03

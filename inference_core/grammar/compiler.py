@@ -171,8 +171,7 @@ class GrammarCompiler:
     ) -> Callable[[], GrammarMatcher]:
         """Compile `grammar`. Returns a factory of matchers. Raises `InvalidRequestError` if it cannot be compiled.
 
-        `refusing` is called with the error before the search for the failing part of a schema, which may take as long
-        as many compilations.
+        `refusing` gets the error before the search for the failing part of a schema, which may take long.
         """
         start = LLMatcher(self._tokenizer, _source(grammar), log_level=0, limits=_LIMITS)
         reason = start.get_error()

@@ -284,8 +284,7 @@ class Compiled:
 class GrammarAdmission:
     """Holds a core's requests until their grammars are compiled; the requests' salts identify tenants.
 
-    `vocabulary_of` returns a model's tokens; it is called on a separate thread, once per model. `eos_token_ids` by
-    model.
+    `vocabulary_of` returns a model's tokens; called on a thread, once per model. `eos_token_ids` by model.
     """
 
     def __init__(

@@ -22,8 +22,7 @@ class _Slab:
 
 
 class BlockPool(SlabHolder):
-    """Blocks of one model (SPEC KV-01, KV-05, KV-06). Block `b` is block `b % blocks_per_slab` of slab
-    `b // blocks_per_slab`.
+    """One model's blocks (SPEC KV-01, 05, 06): `b` is block `b % blocks_per_slab` of slab `b // blocks_per_slab`.
 
     A block of a held slab is in exactly one of three states: *free*; *referenced* by one or more block
     tables; or *evictable*: unreferenced, but its content is still cached under a digest. Only full blocks have
@@ -162,8 +161,7 @@ class BlockPool(SlabHolder):
     def release(self, blocks: list[int]) -> None:
         """Drop a reference to each of `blocks`; an unreferenced block becomes evictable if cached, else free.
 
-        The last block goes first, so that the tail of a chain is evicted before its head, which is useful without the
-        tail.
+        The last block goes first, so a chain's tail is evicted before its head, which is useful without the tail.
         """
         now = self._arena.tick()
         references, evictable, cached, slabs = self._references, self._evictable, self._digest_of, self._slabs

@@ -33,8 +33,7 @@ class KVDemand(msgspec.Struct, frozen=True, kw_only=True):
     """Keys and values of `batch` sequences of `length` tokens each (SPEC KV-02). All counts at least 1.
 
     `window_tokens`: what layers with a window keep of a sequence at most, while a prompt is computed; 0 where every
-    layer keeps every token. `window_layers` then have one, with what their blocks have room for and do not hold, and
-    `full_layers` have none.
+    layer keeps every token. `window_layers` then have one, with their blocks' free room, and `full_layers` have none.
     """
 
     num_layers: int

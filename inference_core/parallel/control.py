@@ -56,9 +56,8 @@ class Followers:
     def accept(self, seconds: float, check_ranks: Callable[[], None]) -> None:
         """Wait until all ranks have joined; refuse connections without the token.
 
-        A rank may take all `seconds` to say who it is, on a busy machine; a stranger that says nothing delays no rank.
-        `check_ranks` is called about every 0.25 s and raises if a rank is known to have ended. Raises RankLostError
-        after `seconds`.
+        A rank may take all `seconds` to say who it is, if busy; a silent stranger delays no rank. `check_ranks` is
+        called about every 0.25 s and raises if a rank is known to have ended. Raises RankLostError after `seconds`.
         """
         deadline = time.monotonic() + seconds
         unknown: dict[int, socket.socket] = {}

@@ -225,10 +225,9 @@ def load_device_mesh(
     """Load `core` over devices `cards` (indices) of every machine of `hosts`; each but the first has its own process.
 
     Call it on the thread that will step the returned mesh's `core`; the mesh's `close` ends the other processes. A
-    process leads one mesh at a time. `mesh` has as many ranks as there are cards in all; None: tensor parallel over
-    all cards. Heads, inner columns and vocabularies that do not divide evenly are split unevenly. `device` "cpu"
-    computes the same on the host, slowly, with `card_bytes` of memory per rank. `knobs_file`: stores knob changes that
-    outlast the process.
+    process leads one mesh at a time. `mesh` has as many ranks as there are cards in all; None: tensor parallel over all
+    cards. Uneven heads, inner columns and vocabularies are split unevenly. `device` "cpu" computes the same on the
+    host, slowly, with `card_bytes` of memory per rank. `knobs_file`: stores knob changes that outlast the process.
 
     Raises MeshError for missing cards or a model that cannot be divided, ModelFileError for a bad file,
     MemoryPlanError, with the arithmetic, if the model does not fit on this process's card, and RankLostError, with the

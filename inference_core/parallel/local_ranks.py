@@ -85,9 +85,8 @@ class Ranks(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RankHosts:
-    """The machines of a mesh: its ranks are spread evenly over `nodes` machines, in order. The first machine is the
-    leader's; `master` is its address. `start` starts the other ranks, given their environments and a program's
-    arguments."""
+    """The machines of a mesh: its ranks are spread evenly over `nodes` machines, in order. The first is the leader's;
+    `master` is its address. `start` starts the other ranks, by environments and program arguments."""
 
     master: str = LOOPBACK
     nodes: int = 1

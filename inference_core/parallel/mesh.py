@@ -205,8 +205,7 @@ def divide(
 ) -> list[RankShare]:
     """Return the shares of all ranks, in rank order.
 
-    Raises MeshError, with the reason, for sizes that do not divide evenly; with `uneven`, shares may differ by one
-    unit.
+    Raises MeshError, with the reason, for indivisible sizes; with `uneven`, shares may differ by one unit.
     """
     units = units or SplitUnits()
     stages = split(config.num_layers, mesh.pipeline, "layers", uneven=uneven)

@@ -91,11 +91,9 @@ class DeviceStage:
         self._captured = torch.zeros_like(self._received)
 
     def compute(self, sequences: list[ScheduledSequence], hidden: torch.Tensor | None = None) -> torch.Tensor:
-        """Activations [T, hidden] of all tokens, one sequence after another, after this stage's layers; writes the
-        tokens' keys and values.
+        """Activations [T, hidden] of all tokens in order, after this stage's layers; writes keys and values.
 
-        `hidden` [T, hidden]: the previous stage's activations, which may be overwritten; None in the first stage,
-        which embeds.
+        `hidden` [T, hidden]: the previous stage's, may be overwritten; None in the first stage, which embeds.
         """
         count = sum(len(s.token_ids) for s in sequences)
         padding = self._buckets.padding(sequences)
@@ -178,8 +176,7 @@ class _StagingBuffer:
 def micro_batch_count(tokens: int, stages: int, *, limit: int, min_tokens: int) -> int:
     """How many micro-batches a step of `tokens` is split into; 1 for a single stage.
 
-    A micro-batch of few tokens takes as long as one of many, since it reads the same weights, so each has at least
-    `min_tokens`.
+    A micro-batch of few tokens takes as long as one of many: it reads all weights, so each has at least `min_tokens`.
     """
     return 1 if stages == 1 else max(1, min(limit, tokens // min_tokens))
 

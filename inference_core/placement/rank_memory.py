@@ -175,8 +175,7 @@ class Decision(msgspec.Struct, frozen=True):
 
 
 class Placement(msgspec.Struct, frozen=True, kw_only=True):
-    """`mesh` and `ranks`: of one of `replicas` whole copies. `max_sequences`: concurrent sequences of the planned
-    length per replica.
+    """`mesh` and `ranks`: of one of `replicas` whole copies. `max_sequences`: per replica, of the planned length.
 
     `executable`: whether AIO runs models on this kind of device, or only plans for it.
     """

@@ -350,8 +350,7 @@ class UnloadAdapter(msgspec.Struct, frozen=True, tag="unload_adapter"):
 
 class ExportBlocks(msgspec.Struct, frozen=True, tag="export_blocks"):
     """Return the content of the chain's blocks from block `first` on that are cached on the device, up to `most_bytes`
-    but at least one; answered by `BlocksExported`. No block is kept for it: an eviction between two of these ends the
-    copy."""
+    but at least one; answered by `BlocksExported`. Blocks are not kept: an eviction in between ends it."""
 
     query_id: str
     chain: BlockChain

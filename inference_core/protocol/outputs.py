@@ -168,17 +168,14 @@ STEP_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.06, 0.08,
 class ModelStats(msgspec.Struct, kw_only=True):
     """One model of a core: current sequences and blocks, and totals since start.
 
-    `idle_work`: sequences of work without a caller (`AddRequest.idle`), of which `running`, `waiting`,
-    `blocks_in_use` and the predicted wait know nothing.
-    `knobs`: the current ones; `start`: those that the model was started with, before any change.
-    `weight_bytes`: of all ranks. `is_loaded`: whether the weights are there; until then requests wait. `pipeline`: None
-    for a model that is not cut into stages.
-    `step_seconds_counts`: steps by duration, in the buckets of `STEP_SECONDS`; `batch_sizes`: steps by the number of
-    sequences in them.
-    `adapter_installs` and `adapter_evictions` count how often an adapter was loaded into one of the `adapter_slots`,
-    and how often that evicted another one.
-    `blocks_pinned`: how many of `blocks_in_use` hold pinned prefixes. `prefixes`: of a core with replicas, those of the
-    first.
+    `idle_work`: sequences of work without a caller (`AddRequest.idle`), of which `running`, `waiting`, `blocks_in_use`
+    and the predicted wait know nothing. `knobs`: the current ones; `start`: those that the model was started with,
+    before any change. `weight_bytes`: of all ranks. `is_loaded`: whether the weights are there; until then requests
+    wait. `pipeline`: None for a model that is not cut into stages. `step_seconds_counts`: steps by duration, in the
+    buckets of `STEP_SECONDS`; `batch_sizes`: steps by the number of sequences in them. `adapter_installs` and
+    `adapter_evictions` count how often an adapter was loaded into one of the `adapter_slots`, and how often that
+    evicted one. `blocks_pinned`: how many of `blocks_in_use` hold pinned prefixes. `prefixes`: of a core with replicas,
+    those of the first.
     """
 
     name: str

@@ -65,8 +65,7 @@ Observer = Callable[["Site", torch.Tensor], None]
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Activations that are the input of `linears`. `source` produces them and can be scaled: a norm's weights, or the
-    rows of a linear layer.
+    """Activations that are the input of `linears`. `source` can be scaled: a norm's weights, or a linear layer's rows.
     """
 
     source: str
@@ -95,8 +94,7 @@ def layer_forward(
 ) -> torch.Tensor:
     """Compute the hidden states [T, hidden] of one sequence after the layer from those before it.
 
-    `cos_sin`: float32 [at least T, head_dim], see `rotary_table`. `observe` is called with the inputs [T, K] of every
-    site's linear layers.
+    `cos_sin`: float32 [at least T, head_dim], see `rotary_table`. `observe` gets the inputs [T, K] of every site.
     """
     normed = _normed(hidden, tensors["input_layernorm.weight"], config.rms_eps)
     observe(ATTENTION_INPUT, normed)

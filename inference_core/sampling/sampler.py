@@ -170,9 +170,8 @@ def verification_rows(sequences: list[ScheduledSequence]) -> list[int] | None:
 def draw(
     logits: torch.Tensor, sequences: list[ScheduledSequence], masks: TokenMasks | None = None
 ) -> list[list[SampledToken]]:
-    """Return the new tokens of each sequence, accepted drafts and one more, from the `verification_rows` of `logits`
-    float32 [rows, vocabulary]; `masks` are of these rows, none of which has draft laws. Raises as `sampler.sample`
-    does."""
+    """Return the new tokens of each sequence, accepted drafts + 1, from the `verification_rows` of `logits` float32
+    [rows, vocabulary]; `masks` are of these rows, none of which has draft laws. Raises as `sampler.sample` does."""
     specs = [spec for s in sequences if s.sample is not None for spec in row_specs(s)]
     drawn = sample(logits, specs, masks=masks)
     results: list[list[SampledToken]] = []

@@ -247,8 +247,7 @@ class Tokenizer:
     def render_chat(
         self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True, **extra: Any
     ) -> str:
-        """Render the chat as text for people; for the model use `encode_chat`, which distinguishes the template's own
-        control tokens.
+        """Render the chat as text for people; a model needs `encode_chat`, which marks the template's tokens.
         """
         return self._template.render(messages, add_generation_prompt=add_generation_prompt, extra=extra)
 
@@ -260,8 +259,7 @@ class Tokenizer:
         return known
 
     def token_text(self, token_id: int) -> str | None:
-        """The text that a token adds to a text of whole characters: "" for control tokens; None if its bytes are not
-        whole characters.
+        """What a token adds to whole characters: "" for control tokens; None if its bytes are not whole characters.
         """
         try:
             return self._texts[token_id]

@@ -158,13 +158,11 @@ def serve_core(
     watchdog_seconds: float = WATCHDOG_SECONDS,
     title: str = THE_CORE,
 ) -> None:
-    """Serve a core behind `listener` until SIGTERM or SIGINT; what `aio serve --role core` runs. Behind a private one,
-    until its connection is closed: a signal to all processes of a service must not end the core before its gateway has
-    drained.
+    """Serve a core behind `listener` until SIGTERM or SIGINT; what `aio serve --role core` runs. A private one: until
+    its connection closes: a signal to all processes of a service must not end the core before its gateway has drained.
 
-    After the signal no connection and no request is accepted; running requests may finish within `grace_seconds` and
-    are aborted then. Raises `CoreGoneError` if the core dies or does not load, and `CoreError` if the address is not
-    available.
+    After the signal nothing is accepted; running requests may finish within `grace_seconds` and are aborted then.
+    Raises `CoreGoneError` if the core dies or does not load, and `CoreError` if the address is not available.
     """
     server = CoreServer(partial(_permanent, core_factory), listener, watchdog_seconds=watchdog_seconds, title=title)
     asyncio.run(_serve_until_signal(server, grace_seconds))
@@ -202,10 +200,9 @@ async def _serve_until_signal(server: "CoreServer", grace_seconds: float) -> Non
 class CoreServer:
     """A core on its thread, and the connections to it.
 
-    Ids of requests and queries are prefixed by the connection's number on the way in and stripped on
-    the way out, so clients can neither collide nor abort each other's work. A connection that drops
-    takes its requests with it. Nothing waits for a slow reader: a client with more than `max_unread_bytes` unread is
-    disconnected.
+    Ids of requests and queries are prefixed by the connection's number on the way in and stripped on the way out, so
+    clients can neither collide nor abort each other's work. A connection that drops takes its requests with it. A
+    client with more than `max_unread_bytes` unread is disconnected.
     """
 
     def __init__(

@@ -43,8 +43,7 @@ class CertificateFolder:
     """The authority's certificate, this end's certificate and its key, in `folder`.
 
     The files are read again once they change; connections that are open stay. Files that do not fit together, as in the
-    middle of a renewal, are logged, and those read before are used until they do. Raises `CoreTlsError` if the first
-    ones cannot be used.
+    middle of a renewal, are logged, and the earlier ones used. Raises `CoreTlsError` if the first ones cannot be used.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -220,8 +219,7 @@ _WRITE_BYTES = 256 << 10
 
 
 class TlsConnection(asyncio.Protocol, asyncio.Transport):
-    """The protocol of the stream's transport, and the transport of `protocol`, whose `connection_made` follows the
-    handshake.
+    """The protocol of the stream's transport, and the transport of `protocol`, which starts after the handshake.
 
     If TLS fails, also before `connection_made`, `protocol.connection_lost` gets a `CoreTlsError` with the reason. The
     caller bounds the time of the handshake.

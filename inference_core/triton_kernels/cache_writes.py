@@ -272,8 +272,7 @@ def unpack_cache(
 ) -> None:
     """Write the KV heads from `first_head` on of all contexts to `unpacked`, one block after another.
 
-    `first_block` int32 [S + 1]: as of `first_blocks`; `blocks`: at least its last. The other tensors are as in
-    `AttentionBatch`.
+    `first_block` int32 [S + 1]: as of `first_blocks`; `blocks`: at least its last. The rest: `AttentionBatch`.
     """
     layout, heads = cache.layout, unpacked.layout.num_kv_heads
     unpack_cache_kernel[(blocks, heads)](

@@ -72,8 +72,7 @@ def _attend_tiles(
 ):
     """Add the tiles [first_tile, end_tile) to the running sums. Every row sees all of an unmasked tile.
 
-    SCALED: the cache holds E4M3, which is converted to `query`'s dtype as it is. `query_power` [ROWS]: what scores of a
-    row are multiplied by.
+    SCALED: the cache holds E4M3, converted to `query`'s dtype. `query_power` [ROWS]: a factor of a row's scores.
     """
     dims = tl.arange(0, HEAD_PAD)
     for tile in range(first_tile, end_tile):

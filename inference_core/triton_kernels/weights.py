@@ -34,8 +34,7 @@ def dense_linear(
 ) -> None:
     """Write (or add) x W^T + bias to out: x [M, K], weight [N, K], bias [N], out [M, N], all of one dtype.
 
-    `out` may be some columns of a wider matrix. What is added is added in the product's own precision, before it is
-    rounded.
+    `out` may be some columns of a wider matrix. What is added is added in its precision, before it is rounded.
     """
     if accumulate:
         torch.addmm(out if bias is None else out + bias, x, weight.T, out=out)

@@ -100,9 +100,8 @@ class RoutingWorth(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def routing_worth(probes: Probes, target: float, worth: float) -> RoutingWorth:
-    """Return the verdict on `probes`. `target`: the quality target, whose exchange rate utility has, and the least
-    share no worse of a constant; `worth`: the utility that routing must gain to be kept. Raises `ValueError` without
-    probes."""
+    """Return the verdict on `probes`. `target`: the quality target, whose exchange rate utility has, and a constant's
+    least share no worse; `worth`: the utility that routing must gain to be kept. Raises `ValueError` without probes."""
     n, tiers = probes.no_worse.shape
     if not n:
         raise ValueError("there are no probes, and one is needed")

@@ -80,8 +80,7 @@ class Precision(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ShadowReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What routing would have done with the last `requests` answered in observe mode, from `since` to `until` (epoch
-    seconds); US dollars.
+    """What routing would do with the last `requests` observed, from `since` to `until` (epoch seconds); US dollars.
 
     `same`: requests that routing would have left at the tier that answered. `paid_usd` was paid; `would_be_usd` is the
     estimate for routing. `saving` is the share saved, and `saving_with_checks` that after `verification_usd`, the cost

@@ -80,8 +80,7 @@ class Traffic(msgspec.Struct, frozen=True, kw_only=True):
 async def newest_requests(engine: AsyncEngine, since: float = 0.0, newest: int = NEWEST) -> list[RoutedRequest]:
     """Return at most `newest` requests created at `since` (epoch seconds) or later, the newest first.
 
-    Requests that name their tier are left out, and so are those of a ladder with another number of tiers than the
-    newest request's.
+    Requests that name their tier are left out, and those of ladders with more or fewer tiers than the newest.
     """
     decided = routing_decisions.c
     query = (

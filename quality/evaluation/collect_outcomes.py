@@ -91,8 +91,7 @@ class Collection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def graded_questions(seed: int, count: int, kinds: Sequence[Kind] = KINDS) -> list[Question]:
-    """Return `count` different tasks of the generated set, spread evenly over levels; the easiest levels have fewer
-    tasks.
+    """Return `count` different tasks of the generated set, spread over levels; the easiest have fewer.
 
     A larger `count` starts with the same tasks, so that a collection can be extended.
     """
@@ -184,8 +183,7 @@ async def collect_outcomes(
     how: Collection,
     progress: Progress,
 ) -> int:
-    """Ask each of the started `tiers` the questions that it has not answered yet, at temperature 0; return the number
-    of new answers.
+    """Ask each started tier the questions not answered yet, at temperature 0; return the number of new answers.
 
     A second sample of a checkable answer is drawn at `SECOND_TEMPERATURE`, as the gateway does. Rows are stored by
     shard: an interruption loses at most the current shard and the answers in flight. Raises `TierMeasurementError` if a

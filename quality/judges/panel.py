@@ -47,8 +47,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 class Panel:
     """Asks `judges` in order until a trusted one decides.
 
-    A decision by a judge of unknown or insignificant reliability makes no label (docs/quality-loop.md), and the next
-    judge is asked.
+    Unknown or insignificant reliability makes no label (docs/quality-loop.md), and the next judge is asked.
     """
 
     def __init__(self, judges: Sequence[Judge], calibrations: Mapping[str, Calibration]) -> None:
@@ -188,9 +187,8 @@ async def standing_panel(
     """Return the rule-based judges and similarity, then `pairwise` if its stored calibration is significant.
 
     The calibrations are those stored for `catalogue`, a fingerprint. A rule-based judge without one is measured at once
-    on generated pairs, in milliseconds. An untrusted pairwise judge is left out: it would cost money without making
-    labels. `judging`: the fingerprint that its own test is stored under; a calibration of the catalogue by hand counts
-    before it.
+    on generated pairs, in milliseconds. An untrusted pairwise judge is left out: it would only cost. `judging`: the
+    fingerprint that its own test is stored under; a calibration of the catalogue by hand counts before it.
     """
     judges = rule_based_judges()
     generated = graded_pairs()

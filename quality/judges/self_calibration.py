@@ -125,8 +125,7 @@ class SelfCalibration:
     """The test of `judge` as a background step: one round per call of `step`, one at a time over all replicas.
 
     Its state is a row of the audit trail, so that it goes on after a restart; its result is the stored calibration.
-    `price`: dollars for a usage of the judge's tier, `bound`: the most that a comparison may cost. It spends at most
-    `cap_usd` in all.
+    `price`: dollars for the judge's usage, `bound`: the most of a comparison. It spends at most `cap_usd` in all.
     """
 
     def __init__(

@@ -82,9 +82,8 @@ class LearningCurve(msgspec.Struct, frozen=True, kw_only=True):
 def learning_curves(rows: Sequence[LabelledRow], table: Float, exchange: float, prices: Float) -> list[LearningCurve]:
     """Return the curve of all labels, then those of the keys with the most labels.
 
-    `rows`: oldest first. `table` [4, tiers - 1]: the estimate by class without labels. `exchange`: what a
-    strongest answer is worth, in shares of answers as good. `prices` [tiers]: of an answer. Pure; takes at most some
-    seconds of one core.
+    `rows`: oldest first. `table` [4, tiers - 1]: the estimate by class without labels. `exchange`: what a strongest
+    answer is worth, in shares of answers as good. `prices` [tiers]: of an answer. Pure; takes seconds of a core.
     """
     if len(rows) < LEAST_LABELS:
         return []

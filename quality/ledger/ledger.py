@@ -172,8 +172,7 @@ class Ledger:
 
     A record is *recorded* once its journal frame is fsynced; from then on `find` returns it, whatever happens to the
     process or the database. A background task stores recorded requests in order, each once, and deletes journal
-    segments whose records are all stored. While the database is unavailable the journal grows, and `status` gives the
-    reason.
+    segments whose records are all stored. While the database is away the journal grows, and `status` gives the reason.
 
     While the disk stalls, records wait in memory: at most `max_pending_bytes`, of which a half is for new requests
     (`is_full`) and the other for the answers under way by then.

@@ -192,8 +192,7 @@ class ShiftDetector:
     def observe(
         self, stream: str, worse: bool, predicted: float, at: float = 0.0, tenant: str = ""
     ) -> ShiftAlarm | None:
-        """Observe a verified answer of time `at` to `tenant`, `predicted` to be worse with this probability; return the
-        alarm that it raises.
+        """Observe an answer of time `at` to `tenant`, `predicted` to be worse with this probability; return its alarm.
 
         No tenant alone raises an alarm for all: the evidence without its answers must suffice. If its own answers
         suffice alone, the alarm is the tenant's. After an alarm the stream starts over, without its usual excess;
@@ -304,8 +303,7 @@ def risen(before: Sequence[Verdict], after: Sequence[Verdict]) -> float:
     as `before` it: the mean over how many of the last ones before it are compared.
 
     Universal inference (Wasserman, Ramdas and Balakrishnan 2020): the probability of both parts by Krichevsky and
-    Trofimov's mixture of all shares, over the greatest that one share gives the whole. If the hypothesis is true, its
-    mean is at most 1.
+    Trofimov's mixture of all shares, over the greatest of one share. If the hypothesis is true, its mean is at most 1.
     """
     later = _counts(after)
     logs = [_log_e(_counts(before[-most:]), later) for most in _BEFORE]

@@ -78,8 +78,7 @@ class Monitor:
         clock: Callable[[], float] = time.time,
     ) -> None:
         """`fingerprints`: of the current tiers, ascending; stored with the labels. `shadow_rate`: that of the sampling
-        now, if it changes while serving. `on_no_judge`: called for a drawn answer that no judge can label. `can`: see
-        `Verifier`."""
+        now, if it changes while serving. `on_no_judge`: called if no judge can label a draw. `can`: see `Verifier`."""
         self.settings = settings
         self._shadow_rate = shadow_rate
         self._engine = engine

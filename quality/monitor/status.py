@@ -45,8 +45,7 @@ class InputDrift(msgspec.Struct, frozen=True, kw_only=True):
     """The last `prompts` against the `before` ones before them; None for too few.
 
     "novelty": the rise of its mean. "embedding": the squared distance of the mean vectors of verified prompts,
-    corrected for chance (the linear-kernel MMD of Gretton et al. 2012). [`low`, `high`]: 95%; `drifted`: the interval
-    lies above 0.
+    corrected (linear-kernel MMD of Gretton et al. 2012). [`low`, `high`]: 95%; `drifted`: the interval lies above 0.
     """
 
     of: Literal["novelty", "embedding"]

@@ -251,9 +251,8 @@ Inputs = TypeVar("Inputs")
 
 
 def inputs_reader(kind: type[Inputs]) -> Callable[[bytes], Inputs]:
-    """Return what reads the inputs of a stored decision as `kind`, a struct of those that are needed: decoding all
-    takes several times as long. It raises `msgspec.ValidationError` for those of a release that this one cannot
-    read."""
+    """Return what reads the inputs of a stored decision as `kind`, a struct of those needed: decoding all takes far
+    longer. It raises `msgspec.ValidationError` for those of a release that this one cannot read."""
     decode = msgspec.json.Decoder(msgspec.defstruct("_Decided", [("inputs", kind)])).decode
 
     def read(decision: bytes) -> Inputs:

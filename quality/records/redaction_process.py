@@ -37,8 +37,7 @@ def num_chars(record: Record) -> int:
 
 
 class RedactionProcess:
-    """Redacts records and texts one after another in a process that the first one starts. `named` as for
-    `load_redaction`.
+    """Redacts records and texts in turn, in a process that the first starts. `named` as for `load_redaction`.
 
     A record loses its texts if their redaction fails, takes longer than `seconds`, or would wait behind too many
     others. Belongs to one event loop; `close` it.

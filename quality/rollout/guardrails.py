@@ -60,8 +60,7 @@ class Guardrails(msgspec.Struct, frozen=True, kw_only=True):
 
 class Guarded(msgspec.Struct, frozen=True, kw_only=True):
     """A guardrail at its last look: the means `a` and `b` over the arms' units, in US dollars or milliseconds (None
-    without units), and the p-value of "b exceeds a by no more than `margin`", which ends the experiment at `level` or
-    below."""
+    without units), and the p-value of "b exceeds a by no more than `margin`", an end at `level` or below."""
 
     measure: Measure
     margin: float

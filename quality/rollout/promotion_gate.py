@@ -37,8 +37,7 @@ class ClassGain(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def class_gains(classes: Float, difference: Float) -> list[ClassGain]:
-    """Return gains by most likely class, the worst first, for rows with P of the `classes` [n, 4] and paired
-    `difference` [n].
+    """Return gains by most likely class, worst first, for P of `classes` [n, 4] and paired `difference` [n].
 
     Classes with fewer than `MIN_ROWS` rows are left out. The bounds hold for all classes together (Bonferroni).
     """

@@ -31,9 +31,8 @@ LOOKED_THROUGH = 2000
 
 
 class Facets:
-    """The combinations of `columns` that a table's rows have, encoded in the column `facet`: their values joined by
-    slashes, empty for NULL. Indexes start with `facet`, and with `owner` and `facet`, followed by `created_at` and the
-    key.
+    """The combinations of `columns` that a table's rows have, encoded in the column `facet`: values joined by slashes,
+    NULL empty. Indexes start with `facet`, and with `owner` and `facet`, followed by `created_at` and the key.
 
     A page of rows by some of the columns is found among the newest rows of all, or else by merging the newest rows of
     every matching combination: one short index look-up per combination, independent of how rare the rows are.

@@ -64,8 +64,7 @@ class _Texts(NamedTuple):
 
 
 class FeedbackDesk:
-    """Stores feedback on recorded requests of a ladder of `tiers`; later feedback on a request replaces earlier
-    feedback.
+    """Stores feedback on recorded requests of a ladder of `tiers`; later feedback replaces earlier.
 
     A verification that waits for the request is cancelled. A review replaces the labels of an earlier verification; a
     caller's feedback, which counts for its own key alone, leaves them to all keys.

@@ -86,8 +86,7 @@ def other_tier(tiers: list[int], reference: int, judged: int) -> int | None:
 async def objection(
     compare: Compare, compared: Compared, opinions: int, again: AskAgain, ask: AskOther
 ) -> tuple[str | None, tuple[Usage, ...]]:
-    """Ask for up to `opinions` further answers; return what contradicts "worse", None for nothing, and the usage of
-    judging.
+    """Ask for up to `opinions` further answers; return what contradicts "worse", or None, and the usage of judging.
 
     The first opinion is a second answer of the reference's tier: the answer must be worse than that one too, and where
     the verdict rests on agreement, the tier must agree with itself. The second, asked for in that case alone, is

@@ -30,9 +30,8 @@ class VerificationQueue:
 
     Money: claiming reserves what an attempt is expected to cost, and at least the mean of the window's, in the same
     exclusive transaction that checks the budget, for any number of replicas. So what is settled exceeds the budget
-    (SPEC QM-10) by at most what the attempts under way cost above that, and never the absolute cap, under which the
-    most that an attempt can cost must fit. The reservation of an attempt whose worker died counts as spent, because it
-    may have been.
+    (SPEC QM-10) by at most what the attempts under way cost above that, and never the absolute cap, under which any
+    attempt must fit. The reservation of an attempt whose worker died counts as spent, because it may have been.
     """
 
     def __init__(

@@ -262,8 +262,7 @@ def admits(spending: Spending, usd: float, purpose: Purpose, settings: SamplingS
 
 
 def thinning(spending: Spending, bound_usd: float, purpose: Purpose, settings: SamplingSettings) -> float:
-    """Return the share of the ceilings, at most 1, at which the steady draws use exactly their money, or are the most
-    of a day.
+    """Return the share of the ceilings, at most 1, at which the steady draws use exactly their money, or a day's most.
 
     The price of one verification is the window's mean, or `bound_usd` before the first. Thinning evenly keeps the
     sample representative; a bare cap would verify only the first requests of each day.
@@ -389,8 +388,7 @@ def draw(
 ) -> Draw:
     """Decide on `record`; the same request id with the same spending always gets the same result.
 
-    `bound_usd` and `probe_usd`: about what verifying this answer, or probing this request, costs. `has_turn`: see
-    `refusal`.
+    `bound_usd` and `probe_usd`: about what verifying it, or probing the request, costs. `has_turn`: see `refusal`.
     """
     refused = refusal(record, has_turn=has_turn)
     if refused is not None:

@@ -115,8 +115,7 @@ _F4 = np.dtype("<f4")
 
 
 def encoder_of(model: Callable[[], OutcomeModel]) -> Encode:
-    """Return an `Encode` that uses the artefact that `model` returns at each call, so that a promotion takes effect at
-    once.
+    """Return an `Encode` that uses the artefact that `model` returns at each call, so promotion is immediate.
 
     A slow encoder runs in a thread, so that other requests are served meanwhile.
     """

@@ -110,9 +110,8 @@ class RuleSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """What holds for the requests of `when`. All rules that match a request apply together.
 
     `allow`: the names of the tiers and targets that may answer; those of several rules intersect. `floor`: the least
-    tier; the highest of several holds. `target`: the tier or target that answers in place of routing while it is up,
-    of the first rule that has one. `quality`: the quality target of requests that ask for none, of the first rule that
-    has one.
+    tier; the highest holds. `target`: the tier or target that answers in place of routing while it is up, of the first
+    rule that has one. `quality`: the quality target of requests that ask for none, of the first rule that has one.
     """
 
     name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._-]{0,63}$")]
@@ -139,9 +138,8 @@ STAGES: tuple[Stage, ...] = get_args(Stage)
 
 class PrivateSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Prompts that only local tiers may see. `rules`: what is looked for in their texts. `patterns`: further regular
-    expressions, by a name that reasons show. `unreadable`: whether a prompt with something that no rule can read
-    (images, audio, files, token ids) is private. `store`: whether texts of private requests may be stored, sampled and
-    learned from."""
+    expressions, by shown name. `unreadable`: whether a prompt with something that no rule can read (images, audio,
+    files, token ids) is private. `store`: whether texts of private requests may be stored, sampled and learned from."""
 
     rules: list[RuleName] = msgspec.field(default_factory=lambda: list(RULES))
     patterns: dict[Annotated[str, msgspec.Meta(min_length=1, max_length=64)], str] = {}

@@ -23,8 +23,7 @@ class ApiKeySpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class ReplicaSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One of several servers of the same model, or one of several keys for the same server. `weight`: its capacity
-    relative to the others.
+    """One of a model's servers, or one of several keys for a server. `weight`: its capacity relative to the others.
 
     `api_key_env` takes precedence over the tier's; `requests_per_minute`, `tokens_per_minute`: see `ApiKeySpec`.
     """

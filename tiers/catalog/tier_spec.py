@@ -129,8 +129,7 @@ ServedEndpoint = Literal["rerank", "moderations", "images", "speech", "transcrip
 
 
 class RemoteSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A remote server. `base_url` is the part before `/chat/completions` (usually ending in `/v1`), Triton's before
-    `/v2`.
+    """`base_url` is the part before `/chat/completions` (usually ending in `/v1`), Triton's before `/v2`.
 
     `kind`: the kind of server, which decides its health probe, its queue metrics and its own field names; `openai` is
     any OpenAI-compatible server. The others are vLLM, SGLang, `llama-server`, `trtllm-serve`, Hugging Face's Text

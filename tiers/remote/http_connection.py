@@ -26,9 +26,8 @@ class HttpConnection(asyncio.Protocol):
     """Serves one exchange at a time: call `send`, `read_head`, then `read` until it returns no more bytes.
 
     `is_idle`: open, with no exchange running, so that another one may start. `on_close` is called once. An exchange
-    that has not arrived whole by its deadline fails, whether it is waited for or not. Bytes that are no body are
-    counted as they come: beyond `HEAD_BYTES` or `MAX_HEADERS` the exchange fails, and of a head nothing further is
-    parsed.
+    that has not arrived whole by its deadline fails, awaited or not. Bytes that are no body are counted as they come:
+    beyond `HEAD_BYTES` or `MAX_HEADERS` the exchange fails, and of a head nothing further is parsed.
     """
 
     def __init__(self, on_close: Callable[["HttpConnection"], None]) -> None:

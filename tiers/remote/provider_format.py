@@ -23,8 +23,7 @@ _DATA_URL = re.compile(r"data:(?P<type>[\w.+-]+/[\w.+-]+)(?:;[\w=.+-]+)*;base64,
 def check_provider(request: GenerationRequest, provider: str) -> None:
     """Raise TierRequestError for what no provider with an API of its own can serve.
 
-    Penalties, `seed` and other hints that a provider does not know are not sent; what the caller would read in the
-    answer is refused.
+    Penalties, `seed` and other hints that a provider does not know are not sent; what shows in the answer is refused.
     """
     if request.messages is None:
         raise TierRequestError(
@@ -96,8 +95,7 @@ def alternating(
 ) -> Turns:
     """Return the conversation without system turns and without empty ones, successive turns of one role joined.
 
-    `assistant`, `parts`: the API's names for the role and for what a turn consists of. Raises TierRequestError if
-    nothing is left.
+    `assistant`, `parts`: the API's names for role and parts. Raises TierRequestError if nothing is left.
     """
     turns: Turns = []
     for message in messages:

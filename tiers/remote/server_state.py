@@ -76,8 +76,7 @@ class Stream:
 
 
 class ServerQueue:
-    """How many requests wait at a server, and how long the next one would. No I/O, no clock; times are seconds of one
-    monotonic clock.
+    """How many requests wait at a server, and how long the next one would. No I/O; times: monotonic seconds.
 
     What the server tells is believed. Of one that tells nothing only a queue that shows is counted: once a stream of
     ours is without a first token for `LATE` times as long as usual for its length, it and those sent after it wait.

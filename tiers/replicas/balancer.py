@@ -32,8 +32,7 @@ def prefix_key(request: GenerationRequest, num_bytes: int) -> bytes:
 
 
 def rendezvous_score(key: bytes, url: str, weight: float) -> float:
-    """Return a server's score for a key; the highest wins. Each server wins a share of all keys in proportion to its
-    weight.
+    """Return a server's score for a key; the highest wins. Each wins a share of keys by its weight.
 
     Thaler and Ravishankar 1998; weights as in Schindelhauer and Schomaker 2005. When a server is removed only its keys
     move, and when one is added keys move only to it.

@@ -26,8 +26,7 @@ from tiers.tier import Delta, GenerationRequest, Usage
 class ReplicaCall:
     """Starts at once; `opening` ends with the first delta or an error. Always `close` it.
 
-    `seconds`: time limit of the whole answer. A replica without output for the balancer's `first_token_timeout_seconds`
-    has failed.
+    `seconds`: time limit of the whole answer. None for `first_token_timeout_seconds` is a failure.
     """
 
     def __init__(

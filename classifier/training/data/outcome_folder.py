@@ -32,9 +32,8 @@ class CollectedTier(msgspec.Struct, frozen=True, kw_only=True):
 class OutcomesManifest(msgspec.Struct, frozen=True, kw_only=True):
     """Which prompts were asked of which tiers. A run with an equal manifest resumes an interrupted one.
 
-    `groups`: names that the rows' `group` numbers. `classifier_version`: the version of the stored predictions, with
-    `encoder`, the hash of its encoder's description. `max_tokens` bounds an answer without reasoning. `evidence_names`:
-    of `Outcomes.evidence`.
+    `groups`: names that the rows' `group` numbers. `classifier_version`: of the stored predictions, with `encoder`, its
+    encoder's hash. `max_tokens` bounds an answer without reasoning. `evidence_names`: of `Outcomes.evidence`.
     """
 
     schema_version: int

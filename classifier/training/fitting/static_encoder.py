@@ -40,8 +40,7 @@ class FittedLayer:
 
 
 def fit_layer(states: Float, labels: Float, fold: npt.NDArray[np.intp], *, dim: int) -> FittedLayer:
-    """Fit on training states [n, hidden]. `labels` [n, heads] in [0, 1], NaN unobserved; `fold` [n] numbers the folds
-    of the cross-fitting.
+    """Fit on training states [n, hidden]. `labels` [n, heads] in [0, 1], NaN unobserved; `fold` [n] numbers the folds.
 
     The directions use no label, so a training row's embedding is like that of a new prompt.
     """

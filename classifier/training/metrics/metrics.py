@@ -30,8 +30,7 @@ def interval(draws: Array, level: float = 0.95) -> tuple[float, float]:
 
 
 def auc(y: Array, p: Array, group: npt.NDArray[np.generic] | None = None, weights: Array | None = None) -> Array:
-    """Return the share of (right, wrong) pairs that `p` ranks correctly, ties half; with `group`, only pairs within a
-    group count.
+    """Return the share of (right, wrong) pairs that `p` ranks correctly, ties half; with `group` within a group.
 
     `weights` [b, n] gives b bootstrap values; without it the result has one element. NaN if there is no pair.
     """

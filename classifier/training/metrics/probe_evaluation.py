@@ -422,8 +422,7 @@ class ProbesMade(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def make_probes(outcomes: Path, root: Path, strongest: int, *, promote: bool, seed: int) -> ProbesMade:
-    """Fit and evaluate the evidence models of the tiers in `outcomes`, and save those that beat the prompt alone in
-    `root`.
+    """Fit and evaluate the evidence models of the tiers in `outcomes`; save those that beat the prompt in `root`.
 
     Raises `TrainingDataError` for too few outcomes, or for outcomes with another kind of evidence.
     """

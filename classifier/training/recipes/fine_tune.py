@@ -21,9 +21,8 @@ DROPOUT = 0.1
 
 
 class FineTuneSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """`learning_rate` of the checkpoint's own parameters, `head_learning_rate` of the new layer; at most `epochs`
-    passes over the training rows in batches of `tokens_per_step` tokens; the valid loss is measured `measurements`
-    times per epoch."""
+    """`learning_rate` of the checkpoint's parameters, `head_learning_rate` of the new layer; at most `epochs` passes
+    over the rows in batches of `tokens_per_step` tokens; the valid loss is measured `measurements` times per epoch."""
 
     learning_rate: float = 5e-5
     head_learning_rate: float = 1e-3
@@ -97,8 +96,7 @@ def fine_tune(
     report: Callable[[Progress, int], None] = lambda progress, steps: None,
 ) -> FineTuned:
     """Train `transformer` and new heads on `train`, with early stopping by the log loss on `valid`; deterministic on
-    one machine. `work` keeps the state, so that the same call resumes after an interruption; `report` gets (progress,
-    maximum steps).
+    one machine. `work` keeps the state, so the same call resumes it; `report` gets (progress, maximum steps).
 
     Raises `TrainingDataError` if either has no observed label.
     """

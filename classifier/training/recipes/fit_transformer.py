@@ -125,9 +125,8 @@ def train_over_checkpoint(
 ) -> Candidate:
     """Train on the rows' own splits and write `root/<version>/`, with the fine-tuned checkpoint next to it.
 
-    Four fifths of the train split fine-tune; heads and memory are fitted on the remaining fifth, so that they learn how
-    far to trust the encoder on new prompts; the valid split stops fine-tuning early and calibrates. An interrupted run
-    resumes.
+    Four fifths of the train split fine-tune; heads and memory are fitted on the remaining fifth, to learn how far to
+    trust the encoder on new ones; the valid split stops fine-tuning early and calibrates. An interrupted run resumes.
 
     Raises `CheckpointError` for a checkpoint that cannot be read or served, `TrainingDataError` if a part has no rows.
     """

@@ -244,8 +244,7 @@ def train_classes(
 ) -> None:
     """Fine-tune the checkpoint on `rows` and write the folder `target`, for `load_classes`.
 
-    Raises `CheckpointError` for a checkpoint that is not served, `TrainingDataError` for too few rows or a `target`
-    that exists.
+    Raises `CheckpointError` for one that is not served, `TrainingDataError` for too few rows or a `target` that exists.
     """
     servable_config(checkpoint)
     if len(rows) < VALID or target.exists():

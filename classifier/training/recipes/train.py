@@ -138,9 +138,8 @@ def train_command(
 
     `data`: folder with routing_outcomes.jsonl.gz; by default `AIO_DATA` or ../shared/data. `encoder`, instead of the
     static one: the folder of a Hugging Face checkpoint to fine-tune, or the layer of a model whose hidden states to
-    read. `teacher`: model whose hidden states the static one is distilled from ("" for none); they are computed once,
-    in minutes, and kept in the user's cache. Raises `TrainingDataError` if the data are missing, `ModelFileError` if
-    the teacher is.
+    read. `teacher`: model whose hidden states are distilled ("" for none); they are computed once, in minutes, and kept
+    in the user's cache. Raises `TrainingDataError` if the data are missing, `ModelFileError` if the teacher is.
     """
     rows = load_outcomes(data or data_folder())
     if encoder is None:

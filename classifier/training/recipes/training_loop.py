@@ -42,8 +42,7 @@ class Progress(msgspec.Struct, kw_only=True):
 
 
 class ResumableLoop:
-    """Trains `module` by `loss_of(step)`. Dropout is seeded per step, so that a resumed run gives the same result as an
-    uninterrupted one.
+    """Trains `module` by `loss_of(step)`. Dropout is seeded per step, so that a resumed run gives the same result.
 
     `work`: folder for the state, or None. `key` identifies model and data; a state with another key is ignored.
     """

@@ -72,8 +72,7 @@ class FeedbackGiven(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 @post("/feedback", status_code=200, operation_class=describe(FeedbackGiven, FeedbackTaken), summary="Rate an answer")
 async def give_feedback(request: HttpRequest) -> Response[Any]:
     """Stored at once, and counts in the decisions of its own key only; newer feedback on the same answer replaces
-    older. A check is also how the work of an agent's session ended, for its next turn. Counts against the key's
-    requests per minute.
+    older. A check is also how the work of an agent's session ended, for its next turn. Counts as a request of the key.
 
     429 beyond that limit, 503 while the database is down.
     """

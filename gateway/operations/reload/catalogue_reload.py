@@ -61,9 +61,8 @@ class CatalogueReload:
     any others, that core too (`swap`), and embeddings of servers elsewhere come and go; GPU groups, engines and cores
     elsewhere may only change prices and objectives, anything else needs a new process.
 
-    A rejected catalogue changes nothing. Running answers keep their tier and price. In the turn of the switch
-    `catalog` gets the new one, and `followers` are given it. `renewals`: callbacks after it, which report their own
-    failures.
+    A rejected catalogue changes nothing. Running answers keep their tier and price. In the turn of the switch `catalog`
+    gets the new one, and `followers` are given it. `renewals`: callbacks after it, which report failures.
     """
 
     def __init__(

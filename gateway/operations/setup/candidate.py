@@ -123,8 +123,7 @@ def in_order(candidates: Iterable[Candidate]) -> list[Candidate]:
     before those that are paid by the token. One whose price is unknown comes after all servers of one's own, and
     after the cheapest price that is known.
 
-    Estimates are lowered to the cheapest paid model's price, or raised to that of the tier below, so that costs rise
-    with the tiers.
+    Estimates are lowered to the cheapest paid model's price, or raised to the tier below's, so that costs rise.
     """
     ordered = by_cost(candidates)
     own = [one for one in ordered if one.is_own and (one.price is None or one.price.estimated)]

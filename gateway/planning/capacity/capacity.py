@@ -33,8 +33,7 @@ _LEAST_IN_FLIGHT, _HALVINGS = 1e-3, 48
 
 
 class Objectives(msgspec.Struct, frozen=True, kw_only=True):
-    """Objectives in seconds; None is no limit. `ttft_s` and `e2e_s` hold at `quantile`, `itl_s` for the mean of an
-    answer.
+    """Objectives in seconds; or None. `ttft_s` and `e2e_s` hold at `quantile`, `itl_s` for the mean of an answer.
 
     `most_busy`: the share of its best rate that a replica is planned to run at. `spare`: additional replicas. Raises
     `PlanError` for impossible values.

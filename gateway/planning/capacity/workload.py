@@ -155,8 +155,7 @@ def per_second(requests_per_day: float) -> float:
 def trace_workload(arrivals: Sequence[Arrival], quantile: float = 0.99, window_s: float = 10.0) -> Workload:
     """Return a trace's lengths, at the rate that its windows of `window_s` exceed in only 1 - `quantile` of the time.
 
-    Variation within a window is assumed Poisson: bursts are part of the rate. Raises `PlanError` for fewer than two
-    requests.
+    Windows are assumed Poisson: bursts are in the rate. Raises `PlanError` for fewer than two requests.
     """
     if len(arrivals) < 2:
         raise PlanError(f"a trace of {len(arrivals)} requests has no rate; give a trace of at least two")

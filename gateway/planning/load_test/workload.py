@@ -16,10 +16,9 @@ class BenchOptions:
     """A trace if there is one, else Poisson arrivals at each `rate`, else a closed loop at each `concurrency`.
 
     Lengths are in words of the prompt (about one token each) and in tokens of the answer. `rounds`: closed loop,
-    requests per unit of concurrency. `requests`: at least this many per row (closed loop), exactly this many
-    (rates), at most this many (trace); 0 leaves it to the others. `duration`: seconds of arrivals at a rate.
-    `trace_speed`: 2 replays twice as fast. `max_prompt` clips a trace's prompts. `timeout`: seconds for one request.
-    Raises `ValueError`.
+    requests per unit of concurrency. `requests`: at least this many per row (closed loop), exactly this many (rates),
+    at most this many (trace); 0: the others decide. `duration`: seconds of arrivals at a rate. `trace_speed`: 2 replays
+    twice as fast. `max_prompt` clips a trace's prompts. `timeout`: seconds for one request. Raises `ValueError`.
     """
 
     concurrency: tuple[int, ...] = (1, 8, 32)

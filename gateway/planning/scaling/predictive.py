@@ -95,8 +95,7 @@ _HARMONICS = {DAY_S: 6, WEEK_S: 4}
 
 
 class Forecaster:
-    """Forecasts a series with one value per `interval_s`; covers `ahead` intervals; keeps `quantile` of the errors in
-    reserve.
+    """Forecasts a series of one value per `interval_s`; covers `ahead` intervals; has `quantile` of errors in reserve.
 
     A gap is fed as None: the interval is not learned from, and counts as the last value where a lag needs one. Refits
     every `refit` intervals on at most `memory`; until there are enough values it returns the recent maximum.

@@ -50,8 +50,7 @@ class TrafficCounters:
         self._known: set[str] = set()
 
     def take(self, texts: dict[str, str | None]) -> dict[str, Passed] | None:
-        """Return the traffic since the last call, by tier number. `texts`: an exposition by URL, None without an
-        answer.
+        """Return the traffic since the last call, by tier number. `texts`: expositions by URL, or None.
 
         Returns None if it is unknown: a gateway did not answer, or a new one has no previous counts.
         """

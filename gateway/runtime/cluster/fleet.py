@@ -27,8 +27,7 @@ class Scale(msgspec.Struct, frozen=True, kw_only=True):
     """How many replicas a pool of every core has: `fewest` at the start, up to `most` by `autoscaling`.
 
     `cpus`: of a replica of the CPU core, and of each rank of another. `start_seconds`: how long they may take to load.
-    `up_seconds`, `down_seconds`: how long more, or fewer, must be wanted before scaling. `knobs`: live knobs of this
-    pool's replicas only.
+    `up_seconds`, `down_seconds`: how long before scaling. `knobs`: live knobs of this pool's replicas only.
     """
 
     fewest: int = 1
@@ -52,8 +51,7 @@ def deploy(
     """Start all cores of `catalog` and wait until each serves. Running ones stay as they are; with `redeploy` they get
     the numbers of `scale`. With `prefill`, a second pool of each computes long prompts for the first one.
 
-    Raises NoRoomError, with the constraint, and CoreTlsError before anything is started, and ClusterError if a core
-    does not start.
+    Raises NoRoomError, with the constraint, and CoreTlsError before any start, and ClusterError if a core fails to.
     """
     tls, rooms = tls_of(settings.core_tls), free_rooms()
     for room in rooms:

@@ -20,8 +20,7 @@ Role = Literal["both", "prefill", "decode"]
 class ReplicaAnnouncement(msgspec.Struct, frozen=True, kw_only=True):
     """A replica's announcement. `name` is unique, also over time. `node`: where it runs, as process `pid`.
 
-    `leaving`: it takes no new requests. `own_knobs`: names of the knobs set by its pool, which changes meant for all
-    replicas do not touch.
+    `leaving`: it takes no new requests. `own_knobs`: names of the knobs set by its pool, left alone by changes for all.
     """
 
     name: str

@@ -50,8 +50,7 @@ class ReplicatedCore(CoreClient):
     ended. Knobs and adapters go to all replicas, including later ones.
 
     Replicas of the role "prefill" answer only if there are no others. If a replica of the role "decode" is to answer a
-    long prompt, a prefill replica computes it first (`PromptHandover`); if that fails, the answering replica computes
-    its prompt itself.
+    long prompt, a prefill replica computes it first (`PromptHandover`); if that fails, the replica computes it itself.
     """
 
     def __init__(

@@ -46,8 +46,7 @@ async def set_budget(
     static: bool = False,
 ) -> str:
     """Limit what a key or team (by id or name) may spend; return the budget's id. What the ledger says it has spent in
-    the period counts. An existing budget is changed and keeps its spending. `static`: `subject` is the name of a key of
-    the settings.
+    the period counts. An existing one keeps its spending. `static`: `subject` is the name of a key of the settings.
 
     Raises `UnknownSubjectError`.
     """

@@ -57,8 +57,7 @@ class Sessions:
     async def begin(self, holder: Holder) -> str:
         """Start a session and return the token for the cookie. Deletes expired sessions.
 
-        While the database is down only this process knows the session, and for a user `SessionsUnavailableError` is
-        raised.
+        While the database is down only this process knows it, and for a user `SessionsUnavailableError` is raised.
         """
         token, now = new_token(), self._clock.now()
         proof = None if holder.key_id is None else _proof_of(token, holder.key_digest)

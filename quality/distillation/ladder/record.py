@@ -12,8 +12,7 @@ class LadderRecipe(msgspec.Struct, frozen=True, kw_only=True):
 
     The learning rate rises over `warmup` steps, then falls linearly to zero. `everyday_share`: of the tokens.
     `everyday_prompts`: how many prompts the base model answers, with at most `everyday_tokens` tokens each.
-    `checkpoint_steps`: how often the state is stored. `base`: in float32 a step takes half the time of bfloat16 on
-    some CPUs.
+    `checkpoint_steps`: how often the state is stored. `base`: float32 steps take half of bfloat16's time on some CPUs.
     """
 
     rank: int = 16

@@ -146,8 +146,7 @@ class StoredResponses:
     async def items(
         self, tenant: str, item_ids: Sequence[str], response_of: Mapping[str, str], most_bytes: int
     ) -> StoredItems:
-        """Return those items of `item_ids` that are in the output of the tenant's responses; `response_of` says in
-        whose.
+        """Return those items of `item_ids` that the tenant's responses output; `response_of` says in whose.
 
         Raises `ContextTooLargeError` if together, each as often as it is named, they hold more than `most_bytes`.
         """

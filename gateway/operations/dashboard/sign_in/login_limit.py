@@ -58,9 +58,8 @@ MOST: dict[Kind, int] = {
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     """An attempt to sign in.
 
-    `wait_seconds`: until the next one may be made; 0: this one may, and counts as a failure of its `subjects` until it
-    is taken back. `is_news`: it is the first that was refused since a limit was reached. `member` identifies it in
-    Redis.
+    `wait_seconds`: until the next one may be made; 0: this one may, and counts as its `subjects`' failure until taken
+    back. `is_news`: it is the first that was refused since a limit was reached. `member` identifies it in Redis.
     """
 
     wait_seconds: int = 0

@@ -88,8 +88,7 @@ class Place(NamedTuple):
 
 class Deployment(msgspec.Struct, kw_only=True):
     """`mode`: `chat`, `embedding` or an endpoint that is passed through. `further`: fields of its entry in the
-    catalogue. `rank`: where it stands among the deployments of its name, the least first. `path`: where it stands in
-    the file."""
+    catalogue. `rank`: its place among the name's deployments. `path`: where it stands in the file."""
 
     path: str
     name: str
