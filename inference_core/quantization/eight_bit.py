@@ -168,8 +168,7 @@ def int8_rows(matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 class SmoothQuant(QuantizationMethod):
-    """INT8 weights, a scale per output, stored as compressed-tensors "int-quantized"; with dynamic activations.
-    """
+    """INT8 weights, a scale per output, stored as compressed-tensors "int-quantized"; with dynamic activations."""
 
     name = "int8"
     needs = "peaks"

@@ -65,8 +65,7 @@ Observer = Callable[["Site", torch.Tensor], None]
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Activations that are the input of `linears`. `source` can be scaled: a norm's weights, or a linear layer's rows.
-    """
+    """Activations that are the input of `linears`. `source` can be scaled: a norm's weights, a linear layer's rows."""
 
     source: str
     linears: tuple[str, ...]

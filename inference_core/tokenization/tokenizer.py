@@ -247,8 +247,7 @@ class Tokenizer:
     def render_chat(
         self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True, **extra: Any
     ) -> str:
-        """Render the chat as text for people; a model needs `encode_chat`, which marks the template's tokens.
-        """
+        """Render the chat as text for people; a model needs `encode_chat`, which marks the template's tokens."""
         return self._template.render(messages, add_generation_prompt=add_generation_prompt, extra=extra)
 
     def token_bytes(self, token_id: int) -> bytes:
@@ -259,8 +258,7 @@ class Tokenizer:
         return known
 
     def token_text(self, token_id: int) -> str | None:
-        """What a token adds to whole characters: "" for control tokens; None if its bytes are not whole characters.
-        """
+        """What a token adds to whole characters: "" for control tokens; None if its bytes are not whole characters."""
         try:
             return self._texts[token_id]
         except KeyError:

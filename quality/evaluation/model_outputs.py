@@ -218,8 +218,7 @@ def compare_on_text(
 
 
 def window_outputs(side: Side, cache_dir: Path, windows: list[list[int]]) -> Iterator[tuple[Hidden, Logits]]:
-    """Normed last hidden states [tokens, hidden] and logits [tokens, vocabulary] of each window, paged.
-    """
+    """Normed last hidden states [tokens, hidden] and logits [tokens, vocabulary] of each window, paged."""
     spec = side.spec()
     checkpoint = open_checkpoint(resolve_model_path(side.path), cache_dir)
     check_kernels(spec, checkpoint.config)
@@ -258,8 +257,7 @@ def teacher_forced_logits(runner: LogitsRunner, token_ids: list[int]) -> Logits:
 
 
 def with_hidden_states(decoder: Decoder) -> Decoder:
-    """A decoder whose "logits" are the last norm's outputs, and then the logits: its head begins with the identity.
-    """
+    """A decoder whose "logits" are the last norm's outputs, and then the logits: its head begins with the identity."""
     size = decoder.config.hidden_size
     eye = np.eye(size, dtype=np.float32)
     identity: Linear
