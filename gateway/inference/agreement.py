@@ -311,7 +311,7 @@ def _may_wait(request: InferenceRequest, knobs: RoutingKnobs) -> bool:
 
 
 def _may_be_compared(request: InferenceRequest, decision: Decision) -> bool:
-    """Whether several tiers may answer: a single answer without a deadline of a tier that nobody named."""
+    """Whether several tiers may answer: a single answer without a deadline of a tier that was not named."""
     inputs = decision.inputs
     named = decision.would_be is not None or decision.by_edge or inputs.in_tool_loop or inputs.is_constant
     named = named or inputs.cheapest is not None

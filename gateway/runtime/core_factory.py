@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 def socket_of(settings: Settings, core: str) -> Path:
-    """Return where a core listens: `core.sock` for the CPU core, `core.NAME.sock` beside it for a GPU group."""
+    """Return where a core listens: `core.sock` for the CPU core, `core.NAME.sock` in its folder for a group."""
     return _beside(settings.socket_path, core)
 
 

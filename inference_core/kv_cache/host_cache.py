@@ -223,7 +223,7 @@ class HostCache:
                 self._reuse += self._LEARNING * (1.0 - self._reuse)
 
     def abandon(self, block: int) -> None:
-        """Drop the planned copies of a freed block: nobody needs its restore, and its slab may be overwritten first."""
+        """Drop the planned copies of a freed block: no restore is needed, and its slab may be overwritten."""
         if self._restored:
             self._restored.pop(block, None)
         if block in self._arriving:
