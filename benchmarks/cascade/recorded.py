@@ -1,11 +1,11 @@
 """Recorded final answers of a ladder of models: which are right, and which agree."""
 
-import gzip
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from benchmarks.report.measurement import packed_rows
 from tiers.final_answer.extract import AnswerKind, FinalAnswer
 from tiers.final_answer.extract import agree as agreed
 
@@ -38,12 +38,10 @@ def read_answers(path: Path, ladder: Sequence[str], source: str | None, domain: 
     `domain` alone, if given. Raises `ValueError` if there are none."""
     found: list[Asked] = []
     models: set[str] = set()
-    with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as lines:
-        for prompt, line in enumerate(line for line in lines if line.strip()):
-            row = json.loads(line)
-            models.update(row["a"])
-            if source in (None, row.get("source")) and domain in (None, row.get("domain")):
-                found += _completions(prompt, row, ladder)
+    for prompt, row in enumerate(packed_rows(path)):
+        models.update(row["a"])
+        if source in (None, row.get("source")) and domain in (None, row.get("domain")):
+            found += _completions(prompt, row, ladder)
     if not found:
         missing = [name for name in ladder if name not in models]
         why = f"it has no answers of {', '.join(missing)}" if missing else "no prompt was answered by all of the ladder"

@@ -13,6 +13,7 @@ import click
 import msgspec
 import numpy as np
 
+from benchmarks.report.measurement import read_prompts
 from classifier.complexity.model import ComplexityModel, load_complexity, shipped_complexity
 from classifier.features.routing_input import routing_input_of_text
 from classifier.model.outcome_model import OutcomeModel
@@ -169,15 +170,6 @@ NOISES = ("typos", "case", "white space", "politeness")
 _Pairs = dict[str, list[tuple[str, str]]]
 
 
-class _Row(msgspec.Struct):
-    prompt: str
-
-
-def prompts_of(rows: Path) -> list[str]:
-    """Return the prompts of a file of JSON lines. Raises `msgspec.MsgspecError` for a line without one."""
-    return [msgspec.json.decode(line, type=_Row).prompt for line in rows.read_bytes().splitlines() if line.strip()]
-
-
 @click.command()
 @click.argument("rows", type=FILE)
 @click.option("--model", "model_file", type=FILE, help="Complexity model to measure.  [the packaged one]")
@@ -194,7 +186,7 @@ def flips_command(
 ) -> None:
     """Flips of the tier of the prompts in ROWS (JSON lines with a "prompt") by distractors and noise; and the mean
     price after them, relative to the price before."""
-    prompts = prompts_of(rows)
+    prompts = read_prompts(rows)
     model = shipped_complexity() if model_file is None else load_complexity(model_file)
     outcome_model = load_artefact(default_artefact())
     found = flips(prompts, model, outcome_model, draws=draws, seed=seed)

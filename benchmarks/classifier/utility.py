@@ -6,8 +6,6 @@ r is the price difference in units of quality. Labels are drawn from the custome
 of every other customer are known from the start.
 """
 
-import gzip
-import json
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.replay.figures import Figure
+from benchmarks.report.measurement import packed_rows
 from classifier.class_predictor import ClassPredictor
 from classifier.complexity.classes import Complexity, adequacies
 from classifier.complexity.model import shipped_complexity, standardised
@@ -68,16 +67,14 @@ def read_customers(path: Path, weak: str, strong: str, by: str, least: int) -> d
     """Customers with at least `least` rows on which both models' outcomes are known. `by`: "domain", or "group" without
     its level. Raises `ValueError` if there is none."""
     found: dict[str, list[Row]] = defaultdict(list)
-    with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as lines:
-        for line in lines:
-            row = json.loads(line)
-            known = {name.lower(): outcome for name, outcome in row["outcomes"].items()}
-            name = row["domain"] if by == "domain" else row["group"]
-            if name is None or weak.lower() not in known or strong.lower() not in known:
-                continue
-            good = {model: known[model.lower()] >= 0.5 for model in (weak, strong)}
-            whose = name if by == "domain" else name.removesuffix("-easy").removesuffix("-hard")
-            found[whose].append(Row(row["prompt"], good[weak], good[strong], row["split"] == "train"))
+    for row in packed_rows(path):
+        known = {name.lower(): outcome for name, outcome in row["outcomes"].items()}
+        name = row["domain"] if by == "domain" else row["group"]
+        if name is None or weak.lower() not in known or strong.lower() not in known:
+            continue
+        good = {model: known[model.lower()] >= 0.5 for model in (weak, strong)}
+        whose = name if by == "domain" else name.removesuffix("-easy").removesuffix("-hard")
+        found[whose].append(Row(row["prompt"], good[weak], good[strong], row["split"] == "train"))
     kept = {name: rows for name, rows in sorted(found.items()) if len(rows) >= least}
     if not kept:
         raise ValueError(f"{path}: no {by} has {least} rows with outcomes of both {weak} and {strong}")

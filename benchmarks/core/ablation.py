@@ -28,7 +28,7 @@ from benchmarks.core.techniques import (
     of_feature,
 )
 from benchmarks.report.ablation_tables import ablation_tables
-from benchmarks.report.kept import kept_options, show_measurement
+from benchmarks.report.kept import kept_options, require_at_least_one, show_measurement
 from benchmarks.report.measured import AblationResults, Effect, FeatureEffect, Rung, Spread, Variant
 from benchmarks.report.measurement import Measurement, Row
 from benchmarks.report.rounds import ratio, spread
@@ -64,9 +64,8 @@ class AblationOptions:
     timeout: float = 900.0
 
     def __post_init__(self) -> None:
-        for name in ("rounds", "requests", "concurrency", "small_requests", "small_concurrency", "arena_mb"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        loads = ("requests", "concurrency", "small_requests", "small_concurrency")
+        require_at_least_one(self, "rounds", *loads, "arena_mb")
 
 
 RunArm = Callable[[ArmTask], Awaitable[dict[str, Any]]]

@@ -10,7 +10,7 @@ import click
 import msgspec
 
 from benchmarks.core.load_rows import load_row
-from benchmarks.report.kept import kept_options, show_measurement
+from benchmarks.report.kept import kept_options, require_at_least_one, show_measurement
 from benchmarks.report.markdown import limit_table
 from benchmarks.report.measured import LimitLoad, LimitResults
 from benchmarks.report.measurement import Measurement, Row
@@ -46,10 +46,7 @@ class LimitOptions:
     timeout: float = 600.0
 
     def __post_init__(self) -> None:
-        for name in ("rounds", "most", "requests", "prompt_tokens", "output_tokens"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name} is {value}; it must be at least 1")
+        require_at_least_one(self, "rounds", "most", "requests", "prompt_tokens", "output_tokens")
         for name in ("tokens_s", "p99_ms", "seconds"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be above 0")

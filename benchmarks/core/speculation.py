@@ -14,7 +14,7 @@ import msgspec
 from benchmarks.core.core_memory import roomy
 from benchmarks.core.load_rows import load_row
 from benchmarks.core.workloads import MIXES, OWN, WORKLOADS, Workload, WorkloadTarget, content_digest, workload
-from benchmarks.report.kept import kept_options, show_measurement
+from benchmarks.report.kept import kept_options, require_at_least_one, show_measurement
 from benchmarks.report.markdown import markdown, middle, number, ranged, times
 from benchmarks.report.measured import Spread
 from benchmarks.report.measurement import Measurement, Row
@@ -49,10 +49,7 @@ class SpeculationOptions:
     timeout: float = 1800.0
 
     def __post_init__(self) -> None:
-        for name in ("rounds", "requests", "output_tokens"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name} is {value}; it must be at least 1")
+        require_at_least_one(self, "rounds", "requests", "output_tokens")
         if min(self.levels, default=0) < 1:
             raise ValueError(f"levels are {self.levels}; give some of 1 and more")
         known = [*WORKLOADS, *([OWN] if self.prompts else [])]

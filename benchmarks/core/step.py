@@ -9,6 +9,7 @@ from typing import Any
 import click
 import msgspec
 
+from benchmarks.report.kept import echo_row
 from gateway.operations.cli.options import cache_dir_option, catalog_option, json_option, settings_from
 from gateway.planning.commands.bench import ManyNumbers, numbers_of
 from inference_core.execution.block_memory import allocate_arena
@@ -92,5 +93,4 @@ def step(model: str | None, as_json: bool, sequences: tuple[int, ...], **given: 
     settings = settings_from(**given)
     spec = model_of(load_catalog(settings.catalog).core, model)
     for row in bench_step(spec, settings.cache_path, sequences=sequences, **shape):
-        row = {"model": spec.name, **row}
-        click.echo(msgspec.json.encode(row) if as_json else "  ".join(f"{key}={value}" for key, value in row.items()))
+        echo_row({"model": spec.name, **row}, as_json)

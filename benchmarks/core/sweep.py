@@ -10,7 +10,7 @@ import msgspec
 
 from benchmarks.core.core_memory import roomy
 from benchmarks.core.load_rows import load_row
-from benchmarks.report.kept import kept_options, show_measurement
+from benchmarks.report.kept import kept_options, require_at_least_one, show_measurement
 from benchmarks.report.markdown import sweep_table
 from benchmarks.report.measured import Spread, SweepPoint, SweepResults
 from benchmarks.report.measurement import Measurement, Row
@@ -82,9 +82,7 @@ class SweepOptions:
     timeout: float = 600.0
 
     def __post_init__(self) -> None:
-        for name in ("rounds", "per_level", "requests", "prompt_tokens", "output_tokens"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        require_at_least_one(self, "rounds", "per_level", "requests", "prompt_tokens", "output_tokens")
         if len(set(self.levels)) < 3 or min(self.levels) < 1:
             raise ValueError(f"levels are {self.levels}; a curve needs 3 different ones of 1 and more")
 

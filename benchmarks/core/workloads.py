@@ -2,18 +2,17 @@
 
 import hashlib
 import importlib.util
-import json
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from itertools import islice
 from pathlib import Path
 
 import msgspec
 
 from benchmarks.core.mixed_load import ORDERS, copy_prompt
+from benchmarks.report.measurement import read_prompts
 from gateway.planning.load_test.run import CoreTarget
 from gateway.planning.load_test.workload import Job
 from inference_core.protocol import AddRequest, Grammar, SamplingParams
@@ -120,18 +119,6 @@ def _orders_request(number: int) -> str:
     return f"Make up orders of a shop that sells {_asked('shops', number)}, as a JSON list."
 
 
-def read_prompts(paths: Sequence[Path], count: int) -> list[str]:
-    """The first `count` prompts of files of JSON lines, as `turns` or as `prompt`. Raises OSError, ValueError."""
-    prompts: list[str] = []
-    for path in paths:
-        with path.open(encoding="utf-8") as lines:
-            for row in map(json.loads, islice(lines, count - len(prompts))):
-                if not isinstance(row, dict) or not row.keys() & {"turns", "prompt"}:
-                    raise ValueError(f"{path} has a line without `prompt` and `turns`")
-                prompts.append(row["turns"][0] if "turns" in row else row["prompt"])
-    return prompts
-
-
 # The mixes of the sources: chat of 50 tokens, code of 1,000, 4,096 tokens (SPEC TB-06); JSON in a grammar (SD-11).
 MIXES = ("chat", "code", "json", "long")
 WORKLOADS: Mapping[str, Workload] = {
@@ -157,7 +144,7 @@ def workload(name: str, prompts: str = "") -> Workload:
     """
     if name != OWN:
         return WORKLOADS[name]
-    asked = read_prompts([Path(prompts)], _MOST_OWN_PROMPTS)
+    asked = read_prompts(Path(prompts), _MOST_OWN_PROMPTS)
     if not asked:
         raise ValueError(f"{prompts} has no prompts; give JSON lines with `prompt`")
     return own_workload(asked)

@@ -20,6 +20,7 @@ import msgspec
 from benchmarks.gateway.target import CHAT, MESSAGES, Target, TargetError
 from benchmarks.gateway.upstream import proxied_catalogue, running_upstream
 from benchmarks.peers.gateways import running_gateways
+from benchmarks.report.kept import echo_row
 from gateway.operations.cli.options import NEW_FOLDER, json_option, settings_from
 
 MARK = b"000000000000"
@@ -318,5 +319,4 @@ async def _run(
                 # Imported here, since the peers' gateways are targets of this module.
                 targets += await stack.enter_async_context(running_gateways(peers, url, Path(folder)))
             async for row in bench_proxy(targets, **given):
-                values = msgspec.structs.asdict(row)
-                click.echo(msgspec.json.encode(row) if as_json else "  ".join(f"{k}={v}" for k, v in values.items()))
+                echo_row(msgspec.structs.asdict(row), as_json)

@@ -13,6 +13,7 @@ import httpx
 import msgspec
 
 from benchmarks.gateway.process_figures import resident_bytes
+from benchmarks.report.kept import echo_row
 from gateway.base.settings import Settings
 from gateway.operations.cli.options import cache_dir_option, catalog_option, json_option, settings_from, staged_progress
 from gateway.planning.load_test.http_target import ServerProcess, launched, running_server, stopped
@@ -134,5 +135,4 @@ def start(starts: int, requests: int, samples: int, as_json: bool, **given: Any)
 async def _run(settings: Any, starts: int, requests: int, samples: int, as_json: bool) -> None:
     with staged_progress("starting") as show:
         async for row in bench_start(settings, starts=starts, requests=requests, samples=samples, progress=show):
-            text = msgspec.json.encode(row).decode() if as_json else "  ".join(f"{k}={v}" for k, v in row.items())
-            click.echo(text)
+            echo_row(row, as_json)

@@ -4,6 +4,7 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import msgspec
 
@@ -26,36 +27,38 @@ remote = {{ base_url = "{url}", model = "{model}", max_context = {max_context} }
 """
 
 
-def _frame(choices: list[object], kind: str) -> dict[str, object]:
+def frame_of(kind: str, choices: list[Any]) -> dict[str, Any]:
+    """A completion or a chunk of one without its usage."""
     return {"id": "mock-1", "object": kind, "created": 1, "model": "mock", "choices": choices}
 
 
 def _events(usage: bool) -> bytes:
     deltas: list[dict[str, str]] = [{"role": "assistant", "content": ""}, *({"content": f"{w} "} for w in WORDS), {}]
     frames = [
-        _frame([{"index": 0, "delta": d, "finish_reason": None if d else "stop"}], "chat.completion.chunk")
+        frame_of("chat.completion.chunk", [{"index": 0, "delta": d, "finish_reason": None if d else "stop"}])
         for d in deltas
     ]
     if usage:
-        frames.append(_frame([], "chat.completion.chunk") | {"usage": USAGE})
+        frames.append(frame_of("chat.completion.chunk", []) | {"usage": USAGE})
     return b"".join(b"data: " + msgspec.json.encode(frame) + b"\n\n" for frame in frames) + b"data: [DONE]\n\n"
 
 
-def _answer(kind: str, body: bytes) -> bytes:
+def whole_answer(kind: str, body: bytes) -> bytes:
+    """An answer with a status of 200."""
     return f"HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body
 
 
 _CHOICE = {"index": 0, "message": {"role": "assistant", "content": " ".join(WORDS)}, "finish_reason": "stop"}
-WHOLE = _answer("application/json", msgspec.json.encode(_frame([_CHOICE], "chat.completion") | {"usage": USAGE}))
-STREAMED = {usage: _answer("text/event-stream", _events(usage)) for usage in (False, True)}
-MODELS = _answer("application/json", b'{"object":"list","data":[{"id":"mock","object":"model"}]}')
+WHOLE = whole_answer("application/json", msgspec.json.encode(frame_of("chat.completion", [_CHOICE]) | {"usage": USAGE}))
+STREAMED = {usage: whole_answer("text/event-stream", _events(usage)) for usage in (False, True)}
+MODELS = whole_answer("application/json", b'{"object":"list","data":[{"id":"mock","object":"model"}]}')
 
 
 class Upstream(asyncio.Protocol):
     """One kept connection; looks only for what it must know of a request."""
 
     def __init__(self) -> None:
-        self._buffer = b""
+        self._buffer = bytearray()
         self._transport: asyncio.WriteTransport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -67,9 +70,18 @@ class Upstream(asyncio.Protocol):
         self._buffer += data
         while (found := whole_request(self._buffer)) is not None:
             head, start, stop = found
-            body, self._buffer = self._buffer[start:stop].replace(b" ", b""), self._buffer[stop:]
-            assert self._transport is not None
-            self._transport.write(_reply(head, body))
+            body = bytes(self._buffer[start:stop])
+            del self._buffer[:stop]
+            self.respond(head, body)
+
+    def respond(self, head: bytes, body: bytes) -> None:
+        """Answer a request by its head in lower case and its body."""
+        self.write(_reply(head, body.replace(b" ", b"")))
+
+    def write(self, data: bytes) -> None:
+        """Send bytes to the client."""
+        assert self._transport is not None
+        self._transport.write(data)
 
 
 def whole_request(buffer: bytes | bytearray) -> tuple[bytes, int, int] | None:

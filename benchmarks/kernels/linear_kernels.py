@@ -6,12 +6,12 @@ from itertools import cycle
 from typing import Any
 
 import click
-import msgspec
 import numpy as np
 import torch
 
 from benchmarks.kernels.attention_kernels import bench_attention
 from benchmarks.kernels.machine_peaks import MachinePeaks, fastest, machine_peaks, model_bounds
+from benchmarks.report.kept import echo_row
 from gateway.operations.cli.options import cache_dir_option, catalog_option, json_option, settings_from
 from gateway.planning.commands.bench import ManyNumbers, numbers_of
 from inference_core.execution.block_memory import allocate_arena
@@ -178,23 +178,12 @@ def kernels(
     spec = model_of(load_catalog(settings.catalog).core, model)
     checkpoint = open_checkpoint(resolve_model_path(spec.path), settings.cache_path)
     peaks = machine_peaks()
-    _show({"machine": asdict(peaks)}, as_json)
-    _show(
+    echo_row({"machine": asdict(peaks)}, as_json)
+    echo_row(
         {"model": spec.name, "bounds": model_bounds(peaks, checkpoint.config, weight_bytes(checkpoint, spec))},
         as_json,
     )
     for row in bench_kernels(checkpoint.config, peaks, schemes=chosen, rows=rows, threads=threads):
-        _show(row, as_json)
+        echo_row(row, as_json)
     for row in bench_attention(checkpoint.config, peaks, threads=threads) if attention else ():
-        _show(row, as_json)
-
-
-def _show(row: dict[str, Any], as_json: bool) -> None:
-    if as_json:
-        click.echo(msgspec.json.encode(row))
-        return
-    parts = (value if isinstance(value, dict) else {key: value} for key, value in row.items())
-    cells = {key: value for part in parts for key, value in part.items()}
-    click.echo(
-        "  ".join(f"{key}={round(value, 3) if isinstance(value, float) else value}" for key, value in cells.items())
-    )
+        echo_row(row, as_json)

@@ -1,12 +1,9 @@
 """Ladders from recorded files: marked answers of four models to real prompts, and outcomes of customers' models."""
 
-import gzip
-import json
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from benchmarks.replay.ladder import Answer, Ladder, Prompt, declared_tiers, made_answer
+from benchmarks.report.measurement import packed_rows
 
 ARENA, CUSTOMERS, ROUTING = "replay_arena.jsonl.gz", "customers.jsonl.gz", "routing_outcomes.jsonl.gz"
 # Of each source of customers, four models in ascending order of what they get right.
@@ -40,7 +37,7 @@ def arena(folder: Path) -> Ladder:
 def marked_answers(file: Path) -> Ladder:
     """As `arena`, of a file of that form. Raises `OSError`, and `KeyError` or `ValueError` for another form."""
     prompts, models = [], [""] * 4
-    for row in _rows(file):
+    for row in packed_rows(file):
         answers = [row["answers"][str(tier)] for tier in range(1, 5)]
         models = [answer["model"] for answer in answers]
         prompts.append(
@@ -59,7 +56,7 @@ def customers(folder: Path, source: str) -> Ladder:
     `KeyError` for a source that is not among `CUSTOMER_MODELS`."""
     models = CUSTOMER_MODELS[source]
     prompts = {}
-    for row in _rows(folder / (ROUTING if source == "llmrouter" else CUSTOMERS)):
+    for row in packed_rows(folder / (ROUTING if source == "llmrouter" else CUSTOMERS)):
         outcomes = row["outcomes"]
         if row["source"] != source or any(model not in outcomes for model in models) or row["metric"] in _INEXACT:
             continue
@@ -69,9 +66,3 @@ def customers(folder: Path, source: str) -> Ladder:
         )
         prompts[row["prompt"]] = Prompt(row["id"], row["domain"], row["prompt"], answers)
     return Ladder(source, declared_tiers(models), tuple(prompts.values()))
-
-
-def _rows(path: Path) -> Iterator[dict[str, Any]]:
-    with gzip.open(path, "rt") as lines:
-        for line in lines:
-            yield json.loads(line)

@@ -1,11 +1,12 @@
 """What the benchmarks share whose measurement may be kept in a file and go on: their options, and their answer."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+import msgspec
 
 from gateway.operations.cli.options import (
     NEW_FILE,
@@ -26,6 +27,22 @@ Options = TypeVar("Options")
 Results = TypeVar("Results")
 # Measures: settings, name of the model, options of the benchmark, --out, --keep.
 Measure = Callable[[Any, str | None, Options, Path | None, bool], Coroutine[Any, Any, Results]]
+
+
+def echo_row(row: Mapping[str, Any], as_json: bool) -> None:
+    """Print one row of a measurement as it comes: a line of JSON, or names with their values."""
+    parts = (value if isinstance(value, Mapping) else {name: value} for name, value in row.items())
+    cells = {name: value for part in parts for name, value in part.items()}
+    shown = (f"{name}={round(value, 3) if isinstance(value, float) else value}" for name, value in cells.items())
+    click.echo(msgspec.json.encode(row) if as_json else "  ".join(shown))
+
+
+def require_at_least_one(options: object, *names: str) -> None:
+    """Raises `ValueError` for a field of `options` that is below 1; None is no number."""
+    for name in names:
+        value = getattr(options, name)
+        if value is not None and value < 1:
+            raise ValueError(f"{name} is {value}; it must be at least 1")
 
 
 def kept_options(command: Command) -> Command:

@@ -1,11 +1,8 @@
-"""What the files of a load sweep, an ablation and a search for limits say: results, read from a folder."""
+"""What the files of a load sweep, an ablation and a search for limits say: results, as structs."""
 
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
-
-Results = TypeVar("Results")
 
 
 class MeasurementError(ValueError):
@@ -117,23 +114,6 @@ class LimitResults(msgspec.Struct, frozen=True, kw_only=True):
     promise: str
     highest: Spread | None
     loads: list[LimitLoad]
-
-
-def read_results(folder: Path, name: str, kind: type[Results]) -> tuple[Head, Results] | None:
-    """Head and results of the measurement NAME.jsonl in `folder`; None if it is absent or unfinished.
-
-    Raises `MeasurementError`.
-    """
-    path = folder / f"{name}.jsonl"
-    if not path.exists():
-        return None
-    lines = path.read_bytes().splitlines() or [b""]
-    try:
-        head = msgspec.json.decode(lines[0], type=Head)
-        last = msgspec.json.decode(lines[-1], type=dict[str, Any]) if lines[-1].endswith(b"}") else {}
-        return (head, msgspec.convert(last["results"], kind)) if "results" in last else None
-    except msgspec.MsgspecError as error:
-        raise MeasurementError(f"{path} is no measurement: {error}") from error
 
 
 def machine_line(head: Head) -> str:

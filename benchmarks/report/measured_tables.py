@@ -4,7 +4,8 @@ from pathlib import Path
 
 from benchmarks.report.ablation_tables import ablation_tables
 from benchmarks.report.markdown import sweep_table
-from benchmarks.report.measured import AblationResults, Head, SweepResults, machine_line, read_results
+from benchmarks.report.measured import AblationResults, Head, SweepResults, machine_line
+from benchmarks.report.measurement import read_results
 
 _SWEEP = "![Throughput over latency, and latencies over concurrency](../img/sweep.png)"
 _ABLATION = (

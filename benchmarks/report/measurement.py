@@ -1,9 +1,12 @@
 """A measurement as a file of JSON lines, written row by row: one that was cut short goes on where it stopped."""
 
+import gzip
 import logging
+from collections.abc import Iterator
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -12,6 +15,7 @@ from benchmarks.report.measured import Head, MeasurementError
 
 log = logging.getLogger(__name__)
 Row = dict[str, Any]
+Results = TypeVar("Results")
 
 
 class Measurement:
@@ -124,6 +128,16 @@ def read_finished(folder: Path, name: str) -> Measurement | None:
     return None if measurement.finished is None else measurement
 
 
+def read_results(folder: Path, name: str, kind: type[Results]) -> tuple[Head, Results] | None:
+    """Head and results of the finished measurement NAME.jsonl in `folder`; None without it. Raises
+    `MeasurementError`."""
+    found = read_finished(folder, name)
+    try:
+        return None if found is None else (found.head, msgspec.convert(found.results, kind))
+    except msgspec.MsgspecError as error:
+        raise MeasurementError(f"{folder / name}.jsonl has other results: {error}") from error
+
+
 def rows_of(path: Path) -> list[Row]:
     """The rows of a measurement or of plain JSON lines; none without the file. Raises `MeasurementError`."""
     if not path.is_file():
@@ -134,6 +148,24 @@ def rows_of(path: Path) -> list[Row]:
         return [msgspec.json.decode(line, type=Row) for line in path.read_bytes().splitlines() if line.strip()]
     except msgspec.MsgspecError as error:
         raise MeasurementError(f"{path} does not hold rows as JSON lines: {error}") from error
+
+
+def packed_rows(path: Path) -> Iterator[Row]:
+    """Yield the rows of a file of JSON lines, gzipped or not, without its blank lines. Raises `OSError` and
+    `msgspec.DecodeError`, a ValueError."""
+    with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as lines:
+        yield from (msgspec.json.decode(line, type=Row) for line in lines if line.strip())
+
+
+def read_prompts(path: Path, most: int | None = None) -> list[str]:
+    """The first `most` prompts (None: all) of a file of JSON lines, as `turns` or as `prompt`. Raises OSError,
+    ValueError."""
+    prompts: list[str] = []
+    for row in islice(packed_rows(path), most):
+        if not row.keys() & {"turns", "prompt"}:
+            raise ValueError(f"{path} has a line without `prompt` and `turns`")
+        prompts.append(row["turns"][0] if "turns" in row else row["prompt"])
+    return prompts
 
 
 def _now() -> str:

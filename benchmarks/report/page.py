@@ -12,9 +12,9 @@ import msgspec
 from benchmarks.core.speculation import SpeculationResults, speculation_table, workloads_table
 from benchmarks.gateway.soak.figures import SoakResults, soak_table
 from benchmarks.report.markdown import limit_table, markdown, number
-from benchmarks.report.measured import LimitResults, MeasurementError, Results, machine_line
+from benchmarks.report.measured import LimitResults, MeasurementError, machine_line
 from benchmarks.report.measured_tables import measured_tables
-from benchmarks.report.measurement import Measurement, read_finished, rows_of
+from benchmarks.report.measurement import Measurement, Results, read_finished, rows_of
 from benchmarks.report.peer_tables import gateways_table, goals_table, results_of, systems_table
 from gateway.operations.cli.options import FILE, FOLDER, NEW_FOLDER
 

@@ -70,15 +70,11 @@ GOALS = (
 class GoalResult(msgspec.Struct, frozen=True, kw_only=True):
     """A goal, the best peer's figure and ours, and how many times better ours is."""
 
-    name: str
-    transport: str
+    goal: Goal
     peer: str
     peers: Spread
     ours: Spread
     better: Spread
-    reach: float
-    aim: float | None
-    bound: str | None
 
 
 class SystemResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -122,17 +118,7 @@ def _goal_result(goal: Goal, rows: Sequence[Row]) -> GoalResult | None:
     better = ratio(theirs, ours) if goal.lower else ratio(ours, theirs)
     if better is None:
         return None
-    return GoalResult(
-        name=goal.name,
-        transport=goal.transport,
-        peer=best,
-        peers=spreads[best],
-        ours=own,
-        better=better,
-        reach=goal.reach,
-        aim=goal.aim,
-        bound=goal.bound,
-    )
+    return GoalResult(goal=goal, peer=best, peers=spreads[best], ours=own, better=better)
 
 
 def _systems(rows: Sequence[Row]) -> list[SystemResult]:
@@ -196,7 +182,7 @@ def goals_table(results: PeerResults, bounds: Mapping[str, float]) -> str:
     head = ["in process", "best peer", "its figure", "ours", "times better", "goal", "aim", "bound", "reached"]
     tables = []
     for transport, title in _HEADS.items():
-        rows = [_goal_row(goal, bounds) for goal in results.goals if goal.transport == transport]
+        rows = [_goal_row(goal, bounds) for goal in results.goals if goal.goal.transport == transport]
         if rows:
             tables.append(markdown([title, *head[1:]], rows))
     return "\n\n".join(tables)
@@ -205,19 +191,12 @@ def goals_table(results: PeerResults, bounds: Mapping[str, float]) -> str:
 _HEADS = {"in process": "in process", "http": "over HTTP"}
 
 
-def _goal_row(goal: GoalResult, bounds: Mapping[str, float]) -> list[str]:
-    bound = bounds.get(goal.bound or "")
-    return [
-        goal.name,
-        goal.peer,
-        ranged(goal.peers),
-        ranged(goal.ours),
-        times(goal.better),
-        f"{goal.reach:g}×",
-        "–" if goal.aim is None else f"{goal.aim:g}×",
-        number(bound),
-        "–" if not bound else f"{goal.ours.median / bound:.0%}",
-    ]
+def _goal_row(found: GoalResult, bounds: Mapping[str, float]) -> list[str]:
+    goal, bound = found.goal, bounds.get(found.goal.bound or "")
+    measured = [ranged(found.peers), ranged(found.ours), times(found.better)]
+    aim, reached = "–" if goal.aim is None else f"{goal.aim:g}×", found.ours.median / bound if bound else None
+    wanted = [f"{goal.reach:g}×", aim, number(bound), "–" if reached is None else f"{reached:.0%}"]
+    return [goal.name, found.peer, *measured, *wanted]
 
 
 def systems_table(results: PeerResults) -> str:

@@ -13,9 +13,10 @@ from typing import Any
 
 import msgspec
 
-from benchmarks.report.measured import AblationResults, SweepResults, read_results
-from benchmarks.report.measurement import rows_of
+from benchmarks.report.measured import AblationResults, SweepResults
+from benchmarks.report.measurement import read_results, rows_of
 from benchmarks.report.peer_tables import results_of
+from benchmarks.report.rounds import spread
 from benchmarks.sources.figures import Figures, NoFigure, Template
 from benchmarks.sources.origins import in_words, origin_of
 from gateway.planning.load_test.measured_groups import peak_of
@@ -55,15 +56,13 @@ class Feature(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Tables(msgspec.Struct, frozen=True, kw_only=True):
-    """What tables.toml holds. `methods`, `rewrite` and `before_after` are the sources' rows, as its comments say."""
+    """What tables.toml holds. `methods`: the sources' rows, as its comment says."""
 
     texts: dict[str, Template]
     methods: list[tuple[str, str, str]]
     claims: list[Claim]
     engines: list[Feature]
     servers: list[Feature]
-    rewrite: list[tuple[str, str, str, str]]
-    before_after: list[tuple[str, str, str]]
 
 
 @cache
@@ -141,13 +140,36 @@ def _sweep_answers(folder: Path) -> float | None:
     return best / float(found[0].settings["options"]["output_tokens"])
 
 
+def _knee(folder: Path) -> dict[str, Any] | None:
+    """The point of the sweep at its knee."""
+    found = read_results(folder, "sweep", SweepResults)
+    points = [] if found is None else [one for one in found[1].points if one.concurrency == found[1].knee]
+    return msgspec.to_builtins(points[0]) if points else None
+
+
+def _ends(folder: Path) -> dict[str, Any] | None:
+    """Figures of the first and the last step of the ablation on the mixed load, the median P90 of whole answers too;
+    `cost` of a token afterwards, at the same price of the machine, over that before."""
+    found = read_results(folder, "ablation", AblationResults)
+    rungs = [] if found is None else [rung for rung in found[1].ladder if not rung.small]
+    speeds = [speed.median for rung in rungs if (speed := rung.figures["out_tok_s"])]
+    if len(rungs) < 2 or len(speeds) < len(rungs):
+        return None
+    ends: dict[str, Any] = {"cost": speeds[0] / speeds[-1]}
+    for name, rung in (("before", rungs[0]), ("after", rungs[-1])):
+        of_rung = [row for row in rows_of(folder / "ablation.jsonl") if row.get("arm") == rung.configuration]
+        late = spread([row["e2e_p90_ms"] for row in of_rung])
+        ends[name] = msgspec.to_builtins(rung.figures | {"e2e_p90_ms": late})
+    return ends
+
+
 def _utilisation(folder: Path) -> list[dict[str, Any]] | None:
     """Shares of the card's data sheet, then of what this CPU's measured peaks allow."""
     rows = rows_of(folder / "kernels.jsonl")
     bounds: dict[str, float] = next((row["bounds"] for row in rows if "bounds" in row), {})
     goals = results_of([row for row in rows_of(folder / "peers.jsonl") if "transport" in row]).goals
-    shares = card_shares(folder) | {one.name: one.ours.median / bounds[one.bound] for one in goals
-                                    if one.bound in bounds}  # fmt: skip
+    shares = card_shares(folder) | {one.goal.name: one.ours.median / bounds[one.goal.bound] for one in goals
+                                    if one.goal.bound in bounds}  # fmt: skip
     return [{"what": what, "share": share} for what, share in shares.items()] or None
 
 
@@ -245,6 +267,8 @@ _DERIVED: dict[str, Callable[[Path], Any]] = {
     "attention-shares": _attention_shares,
     "newest-proxy": _proxy,
     "sweep-answers": _sweep_answers,
+    "knee": _knee,
+    "ends": _ends,
     "utilisation": _utilisation,
     "first-day": _first_day,
     "methods": _methods,

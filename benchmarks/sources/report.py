@@ -3,46 +3,22 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import click
 
-from benchmarks.report.markdown import limit_table, number, ranged, times
-from benchmarks.report.measured import (
-    AblationResults,
-    Head,
-    LimitResults,
-    MeasurementError,
-    Spread,
-    SweepPoint,
-    SweepResults,
-    machine_line,
-    read_results,
-)  # fmt: skip
-from benchmarks.report.measured_tables import measured_tables
-from benchmarks.report.measurement import rows_of
-from benchmarks.report.rounds import spread
+from benchmarks.report.measured import MeasurementError
 from benchmarks.sources.claims import NOT_MEASURED, Feature, claims, tables
 from benchmarks.sources.origins import UNKNOWN, measurements_of, origin_of
 from benchmarks.sources.stages import Stage, stage_times, stages
 from gateway.operations.cli.options import FOLDER, NEW_FILE
 from quality.estimates.served import TOKENS
 
-Sweep = tuple[Head, SweepResults] | None
-
 
 def report(measurements: Path) -> str:
     """Return the page, from a folder of measurements. Raises `MeasurementError` for a damaged one."""
-    parts = measured_tables(measurements)
-    sweep = read_results(measurements, "sweep", SweepResults)
     sections = {
         "What the sources claim": _claims(measurements),
         "A 100-token answer, stage by stage": stage_section(stages(measurements), _timed_model(measurements)),
-        "Voice bot: 1,900 to 2,000 tokens in, 200 out": _voice(parts, sweep, measurements),
-        "Query rewriting: 10 to 20 tokens, not streamed": _rewrite(measurements),
-        "One technique at a time": parts.get("ablation", NOT_MEASURED),
-        "One request at a time, the same engine": _one_at_a_time(measurements, sweep),
-        "Before and after": _before_after(measurements),
         "Feature matrix": f"{_features(tables().engines)}\n\n{_features(tables().servers)}\n\n"
         "The other servers' features are as sources 004 and 003 state, not checked here.",
         "Records": _records(measurements),
@@ -67,8 +43,8 @@ def _claims(measurements: Path) -> str:
     return (
         f"{_table(head, rows)}\n\nNumbers in brackets are the sources'. `python -m benchmarks claims` counts the "
         "steps of batches again, `cascade` the savings; quantised and naive are of commit 87ccfa41, prefix-hits, "
-        "core-lag and loop-lag of 33132abc, which had their programs; other commands are in "
-        "[performance.md](performance.md)."
+        "core-lag and loop-lag of 33132abc, which had their programs; other commands and all figures of the loads are "
+        "in [performance.md](performance.md) and [history.md](history.md)."
     )
 
 
@@ -114,128 +90,6 @@ def _timed_model(measurements: Path) -> str | None:
         return None
     known = {"cpus", "processor"} <= timed.machine.keys()
     return timed.model + (f" on {timed.machine['cpus']} CPUs of {timed.machine['processor']}" if known else "")
-
-
-def _model(head: Head) -> str:
-    """The measured model and its machine."""
-    model = head.settings["model"]
-    return f"{model['name']} ({model['compute']}) on {head.machine['cpus']} CPUs"
-
-
-def _voice(parts: dict[str, str], sweep: Sweep, measurements: Path) -> str:
-    own = f"The ladder here: {NOT_MEASURED}."
-    if sweep is not None:
-        options = sweep[0].settings["options"]
-        own = (
-            f"The ladder in the source's form, of {options['prompt_tokens']} tokens in and {options['output_tokens']} "
-            f"out with {_model(sweep[0])}:\n\n{parts['sweep']}"
-        )
-    return (
-        f"Llama 3.1 8B on an L4 or an A100: {NOT_MEASURED}; `python -m benchmarks source-loads` compares the source's "
-        "table with the planner's formulas ([planning.md](../reference/planning.md)).\n\n"
-        f"{_search(read_results(measurements, 'voice', LimitResults))}\n\n{own}"
-    )
-
-
-def _search(found: tuple[Head, LimitResults] | None) -> str:
-    """The loads that a search for the highest one tried, with model and machine."""
-    if found is None:
-        return f"The profile here: {NOT_MEASURED}."
-    return f"The profile here with {_model(found[0])}:\n\n{limit_table(found[1])}\n\n{machine_line(found[0])}"
-
-
-def _rewrite(measurements: Path) -> str:
-    found = read_results(measurements, "rewrite", LimitResults)
-    rows = [*tables().rewrite, ("AIO, a model of 1B", "–", NOT_MEASURED, NOT_MEASURED)]
-    if found is not None:
-        head, results = found
-        rate = f"{results.highest.median:g}" if results.highest else "–"
-        p99 = f"{head.settings['options']['p99_ms']:g} ms"
-        rows.append((f"AIO, {_model(head)}", head.machine["processor"], rate, p99))
-    table = _table(["runtime (first rows: source 001)", "hardware", "max requests/s", "max p99 latency"], rows)
-    return f"{table}\n\n{_search(found)}"
-
-
-def _one_at_a_time(measurements: Path, sweep: Sweep) -> str:
-    """Return the one-request loop and the knee of the sweep: the same engine, machine and prompts (SPEC TB-07); and a
-    naive server's loop."""
-    points = {} if sweep is None else {point.concurrency: point for point in sweep[1].points}
-    if sweep is None or 1 not in points:
-        return f"{NOT_MEASURED}\n\n{_naive(measurements)}"
-    knee = points[sweep[1].knee]
-    rows = [
-        ["a loop that sends a request when the one before is answered", ranged(points[1].figures["out_tok_s"]), "–"],
-        [f"{knee.concurrency} in flight, the knee of the sweep", ranged(knee.figures["out_tok_s"]),
-         times(knee.gain or _gain(points[1], knee))],
-    ]  # fmt: skip
-    return (
-        f"{_table(['load', 'output tokens/s', 'to one request at a time'], rows)}\n\n"
-        "Source 004 says 10 to 50 times over a naive server. This loop has the engine's kernels, cache and quantised "
-        f"weights, so the gain is that of batching alone; with {_model(sweep[0])}.\n\n{_naive(measurements)}"
-    )
-
-
-def _gain(alone: SweepPoint, together: SweepPoint) -> Spread | None:
-    """The ratio of the medians, and the least and the most that the rounds allow."""
-    one, many = alone.figures["out_tok_s"], together.figures["out_tok_s"]
-    if one is None or many is None:
-        return None
-    return Spread(many.median / one.median, many.low / one.high, many.high / one.low)
-
-
-def _naive(measurements: Path) -> str:
-    """Return the cost of the loop that is naive, in CPU time."""
-    found = read_results(measurements, "naive", dict[str, list[dict[str, Any]]])
-    if found is None:
-        return f"`transformers.generate` in a loop: {NOT_MEASURED}."
-    head, results = found
-    options, rows = head.settings["options"], []
-    for each in results["ways"]:
-        cost, gain = (Spread(**each[name]) for name in ("ms_per_token", "gain"))
-        rows.append([each["way"], ranged(cost), "–" if gain.low == gain.high else times(gain)])
-    table = _table(["BF16 weights, one thread", "CPU ms per output token", "to the naive loop"], rows)
-    return (
-        f"{table}\n\nCPU time, prompts included: {options['prompt_tokens']} tokens in and "
-        f"{options['output_tokens']} out, {options['rounds']} rounds, {head.settings['model']}; "
-        "`claims naive` of commit 87ccfa41."
-    )
-
-
-def _before_after(measurements: Path) -> str:
-    """Source 003's table; here the first and the last step of an ablation on the same load (SPEC TB-09)."""
-    ablation = read_results(measurements, "ablation", AblationResults)
-    here = {} if ablation is None else _first_and_last(*ablation, rows_of(measurements / "ablation.jsonl"))
-    rows = [[name, before, after, here.get(name, NOT_MEASURED)] for name, before, after in tables().before_after]
-    text = _table(["source 003", "before", "after", "here"], rows) + "\n\nNo fleet was run before and after"
-    if ablation is None:
-        return f"{text}; nothing stands in."
-    return (
-        f"{text}. In its place: static batches, and all techniques, on the mixed load of the ladder above, with "
-        f"{_model(ablation[0])}; the cost is at the same price of the machine, and requests that a step computes stand "
-        "for the use of GPUs."
-    )
-
-
-def _first_and_last(head: Head, results: AblationResults, rows: Sequence[dict[str, Any]]) -> dict[str, str]:
-    """Throughput with the cost that follows from it, latency and use of the first and last rung on the same load."""
-    rungs = [rung for rung in results.ladder if not rung.small]
-    ends = (rungs[0], rungs[-1]) if len(rungs) > 1 else ()
-    speeds, running = ([one for rung in ends if (one := rung.figures[name])] for name in ("out_tok_s", "running_mean"))
-    if len(speeds) < 2 or len(running) < 2:
-        return {}
-    first, last = (speed.median for speed in speeds)
-    in_flight = head.settings["options"]["concurrency"]
-    used = [f"{one.median / in_flight:.0%}" for one in running]
-    found = {
-        "throughput (QPS)": f"{number(first)} before, {number(last)} after (output tokens/s)",
-        "cost per 1k tokens": f"{number(first / last)} times the cost before (per output token)",
-        "GPU utilisation (avg)": f"{used[0]} before, {used[1]} after (of the {in_flight} requests in flight)",
-    }
-    late = [spread([row["e2e_p90_ms"] for row in rows if row.get("arm") == rung.configuration]) for rung in ends]
-    if late[0] is not None and late[1] is not None:
-        shown = f"{number(late[0].median)} before, {number(late[1].median)} after (P90 of whole answers)"
-        found["P95 latency (ms)"] = shown
-    return found
 
 
 def _features(features: Sequence[Feature]) -> str:

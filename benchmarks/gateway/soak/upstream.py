@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from benchmarks.gateway.proxy import TOPICS
-from benchmarks.gateway.upstream import MODELS, running_upstream, whole_request
+from benchmarks.gateway.upstream import MODELS, Upstream, frame_of, running_upstream, whole_answer
 
 AT_LENGTH = "Answer at length."
 """A last message with these words gets an answer of `LONG_BYTES`."""
@@ -26,31 +26,20 @@ _STREAM_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-
 Json = dict[str, Any]
 
 
-class SoakUpstream(asyncio.Protocol):
+class SoakUpstream(Upstream):
     """One kept connection. Streams have an event every 5 ms, anything else is answered at once; equal requests get
     equal answers."""
 
     def __init__(self) -> None:
-        self._buffer = bytearray()
-        self._transport: asyncio.WriteTransport | None = None
+        super().__init__()
         self._timer: asyncio.TimerHandle | None = None
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """See `asyncio.Protocol`."""
-        self._transport = transport  # type: ignore[assignment]
-
-    def data_received(self, data: bytes) -> None:
-        """See `asyncio.Protocol`."""
-        self._buffer += data
-        if (found := whole_request(self._buffer)) is None:
-            return
-        head, start, stop = found
-        body = bytes(self._buffer[start:stop])
-        del self._buffer[:stop]
+    def respond(self, head: bytes, body: bytes) -> None:
+        """See `Upstream`."""
         if head.startswith(b"get"):
-            self._write(MODELS)
+            self.write(MODELS)
         elif b"/embeddings " in head.split(b"\r\n", 1)[0]:
-            self._write(_whole(_embeddings(msgspec.json.decode(body))))
+            self.write(_whole(_embeddings(msgspec.json.decode(body))))
         else:
             self._answer(msgspec.json.decode(body), len(body))
 
@@ -70,20 +59,16 @@ class SoakUpstream(asyncio.Protocol):
         }
         finish = "stop" if message["content"] is not None else "tool_calls"
         if asked.get("stream"):
-            self._write(_STREAM_HEAD)
+            self.write(_STREAM_HEAD)
             self._next(_events(message, finish, usage))
         else:
             choice = {"index": 0, "message": message, "finish_reason": finish}
-            self._write(_whole(_frame("chat.completion", [choice]) | {"usage": usage}))
+            self.write(_whole(frame_of("chat.completion", [choice]) | {"usage": usage}))
 
     def _next(self, events: Iterator[bytes]) -> None:
         event = next(events, b"")
-        self._write(b"%x\r\n%b\r\n" % (len(event), event))
+        self.write(b"%x\r\n%b\r\n" % (len(event), event))
         self._timer = asyncio.get_running_loop().call_later(_PACE_SECONDS, self._next, events) if event else None
-
-    def _write(self, data: bytes) -> None:
-        assert self._transport is not None
-        self._transport.write(data)
 
 
 def answer_to(asked: Json) -> Json:
@@ -110,7 +95,7 @@ def _events(message: Json, finish: str, usage: Json) -> Iterator[bytes]:
     for delta in _deltas(message):
         yield _chunk(delta)
     yield _chunk({}, finish)
-    yield _event(_frame("chat.completion.chunk", []) | {"usage": usage})
+    yield _event(frame_of("chat.completion.chunk", []) | {"usage": usage})
     yield b"data: [DONE]\n\n"
 
 
@@ -129,15 +114,11 @@ def _deltas(message: Json) -> Iterator[Json]:
 
 
 def _chunk(delta: Json, finish: str | None = None) -> bytes:
-    return _event(_frame("chat.completion.chunk", [{"index": 0, "delta": delta, "finish_reason": finish}]))
+    return _event(frame_of("chat.completion.chunk", [{"index": 0, "delta": delta, "finish_reason": finish}]))
 
 
 def _event(payload: Json) -> bytes:
     return b"data: %b\n\n" % msgspec.json.encode(payload)
-
-
-def _frame(kind: str, choices: list[Json]) -> Json:
-    return {"id": "soak-1", "object": kind, "created": 1, "model": "mock", "choices": choices}
 
 
 def _embeddings(asked: Json) -> Json:
@@ -157,8 +138,7 @@ def _embeddings(asked: Json) -> Json:
 
 
 def _whole(payload: Json) -> bytes:
-    body = msgspec.json.encode(payload)
-    return b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
+    return whole_answer("application/json", msgspec.json.encode(payload))
 
 
 def soak_upstream() -> AbstractAsyncContextManager[str]:

@@ -11,9 +11,9 @@ from benchmarks.core.workloads import (
     WorkloadTarget,
     code_prompt,
     own_workload,
-    read_prompts,
     workload,
 )
+from benchmarks.report.measurement import read_prompts
 from tests.gateway.planning.load_test.word_tokenizer import WordTokenizer
 
 
@@ -83,12 +83,12 @@ def test_prompts_of_ones_own_are_a_workload(tmp_path):
     assert not own_workload(["a"]).full_length
 
 
-def test_prompts_come_from_several_files_up_to_the_count(tmp_path):
-    chats, questions = tmp_path / "a.jsonl", tmp_path / "b.jsonl"
-    chats.write_text("".join(json.dumps({"turns": [f"chat {i}", "and?"]}) + "\n" for i in range(3)))
-    questions.write_text("".join(json.dumps({"prompt": f"question {i}"}) + "\n" for i in range(9)))
-    assert read_prompts([chats, questions], 5) == ["chat 0", "chat 1", "chat 2", "question 0", "question 1"]
-    assert read_prompts([chats, questions], 2) == ["chat 0", "chat 1"]
+def test_the_first_prompts_of_a_file_are_those_of_chats_too(tmp_path):
+    file = tmp_path / "a.jsonl"
+    chats = "".join(json.dumps({"turns": [f"chat {i}", "and?"]}) + "\n" for i in range(3))
+    file.write_text(chats + "\n" + json.dumps({"prompt": "question"}))
+    assert read_prompts(file) == ["chat 0", "chat 1", "chat 2", "question"]
+    assert read_prompts(file, 2) == ["chat 0", "chat 1"]
 
 
 @pytest.mark.parametrize(("content", "said"), [("", "has no prompts"), ('{"text": "x"}\n', "without `prompt`")])

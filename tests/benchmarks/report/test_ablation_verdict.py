@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.report.ablation_tables import ablation_tables, verdict
-from benchmarks.report.measured import AblationResults, Effect, Spread, read_results
+from benchmarks.report.measured import AblationResults, Effect, Spread
+from benchmarks.report.measurement import read_results
 
 RESULTS = Path(__file__).parents[3] / "docs" / "measurements"
 UNCLEAR = Spread(1.0, 0.9, 1.1)

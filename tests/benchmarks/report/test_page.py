@@ -235,3 +235,15 @@ def test_each_kind_of_measurement_is_kept_finished_and_shown(name):
     assert (name if name != "peers" else "goals") in [
         place for page in PAGES for place in places(page.read_text(encoding="utf-8"))
     ]
+
+
+def test_a_mark_of_a_small_load_is_explained_with_the_files_own_load(tmp_path):
+    text = (RESULTS / "ablation.jsonl").read_text()
+    changed = text.replace('"small_requests":4,"small_concurrency":2', '"small_requests":6,"small_concurrency":3', 1)
+    (tmp_path / "ablation.jsonl").write_text(changed)
+    table = parts_of(tmp_path)["ablation"]
+    assert " ¹ " in table
+    assert "Rows with ¹ are on a small load (6 requests, 3 in flight)." in table
+
+    (tmp_path / "ablation.jsonl").write_text(text.replace('"small":true', '"small":false'))
+    assert "¹" not in parts_of(tmp_path)["ablation"]

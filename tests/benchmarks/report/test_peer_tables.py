@@ -24,7 +24,7 @@ ROWS = [
 
 
 def goal(name, rows=ROWS):
-    return next(result for result in results_of(rows).goals if result.name == name)
+    return next(result for result in results_of(rows).goals if result.goal.name == name)
 
 
 def test_more_throughput_and_less_latency_are_both_times_better():
@@ -50,7 +50,7 @@ def test_prefill_speed_is_the_prompt_over_the_time_to_the_first_token():
 def test_goals_without_a_peer_or_without_ours_are_left_out():
     assert results_of([r for r in ROWS if r["system"] != "aio"]).goals == []
     assert results_of([r for r in ROWS if r["system"] == "aio"]).goals == []
-    assert {g.transport for g in results_of(ROWS).goals} == {"in process"}
+    assert {g.goal.transport for g in results_of(ROWS).goals} == {"in process"}
 
 
 def test_a_bound_shows_the_share_of_it_that_is_reached():

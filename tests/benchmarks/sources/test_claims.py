@@ -4,6 +4,7 @@ import hashlib
 import json
 import re
 import shutil
+import statistics
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,7 @@ import msgspec
 import pytest
 
 from benchmarks.core.batching_steps import BatchingOptions, StepCounts, count_steps
-from benchmarks.report.measured import read_results
-from benchmarks.report.measurement import Measurement, rows_of
+from benchmarks.report.measurement import Measurement, read_results, rows_of
 from benchmarks.sources.claims import NOT_MEASURED, card_shares, claims, newest_proxy, whole_rates
 from benchmarks.sources.origins import Origin, in_words, measurements_of, origin_of, record_measured
 
@@ -207,3 +207,60 @@ def test_rows_that_were_measured_again_without_a_word_are_of_no_known_commit(tmp
     assert re.search(r"step.jsonl, .* CPUs of .*, 20\d\d-\d\d-\d\d, commit [0-9a-f]{12}", in_words(path))
     path.write_text('{"step": "prefill"}\n')
     assert in_words(path) == "step.jsonl"
+
+
+def test_the_gain_over_one_request_at_a_time_is_that_of_the_knee_and_of_the_naive_loop(tmp_path: Path) -> None:
+    def knee_of_four(results: dict[str, Any]) -> None:
+        results["knee"] = 4
+        point = next(point for point in results["points"] if point["concurrency"] == 4)
+        point["gain"] = {"median": 3.0, "low": 2.5, "high": 3.6}
+
+    changed(tmp_path, "sweep.jsonl", knee_of_four)
+    assert (
+        row("many requests at a time over one", tmp_path).here
+        == "3.00× [2.50 to 3.60] with 4 in flight, the knee of the sweep"
+    )
+
+    def naive(results: dict[str, Any]) -> None:
+        results["ways"][1]["gain"] = {"median": 2.0, "low": 2.0, "high": 2.0}
+
+    changed(tmp_path, "naive.jsonl", naive)
+    assert row("many requests at a time over one", tmp_path).here.endswith("and 2.00× with one, in CPU time")
+
+
+def test_the_most_voice_bots_are_those_that_the_search_found(tmp_path: Path) -> None:
+    changed(tmp_path, "voice.jsonl", lambda results: results["highest"].update(median=7, low=6, high=9))
+
+    found = row("voice bots at a time, each above 30 tokens a second", tmp_path)
+
+    assert found.here == "7 (6 to 9 over the rounds)"
+    assert found.setting.startswith("smollm2-int4; voice.jsonl, 2 CPUs of")
+
+
+def test_the_most_query_rewrites_are_those_that_the_search_found(tmp_path: Path) -> None:
+    changed(tmp_path, "rewrite.jsonl", lambda results: results["highest"].update(median=7))
+
+    assert row("answers a second, not streamed", tmp_path).here == "with smollm2-int4 7 within 95 ms"
+
+
+def test_before_and_after_are_the_ends_of_the_ladder_on_one_load(tmp_path: Path) -> None:
+    def ends(results: dict[str, Any]) -> None:
+        ladder = results["ladder"]
+        assert [rung["small"] for rung in ladder[:3]] == [True, True, False]
+        for rung, speed in ((ladder[2], 50.0), (ladder[-1], 200.0)):
+            rung["figures"]["out_tok_s"] = dict.fromkeys(("median", "low", "high"), speed)
+
+    changed(tmp_path, "ablation.jsonl", ends)
+    labels = [
+        rung["configuration"]
+        for rung in json.loads((tmp_path / "ablation.jsonl").read_text().splitlines()[-1])["results"]["ladder"]
+    ]
+    rows = rows_of(tmp_path / "ablation.jsonl")
+    late = [
+        statistics.median(one["e2e_p90_ms"] for one in rows if one["arm"] == label) for label in (labels[2], labels[-1])
+    ]
+
+    found = row("before and after: throughput; cost; latency; use", tmp_path).here
+
+    assert found.startswith("50.0 and 200 output tokens/s; 0.25 times the cost of a token; ")
+    assert f"P90 of whole answers {late[0]:,.0f} and {late[1]:,.0f} ms" in found
