@@ -5,7 +5,7 @@ chosen by a caller never becomes a path. Lists are pages of one tenant's rows, o
 """
 
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Literal
 
@@ -87,17 +87,11 @@ class FileStore:
     """The files of all tenants.
 
     `quota`: bytes that one tenant's files may hold in total. `keep_seconds`: default lifetime unless the owner chose
-    another; None for ever. `clock`: UTC epoch seconds.
+    another; None for ever.
     """
 
-    def __init__(
-        self,
-        engine: AsyncEngine,
-        quota: int,
-        keep_seconds: float | None = None,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        self._engine, self._quota, self._keep, self._clock = engine, quota, keep_seconds, clock
+    def __init__(self, engine: AsyncEngine, quota: int, keep_seconds: float | None = None) -> None:
+        self._engine, self._quota, self._keep = engine, quota, keep_seconds
 
     async def begin_upload(self, owner: Owner, size: int) -> "FileWriter":
         """Start a file of at least `size` bytes that counts against the owner's quota as it arrives, together with all
@@ -105,11 +99,11 @@ class FileStore:
         async with self._engine.connect() as connection:
             if await _bytes_of(connection, owner.tenant) + max(size, 1) > self._quota:
                 raise QuotaError(self._quota)
-        return FileWriter(self._engine, owner, self._quota, self._keep, self._clock)
+        return FileWriter(self._engine, owner, self._quota, self._keep)
 
     def begin(self, owner: Owner) -> "FileWriter":
         """Start a file of our own for the owner, which no quota refuses. It is invisible until it is finished."""
-        return FileWriter(self._engine, owner, None, self._keep, self._clock)
+        return FileWriter(self._engine, owner, None, self._keep)
 
     async def find(self, tenant: str, file_id: str) -> StoredFile | None:
         """Return the tenant's file of this id, unless it has expired."""
@@ -150,7 +144,7 @@ class FileStore:
 
     async def sweep(self) -> int:
         """Delete expired and abandoned files; return how many."""
-        now = self._clock()
+        now = time.time()
         unfinished = (files.c.status == "uploading") & (files.c.created_at < now - ABANDONED_SECONDS)
         gone = select(files.c.file_id).where(or_(files.c.expires_at <= now, unfinished)).limit(_DELETED_AT_ONCE)
         total = 0
@@ -165,7 +159,7 @@ class FileStore:
     def _visible(self) -> list[Any]:
         return [
             files.c.status == "processed",
-            or_(files.c.expires_at.is_(None), files.c.expires_at > self._clock()),
+            or_(files.c.expires_at.is_(None), files.c.expires_at > time.time()),
         ]
 
 
@@ -175,16 +169,14 @@ class FileWriter:
     `quota`: bytes that the owner's files may hold with this one; None for any number.
     """
 
-    def __init__(
-        self, engine: AsyncEngine, owner: Owner, quota: int | None, keep: float | None, clock: Callable[[], float]
-    ) -> None:
+    def __init__(self, engine: AsyncEngine, owner: Owner, quota: int | None, keep: float | None) -> None:
         self.file_id = new_request_id("file")
         self.size = 0
-        self._engine, self._owner, self._quota, self._keep, self._clock = engine, owner, quota, keep, clock
+        self._engine, self._owner, self._quota, self._keep = engine, owner, quota, keep
         self._held = bytearray()
         self._parts = 0
         self._finished = False
-        self._created_at = clock()
+        self._created_at = time.time()
 
     async def __aenter__(self) -> "FileWriter":
         return self

@@ -165,15 +165,13 @@ def _names(owner: str) -> tuple[str, str, str]:
 class DatabaseTurns(TurnStore):
     """In the database; an erasure deletes the user's rows there (`quality.store.queries.delete_key_data`)."""
 
-    def __init__(
-        self, engine: AsyncEngine, most_bytes: int = MOST_BYTES, clock: Callable[[], float] = time.time
-    ) -> None:
+    def __init__(self, engine: AsyncEngine, most_bytes: int = MOST_BYTES) -> None:
         super().__init__()
-        self._engine, self._most_bytes, self._clock = engine, most_bytes, clock
+        self._engine, self._most_bytes = engine, most_bytes
 
     async def _get(self, turn_ids: Sequence[str]) -> dict[str, bytes]:
         columns, found = kept_turns.c, dict[str, bytes]()
-        since = self._clock() - SECONDS
+        since = time.time() - SECONDS
         async with self._engine.connect() as connection:
             for first in range(0, len(turn_ids), _AT_ONCE):
                 some = columns.turn_id.in_(turn_ids[first : first + _AT_ONCE])
@@ -187,7 +185,7 @@ class DatabaseTurns(TurnStore):
         values = [bindparam(name, value, columns[name].type) for name, value in row.items()]
         async with self._engine.begin() as connection:
             await exclude_erasures(connection)
-            old = (columns.turn_id == turn.turn_id) | (columns.created_at <= self._clock() - SECONDS)
+            old = (columns.turn_id == turn.turn_id) | (columns.created_at <= time.time() - SECONDS)
             await connection.execute(delete(kept_turns).where(old))
             await connection.execute(insert(kept_turns).from_select(list(row), select(*values).where(~erased)))
             await self._drop_oldest(connection, turn.tenant)

@@ -41,11 +41,10 @@ class CoreSpeed:
     Raises `RuntimeError` if the core cannot compute a request.
     """
 
-    def __init__(self, core: Core, info: ModelInfo, *, seed: int = 7, clock: Clock = time.perf_counter) -> None:
+    def __init__(self, core: Core, info: ModelInfo) -> None:
         self._core = core
         self._info = info
-        self._clock = clock
-        self._random = Random(seed)
+        self._random = Random(7)
         self._added = 0
         # Random text is neither drafted nor ended by its repetitions.
         core.set_knobs({"speculation": "off", "repetition_guard": 0}, info.name)
@@ -54,11 +53,11 @@ class CoreSpeed:
         """Return the prompt tokens per second of prompts one after another; the first one is not counted."""
         length = max(1, min(MOST_PROMPT, self._info.max_context - 1))
         self._finish_all({self._add(length, 1)})
-        began, tokens = self._clock(), 0
-        while tokens == 0 or self._clock() - began < seconds:
+        began, tokens = time.perf_counter(), 0
+        while tokens == 0 or time.perf_counter() - began < seconds:
             self._finish_all({self._add(length, 1)})
             tokens += length
-        return tokens / (self._clock() - began)
+        return tokens / (time.perf_counter() - began)
 
     def decode(self, streams: int, seconds: float) -> float:
         """Return the generated tokens per second of `streams` answers at once, until the first of them ends or
@@ -69,12 +68,12 @@ class CoreSpeed:
         while any(left > 0 for left in missing.values()):
             for name, tokens, _ in self._step():
                 missing[name] -= tokens
-        began = self._clock()
-        while not ended and (counted == 0 or self._clock() - began < seconds):
+        began = time.perf_counter()
+        while not ended and (counted == 0 or time.perf_counter() - began < seconds):
             for _, tokens, last in self._step():
                 counted += tokens
                 ended = ended or last
-        taken = self._clock() - began
+        taken = time.perf_counter() - began
         for name in names:
             self._core.abort(name)
         while self._core.has_work:

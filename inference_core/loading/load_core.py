@@ -4,7 +4,6 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import get_args
 
@@ -44,7 +43,6 @@ def load_core(
     *,
     knobs: Knobs | None = None,
     knobs_file: Path | None = None,
-    clock: Callable[[], float] = time.monotonic,
     first_model: str | None = None,
 ) -> Core:
     """Load every model of `spec` on this machine's CPU.
@@ -75,7 +73,6 @@ def load_core(
         arena_bytes=spec.arena_bytes,
         slab_bytes=spec.slab_bytes,
         knobs=live,
-        clock=clock,
         use_threads=use_threads,
         threads_in_use=cpu.threads_in_use,
         drafts=drafts,

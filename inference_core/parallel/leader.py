@@ -82,7 +82,6 @@ class MeshLeader:
         *,
         check_ranks: Callable[[], None] = no_check,
         knobs_file: Path | None = None,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         drafts = paired_drafts(spec.core.models)
         rank = Rank(environment, spec, cache_dir)
@@ -125,7 +124,6 @@ class MeshLeader:
             arena_bytes=arena_bytes,
             slab_bytes=rank.loader.slab_bytes,
             knobs=knobs,
-            clock=clock,
             use_threads=self.leader.use_threads,
             drafts=drafts,
             pinned_share=spec.core.pinned_share,

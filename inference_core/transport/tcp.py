@@ -8,7 +8,7 @@ import msgspec
 
 from inference_core.errors import CoreError, CoreGoneError, CoreTlsError
 from inference_core.protocol import AbortRequest, AddRequest, Command
-from inference_core.transport.framing import MAX_FRAME_BYTES, SILENT_SECONDS, Heartbeat
+from inference_core.transport.framing import SILENT_SECONDS, Heartbeat
 from inference_core.transport.handshake import HANDSHAKE_SECONDS, ClientHandshake, Newcomers
 from inference_core.transport.listener import Listener, Protocols
 from inference_core.transport.tls import CertificateFolder, Plain, Tls, TlsConnection, require_protection
@@ -106,10 +106,9 @@ class TcpCoreClient(StreamCoreClient):
         address: CoreAddress,
         *,
         tls: Tls = Plain.ON_LOOPBACK,
-        max_frame_bytes: int = MAX_FRAME_BYTES,
         silent_seconds: float = SILENT_SECONDS,
     ) -> None:
-        super().__init__(max_frame_bytes=max_frame_bytes)
+        super().__init__()
         self._address = address
         self._tls = tls
         self._silent_seconds = silent_seconds

@@ -140,8 +140,8 @@ class ChildCoreClient(StreamCoreClient):
     last one. A process that is still loading when it is no longer wanted is killed.
     """
 
-    def __init__(self, launch: Launch, *, max_frame_bytes: int = MAX_FRAME_BYTES) -> None:
-        super().__init__(max_frame_bytes=max_frame_bytes)
+    def __init__(self, launch: Launch) -> None:
+        super().__init__()
         self._launch = launch
         self._process: subprocess.Popen[bytes] | None = None
         self._ahead: tuple[subprocess.Popen[bytes], socket.socket] | None = None

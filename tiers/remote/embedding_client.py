@@ -4,7 +4,7 @@ import asyncio
 import base64
 import os
 from binascii import Error as Base64Error
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -110,22 +110,16 @@ class EmbeddingClient:
     """The model of `spec` at its server. The key is read from the environment once and never shown. Belongs to one
     event loop; `close` it."""
 
-    def __init__(
-        self,
-        spec: EmbeddingSpec,
-        *,
-        environ: Mapping[str, str] = os.environ,
-        connect: Callable[[httpx.URL], httpx.AsyncBaseTransport] = transport_to,
-    ) -> None:
+    def __init__(self, spec: EmbeddingSpec) -> None:
         self.spec = spec
         self._base = httpx.URL(str(spec.url).rstrip("/") + "/")
         # Whether the server was found to refuse `encoding_format`: then it gives numbers.
         self._numbers_only = False
-        self._key = environ.get(spec.api_key_env or "", "").strip()
+        self._key = os.environ.get(spec.api_key_env or "", "").strip()
         name = b"api-key" if spec.provider == "azure" else b"authorization"
         value = self._key if spec.provider == "azure" else f"Bearer {self._key}"
         self._headers = headers_of(self._base, [(name, value.encode())] if self._key else [])
-        self._client = httpx.AsyncClient(transport=connect(self._base), trust_env=False, follow_redirects=False)
+        self._client = httpx.AsyncClient(transport=transport_to(self._base), trust_env=False, follow_redirects=False)
 
     async def close(self) -> None:
         await self._client.aclose()

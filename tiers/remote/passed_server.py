@@ -3,7 +3,7 @@
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import httpx
@@ -30,21 +30,15 @@ class PassedAnswer(msgspec.Struct, frozen=True):
 class PassedServer:
     """The server of `spec`. The key is read from the environment once, never shown. Of one event loop; `close` it."""
 
-    def __init__(
-        self,
-        spec: TierSpec,
-        *,
-        environ: Mapping[str, str] = os.environ,
-        connect: Callable[[httpx.URL], httpx.AsyncBaseTransport] = transport_to,
-    ) -> None:
+    def __init__(self, spec: TierSpec) -> None:
         if spec.remote is None:
             raise CatalogError(f"tier '{spec.name}' has no remote table")
         self.spec, self._remote = spec, spec.remote
         self._wire = wire_of(spec.remote, spec.provider)
-        self._key = environ.get(spec.remote.api_key_env or "", "").strip()
+        self._key = os.environ.get(spec.remote.api_key_env or "", "").strip()
         self._base = httpx.URL(spec.remote.base_url.rstrip("/") + "/")
         self._failures = ServerFailures(spec.name, spec.remote, self._key, 0.0, time.monotonic)
-        self._client = httpx.AsyncClient(transport=connect(self._base), trust_env=False, follow_redirects=False)
+        self._client = httpx.AsyncClient(transport=transport_to(self._base), trust_env=False, follow_redirects=False)
 
     async def close(self) -> None:
         await self._client.aclose()

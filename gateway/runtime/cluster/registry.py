@@ -1,7 +1,6 @@
 """The registry of replicas: a named actor of the cluster where replicas announce themselves and gateways find them."""
 
 import time
-from collections.abc import Callable
 from typing import Literal
 
 import msgspec
@@ -35,16 +34,15 @@ class ReplicaAnnouncement(msgspec.Struct, frozen=True, kw_only=True):
 class Registry:
     """Forgets a replica that has not announced itself for `FORGET_SECONDS`. Starts empty."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
+    def __init__(self) -> None:
         self._heard: dict[str, dict[str, tuple[float, ReplicaAnnouncement]]] = {}
 
     def announce(self, service: str, replica: ReplicaAnnouncement) -> None:
         """Record that a replica of `service` is alive."""
-        self._heard.setdefault(service, {})[replica.name] = (self._clock(), replica)
+        self._heard.setdefault(service, {})[replica.name] = (time.monotonic(), replica)
 
     def replicas(self, service: str) -> list[ReplicaAnnouncement]:
-        known, now = self._heard.get(service, {}), self._clock()
+        known, now = self._heard.get(service, {}), time.monotonic()
         for name, (at, _) in list(known.items()):
             if now - at > FORGET_SECONDS:
                 del known[name]
