@@ -16,11 +16,11 @@ class PolicyInputsError(ClassifierError, ValueError):
 
 
 class NoTierAllowedError(ClassifierError):
-    """Every tier is excluded for this request; `exclusions` has the reasons. Relax a constraint."""
+    """Every tier is excluded for this request; `exclusions` has the reasons, `why` has them as a text. Relax one."""
 
     def __init__(self, exclusions: list[Exclusion]) -> None:
-        why = "; ".join(f"tier {e.tier}: {e.reason}" for e in exclusions)
-        super().__init__(f"No tier may answer this request ({why}). Relax one of these constraints.")
+        self.why = "; ".join(f"tier {e.tier}: {e.reason}" for e in exclusions)
+        super().__init__(f"No tier may answer this request ({self.why}). Relax one of these constraints.")
         self.exclusions = exclusions
 
 

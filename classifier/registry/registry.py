@@ -44,7 +44,9 @@ class ArtefactRegistry:
         """The folder of the serving version. Raises `ArtefactError` if none was promoted or it is missing."""
         version = self._pointer().get("current")
         if version is None:
-            raise ArtefactError(f"{self.root / POINTER} names no current version; promote one.")
+            raise ArtefactError(
+                f"{self.root / POINTER} names no current version: the shipped one serves until one is promoted."
+            )
         return self.folder(version)
 
     def current_or(self, shipped: Path) -> Path:
@@ -78,7 +80,10 @@ class ArtefactRegistry:
         # Unlike `Path.is_file`, this is False for a name that is too long for a file system.
         is_known = Path(version).name == version and os.path.isfile(folder / "manifest.json")
         if version.startswith(".") or not is_known:
-            raise ArtefactError(f"no artefact version {version!r:.80} under {self.root}; there are {self.versions()}.")
+            known = (
+                ", ".join(self.versions()) or "none yet: a retraining makes them, and the shipped one serves until then"
+            )
+            raise ArtefactError(f"no artefact version {version!r:.80} under {self.root}; there are {known}.")
         return folder
 
     def promote(self, version: str) -> Path:

@@ -27,7 +27,9 @@ def check_knobs(values: Mapping[str, Any], knobs: type[msgspec.Struct], kind: st
         try:
             msgspec.convert({name: value}, knobs)
         except msgspec.ValidationError as error:
-            raise bad_request(f"{name} is {value!r}: {error}.", name, "invalid_value") from None
+            from gateway.base.allowed_values import explained
+
+            raise bad_request(f"{name} is {value!r}: {explained(error, knobs)}.", name, "invalid_value") from None
 
 
 def knob_schemas(knobs: type[msgspec.Struct]) -> dict[str, dict[str, Any]]:

@@ -173,15 +173,17 @@ class LineWorker:
 
     async def run(self) -> None:
         """Run until `drain`."""
+        is_away = False
         while not self._draining:
             self._turn.clear()
             try:
                 async with self._filling:
                     await self._fill()
+                is_away = False
             except (QueueUnavailableError, SQLAlchemyError, OSError) as error:
-                log.warning(
-                    "lines of batches wait: %s", error if isinstance(error, QueueUnavailableError) else type(error)
-                )
+                if not is_away:
+                    is_away, reason = True, error if isinstance(error, QueueUnavailableError) else type(error)
+                    log.warning("lines of batches wait: %s", reason)
             await self._turn.wait()
 
     async def keep(self) -> None:

@@ -316,6 +316,8 @@ def no_tier(
             f"Tier {named} ('{served.spec(named).name}') cannot answer: the tier is down, and the request asks for "
             f"{request.requested_model!r} alone. Try again later, or ask for 'auto', which other tiers may answer."
         )
+    elif all(reasons[k] == DOWN for k in own):
+        message = f"No tier can answer this request now ({error.why}). Try again later."
     return ApiError(503, message, code="no_tier_available")
 
 

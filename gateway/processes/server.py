@@ -276,7 +276,7 @@ def run_server(
         # A start may fail after the key was stored, and the key cannot be shown again.
         server.print_admin_key()
     if app.failure is not None:
-        raise first_cause(app.failure)
+        raise app.failure
     if not server.started:
         raise ServerStartError(f"cannot listen on {settings.host}:{settings.port}; the log says why")
     if server.force_exit:
@@ -297,10 +297,3 @@ def connections_allowed(wanted: int | None) -> int:
     if wanted is not None and wanted > allowed:
         log.warning("%d connections are configured, but %d open files allow %d", wanted, files, allowed)
     return allowed if wanted is None else min(wanted, allowed)
-
-
-def first_cause(error: BaseException) -> BaseException:
-    """Return the root cause: the first error of a group, and its innermost cause."""
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error if error.__cause__ is None else first_cause(error.__cause__)

@@ -253,7 +253,7 @@ def _parse(url: str) -> URL:
     try:
         parsed = make_url(url)
     except ArgumentError as error:
-        raise DatabaseUrlError(f"not a database URL; allowed are {_ALLOWED}") from error
+        raise DatabaseUrlError(f"AIO_DATABASE_URL is no database URL; allowed are {_ALLOWED}") from error
     driver = _DRIVERS.get(parsed.drivername)
     if driver is None:
         raise DatabaseUrlError(f"unsupported database {parsed.drivername!r}; allowed are {_ALLOWED}")

@@ -6,6 +6,7 @@ Lua scripts, many calls per round trip: calls made during one round trip share t
 import asyncio
 import hashlib
 import logging
+import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import msgspec
 
+from gateway.base.settings import SettingsError
 from inference_core.extras import require_extra
 from inference_core.io.background_tasks import once
 
@@ -25,6 +27,7 @@ T = TypeVar("T")
 TIMEOUT_SECONDS = 0.5
 # After a failure no request waits for Redis again before this has passed.
 REST_SECONDS = 1.0
+_ADDRESS = re.compile(r"rediss?://(?:.*@)?(?:\[[0-9a-fA-F:.]+\]|[^][:/@?]+)(?::\d{1,5})?(?:[/?]|$)|unix:(?://.*@|//)?/")
 
 
 class RedisUnavailableError(RuntimeError):
@@ -34,9 +37,11 @@ class RedisUnavailableError(RuntimeError):
 def redis_client(url: str, *, timeout_seconds: float = TIMEOUT_SECONDS) -> "Redis":
     """Return a separate client, which connects on first use and reconnects after a loss. Values are bytes.
 
-    Commands that block need one with a `timeout_seconds` above their blocking time.
+    Commands that block need one with a `timeout_seconds` above their blocking time. Raises `SettingsError`.
     """
     require_extra("redis", "AIO_REDIS_URL")
+    if not _ADDRESS.match(url):
+        raise SettingsError("AIO_REDIS_URL is no address of a Redis: give redis://[:password@]host:port/number")
     # Imported here: a gateway without Redis is installed without its client.
     from redis.asyncio import Redis
     from redis.asyncio.retry import Retry

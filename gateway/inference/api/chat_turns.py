@@ -1,5 +1,6 @@
 """The messages of a chat as models are given them: roles, content parts and tool calls, each checked."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 from urllib.parse import urlsplit
@@ -35,6 +36,7 @@ MEDIA_TYPES: Mapping[str, tuple[str, ...]] = {
 # As the Responses API has it.
 _OTHER_NAMES = {"input_image": "image_url"}
 MAX_MEDIA_FIELDS = 16
+_OWN_FILE = re.compile(r"file-[0-9a-f]{32}")  # Providers' ids are other ones.
 # The last two are what the same part is called in the Responses API.
 _TEXTS = ("text", "input_text", "output_text")
 THOUGHTS = ("thinking", "redacted_thinking", "reasoning")
@@ -255,6 +257,10 @@ def _content_part(part: ContentPart, where: str) -> MessagePart:
     if kind == "file" and str(given.get("file_data"))[:4].lower() == "http" and not _is_public(given["file_data"]):
         raise bad_request(
             "A file is given as its bytes, or by its public address.", f"{where}.file_data", "invalid_value"
+        )
+    if kind == "file" and "file_data" not in bodies and _OWN_FILE.fullmatch(given["file_id"]):
+        raise bad_request(
+            "Uploaded files are for batches; give the bytes as file_data.", f"{where}.file_id", "invalid_value"
         )
     if kind in ("image_url", "video_url") and not _is_media_url(given["url"]):
         raise bad_request(

@@ -55,7 +55,7 @@ class FieldReader(Generic[Body]):
         self.endpoint, self.forwards = endpoint, forwards
         self.decode: Callable[[bytes], Body] = msgspec.json.Decoder(body).decode
         self.harmless, self._mend = harmless, mend
-        self._body, self._shape = body, shape or body
+        self.body, self._shape = body, shape or body
 
     def mended(self, body: bytes) -> Any:
         """Return the body of a request as plain objects with all in the forms of this API. Raises what `decode` does,
@@ -86,16 +86,16 @@ class FieldReader(Generic[Body]):
         extra: dict[str, Any] = {}
         if self.forwards != "none" and isinstance(data, dict):
             extra = self._taken(data, forward)
-        for kind in (self._body, *([self._shape] if self._shape is not self._body else ())):
+        for kind in (self.body, *([self._shape] if self._shape is not self.body else ())):
             if (shaped := _shape_of_body(kind)) is not None:
                 data = shaped(data, "", ignored)
         ignored = list(dict.fromkeys(ignored))
         # Not `convert`, which makes no `Raw`.
-        return msgspec.json.decode(msgspec.json.encode(data), type=self._body, strict=False), ignored, extra
+        return msgspec.json.decode(msgspec.json.encode(data), type=self.body, strict=False), ignored, extra
 
     def _taken(self, data: dict[str, Any], forward: Collection[str]) -> dict[str, Any]:
         """Take out of `data` the fields that are kept for a server."""
-        known = {field.encode_name for field in msgspec.structs.fields(self._body)}
+        known = {field.encode_name for field in msgspec.structs.fields(self.body)}
         names = [name for name in data if name not in known]
         if self.forwards == "known":
             names = [name for name in names if name in FORWARDABLE or name in forward]

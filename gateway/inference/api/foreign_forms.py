@@ -27,12 +27,18 @@ from tiers.message_content import PROVIDERS_OWN
 
 # OpenAI's own bounds.
 _MOST_TAGS, _LONGEST_TAG = 16, 512
-_ROLES = {"human": "user", "ai": "assistant", "model": "assistant", "bot": "assistant", "ipython": "tool"}
+_ROLES = {
+    "human": "user", "ai": "assistant", "model": "assistant", "bot": "assistant", "ipython": "tool",
+    "tool-call": "assistant", "tool-response": "user",
+}  # fmt: skip
+# The beginnings of images in base64.
+_IMAGES = {"iVBORw0": "png", "/9j/": "jpeg", "R0lGOD": "gif", "UklGR": "webp"}
+_SOUNDS = {"mpeg": "mp3", "x-wav": "wav", "wave": "wav", "vnd.wave": "wav"}
 # Names of efforts elsewhere; None for that of the model.
 _EFFORTS = {"ultra": "max", "default": None, "auto": None, "": None} | dict.fromkeys(
     ("disable", "disabled", "off"), "none"
 )
-_SERVICE_TIERS = {"": None, "standard": "default", "standard_only": "default"}
+_SERVICE_TIERS = {"": None} | dict.fromkeys(("standard", "standard_only", "on_demand"), "default")
 _TEXTS = ("text", "input_text", "output_text")
 
 
@@ -176,6 +182,8 @@ def _mend_service_tier(data: dict[str, Any]) -> None:
 def _mend_thoughts(data: dict[str, Any]) -> None:
     """How other APIs ask for thoughts, as the fields here; servers that have them so get them, too."""
     thinking, reasoning = (one if isinstance(one := data.get(name), dict) else {} for name in ("thinking", "reasoning"))
+    if isinstance(given := data.get("reasoning_effort"), dict):
+        data["reasoning_effort"] = given.get("effort")
     if isinstance(effort := reasoning.get("effort"), str):
         data.setdefault("reasoning_effort", effort)
     budgets: tuple[Any, ...] = (thinking.get("budget_tokens"), reasoning.get("max_tokens"), data.get("thinking_budget"))
@@ -240,6 +248,8 @@ def _part(part: Any) -> Any:
     if isinstance(source := part.get("source"), dict):
         return _medium(part, source)
     kind, url = part.get("type"), part.get("image_url")
+    if kind in ("image_url", "audio_url"):
+        return _addressed(part, kind)
     if kind is None and isinstance(part.get("text"), str):
         return {"type": "text"} | part
     if kind == "input_image" and isinstance(url, str | dict):
@@ -261,6 +271,23 @@ def _part(part: Any) -> Any:
         head = " ".join(str(one) for one in (part.get("title"), part.get("source")) if one)
         return {"type": "text", "text": f"{head}\n{_result_text(part.get('content'))}".strip()}
     return part
+
+
+def _addressed(part: dict[str, Any], kind: str) -> dict[str, Any]:
+    """An image that is given as its bytes alone, as Ollama takes it, and a sound as vLLM takes it, by its address."""
+    given = part.get(kind)
+    address = given.get("url") if isinstance(given, dict) else given
+    if not isinstance(address, str):
+        return part
+    if kind == "image_url":
+        image = next((one for start, one in _IMAGES.items() if address.startswith(start)), None)
+        shown = {"url": f"data:image/{image};base64,{address}"}
+        return part if image is None else part | {kind: (given | shown) if isinstance(given, dict) else shown}
+    head, _, body = address.partition(";base64,")
+    if not (head.startswith("data:audio/") and body):
+        return part
+    form = head.removeprefix("data:audio/").partition(";")[0]
+    return {"type": "input_audio", "input_audio": {"data": body, "format": _SOUNDS.get(form, form)}}
 
 
 def _medium(part: dict[str, Any], source: dict[str, Any]) -> dict[str, Any]:

@@ -29,7 +29,7 @@ def schema_of(value: Any) -> Any:
 def schema_form(form: dict[str, Any]) -> dict[str, Any] | None:
     """A JSON schema at other places, as Together, TGI, llama.cpp and the Responses API have it, in a chat's, and with a
     name; None where nothing is asked for."""
-    named = form.get("json_schema")
+    named = schema_of(form.get("json_schema"))
     if not isinstance(named, dict):
         named = {name: form[name] for name in ("name", "schema", "strict", "description") if form.get(name)}
     schema = schema_of(named.get("schema", form.get("value")))

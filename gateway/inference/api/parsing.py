@@ -147,15 +147,15 @@ def _decode_fields(
     known_part = partial(fields.known_part, forward=serving.routing.served.forwarded_fields)
     try:
         if again:
-            found, ignored, extra = _decoded(known_part, body)
+            found, ignored, extra = _decoded(known_part, body, fields.body)
         else:
-            found = _decoded(fields.decode, body)
+            found = _decoded(fields.decode, body, fields.body)
     except ApiError as error:
         if not strict and error.body.code == NOT_JSON and (whole := whole_text(body)) != body:
             return _decode_fields(serving, fields, whole, caller, again=again)
         if strict or again or error.body.code not in (UNKNOWN, INVALID, MISSING):
             raise
-        found, ignored, extra = _decoded(known_part, body)
+        found, ignored, extra = _decoded(known_part, body, fields.body)
         again = error.body.code != UNKNOWN
     given = [name for name in fields.harmless if getattr(found, name) is not None]
     if given and strict:
@@ -192,26 +192,29 @@ def _with_model(body: bytes, model: str) -> bytes:
 
 def decode_body(decoder: msgspec.json.Decoder[Body], body: bytes) -> Body:
     """Decode JSON strictly. Raises `ApiError` 400 for bad UTF-8, bad JSON, wrong types, ranges and unknown fields."""
-    return _decoded(decoder.decode, body)
+    return _decoded(decoder.decode, body, decoder.type)
 
 
-def _decoded(decode: Callable[[bytes], Decoded], body: bytes) -> Decoded:
+def _decoded(decode: Callable[[bytes], Decoded], body: bytes, kind: Any) -> Decoded:
     if (excess := json_excess(body)) is not None:
         raise structure_refusal(body, excess)
     try:
         return decode(body)
     except msgspec.ValidationError as error:
-        raise refusal_of(error) from None
+        raise refusal_of(error, kind) from None
     except UnicodeDecodeError as error:
         raise bad_request(f"The body is not valid UTF-8: {error.reason} in a string.", None, "invalid_utf8") from None
     except (msgspec.DecodeError, RecursionError) as error:
         raise bad_request(f"The body is not valid JSON: {error}.", None, NOT_JSON) from None
 
 
-def refusal_of(error: msgspec.ValidationError) -> ApiError:
-    """The 400 that names what did not fit."""
-    matched = _PATH.match(str(error))
-    what, path = (matched["what"], matched["path"] or "") if matched else (str(error), "")
+def refusal_of(error: msgspec.ValidationError, kind: Any) -> ApiError:
+    """The 400 that names what did not fit in values of type `kind`."""
+    from gateway.base.allowed_values import explained  # Most bodies decode.
+
+    said = explained(error, kind)
+    matched = _PATH.match(said)
+    what, path = (matched["what"], matched["path"] or "") if matched else (said, "")
     if unknown := _UNKNOWN_FIELD.match(what):
         name = _join(path, unknown[1])
         return bad_request(f"Unrecognized request argument supplied: {name}.", name, UNKNOWN)

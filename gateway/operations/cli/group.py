@@ -70,8 +70,8 @@ class LazyGroup(click.Group):
         try:
             return super().invoke(ctx)
         except Exception as error:
-            if any(kind.__name__ in _EXPECTED.get(kind.__module__, ()) for kind in type(error).__mro__):
-                raise click.ClickException(str(error)) from error
+            if (told := told_error(error)) is not None:
+                raise click.ClickException(str(told)) from error
             if (needed := missing_extra(error)) is not None:
                 raise click.ClickException(needed) from error
             raise
@@ -85,6 +85,15 @@ class LazyGroup(click.Group):
         return click.Option(
             ["--version"], is_flag=True, expose_value=False, is_eager=True, callback=show, help="Show the version."
         )
+
+
+def told_error(error: BaseException | None) -> BaseException | None:
+    """Return the first of `error`, its causes and the first of its group whose type has messages for the user."""
+    while error is not None:
+        if any(kind.__name__ in _EXPECTED.get(kind.__module__, ()) for kind in type(error).__mro__):
+            return error
+        error = error.exceptions[0] if isinstance(error, BaseExceptionGroup) else error.__cause__
+    return None
 
 
 def missing_extra(error: Exception) -> str | None:

@@ -120,13 +120,18 @@ def _class_model(routing: "RoutingService") -> str:
     return f"{now.current.class_model}{f' ({refusal})' if refusal else ''}"
 
 
-def _text(decision: "Decision", catalog: "Catalog") -> str:
+def _text(decision: "Decision", catalog: "Catalog", answered: tuple[int, str] | None = None) -> str:
+    """The decision for people. `answered`: the tier and the model of a recorded answer; a catalogue that has another
+    model there says nothing of the other tiers' models either."""
     inputs, prediction = decision.inputs, decision.inputs.prediction
+    models = {spec.number: spec.served_name for spec in catalog.tiers}
+    if answered is not None and answered[1] and models.get(answered[0]) != answered[1]:
+        models = dict([answered])
     estimated = {spec.number for spec in catalog.tiers if spec.price.estimated}
     rows = [
         [
             f"{'→' if number == decision.tier else ' '} {number}",
-            catalog.tier(number).served_name if number <= len(catalog.tiers) else "?",
+            models.get(number, "?"),
             f"{prediction.p_ok[number - 1]:.3f}",
             f"${inputs.costs[number - 1]:.6f}{' estimated' if number in estimated else ''}",
             "ruled out" if score is None else f"{score:.4f}",
@@ -176,7 +181,7 @@ def _replay(settings: "Settings", request_id: str, as_json: bool) -> None:
     if as_json:
         echo_json({"request_id": request_id, "same": same, "recorded": record.decision, "replayed": again})
     else:
-        click.echo(_text(again, load_catalog(settings.catalog)))
+        click.echo(_text(again, load_catalog(settings.catalog), answered=(record.tier, record.model)))
         click.echo(f"\n{'the same decision as recorded' if same else f'RECORDED DIFFERENTLY: {record.decision}'}")
     if not same:
         raise SystemExit(1)

@@ -16,6 +16,7 @@ from gateway.base.settings import Settings
 from gateway.base.stores.retries import background
 from gateway.batches.batch import Batch, BatchKnobs, InputLine
 from gateway.batches.batch_book import LineBook
+from gateway.batches.job_queue import QueueUnavailableError
 from gateway.batches.line_worker import AnswerLine, LineWorker
 from gateway.telemetry.families import JobMetrics
 from inference_core.transport.unix_socket import SocketCoreClient
@@ -193,6 +194,29 @@ async def test_a_shutdown_hands_back_what_was_just_taken_and_counts_no_death(que
         assert await draining == 0
     taken = await eventually(lambda: queues.worker("other").take(batch_id, 9))
     assert [(job.number, job.deliveries, job.deaths) for job in taken] == [(1, 1, 0), (2, 1, 0), (3, 1, 0)]
+
+
+async def test_a_queue_that_is_away_is_named_once_per_outage(queues: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    async def answer(batch: Batch, line: InputLine, request_id: str) -> bytes:
+        raise AssertionError("nothing is taken")
+
+    await queues.make(1)
+    worker = worker_of(queues, answer)
+    is_away, done = [True, True, False, True, True], asyncio.Event()
+
+    async def fill() -> None:
+        if not is_away:
+            done.set()
+            return
+        worker.offer([])
+        if is_away.pop(0):
+            raise QueueUnavailableError("Redis is down")
+
+    worker._fill = fill  # type: ignore[method-assign]
+    async with background(worker.run, "lines"):
+        await done.wait()
+    said = [record.message for record in caplog.records if "lines of batches wait" in record.message]
+    assert said == ["lines of batches wait: Redis is down"] * 2
 
 
 def worker_of(queues: Bench, answer: AnswerLine) -> LineWorker:

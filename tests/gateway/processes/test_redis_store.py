@@ -2,6 +2,7 @@
 
 import pytest
 
+from gateway.base.settings import SettingsError
 from gateway.base.stores.redis_store import REST_SECONDS, RedisStore, RedisUnavailableError, open_redis
 from tests.database_servers import RedisServer
 
@@ -17,6 +18,23 @@ class Clock:
 async def test_without_an_url_there_is_no_store() -> None:
     async with open_redis("") as store:
         assert store is None
+
+
+@pytest.mark.parametrize(
+    "url", ["redis://:6379", "redis://:secret@:6379", "localhost:6379", "redis://h:secret", "http://h", "unix:"]
+)
+def test_what_is_no_address_of_a_redis_is_refused_in_words_without_a_password(url: str) -> None:
+    with pytest.raises(SettingsError, match=r"AIO_REDIS_URL is no address .* give redis://") as refused:
+        RedisStore(url)
+    assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["redis://h", "rediss://user:secret@h:6380/2", "unix:///run/redis.sock", "redis://[::1]:6379", "redis://:p@h"],
+)
+def test_the_address_of_a_redis_is_taken(url: str) -> None:
+    assert not RedisStore(url).away
 
 
 async def test_a_killed_redis_is_not_asked_again_before_a_rest_and_is_found_when_it_is_back(

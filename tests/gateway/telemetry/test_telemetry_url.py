@@ -12,7 +12,7 @@ import pytest
 
 from gateway.app import create_app
 from gateway.base.settings import Settings, SettingsError
-from gateway.processes.server import first_cause
+from gateway.operations.cli.group import told_error
 from gateway.telemetry import telemetry_url
 from gateway.telemetry.sentry import sentry_sender
 from gateway.telemetry.telemetry_url import refuse_metadata_behind
@@ -112,7 +112,7 @@ async def test_the_start_is_refused_for_a_collector_whose_name_leads_to_metadata
     with pytest.raises(ExceptionGroup) as refused:
         async with app.lifespan():
             pytest.fail("it started")
-    cause = first_cause(refused.value)
+    cause = told_error(refused.value)
     assert isinstance(cause, SettingsError)
     assert "resolves to 169.254.169.254" in str(cause)
 

@@ -107,7 +107,10 @@ def test_times_are_dates(folder: Path) -> None:
     [
         (("keys", "create", "a/b"), "matching regex"),
         (("keys", "create", "ada", "--tier", "9"), "<= 8"),
-        (("keys", "create", "ada", "--scope", "root"), "Invalid enum value 'root'"),
+        (
+            ("keys", "create", "ada", "--scope", "root"),
+            "Invalid enum value 'root'; allowed are admin, inference, viewer",
+        ),
         (("keys", "create", "ada", "--rpm", "many"), "Expected `int | null`"),
         (("keys", "create", "ada", "--expires-in-days", "-1"), "has passed"),
         (("keys", "create", "ada", "--team", "missing"), "there is no team 'missing'"),
@@ -154,4 +157,5 @@ def test_only_the_first_key_for_answers_says_that_callers_without_a_key_are_refu
         for name, more in (("boss", ["--scope", "admin"]), ("ada", []), ("eve", []))
     ]
 
-    assert said == ["", f"{FIRST_KEY_NOTICE}\n", ""]
+    follows = "Running servers admit it within seconds.\n"
+    assert said == [follows, f"{follows}{FIRST_KEY_NOTICE}\n", follows]

@@ -75,7 +75,7 @@ def decoded(given: Any, kind: type[T], where: str) -> T:
             return msgspec.json.decode(given, type=kind)
         return msgspec.convert(given, kind, from_attributes=True)
     except msgspec.ValidationError as error:
-        refused = refusal_of(error)
+        refused = refusal_of(error, kind)
         body = refused.body
         path = where if body.param is None else f"{where}.{body.param}"
         message = body.message.replace("the body", where) if body.param is None else body.message

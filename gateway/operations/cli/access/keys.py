@@ -147,8 +147,8 @@ def create(name: str, team: str | None, reason: str | None, as_json: bool, **opt
         echo_json(issued)
     else:
         click.echo(f"key {issued.key_id} of {issued.name}, shown once:\n{issued.key}")
-        if issued.notice is not None:
-            click.echo(issued.notice, err=True)
+        notice = "" if issued.notice is None else f"\n{issued.notice}"
+        click.echo(f"Running servers admit it within seconds.{notice}", err=True)
 
 
 @keys.command("list")
@@ -342,7 +342,9 @@ def checked(kind: type[T], value: Any) -> T:
     try:
         return msgspec.convert(value, kind, strict=False)
     except msgspec.ValidationError as error:
-        raise click.UsageError(str(error)) from error
+        from gateway.base.allowed_values import explained
+
+        raise click.UsageError(explained(error, kind)) from error
 
 
 def _value(given: Any) -> Any:

@@ -91,7 +91,7 @@ def parse_form(values: Mapping[str, Any], kind: type[Wanted]) -> Wanted:
     try:
         return msgspec.convert(values, kind, strict=False)
     except msgspec.ValidationError as error:
-        raise refusal_of(error) from None
+        raise refusal_of(error, kind) from None
 
 
 def reason_of(fields: dict[str, str]) -> str:

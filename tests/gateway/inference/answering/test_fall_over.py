@@ -136,3 +136,4 @@ async def test_no_healthy_tier_is_503_with_the_reasons(gateway: RunningGateway) 
     assert answer.status_code == 503
     assert answer.json()["error"]["code"] == "no_tier_available"
     assert json.dumps(answer.json()).count("the tier is down") == 4
+    assert answer.json()["error"]["message"].endswith("Try again later.")

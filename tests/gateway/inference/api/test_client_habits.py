@@ -131,6 +131,10 @@ CHAT: dict[str, tuple[list[dict[str, Any]], list[tuple[Any, ...]]]] = {
         [called(), {"role": "ipython", "content": "r"}], [("assistant", "", ("c1", "{}")), ("tool", "r", "c1")],
     ),
     "a number as a text": ([{"role": "user", "content": [{"type": "text", "text": 12}]}], [("user", "12")]),
+    "roles of smolagents": (
+        [{"role": "tool-call", "content": "a"}, {"role": "tool-response", "content": "b"}],
+        [("assistant", "a"), ("user", "b")],
+    ),
     "null in a list": ([None, {"role": "user", "content": [None, "a"]}], [("user", "a")]),
     "one call alone": (
         [called() | {"tool_calls": CALL}, {"role": "tool", "tool_call_id": "c1", "content": "r"}],
@@ -185,6 +189,7 @@ NAMED = {"name": "answer", "schema": {"type": "object"}}
     [
         {"type": "json_object", "schema": NAMED["schema"]},
         {"type": "json_schema"} | NAMED,
+        {"type": "json_schema", "json_schema": json.dumps(NAMED)},
         {"type": "json_schema", "json_schema": {"schema": NAMED["schema"]}},
     ],
 )
@@ -211,6 +216,7 @@ async def test_a_schema_of_the_answer_in_other_forms_is_the_same_schema(given: d
         ({"reasoning_effort": "ultra"}, "max", None),
         ({"reasoning_effort": "default"}, None, None),
         ({"reasoning_effort": "disable"}, "none", None),
+        ({"reasoning_effort": {"effort": "high", "summary": "auto"}}, "high", None),
     ],
 )
 async def test_thoughts_are_asked_for_in_other_forms(
@@ -253,6 +259,7 @@ BARE = {"name": "f", "input_schema": {"type": "object"}}
         ),
         ("/v1/chat/completions", {"messages": [ASKED], "tools": [{"function": {"name": "f", "parameters": ""}}]}),
         ("/v1/chat/completions", {"messages": [ASKED], "response_format": {}}),
+        ("/v1/chat/completions", {"messages": [ASKED], "service_tier": "on_demand"}),
         ("/v1/chat/completions", {"messages": [ASKED], "response_format": "text"}),
         ("/v1/messages", {"messages": [ASKED], "max_tokens": 9, "mcp_servers": [], "metadata": {"user_id": 5}}),
         ("/v1/messages", {"messages": [ASKED], "max_tokens": 9, "model": "tier-1[1m]"}),
@@ -484,6 +491,18 @@ BYTES = {"type": "base64", "data": "AA=="}
         ({"type": "image", "source": BYTES | {"media_type": "image/png"}}, ("image_url", {"url": PNG})),
         ({"type": "image", "source": {"type": "url", "url": "https://a.b/c"}}, ("image_url", {"url": "https://a.b/c"})),
         ({"type": "input_image", "image_url": PNG}, ("image_url", {"url": PNG})),
+        (
+            {"type": "image_url", "image_url": {"url": "iVBORw0KGgo=", "detail": "low"}},
+            ("image_url", {"url": "data:image/png;base64,iVBORw0KGgo=", "detail": "low"}),
+        ),
+        (
+            {"type": "image_url", "image_url": "/9j/4AAQ"},
+            ("image_url", {"url": "data:image/jpeg;base64,/9j/4AAQ"}),
+        ),
+        (
+            {"type": "audio_url", "audio_url": {"url": "data:audio/mpeg;base64,AAAA"}},
+            ("input_audio", {"data": "AAAA", "format": "mp3"}),
+        ),
         ({"type": "video_url", "video_url": {"url": "https://a.b/c.mp4"}}, ("video_url", {"url": "https://a.b/c.mp4"})),
         (
             {"type": "document", "title": "T", "source": BYTES | {"media_type": "application/pdf"}},
@@ -504,6 +523,16 @@ async def test_calls_that_are_no_list_are_refused_by_name(served: RunningGateway
     turn = {"role": "assistant", "content": [{"type": "text", "text": "Hello"}], "tool_calls": 0.5}
     answer = await served.http.post("/v1/chat/completions", json={"model": "tier-1", "messages": [turn]})
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "messages[0].tool_calls")
+
+
+async def test_a_file_that_was_uploaded_here_is_no_file_of_a_provider(gateway: RunningGateway) -> None:
+    made = await gateway.openai.files.create(file=("a.pdf", b"%PDF"), purpose="user_data")
+    theirs = {"type": "file", "file": {"file_id": "file-abc123"}}
+    chat_turns.turns_of(msgspec.convert([{"role": "user", "content": [theirs]}], list[Message]))
+    asked = {"model": "tier-1", "input": [{"role": "user", "content": [{"type": "input_file", "file_id": made.id}]}]}
+    answer = await gateway.http.post("/v1/responses", json=asked)
+    assert answer.status_code == 400
+    assert "give the bytes as file_data" in answer.json()["error"]["message"]
 
 
 @pytest.mark.parametrize("part", [("file", "file_data"), ("video_url", "url"), ("image_url", "url")])

@@ -162,6 +162,12 @@ def test_route_replays_a_recorded_decision(tmp_path: Path) -> None:
     replay = json.loads(shown.output)
     assert replay["same"] is True
     assert replay["replayed"]["tier"] == 2
+    # The catalogue of this folder is another one than the server's.
+    models = [
+        line[2:].split()[1]
+        for line in aio("route", "--replay", "chatcmpl-1", "--data-dir", str(tmp_path)).output.splitlines()[3:7]
+    ]
+    assert models == ["?", "m", "?", "?"]
     missing = aio("route", "--replay", "chatcmpl-2", "--data-dir", str(tmp_path))
     assert missing.exit_code == 1
     assert "chatcmpl-2" in missing.output

@@ -1,0 +1,36 @@
+"""What a value may be, for the message that refuses it: found by its type once it was refused."""
+
+import re
+from collections.abc import Iterator
+from enum import EnumType
+from typing import Any
+
+import msgspec
+from msgspec import inspect
+
+
+def explained(error: msgspec.ValidationError, kind: Any) -> str:
+    """Return the words of an error in values of type `kind`, with what is allowed where that is one of a few."""
+    what, at, path = str(error).partition(" - at `$")
+    if not what.startswith("Invalid enum value"):
+        return str(error)
+    names = re.sub(r"\[[^]]*\]|`$", "", path).split(".")[1:]
+    allowed = ", ".join(map(str, dict.fromkeys(_allowed(inspect.type_info(kind), names))))
+    return f"{what}; allowed are {allowed}{at}{path}" if allowed else str(error)
+
+
+def _allowed(kind: Any, names: list[str]) -> Iterator[object]:
+    """Yield the words that a value in the field `names` of a type of msgspec's may be."""
+    for one in getattr(kind, "types", ()):
+        yield from _allowed(one, names)
+    for inner in ("item_type", "value_type", "type"):
+        if (one := getattr(kind, inner, None)) is not None:
+            yield from _allowed(one, names)
+    if names:
+        fields = [field.type for field in getattr(kind, "fields", ()) if field.encode_name == names[0]]
+        for one in fields:
+            yield from _allowed(one, names[1:])
+    elif (values := getattr(kind, "values", None)) is not None:
+        yield from values
+    elif isinstance(cls := getattr(kind, "cls", None), EnumType):
+        yield from (member.value for member in cls)  # type: ignore[var-annotated]
