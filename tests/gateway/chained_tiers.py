@@ -68,7 +68,7 @@ async def well(call: Call) -> None:
 
 
 async def broken(call: Call) -> None:
-    await call.reply(500, {"error": {"message": "out of memory"}})
+    await call.reply(503, {"error": {"message": "out of memory"}})
 
 
 async def busy(call: Call) -> None:

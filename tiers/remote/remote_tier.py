@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import math
 import os
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
@@ -246,10 +245,12 @@ class RemoteTier(Tier):
         self._running += 1
         response: Reply | httpx.Response | None = None
         stream: Stream | None = None
+        body: bytes | None = None
         try:
             credential = request.credential if self.asks_credential else None
             own_headers = [] if credential is None else credential.headers(self._wire.key_headers)
             call, fitted = self._call(request, tally)
+            body = call.body
             deadline = asyncio.get_running_loop().time() + seconds
             patience = min(self._remote.read_timeout_seconds, seconds) if call.streamed else seconds
             tally.sent = True
@@ -301,8 +302,7 @@ class RemoteTier(Tier):
                             # Blanks keep a connection open.
                             continue
                         if not size and is_whole(piece):
-                            body = await up_to(bounds.whole + 1, preceded(piece, pieces), lenient=True)
-                            deltas = reader.whole(body)
+                            deltas = reader.whole(await up_to(bounds.whole + 1, preceded(piece, pieces), lenient=True))
                         else:
                             size += len(piece)
                             if size > bounds.wire:
@@ -333,7 +333,7 @@ class RemoteTier(Tier):
                     yield delta
             if tally.unfinished:
                 raise TierError("the answer ended before its choices were finished")
-            self._failures.unhealthy_until = -math.inf
+            self._failures.end_well()
             opened = None if inline is None else inline.opened(tally)
             if opened is not None and (way in self._thinks_first or len(self._thinks_first) < MOST_WAYS):
                 self._thinks_first[way] = opened
@@ -351,8 +351,8 @@ class RemoteTier(Tier):
                 error.args = (request.credential.scrub(str(error)), *error.args[1:])
             failure = None
             if isinstance(error, ServerSaidError) and (not self.asks_credential or request.credential is None):
-                failure = self._failures.of_said(error.said, self._wire, self.model)
-            named = failure or self._failures.of_answer(error)
+                failure = self._failures.of_said(error.said, self._wire, self.model, body)
+            named = failure or self._failures.of_answer(error, body)
             if isinstance(named, TierContextError):
                 named.param = "messages" if request.messages is not None else "prompt"
             if named is error:
@@ -547,7 +547,7 @@ class RemoteTier(Tier):
             )
         if credential is not None and (refused := self._failures.of_caller(response, error, self._wire)) is not None:
             raise refused
-        failure = self._failures.of_status(response, error, self._wire, self.model)
+        failure = self._failures.of_status(response, error, self._wire, self.model, call.body)
         if isinstance(failure, TierRequestError):
             failure.refused = refused_parameters(body, error.message, error.param, error.code)
         raise failure

@@ -61,12 +61,16 @@ _FLAGGED = re.compile(
 _LEAST_SECRET, _LONG = 8, 16
 _WORDS = re.compile(r"[A-Za-z]{1,14}(?:[-_. ][A-Za-z]{1,14})*")
 _UNREACHED = (httpx.ConnectError, httpx.ConnectTimeout)
+_CUT_OFF = (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError)
 
 
 class ServerFailures:
     """The errors of one server. They name its tier and its address, and never show its key.
 
-    `unhealthy_until`: by `clock`; a failure of the server moves it `cooldown_seconds` on, or as far as the server asks.
+    `unhealthy_until`: by `clock`, minus infinity after an answer; a failure of the server moves it `cooldown_seconds`
+    on, or as far as the server asks. A failure that may be of one request alone, whose `body` is named, does so only
+    if it is not the first since an answer: else a request that a server cannot bear would take its tier from everybody,
+    and then the next tier. Asked again it is still that request.
     """
 
     def __init__(
@@ -74,13 +78,24 @@ class ServerFailures:
     ) -> None:
         self.where = f"tier '{tier}' ({remote.base_url})"
         self.unhealthy_until = -math.inf
+        self._suspect: int | None = None
         self._key, self._key_variable = key, remote.api_key_env
         self._cooldown_seconds, self._clock = cooldown_seconds, clock
 
     def cool_down(self, seconds: float | None = None) -> None:
         self.unhealthy_until = self._clock() + (self._cooldown_seconds if seconds is None else seconds)
 
-    def of_answer(self, error: Exception) -> TierError:
+    def end_well(self) -> None:
+        """Note that the server answered now."""
+        self.unhealthy_until, self._suspect = -math.inf, None
+
+    def _suspected(self, body: bytes | None) -> None:
+        if body is None or self.unhealthy_until > -math.inf or self._suspect not in (None, hash(body)):
+            self.cool_down()
+        else:
+            self._suspect = hash(body)
+
+    def of_answer(self, error: Exception, body: bytes | None = None) -> TierError:
         """Return one of `FAILURES` as the tier's error: itself, if it says already what it is about."""
         if isinstance(error, EventTooLargeError | httpx.DecodingError | OversizedHeadError):
             return TierAnswerError(f"{self.where}: {error}")
@@ -91,18 +106,25 @@ class ServerFailures:
             return self._of_tier(error.said, message, 200) or TierAnswerError(message)
         if type(error) in (TierError, NotAnObjectError):
             return TierAnswerError(f"{self.where}: {self.scrub(str(error))}")
-        return error if isinstance(error, TierError) else self.unavailable(error)
+        return error if isinstance(error, TierError) else self.unavailable(error, body)
 
-    def unavailable(self, error: Exception) -> TierUnavailableError:
+    def unavailable(self, error: Exception, body: bytes | None = None) -> TierUnavailableError:
         """Return the error of a server that cannot be reached."""
-        self.cool_down()
+        self._suspected(body if isinstance(error, _CUT_OFF) else None)
         reason = str(error) or type(error).__name__
         advice = " (is it running? check url in the catalogue)" if isinstance(error, _UNREACHED) else ""
         return TierUnavailableError(
             f"{self.where} cannot be reached: {type(error).__name__}: {self.scrub(reason)}{advice}"
         )
 
-    def of_status(self, response: Reply | httpx.Response, error: WireError, wire: RemoteWire, model: str) -> TierError:
+    def of_status(
+        self,
+        response: Reply | httpx.Response,
+        error: WireError,
+        wire: RemoteWire,
+        model: str,
+        body: bytes | None = None,
+    ) -> TierError:
         """Return what the status of `response` and the `error` in its body say."""
         status = response.status_code
         did, meant = f"answered {status}", _status_in(f"{error.type} {error.code}")
@@ -112,9 +134,9 @@ class ServerFailures:
             status = meant if meant == 429 else 401
         elif 300 <= status < 400 and (place := response.headers.get("location")):
             did += f" to {one_line(place, 200)}, which the url in the catalogue should be"
-        return self._of(status, did, parse_retry_after(response.headers), error, wire, model)
+        return self._of(status, did, parse_retry_after(response.headers), error, wire, model, body)
 
-    def of_said(self, error: WireError, wire: RemoteWire, model: str) -> TierError | None:
+    def of_said(self, error: WireError, wire: RemoteWire, model: str, body: bytes | None = None) -> TierError | None:
         """Return what an `error` within an answer that began with 200 says, like a reply with the status that it names
         or means; None if it is about nothing that a status says."""
         code = str(error.code)
@@ -123,10 +145,17 @@ class ServerFailures:
             status = _status_in(f"{error.type} {code} {error.message[:MOST_READ]}")
         # One answer that fails says nothing of the next one.
         is_told = status in BUSY_STATUSES or 400 <= status < 500
-        return self._of(status, "broke off", None, error, wire, model) if is_told else None
+        return self._of(status, "broke off", None, error, wire, model, body) if is_told else None
 
     def _of(
-        self, status: int, did: str, later: float | None, error: WireError, wire: RemoteWire, model: str
+        self,
+        status: int,
+        did: str,
+        later: float | None,
+        error: WireError,
+        wire: RemoteWire,
+        model: str,
+        body: bytes | None,
     ) -> TierError:
         if later is None:
             later = wait_in(error.message) if error.retry_after_seconds is None else error.retry_after_seconds
@@ -142,7 +171,7 @@ class ServerFailures:
         if isinstance(about_tier, TierContextError):
             return about_tier
         if status in TRY_LATER_STATUSES or status >= 500 or status < 400:
-            self.cool_down()
+            self._suspected(body if 400 <= status <= 500 else None)
             return TierUnavailableError(message)
         return about_tier or TierRequestError(message, *_named(error))
 

@@ -40,9 +40,9 @@ async def hello(call: Call) -> None:
     await call.send(DONE)
 
 
-async def failure(tier: RemoteTier) -> TierError:
+async def failure(tier: RemoteTier, request: GenerationRequest | None = None) -> TierError:
     with pytest.raises(TierError) as error:
-        await collect(tier, chat())
+        await collect(tier, request or chat())
     return error.value
 
 
@@ -203,7 +203,7 @@ async def test_a_prompt_that_was_flagged_is_no_matter_of_the_key() -> None:
         assert tier.load().healthy
 
 
-@pytest.mark.parametrize("status", [401, 402, 403, 404, 408, 429, 500, 502, 503, 307])
+@pytest.mark.parametrize("status", [401, 402, 403, 404, 429, 502, 503, 504, 524, 307])
 async def test_what_is_not_the_callers_fault_makes_the_tier_unavailable_for_a_while(status: int) -> None:
     now = 100.0
     async with LoopbackServer(refusing(status, {"error": {"message": "no"}})) as server:
@@ -214,6 +214,39 @@ async def test_what_is_not_the_callers_fault_makes_the_tier_unavailable_for_a_wh
         assert not tier.load().healthy
         now += 10
         assert tier.load().healthy
+        await tier.close()
+
+
+@pytest.mark.parametrize("status", [0, 408, 424, 500])
+async def test_one_request_that_a_server_cannot_bear_leaves_its_tier_to_all_others(status: int) -> None:
+    now = 100.0
+    refuse = refusing(status, {"error": {"message": "no"}})
+
+    async def served(call: Call) -> None:
+        if "poison" not in str(call.body):
+            await call.begin()
+            await call.chunk("fine", finish="stop")
+            await call.send(b"data: [DONE]\n\n")
+        elif status:
+            await refuse(call)
+
+    async with LoopbackServer(served) as server:
+        tier = RemoteTier(remote_spec(server.base_url), cooldown_seconds=10, clock=lambda: now)
+        poison = chat("poison")
+        for _ in range(3):
+            assert isinstance(await failure(tier, poison), TierUnavailableError)
+            # Asked again, as clients do.
+            await failure(tier, poison)
+            assert tier.load().healthy
+            await collect(tier, chat())
+        await failure(tier, poison)
+        await failure(tier, chat("another poison"))
+        assert not tier.load().healthy
+        now += 10
+        assert tier.load().healthy
+        # Nothing has shown that it answers again.
+        await failure(tier, poison)
+        assert not tier.load().healthy
         await tier.close()
 
 
