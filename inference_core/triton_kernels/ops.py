@@ -29,7 +29,8 @@ _LIBRARY = torch.library.Library("aio", "FRAGMENT")
 
 Run: TypeAlias = Callable[..., object]
 
-# What each op runs on CUDA, by its name.
+# What each op runs, by its name.
+ON_CPU: dict[str, Run] = {}
 ON_CUDA: dict[str, Run] = {}
 
 
@@ -46,9 +47,9 @@ def register(schema: str, *, cpu: Run, cuda: Run, call: Run | None = None) -> No
     `call(run, ...)` calls either function with the op's arguments; without it they are taken as they are.
     """
     name = schema.split("(", 1)[0]
-    on_cpu, ON_CUDA[name] = (run if call is None else partial(call, run) for run in (cpu, cuda))
+    ON_CPU[name], ON_CUDA[name] = (run if call is None else partial(call, run) for run in (cpu, cuda))
     _LIBRARY.define(schema)
-    _LIBRARY.impl(name, on_cpu, "CPU")
+    _LIBRARY.impl(name, ON_CPU[name], "CPU")
     _LIBRARY.impl(name, ON_CUDA[name], "CUDA")
     torch.library.register_fake(f"aio::{name}", lambda *_, **__: None, lib=_LIBRARY)
 

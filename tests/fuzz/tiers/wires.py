@@ -12,6 +12,7 @@ from tiers.catalog.tier_spec import RemoteKind, RemoteSpec
 from tiers.errors import TierError
 from tiers.remote.answer_reader import AnswerReader
 from tiers.remote.event_stream import EventTooLargeError
+from tiers.remote.lenient_json import NotAnObjectError
 from tiers.remote.openai_format import parse_error, parse_retry_after
 from tiers.remote.server_state import chosen_model, parse_models, sum_of_samples
 from tiers.remote.too_long import ServerSaidError
@@ -74,7 +75,7 @@ def read_stream(kind: RemoteKind, pieces: Iterable[bytes]) -> tuple[str, str]:
 
 def _require_plain(refusal: TierError) -> None:
     """Raise what `RemoteTier` would not expect of a wire."""
-    if type(refusal) not in (TierError, ServerSaidError):
+    if type(refusal) not in (TierError, NotAnObjectError, ServerSaidError):
         raise refusal
 
 

@@ -16,7 +16,7 @@ from inference_core.device.device_decoder import DeviceDecoder
 from inference_core.engine.core import Core
 from inference_core.linear.device import EightBitLinear, Int4Linear, stack_experts
 from inference_core.protocol import AddRequest, Knobs, SamplingParams
-from inference_core.triton_kernels import reference
+from inference_core.triton_kernels import ops
 from inference_core.triton_kernels.ops import route
 from inference_core.triton_kernels.weights import Int4Weight, pack_int4, quantize_blocks, quantize_channels
 from tests.inference_core.models.test_decoder_against_transformers import checkpoint_folder
@@ -24,25 +24,25 @@ from tests.inference_core.triton_kernels.int4_tensors import int4_tensor
 
 ROOT = Path(__file__).parents[3]
 ACTIVATIONS = torch.bfloat16
-# The row of the page for each function that an op runs on the CPU, and for what is outside of them.
+# The row of the page for each op, and for what is outside of them.
 NORM, ROTATION = "norm, alone and with the addition to the residual stream", "rotation and cache write"
 ATTENTION, GATED = "attention: scores, softmax, weighted sum", "SwiGLU, GEGLU"
 ROUTES, EXPERTS = "routes and weights of experts", "products of experts, their weighted sum"
 INT4, EIGHT_BIT = "product with 4-bit weights", "product with 8-bit weights"
 SAMPLING, REST = "edits of logits, draws", "dense product, last addition to the residual stream"
-FUNCTIONS = {
-    (reference, "reference_rms_norm"): NORM,
-    (reference, "reference_add_rms_norm"): NORM,
-    (reference, "reference_rope_and_write"): ROTATION,
-    (reference, "reference_paged_attention"): ATTENTION,
-    (reference, "reference_swiglu"): GATED,
-    (reference, "reference_geglu"): GATED,
-    (reference, "reference_route_experts"): ROUTES,
-    (reference, "reference_dense_experts"): EXPERTS,
-    (reference, "reference_int4_experts"): EXPERTS,
-    (reference, "reference_add_experts"): EXPERTS,
-    (reference, "int4_linear"): INT4,
-    (reference, "eight_bit_linear"): EIGHT_BIT,
+OPERATIONS = {
+    "aio::rms_norm": NORM,
+    "aio::add_rms_norm": NORM,
+    "aio::rope_and_write": ROTATION,
+    "aio::paged_attention": ATTENTION,
+    "aio::swiglu": GATED,
+    "aio::geglu": GATED,
+    "aio::route_experts": ROUTES,
+    "aio::dense_experts": EXPERTS,
+    "aio::int4_experts": EXPERTS,
+    "aio::add_experts": EXPERTS,
+    "aio::int4_linear": INT4,
+    "aio::eight_bit_linear": EIGHT_BIT,
 }
 SAMPLING_OPS = {"aio::edit_logits", "aio::draw_tokens", "aio::row_totals"}
 # Calls that compute nothing: they allocate, view, copy, choose or convert numbers.
@@ -64,8 +64,11 @@ class PrecisionRecorder(TorchDispatchMode):  # type: ignore[misc]  # torch has n
         self.found: dict[str, set[tuple[str, torch.dtype]]] = defaultdict(set)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
         name = func._schema.name
+        if name in OPERATIONS:
+            # Not `func`, which would leave this mode for what the op computes.
+            return self.within(OPERATIONS[name], ops.ON_CPU[name.removeprefix("aio::")])(*args, **(kwargs or {}))
+        result = func(*args, **(kwargs or {}))
         if name in SAMPLING_OPS:
             # Temperatures and the like are parameters of a row, not its numbers.
             self._note(SAMPLING, name, [arg for arg in args if arg.dim() == 2])
@@ -95,8 +98,6 @@ class PrecisionRecorder(TorchDispatchMode):  # type: ignore[misc]  # torch has n
 @pytest.fixture
 def recorder(monkeypatch: pytest.MonkeyPatch) -> PrecisionRecorder:
     made = PrecisionRecorder()
-    for (module, name), operation in FUNCTIONS.items():
-        monkeypatch.setattr(module, name, made.within(operation, getattr(module, name)))
     monkeypatch.setattr(DeviceDecoder, "compute", made.within(REST, DeviceDecoder.compute))
     return made
 
