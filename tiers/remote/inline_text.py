@@ -120,6 +120,10 @@ _BARE_CALL = re.compile(r'(?:```(?:json)?\s*)?\[?\s*\{\s*(?:"type"\s*:\s*"functi
 # Short beginnings of these letters alone may become one.
 _BARE_LETTERS = frozenset('`json[{ \n"type:function,am')
 _LONGEST_BARE = 48
+# A parser copies what follows a call.
+_PIECE = 2048
+# Tags in one piece: each copies what follows it.
+_MOST_STEPS = 200
 
 
 class _BareCall(NamedTuple):
@@ -165,18 +169,20 @@ class _Choice:
     def push(self, text: str, *, whole: bool = False) -> Said:
         """Return what the next piece says; what may be half a tag waits. `whole`: nothing more comes."""
         text, self._held = self._held + text, ""
-        thought = ""
+        thought, steps = "", 0
         while True:
+            steps += 1
+            if steps > _MOST_STEPS and self._place in ("start", "thought"):
+                self._place, self._presumed = "text", None
             match self._place:
                 case "thought":
                     said, end, text = text.partition(self._closing)
                     if end and self._presumed is not None:
-                        so_far = "".join((*self._presumed, said))
-                        if so_far.endswith(_QUOTES):
+                        if (said or "".join(self._presumed[-1:])).endswith(_QUOTES):
                             self._presumed.append(said + end)
                             thought += said + end
                             continue
-                        if "<think>" in so_far:
+                        if "<think>" in (so_far := "".join((*self._presumed, said))):
                             # A thought that begins later was not open before.
                             self._place, self._presumed, self.opened = "text", None, False
                             text = so_far + end + text
@@ -189,7 +195,7 @@ class _Choice:
                         cut = possible_start(said, (self._closing,))
                         said, self._held = said[:cut], said[cut:]
                     thought += said
-                    if self._presumed is not None:
+                    if said and self._presumed is not None:
                         self._presumed.append(said)
                     if not end:
                         return Said("", thought, [])
@@ -288,7 +294,8 @@ class _Choice:
             return Said(text, "", [])
         for dialect in _DIALECTS:
             parser = parser_of(dialect, self._tools, self._most)
-            parts = (parser.feed(text), parser.finish())
+            pieces = (text[at : at + _PIECE] for at in range(0, len(text), _PIECE))
+            parts = (*map(parser.feed, pieces), parser.finish())
             if calls := [call for part in parts for call in part.calls]:
                 left = "".join(part.text for part in parts).strip()
                 return Said("" if left == "</tool_call>" else left, "", calls)

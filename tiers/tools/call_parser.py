@@ -22,17 +22,23 @@ class CallScanner:
     def __init__(self, name_key: str = "name") -> None:
         self._name_key = name_key
         self.name: str | None = None
-        self.raw = ""
+        # Lists of characters: a string that an attribute has is copied whenever it grows.
+        self._raw: list[str] = []
         self.done = False
         self.failed = False
         self._stack: list[str] = []
-        self._string: str | None = None  # the current open string, raw, from its quote on
+        self._string: list[str] | None = None  # the current open string, raw, from its quote on
         self._escaped = False
         self._key: str | None = None
-        self._value = ""
+        self._value: list[str] = []
         self._expects_key = False
         self._pieces: list[str] = []
         self._seen_arguments = False
+
+    @property
+    def raw(self) -> str:
+        """All that was read."""
+        return "".join(self._raw)
 
     @property
     def ready(self) -> bool:
@@ -52,7 +58,7 @@ class CallScanner:
         """Read `text` until the call ends, fails or has just got its name; return the number of characters read."""
         was_named = self.name is not None
         for place, character in enumerate(text):
-            self.raw += character
+            self._raw.append(character)
             self._read(character)
             if self.done or self.failed or (self.name is not None and not was_named):
                 return place + 1
@@ -62,7 +68,7 @@ class CallScanner:
         if self._string is not None:
             self._read_in_string(character)
         elif character == '"':
-            self._string = character
+            self._string = [character]
             self._put(character)
         elif character in "{[":
             self._open(character)
@@ -77,16 +83,16 @@ class CallScanner:
 
     def _read_in_string(self, character: str) -> None:
         assert self._string is not None
-        self._string += character
+        self._string.append(character)
         self._put(character)
         if self._escaped:
             self._escaped = False
         elif character == "\\":
             self._escaped = True
         elif character == '"':
-            text, self._string = self._string, None
+            text, self._string = "".join(self._string), None
             if len(self._stack) == 1 and self._expects_key:
-                self._key, self._expects_key, self._value = _decoded(text), False, ""
+                self._key, self._expects_key, self._value = _decoded(text), False, []
 
     def _open(self, character: str) -> None:
         self._put(character)
@@ -112,7 +118,7 @@ class CallScanner:
 
     def _separate(self, character: str) -> None:
         if character == ":":
-            self._value = ""
+            self._value = []
             self.failed = self._key is None
         else:
             self._end_value()
@@ -125,13 +131,13 @@ class CallScanner:
         begins = not self._value
         if begins and character.isspace():
             return
-        self._value += character
+        self._value.append(character)
         if self._key in _ARGUMENTS and self._value[0] == "{":
             self._seen_arguments = True
             self._pieces.append(character)
 
     def _end_value(self) -> None:
-        value = self._value.strip()
+        value = "".join(self._value).strip()
         if self._key == self._name_key:
             name = _decoded(value)
             # The first one may have been announced.
@@ -145,7 +151,7 @@ class CallScanner:
                 self._seen_arguments = True
             else:
                 self.failed = value != "null"
-        self._value = ""
+        self._value = []
 
 
 def _decoded(text: str) -> str | None:
