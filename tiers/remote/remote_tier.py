@@ -287,7 +287,7 @@ class RemoteTier(Tier):
             is_chat = turns is not None and all(turn.role != "assistant" for turn in turns[-1:])
             is_same = request.native is not None and request.native.form == tally.form
             is_read = is_chat and not (is_same or tally.scored)
-            way = thinking_of(fitted.request)
+            way = thinking_of(fitted.request) if is_read else 0
             # Providers separate thoughts themselves.
             is_known = self._remote.kind in ("openai", *OWN_SERVERS) and opens_thoughts(self.model)
             begun = self._thinks_first.get(way, is_known)

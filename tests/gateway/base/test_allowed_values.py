@@ -51,10 +51,10 @@ def test_what_is_allowed_is_named(values: Any, said: str) -> None:
 
 
 def test_an_error_for_the_user_is_found_before_its_cause_and_within_a_group() -> None:
-    told = DatabaseUrlError("say what to do")
-    told.__cause__ = ValueError("of a library")
-    assert told_error(ExceptionGroup("start", [told])) is told
+    clear = DatabaseUrlError("say what to do")
+    clear.__cause__ = ValueError("of a library")
+    assert told_error(ExceptionGroup("start", [clear])) is clear
     outer = RuntimeError("start")
-    outer.__cause__ = told
-    assert told_error(outer) is told
-    assert told_error(told.__cause__) is None
+    outer.__cause__ = clear
+    assert told_error(outer) is clear
+    assert told_error(clear.__cause__) is None

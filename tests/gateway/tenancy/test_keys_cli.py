@@ -138,6 +138,7 @@ async def test_a_server_that_runs_follows_the_command_line(folder: Path) -> None
         await eventually(lambda: answered(200, authorization=f"Bearer {key}"))
         await asyncio.to_thread(said, "keys", "revoke", "ada")
         await eventually(lambda: answered(401, authorization=f"Bearer {key}"))
+        assert not await answered(200, authorization=f"Bearer {key}")
 
 
 def test_a_key_gets_and_loses_its_own_names_of_models(folder: Path) -> None:

@@ -201,3 +201,4 @@ async def test_without_the_extra_bedrock_is_down_with_the_command_and_the_rest_s
         # On a busy machine the start may not have waited for either.
         await eventually(answers)
         await eventually(names_the_extra)
+        assert await answers(), "while it is down"

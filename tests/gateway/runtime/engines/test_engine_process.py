@@ -163,6 +163,7 @@ async def test_an_engine_that_hangs_is_killed_and_restarted_even_if_it_ignores_s
         await eventually(lambda: not lives(hanging))
         engine.say(hang=False)
         await eventually(lambda: process.status.start > start and process.status.state == "ready")
+        assert engine.starts()[-1]["pid"] != hanging
 
 
 async def test_a_port_that_another_program_took_leads_to_another_port(tmp_path: Path) -> None:
