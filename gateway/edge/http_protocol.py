@@ -11,15 +11,9 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from gateway.base.errors import ApiError
 from gateway.edge.client_paths import DEPLOYMENT, served_path
+from gateway.edge.head_bounds import MAX_HEADERS, HeadBounds, too_large, too_many_headers
 from gateway.edge.proxies import is_authority
-from gateway.edge.response_cycle import (
-    CLIENT_CONNECTION,
-    MAX_HEADERS,
-    ResponseCycle,
-    refusal_response,
-    too_large,
-    too_many_headers,
-)
+from gateway.edge.response_cycle import CLIENT_CONNECTION, ResponseCycle, refusal_response
 
 log = logging.getLogger(__name__)
 
@@ -33,8 +27,6 @@ FIRST_REQUEST_SECONDS = 1.0
 MAX_PIPELINED = 16
 # Uncounted bytes of the lines around a chunk: its size, two line ends, and some more.
 _CHUNK_LINES = 16
-# Bytes of a line that are kept to name the header in an error message.
-_NAME_BYTES = 64
 
 
 class BoundedHttpProtocol(HttpToolsProtocol):
@@ -62,23 +54,17 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     __slots__ = (
         "_arrived",
         "_arriving",
+        "_bounds",
         "_deadline",
         "_ended",
         "_follows",
         "_framing",
-        "_head",
-        "_head_limit",
-        "_header_limit",
         "_in_head",
-        "_in_request_line",
         "_is_lost",
         "_last_answer",
-        "_line",
-        "_line_begins",
         "_most",
         "_patience",
         "_refused",
-        "_request_line_limit",
         "_room",
         "_stops",
         "_watching",
@@ -88,7 +74,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         super().__init__(*arguments, **named)
         self._patience, self._most = patience, most
         self.timeout_keep_alive = IDLE_SECONDS
-        self._head_limit, self._header_limit, self._request_line_limit = head_limit, head_limit // 4, head_limit // 8
+        self._bounds = HeadBounds(head_limit)
         # Whether a request has been received partly.
         self._arriving = False
         # Whether the last event of the parsed piece was the end of a request.
@@ -96,12 +82,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._deadline: asyncio.TimerHandle | None = None
         # Bytes since the deadline was set.
         self._arrived = 0
-        # The head being received: its bytes so far, those of its last line, and how that line starts.
-        self._in_head = self._in_request_line = True
-        self._head = self._line = 0
-        self._line_begins = b""
+        self._in_head = True
         # How many bytes the parser may get at once.
-        self._room = self._request_line_limit
+        self._room = self._bounds.request_line
         # Whether the head started in mid-piece.
         self._follows = False
         # Bytes of a chunked body's lines beyond those of its chunks.
@@ -170,7 +153,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if len(self.headers) > MAX_HEADERS:
             raise too_many_headers()
         if self._follows:
-            self._require_limits()
+            self._bounds.measure(self.url, self.headers)
         if self.parser.should_upgrade() and self._is_ignored_upgrade():
             # Read again without it.
             return
@@ -188,12 +171,11 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if not (self.parser.should_upgrade() and self._should_upgrade()):
             self._begin_cycle()
         self._in_head = False
-        self._room = self._head_limit
+        self._room = self._bounds.head
         # The piece that ends the head does not count as lines of chunks.
-        self._framing = -self._head_limit
-        if self._head:
-            self._in_request_line = True
-            self._head = self._line = 0
+        self._framing = -self._bounds.head
+        if self._bounds.counted:
+            self._bounds.forget()
 
     def _complete_scope(self) -> None:
         scope: Any = self.scope
@@ -249,14 +231,14 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self.headers = []
 
     def on_chunk_complete(self) -> None:
-        self._framing = max(self._framing - _CHUNK_LINES, -self._head_limit)
+        self._framing = max(self._framing - _CHUNK_LINES, -self._bounds.head)
 
     def on_message_complete(self) -> None:
         if self.parser.should_upgrade() and self._is_ignored_upgrade():
             return
         self._arriving = False
         self._ended = self._in_head = True
-        self._room = self._request_line_limit
+        self._room = self._bounds.request_line
         if self._deadline is not None:
             self._clear_deadline()
             if self.cycle is not None and self.cycle.response_complete:
@@ -396,71 +378,18 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def _count(self, data: bytes, start: int, end: int) -> None:
         """Count bytes parsed while the request continues; reject it if it must be too long."""
-        if self._in_head:
-            self._count_head(data, start, end)
+        if self._in_head and self._follows and not self._bounds.counted:
+            self._bounds.begin_within()
+        elif self._in_head:
+            try:
+                self._room = self._bounds.count(data, start, end, self.url, len(self.headers))
+            except ApiError as error:
+                self._refuse(error)
         else:
             self._framing += end - start
-            if self._framing > self._head_limit or len(self.headers) > MAX_HEADERS:
-                allowed = f"{self._head_limit} bytes (AIO_HEAD_LIMIT) and {MAX_HEADERS} trailers"
+            if self._framing > self._bounds.head or len(self.headers) > MAX_HEADERS:
+                allowed = f"{self._bounds.head} bytes (AIO_HEAD_LIMIT) and {MAX_HEADERS} trailers"
                 self._refuse(too_large(f"Besides a body's chunks, {allowed} are allowed."))
-
-    def _count_head(self, data: bytes, start: int, end: int) -> None:
-        if self._follows and not self._head:
-            # Where it started in the piece is unknown, and whether its first line has ended.
-            self._in_request_line = False
-            self._head = 1
-            return
-        self._head += end - start
-        if self._in_request_line and not self._line:
-            start = end - len(data[start:end].lstrip(b"\r\n"))
-        newline = data.rfind(b"\n", start, end)
-        if newline < 0:
-            self._line += end - start
-            if len(self._line_begins) < _NAME_BYTES:
-                self._line_begins += data[start : min(start + _NAME_BYTES, end)]
-        else:
-            self._in_request_line = False
-            self._line = end - newline - 1
-            self._line_begins = data[newline + 1 : min(newline + 1 + _NAME_BYTES, end)]
-        limit = self._request_line_limit if self._in_request_line else self._header_limit
-        if self._line >= limit:
-            if self._in_request_line or len(self.url) >= self._request_line_limit:
-                self._refuse(self._too_long_request_line())
-            else:
-                name, colon, _ = self._line_begins.partition(b":")
-                self._refuse(self._too_long_header(name if colon else b""))
-        elif len(self.headers) > MAX_HEADERS:
-            self._refuse(too_many_headers())
-        elif self._head >= self._head_limit:
-            self._refuse(self._too_long_head())
-        else:
-            self._room = min(self._request_line_limit, limit - self._line, self._head_limit - self._head)
-
-    def _require_limits(self) -> None:
-        """Measure a parsed head. Raises `ApiError`."""
-        head = len(self.url)
-        if head > self._request_line_limit:
-            raise self._too_long_request_line()
-        for name, value in self.headers:
-            # Including a colon, a space and a line end.
-            line = len(name) + len(value) + 4
-            if line > self._header_limit:
-                raise self._too_long_header(name)
-            head += line
-        if head > self._head_limit:
-            raise self._too_long_head()
-
-    def _too_long_request_line(self) -> ApiError:
-        message = f"The request line has more than {self._request_line_limit} bytes (an eighth of AIO_HEAD_LIMIT)."
-        return ApiError(414, message, code="uri_too_long")
-
-    def _too_long_header(self, name: bytes) -> ApiError:
-        param = name[:_NAME_BYTES].decode("ascii", "replace").lower()
-        message = f"The header {param!r} has more than {self._header_limit} bytes (a quarter of AIO_HEAD_LIMIT)."
-        return too_large(message, param or None)
-
-    def _too_long_head(self) -> ApiError:
-        return too_large(f"The head has more than {self._head_limit} bytes (AIO_HEAD_LIMIT).")
 
     def _set_deadline(self) -> None:
         self._arrived = 0

@@ -17,8 +17,6 @@ from uvicorn.protocols.http.httptools_impl import HEADER_RE, HEADER_VALUE_RE, ST
 
 from gateway.base.errors import ApiError, ErrorEnvelope
 
-MAX_HEADERS = 100
-
 _PHRASES = {
     400: b"Bad Request",
     408: b"Request Timeout",
@@ -37,16 +35,6 @@ def refusal_response(error: ApiError) -> bytes:
     return (
         b"HTTP/1.1 %d %b\r\ncontent-type: application/json\r\ncontent-length: %d\r\n%bconnection: close\r\n\r\n%b"
     ) % (error.status, _PHRASES[error.status], len(body), retry, body)
-
-
-def too_large(message: str, param: str | None = None) -> ApiError:
-    """The 431 of a head, or of what stands around the chunks of a body."""
-    return ApiError(431, message, param=param, code="header_fields_too_large")
-
-
-def too_many_headers() -> ApiError:
-    """The 431 of a head with more than `MAX_HEADERS` headers."""
-    return too_large(f"The request has more than {MAX_HEADERS} headers.")
 
 
 Headers = Sequence[tuple[bytes, bytes]]

@@ -19,7 +19,7 @@ from gateway.inference.agent_session import SessionLearning
 from gateway.inference.conversations import Conversations, History, digested, framed
 from gateway.inference.routing_knobs import RoutingKnobs
 from gateway.inference.served_catalogue import ServedCatalogue
-from gateway.inference.session_moves import Known, SessionRules, next_step
+from gateway.inference.session_moves import Known, next_step
 from tiers.tier import ChatMessage
 
 # How the dashboard's signed-in users are named among keys.
@@ -136,8 +136,7 @@ class SessionSteps(msgspec.Struct, frozen=True):
             loop_step = 1 if history.session is None or not history.in_tool_loop else history.session.loop_steps + 1
             steps = self.learning.turn_steps(request.caller.tenant, client, request.key_id or "", loop_step)
             known = msgspec.structs.replace(known, turn_steps=steps)
-        rules, catalog = session_rules(self.knobs), self.served.catalog
-        step = next_step(request, known, catalog, rules, prompt_tokens, request.created_at)
+        step = next_step(request, known, self.served.catalog, self.knobs, prompt_tokens, request.created_at)
         if step.at == "loop" and (p_bad := self.learning.p_bad(step, request.caller.tenant)) is not None:
             step = msgspec.structs.replace(step, p_bad=p_bad)
         if inputs.pinned_tier is None:
@@ -147,16 +146,3 @@ class SessionSteps(msgspec.Struct, frozen=True):
     def _served(self, tier: int | None) -> int | None:
         """The tier's number now: a reload may have made the catalogue shorter."""
         return None if tier is None else min(tier, self.served.strongest)
-
-
-def session_rules(knobs: RoutingKnobs) -> SessionRules:
-    """The rules of agents' sessions that `knobs` set."""
-    return SessionRules(
-        after_bad_end=knobs.agents_after_bad_end == "up",
-        boundary=knobs.agents_boundary == "rest",
-        trouble=knobs.agents_trouble,
-        trouble_share=knobs.agents_trouble_share,
-        cache_seconds=knobs.agents_cache_seconds,
-        compaction=knobs.agents_compaction == "stay",
-        subagent_floor=knobs.agents_subagents == "floor",
-    )

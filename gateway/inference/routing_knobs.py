@@ -101,25 +101,10 @@ class RoutingKnobs(msgspec.Struct, frozen=True, kw_only=True):
             "one tier up, and back at a later one after a good end. off: nothing."
         ),
     ] = "up"
-    agents_boundary: Annotated[
-        Literal["rest", "turn"],
-        Meta(
-            description="By which cost a session may move down at a user's turn. rest: that of its expected further "
-            "steps, with caches. turn: that of the next answer."
-        ),
-    ] = "rest"
     agents_cache_seconds: Annotated[
         float,
         Meta(ge=0, le=86_400, description="Seconds for which a provider's cache is expected to hold a session."),
     ] = 300.0
-    agents_compaction: Annotated[
-        Literal["stay", "route"],
-        Meta(description="Where a session's compaction goes: to the session's tier, or where routing sends it."),
-    ] = "stay"
-    agents_subagents: Annotated[
-        Literal["floor", "route"],
-        Meta(description="Whether a subagent's tier is at least that of the agent that started it."),
-    ] = "floor"
     agents_trouble: Annotated[
         Literal["off", "observe", "act"],
         Meta(

@@ -21,7 +21,6 @@ from classifier.policy.sessions import (
     EndSigns,
     LoopCounters,
     SessionTier,
-    TroubleMode,
     Warmth,
     trouble_move,
     turn_usd,
@@ -30,6 +29,7 @@ from classifier.policy.sessions import (
 )
 from gateway.base.inference_request import InferenceRequest
 from gateway.inference.agent_session import Counters, Exit, ResultSigns, Session, counted, read_result
+from gateway.inference.routing_knobs import RoutingKnobs
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.pricing import reuse_usd
 from tiers.catalog.tier_spec import TierSpec
@@ -194,18 +194,6 @@ steps squared was 1,028 in 846 recorded runs on SWE-bench Pro, quartiles 816 and
 COMPACTED_SHARE = 0.5
 
 
-class SessionRules(msgspec.Struct, frozen=True, kw_only=True):
-    """The knobs of sessions (docs/agents.md)."""
-
-    after_bad_end: bool
-    boundary: bool
-    trouble: TroubleMode
-    trouble_share: float
-    cache_seconds: float
-    compaction: bool
-    subagent_floor: bool
-
-
 class Known(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of a session before a step. `id`: its digest. `previous`: the tier of its last answer, None for a
     first step. `history_tokens`: estimate of its messages up to that answer. `parent`: of a subagent, its parent's
@@ -221,19 +209,19 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def next_step(
-    request: InferenceRequest, known: Known, catalog: Catalog, rules: SessionRules, prompt_tokens: int, now: float
+    request: InferenceRequest, known: Known, catalog: Catalog, knobs: RoutingKnobs, prompt_tokens: int, now: float
 ) -> SessionStep:
     """Return the step that `request` is, with its rule. `prompt_tokens`: an estimate. `now`: epoch seconds."""
     session, turn = known.session, request.client
     client = "" if turn is None else turn.client
     gap = None if session is None else max(0.0, now - session.at)
     compacted = session is not None and known.history_tokens < session.message_tokens * COMPACTED_SHARE
-    tiers = session_tiers(catalog, rules.cache_seconds)
+    tiers = session_tiers(catalog, knobs.agents_cache_seconds)
     warmth = [Warmth()] * len(tiers) if session is None or compacted else session.warmth(catalog, now)
     strongest_warm = 0
     if session is not None and not compacted:
         strongest_warm = warm_tokens(tiers[-1], Warmth(session.read_tokens, gap or 0.0), prompt_tokens)
-    at = _place(request, known, compacted, gap is not None and gap > rules.cache_seconds)
+    at = _place(request, known, compacted, gap is not None and gap > knobs.agents_cache_seconds)
     messages = request.generation.messages or []
     counters = counted(session, messages, at_boundary=at != "loop")
     loop_step = 1 if session is None or at != "loop" else session.loop_steps + 1
@@ -257,22 +245,21 @@ def next_step(
         end_words="" if end is None else end.words,
         previous=known.previous or 0,
         raised_from=None if session is None else session.raised_from,
-        floor=known.parent if rules.subagent_floor else None,
+        floor=known.parent,
         prompt_tokens=prompt_tokens,
         warm=[warm_tokens(tier, held, prompt_tokens) for tier, held in zip(tiers, warmth, strict=True)],
         strongest_warm=strongest_warm,
     )
-    step = _ruled(step, request, rules, counters)
+    step = _ruled(step, request, knobs, counters)
     if step.rule != "rest":
         return step
     # How many turns a session goes on for is not known: the rest is this turn's.
-    steps = known.turn_steps if rules.boundary else 1.0
     output = usual_output(catalog)
     rest = [
-        turn_usd(tier, warm, prompt_tokens, GROWTH_TOKENS, output, max(1.0, steps))
+        turn_usd(tier, warm, prompt_tokens, GROWTH_TOKENS, output, max(1.0, known.turn_steps))
         for tier, warm in zip(tiers, step.warm, strict=True)
     ]
-    return msgspec.structs.replace(step, rest_usd=rest, rest_steps=steps)
+    return msgspec.structs.replace(step, rest_usd=rest, rest_steps=known.turn_steps)
 
 
 def _place(
@@ -287,16 +274,16 @@ def _place(
     return "gap" if cold else "loop"
 
 
-def _ruled(step: SessionStep, request: InferenceRequest, rules: SessionRules, counters: Counters) -> SessionStep:
+def _ruled(step: SessionStep, request: InferenceRequest, knobs: RoutingKnobs, counters: Counters) -> SessionStep:
     tier = step.previous
     if step.at == "start":
         return step
-    if rules.compaction and request.client is not None and request.client.kind == "compaction":
+    if request.client is not None and request.client.kind == "compaction":
         why = f"a compaction stays on tier {tier}, whose cache holds the session"
         return msgspec.structs.replace(step, rule="stay", because=why)
     if step.at == "loop":
-        return _in_loop(step, request, rules, counters)
-    if step.end == "bad" and rules.after_bad_end:
+        return _in_loop(step, request, knobs, counters)
+    if step.end == "bad" and knobs.agents_after_bad_end == "up":
         why = f"above tier {tier} after a bad end: {step.end_words}"
         return msgspec.structs.replace(step, rule="up", because=why)
     if step.raised_from is not None and step.end != "good":
@@ -305,7 +292,7 @@ def _ruled(step: SessionStep, request: InferenceRequest, rules: SessionRules, co
     return msgspec.structs.replace(step, rule="rest", because="the least expected cost of the rest of the session")
 
 
-def _in_loop(step: SessionStep, request: InferenceRequest, rules: SessionRules, counters: Counters) -> SessionStep:
+def _in_loop(step: SessionStep, request: InferenceRequest, knobs: RoutingKnobs, counters: Counters) -> SessionStep:
     tier = step.previous
     if counters.bad_calls >= MOST_BAD_CALLS:
         why = f"tier {tier} formed {counters.bad_calls} calls in a row that no tool could read"
@@ -317,7 +304,7 @@ def _in_loop(step: SessionStep, request: InferenceRequest, rules: SessionRules, 
         steps=step.loop_step, errors=counters.errors, repeats=counters.repeats, bad_calls=counters.bad_calls
     )
     consents = request.consent.reuse
-    move = trouble_move(rules.trouble, seen, consents, rules.trouble_share, _uniform(step.session))
+    move = trouble_move(knobs.agents_trouble, seen, consents, knobs.agents_trouble_share, _uniform(step.session))
     if move is None:
         return stays
     trouble = Trouble(signs=move.signs, moves=move.moves, propensity=move.propensity)

@@ -100,14 +100,6 @@ class Metrics:
             "aio_guardrail_verdicts", "Texts that guardrails judged, or failed to.", ["guardrail", "stage", "verdict"],
             registry=self.registry,
         )  # fmt: skip
-        self._price_reads = Counter(
-            "aio_price_list_reads", "Readings of the list of prices: taken, same, refused or unreachable.", ["outcome"],
-            registry=self.registry,
-        )  # fmt: skip
-        self._price_list_date = Gauge(
-            "aio_price_list_timestamp_seconds", "When the signed list of prices in use was published; 0: none is.",
-            registry=self.registry,
-        )  # fmt: skip
         self.upgrade_rate = Gauge(
             "aio_upgrade_rate", "Share of the last 100 verified answers that need an upgrade.", ["tier"],
             registry=self.registry,
@@ -151,11 +143,6 @@ class Metrics:
             "aio_classifier_canary_share", "Share of requests decided by a version on trial.", ["version"],
             registry=self.registry,
         )  # fmt: skip
-
-    def show_prices(self, outcome: str, published: float) -> None:
-        """Count a reading of the list of prices; `published`: epoch seconds of the list in use, 0 without one."""
-        self._price_reads.labels(outcome).inc()
-        self._price_list_date.set(published)
 
     def show_classifier(self, version: str, canary: str | None = None, share: float = 0.0) -> None:
         """Set the active classifier version, and the one on trial for a `share` of the requests."""

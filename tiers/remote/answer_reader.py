@@ -1,13 +1,14 @@
-"""From the events of a server elsewhere to deltas: counted, and within the bounds of the answer.
+"""From the reply of a server elsewhere to deltas: counted, within the bounds of the answer, in its caller's words.
 
 Stop strings that a server does not take: its answer is cut here, as the server would have cut it.
 """
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 
 from inference_core.tokenization.tokenizer import StopStrings
+from tiers.remote.adapted_request import Adapted, restored
 from tiers.remote.event_stream import ServerSentEvent
-from tiers.remote.http_exchange import is_whole
+from tiers.remote.http_exchange import is_whole, up_to
 from tiers.remote.inline_text import InlineText
 from tiers.remote.lenient_json import NotAnObjectError, SplitCharacters, objects_in
 from tiers.remote.usage_counter import UNCOUNTED_JSON_BYTES, AnswerBounds, Tally
@@ -168,6 +169,52 @@ class AnswerReader:
             rest += self._inline.rest(self._tally)
         left = self._tally.passed(rest) if rest else []
         return left + self._tally.ended(marked=marked)
+
+
+class ReplyReader(AnswerReader):
+    """Reads the reply to a request that was sent as `fitted`: deltas have the caller's names of tools, and end at its
+    stop strings. `size`: bytes of a stream so far. `cut`: what cuts the answer, of which the server may say more."""
+
+    def __init__(
+        self,
+        wire: RemoteWire,
+        tally: Tally,
+        bounds: AnswerBounds,
+        note_seals: Callable[[list[Delta]], None],
+        inline: InlineText | None,
+        fitted: Adapted,
+        *,
+        include_stop: bool,
+    ) -> None:
+        super().__init__(wire, tally, bounds, note_seals, inline)
+        self.inline, self.size = inline, 0
+        self.cut = StopsHere(fitted.stops, tally, include=include_stop) if fitted.stops else None
+        self._parser, self._tool_names = wire.parser(), fitted.tool_names
+        self._is_adapted = bool(self.cut or self._tool_names)
+
+    async def reply(self, pieces: AsyncIterator[bytes]) -> list[Delta]:
+        """Return the deltas of a reply that is no stream."""
+        deltas = self.whole(await up_to(self._bounds.whole + 1, pieces, lenient=True))
+        return self._as_asked(deltas) if self._is_adapted else deltas
+
+    def piece(self, piece: bytes) -> list[Delta]:
+        """Return the deltas of the next piece of a stream."""
+        self.size += len(piece)
+        if self.size > self._bounds.wire:
+            self._bounds.require_wire(self.size, self._bounds.wire)
+        deltas = self.events(self._parser.feed(piece))
+        return self._as_asked(deltas) if self._is_adapted else deltas
+
+    def end(self) -> list[Delta]:
+        """Return the deltas of what the end of a stream completes."""
+        if self.ended or not self._tally.unfinished:
+            return []
+        return self._as_asked(self.last_events(self._parser.flush()))
+
+    def _as_asked(self, deltas: list[Delta]) -> list[Delta]:
+        if self._tool_names and deltas:
+            deltas = restored(deltas, self._tool_names)
+        return deltas if self.cut is None else self.cut.cut(deltas)
 
 
 def _at_once(deltas: list[Delta]) -> list[Delta]:

@@ -308,11 +308,15 @@ class _Choice:
         return self._channels.feed(text)
 
 
-class InlineText:
-    """Reads the texts of an answer to `request`. `is_open`: whether its thought is taken to be open. Tags that the
-    caller asked for are text."""
+MOST_WAYS = 64
 
-    def __init__(self, request: GenerationRequest, *, is_open: bool = False) -> None:
+
+class InlineText:
+    """Reads the texts of an answer to `request`. `is_open`: whether its thought is taken to be open; `way`: what of the
+    request decides that (`thinking_of`). Tags that the caller asked for are text."""
+
+    def __init__(self, request: GenerationRequest, *, is_open: bool = False, way: int = 0) -> None:
+        self.way = way
         turns = [turn.content for turn in request.messages or () if turn.role not in ("assistant", "tool")]
 
         def is_callers(tag: str) -> bool:
@@ -360,3 +364,30 @@ class InlineText:
             if choice.opened is not None:
                 return choice.opened
         return None
+
+
+class SeenThoughts:
+    """Whether the answers of one server begin within a thought, by the way of thinking that was asked for."""
+
+    def __init__(self) -> None:
+        self._opened: dict[int, bool] = {}
+
+    def reader(
+        self, request: GenerationRequest, adapted: GenerationRequest, tally: Tally, *, usual: bool
+    ) -> InlineText | None:
+        """Return what reads the texts of the answer to `request`, sent as `adapted`; None where they are left alone:
+        those that go on from the caller's own, are scored token by token, or go to a client of the same API. `usual`:
+        whether answers are taken to begin within a thought before one has been seen."""
+        turns = request.messages
+        is_chat = turns is not None and all(turn.role != "assistant" for turn in turns[-1:])
+        is_same = request.native is not None and request.native.form == tally.form
+        if not is_chat or is_same or tally.scored:
+            return None
+        way = thinking_of(adapted)
+        return InlineText(adapted, is_open=self._opened.get(way, usual), way=way)
+
+    def note(self, inline: InlineText, tally: Tally) -> None:
+        """Note how an answer that has ended began."""
+        opened = inline.opened(tally)
+        if opened is not None and (inline.way in self._opened or len(self._opened) < MOST_WAYS):
+            self._opened[inline.way] = opened

@@ -6,8 +6,8 @@ cannot be understood is an error.
 
 import json
 import re
-from collections.abc import Iterator, Sequence
-from typing import Annotated, Any
+from collections.abc import Iterator
+from typing import Any
 
 import msgspec
 from msgspec.structs import astuple
@@ -16,228 +16,17 @@ from inference_core.io.files import JSON_ERRORS
 from tiers.chat_state import DETAILS, EXTRA, image_piece, state_json, state_pieces
 from tiers.message_content import ToolCallDelta, UrlCitation
 from tiers.remote.event_stream import MAX_EVENT_BYTES
-from tiers.remote.lenient_json import LEAST_LOGPROB, CallPiece, Calls, LenientDecoder, fitted, plain_json
+from tiers.remote.lenient_json import Calls, LenientDecoder, fitted, plain_json
+from tiers.remote.openai_chunk import Choice, Chunk, Message, Part, ToolCall, logprobs_of, text_of
 from tiers.remote.openai_format import FAILURE_WORDS, ChatUsage, finish_of, is_filtered, parse_error
 from tiers.remote.too_long import ServerSaidError
 from tiers.remote.usage_counter import Tally
-from tiers.tier import Delta, TextLogprob
+from tiers.tier import Delta
 
-
-class _TopLogprob(msgspec.Struct):
-    token: str
-    logprob: float = LEAST_LOGPROB
-    bytes: list[Annotated[int, msgspec.Meta(ge=0, le=255)]] | None = None
-
-
-class _TokenLogprob(_TopLogprob):
-    top_logprobs: list[_TopLogprob] = []
-
-
-class _Logprobs(msgspec.Struct):
-    """Chat replies fill `content`; completions fill the three parallel lists."""
-
-    content: list[_TokenLogprob] | None = None
-    tokens: list[str] | None = None
-    token_logprobs: list[float | None] | None = None
-    top_logprobs: list[dict[str, float] | None] | None = None
-    text_offset: list[int] | None = None
-
-
-class _Function(msgspec.Struct):
-    """`arguments`: text; an object in some servers' answers, which may have another name for it."""
-
-    name: str | None = None
-    arguments: Any = None
-    parameters: Any = None
-    input: Any = None
-    args: Any = None
-
-    @property
-    def any_arguments(self) -> Any:
-        """The arguments, by whichever name."""
-        named = (self.arguments, self.parameters, self.input, self.args)
-        return next((one for one in named if one is not None), None)
-
-
-class _ToolCall(_Function):
-    """The function's fields stand here where a server knows no `function`."""
-
-    index: int | None = None
-    id: str | None = None
-    function: _Function | None = None
-    extra_content: msgspec.Raw = msgspec.Raw()
-
-    def piece(self) -> CallPiece:
-        inner = self.function or _Function()
-        arguments = self.any_arguments if inner.any_arguments is None else inner.any_arguments
-        return CallPiece(self.index, self.id or "", inner.name or self.name or "", arguments)
-
-    def with_state(self, piece: ToolCallDelta) -> ToolCallDelta:
-        """Return the piece with what its server needs back."""
-        extra = state_json(self.extra_content) if self.extra_content else b""
-        return msgspec.structs.replace(piece, extra_content=extra) if extra else piece
-
-
-class _Value(msgspec.Struct):
-    value: str = ""
-
-
-class _Part(msgspec.Struct):
-    """A part of a content that is a list: of OpenAI's form, Mistral's whose thoughts are lists of their own, or one of
-    another API as Databricks passes it on. A text may be an object, as in OpenAI's Assistants."""
-
-    type: str | None = None
-    text: str | _Value | None = None
-    refusal: str | None = None
-    thinking: "str | list[_Part | str] | None" = None
-    reasoning: "str | list[_Part | str] | None" = None
-    summary: "str | list[_Part | str] | None" = None
-    content: "str | list[_Part | str] | None" = None
-    image_url: msgspec.Raw = msgspec.Raw()
-    id: str | None = None
-    name: str | None = None
-    input: Any = None
-
-    @property
-    def said(self) -> str:
-        """Its text; "" without any."""
-        return self.text.value if isinstance(self.text, _Value) else self.text or ""
-
-    @property
-    def inner(self) -> "str | list[_Part | str]":
-        """The text or the parts that it holds."""
-        return self.thinking or self.reasoning or self.summary or self.content or ""
-
-
-_Text = str | list[_Part | str] | None
-
-
-class _Annotation(msgspec.Struct):
-    """What is cited; some servers leave out the table of its own."""
-
-    url_citation: UrlCitation | None = None
-    url: str | None = None
-    title: str | None = None
-    start_index: int | None = None
-    end_index: int | None = None
-
-    @property
-    def citation(self) -> UrlCitation:
-        """Of either form; without an address it is none."""
-        return self.url_citation or UrlCitation(
-            self.url or "", self.title or "", self.start_index or 0, self.end_index or 0
-        )
-
-
-class _Message(msgspec.Struct):
-    """Thoughts have a name of their own at each server. `content`: a text, parts, or plain JSON in answer to a schema,
-    which some call `text`. `function_call`: of the API's first years."""
-
-    content: Any = None
-    text: str | None = None
-    tool_calls: list[_ToolCall] | None = None
-    reasoning_content: _Text = None
-    reasoning: _Text = None
-    refusal: str | None = None
-    reasoning_text: str | None = None
-    thinking: _Text = None
-    thinking_content: _Text = None
-    thought: _Text = None
-    function_call: _Function | None = None
-    annotations: list[_Annotation] | None = None
-    reasoning_details: msgspec.Raw = msgspec.Raw()
-    extra_content: msgspec.Raw = msgspec.Raw()
-    images: msgspec.Raw = msgspec.Raw()
-
-    @property
-    def has_state(self) -> bool:
-        """Whether there is what the server needs back."""
-        return bool(self.reasoning_details or self.extra_content)
-
-    @property
-    def thoughts(self) -> str:
-        """What was thought."""
-        named = self.reasoning_content or self.reasoning or self.thinking or self.reasoning_text
-        named = named or self.thinking_content or self.thought or ""
-        return named if isinstance(named, str) else _text_of(named)
-
-    @property
-    def calls(self) -> list[_ToolCall]:
-        """The pieces of calls."""
-        legacy = self.function_call
-        return self.tool_calls or ([] if legacy is None else [_ToolCall(function=legacy)])
-
-
-class _Choice(msgspec.Struct):
-    """A choice of a stream (`delta`), of a whole chat (`message`), or of a completion (`text`).
-
-    `text`, or `content`: where a server has it outside the message. `stop_reason` (vLLM), `matched_stop` (SGLang): the
-    stop string or the stop token's id that ended it. `usage`: where Moonshot's streams have it. `error`: OpenRouter's,
-    of a provider that failed in mid-answer.
-    """
-
-    index: int = 0
-    delta: _Message | None = None
-    message: _Message | None = None
-    text: str | None = None
-    content: str | None = None
-    logprobs: _Logprobs | None = None
-    finish_reason: str | None = None
-    stop_reason: Any = None
-    matched_stop: Any = None
-    usage: ChatUsage | None = None
-    error: Any = None
-
-    @property
-    def stop_sequence(self) -> str | None:
-        """The stop string that ended it, if the server reports it."""
-        if isinstance(self.stop_reason, str):
-            return self.stop_reason
-        return self.matched_stop if isinstance(self.matched_stop, str) else None
-
-
-class _Groq(msgspec.Struct):
-    usage: ChatUsage | None = None
-
-
-class _Timings(msgspec.Struct):
-    """llama.cpp's counts, of its versions that send no usage with a stream. `prompt_n`: without what was cached."""
-
-    prompt_n: int = 0
-    cache_n: int = 0
-    predicted_n: int = 0
-
-
-class Chunk(msgspec.Struct):
-    """One event of a stream, or a whole answer. Unknown fields are ignored, missing ones have neutral values.
-    `input_sensitive`, `output_sensitive`: MiniMax's filters. `citations`, `search_results`: what Perplexity and xAI
-    cite."""
-
-    choices: list[_Choice] | None = None
-    usage: ChatUsage | None = None
-    error: Any = None
-    x_groq: _Groq | None = None
-    timings: _Timings | None = None
-    input_sensitive: bool | None = None
-    output_sensitive: bool | None = None
-    citations: list[str | _Annotation] | None = None
-    search_results: list[_Annotation] | None = None
-
-    @property
-    def further_counts(self) -> ChatUsage | None:
-        """The usage where `usage` is left out."""
-        if self.x_groq is not None:
-            return self.x_groq.usage
-        if (told := self.timings) is None or not told.predicted_n:
-            return None
-        prompt = told.prompt_n + told.cache_n
-        return ChatUsage(prompt_tokens=prompt, completion_tokens=told.predicted_n, cached_tokens=told.cache_n)
-
-
-_PART_FIELDS = frozenset(_Part.__struct_fields__) - {"id", "name", "input", "summary", "content"}
+_PART_FIELDS = frozenset(Part.__struct_fields__) - {"id", "name", "input", "summary", "content"}
 _decode = LenientDecoder(Chunk, "a chunk of an answer")
 _strict = _decode.strict
-_NO_MESSAGE = _Message()
+_NO_MESSAGE = Message()
 _CALLS = "calls"
 _DETAILED = "thoughts in details"
 _NO_REASONS = re.compile("null|none|(?:not_|un)finished|in_?progress|running|generating|continue", re.IGNORECASE)
@@ -276,7 +65,7 @@ def read_chunk(data: bytes, tally: Tally) -> list[Delta]:
     return deltas
 
 
-def _asked_for(choices: list[_Choice], tally: Tally) -> list[_Choice]:
+def _asked_for(choices: list[Choice], tally: Tally) -> list[Choice]:
     """Return the choices of an answer that should have one: it is the first, whatever its index. Some servers have its
     calls in a second one."""
     first, *others = choices
@@ -346,7 +135,7 @@ def _filtered() -> list[Delta]:
     return [Delta(finish_reason="content_filter")]
 
 
-def _deltas(choice: _Choice, tally: Tally) -> list[Delta]:
+def _deltas(choice: Choice, tally: Tally) -> list[Delta]:
     message = choice.delta or choice.message or _NO_MESSAGE
     text: Any = message.content or message.text or choice.text or choice.content or ""
     if (choice.finish_reason or choice.message is not None) and tally.said:
@@ -370,7 +159,7 @@ def _deltas(choice: _Choice, tally: Tally) -> list[Delta]:
     return deltas
 
 
-def _unsaid(choice: _Choice, message: _Message, text: Any, tally: Tally) -> Any:
+def _unsaid(choice: Choice, message: Message, text: Any, tally: Tally) -> Any:
     """Return what of a last event's text has not been said: some servers send the answer once more at the end of a
     stream, as a whole message or as one more piece."""
     before = "".join(tally.texts.get(choice.index, ()))
@@ -391,18 +180,18 @@ def _is_repeated(text: str, pieces: list[str]) -> bool:
     return not is_refrain and (len(pieces) > 7 or (len(pieces) > 1 and len(text.split(None, 1)) > 1))
 
 
-def _parts(content: Any) -> str | list[_Part | str]:
+def _parts(content: Any) -> str | list[Part | str]:
     """Return a text, or the parts of one: JSON where an answer to a schema is no text."""
     if isinstance(content, str):
         return content
     items = content if isinstance(content, list) else [content]
     if all(isinstance(one, dict) and _PART_FIELDS.isdisjoint(one) for one in items) or isinstance(content, bool):
         return msgspec.json.encode(content).decode()
-    parts: list[_Part | str] = fitted(items, list[_Part | str])
+    parts: list[Part | str] = fitted(items, list[Part | str])
     return parts
 
 
-def _said(choice: _Choice, message: _Message, content: Any, tally: Tally) -> Iterator[Delta]:
+def _said(choice: Choice, message: Message, content: Any, tally: Tally) -> Iterator[Delta]:
     """The deltas of a chunk with more than a text: thoughts, text, refusal and calls, or a list's parts in their order;
     log-probabilities belong to the first of them, and so does what is cited."""
     index = choice.index
@@ -418,10 +207,10 @@ def _said(choice: _Choice, message: _Message, content: Any, tally: Tally) -> Ite
         first.text = said
     else:
         parts = [delta for part in said for delta in _of_part(part, index)]
-        made = [one for one in said if isinstance(one, _Part) and one.type == "tool_use" and one.name]
-        own = [_ToolCall(id=one.id, name=one.name, input=one.input) for one in made]
+        made = [one for one in said if isinstance(one, Part) and one.type == "tool_use" and one.name]
+        own = [ToolCall(id=one.id, name=one.name, input=one.input) for one in made]
         message.tool_calls = [*(message.tool_calls or ()), *own]
-    first.logprobs = _logprobs(choice.logprobs) if choice.logprobs is not None else None
+    first.logprobs = logprobs_of(choice.logprobs) if choice.logprobs is not None else None
     first.annotations = [one.citation for one in message.annotations or () if one.citation.url] or None
     first.tool_calls = [] if parts or message.refusal else _calls(choice, message, tally)
     if first.text or first.reasoning or first.logprobs or first.tool_calls or first.annotations:
@@ -445,12 +234,12 @@ def _detailed(details: msgspec.Raw) -> str:
     return "".join([one for one in named if isinstance(one, str)])
 
 
-def _of_part(part: _Part | str, index: int) -> Iterator[Delta]:
+def _of_part(part: Part | str, index: int) -> Iterator[Delta]:
     if isinstance(part, str):
         yield Delta(index=index, text=part)
         return
     if part.thinking or part.reasoning or part.type in ("thinking", "reasoning"):
-        yield Delta(index=index, reasoning=_text_of(part.inner or part.said))
+        yield Delta(index=index, reasoning=text_of(part.inner or part.said))
     elif part.refusal:
         yield Delta(index=index, text=part.refusal, refusal=True)
     elif part.image_url:
@@ -460,13 +249,7 @@ def _of_part(part: _Part | str, index: int) -> Iterator[Delta]:
         yield Delta(index=index, text=said)
 
 
-def _text_of(said: str | Sequence[_Part | str]) -> str:
-    if isinstance(said, str):
-        return said
-    return "".join([part if isinstance(part, str) else part.said or _text_of(part.inner) for part in said])
-
-
-def _calls(choice: _Choice, message: _Message, tally: Tally) -> list[ToolCallDelta]:
+def _calls(choice: Choice, message: Message, tally: Tally) -> list[ToolCallDelta]:
     """The pieces of calls. In a whole message calls are numbered by their position alone."""
     given = message.calls
     if not given:
@@ -480,35 +263,3 @@ def _calls(choice: _Choice, message: _Message, tally: Tally) -> list[ToolCallDel
             if (read := known.begin(piece) if is_whole and named else known.read(piece)) is not None:
                 found.append(call.with_state(read))
     return found
-
-
-def _logprobs(logprobs: _Logprobs) -> list[TextLogprob] | None:
-    if logprobs.content is not None:
-        return [
-            TextLogprob(
-                token=t.token,
-                token_bytes=_bytes(t),
-                logprob=t.logprob,
-                top=[(o.token, _bytes(o), o.logprob) for o in t.top_logprobs],
-            )
-            for t in logprobs.content
-        ]
-    if logprobs.tokens is None:
-        return None
-    tops = logprobs.top_logprobs or [None] * len(logprobs.tokens)
-    values = logprobs.token_logprobs or [None] * len(logprobs.tokens)
-    starts: Sequence[int | None] = logprobs.text_offset or [None] * len(logprobs.tokens)
-    return [
-        TextLogprob(
-            token=token,
-            token_bytes=token.encode(),
-            logprob=value if value is not None else 0.0,
-            top=[(o, o.encode(), lp) for o, lp in (top or {}).items()],
-            start=start,
-        )
-        for token, value, top, start in zip(logprobs.tokens, values, tops, starts, strict=False)
-    ]
-
-
-def _bytes(token: _TopLogprob) -> bytes:
-    return bytes(token.bytes) if token.bytes is not None else token.token.encode("utf-8", errors="replace")

@@ -14,10 +14,8 @@ from tiers.errors import CallerCredential, CatalogError, MissingKeyError, TierEr
 from tiers.remote.http_exchange import IDENTITY, pieces_of, up_to
 from tiers.remote.http_transport import transport_to
 from tiers.remote.openai_format import parse_error
-from tiers.remote.server_failures import FAILURES, ServerFailures
+from tiers.remote.server_failures import FAILURES, MAX_ERROR_BYTES, ServerFailures, ServerRequest
 from tiers.remote.wire import wire_of
-
-MAX_ERROR_BYTES = 64 * 1024
 
 
 class PassedAnswer(msgspec.Struct, frozen=True):
@@ -96,4 +94,4 @@ class PassedServer:
             refused = self._failures.of_caller(response, error, self._wire)
             if refused is not None:
                 return refused
-        return self._failures.of_status(response, error, self._wire, self.spec.model_name)
+        return self._failures.of_status(response, error, ServerRequest(self._wire, self.spec.model_name))

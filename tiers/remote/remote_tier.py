@@ -1,7 +1,6 @@
 """A tier on a remote server, over httpx; the differences between kinds of servers are in its wire."""
 
 import asyncio
-import logging
 import os
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
@@ -19,7 +18,6 @@ from tiers.chat_state import has_state
 from tiers.deltas import merged_answers
 from tiers.errors import (
     HEADER,
-    CallerCredential,
     CallerCredentialError,
     CatalogError,
     MissingKeyError,
@@ -30,24 +28,21 @@ from tiers.errors import (
     TierUnavailableError,
 )
 from tiers.prompt_bounds import prompt_bounds
-from tiers.remote.adapted_request import Adapted, adapted, restored
-from tiers.remote.answer_reader import AnswerReader, StopsHere
-from tiers.remote.http_exchange import HttpClient, is_whole, pieces_of, preceded, read_rest, up_to
+from tiers.remote.adapted_request import Adapted, adapted
+from tiers.remote.answer_reader import ReplyReader
+from tiers.remote.http_exchange import HttpClient, is_whole, pieces_of, preceded, read_rest
 from tiers.remote.http_transport import Reply, transport_to
-from tiers.remote.inline_text import InlineText, opens_thoughts, thinking_of
+from tiers.remote.inline_text import SeenThoughts, opens_thoughts
 from tiers.remote.openai_format import WireError, parse_error
 from tiers.remote.provider_state import MAKERS, ReasoningMakers, maker_of, marked_tools, owned, with_mark
-from tiers.remote.refusals import NOTHING, REFUSALS, LearnedRefusals, Place, refused_parameters, without
-from tiers.remote.server_failures import FAILURES, ServerFailures, told_limit
+from tiers.remote.refusals import NOTHING, REFUSALS, LearnedRefusals, Place, without
+from tiers.remote.server_failures import FAILURES, MAX_ERROR_BYTES, ServerFailures, ServerRequest, told_limit
 from tiers.remote.server_state import ServerModel, ServerQueue, Stream, chosen_model, parse_models
 from tiers.remote.too_long import ServerSaidError
-from tiers.remote.usage_counter import Tally, bounds_of, estimated_prompt_tokens
+from tiers.remote.usage_counter import ImpossibleClaims, Tally, bounds_of, estimated_prompt_tokens
 from tiers.remote.wire import WireCall, wire_of
 from tiers.tier import AnswerEnd, Delta, GenerationRequest, Tier, TierLoad
 
-log = logging.getLogger(__name__)
-
-MAX_ERROR_BYTES = 64 * 1024
 MAX_METRICS_BYTES = 2 * 2**20
 MAX_MODELS_BYTES = 4 * 2**20
 # Of a list of models; a provider with 400 of them has 30,000.
@@ -55,7 +50,6 @@ MAX_MODELS_COMMAS = 200_000
 MOST_NAMED = 12
 MOST_ADAPTED = 3
 """Refusals of one request that are answered by the same request without what was refused."""
-MOST_WAYS = 64
 # Time limit of a look at the server's queue, and the pause after one without a report.
 QUEUE_SECONDS, SILENT_SECONDS = 1.0, 10.0
 
@@ -90,9 +84,8 @@ class RemoteTier(Tier):
         self._clock = clock
         self._failures = ServerFailures(spec.name, spec.remote, key, cooldown_seconds, clock)
         self._running = 0
-        self._ignores_n = self._miscounts = False
-        # Whether answers begin within a thought, by the way of thinking that was asked for.
-        self._thinks_first: dict[int, bool] = {}
+        self._ignores_n, self._claims = False, ImpossibleClaims(self._failures.where)
+        self._thoughts = SeenThoughts()
         self._queue = ServerQueue()
         self._watching: asyncio.Task[None] | None = None
         self._wire = wire_of(spec.remote, spec.provider)
@@ -180,7 +173,7 @@ class RemoteTier(Tier):
         refusal = parse_error(body) if response.status_code >= 400 else WireError()
         is_operators = path == self._wire.health_path and self._wire.is_about_model(refusal)
         if response.status_code in (401, 403) or response.status_code >= 500 or is_operators:
-            raise self._failures.of_status(response, refusal, self._wire, self.model)
+            raise self._failures.of_status(response, refusal, ServerRequest(self._wire, self.model))
         return response.status_code, body
 
     async def _reply_to(self, path: str, most: int) -> tuple[Reply | httpx.Response, bytes]:
@@ -243,89 +236,42 @@ class RemoteTier(Tier):
     async def answer(self, request: GenerationRequest, tally: Tally, seconds: float) -> AsyncGenerator[Delta, None]:
         """Like `generate`, within `seconds`; a new `tally` counts usage, also of an answer that does not end."""
         self._running += 1
-        response: Reply | httpx.Response | None = None
+        reply: Reply | httpx.Response | None = None
         stream: Stream | None = None
         body: bytes | None = None
         try:
-            credential = request.credential if self.asks_credential else None
-            own_headers = [] if credential is None else credential.headers(self._wire.key_headers)
             call, fitted = self._call(request, tally)
             body = call.body
             deadline = asyncio.get_running_loop().time() + seconds
-            patience = min(self._remote.read_timeout_seconds, seconds) if call.streamed else seconds
             tally.sent = True
             if call.streamed:
                 stream = self._queue.send(self._clock(), tally.prompt_tokens)
-            refused = NOTHING
-            for tries_left in range(MOST_ADAPTED, -1, -1):
-                response = reply = await self._http.send(
-                    "POST", call.path, call.body, patience, deadline, request.trace, (*call.headers, *own_headers)
-                )
-                pieces = pieces_of(reply, deadline, lenient=True)
-                try:
-                    pieces = await self._checked(reply, call, pieces, credential)
-                    break
-                except TierRequestError as error:
-                    # What one caller's account is refused says nothing of the others'.
-                    learns = credential is None and self._learns_limit(error, tally)
-                    if not tries_left or not (error.refused - refused or learns):
-                        raise
-                    refused |= error.refused
-                    again, fitted = self._call(request, tally, refused)
-                    if again.body == call.body:
-                        raise
-                    await reply.aclose()
-                    call = again
-            if refused and credential is None:
-                self._refusals.learn(self._place(call), refused)
-            logprobs = request.sampling.logprobs
-            tally.scored = logprobs is not None
-            bounds = bounds_of(request.n, tally.max_tokens, logprobs, cumulative=self._remote.cumulative_text)
-            # What goes on from the caller's text, is scored token by token or goes to a client of the same API is left
-            # as it is.
-            turns = request.messages
-            is_chat = turns is not None and all(turn.role != "assistant" for turn in turns[-1:])
-            is_same = request.native is not None and request.native.form == tally.form
-            is_read = is_chat and not (is_same or tally.scored)
-            way = thinking_of(fitted.request) if is_read else 0
-            # Providers separate thoughts themselves.
-            is_known = self._remote.kind in ("openai", *OWN_SERVERS) and opens_thoughts(self.model)
-            begun = self._thinks_first.get(way, is_known)
-            inline = InlineText(fitted.request, is_open=begun) if is_read else None
-            reader = AnswerReader(self._wire, tally, bounds, self._note_seals, inline)
-            cut = StopsHere(fitted.stops, tally, include=request.include_stop) if fitted.stops else None
-            if stream is not None:
-                parser, size = self._wire.parser(), 0
+            reply, pieces, fitted = await self._ask(call, fitted, request, tally, seconds, deadline)
+            reader = self._reader(request, fitted, tally)
+            if stream is None:
+                for delta in await reader.reply(pieces):
+                    yield delta
+            else:
                 try:
                     async for piece in pieces:
-                        if not (size or piece.strip()):
+                        if not (reader.size or piece.strip()):
                             # Blanks keep a connection open.
                             continue
-                        if not size and is_whole(piece):
-                            deltas = reader.whole(await up_to(bounds.whole + 1, preceded(piece, pieces), lenient=True))
+                        if not reader.size and is_whole(piece):
+                            deltas = await reader.reply(preceded(piece, pieces))
                         else:
-                            size += len(piece)
-                            if size > bounds.wire:
-                                bounds.require_wire(size, bounds.wire)
-                            deltas = reader.events(parser.feed(piece))
+                            deltas = reader.piece(piece)
                         if deltas:
                             self._queue.first_token(stream, self._clock())
-                        for delta in _as_asked(deltas, fitted, cut):
+                        for delta in deltas:
                             yield delta
-                        if reader.ended or (cut is not None and not tally.unfinished):
+                        if reader.ended or (reader.cut is not None and not tally.unfinished):
                             break
                 except httpx.TransportError:
                     # All has come but the mark of the end.
                     if not tally.is_ended:
                         raise
-                if not reader.ended and tally.unfinished:
-                    for delta in _as_asked(reader.last_events(parser.flush()), fitted, cut):
-                        yield delta
-            else:
-                deltas = reader.whole(await up_to(bounds.whole + 1, pieces, lenient=True))
-                if fitted.tool_names or cut is not None:
-                    deltas = _as_asked(deltas, fitted, cut)
-                for delta in deltas:
+                for delta in reader.end():
                     yield delta
             if request.n > 1 and tally.left_out:
                 self._ignores_n = True
@@ -334,9 +280,8 @@ class RemoteTier(Tier):
             if tally.unfinished:
                 raise TierError("the answer ended before its choices were finished")
             self._failures.end_well()
-            opened = None if inline is None else inline.opened(tally)
-            if opened is not None and (way in self._thinks_first or len(self._thinks_first) < MOST_WAYS):
-                self._thinks_first[way] = opened
+            if reader.inline is not None:
+                self._thoughts.note(reader.inline, tally)
             if stream is None:
                 yield Delta(end=AnswerEnd(usage=tally.usage(), maker=self.maker), at_once=True)
             else:
@@ -344,28 +289,79 @@ class RemoteTier(Tier):
                 told = tally.streamed_tokens()
                 end = AnswerEnd(usage=tally.usage(), times=times, streamed_tokens=told, maker=self.maker)
                 yield Delta(end=end)
-                if cut is None:
+                if reader.cut is None:
                     await read_rest(reply, pieces)
         except FAILURES as error:
-            if self.asks_credential and request.credential is not None:
-                error.args = (request.credential.scrub(str(error)), *error.args[1:])
-            failure = None
-            if isinstance(error, ServerSaidError) and (not self.asks_credential or request.credential is None):
-                failure = self._failures.of_said(error.said, self._wire, self.model, body)
-            named = failure or self._failures.of_answer(error, body)
-            if isinstance(named, TierContextError):
-                named.param = "messages" if request.messages is not None else "prompt"
+            named = self._named(error, request, body)
             if named is error:
                 raise
             raise named from error
         finally:
             self._running -= 1
-            self._note_claim(request, tally)
+            self._claims.note(request, tally)
             tally.find_bounds = None
             if stream is not None:
                 self._queue.end(stream)
-            if response is not None:
-                await response.aclose()
+            if reply is not None:
+                await reply.aclose()
+
+    async def _ask(
+        self, call: WireCall, fitted: Adapted, request: GenerationRequest, tally: Tally, seconds: float, deadline: float
+    ) -> tuple[Reply | httpx.Response, AsyncIterator[bytes], Adapted]:
+        """Send the request, and again without what the server refuses of it; return its reply, the pieces of that, and
+        as what the request was sent. Raises `FAILURES`."""
+        credential = request.credential if self.asks_credential else None
+        own_headers = [] if credential is None else credential.headers(self._wire.key_headers)
+        patience = min(self._remote.read_timeout_seconds, seconds) if call.streamed else seconds
+        sent, refused = ServerRequest(self._wire, self.model, call.body), NOTHING
+        for tries_left in range(MOST_ADAPTED, -1, -1):
+            reply = await self._http.send(
+                "POST", call.path, call.body, patience, deadline, request.trace, (*call.headers, *own_headers)
+            )
+            try:
+                pieces = pieces_of(reply, deadline, lenient=True)
+                pieces = await self._failures.checked(reply, pieces, sent, credential, streamed=call.streamed)
+                break
+            except TierRequestError as error:
+                await reply.aclose()
+                # What one caller's account is refused says nothing of the others'.
+                learns = credential is None and self._learns_limit(error, tally)
+                if not tries_left or not (error.refused - refused or learns):
+                    raise
+                refused |= error.refused
+                again, fitted = self._call(request, tally, refused)
+                if again.body == call.body:
+                    raise
+                call = again
+            except BaseException:
+                await reply.aclose()
+                raise
+        if refused and credential is None:
+            self._refusals.learn(self._place(call), refused)
+        return reply, pieces, fitted
+
+    def _reader(self, request: GenerationRequest, fitted: Adapted, tally: Tally) -> ReplyReader:
+        logprobs = request.sampling.logprobs
+        tally.scored = logprobs is not None
+        # Providers separate thoughts themselves.
+        usual = self._remote.kind in ("openai", *OWN_SERVERS) and opens_thoughts(self.model)
+        inline = self._thoughts.reader(request, fitted.request, tally, usual=usual)
+        bounds = bounds_of(request.n, tally.max_tokens, logprobs, cumulative=self._remote.cumulative_text)
+        note, include = partial(self._makers.note_all, maker=self.maker), request.include_stop
+        return ReplyReader(self._wire, tally, bounds, note, inline, fitted, include_stop=include)
+
+    def _named(self, error: Exception, request: GenerationRequest, body: bytes | None) -> TierError:
+        """Return a failure of the request as the tier's error, without the caller's credential."""
+        is_callers = self.asks_credential and request.credential is not None
+        if is_callers:
+            error.args = (request.credential.scrub(str(error)), *error.args[1:])  # type: ignore[union-attr]
+        failure = None
+        if isinstance(error, ServerSaidError) and not is_callers:
+            failure = self._failures.of_said(error.said, ServerRequest(self._wire, self.model, body))
+        named = failure or self._failures.of_answer(error, body)
+        if isinstance(named, TierContextError):
+            named.param = "messages" if request.messages is not None else "prompt"
+        return named
 
     async def _further(self, request: GenerationRequest, tally: Tally, deadline: float) -> AsyncGenerator[Delta, None]:
         """Ask again for each choice that the server left out, because it takes no notice of `n`."""
@@ -379,22 +375,6 @@ class RemoteTier(Tier):
                     delta.index = places[delta.index]
                     yield delta
         tally.unfinished.difference_update(places)
-
-    def _note_claim(self, request: GenerationRequest, tally: Tally) -> None:
-        """Note counts of the server that cannot be for the record; log them, the first as a warning: a server that
-        counts wrongly does so in every answer."""
-        if (claimed := tally.impossible_claim()) is None:
-            return
-        request.meter.claims.append(claimed)
-        billed = tally.usage()
-        level, self._miscounts = logging.DEBUG if self._miscounts else logging.WARNING, True
-        log.log(
-            level,
-            "%s: request %s: the server counts %d tokens of the prompt and %d of the answer, which cannot be; "
-            "%d and %d are billed; more such counts are logged at level debug",
-            self._failures.where, request.request_id, claimed.prompt_tokens, claimed.completion_tokens,
-            billed.prompt_tokens, billed.completion_tokens,
-        )  # fmt: skip
 
     def count_prompt_tokens(self, request: GenerationRequest) -> int:
         """Return an estimate (`estimated_prompt_tokens`); exact for token ids."""
@@ -510,51 +490,9 @@ class RemoteTier(Tier):
             request, messages=messages, native=native, tooling=tooling, cache_reuse=reuse
         ), lost
 
-    def _note_seals(self, deltas: list[Delta]) -> None:
-        self._makers.note_all(deltas, self.maker)
-
     def _learns_limit(self, refusal: TierRequestError, tally: Tally) -> bool:
         """Return whether a limit was refused with the most that the model can answer, which is known from now on."""
         if not 0 < (most := told_limit(refusal)) < tally.max_tokens:
             return False
         self.max_output = most
         return True
-
-    async def _checked(
-        self,
-        response: Reply | httpx.Response,
-        call: WireCall,
-        pieces: AsyncIterator[bytes],
-        credential: CallerCredential | None,
-    ) -> AsyncIterator[bytes]:
-        """Return the pieces of the body. Raises unless this is the expected kind of answer."""
-        kind = response.headers.get("content-type", "")
-        is_answer = response.status_code // 100 == 2
-        if is_answer and "html" not in kind:
-            # Some servers send events as JSON or as text, or a whole answer where a stream was asked for.
-            return pieces
-        if is_answer and not (first := await anext(pieces, b"")).lstrip().startswith(b"<"):
-            # PHP calls all that it sends a page.
-            return preceded(first, pieces)
-        body = await up_to(MAX_ERROR_BYTES, preceded(first, pieces) if is_answer else pieces)
-        error = parse_error(body)
-        if credential is not None:
-            error.message = credential.scrub(error.message)
-        if is_answer:
-            wanted = "a stream" if call.streamed else "JSON"
-            raise TierError(
-                f"answered {kind[:100] or 'bytes without a type'} instead of {wanted}: {error.message[:200]}"
-            )
-        if credential is not None and (refused := self._failures.of_caller(response, error, self._wire)) is not None:
-            raise refused
-        failure = self._failures.of_status(response, error, self._wire, self.model, call.body)
-        if isinstance(failure, TierRequestError):
-            failure.refused = refused_parameters(body, error.message, error.param, error.code)
-        raise failure
-
-
-def _as_asked(deltas: list[Delta], fitted: Adapted, cut: StopsHere | None) -> list[Delta]:
-    """Return the deltas in the caller's words: with its names of tools, and up to its stop strings."""
-    if fitted.tool_names and deltas:
-        deltas = restored(deltas, fitted.tool_names)
-    return deltas if cut is None else cut.cut(deltas)

@@ -2,12 +2,14 @@
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from typing import NamedTuple
 
 import httpx
 
 from tiers.catalog.tier_spec import RemoteSpec
 from tiers.errors import (
+    CallerCredential,
     CallerCredentialError,
     TierAnswerError,
     TierAnswerTooLongError,
@@ -21,13 +23,16 @@ from tiers.errors import (
 )
 from tiers.remote.event_stream import EventTooLargeError
 from tiers.remote.http_connection import OversizedHeadError
+from tiers.remote.http_exchange import preceded, up_to
 from tiers.remote.http_transport import Reply
 from tiers.remote.lenient_json import NotAnObjectError
-from tiers.remote.openai_format import WireError, parse_retry_after, wait_in
+from tiers.remote.openai_format import WireError, parse_error, parse_retry_after, wait_in
+from tiers.remote.refusals import refused_parameters
 from tiers.remote.too_long import MOST_READ, ServerSaidError, is_unable, too_long
 from tiers.remote.wire import RemoteWire
 from tiers.server_words import one_line
 
+MAX_ERROR_BYTES = 64 * 1024
 FAILURES = (EventTooLargeError, httpx.DecodingError, httpx.TransportError, TimeoutError, TierError)
 """What ends an answer, as `ServerFailures.of_answer` takes it."""
 OPERATOR_STATUSES = (401, 402, 403, 404, 407, 410)
@@ -64,13 +69,21 @@ _UNREACHED = (httpx.ConnectError, httpx.ConnectTimeout)
 _CUT_OFF = (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError)
 
 
+class ServerRequest(NamedTuple):
+    """What was asked: `model` over `wire`. `body`: of a request whose failure may be its own alone."""
+
+    wire: RemoteWire
+    model: str
+    body: bytes | None = None
+
+
 class ServerFailures:
     """The errors of one server. They name its tier and its address, and never show its key.
 
     `unhealthy_until`: by `clock`, minus infinity after an answer; a failure of the server moves it `cooldown_seconds`
     on, or as far as the server asks. A failure that may be of one request alone, whose `body` is named, does so only
     if it is not the first since an answer: else a request that a server cannot bear would take its tier from everybody,
-    and then the next tier. Asked again it is still that request.
+    and then the next tier. ServerRequest again it is still that request.
     """
 
     def __init__(
@@ -117,14 +130,42 @@ class ServerFailures:
             f"{self.where} cannot be reached: {type(error).__name__}: {self.scrub(reason)}{advice}"
         )
 
-    def of_status(
+    async def checked(
         self,
-        response: Reply | httpx.Response,
-        error: WireError,
-        wire: RemoteWire,
-        model: str,
-        body: bytes | None = None,
-    ) -> TierError:
+        reply: Reply | httpx.Response,
+        pieces: AsyncIterator[bytes],
+        request: ServerRequest,
+        credential: CallerCredential | None,
+        *,
+        streamed: bool,
+    ) -> AsyncIterator[bytes]:
+        """Return the pieces of the body of `reply`. Raises `TierError` unless this is the expected kind of answer; of a
+        caller's own `credential`, with which it was asked, what the server says of that."""
+        kind = reply.headers.get("content-type", "")
+        is_answer = reply.status_code // 100 == 2
+        if is_answer and "html" not in kind:
+            # Some servers send events as JSON or as text, or a whole answer where a stream was asked for.
+            return pieces
+        if is_answer and not (first := await anext(pieces, b"")).lstrip().startswith(b"<"):
+            # PHP calls all that it sends a page.
+            return preceded(first, pieces)
+        body = await up_to(MAX_ERROR_BYTES, preceded(first, pieces) if is_answer else pieces)
+        error = parse_error(body)
+        if credential is not None:
+            error.message = credential.scrub(error.message)
+        if is_answer:
+            wanted = "a stream" if streamed else "JSON"
+            raise TierError(
+                f"answered {kind[:100] or 'bytes without a type'} instead of {wanted}: {error.message[:200]}"
+            )
+        if credential is not None and (refused := self.of_caller(reply, error, request.wire)) is not None:
+            raise refused
+        failure = self.of_status(reply, error, request)
+        if isinstance(failure, TierRequestError):
+            failure.refused = refused_parameters(body, error.message, error.param, error.code)
+        raise failure
+
+    def of_status(self, response: Reply | httpx.Response, error: WireError, request: ServerRequest) -> TierError:
         """Return what the status of `response` and the `error` in its body say."""
         status = response.status_code
         did, meant = f"answered {status}", _status_in(f"{error.type} {error.code}")
@@ -134,9 +175,9 @@ class ServerFailures:
             status = meant if meant == 429 else 401
         elif 300 <= status < 400 and (place := response.headers.get("location")):
             did += f" to {one_line(place, 200)}, which the url in the catalogue should be"
-        return self._of(status, did, parse_retry_after(response.headers), error, wire, model, body)
+        return self._of(status, did, parse_retry_after(response.headers), error, request)
 
-    def of_said(self, error: WireError, wire: RemoteWire, model: str, body: bytes | None = None) -> TierError | None:
+    def of_said(self, error: WireError, request: ServerRequest) -> TierError | None:
         """Return what an `error` within an answer that began with 200 says, like a reply with the status that it names
         or means; None if it is about nothing that a status says."""
         code = str(error.code)
@@ -145,33 +186,24 @@ class ServerFailures:
             status = _status_in(f"{error.type} {code} {error.message[:MOST_READ]}")
         # One answer that fails says nothing of the next one.
         is_told = status in BUSY_STATUSES or 400 <= status < 500
-        return self._of(status, "broke off", None, error, wire, model, body) if is_told else None
+        return self._of(status, "broke off", None, error, request) if is_told else None
 
-    def _of(
-        self,
-        status: int,
-        did: str,
-        later: float | None,
-        error: WireError,
-        wire: RemoteWire,
-        model: str,
-        body: bytes | None,
-    ) -> TierError:
+    def _of(self, status: int, did: str, later: float | None, error: WireError, request: ServerRequest) -> TierError:
         if later is None:
             later = wait_in(error.message) if error.retry_after_seconds is None else error.retry_after_seconds
         message = f"{self.where} {did}: {self.scrub(error.message)}"
         if status == 403 and _FLAGGED.search(error.message):
             return TierRequestError(message, *_named(error))
-        if status in OPERATOR_STATUSES or wire.is_about_model(error):
+        if status in OPERATOR_STATUSES or request.wire.is_about_model(error):
             kind = TierKeyError if status in KEY_STATUSES else TierUnavailableError
-            return self._asked_to_wait(kind(f"{message} ({self._remedy(status, wire, model)})"), later)
+            return self._asked_to_wait(kind(f"{message} ({self._remedy(status, request)})"), later)
         if status in BUSY_STATUSES or (status == 503 and later is not None):
             return self._asked_to_wait(TierBusyError(message), later)
         about_tier = self._of_tier(error, message, status)
         if isinstance(about_tier, TierContextError):
             return about_tier
         if status in TRY_LATER_STATUSES or status >= 500 or status < 400:
-            self._suspected(body if 400 <= status <= 500 else None)
+            self._suspected(request.body if 400 <= status <= 500 else None)
             return TierUnavailableError(message)
         return about_tier or TierRequestError(message, *_named(error))
 
@@ -203,13 +235,13 @@ class ServerFailures:
             error.retry_after_seconds = seconds
         return error
 
-    def _remedy(self, status: int, wire: RemoteWire, model: str) -> str:
+    def _remedy(self, status: int, request: ServerRequest) -> str:
         """Return what the operator can do about a status that is the catalogue's fault, or the account's."""
         if status == 402:
             return "pay for the account of the tier's key"
         if status not in (401, 403):
-            listing = "; `aio check` lists the server's models" if wire.models_path is not None else ""
-            return f"check url and model = {model!r} in the catalogue{listing}"
+            listing = "; `aio check` lists the server's models" if request.wire.models_path is not None else ""
+            return f"check url and model = {request.model!r} in the catalogue{listing}"
         variable = self._key_variable
         if variable is None:
             return "the server wants a key: name the environment variable that holds it as api_key_env in the catalogue"

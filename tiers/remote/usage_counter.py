@@ -4,6 +4,7 @@ A server may answer far more than any honest answer within its limit of tokens h
 """
 
 import json
+import logging
 import math
 import re
 from collections.abc import Callable, Collection
@@ -17,6 +18,8 @@ from tiers.errors import TierAnswerTooLongError
 from tiers.message_content import Form, ToolCallDelta
 from tiers.prompt_bounds import SERVER_TOKENS, TOLERANCE, PromptBounds, least_tokens
 from tiers.tier import Delta, GenerationRequest, Usage
+
+log = logging.getLogger(__name__)
 
 # Bytes of texts, thoughts, calls and log-probabilities by token. Four are usual; the longest tokens of known
 # vocabularies, runs of spaces, have 128. Servers that take no notice of a small limit are given `SAID_BYTES` more.
@@ -362,3 +365,26 @@ def _within(count: int, most: int) -> int:
 
 def _tokens(sizes: dict[int, int]) -> int:
     return sum(math.ceil(size / BYTES_PER_TOKEN) for size in sizes.values())
+
+
+class ImpossibleClaims:
+    """Notes counts of one server that cannot be. `where`: its name in the log."""
+
+    def __init__(self, where: str) -> None:
+        self._where, self._is_known = where, False
+
+    def note(self, request: GenerationRequest, tally: Tally) -> None:
+        """Note such counts of an answer for its record; log them, the first as a warning: a server that counts wrongly
+        does so in every answer."""
+        if (claimed := tally.impossible_claim()) is None:
+            return
+        request.meter.claims.append(claimed)
+        billed = tally.usage()
+        level, self._is_known = logging.DEBUG if self._is_known else logging.WARNING, True
+        log.log(
+            level,
+            "%s: request %s: the server counts %d tokens of the prompt and %d of the answer, which cannot be; "
+            "%d and %d are billed; more such counts are logged at level debug",
+            self._where, request.request_id, claimed.prompt_tokens, claimed.completion_tokens,
+            billed.prompt_tokens, billed.completion_tokens,
+        )  # fmt: skip

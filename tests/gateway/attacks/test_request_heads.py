@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from uvicorn.server import ServerState
 
+from gateway.edge.head_bounds import MAX_HEADERS
 from gateway.edge.http_protocol import IDLE_SECONDS, MAX_PIPELINED, BoundedHttpProtocol
-from gateway.edge.response_cycle import MAX_HEADERS
 from tests.examples import examples
 
 LIMIT = 8192

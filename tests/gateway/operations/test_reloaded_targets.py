@@ -4,10 +4,13 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
+from quality.records.record import Record
 from tests.gateway.administrator import ADMIN_HEADERS
 from tests.gateway.chained_tiers import BACKUP, HELLO, SECOND, Servers, broken, chained_tiers
 from tests.gateway.running_gateway import RunningGateway
+from tiers.catalog.pricing import request_cost_usd
 
 RULE = """
 [[rules]]
@@ -77,3 +80,24 @@ async def test_a_target_that_keeps_its_entry_keeps_its_state(tmp_path: Path) -> 
         other = BACKUP.replace("7.0", "8.0")
         assert (await reload(gateway, tmp_path, servers.catalog(other + SECOND, small=chain))).status_code == 200
         assert gateway.serving.routing.served.targets["backup"].active_tier() is not before
+
+
+async def test_another_price_is_billed_from_then_on_and_the_record_keeps_it(tmp_path: Path) -> None:
+    async with chained_tiers(tmp_path, more="") as (gateway, servers):
+
+        async def record() -> Record:
+            body = {"model": "small", "messages": HELLO, "temperature": 0.5}
+            answer = await gateway.http.post("/v1/chat/completions", json=body)
+            found = await gateway.serving.records.find(answer.json()["id"])
+            assert isinstance(found, Record)
+            return found
+
+        before = await record()
+        dearer = servers.catalog("").replace("input_usd_per_million = 1.0", "input_usd_per_million = 3.0", 1)
+        assert (await reload(gateway, tmp_path, dearer)).json()["tiers"] == [1]
+        after = await record()
+    assert (before.cost_usd, after.cost_usd) == (pytest.approx(12e-6), pytest.approx(32e-6))
+    for kept in (before, after):
+        [attempt] = kept.attempts
+        assert attempt.price is not None
+        assert request_cost_usd(attempt.price, attempt.prompt_tokens, attempt.completion_tokens) == kept.cost_usd

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import msgspec
 import pytest
 
 from classifier.decision import Decision
@@ -96,8 +95,6 @@ def test_a_compaction_stays_and_what_follows_it_decides_again() -> None:
     compaction = ClientTurn(client="opencode", session="s1", kind="compaction")
     stayed = world.ask(history, client=compaction)
     assert (stayed.tier, stayed.inputs.session and stayed.inputs.session.rule) == (3, "stay")
-    world.routing.knobs.change({"agents_compaction": "route"})
-    assert world.ask(history, client=compaction).inputs.session.rule == "rest"  # type: ignore[union-attr]
     short = [ChatMessage(role="assistant", content="Summary."), ChatMessage(role="user", content="Go on.")]
     after = world.ask(short).inputs.session
     assert after is not None
@@ -113,8 +110,6 @@ def test_a_subagent_starts_on_its_parents_tier_at_least() -> None:
     assert "the parent of this agent is on tier 3" in decision.reason
     other = ClientTurn(client="opencode", session="s3", parent="s1", kind="subagent")
     assert world.ask([TASK], client=other, caller=Caller(key_id="bob")).tier == 1, "of another key"
-    world.routing.knobs.change({"agents_subagents": "route"})
-    assert world.ask([TASK], client=msgspec.structs.replace(sub, session="s4")).tier == 1
 
 
 def test_trouble_is_written_down_and_moves_only_where_the_knob_says_so() -> None:
