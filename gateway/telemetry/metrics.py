@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
@@ -56,93 +57,68 @@ class Metrics:
         self._declare_gauges()
 
     def _declare_gauges(self) -> None:
+        gauge, counter = partial(Gauge, registry=self.registry), partial(Counter, registry=self.registry)
         self._saving = Gauge("aio_saving_ratio", "1 - cost / baseline cost, since start.", registry=self.private)
-        self._healthy = Gauge("aio_tier_healthy", "Whether a tier takes requests.", ["tier"], registry=self.registry)
-        self._tier_wait = Gauge(
-            "aio_tier_predicted_wait_seconds",
-            "Predicted queueing, as routing sees it.",
-            ["tier"],
-            registry=self.registry,
-        )
-        self._tier_versions = Gauge(
+        self._healthy = gauge("aio_tier_healthy", "Whether a tier takes requests.", ["tier"])
+        self._tier_wait = gauge("aio_tier_predicted_wait_seconds", "Predicted queueing, as routing sees it.", ["tier"])
+        self._tier_versions = gauge(
             "aio_tier_version_info",
             "1 for the version of a tier that takes new requests.",
             ["tier", "model", "version"],
-            registry=self.registry,
         )
-        self._remote_waiting = Gauge(
+        self._remote_waiting = gauge(
             "aio_remote_waiting",
             "Requests that wait at servers elsewhere: of all clients where a server tells, else of this process.",
-            registry=self.registry,
         )
-        self._engine_restarts = Gauge(
-            "aio_engine_restarts", "Restarts of a tier's engine since AIO started.", ["tier"], registry=self.registry
-        )
+        self._engine_restarts = gauge("aio_engine_restarts", "Restarts of a tier's engine since AIO started.", ["tier"])
         self._replicas = ReplicaGauges(self.private)
-        self.in_flight = Gauge("aio_in_flight", "Answers in progress.", registry=self.registry)
-        self.ledger_lag = Gauge("aio_ledger_lag_records", "Records not in the database yet.", registry=self.registry)
-        self.journal_lag = Gauge(
-            "aio_journal_lag_seconds", "Age of the oldest record that is not on disk yet.", registry=self.registry
+        self.in_flight = gauge("aio_in_flight", "Answers in progress.")
+        self.ledger_lag = gauge("aio_ledger_lag_records", "Records not in the database yet.")
+        self.journal_lag = gauge("aio_journal_lag_seconds", "Age of the oldest record that is not on disk yet.")
+        self._cache_entries = gauge("aio_cache_entries", "Answers in the response cache of this process.")
+        self._cache_bytes = gauge("aio_cache_bytes", "Bytes in the response cache of this process.")
+        self.cache_failures = counter("aio_cache_failures", "Times that Redis was unreachable for the response cache.")
+        self.ignored_fields = counter("aio_ignored_fields", "Requests with fields that were ignored.", ["endpoint"])
+        self._guardrails = counter(
+            "aio_guardrail_verdicts",
+            "Texts that guardrails judged, or failed to.",
+            ["guardrail", "stage", "verdict"],
         )
-        self._cache_entries = Gauge(
-            "aio_cache_entries", "Answers in the response cache of this process.", registry=self.registry
+        self.upgrade_rate = gauge(
+            "aio_upgrade_rate", "Share of the last 100 verified answers that need an upgrade.", ["tier"]
         )
-        self._cache_bytes = Gauge(
-            "aio_cache_bytes", "Bytes in the response cache of this process.", registry=self.registry
+        self._opinions = counter(
+            "aio_second_opinions", 'Verdicts of "worse" for which further answers were asked for.', ["result"]
         )
-        self.cache_failures = Counter(
-            "aio_cache_failures", "Times that Redis was unreachable for the response cache.", registry=self.registry
-        )
-        self.ignored_fields = Counter(
-            "aio_ignored_fields", "Requests with fields that were ignored.", ["endpoint"], registry=self.registry
-        )
-        self._guardrails = Counter(
-            "aio_guardrail_verdicts", "Texts that guardrails judged, or failed to.", ["guardrail", "stage", "verdict"],
-            registry=self.registry,
-        )  # fmt: skip
-        self.upgrade_rate = Gauge(
-            "aio_upgrade_rate", "Share of the last 100 verified answers that need an upgrade.", ["tier"],
-            registry=self.registry,
-        )  # fmt: skip
-        self._opinions = Counter(
-            "aio_second_opinions", "Verdicts of \"worse\" for which further answers were asked for.", ["result"],
-            registry=self.registry,
-        )  # fmt: skip
         self._opinions_usd = Counter(
             "aio_second_opinions_cost_usd", "What those further answers cost, judging included.", registry=self.private
         )
         self._opinions_shown = OpinionsGiven()
-        self._not_sampled = Counter(
-            "aio_not_sampled", "Finished chats that are not verified, by the reason.", ["reason"],
-            registry=self.registry,
-        )  # fmt: skip
-        self._not_sampled_shown: dict[Reason, int] = {}
-        self.own_labels = Gauge(
-            "aio_own_labels", "Labels of the catalogue that count in decisions.", registry=self.registry
+        self._not_sampled = counter(
+            "aio_not_sampled", "Finished chats that are not verified, by the reason.", ["reason"]
         )
-        self._worth = Gauge(
-            "aio_routing_pays", "1 for the verdict on routing: pays, does_not_pay or not_known_yet.", ["verdict"],
-            registry=self.registry,
-        )  # fmt: skip
+        self._not_sampled_shown: dict[Reason, int] = {}
+        self.own_labels = gauge("aio_own_labels", "Labels of the catalogue that count in decisions.")
+        self._worth = gauge(
+            "aio_routing_pays", "1 for the verdict on routing: pays, does_not_pay or not_known_yet.", ["verdict"]
+        )
         # Of the database, which all processes and replicas share.
-        self._retraining_days = Gauge(
+        shared = partial(Gauge, registry=self.shared)
+        self._retraining_days = shared(
             "aio_retraining_age_days",
             "Days since the last successful retraining, or the first record; NaN where none is scheduled.",
-            registry=self.shared,
         )
         self._retraining_days.set(float("nan"))
-        self._retraining_failures = Gauge(
-            "aio_retraining_failed_runs", "Failed retrainings since the last successful one.", registry=self.shared
+        self._retraining_failures = shared(
+            "aio_retraining_failed_runs", "Failed retrainings since the last successful one."
         )
-        self._refused = Gauge(
-            "aio_retraining_refused_info", "1 for why the last refused candidate was refused.", ["reason"],
-            registry=self.shared,
-        )  # fmt: skip
-        self.classifier = Gauge("aio_classifier_info", "1 for the active version.", ["version"], registry=self.registry)
-        self.canary = Gauge(
-            "aio_classifier_canary_share", "Share of requests decided by a version on trial.", ["version"],
-            registry=self.registry,
-        )  # fmt: skip
+        self._refused = shared(
+            "aio_retraining_refused_info", "1 for why the last refused candidate was refused.", ["reason"]
+        )
+        self.classifier = gauge("aio_classifier_info", "1 for the active version.", ["version"])
+        self.canary = gauge(
+            "aio_classifier_canary_share", "Share of requests decided by a version on trial.", ["version"]
+        )
 
     def show_classifier(self, version: str, canary: str | None = None, share: float = 0.0) -> None:
         """Set the active classifier version, and the one on trial for a `share` of the requests."""

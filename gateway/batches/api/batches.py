@@ -194,24 +194,11 @@ async def _shown(jobs: Jobs, batch: Batch) -> Response[Any]:
 
 async def _object(jobs: Jobs, batch: Batch) -> BatchObject:
     counts = await reached(jobs.book.counts(batch))
-    return BatchObject(
-        id=batch.batch_id,
-        endpoint=batch.endpoint,
-        errors=None if batch.errors is None else BatchErrors(data=batch.errors),
-        input_file_id=batch.input_file_id,
-        completion_window=batch.completion_window,
-        status=batch.status,
-        output_file_id=batch.output_file_id,
-        error_file_id=batch.error_file_id,
-        created_at=int(batch.created_at),
-        expires_at=int(batch.expires_at),
-        request_counts=RequestCounts(total=counts.total, completed=counts.completed, failed=counts.failed),
-        metadata=batch.metadata,
-        in_progress_at=whole_seconds(batch.in_progress_at),
-        finalizing_at=whole_seconds(batch.finalizing_at),
-        completed_at=whole_seconds(batch.completed_at),
-        failed_at=whole_seconds(batch.failed_at),
-        expired_at=whole_seconds(batch.expired_at),
-        cancelling_at=whole_seconds(batch.cancelling_at),
-        cancelled_at=whole_seconds(batch.cancelled_at),
-    )
+    fields = {name: getattr(batch, name) for name in BatchObject.__struct_fields__ if hasattr(batch, name)}
+    times = {name: whole_seconds(time) for name, time in fields.items() if name.endswith("_at")}
+    own = {
+        "id": batch.batch_id,
+        "errors": None if batch.errors is None else BatchErrors(data=batch.errors),
+        "request_counts": RequestCounts(total=counts.total, completed=counts.completed, failed=counts.failed),
+    }
+    return BatchObject(**fields | times | own)
