@@ -32,7 +32,9 @@ from benchmarks.report.kept import kept_options, require_at_least_one, show_meas
 from benchmarks.report.measured import AblationResults, Effect, FeatureEffect, Rung, Spread, Variant
 from benchmarks.report.measurement import Measurement, Row
 from benchmarks.report.rounds import ratio, spread
+from gateway.planning.load_test.run import model_of
 from inference_core.model_spec import ModelSpec
+from tiers.catalog.load import load_catalog
 
 COLUMNS = (
     "out_tok_s",
@@ -196,11 +198,8 @@ def ablation(**given: Any) -> None:
 
 
 async def _run(
-    settings: Any, model: str | None, options: "AblationOptions", out: Path | None, keep: bool
-) -> "AblationResults":
-    from gateway.planning.load_test.run import model_of
-    from tiers.catalog.load import load_catalog
-
+    settings: Any, model: str | None, options: AblationOptions, out: Path | None, keep: bool
+) -> AblationResults:
     core = load_catalog(settings.catalog).core
     spec = model_of(core, model)
     measurement = Measurement.begin(

@@ -19,7 +19,7 @@ from typing import Any, Literal
 import msgspec
 
 from benchmarks.core.contiguous_cache import ContiguousArena
-from benchmarks.core.core_memory import layout_in
+from benchmarks.core.load_rows import layout_in
 from benchmarks.core.mixed_load import ORDERS, copy_jobs, mixed_jobs
 from benchmarks.core.random_adapter import write_random_adapter
 from gateway.planning.load_test.run import BenchTarget, CoreTarget, LoadRun, Timing, busy_share, core_target, summary

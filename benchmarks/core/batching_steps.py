@@ -15,22 +15,20 @@ from benchmarks.core.mixed_load import mixed_jobs
 from benchmarks.report.measured import MeasurementError
 from benchmarks.report.measurement import Measurement
 from gateway.operations.cli.options import NEW_FOLDER, echo_json
+from gateway.planning.capacity.replica_profile import ReplicaProfile
+from gateway.planning.capacity.scheduled_core import LAYOUT, SLAB_BYTES, ProfileRunner, VirtualClock
 from gateway.planning.load_test.workload import WORDS
 from inference_core.engine.core import Core
-from inference_core.execution.runner import ModelRunner
-from inference_core.kv_cache.layout import KVLayout
-from inference_core.loaders.decoder_tensors import shape
-from inference_core.protocol import AddRequest, ModelInfo, SamplingParams
-from inference_core.step_plan import SampledToken, StepPlan, StepResult
+from inference_core.protocol import AddRequest, SamplingParams
 
 MODES: tuple[Batching, ...] = ("static", "dynamic", "continuous")
 # Only its vocabulary and context count.
-_MODEL = "llama-3.1-8b"
-_LAYOUT = KVLayout(num_layers=1, num_kv_heads=1, head_dim=2, block_size=16, dtype="float32")
-_SLAB_BYTES = 64 * _LAYOUT.block_bytes
-_CONTEXT = 4096
-# Longer than the delay of dynamic batches, as steps of real models are.
-_STEP_SECONDS = 0.01
+_MODEL, _CONTEXT = "llama-3.1-8b", 4096
+# Every step takes as long: longer than the delay of dynamic batches, as steps of real models do.
+_PROFILE = ReplicaProfile(
+    name="batches", model=_MODEL, hardware="none", evidence="stated", source="", base_s=0.01, sequence_s=0.0,
+    prompt_token_s=0.0, kv_tokens=_CONTEXT, cold_start_s=0.0, usd_per_hour=0.0,
+)  # fmt: skip
 _IDS = {word: number for number, word in enumerate(WORDS)}
 
 
@@ -78,52 +76,17 @@ def _counted(row: dict[str, float], measurement: Measurement) -> StepCount:
     return msgspec.convert(row | {"gain": static["steps"] / row["steps"]}, StepCount)
 
 
-class _Clock:
-    """Seconds of the simulation."""
-
-    def __init__(self) -> None:
-        # Not 0: an arrival of 0 means "now" to the core.
-        self.now = 1.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-class _CountingRunner(ModelRunner):
-    """Computes nothing; every draw is the same token. Counts the sequences of all steps."""
-
-    def __init__(self, clock: _Clock) -> None:
-        self.config = shape(_MODEL)
-        self.layout = _LAYOUT
-        self.info = ModelInfo(
-            name=_MODEL,
-            model_path="",
-            max_context=_CONTEXT,
-            vocab_size=self.config.vocab_size,
-            weight_bytes=0,
-            compute="simulated",
-        )
-        self.sequences = 0
-        self._clock = clock
-
-    def run(self, plan: StepPlan) -> StepResult:
-        self.sequences += len(plan.sequences)
-        self._clock.now += _STEP_SECONDS
-        return StepResult([[SampledToken(1)] if share.sample else [] for share in plan.sequences], _STEP_SECONDS)
-
-
 def _served(mode: Batching, callers: int, options: BatchingOptions) -> dict[str, float]:
     """Serve all requests, in a closed loop of `callers`; whole prompts and no cached prefix, as where batching is the
     only technique."""
     knobs = Configuration(batching=mode, prefix_caching=False, chunked_prefill=False).knobs()
-    clock = _Clock()
-    runner = _CountingRunner(clock)
+    clock = VirtualClock()
     jobs = mixed_jobs(options.seed, options.requests)
-    arena = max(callers, 8) * _CONTEXT * _LAYOUT.bytes_per_token
+    arena = max(callers, 8) * _CONTEXT * LAYOUT.bytes_per_token
     core = Core(
-        {_MODEL: runner},
-        arena_bytes=-(-arena // _SLAB_BYTES) * _SLAB_BYTES,
-        slab_bytes=_SLAB_BYTES,
+        {_MODEL: ProfileRunner(_PROFILE, clock, _CONTEXT)},
+        arena_bytes=-(-arena // SLAB_BYTES) * SLAB_BYTES,
+        slab_bytes=SLAB_BYTES,
         knobs=knobs,
         clock=clock,
         seed=0,
@@ -146,13 +109,14 @@ def _served(mode: Batching, callers: int, options: BatchingOptions) -> dict[str,
             running += 1
         clock.now += core.pause_seconds
         running -= sum(output.finish_reason is not None for output in core.step())
-    steps = core.stats().steps
+    stats = core.stats()
     core.close()
+    sequences = sum(size * count for size, count in stats.models[0].batch_sizes.items())
     return {
         "requests": len(jobs),
         "output_tokens": sum(job.output_tokens for job in jobs),
-        "steps": steps,
-        "running": runner.sequences / steps,
+        "steps": stats.steps,
+        "running": sequences / stats.steps,
     }
 
 

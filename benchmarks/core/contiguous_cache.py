@@ -25,10 +25,6 @@ class ContiguousArena:
     def free(self) -> int:
         return self.capacity - self.reserved
 
-    @property
-    def largest_hole(self) -> int:
-        return max((size for _, size in self._holes), default=0)
-
     def reserve(self, owner: str, tokens: int) -> int | None:
         """A run of `tokens` for `owner`: its first address, or None if no hole is large enough, whatever is free."""
         if owner in self._runs or tokens < 1:

@@ -20,15 +20,18 @@ import torch
 from benchmarks.core.device_load import DeviceLoad, run_load
 from benchmarks.core.random_adapter import write_random_adapter
 from benchmarks.core.random_checkpoint import SHAPES, RandomCheckpoint
-from benchmarks.core.random_weights import random_linears
+from benchmarks.kernels.device_linears import random_layer
 from inference_core.device.batch import CudaGraphs, Graphs, NoGraphs
 from inference_core.device.cards import MemoryProfile, profile_cuda
 from inference_core.device.load_device_core import load_device_core
 from inference_core.engine.core import Core
 from inference_core.kv_cache.layout import KVDtype
 from inference_core.linear.device import DeviceScheme
+from inference_core.linear.linear import Linear
+from inference_core.loaders.checkpoint import Checkpoint
 from inference_core.model_config import ModelConfig
 from inference_core.model_spec import DeviceCoreSpec, DeviceModelSpec
+from inference_core.models.weights import projections
 
 ADAPTER_RANK = 16
 _LADDER = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -159,10 +162,23 @@ def _core(stage: Stage, device: torch.device) -> Core:
         Path(),  # random weights are not cached
         profile=profile_cuda if cuda else _small,
         make_graphs=graphs,
-        linears=random_linears,
+        linears=_random_linears,
     )
     _load_adapters(core, config, stage.adapters)
     return core
+
+
+def _random_linears(
+    checkpoint: Checkpoint, scheme: DeviceScheme, dtype: torch.dtype, device: torch.device, _: Path
+) -> dict[str, Linear]:
+    """Projections with a checkpoint's shapes, by name, generated on the device: a model of 70B parameters in seconds.
+    Its data is not read. The vocabulary projection is dense, as in checkpoints."""
+    found: dict[str, Linear] = {}
+    for one in projections(checkpoint):
+        tensors = [checkpoint.tensors[name] for name in one.tensors]
+        inputs, outputs = tensors[0].shape[1], sum(tensor.shape[0] for tensor in tensors)
+        found[one.name] = random_layer("dense" if one.name == "head" else scheme, inputs, outputs, device, dtype)
+    return found
 
 
 def _load_adapters(core: Core, config: ModelConfig, count: int) -> None:

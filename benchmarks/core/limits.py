@@ -15,8 +15,10 @@ from benchmarks.report.markdown import limit_table
 from benchmarks.report.measured import LimitLoad, LimitResults
 from benchmarks.report.measurement import Measurement, Row
 from benchmarks.report.rounds import spread
-from gateway.planning.load_test.run import BenchTarget, LoadRun
+from gateway.planning.load_test.run import BenchTarget, LoadRun, core_target, model_of
 from gateway.planning.load_test.workload import Job, Load, Prompts, jobs_of
+from tiers.catalog.core_spec import core_spec
+from tiers.catalog.load import load_catalog
 
 FIGURES = ("req_s", "out_tok_s", "ttft_p50_ms", "ttft_p99_ms", "e2e_p50_ms", "e2e_p99_ms", "slowest_stream_tok_s")
 # Source 001: 1,900 to 2,000 tokens in and 200 out; 10 to 20 tokens in and out.
@@ -176,13 +178,7 @@ def limits(**given: Any) -> None:
     show_measurement(given, LimitOptions, _run, limit_table)
 
 
-async def _run(
-    settings: Any, model: str | None, options: "LimitOptions", out: Path | None, keep: bool
-) -> "LimitResults":
-    from gateway.planning.load_test.run import core_target, model_of
-    from tiers.catalog.core_spec import core_spec
-    from tiers.catalog.load import load_catalog
-
+async def _run(settings: Any, model: str | None, options: LimitOptions, out: Path | None, keep: bool) -> LimitResults:
     core = core_spec(load_catalog(settings.catalog))
     spec = model_of(core, model)
     given = {"model": spec, "arena_bytes": core.arena_bytes, "options": options}

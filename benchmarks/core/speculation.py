@@ -11,8 +11,7 @@ from typing import Any, Literal, get_args
 import click
 import msgspec
 
-from benchmarks.core.core_memory import roomy
-from benchmarks.core.load_rows import load_row
+from benchmarks.core.load_rows import load_row, roomy
 from benchmarks.core.workloads import MIXES, OWN, WORKLOADS, Workload, WorkloadTarget, content_digest, workload
 from benchmarks.report.kept import kept_options, require_at_least_one, show_measurement
 from benchmarks.report.markdown import markdown, middle, number, ranged, times
@@ -20,10 +19,14 @@ from benchmarks.report.measured import Spread
 from benchmarks.report.measurement import Measurement, Row
 from benchmarks.report.rounds import geometric_interval, spread
 from gateway.planning.commands.bench import ManyNumbers, numbers_of
-from gateway.planning.load_test.run import LoadRun
+from gateway.planning.load_test.run import LoadRun, core_target, model_of
 from gateway.planning.load_test.workload import Load
 from inference_core.errors import CoreError
+from inference_core.loaders.hub_model import resolve_model_path
 from inference_core.protocol import KnobValue, SpeculationStats
+from inference_core.tokenization.load_tokenizer import load_tokenizer
+from tiers.catalog.core_spec import core_spec
+from tiers.catalog.load import load_catalog
 
 # No drafts; as many as pay by measured acceptance and time; always as many as there may be.
 Mode = Literal["off", "auto", "on"]
@@ -203,29 +206,6 @@ class _Bench:
         return models[self._target.model].speculation or SpeculationStats()
 
 
-_MODEL = "Model of the catalogue.  [its first, or the first with a draft]"
-_WAY = click.Choice(["prompt_lookup", "draft_model"])
-
-
-def speculation_table(results: SpeculationResults) -> str:
-    """One row per workload and level: with and without drafts."""
-    head = [results.way, "in flight", "without, output tokens/s", "with drafts", "ratio [95% interval]"]
-    head += ["drafts accepted", "tokens a step"]
-    rows = [
-        [
-            worth.workload,
-            str(worth.level),
-            ranged(worth.without),
-            ranged(worth.having),
-            times(worth.ratio),
-            "–" if worth.accepted is None else f"{worth.accepted:.0%}",
-            number(worth.per_round),
-        ]
-        for worth in results.worth
-    ]
-    return markdown(head, rows)
-
-
 def workloads_table(results: SpeculationResults) -> str:
     """One row per workload, level and mode of drafting, never pooled."""
     worth = {(each.workload, each.level, each.mode): each for each in results.worth}
@@ -254,33 +234,15 @@ def workloads_table(results: SpeculationResults) -> str:
 
 
 @click.command(cls=ManyNumbers)
-@click.option("--model", help=_MODEL)
-@click.option("--way", type=_WAY, default="prompt_lookup")
-@click.option("--rounds", default=5, help="Pairs of each workload and level.")
-@click.option("--levels", callback=numbers_of(int), metavar="N...", default="1 8 32", help="In flight.")
-@click.option("--requests", default=8, help="Requests of a level at least.")
-@click.option("--output-tokens", default=96, help="Of an answer, at most.")
-@click.option("--seed", default=7)
-@kept_options
-def speculation(**given: Any) -> None:
-    """The same requests without and with drafts, in turn, on text to be copied and on open chat.
-
-    Example: python -m benchmarks speculation --way draft_model --levels 1 --rounds 7
-    """
-
-    show_measurement(given, SpeculationOptions, _run, speculation_table)
-
-
-@click.command(cls=ManyNumbers)
-@click.option("--model", help=_MODEL)
-@click.option("--way", type=_WAY, default="prompt_lookup")
+@click.option("--model", help="Model of the catalogue.  [its first, or the first with a draft]")
+@click.option("--way", type=click.Choice(["prompt_lookup", "draft_model"]), default="prompt_lookup")
 @click.option(
     "--workload",
     "workloads",
-    type=click.Choice(["chat", "code", "json", "long"]),
+    type=click.Choice(list(WORKLOADS)),
     multiple=True,
-    help="Chat of 50 tokens, code of 1,000, JSON of 300 in a grammar, answers of 4,096; may be repeated.  "
-    "[all, or none with --prompts]",
+    help="Chat of 50 tokens, code of 1,000, JSON of 300 in a grammar, answers of 4,096, text to be copied, chat that "
+    "ends by itself; may be repeated.  [the first four, or none with --prompts]",
 )
 @click.option(
     "--prompts",
@@ -316,12 +278,6 @@ def workloads(**given: Any) -> None:
 async def _run(
     settings: Any, model: str | None, options: "SpeculationOptions", out: Path | None, keep: bool
 ) -> "SpeculationResults":
-    from gateway.planning.load_test.run import core_target, model_of
-    from inference_core.loaders.hub_model import resolve_model_path
-    from inference_core.tokenization.load_tokenizer import load_tokenizer
-    from tiers.catalog.core_spec import core_spec
-    from tiers.catalog.load import load_catalog
-
     core = core_spec(load_catalog(settings.catalog))
     drafted = (spec.name for spec in core.models if spec.draft is not None)
     spec = model_of(core, model or (next(drafted, None) if options.way == "draft_model" else None))

@@ -8,16 +8,17 @@ from typing import Any
 import click
 import msgspec
 
-from benchmarks.core.core_memory import roomy
-from benchmarks.core.load_rows import load_row
+from benchmarks.core.load_rows import load_row, roomy
 from benchmarks.report.kept import kept_options, require_at_least_one, show_measurement
 from benchmarks.report.markdown import sweep_table
 from benchmarks.report.measured import Spread, SweepPoint, SweepResults
 from benchmarks.report.measurement import Measurement, Row
 from benchmarks.report.rounds import geometric_interval, spread
 from gateway.planning.commands.bench import ManyNumbers, numbers_of, show_progress
-from gateway.planning.load_test.run import BenchTarget, LoadRun, ProgressHook
+from gateway.planning.load_test.run import BenchTarget, LoadRun, ProgressHook, core_target, model_of
 from gateway.planning.load_test.workload import Load, Prompts, jobs_of
+from tiers.catalog.core_spec import core_spec
+from tiers.catalog.load import load_catalog
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,13 +160,7 @@ def sweep(**given: Any) -> None:
     show_measurement(given, SweepOptions, _run, sweep_table)
 
 
-async def _run(
-    settings: Any, model: str | None, options: "SweepOptions", out: Path | None, keep: bool
-) -> "SweepResults":
-    from gateway.planning.load_test.run import core_target, model_of
-    from tiers.catalog.core_spec import core_spec
-    from tiers.catalog.load import load_catalog
-
+async def _run(settings: Any, model: str | None, options: SweepOptions, out: Path | None, keep: bool) -> SweepResults:
     served = core_spec(load_catalog(settings.catalog))
     spec = model_of(served, model)
     most, length = max(options.levels), options.prompt_tokens + options.output_tokens

@@ -1,7 +1,6 @@
-"""Memory, CPU time, threads and open files of a server: of its process, those of its cores, and those of grammars
+"""Memory, threads and open files of a server: of its process, those of its cores, and those of grammars
 below them."""
 
-import os
 from contextlib import suppress
 from pathlib import Path
 
@@ -27,11 +26,6 @@ def threads(pid: int) -> int:
     return sum(len(list(Path(f"/proc/{process}/task").iterdir())) for process in _processes(pid))
 
 
-def cpu_seconds(pid: int) -> float:
-    """Total CPU time of all threads of process `pid` and its children, user and system, in kernel ticks."""
-    return sum(map(_cpu_seconds, _processes(pid)))
-
-
 def _processes(pid: int) -> list[int]:
     found = [pid]
     for process in found:
@@ -48,8 +42,3 @@ def _kilobytes(path: str, name: str) -> int:
         if line.startswith(name):
             return int(line.split()[1]) * 1024
     raise RuntimeError(f"{path} has no {name}: the process is gone")
-
-
-def _cpu_seconds(process: int) -> float:
-    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

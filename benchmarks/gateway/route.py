@@ -1,24 +1,18 @@
-"""`python -m benchmarks route`: what a routing decision costs, as a whole and stage by stage."""
+"""`python -m benchmarks route`: what a routing decision costs."""
 
 import itertools
 import random
-import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import click
 import msgspec
 
-from classifier.class_predictor import ClassPredictor
-from classifier.features.routing_input import RoutingInput
-from classifier.features.stray_text import tokenise
-from classifier.features.surface_features import LEXICON, surface_features
-from classifier.model.outcome_model import EncodedTurn
-from classifier.policy.decide import decide
+from classifier.features.surface_features import LEXICON
 from gateway.base.inference_request import InferenceRequest
 from gateway.inference.class_prior import class_prior
-from gateway.inference.classifier_versions import ActiveClassifier, Reading
+from gateway.inference.classifier_versions import ActiveClassifier
 from gateway.inference.router import RoutingService
 from gateway.operations.cli.options import (
     catalog_option,
@@ -37,8 +31,6 @@ WARM_UP = 50
 # Of the prompts that stand in where the data are absent.
 VOCABULARY = " ".join(LEXICON.values()).split()
 
-Clock = Callable[[], int]
-
 
 class Percentiles(msgspec.Struct, frozen=True, kw_only=True):
     """Of many measurements, in milliseconds."""
@@ -48,25 +40,23 @@ class Percentiles(msgspec.Struct, frozen=True, kw_only=True):
     p99: float
 
 
-class StageTime(msgspec.Struct, frozen=True, kw_only=True):
-    """One stage of a decision: CPU time of the thread and wall-clock time."""
+class DecisionTime(msgspec.Struct, frozen=True, kw_only=True):
+    """CPU time of the thread and wall-clock time."""
 
-    stage: str
     cpu_ms: Percentiles
     wall_ms: Percentiles
 
 
 class RouteBench(msgspec.Struct, frozen=True, kw_only=True):
     """`decision` is the whole call as the gateway makes it; `process_cpu_ms` counts all threads, so that a mean above
-    the decision's own would betray arithmetic that was spread over cores. `stages` were timed in a second pass."""
+    the decision's own would betray arithmetic that was spread over cores."""
 
     classifier: str
     prompts: int
     tokens: int
     source: str
-    decision: StageTime
+    decision: DecisionTime
     process_cpu_ms: float
-    stages: list[StageTime]
 
 
 @click.command()
@@ -100,114 +90,22 @@ def route(prompts: int, tokens: int, seed: int, as_json: bool, **given: Any) -> 
         source=source,
         decision=decision,
         process_cpu_ms=process_cpu_ms,
-        stages=_time_stages(classifier, service, asks),
     )
     echo_answer(as_json, result, _text(result))
 
 
-def _time_decisions(service: RoutingService, asks: Sequence[InferenceRequest]) -> tuple[StageTime, float]:
+def _time_decisions(service: RoutingService, asks: Sequence[InferenceRequest]) -> tuple[DecisionTime, float]:
     for request in asks[:WARM_UP]:
         service.route(request)
-    watch = Stopwatch()
+    cpu, wall = list[int](), list[int]()
     process = time.process_time_ns()
     for request in asks:
-        watch.start()
+        began = time.perf_counter_ns(), time.thread_time_ns()
         service.route(request)
-        watch.lap("decision")
-    return watch.stages()[0], (time.process_time_ns() - process) / len(asks) / 1e6
-
-
-def _time_stages(
-    classifier: ActiveClassifier, service: RoutingService, asks: Sequence[InferenceRequest]
-) -> list[StageTime]:
-    """The parts of a decision, timed while the service makes it.
-
-    What comes before the classifier is the input. The policy is run once more on its own; what else comes after the
-    classifier (limits of the tiers, costs, the record of the inputs) is the service's.
-    """
-    timed = TimedClassifier(classifier)
-    watched = RoutingService(service.served.catalog, {}, timed, service.quality_target)
-    watch = timed.watch
-    for request in asks:
-        watch.start()
-        decision = watched.route(request)
-        watch.lap("service")
-        decide(decision.inputs)
-        watch.lap("policy")
-    watch.take_off("policy", of="service")
-    return watch.stages()
-
-
-class TimedClassifier:
-    """A classifier whose stages end laps of its stopwatch: what `LoadedVersion.read` does, step by step."""
-
-    on_trial = False
-
-    def __init__(self, classifier: ActiveClassifier) -> None:
-        self.watch = Stopwatch()
-        self._model = classifier.model
-        self._predictor = ClassPredictor(self._model, classifier.prior)
-
-    def read(self, given: RoutingInput) -> Reading:
-        """P(no worse) of every tier, and the prompt's embedding."""
-        lap, model = self.watch.lap, self._model
-        lap("input")
-        tokens = tokenise(given.turn)
-        lap("words")
-        features = surface_features(given.turn, tokens, given.turn_chars)
-        lap("features")
-        encoding = model.encoder.encode(given.turn, tokens, features)
-        lap("encoder")
-        turn = EncodedTurn(features, *encoding)
-        prediction = self._predictor.prediction(given, turn)
-        lap("classes")
-        return Reading(prediction, encoding.embedding)
-
-    def split(self) -> None:
-        """No experiment is timed."""
-
-    def model_for(self, request_id: str, arm: object = None) -> "TimedClassifier":
-        """Itself."""
-        return self
-
-
-class Stopwatch:
-    """CPU and wall-clock nanoseconds of named laps; what the clocks themselves cost is taken off."""
-
-    def __init__(self) -> None:
-        self._clocks: tuple[Clock, Clock] = (time.thread_time_ns, time.perf_counter_ns)
-        self._laps: dict[str, tuple[list[int], list[int]]] = {}
-        self._began = [0, 0]
-        self._own = [0, 0]
-        for _ in range(200):
-            self.start()
-            self.lap("")
-        own = self._laps.pop("")
-        self._own = [round(statistics.median(nanoseconds)) for nanoseconds in own]
-
-    def start(self) -> None:
-        """Begin a lap."""
-        self._began = [clock() for clock in self._clocks]
-
-    def lap(self, name: str) -> None:
-        """End a lap, call it `name` and begin the next one."""
-        now = [clock() for clock in self._clocks]
-        laps = self._laps.setdefault(name, ([], []))
-        for nanoseconds, end, began, own in zip(laps, now, self._began, self._own, strict=True):
-            nanoseconds.append(max(end - began - own, 0))
-        self.start()
-
-    def take_off(self, part: str, of: str) -> None:
-        """Subtract the laps called `part` from those called `of`, turn by turn."""
-        for whole, less in zip(self._laps[of], self._laps[part], strict=True):
-            whole[:] = [max(total - inner, 0) for total, inner in zip(whole, less, strict=True)]
-
-    def stages(self) -> list[StageTime]:
-        """All laps by name, in the order in which they were first run."""
-        return [
-            StageTime(stage=name, cpu_ms=_percentiles(cpu), wall_ms=_percentiles(wall))
-            for name, (cpu, wall) in self._laps.items()
-        ]
+        cpu.append(time.thread_time_ns() - began[1])
+        wall.append(time.perf_counter_ns() - began[0])
+    process_ms = (time.process_time_ns() - process) / len(asks) / 1e6
+    return DecisionTime(cpu_ms=_percentiles(cpu), wall_ms=_percentiles(wall)), process_ms
 
 
 def _percentiles(nanoseconds: Sequence[int]) -> Percentiles:
@@ -254,15 +152,10 @@ def _request(text: str) -> InferenceRequest:
 
 
 def _text(result: RouteBench) -> str:
-    rows = [
-        [
-            stage.stage,
-            *(f"{ms:.3f}" for times in (stage.cpu_ms, stage.wall_ms) for ms in (times.p50, times.p90, times.p99)),
-        ]
-        for stage in (result.decision, *result.stages)
-    ]
-    head = ["ms", "CPU p50", "p90", "p99", "wall p50", "p90", "p99"]
+    both = (result.decision.cpu_ms, result.decision.wall_ms)
+    row = [f"{ms:.3f}" for times in both for ms in (times.p50, times.p90, times.p99)]
     return (
         f"{result.prompts} {result.source} of {result.tokens} tokens, classifier {result.classifier}\n\n"
-        f"{table(head, rows)}\n\nCPU time of all threads: {result.process_cpu_ms:.3f} ms per decision"
+        f"{table(['CPU p50 ms', 'p90', 'p99', 'wall p50', 'p90', 'p99'], [row])}\n\n"
+        f"CPU time of all threads: {result.process_cpu_ms:.3f} ms per decision"
     )

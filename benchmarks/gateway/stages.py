@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from benchmarks.report.machine import describe_machine
-from benchmarks.sources.stages import StageTimes
+from benchmarks.sources.report import StageTimes
 from gateway.base.configuration import variable_of
 from gateway.base.inference_request import InferenceRequest
 from gateway.base.settings import Settings

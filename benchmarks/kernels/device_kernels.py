@@ -117,11 +117,11 @@ def bench_kernels(shape: Shape, device: torch.device) -> Iterator[Row]:
             load = _Load(shape, sequences, 1, context, kv_dtype, device)
             moved = sequences * context * load.cache.layout.bytes_per_token
             row = {"kernel": "decode", "kv_dtype": kv_dtype, "sequences": sequences, "context": context}
-            yield row | _moved(moved, _seconds(load.attend, device), gb_s)
+            yield row | _moved(moved, launch_seconds(load.attend, device), gb_s)
         for queries, context in shape.prefills:
             load = _Load(shape, 1, queries, context, kv_dtype, device)
             pairs = queries * (context - queries) + queries * (queries + 1) // 2
-            seconds = _seconds(load.attend, device)
+            seconds = launch_seconds(load.attend, device)
             row = {"kernel": "prefill", "kv_dtype": kv_dtype, "queries": queries, "context": context}
             reached = 4 * pairs * shape.heads * shape.head_dim / seconds / 1e12
             yield row | {
@@ -135,10 +135,10 @@ def bench_kernels(shape: Shape, device: torch.device) -> Iterator[Row]:
 def _bench_rows(shape: Shape, device: torch.device, gb_s: float) -> Iterator[Row]:
     for rows in shape.rows:
         for name, launch, moved in _row_launches(shape, rows, device):
-            yield {"kernel": name, "rows": rows} | _moved(moved, _seconds(launch, device), gb_s)
+            yield {"kernel": name, "rows": rows} | _moved(moved, launch_seconds(launch, device), gb_s)
         launch, moved = _adapters(shape, rows, device)
         row = {"kernel": "adapters", "rows": rows, "adapters": min(shape.adapters, rows), "rank": shape.adapter_rank}
-        yield row | _moved(moved, _seconds(launch, device), gb_s)
+        yield row | _moved(moved, launch_seconds(launch, device), gb_s)
 
 
 def _row_launches(shape: Shape, rows: int, device: torch.device) -> Iterator[tuple[str, Callable[[], None], int]]:
@@ -210,18 +210,19 @@ def _peak_bandwidth(shape: Shape, device: torch.device) -> float:
     """GB/s, read and written, of a copy."""
     source = torch.zeros(shape.peak_bytes, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
-    return 2 * shape.peak_bytes / _seconds(lambda: target.copy_(source), device) / 1e9
+    return 2 * shape.peak_bytes / launch_seconds(lambda: target.copy_(source), device) / 1e9
 
 
 def _peak_matmul(shape: Shape, device: torch.device) -> float:
     side = shape.peak_side
     a, b = (torch.randn(side, side, device=device).to(torch.bfloat16) for _ in range(2))
     out = torch.empty_like(a)
-    return 2 * side**3 / _seconds(lambda: torch.mm(a, b, out=out), device) / 1e12
+    return 2 * side**3 / launch_seconds(lambda: torch.mm(a, b, out=out), device) / 1e12
 
 
-def _seconds(launch: Callable[[], object], device: torch.device) -> float:
-    """Of one launch, the fastest of three times `_REPEATS` in a row."""
+def launch_seconds(launch: Callable[[], object], device: torch.device, repeats: int = _REPEATS) -> float:
+    """Of one launch, the fastest of three times `repeats` in a row, replayed from a CUDA graph; on the CPU of one."""
+    # The first launch compiles kernels, which a capture may not.
     launch()
     if device.type != "cuda":
         began = time.perf_counter()
@@ -229,7 +230,7 @@ def _seconds(launch: Callable[[], object], device: torch.device) -> float:
         return time.perf_counter() - began
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        for _ in range(_REPEATS):
+        for _ in range(repeats):
             launch()
     best = float("inf")
     for _ in range(3):
@@ -238,7 +239,7 @@ def _seconds(launch: Callable[[], object], device: torch.device) -> float:
         graph.replay()
         end.record()
         end.synchronize()
-        best = min(best, begin.elapsed_time(end) / 1e3 / _REPEATS)
+        best = min(best, begin.elapsed_time(end) / 1e3 / repeats)
     return best
 
 

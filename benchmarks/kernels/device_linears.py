@@ -9,13 +9,13 @@ nothing.
 import argparse
 import json
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import torch
 
+from benchmarks.kernels.device_kernels import launch_seconds
 from inference_core.linear.device import DenseLinear, DeviceScheme, EightBitLinear, Int4Linear
 from inference_core.linear.linear import Linear
 from inference_core.triton_kernels.weights import BLOCK, SCALE_BLOCK, WORDS, EightBitWeight, Int4Weight
@@ -55,7 +55,7 @@ def bench_device_linears(
             for count in rows:
                 x = torch.randn(count, inputs, device=device).to(dtype)
                 out = torch.empty(count, outputs, device=device, dtype=dtype)
-                seconds = _seconds(partial(_apply, layers, x, out), device, repeats) / copies
+                seconds = launch_seconds(partial(_apply, layers, x, out), device, repeats) / copies
                 yield {
                     "scheme": scheme,
                     "projection": name,
@@ -104,38 +104,6 @@ def weight_bytes(layer: DenseLinear | Int4Linear | EightBitLinear) -> int:
 def _apply(layers: Sequence[Linear], x: torch.Tensor, out: torch.Tensor) -> None:
     for layer in layers:
         layer.apply(x, out)
-
-
-def _seconds(run: Callable[[], None], device: torch.device, repeats: int) -> float:
-    """The mean of `repeats` runs, after one that warms up."""
-    if device.type != "cuda":
-        run()
-        began = time.perf_counter()
-        for _ in range(repeats):
-            run()
-        return (time.perf_counter() - began) / repeats
-    graph = _graph(run)
-    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    graph.replay()
-    start.record()
-    for _ in range(repeats):
-        graph.replay()
-    end.record()
-    end.synchronize()
-    return float(start.elapsed_time(end)) / 1e3 / repeats
-
-
-def _graph(run: Callable[[], None]) -> Any:
-    """`run` as a CUDA graph; the first call compiles kernels, which a capture may not."""
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        run()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        run()
-    return graph
 
 
 def main(arguments: list[str]) -> None:

@@ -14,6 +14,11 @@ class Check(msgspec.Struct, frozen=True):
     passed: bool
     detail: str
 
+    @property
+    def line(self) -> str:
+        """For people."""
+        return f"{'ok  ' if self.passed else 'FAIL'}  {self.name}: {self.detail}"
+
 
 def quality_of(look: Look) -> float:
     """Share of the held-out prompts whose answer would be no worse than the strongest tier's."""
@@ -49,16 +54,12 @@ def _better(cold: Look, after: Look) -> list[Check]:
     lottery = gain(ladder, ours, mixing(ladder, ours))
     return [
         _certainly("prompts are routed better than on the first day, at equal cost", first_day),
-        Check("prompts are not routed worse than by a lottery, at equal cost", lottery.high > 0, _shown(lottery)),
+        Check("prompts are not routed worse than by a lottery, at equal cost", lottery.high > 0, lottery.gained),
     ]
 
 
-def _shown(gained: Figure) -> str:
-    return f"by {gained.value:+.1%} [{gained.low:+.1%}, {gained.high:+.1%}]"
-
-
 def _certainly(name: str, gained: Figure) -> Check:
-    return Check(name, gained.low > 0, _shown(gained))
+    return Check(name, gained.low > 0, gained.gained)
 
 
 def _repaired(life: Life, before: Look) -> list[Check]:

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import click
 
-from benchmarks.classifier.utility import COUNTS, ERROR, ROUTED, WITHIN, labels_until_within, read_customers, table
 from benchmarks.replay.checks import checks
 from benchmarks.replay.demo import demo as replay_demo
 from benchmarks.replay.deployment import Conditions
@@ -14,14 +13,13 @@ from benchmarks.replay.figures import Figure
 from benchmarks.replay.ladder import Ladder
 from benchmarks.replay.ladder_demo import QUESTIONS
 from benchmarks.replay.ladder_demo import demo as ladder_demo
-from benchmarks.replay.own_prompts import own_prompts
 from benchmarks.replay.plans import own_plans, recorded_plans
 from benchmarks.replay.recorded import CUSTOMER_MODELS, arena, customers
-from benchmarks.replay.report import drawn_lines, report
-from benchmarks.replay.retrainings import retrainings
+from benchmarks.replay.report import report
 from benchmarks.replay.timeline import NEW_KIND, REPAIRED, RETRAINED, Life, Look, Plan, live
+from benchmarks.replay.utility import COUNTS, ERROR, ROUTED, WITHIN, labels_until_within, read_customers, table
 from classifier.training.data.dataset import data_folder
-from gateway.operations.cli.options import FILE, FOLDER, NEW_FILE
+from gateway.operations.cli.options import FILE, NEW_FILE
 
 
 @click.command()
@@ -60,7 +58,6 @@ def demo_replay(seed: int) -> None:
 @click.option("--rounds", type=click.IntRange(min=1), default=1, help="Retrainings before changes.")
 @click.option("--noise", type=click.FloatRange(0, 0.5), default=0.08, help="The judge's errors.")
 @click.option("--until", type=click.Choice([RETRAINED, REPAIRED, NEW_KIND]), default=NEW_KIND)
-@click.option("--draws", type=click.IntRange(min=1), help="Instead: so many retrainings, without a gateway.")
 @click.option("--shuffle-labels", is_flag=True, help="Break the loop: verdicts speak of other prompts.")
 @click.option("--no-verification", is_flag=True, help="Break the loop: nothing is verified.")
 @click.option("--seed", default=0, help="Of the order of prompts.")
@@ -74,26 +71,16 @@ def replay(
     rounds: int,
     noise: float,
     until: str,
-    draws: int | None,
     shuffle_labels: bool,
     no_verification: bool,
     seed: int,
 ) -> None:
     """The whole gateway from a cold start in front of a recorded LADDER: labels, retraining, a tier that gets worse, a
     kind of prompts that arrives new; then its figures and those of other routers. Exits with 1 if a check fails."""
-    known = None if ladder == "own" else _recorded(ladder, data or data_folder())
-    if draws is not None:
-        known = known or own_prompts(prompts, seed)
-        try:
-            drawn = asyncio.run(retrainings(known, draws, labels, noise, shuffled=shuffle_labels, seed=seed))
-        except ValueError as error:
-            raise click.ClickException(str(error)) from error
-        click.echo(f"{ladder}: {draws} retrainings on {labels} {'shuffled ' if shuffle_labels else ''}labels")
-        click.echo(drawn_lines(drawn))
-        return
-    if known is None:
+    if ladder == "own":
         plans = own_plans(prompts, labels=labels, rounds=rounds, seed=seed)
     else:
+        known = _recorded(ladder, data or data_folder())
         plans = recorded_plans(known, folds, prompts=prompts, labels=labels, rounds=rounds, seed=seed)[:only]
     conditions = Conditions(judge_noise=noise, labels_shuffled=shuffle_labels, verification=not no_verification)
     lives = [_lived(number, plan, conditions, until) for number, plan in enumerate(plans, start=1)]
@@ -135,20 +122,16 @@ def _lived(number: int, plan: Plan, conditions: Conditions, until: str) -> Life:
 @click.option("--draws", type=click.IntRange(min=1), default=6, help="Of the labels, per customer.")
 @click.option("--least", type=click.IntRange(min=2), default=450, help="Rows of a customer.")
 @click.option("--seed", default=0)
-@click.option(
-    "--encoder", "checkpoint", type=FOLDER, help="Embed by the checkpoint in this folder.  [the static encoder]"
-)
 def utility(
-    file: Path, weak: str, strong: str, rate: float, by: str, counts: tuple[int, ...], draws: int,
-    least: int, seed: int, checkpoint: Path | None,
-) -> None:  # fmt: skip
+    file: Path, weak: str, strong: str, rate: float, by: str, counts: tuple[int, ...], draws: int, least: int, seed: int
+) -> None:
     """What routing between two models of FILE (JSON lines, as customers.jsonl.gz) is worth after N own labels."""
     try:
         customers = read_customers(file, weak, strong, by, least)
     except ValueError as error:
         raise click.ClickException(str(error)) from error
     click.echo(f"{len(customers)} customers, {sum(map(len, customers.values()))} rows; points of 100, 95% intervals")
-    outcomes = table(customers, rate, counts or COUNTS, draws, seed, checkpoint)
+    outcomes = table(customers, rate, counts or COUNTS, draws, seed)
     for way, labels, points in outcomes:
         click.echo(f"{way:<14} {f'{labels} labels' if way in (*ROUTED, ERROR) else '':>10}  {_signed(points)}")
     for way in ROUTED:

@@ -97,7 +97,7 @@ def _conclude(found: list[Check], life: Life, seconds: float, say: Say) -> None:
     last = life.looks[-1].spent
     say("")
     for check in found:
-        say(f"   {'ok  ' if check.passed else 'FAIL'}  {check.name}: {check.detail}")
+        say(f"   {check.line}")
     say("")
     costs = f"cost ${last.serving_usd:.2f}, their {last.labels} labels ${last.verification_usd:.2f}"
     say(f"{last.requests} requests {costs}; {seconds:.0f} s.")

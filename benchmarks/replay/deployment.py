@@ -45,24 +45,21 @@ _MOST_SECONDS = 900.0
 
 class Conditions(msgspec.Struct, frozen=True, kw_only=True):
     """How a run is set up. `judge_noise`: share of comparisons that the judge gets wrong. `labels_shuffled` and
-    `verification` (False) break the loop on purpose. `sampling_rate` and `budget` are the gateway's own settings: of a
-    few hundred requests it could not learn at the 5% that pay for themselves in months of traffic.
-    """
+    `verification` (False) break the loop on purpose."""
 
     judge_noise: float = 0.08
     labels_shuffled: bool = False
     verification: bool = True
-    sampling_rate: float = 1.0
-    budget: float = 1000.0
     in_flight: int = 8
     faster: float = 200.0
 
     @property
     def environment(self) -> dict[str, str]:
-        """For the gateway. An accepted version serves all requests at once, without a canary."""
+        """For the gateway. An accepted version serves all requests at once, without a canary. All may be verified: of a
+        few hundred requests it could not learn at the 5% that pay for themselves in months of traffic."""
         return {
-            "AIO_SAMPLING_RATE": str(self.sampling_rate if self.verification else 0.0),
-            "AIO_VERIFICATION_BUDGET": str(self.budget if self.verification else 0.0),
+            "AIO_SAMPLING_RATE": "1" if self.verification else "0",
+            "AIO_VERIFICATION_BUDGET": "1000" if self.verification else "0",
             "AIO_CANARY_SHARE": "0",
             "AIO_ARTEFACT_POLL_SECONDS": "0.2",
             "AIO_RETRAIN_CRON": "0 3 1 1 *",

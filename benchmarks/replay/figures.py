@@ -23,6 +23,15 @@ class Figure(NamedTuple):
     low: float
     high: float
 
+    @property
+    def percent(self) -> str:
+        return f"{self.value:.1%} [{self.low:.1%}, {self.high:.1%}]"
+
+    @property
+    def gained(self) -> str:
+        """In words, of a gain."""
+        return f"by {self.value:+.1%} [{self.low:+.1%}, {self.high:+.1%}]"
+
 
 class Worth(msgspec.Struct, frozen=True, kw_only=True):
     """A routing by the marks. `cost`: share of what the strongest tier alone costs. `quality`: share of answers no

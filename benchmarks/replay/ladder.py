@@ -113,15 +113,11 @@ def uniform(*parts: object) -> float:
     return int.from_bytes(digest.digest(), "big") / 2**64
 
 
-def words(text: str) -> list[str]:
-    """Its words."""
-    return text.split()
-
-
-_FILLER = words(
+_TEXT = (
     "the answer goes on in the manner of this model and covers what was asked in some detail before it comes to an "
     "end with a short summary of what was said"
 )
+_FILLER = _TEXT.split()
 
 
 def made_answer(model: str, prompt_id: str, good: bool, tokens: int) -> Answer:

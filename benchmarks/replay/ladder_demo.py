@@ -83,7 +83,7 @@ async def demo(say: Say, page: Path, seed: int = 0, count: int = QUESTIONS) -> b
         tell(line)
     tell()
     for check in found:
-        tell(f"   {'ok  ' if check.passed else 'FAIL'}  {check.name}: {check.detail}")
+        tell(f"   {check.line}")
     tell(f"{told.answers} answers in {time.monotonic() - began:.0f} s.")
     _write(page, _page(rows, lines, len(told.after.ladder.prompts)))
     say(f"The page: {page}")
@@ -201,9 +201,9 @@ def properties(told: Told) -> list[Check]:
             bool(right[-1] > right[0]),
             f"{right[-1]} against {right[0]} of {len(ladder.prompts)}",
         ),
-        Check("AIO is not certainly worse than a lottery, at equal cost", not certainly_worse(lottery), _gain(lottery)),
+        Check("AIO is not certainly worse than a lottery, at equal cost", not certainly_worse(lottery), lottery.gained),
         Check(
-            "the labels made it not certainly worse, at equal cost", not certainly_worse(first_day), _gain(first_day)
+            "the labels made it not certainly worse, at equal cost", not certainly_worse(first_day), first_day.gained
         ),
         Check(
             f"tier {WORSE_TIER} without its adapter was noticed",
@@ -217,10 +217,6 @@ def certainly_worse(gained: Figure) -> bool:
     """Whether the gain is 3.59 standard errors below zero, which its 95% interval tells."""
     # Equal routings differ by rounding.
     return gained.value + _Z / _HALF_WIDTH * (gained.high - gained.value) < -1e-9
-
-
-def _gain(gained: Figure) -> str:
-    return f"by {gained.value:+.1%} [{gained.low:+.1%}, {gained.high:+.1%}]"
 
 
 def picture(rows: Sequence[Worth], tiers: int) -> list[str]:
@@ -255,12 +251,8 @@ def picture(rows: Sequence[Worth], tiers: int) -> list[str]:
     lines.append(f"{'':>5} +{'-' * _WIDTH} cost")
     lines.append(f"{'':>6}0%{'of always the strongest tier':^{_WIDTH - 4}}100%")
     lines.append("")
-    lines += [f"   {one.name:<26}cost {_shown(one.cost):<24} right {_shown(one.quality)}" for one in rows]
+    lines += [f"   {one.name:<26}cost {one.cost.percent:<24} right {one.quality.percent}" for one in rows]
     return lines
-
-
-def _shown(figure: Figure) -> str:
-    return f"{figure.value:.1%} [{figure.low:.1%}, {figure.high:.1%}]"
 
 
 def _write(page: Path, text: str) -> None:
@@ -269,7 +261,7 @@ def _write(page: Path, text: str) -> None:
 
 
 def _page(rows: Sequence[Worth], lines: Sequence[str], held: int) -> str:
-    cells = [[one.name, _shown(one.cost), _shown(one.quality)] for one in rows]
+    cells = [[one.name, one.cost.percent, one.quality.percent] for one in rows]
     head = markdown(["", "cost of the strongest tier's", "right answers"], cells)
     return (
         f"# A demonstration on this machine\n\n{held} held-out questions, 95% intervals over the questions:\n\n"

@@ -31,13 +31,8 @@ MADE_TOKENS = (120, 140, 160, 200)
 
 def arena(folder: Path) -> Ladder:
     """Prompts of real users with the answers of four models and a judge's marks. Raises `FileNotFoundError`."""
-    return marked_answers(folder / ARENA)
-
-
-def marked_answers(file: Path) -> Ladder:
-    """As `arena`, of a file of that form. Raises `OSError`, and `KeyError` or `ValueError` for another form."""
     prompts, models = [], [""] * 4
-    for row in packed_rows(file):
+    for row in packed_rows(folder / ARENA):
         answers = [row["answers"][str(tier)] for tier in range(1, 5)]
         models = [answer["model"] for answer in answers]
         prompts.append(

@@ -9,9 +9,7 @@ from benchmarks.replay.checks import Check
 from benchmarks.replay.deployment import Spent
 from benchmarks.replay.figures import Figure, Float, Worth, chosen, gain, oracle, worth
 from benchmarks.replay.ladder import Ladder
-from benchmarks.replay.retrainings import Drawn
 from benchmarks.replay.timeline import RETRAINED, Life, Look
-from quality.estimates.verified_sample import wilson_interval
 
 _WIDTHS = (9, 8, 26, 26, 7, 8, 14)
 _COURSE = """Held-out prompts against requests served. Cost: share of always the strongest tier's. Saving: share of the
@@ -26,19 +24,6 @@ def report(lives: Sequence[Life], found: Sequence[Sequence[Check]]) -> str:
     """Of one life per fold: each is held out other prompts, and all of them together make the figures."""
     parts = [_course(lives), _beside(lives), _events(lives), _checked(found)]
     return "\n\n".join(parts)
-
-
-def drawn_lines(drawn: Sequence[Drawn]) -> str:
-    """Promotions and refusals, apart by what the oracle says."""
-    share = wilson_interval(sum(one.promoted for one in drawn), len(drawn))
-    lines = [f"  promoted {share.count} of {share.total}: {share.value or 0:.1%} [{share.low:.1%}, {share.high:.1%}]"]
-    for has_gain, says in ((True, "a gain"), (False, "no gain")):
-        mine = [one for one in drawn if one.has_gain is has_gain]
-        promoted = sum(one.promoted for one in mine)
-        below = [float(np.mean(over)) for over in zip(*(one[2:] for one in mine), strict=True)]
-        means = "; error below the incumbent's {:+.2f}, the rates' {:+.2f}".format(*below) if mine else ""
-        lines.append(f"  the oracle says {says}: {promoted} promoted, {len(mine) - promoted} refused{means}")
-    return "\n".join(lines)
 
 
 def pooled(looks: Sequence[Look]) -> tuple[Ladder, Float]:
@@ -67,7 +52,7 @@ def _line(phase: str, looks: Sequence[Look], one: Worth) -> str:
     requests, labels = (sum(x) / len(spent) for x in zip(*((s.requests, s.labels) for s in spent), strict=True))
     share = verifying / serving if serving else 0.0
     return _row(
-        phase, f"{requests:.0f}", f"{labels:.0f}", _percent(one.cost), _percent(one.quality), f"{one.mark.value:.2f}",
+        phase, f"{requests:.0f}", f"{labels:.0f}", one.cost.percent, one.quality.percent, f"{one.mark.value:.2f}",
         f"{one.saving:.2f}", f"{share:.0%}",
     )  # fmt: skip
 
@@ -103,7 +88,7 @@ def _beside(lives: Sequence[Life]) -> str:
         one = worth(name, ladder, routing)
         ahead = "" if routing is ours else _signed(gain(ladder, ours, routing))
         lines.append(
-            f"{name:<34}{_percent(one.cost):>26}{_percent(one.quality):>26}{one.mark.value:>7.2f}{one.saving:>8.2f}"
+            f"{name:<34}{one.cost.percent:>26}{one.quality.percent:>26}{one.mark.value:>7.2f}{one.saving:>8.2f}"
             f"{one.utility.value:>9.3f}{ahead:>26}"
         )
     return "\n".join(lines)
@@ -123,14 +108,7 @@ def _events(lives: Sequence[Life]) -> str:
 
 
 def _checked(found: Sequence[Sequence[Check]]) -> str:
-    lines = ["Checks"]
-    for number, fold in enumerate(found, start=1):
-        lines += [f"  {number}: {'ok  ' if one.passed else 'FAIL'}  {one.name}: {one.detail}" for one in fold]
-    return "\n".join(lines)
-
-
-def _percent(figure: Figure) -> str:
-    return f"{figure.value:.1%} [{figure.low:.1%}, {figure.high:.1%}]"
+    return "\n".join(["Checks", *(f"  {number}: {one.line}" for number, fold in enumerate(found, 1) for one in fold)])
 
 
 def _signed(figure: Figure) -> str:

@@ -95,11 +95,6 @@ class Life(msgspec.Struct, frozen=True, kw_only=True):
         """All that there were."""
         return self.looks[-1].alarms
 
-    @property
-    def promoted(self) -> list[Retraining]:
-        """The retrainings whose version came to serve."""
-        return [run for run in self.retrainings if run.accepted]
-
 
 async def look_at(gateway: Deployment, phase: str, held: Ladder, worse_tier: int | None) -> Look:
     """How `gateway` would route the prompts of `held` once it has learned from all labels, and what it wrote down."""

@@ -9,12 +9,19 @@ from typing import Any
 import click
 import msgspec
 
-from benchmarks.core.speculation import SpeculationResults, speculation_table, workloads_table
+from benchmarks.core.speculation import SpeculationResults, workloads_table
 from benchmarks.gateway.soak.figures import SoakResults, soak_table
-from benchmarks.report.markdown import limit_table, markdown, number
-from benchmarks.report.measured import LimitResults, MeasurementError, machine_line
-from benchmarks.report.measured_tables import measured_tables
-from benchmarks.report.measurement import Measurement, Results, read_finished, rows_of
+from benchmarks.report.ablation_tables import ablation_tables
+from benchmarks.report.markdown import limit_table, markdown, number, sweep_table
+from benchmarks.report.measured import (
+    AblationResults,
+    Head,
+    LimitResults,
+    MeasurementError,
+    SweepResults,
+    machine_line,
+)
+from benchmarks.report.measurement import Measurement, Results, read_finished, read_results, rows_of
 from benchmarks.report.peer_tables import gateways_table, goals_table, results_of, systems_table
 from gateway.operations.cli.options import FILE, FOLDER, NEW_FOLDER
 
@@ -54,7 +61,7 @@ def parts_of(folder: Path) -> dict[str, str]:
 
     `NAME-KIND.jsonl` is the same measurement on another kind of machine; its parts end in `-KIND`.
     """
-    parts = measured_tables(folder)
+    parts = _sweep_and_ablation(folder)
     for name, draw in _MEASURED.items():
         for path in _of_each_kind(folder, name):
             if (measurement := read_finished(folder, path.stem)) is not None:
@@ -68,6 +75,33 @@ def parts_of(folder: Path) -> dict[str, str]:
     if (path := folder / "route.json").exists():
         parts["route"] = _route(path)
     return parts
+
+
+_SWEEP = "![Throughput over latency, and latencies over concurrency](../img/sweep.png)"
+_ABLATION = (
+    "![Effect of each technique alone and in the full system, and throughput as one is added to the other]"
+    "(../img/ablation.png)"
+)
+
+
+def _sweep_and_ablation(folder: Path) -> dict[str, str]:
+    tables = {}
+    if sweep := read_results(folder, "sweep", SweepResults):
+        tables["sweep"] = f"{sweep_table(sweep[1])}\n\n{_SWEEP}\n\n{machine_line(sweep[0])}"
+    if ablation := read_results(folder, "ablation", AblationResults):
+        head, results = ablation
+        parts = [ablation_tables(results), *_small_load(head, results), _ABLATION, machine_line(head)]
+        tables["ablation"] = "\n\n".join(parts)
+    return tables
+
+
+def _small_load(head: Head, results: AblationResults) -> list[str]:
+    """What the mark of some rows means, if any has it."""
+    if not any(rung.small for rung in results.ladder) and not any(effect.small for effect in results.effects):
+        return []
+    options = head.settings["options"]
+    load = f"{options['small_requests']} requests, {options['small_concurrency']} in flight"
+    return [f"Rows with ¹ are on a small load ({load})."]
 
 
 def _of_each_kind(folder: Path, name: str) -> list[Path]:
@@ -109,12 +143,6 @@ def _kernels(path: Path, *, each: bool) -> str:
     return "\n\n".join(markdown(head, cells) for head, cells in tables if cells)
 
 
-def _speculation(measurement: Measurement, folder: Path, kind: str) -> dict[str, str]:
-    results = msgspec.convert(measurement.results, SpeculationResults)
-    name = {"prompt_lookup": "lookup", "draft_model": "draft"}[results.way]
-    return {name: speculation_table(results)}
-
-
 Draw = Callable[[Measurement, Path, str], dict[str, str]]
 
 
@@ -124,8 +152,6 @@ def _table(name: str, kind: type[Results], show: Callable[[Results], str]) -> Dr
 
 _MEASURED: dict[str, Draw] = {
     "peers": _peers,
-    "lookup": _speculation,
-    "draft": _speculation,
     "workloads": _table("workloads", SpeculationResults, workloads_table),
     "voice": _table("voice", LimitResults, limit_table),
     "rewrite": _table("rewrite", LimitResults, limit_table),
@@ -136,11 +162,10 @@ _MEASURED: dict[str, Draw] = {
 def _route(path: Path) -> str:
     try:
         shown = json.loads(path.read_text(encoding="utf-8"))
-        stages = [("the whole decision", shown["decision"]), *((stage["stage"], stage) for stage in shown["stages"])]
-        rows = [[name, *(f"{stage['cpu_ms'][p]:.3f}" for p in ("p50", "p90", "p99"))] for name, stage in stages]
+        row = ["the whole decision", *(f"{shown['decision']['cpu_ms'][p]:.3f}" for p in ("p50", "p90", "p99"))]
     except (ValueError, KeyError, TypeError) as error:
         raise MeasurementError(f"{path} is no output of `python -m benchmarks route --json`: {error!r}") from error
-    return markdown([f"stage ({shown['prompts']:,} prompts)", "p50 ms", "p90 ms", "p99 ms"], rows)
+    return markdown([f"{shown['prompts']:,} prompts", "p50 ms", "p90 ms", "p99 ms"], [row])
 
 
 # Commands' JSON lines as tables: columns of the rows, and their titles.
@@ -148,15 +173,6 @@ _LISTINGS = {
     "proxy": {
         "target": "target", "stream": "streamed", "loop": "loop", "offered": "offered", "req_s": "answers/s",
         "p50_ms": "p50 ms", "p99_ms": "p99 ms", "ok": "answered", "errors": "errors",
-    },
-    "experts": {
-        "streams": "streams", "experts_ms": "8 experts, 2 a token: step ms",
-        "dense_ms": "dense, as many active bytes: step ms", "ratio": "ratio", "linears_ms": "linears of the mixture ms",
-        "bound_ms": "bound ms", "of_bound": "times the bound",
-    },
-    "loop-lag": {
-        "kind": "bodies of", "body_bytes": "bytes", "bodies": "bodies", "refused": "refused", "streams": "streams",
-        "tokens": "their tokens", "p50_ms": "lag p50 ms", "p99_ms": "p99 ms", "max_ms": "most ms",
     },
     "step": {
         "step": "step", "sequences": "sequences", "tokens": "tokens", "total_ms": "total ms", "linears_ms": "linears",

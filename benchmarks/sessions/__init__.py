@@ -1,1 +1,1 @@
-"""Recorded sessions of agents: what the rules of `classifier.policy.sessions` cost and gain."""
+"""Recorded runs of agents: which models serve them, from few labelled tasks."""

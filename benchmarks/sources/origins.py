@@ -81,21 +81,6 @@ def record_measured(paths: list[Path]) -> None:
         _record(path, Origin(machine=machine, commit=commit, day=today, sha256=_digest(path)))
 
 
-def record_stored(folder: Path) -> list[str]:
-    """Record the commit that last changed each file of which neither the file nor the record names a commit; return
-    their names. Files that git does not know stay unknown."""
-    named = []
-    for path in measurements_of(folder):
-        found = (
-            None if origin_of(path).commit else git(folder, "log", "-1", "--format=%h %cs", "--abbrev=12", path.name)
-        )
-        if found:
-            commit, day = found.split()
-            _record(path, Origin(commit=commit, day=day, stored_by=True, sha256=_digest(path)))
-            named.append(path.name)
-    return named
-
-
 def measurements_of(folder: Path) -> list[Path]:
     """Return the stored measurements of a folder by name: all but the two records of others."""
     return [path for path in sorted(folder.glob("*.json*")) if path.name not in (RECORD, "checklist.json")]
@@ -129,11 +114,10 @@ def origins(files: tuple[Path, ...], folder: Path) -> None:
     """Print where the measurements of a folder are from, and how old they are.
 
     FILES, if given, are first recorded as measured just now, by this checkout on this machine: lists of plain rows do
-    not say it themselves. Files that name no commit are recorded with the commit that stored them.
+    not say it themselves.
     """
 
     record_measured(list(files))
-    record_stored(folder)
     rows = []
     for path in measurements_of(folder):
         found = origin_of(path)

@@ -3,15 +3,79 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import click
+import msgspec
 
 from benchmarks.report.measured import MeasurementError
 from benchmarks.sources.claims import NOT_MEASURED, Feature, claims, tables
 from benchmarks.sources.origins import UNKNOWN, measurements_of, origin_of
-from benchmarks.sources.stages import Stage, stage_times, stages
 from gateway.operations.cli.options import FOLDER, NEW_FILE
-from quality.estimates.served import TOKENS
+from quality.estimates.served import BUDGET_MS, TOKENS
+
+
+class Stage(msgspec.Struct, frozen=True, kw_only=True):
+    """A stage, in milliseconds; `measured_ms` is None without a measurement. `source`: file and figure."""
+
+    name: str
+    budget_ms: float
+    measured_ms: float | None
+    source: str
+
+
+class StageTimes(msgspec.Struct, frozen=True, kw_only=True):
+    """Medians in milliseconds over so many answers, one at a time, by a tier that runs here.
+
+    `queue_ms` of waiting for the first step, `planning_ms` for the steps of the prompt, then `prefill_ms`, of which
+    `kv_ms` went to the prompt's KV blocks, then `token_ms` for each further token. `route_ms` of a decision and
+    `stream_ms` of the rest of an answer over HTTP, of the same run. `machine`: as of a measurement.
+    """
+
+    model: str
+    requests: int
+    prompt_tokens: int
+    queue_ms: float
+    planning_ms: float
+    kv_ms: float
+    prefill_ms: float
+    token_ms: float
+    route_ms: float | None = None
+    stream_ms: float | None = None
+    started: str = ""
+    machine: dict[str, Any] = {}
+
+
+def stages(measurements: Path) -> list[Stage]:
+    """Return all five stages, as stages.json timed them in one run; without it none is measured."""
+    times = stage_times(measurements)
+    found = {} if times is None else _timed_stages(times)
+    return [
+        Stage(name=name, budget_ms=budget, measured_ms=measured, source=source if measured is not None else "")
+        for name, budget in BUDGET_MS.items()
+        for measured, source in [found.get(name, (None, ""))]
+    ]
+
+
+def stage_times(measurements: Path) -> StageTimes | None:
+    """What stages.json says, if it is there."""
+    path = measurements / "stages.json"
+    return msgspec.json.decode(path.read_bytes(), type=StageTimes) if path.is_file() else None
+
+
+def _timed_stages(times: StageTimes) -> dict[str, tuple[float | None, str]]:
+    of = f"stages.json, p50 of {times.requests}"
+    kv = f"of {times.prompt_tokens} tokens, of which {times.kv_ms:.2f} ms are for KV blocks"
+    return {
+        "route": (times.route_ms, f"{of} decisions of a server"),
+        "schedule": (
+            times.queue_ms + times.planning_ms,
+            f"{of} answers one at a time: waiting, and planning the prompt's steps",
+        ),
+        "prefill": (times.prefill_ms, f"stages.json, prompts {kv}"),
+        "decode": ((TOKENS - 1) * times.token_ms, f"stages.json, {TOKENS - 1} times {times.token_ms:.2f} ms a token"),
+        "stream": (times.stream_ms, "stages.json, a streamed answer at its client minus the other stages, p50"),
+    }
 
 
 def report(measurements: Path) -> str:
@@ -42,7 +106,7 @@ def _claims(measurements: Path) -> str:
             for one in claims(measurements)]  # fmt: skip
     return (
         f"{_table(head, rows)}\n\nNumbers in brackets are the sources'. `python -m benchmarks claims` counts the "
-        "steps of batches again, `cascade` the savings; quantised and naive are of commit 87ccfa41, prefix-hits, "
+        "steps of batches again; savings are of commit 7ec206f0, quantised and naive of 87ccfa41, prefix-hits, "
         "core-lag and loop-lag of 33132abc, which had their programs; other commands and all figures of the loads are "
         "in [performance.md](performance.md) and [history.md](history.md)."
     )

@@ -1,8 +1,12 @@
 """Tiny random checkpoints, written as transformers writes them."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
+from tokenizers import Tokenizer, decoders, normalizers, pre_tokenizers, processors
+from tokenizers.models import WordPiece
+from tokenizers.trainers import WordPieceTrainer
 from transformers import (
     BertConfig,
     BertModel,
@@ -14,10 +18,28 @@ from transformers import (
     RobertaModel,
 )
 
-from classifier.training.recipes.pretrain import save_checkpoint, train_tokenizer
+from classifier.training.recipes.fine_tune import save_checkpoint
 
 ARCHITECTURES = ("distilbert", "modernbert")
 WINDOW = 8
+_SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+
+
+def train_tokenizer(texts: Sequence[str], vocabulary: int) -> Tokenizer:
+    """A lower-case WordPiece tokeniser with single digits, BERT's special tokens and template."""
+    tokenizer = Tokenizer(WordPiece(unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.BertPreTokenizer(), pre_tokenizers.Digits(individual_digits=True)]
+    )
+    tokenizer.train_from_iterator(
+        texts,
+        WordPieceTrainer(vocab_size=vocabulary, min_frequency=2, special_tokens=list(_SPECIAL), show_progress=False),
+    )
+    tokenizer.decoder = decoders.WordPiece()
+    ids = {token: number for number, token in enumerate(_SPECIAL)}  # the trainer numbers them first
+    tokenizer.post_processor = processors.BertProcessing(("[SEP]", ids["[SEP]"]), ("[CLS]", ids["[CLS]"]))
+    return tokenizer
 
 
 def tiny_checkpoint(folder: Path, architecture: str, texts: list[str], seed: int = 0) -> Path:

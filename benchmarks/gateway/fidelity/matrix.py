@@ -1,4 +1,5 @@
-"""The matrix of APIs, servers, streams and cases: which fields of requests and answers are lost or changed in each."""
+"""The matrix of APIs, servers, streams and cases: which fields of requests and answers are lost or changed in each
+(docs/results/fidelity.md)."""
 
 import asyncio
 import itertools
@@ -9,12 +10,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import click
 import httpx
 import msgspec
 
 from benchmarks.gateway.fidelity.clients import PATHS, THINKING, asked, next_step, whole_answer
 from benchmarks.gateway.fidelity.dialects import Body, Facts, answer_facts, differences, request_facts
-from benchmarks.gateway.fidelity.peers import headers_of, servers_of
 from benchmarks.gateway.fidelity.provider import (
     CACHED,
     OUTPUT,
@@ -28,11 +29,11 @@ from benchmarks.gateway.fidelity.provider import (
 )
 from benchmarks.gateway.fidelity.wires import BY_NAME, KEYS, catalogue, groups, installed_wires
 from gateway.base.settings import Settings
+from gateway.operations.cli.options import echo_answer, json_option, staged_progress
 from gateway.planning.load_test.http_target import running_server
 
 CASES = ("plain", "tools", "thinking", "moved", "lenient", "half", "busy")
 SERVERS = tuple(wire.name for wire in installed_wires())
-OURS = "aio"
 # Of a call whose thoughts are elsewhere, by Google's own rule.
 _NO_SEAL = "skip_thought_signature_validator"
 # What AIO says itself of each request: which model answers, how it is sent, and that nothing is stored elsewhere.
@@ -44,7 +45,6 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     """One way through the matrix. `lost`: fields that came to the server, or back to the client, as others or not at
     all; `checked`: how many facts were compared."""
 
-    target: str
     api: str
     server: str
     stream: bool
@@ -53,46 +53,29 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     lost: list[str]
 
 
-class Target(msgspec.Struct, frozen=True):
-    """A gateway: its URL without a path. Its models have the names of the wires, with `-b` for the second one of
-    each."""
-
-    name: str
-    url: str
-
-
-async def matrix(
-    targets: Sequence[Target], provider: Provider, cases: Sequence[str] = CASES, servers: Sequence[str] = SERVERS
-) -> AsyncIterator[Cell]:
-    """Every cell of every target, one after another: the provider's record has no other request in it."""
-    async with httpx.AsyncClient(timeout=30, headers={"authorization": "Bearer unused", "x-api-key": "unused"}) as http:
-        for target in targets:
-            asked_again: dict[str, float] = {}
-            asked = servers_of(target.name, servers)
-            for case, api, stream, server in itertools.product(cases, PATHS, (False, True), asked):
-                if case == "busy":
-                    # So long nothing is sent to a busy server.
-                    await asyncio.sleep(max(0.0, asked_again.get(server, 0.0) - time.monotonic()))
-                walk = _Walk(http, target, provider, api, server, case, stream)
-                await walk.run()
-                asked_again[server] = time.monotonic() + RETRY_AFTER + 0.1
-                yield walk.cell()
+async def matrix(url: str, provider: Provider, cases: Sequence[str], servers: Sequence[str]) -> AsyncIterator[Cell]:
+    """Every cell through the gateway at `url`, one after another: the provider's record has no other request in it. The
+    gateway's models have the names of the wires, with `-b` for the second one of each."""
+    headers = {"authorization": "Bearer unused", "x-api-key": "unused", "x-aio-cache": "off"}
+    async with httpx.AsyncClient(base_url=url, timeout=30, headers=headers) as http:
+        asked_again: dict[str, float] = {}
+        for case, api, stream, server in itertools.product(cases, PATHS, (False, True), servers):
+            if case == "busy":
+                # So long nothing is sent to a busy server.
+                await asyncio.sleep(max(0.0, asked_again.get(server, 0.0) - time.monotonic()))
+            walk = _Walk(http, provider, api, server, case, stream)
+            await walk.run()
+            asked_again[server] = time.monotonic() + RETRY_AFTER + 0.1
+            yield walk.cell()
 
 
 class _Walk:
     """One cell as it is measured."""
 
     def __init__(
-        self,
-        http: httpx.AsyncClient,
-        target: Target,
-        provider: Provider,
-        api: str,
-        server: str,
-        case: str,
-        stream: bool,
+        self, http: httpx.AsyncClient, provider: Provider, api: str, server: str, case: str, stream: bool
     ) -> None:
-        self._http, self._target, self._provider = http, target, provider
+        self._http, self._provider = http, provider
         self._api, self._server, self._case, self._stream = api, server, case, stream
         self._lost: list[str] = []
         self._checked = 0
@@ -100,12 +83,12 @@ class _Walk:
 
     def cell(self) -> Cell:
         return Cell(
-            target=self._target.name, api=self._api, server=self._server, stream=self._stream, case=self._case,
-            checked=self._checked, lost=self._lost,
+            api=self._api, server=self._server, stream=self._stream, case=self._case, checked=self._checked,
+            lost=self._lost,
         )  # fmt: skip
 
     async def run(self) -> None:
-        """Hold the session. What another gateway sends may have a form that no client or server of the API knows."""
+        """Hold the session. What a broken gateway sends may have a form that no client or server of the API knows."""
         try:
             await self._held()
         except (LookupError, TypeError, AttributeError, ValueError):
@@ -132,8 +115,7 @@ class _Walk:
     async def _asked(self, body: Body, seals: Sequence[str] = ()) -> Body | None:
         """Ask, compare what the server got with what was asked, and return the answer; None if it is not whole."""
         before = len(self._provider.calls)
-        headers = {"x-aio-cache": "off"} | headers_of(self._target.name, self._provider.origin, self._server)
-        told = await self._http.post(self._target.url + PATHS[self._api], json=body, headers=headers)
+        told = await self._http.post(PATHS[self._api], json=body)
         if len(self._provider.calls) == before:
             self._lost.append(f"request ({told.status_code})")
             return None
@@ -246,8 +228,8 @@ def _alike_but_thinking(found: Body, expected: Body) -> tuple[Body, Body]:
 
 
 @asynccontextmanager
-async def own_target(provider: Provider, servers: Sequence[str]) -> AsyncIterator[Target]:
-    """AIO in a process of its own, in front of the provider."""
+async def _gateway(provider: Provider, servers: Sequence[str]) -> AsyncIterator[str]:
+    """The URL of AIO in a process of its own, in front of the provider."""
     with tempfile.TemporaryDirectory(prefix="aio-fidelity-") as folder:
         catalog = Path(folder) / "fidelity.toml"
         catalog.write_text(catalogue(provider.origin, provider.ollama, [BY_NAME[name] for name in servers]))
@@ -258,49 +240,36 @@ async def own_target(provider: Provider, servers: Sequence[str]) -> AsyncIterato
             keys["GOOGLE_APPLICATION_CREDENTIALS"] = str(account)
         settings = Settings(data_dir=folder, catalog=str(catalog), monitor=False)
         async with running_server(settings, keys | {"AIO_MONITOR": "false"}) as server:
-            yield Target(OURS, server.url)
+            yield server.url
 
 
 async def measured(
-    targets: Sequence[Target],
-    port: int = 0,
-    cases: Sequence[str] = CASES,
-    servers: Sequence[str] = SERVERS,
-    progress: Callable[[str, float], None] = lambda stage, share: None,
+    cases: Sequence[str] = CASES, progress: Callable[[str, float], None] = lambda stage, share: None
 ) -> list[Cell]:
-    """All cells of AIO, and of the other `targets`, which have to be in front of the provider at `port` already, for
-    the wires that they have."""
-    ways = 2 * len(PATHS) * len(cases)
-    total = ways * (len(servers) + sum(len(servers_of(target.name, servers)) for target in targets))
+    """All cells of AIO."""
+    total = 2 * len(PATHS) * len(cases) * len(SERVERS)
     cells: list[Cell] = []
-    async with recording_provider(port) as provider:
-
-        async def walk(asked: Sequence[Target], group: Sequence[str]) -> None:
-            async for cell in matrix(asked, provider, cases, group):
-                cells.append(cell)
-                progress(f"{cell.target}: {cell.api} to {cell.server}, {cell.case}", len(cells) / total)
-
-        for group in groups(servers):
-            async with own_target(provider, group) as own:
-                await walk([own], group)
-        await walk(targets, servers)
+    async with recording_provider() as provider:
+        for group in groups(SERVERS):
+            async with _gateway(provider, group) as url:
+                async for cell in matrix(url, provider, cases, group):
+                    cells.append(cell)
+                    progress(f"{cell.api} to {cell.server}, {cell.case}", len(cells) / total)
     return cells
 
 
-class Counts(msgspec.Struct):
-    """Of one target: cells, those without a loss, and fields lost or changed."""
-
-    cells: int = 0
-    whole: int = 0
-    lost: int = 0
-
-
-def counts_of(cells: Sequence[Cell]) -> dict[str, Counts]:
-    """The counts by target."""
-    found: dict[str, Counts] = {}
-    for cell in cells:
-        counts = found.setdefault(cell.target, Counts())
-        counts.cells += 1
-        counts.whole += not cell.lost
-        counts.lost += len(cell.lost)
-    return found
+@click.command()
+@json_option
+def fidelity(as_json: bool) -> None:
+    """Chat, Messages and Responses before the servers of all wires, whole and streamed: sessions of two steps with
+    tools and thoughts, a change of the model, and faults. One line for each cell with a loss."""
+    with staged_progress("a provider and a gateway") as show:
+        cells = asyncio.run(measured(progress=show))
+    lines = [
+        f"{one.api} to {one.server}, {one.case}, {'streamed' if one.stream else 'whole'}: {', '.join(one.lost)}"
+        for one in cells
+        if one.lost
+    ]
+    lost = sum(len(one.lost) for one in cells)
+    lines.append(f"{lost} fields lost or changed; {len(cells) - len(lines)} of {len(cells)} cells are whole")
+    echo_answer(as_json, cells, "\n".join(lines))

@@ -351,10 +351,10 @@ def _head(status: int, kind: str, more: str = "") -> bytes:
 
 
 @asynccontextmanager
-async def recording_provider(port: int = 0) -> AsyncIterator[Provider]:
-    """Serve on `port` of this machine, 0 is a free one, and at Ollama's port of an unused loopback address."""
+async def recording_provider() -> AsyncIterator[Provider]:
+    """Serve on a free port of this machine, and at Ollama's port of an unused loopback address."""
     provider = Provider()
-    server = await asyncio.start_server(provider.serve, "127.0.0.1", port)
+    server = await asyncio.start_server(provider.serve, "127.0.0.1", 0)
     host = "127." + ".".join(str(random.randrange(2, 250)) for _ in range(3))
     ollama = await asyncio.start_server(provider.serve, host, OLLAMA_PORT)
     provider.origin = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"

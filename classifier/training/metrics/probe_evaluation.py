@@ -1,12 +1,8 @@
-"""Evaluate what evidence adds to the prompt's probability, out of fold: AUC, cascades, answer lengths.
-
-Cascades of two tiers: cost and accuracy at every share of prompts that go to the more expensive tier. A choice by the
-prompt alone pays for one answer; a choice after seeing answers pays for those too.
-"""
+"""Evaluate what evidence adds to the prompt's probability, out of fold: AUC and calibration; and answer lengths."""
 
 import hashlib
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -49,130 +45,13 @@ from classifier.training.metrics.metrics import (
 
 Floats = npt.NDArray[np.floating]
 
-POINTS = 21
 TIMES = 1000
-# Share of the dearer tier's accuracy that a cascade has to reach.
-PARITY = 0.95
-
-
-class Pair(NamedTuple):
-    """A cheaper and a dearer tier on the same n prompts: whether each is right, and its cost, US dollars [n]."""
-
-    weak_right: Floats
-    strong_right: Floats
-    weak_cost: Floats
-    strong_cost: Floats
-
-
-class Way(NamedTuple):
-    """A way to choose: the expected advantage of the dearer tier [n], and the number of the cheaper tier's answers that
-    it has read [n]."""
-
-    gain: Floats
-    samples: Floats
-
-
-class CascadePoint(msgspec.Struct, frozen=True, kw_only=True):
-    """`share` of the prompts answered by the dearer tier; mean US dollars per prompt, and accuracy."""
-
-    share: float
-    cost_usd: float
-    accuracy: float
-
-
-class CascadeCurve(msgspec.Struct, frozen=True, kw_only=True):
-    """One way to choose, with 95% bootstrap intervals.
-
-    `mean_accuracy`: over budgets from the cheaper tier alone to the dearer alone, evenly; `gain`: this way's minus the
-    prompt-only way's, paired. `parity_cost`: the least mean cost, relative to the dearer tier alone, that reaches
-    `PARITY` of the dearer tier's accuracy; `parity_gain`: the prompt-only way's minus this one's, paired.
-    """
-
-    name: str
-    points: list[CascadePoint]
-    mean_accuracy: float
-    mean_accuracy_interval: tuple[float, float]
-    gain: float
-    gain_interval: tuple[float, float]
-    parity_cost: float
-    parity_cost_interval: tuple[float, float]
-    parity_gain: float
-    parity_gain_interval: tuple[float, float]
-
-
-def pair_of(
-    weak: Outcomes, strong: Outcomes, weak_price: tuple[float, float], strong_price: tuple[float, float]
-) -> Pair:
-    """Build a pair from two tiers' aligned outcomes at prices in US dollars per million tokens (input, output)."""
-    return Pair(
-        weak.correct.astype(np.float64),
-        strong.correct.astype(np.float64),
-        (weak.prompt_tokens * weak_price[0] + weak.answer_tokens * weak_price[1]) / 1e6,
-        (strong.prompt_tokens * strong_price[0] + strong.answer_tokens * strong_price[1]) / 1e6,
-    )
-
-
-def cascade_curves(pair: Pair, ways: dict[str, Way], reference: str, seed: int) -> list[CascadeCurve]:
-    """Return a curve for each of `ways`, by name."""
-    n = len(pair.weak_right)
-    weights = np.concatenate([np.ones((1, n)), resamples(n, TIMES, seed)])
-    measured = {name: _measure(pair, way, weights) for name, way in ways.items()}
-    means, parities = measured[reference]
-    return [
-        CascadeCurve(
-            name=name,
-            points=_points(pair, ways[name]),
-            **_intervals(mean_accuracy=mean, gain=mean - means, parity_cost=parity, parity_gain=parities - parity),
-        )
-        for name, (mean, parity) in measured.items()
-    ]
 
 
 def _intervals(**measured: Floats) -> dict[str, Any]:
     """Return each figure, the first of its draws [b], and its 95% interval by the others, by their fields' names."""
     found: dict[str, Any] = {name: float(draws[0]) for name, draws in measured.items()}
     return found | {f"{name}_interval": interval(draws[1:]) for name, draws in measured.items()}
-
-
-def _walk(pair: Pair, way: Way, weights: Floats) -> tuple[Floats, Floats]:
-    """Return mean cost and accuracy [b, n + 1] as prompts move to the dearer tier one by one, greatest gain first."""
-    order = np.argsort(-way.gain, kind="stable")
-    w = weights[:, order]
-    right = pair.strong_right[order] - pair.weak_right[order]
-    kept = (pair.weak_cost * np.maximum(way.samples, 1))[order]
-    dearer = (pair.strong_cost + pair.weak_cost * way.samples)[order] - kept
-    total = w.sum(axis=1, keepdims=True)
-    start = np.zeros((len(w), 1))
-    cost = np.concatenate([start, np.cumsum(w * dearer, axis=1)], axis=1) + (w @ kept)[:, None]
-    accuracy = np.concatenate([start, np.cumsum(w * right, axis=1)], axis=1) + (w @ pair.weak_right[order])[:, None]
-    return cost / total, accuracy / total
-
-
-def _measure(pair: Pair, way: Way, weights: Floats) -> tuple[Floats, Floats]:
-    """Return the mean accuracy over budgets, and the cost at parity as a share of the dearer tier's, [b] each."""
-    cost, accuracy = _walk(pair, way, weights)
-    total = weights.sum(axis=1)
-    alone = weights @ pair.strong_cost / total
-    wanted = PARITY * (weights @ pair.strong_right) / total
-    budgets = np.linspace(0.0, 1.0, POINTS)
-    means, parities = np.empty(len(weights)), np.empty(len(weights))
-    for b in range(len(weights)):
-        grid = cost[b, 0] + budgets * max(alone[b] - cost[b, 0], 0.0)
-        # Costs need not rise evenly, but they never fall by more than rounding.
-        at = np.clip(np.searchsorted(np.maximum.accumulate(cost[b]), grid + 1e-15, side="right") - 1, 0, None)
-        means[b] = accuracy[b, at].mean()
-        reached = np.flatnonzero(accuracy[b] >= wanted[b] - 1e-12)
-        parities[b] = (cost[b, reached].min() if len(reached) else cost[b, -1]) / max(alone[b], 1e-15)
-    return means, parities
-
-
-def _points(pair: Pair, way: Way) -> list[CascadePoint]:
-    n = len(way.gain)
-    cost, accuracy = _walk(pair, way, np.ones((1, n)))
-    places = np.unique(np.round(np.linspace(0, n, POINTS)).astype(int))
-    return [
-        CascadePoint(share=float(i / n), cost_usd=float(cost[0, i]), accuracy=float(accuracy[0, i])) for i in places
-    ]
 
 
 Ints = npt.NDArray[np.integer]
@@ -219,20 +98,6 @@ class TierScores(msgspec.Struct, frozen=True, kw_only=True):
     ways: list[WayScore]
 
 
-class Cascade(msgspec.Struct, frozen=True, kw_only=True):
-    """Cascades of two tiers by each way; accuracy and mean cost of each tier alone."""
-
-    weak: int
-    strong: int
-    rows: int
-    weak_accuracy: float
-    strong_accuracy: float
-    either_accuracy: float
-    weak_cost_usd: float
-    strong_cost_usd: float
-    curves: list[CascadeCurve]
-
-
 class LengthScore(msgspec.Struct, frozen=True, kw_only=True):
     """Error of the predicted answer lengths of one tier, in tokens, compared with predicting the mean."""
 
@@ -253,15 +118,14 @@ class ProbeReport(msgspec.Struct, frozen=True, kw_only=True):
     in_use: list[int]
     accuracies: dict[str, dict[str, tuple[int, int]]]
     tiers: list[TierScores]
-    cascades: list[Cascade]
     lengths: list[LengthScore]
 
 
 def evaluate_outcomes(folder: OutcomeFolder, strongest: int, in_use: list[int], seed: int) -> ProbeReport:
-    """Evaluate every tier, for both labels if the strongest tier was asked, and every pair."""
+    """Evaluate every tier, for both labels if the strongest tier was asked."""
     common = folder.load_common()
     labels: list[Label] = ["correct", "no_worse"] if strongest in common else ["correct"]
-    tiers, cascades = [], []
+    tiers = []
     for k, outcomes in common.items():
         for label in labels:
             if label == "no_worse" and k == strongest:
@@ -269,8 +133,7 @@ def evaluate_outcomes(folder: OutcomeFolder, strongest: int, in_use: list[int], 
             judged = judged_by(k, common, label, strongest)
             y = np.stack([labels_of(common, label, strongest)[j] for j in judged], axis=1)
             examples = examples_of(outcomes, y, judged)
-            unseen = _unseen_by_way(outcomes, examples, seed)
-            first = {way: z[:, 0] for way, z in unseen.items()}
+            first = {way: z[:, 0] for way, z in _unseen_by_way(outcomes, examples, seed).items()}
             tiers.append(
                 TierScores(
                     tier=k,
@@ -281,8 +144,6 @@ def evaluate_outcomes(folder: OutcomeFolder, strongest: int, in_use: list[int], 
                     ways=way_scores(y[:, 0], first, outcomes.group.astype(int), outcomes.level, seed),
                 )
             )
-            if label == "correct":
-                cascades += [_cascade(folder, common, k, j, judged, unseen, seed) for j in judged[1:]]
     return ProbeReport(
         catalog=folder.manifest.catalog,
         classifier_version=folder.manifest.classifier_version,
@@ -290,7 +151,6 @@ def evaluate_outcomes(folder: OutcomeFolder, strongest: int, in_use: list[int], 
         in_use=in_use,
         accuracies={str(k): _accuracies(outcomes, folder.manifest.groups) for k, outcomes in common.items()},
         tiers=tiers,
-        cascades=cascades,
         lengths=_lengths(common, folder.manifest.encoder, seed),
     )
 
@@ -345,37 +205,6 @@ def way_scores(y: Floats, logits: dict[str, Floats], task: Ints, level: Ints, se
     return scores
 
 
-def _cascade(
-    folder: OutcomeFolder,
-    common: dict[int, Outcomes],
-    weak: int,
-    strong: int,
-    judged: list[int],
-    unseen: dict[str, Floats],
-    seed: int,
-) -> Cascade:
-    prices = [folder.manifest.tiers[str(k)] for k in (weak, strong)]
-    cheap, dear = ((t.input_usd_per_million, t.output_usd_per_million) for t in prices)
-    pair = pair_of(common[weak], common[strong], cheap, dear)
-    place, n = judged.index(strong), len(pair.weak_right)
-    samples = {way: np.full(n, 0.0 if way in (ALONE, FITTED) else 1.0) for way in unseen}
-    if AGREEMENT in samples:
-        samples[AGREEMENT] += ~np.isnan(common[weak].agreement)
-    ways = {way: Way(_sigmoid(z[:, place]) - _sigmoid(z[:, 0]), samples[way]) for way, z in unseen.items()}
-    ways["by chance"] = Way(np.random.default_rng(seed).random(n), np.zeros(n))
-    return Cascade(
-        weak=weak,
-        strong=strong,
-        rows=n,
-        weak_accuracy=float(pair.weak_right.mean()),
-        strong_accuracy=float(pair.strong_right.mean()),
-        either_accuracy=float(np.maximum(pair.weak_right, pair.strong_right).mean()),
-        weak_cost_usd=float(pair.weak_cost.mean()),
-        strong_cost_usd=float(pair.strong_cost.mean()),
-        curves=cascade_curves(pair, ways, ALONE, seed),
-    )
-
-
 def _lengths(common: dict[int, Outcomes], encoder: str, seed: int) -> list[LengthScore]:
     any_tier = next(iter(common.values()))
     tokens = np.stack([outcomes.answer_tokens for outcomes in common.values()], axis=1).astype(np.float64)
@@ -405,10 +234,6 @@ def _accuracies(outcomes: Outcomes, groups: list[str]) -> dict[str, tuple[int, i
     """Return correct answers and questions by task."""
     members = {name: outcomes.group == number for number, name in enumerate(groups)}
     return {name: (int(outcomes.correct[one].sum()), int(one.sum())) for name, one in members.items() if one.any()}
-
-
-def _sigmoid(logits: Floats) -> Floats:
-    return 1 / (1 + np.exp(-np.asarray(logits, np.float64)))
 
 
 LEAST_ROWS = 100

@@ -17,8 +17,7 @@ from classifier.encoders.transformer_encoder import PooledProjection, Transforme
 from classifier.errors import TrainingDataError
 from classifier.features.routing_input import routing_input_of_text
 from classifier.training.data.dataset import HEADS, RIGHT, TIER_MODELS, OutcomeRow, outcome_labels, tier_scores
-from classifier.training.recipes.fine_tune import FineTuneSettings, LabelledTexts, fine_tune
-from classifier.training.recipes.pretrain import save_checkpoint
+from classifier.training.recipes.fine_tune import FineTuneSettings, LabelledTexts, fine_tune, save_checkpoint
 from classifier.training.recipes.train_static import (
     Candidate,
     Progress,

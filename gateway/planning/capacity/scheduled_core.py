@@ -23,8 +23,8 @@ from inference_core.protocol import AddRequest, Knobs, ModelInfo, SamplingParams
 from inference_core.step_plan import SampledToken, StepPlan, StepResult
 
 # Bytes do not matter where nothing is stored; blocks have the size of those of real models.
-_LAYOUT = KVLayout(num_layers=1, num_kv_heads=1, head_dim=2, block_size=16, dtype="float32")
-_SLAB_BYTES = 64 * _LAYOUT.block_bytes
+LAYOUT = KVLayout(num_layers=1, num_kv_heads=1, head_dim=2, block_size=16, dtype="float32")
+SLAB_BYTES = 64 * LAYOUT.block_bytes
 # The first requests find an idle replica, which is not the state to be described.
 _SETTLING_SHARE = 0.1
 _UNLIMITED_QUEUE = 1_000_000
@@ -51,7 +51,7 @@ class SimulatedSchedule(msgspec.Struct, frozen=True, kw_only=True):
     preemptions: int
 
 
-class _Clock:
+class VirtualClock:
     """Seconds of the simulation."""
 
     def __init__(self) -> None:
@@ -62,12 +62,12 @@ class _Clock:
         return self.now
 
 
-class _ProfileRunner(ModelRunner):
+class ProfileRunner(ModelRunner):
     """Computes nothing: a step takes what the profile says, and every draw is the same token."""
 
-    def __init__(self, profile: ReplicaProfile, clock: _Clock, max_context: int) -> None:
+    def __init__(self, profile: ReplicaProfile, clock: VirtualClock, max_context: int) -> None:
         self.config = shape(profile.model)
-        self.layout = _LAYOUT
+        self.layout = LAYOUT
         self.info = ModelInfo(
             name=profile.model,
             model_path="",
@@ -99,7 +99,7 @@ def simulate_schedule(
     Gaps and prompt lengths are drawn from gamma distributions with the load's coefficients of variation; answers have
     its mean length. The same for the same seed. Raises `PlanError` if a request does not fit the replica's memory.
     """
-    clock, draw = _Clock(), random.Random(seed)
+    clock, draw = VirtualClock(), random.Random(seed)
     prompts = [max(1, round(_gamma(draw, load.prompt_tokens, load.prompt_cv))) for _ in range(requests)]
     answer = max(1, round(load.output_tokens))
     core = _core(profile, clock, max(prompts) + answer + 1)
@@ -130,7 +130,7 @@ def simulate_schedule(
     )
 
 
-def _core(profile: ReplicaProfile, clock: _Clock, max_context: int) -> Core:
+def _core(profile: ReplicaProfile, clock: VirtualClock, max_context: int) -> Core:
     knobs = Knobs(
         max_num_batched_tokens=min(_MOST_STEP_TOKENS, profile.chunk_tokens + profile.max_sequences),
         max_num_seqs=min(4096, profile.max_sequences),
@@ -138,11 +138,11 @@ def _core(profile: ReplicaProfile, clock: _Clock, max_context: int) -> Core:
         max_waiting=_UNLIMITED_QUEUE,
         alert_waiting=_UNLIMITED_QUEUE,
     )
-    slabs = math.ceil(profile.kv_tokens / _LAYOUT.block_size / _LAYOUT.blocks_per_slab(_SLAB_BYTES))
+    slabs = math.ceil(profile.kv_tokens / LAYOUT.block_size / LAYOUT.blocks_per_slab(SLAB_BYTES))
     return Core(
-        {profile.model: _ProfileRunner(profile, clock, max_context)},
-        arena_bytes=slabs * _SLAB_BYTES,
-        slab_bytes=_SLAB_BYTES,
+        {profile.model: ProfileRunner(profile, clock, max_context)},
+        arena_bytes=slabs * SLAB_BYTES,
+        slab_bytes=SLAB_BYTES,
         knobs=knobs,
         clock=clock,
         seed=0,
@@ -169,7 +169,9 @@ def _requests(
         yield AddRequest(request_id=str(number), model=model, prompt_token_ids=tokens, sampling=sampling, arrival=at)
 
 
-def _serve(core: Core, clock: _Clock, asked: Iterator[AddRequest], *, settling: int) -> tuple[list[float], list[float]]:
+def _serve(
+    core: Core, clock: VirtualClock, asked: Iterator[AddRequest], *, settling: int
+) -> tuple[list[float], list[float]]:
     """Seconds to the first token of every request from number `settling` on, and their gaps between tokens."""
     last: dict[str, float] = {}
     first: list[float] = []

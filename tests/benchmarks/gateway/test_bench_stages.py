@@ -13,8 +13,7 @@ import pytest
 
 from benchmarks.gateway import stages as wire_stages
 from benchmarks.gateway.stages import _times, bench_stages, bench_wire
-from benchmarks.sources.report import report
-from benchmarks.sources.stages import StageTimes, stages
+from benchmarks.sources.report import StageTimes, report, stages
 from gateway.base.settings import Settings
 from gateway.inference.answer import Stamps
 from inference_core.protocol import StepTimes

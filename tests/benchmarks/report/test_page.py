@@ -143,17 +143,14 @@ def test_a_listing_of_another_kind_of_machine_has_a_table_of_its_own(tmp_path):
     assert "200" not in parts["proxy"]
 
 
-def test_stages_of_a_routing_decision_become_a_table_after_the_whole(tmp_path):
+def test_the_time_of_a_routing_decision_becomes_a_table(tmp_path):
     times = '{"p50": 0.5, "p90": 0.6, "p99": 0.7}'
-    text = (
-        f'{{"prompts": 1000, "decision": {{"cpu_ms": {times}}}, "stages": [{{"stage": "heads", "cpu_ms": {times}}}]}}'
-    )
-    (tmp_path / "route.json").write_text(text)
+    (tmp_path / "route.json").write_text(f'{{"prompts": 1000, "decision": {{"cpu_ms": {times}}}}}')
 
     lines = parts_of(tmp_path)["route"].splitlines()
 
     assert "1,000 prompts" in lines[0]
-    assert [line.split("|")[1].strip() for line in lines[2:]] == ["the whole decision", "heads"]
+    assert [line.split("|")[1].strip() for line in lines[2:]] == ["the whole decision"]
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"prompts": 1}'])
@@ -192,12 +189,12 @@ def test_the_performance_page_says_what_the_kept_measurements_say():
 def test_commands_of_the_performance_page_are_those_that_ran():
     context, shown = click.Context(main), {}
     for line in "\n".join(page.read_text(encoding="utf-8") for page in PAGES).splitlines():
-        if match := re.match(r"python -m benchmarks (sweep|ablation|speculation|limits)\b(.*)", line):
+        if match := re.match(r"python -m benchmarks (sweep|ablation|limits)\b(.*)", line):
             command = main.get_command(context, match[1])
             given = command.make_context(match[1], match[2].split()).params
             shown[str(given["out"] or f"{match[1]}.jsonl")] = given
 
-    names = ("sweep", "ablation", "lookup", "draft", "voice", "rewrite")
+    names = ("sweep", "ablation", "voice", "rewrite")
     assert shown.keys() == {f"{name}.jsonl" for name in names}
     for name, given in shown.items():
         ran = json.loads((RESULTS / name).read_text(encoding="utf-8").splitlines()[0])["settings"]["options"]
@@ -218,13 +215,12 @@ def test_the_performance_page_has_a_place_for_every_part():
         "start",
         "route",
         "kernels",
-        "experts",
         "proxy-epyc",
         "goals-epyc",
         "peers-epyc",
         "soak",
     }
-    assert marked == parts | {"lookup", "draft", "proxy", "loop-lag", "workloads", "voice", "rewrite"} | {
+    assert marked == parts | {"proxy", "workloads", "voice", "rewrite"} | {
         f"{name}-avx512-bf16" for name in ("goals", "peers", "kernels", "proxy", "start")
     } | {f"{name}-amx" for name in ("goals", "peers", "gateways")}
 

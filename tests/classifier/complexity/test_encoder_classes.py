@@ -20,8 +20,7 @@ from classifier.features.routing_input import routing_input_of_text
 from classifier.native import KERNELS
 from classifier.registry.artefact import default_artefact, load_artefact
 from classifier.training.fitting.complexity import LabelledPrompt
-from classifier.training.recipes.fine_tune import FineTuneSettings
-from classifier.training.recipes.pretrain import train_classes
+from classifier.training.recipes.fine_tune import FineTuneSettings, train_classes
 from gateway.inference.classifier_versions import ActiveClassifier
 from gateway.operations.cli import main
 from tests.classifier.synthetic_outcomes import EASY, HARD, generated_rows

@@ -22,7 +22,6 @@ from classifier.training.recipes.fit_transformer import (
     other_models,
     unseen_by_fine_tuning,
 )
-from classifier.training.recipes.pretrain import PretrainSettings, masked, pretrain
 from classifier.training.recipes.training_loop import Progress, ResumableLoop, Schedule
 from tests.classifier.synthetic_outcomes import EASY, HARD, generated_rows
 from tests.classifier.tiny_checkpoints import ARCHITECTURES, tiny_checkpoint
@@ -136,32 +135,6 @@ def test_a_state_of_other_data_is_not_gone_on_with(tmp_path: Path) -> None:
     assert trained("one")[1] == 0
     assert trained("one")[1] == 3
     assert trained("two")[1] == 0
-
-
-def test_masked_words_are_learned_from_their_neighbours_and_the_checkpoint_loads(tmp_path: Path) -> None:
-    settings = PretrainSettings(
-        layers=1, hidden=32, heads=2, vocabulary=200, max_tokens=32, learning_rate=1e-2, epochs=6, tokens_per_step=512
-    )
-    texts = [f"{a} {b} {a} {b} {a} {b}" for a in EASY for b in HARD]
-    losses: list[float] = []
-    folder = pretrain(texts, tmp_path / "made", settings, report=lambda p, _: losses.append(p.losses[-1][1]))
-    assert losses[-1] < losses[0] - 0.3
-    assert sorted(path.name for path in folder.iterdir()) == ["config.json", "model.safetensors", "tokenizer.json"]
-    transformer = PooledTransformer.load(folder)
-    assert transformer.packs
-    assert transformer.encode(texts[:2]).shape == (2, 32)
-    with pytest.raises(TrainingDataError, match="never overwritten"):
-        pretrain(texts, folder, settings)
-
-
-def test_special_tokens_are_never_masked_and_some_masked_words_are_kept() -> None:
-    truth = np.concatenate([[2], np.arange(5, 95), [3]])
-    given, places = masked(truth, special=np.arange(5), mask=4, vocabulary=100, rng=np.random.default_rng(0))
-    assert not {0, len(truth) - 1} & set(places.tolist())
-    assert 0.1 < len(places) / len(truth) < 0.35
-    untouched = np.setdiff1d(np.arange(len(truth)), places)
-    np.testing.assert_array_equal(given[untouched], truth[untouched])
-    assert (given[places] == 4).mean() > 0.5
 
 
 def fitted(tmp_path: Path) -> TransformerEncoder:

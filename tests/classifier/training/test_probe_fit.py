@@ -17,10 +17,7 @@ from classifier.training.metrics.probe_evaluation import (
     ALONE,
     EVIDENCE,
     SHUFFLED,
-    Pair,
     ProbesMade,
-    Way,
-    cascade_curves,
     make_probes,
 )
 from tests.classifier.evidence.synthetic_evidence import synthetic_folder
@@ -61,14 +58,6 @@ def test_the_kept_model_is_calibrated_on_prompts_that_it_has_not_seen(made: Prob
     assert float(auc(y, p)[0]) > 0.75
     disagreed, agreed = model.p_ok_by_agreement(outcomes.evidence[0], priors[0])
     assert disagreed[0] < agreed[0]
-
-
-def test_a_cascade_with_evidence_beats_choosing_by_the_prompt(made: ProbesMade) -> None:
-    (cascade,) = made.report.cascades
-    curves = {curve.name: curve for curve in cascade.curves}
-    assert curves[EVIDENCE].gain_interval[0] > 0
-    assert curves[ALONE].gain == 0
-    assert cascade.strong_accuracy > 0.9 > cascade.weak_accuracy
 
 
 def planted(n: int, coef: float, seed: int) -> Examples:
@@ -142,24 +131,3 @@ def test_a_folder_of_another_collection_is_not_mixed_with_this_one(tmp_path: Pat
     (tmp_path / MANIFEST).write_text("{")
     with pytest.raises(TrainingDataError, match="Collect into another folder"):
         OutcomeFolder.opened(tmp_path)
-
-
-def test_a_cascade_pays_for_every_answer_that_it_has_read() -> None:
-    weak, strong = np.asarray([1.0, 0.0]), np.ones(2)
-    pair = Pair(weak, strong, np.ones(2), np.full(2, 10.0))
-    gain = np.asarray([0.0, 1.0])
-    ways = {
-        "p": Way(gain, np.zeros(2)),
-        "whole": Way(gain, np.ones(2)),
-        "twice": Way(gain, np.full(2, 2.0)),
-        "back": Way(-gain, np.zeros(2)),
-    }
-    prompt, whole, twice, backwards = cascade_curves(pair, ways, "p", seed=0)
-    # One of two goes on: (1 + 10) / 2 before anything was computed, (1 + 1 + 10) / 2 after a whole answer, and with a
-    # second sample of both (2 + 2 + 10) / 2.
-    assert [point.cost_usd for point in prompt.points] == [1.0, 5.5, 10.0]
-    assert [point.cost_usd for point in whole.points] == [1.0, 6.0, 11.0]
-    assert [point.cost_usd for point in twice.points] == [2.0, 7.0, 12.0]
-    assert [point.accuracy for point in whole.points] == [0.5, 1.0, 1.0]
-    assert (prompt.parity_cost, whole.parity_cost, backwards.parity_cost) == (0.55, 0.6, 1.0)
-    assert backwards.gain < whole.gain < 0

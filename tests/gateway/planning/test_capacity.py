@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.sources.cases import VOICE, cases, edge_nodes, voice_rows
 from gateway.planning.capacity.capacity import (
     KNOB_PROFILES,
     Objectives,
@@ -22,6 +21,7 @@ from gateway.planning.capacity.capacity import (
 )
 from gateway.planning.capacity.replica_profile import profiles, replica_profile
 from gateway.planning.capacity.workload import Arrival, PlanError, Workload, per_second, trace_workload
+from tests.gateway.planning.source_loads import TIERS, VOICE, daily, edge_nodes, voice_rows
 from tiers.catalog.load import load_catalog
 
 L4 = "llama-3.1-8b/awq-int4/l4"
@@ -107,11 +107,11 @@ def test_memory_bounds_the_batch():
 def test_the_voice_bot_table_is_predicted_from_its_tokens_within_five_percent():
     rows = voice_rows()
     assert len(rows) == 18
-    assert max(abs(row.error) for row in rows) < 0.05
+    assert max(abs(row.from_tokens / row.stated - 1) for row in rows) < 0.05
 
 
 def test_two_step_times_predict_the_voice_bot_table_within_twelve_percent():
-    assert max(abs(row.model_error) for row in voice_rows()) < 0.12
+    assert max(abs(row.from_step_times / row.stated - 1) for row in voice_rows()) < 0.12
 
 
 def test_fifty_million_requests_a_day_are_579_a_second():
@@ -119,7 +119,7 @@ def test_fifty_million_requests_a_day_are_579_a_second():
 
 
 def test_source_003s_edge_takes_eighteen_nodes():
-    assert edge_nodes() == 18
+    assert edge_nodes(rate=45_000, share=0.8, node_rate=2_000) == 18
     assert edge_nodes(rate=2001, share=1.0, node_rate=2000) == 2
 
 
@@ -196,7 +196,6 @@ def test_what_cannot_be_planned_is_refused(wrong):
 
 
 def test_routing_takes_fewer_dollars_than_the_large_model_alone():
-    by_name = {case.name: case for case in cases()}
-    routed = sum(found.usd_per_hour for found in by_name["50 million requests a day over four tiers"].plans.values())
-    (alone,) = by_name["the same without routing: everything on tier 3"].plans.values()
-    assert routed < 0.6 * alone.usd_per_hour
+    routed = sum(daily(*tier).usd_per_hour for tier in TIERS)
+    replica, answer, _ = TIERS[2]
+    assert routed < 0.6 * daily(replica, answer, 1.0).usd_per_hour

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from benchmarks.sources.cases import source_loads
 from gateway.planning.commands.plan import plan
 
 PAGE = Path(__file__).parents[3] / "docs" / "results" / "capacity.md"
@@ -47,11 +46,6 @@ def test_one_rate_and_one_only_is_wanted():
         result = CliRunner().invoke(plan, arguments)
         assert result.exit_code == 2
         assert "one of --rate" in result.output
-
-
-def test_the_page_shows_what_the_command_prints():
-    shown = CliRunner().invoke(source_loads, catch_exceptions=False)
-    assert shown.output.strip() in PAGE.read_text(encoding="utf-8")
 
 
 def test_a_simulation_is_of_one_replica_at_its_share_of_the_rate_and_said_to_be_no_measurement():

@@ -30,7 +30,6 @@ classifier = LazyGroup(
         "measure": (".measure:measure", "Measure which everyday tasks each tier solves."),
         "probes": (".outcomes:probes", "Fit models that judge answers, on collected outcomes."),
         "train": (".:train", "Train an artefact and its encoder on known outcomes."),
-        "pretrain": (".training:pretrain", "Train a small DistilBERT from scratch on the prompts."),
         "complexity": (".training:complexity", "Train or measure the complexity model."),
         "predict": (".versions:predict", "Write a version's predictions for a file of prompts."),
         "explain": (".versions:explain", "Explain a version's prediction for a prompt."),
@@ -41,13 +40,9 @@ classifier = LazyGroup(
     },
 )
 
-data_option = click.option(
-    "--data", type=FOLDER, help="Folder with routing_outcomes.jsonl.gz.  [AIO_DATA; ../shared/data]"
-)
-
 
 @click.command()
-@data_option
+@click.option("--data", type=FOLDER, help="Folder with routing_outcomes.jsonl.gz.  [AIO_DATA; ../shared/data]")
 @click.option("--registry", type=click.Path(path_type=Path), help="Registry folder.  [classifier/ in the data folder]")
 @click.option(
     "--encoder",

@@ -197,7 +197,6 @@ def _shown(report: "ProbeReport") -> str:
         kept = "in use" if tier.tier in report.in_use else "not used: not better by its standard error"
         title = f"\ntier {tier.tier} ({tier.model}): {tier.label}, {tier.rate:.1%} of {tier.rows}; evidence {kept}"
         parts.append(f"{title}\n{table(head, rows)}")
-    parts += [_cascade(cascade) for cascade in report.cascades]
     head = ["tier", "mean tokens", "mean absolute error", "error of the mean", "R2 of log"]
     rows = [
         [
@@ -220,31 +219,6 @@ def _accuracies(report: "ProbeReport") -> str:
         for tier, found in report.accuracies.items()
     ]
     return table(["tier", *tasks], rows)
-
-
-def _cascade(cascade: Any) -> str:
-    rows = [
-        [
-            curve.name,
-            _figure(curve.mean_accuracy, curve.mean_accuracy_interval),
-            _figure(curve.gain, curve.gain_interval, sign="+"),
-            _figure(curve.parity_cost, curve.parity_cost_interval),
-            _figure(curve.parity_gain, curve.parity_gain_interval, sign="+"),
-        ]
-        for curve in cascade.curves
-    ]
-    alone = (
-        f"tier {cascade.weak} right {cascade.weak_accuracy:.1%} at ${cascade.weak_cost_usd:.3g}, tier {cascade.strong} "
-        f"{cascade.strong_accuracy:.1%} at ${cascade.strong_cost_usd:.3g}, either {cascade.either_accuracy:.1%}"
-    )
-    head = [
-        "chosen by",
-        "mean accuracy over budgets",
-        "more than by p",
-        "cost at 95% of the more expensive one's",
-        "saved",
-    ]
-    return f"\ntiers {cascade.weak} and {cascade.strong}: {alone}\n{table(head, rows)}"
 
 
 def _figure(value: float, interval: tuple[float, float], sign: str = "") -> str:

@@ -1,13 +1,11 @@
-"""`aio classifier pretrain` and `complexity`, and `aio retrain`: a small DistilBERT from scratch on the prompts, the
-complexity model, and the classifier again from recorded outcomes.
-"""
+"""`aio classifier complexity` and `aio retrain`: the complexity model, and the classifier again from recorded
+outcomes."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from gateway.operations.cli.classifier import data_option
 from gateway.operations.cli.options import (
     FILE,
     FOLDER,
@@ -28,34 +26,6 @@ if TYPE_CHECKING:
     from gateway.base.settings import Settings
     from quality.retraining.retrain import RetrainResult
     from quality.retraining.training_process import OnProgress
-
-
-@click.command()
-@click.argument("output", type=click.Path(path_type=Path))
-@data_option
-@click.option("--hold", multiple=True, metavar="DOMAIN", help="Domain whose prompts are left out.")
-@click.option("--layers", default=4)
-@click.option("--hidden", default=256, help="Width; a multiple of 64.")
-@click.option("--vocabulary", default=8192)
-@click.option("--max-tokens", default=256)
-@click.option("--epochs", default=4)
-@click.option("--seed", default=0)
-@json_option
-def pretrain(output: Path, data: Path | None, hold: tuple[str, ...], hidden: int, as_json: bool, **sizes: int) -> None:
-    """Train a tokeniser and a DistilBERT on the prompts of the train split, and write OUTPUT for `train --encoder`.
-
-    Repeat the command to resume an interrupted run.
-    """
-    if hidden % 64 or hidden <= 0:
-        raise click.BadParameter(f"{hidden} is not a positive multiple of 64.", param_hint="--hidden")
-    from classifier.training.recipes.pretrain import PretrainSettings, pretrain_command
-
-    settings = PretrainSettings(hidden=hidden, heads=hidden // 64, **sizes)
-    with staged_progress("pretraining") as show:
-        outcome = pretrain_command(output, settings, data=data, hold=hold, progress=show)
-    echo_answer(
-        as_json, outcome, f"{outcome.folder}: {outcome.texts} prompts, masked-word loss {outcome.valid_loss:.3f} nats"
-    )
 
 
 @click.command()
@@ -94,8 +64,7 @@ def complexity(
     if checkpoint is not None:
         if target is None:
             raise click.UsageError("--encoder needs --train FOLDER.")
-        from classifier.training.recipes.fine_tune import FineTuneSettings
-        from classifier.training.recipes.pretrain import train_classes
+        from classifier.training.recipes.fine_tune import FineTuneSettings, train_classes
 
         train_classes(read_labelled(rows), checkpoint, target, FineTuneSettings(seed=seed))
         echo_answer(as_json, {"encoder": target}, f"AIO_CLASSIFIER_ENCODER={target} classifies by it")

@@ -19,9 +19,7 @@ from benchmarks.report.measurement import packed_rows
 from classifier.class_predictor import ClassPredictor
 from classifier.complexity.classes import Complexity, adequacies
 from classifier.complexity.model import shipped_complexity, standardised
-from classifier.encoders.native_transformer import NativeTransformer
-from classifier.encoders.transformer_encoder import PooledProjection
-from classifier.features.routing_input import RoutingInput, routing_input_of_text
+from classifier.features.routing_input import routing_input_of_text
 from classifier.local.cells import Labels
 from classifier.local.estimator import LocalEstimator
 from classifier.model.outcome_model import encode_turns
@@ -96,11 +94,10 @@ def table(
     counts: Sequence[int],
     draws: int,
     seed: int = 0,
-    checkpoint: Path | None = None,
 ) -> list[Outcome]:
     """The utility of each way to route after each of `counts` labels, mean over customers and `draws` of the labels;
-    intervals are bootstrapped over customers, then over their draws. `checkpoint` as in `encoded`."""
-    rows, rng = encoded(customers, checkpoint), np.random.default_rng(seed)
+    intervals are bootstrapped over customers, then over their draws."""
+    rows, rng = encoded(customers), np.random.default_rng(seed)
     points: dict[tuple[str, int], list[list[float]]] = defaultdict(list)
     for customer in range(len(customers)):
         own = rows.labels.key == customer
@@ -130,9 +127,8 @@ def labels_until_within(outcomes: Sequence[Outcome], way: str) -> int | None:
     return found
 
 
-def encoded(customers: dict[str, list[Row]], checkpoint: Path | None = None) -> Encoded:
-    """Encode all customers' prompts as the shipped version does; with `checkpoint`, the labels' embeddings are its
-    states instead (`states_of`). Raises `CheckpointError` for one that is not served."""
+def encoded(customers: dict[str, list[Row]]) -> Encoded:
+    """Encode all customers' prompts as the shipped version does."""
     model, classes = load_artefact(default_artefact()), shipped_complexity()
     everything = [row for rows in customers.values() for row in rows]
     given = [routing_input_of_text(row.prompt) for row in everything]
@@ -142,9 +138,7 @@ def encoded(customers: dict[str, list[Row]], checkpoint: Path | None = None) -> 
     whose = np.repeat(np.arange(len(customers), dtype=np.int32), [len(rows) for rows in customers.values()])
     labels = Labels(
         classes=np.array([cold.classes(one, turn) for one, turn in zip(given, turns, strict=True)], np.float32),
-        embedding=np.stack([turn.embedding for turn in turns])
-        if checkpoint is None
-        else states_of(given, train, checkpoint),
+        embedding=np.stack([turn.embedding for turn in turns]),
         surface=standardised(np.stack([turn.features for turn in turns]), classes.centre, classes.scale),
         # Above 1 where the weak model alone is right, so that what is expected of it is 1 less the expected gain.
         scores=(1 - (strong - weak))[:, None],
@@ -155,18 +149,6 @@ def encoded(customers: dict[str, list[Row]], checkpoint: Path | None = None) -> 
         private=np.zeros(n, np.bool_),
     )
     return Encoded(labels, weak, strong, train)
-
-
-def states_of(given: Sequence[RoutingInput], train: npt.NDArray[np.bool_], checkpoint: Path) -> Float:
-    """Return pooled states of a checkpoint, as an artefact over it serves them: centred, on the principal directions of
-    the rows of `train`, of unit length, float32 [n, at most 96]."""
-    from classifier.training.recipes.fit_transformer import EMBEDDING_DIM, principal_directions
-
-    states = NativeTransformer.load(checkpoint).encode([one.turn for one in given])
-    mean, projection = principal_directions(states[train], EMBEDDING_DIM)
-    no_heads = np.zeros((states.shape[1], 0), np.float32)
-    above = PooledProjection(mean, projection, no_heads, np.zeros(0, np.float32))
-    return np.stack([encoding.embedding for encoding in above.encodings(states)])
 
 
 def _others(rows: Encoded, customer: int, rng: np.random.Generator) -> npt.NDArray[np.intp]:

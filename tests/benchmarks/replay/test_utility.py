@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.classifier.utility import Outcome, labels_until_within, read_customers, table
 from benchmarks.replay.figures import Figure
+from benchmarks.replay.utility import Outcome, labels_until_within, read_customers, table
 
 PROMPTS = ("Say hello to {}.", "Prove by induction that {} divides the sum of the first {} cubes, and bound the rest.")
 

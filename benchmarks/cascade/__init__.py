@@ -1,1 +1,0 @@
-"""What agreement of cheap answers is worth on recorded final answers."""

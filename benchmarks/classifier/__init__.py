@@ -1,1 +1,0 @@
-"""What routing and answer checks are worth on recorded answers."""
