@@ -2,8 +2,8 @@
 
 import ast
 import copy
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 _COMPARE: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
@@ -17,8 +17,8 @@ _NAMES = {"min": "max", "max": "min", "any": "all", "all": "any"}
 
 
 class Mutant(NamedTuple):
-    """`tree`: of the whole module with one node replaced; `was` and `became`: that node, at `line`; `lines`: those of
-    its statement, without the statements in it."""
+    """`tree`: of the whole module with one node replaced, which shares the others with all mutants; `was` and `became`:
+    that node, at `line`; `lines`: those of its statement, without the statements in it."""
 
     line: int
     was: str
@@ -35,42 +35,50 @@ def mutants_of(source: str) -> Iterator[Mutant]:
     imports stay."""
     tree = ast.parse(source)
     statements = [node for node in ast.walk(tree) if isinstance(node, ast.stmt)]
-    for number, node in enumerate(_sites(tree)):
+    for node, way in _sites(tree):
         # Outer statements come first. Of none are the lines of `except` and `case`.
         own = [lines for statement in statements if node.lineno in (lines := _own_lines(statement))]
         lines = own[-1] if own else range(node.lineno, (node.end_lineno or node.lineno) + 1)
         for changed in _changed(node):
-            twin = copy.deepcopy(tree)
-            place = next(site for at, site in enumerate(_sites(twin)) if at == number)
-            mutated = ast.fix_missing_locations(_Replaced(place, changed).visit(twin))
+            mutated = _replaced(way, ast.fix_missing_locations(ast.copy_location(copy.copy(changed), node)))
             yield Mutant(node.lineno, _shown(node), _shown(changed), mutated, frozenset(lines))
 
 
-class _Replaced(ast.NodeTransformer):
-    """Puts `new` where `old` is."""
+class _Step(NamedTuple):
+    """From a node to one in its field `name`: that itself, or at `index` of the list that it is."""
 
-    def __init__(self, old: ast.AST, new: ast.AST) -> None:
-        self._old, self._new = old, new
-
-    def visit(self, node: ast.AST) -> ast.AST:
-        if node is self._old:
-            return ast.copy_location(self._new, node)
-        return self.generic_visit(node)
+    node: ast.AST
+    name: str
+    index: int | None
 
 
-def _sites(node: ast.AST) -> Iterator[ast.expr | ast.stmt]:
-    """Every expression and statement but annotations and options of classes, in the order of the text."""
+def _replaced(way: Sequence[_Step], new: ast.AST) -> Any:
+    """Return a copy of the first node of `way` with `new` at its end; nodes that are not on it are shared."""
+    for node, name, index in reversed(way):
+        twin = copy.copy(node)
+        if index is not None:
+            values = list(getattr(node, name))
+            values[index] = new
+        setattr(twin, name, new if index is None else values)
+        new = twin
+    return new
+
+
+def _sites(node: ast.AST, way: tuple[_Step, ...] = ()) -> Iterator[tuple[ast.expr | ast.stmt, tuple[_Step, ...]]]:
+    """Every expression and statement but annotations and options of classes, in the order of the text, each with the
+    way to it."""
     for name, value in ast.iter_fields(node):
         if name in ("annotation", "returns") or isinstance(node, ast.JoinedStr | ast.Import | ast.ImportFrom):
             continue
         # Frozen or not, with slots or not: no value changes.
         if isinstance(node, ast.ClassDef) and name in ("keywords", "decorator_list"):
             continue
-        for child in value if isinstance(value, list) else [value]:
+        for index, child in enumerate(value) if isinstance(value, list) else [(None, value)]:
+            there = (*way, _Step(node, name, index))
             if isinstance(child, ast.expr | ast.stmt):
-                yield child
+                yield child, there
             if isinstance(child, ast.AST):
-                yield from _sites(child)
+                yield from _sites(child, there)
 
 
 def _own_lines(statement: ast.stmt) -> range:
