@@ -143,6 +143,6 @@ def living_ranks() -> set[int]:
         int, Path("/proc/self/task").joinpath(str(threading.get_native_id()), "children").read_text().split()
     ):
         with contextlib.suppress(FileNotFoundError):
-            if b"inference_core.parallel" in Path(f"/proc/{pid}/cmdline").read_bytes():
+            if b"-m\0inference_core.parallel\0" in Path(f"/proc/{pid}/cmdline").read_bytes():
                 found.add(pid)
     return found
