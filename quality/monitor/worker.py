@@ -202,8 +202,9 @@ class WorkLoop:
                     await asyncio.wait_for(self._wake.wait(), self._poll_seconds)
 
 
-# So many jobs that cannot run now are passed over in one look at the queue.
-_MOST_PASSED = 32
+# So many jobs that cannot run now are passed over in one look at the queue. Most often the first one can; those behind
+# one that cannot are read a few at a time.
+_MOST_PASSED, _READ_AT_ONCE = 32, 8
 
 
 class Worker:
@@ -236,16 +237,20 @@ class Worker:
             return False
         # Neither a job that the budget does not cover nor one whose tier is busy holds up those behind it.
         passed: list[int] = []
-        while len(passed) < _MOST_PASSED and (job := await self._queue.next_job(now, passed)) is not None:
-            if not self._must_wait(job):
-                if await self._claim_and_verify(job, now):
-                    return True
-                # A budget that does not cover the comparison as well may cover the verification.
-                if job.compared is not None and await self._claim_and_verify(
-                    msgspec.structs.replace(job, compared=None), now
-                ):
-                    return True
-            passed.append(job.verification_id)
+        while most := min(_READ_AT_ONCE if passed else 1, _MOST_PASSED - len(passed)):
+            jobs = await self._queue.next_jobs(now, passed, most)
+            for job in jobs:
+                if not self._must_wait(job):
+                    if await self._claim_and_verify(job, now):
+                        return True
+                    # A budget that does not cover the comparison as well may cover the verification.
+                    if job.compared is not None and await self._claim_and_verify(
+                        msgspec.structs.replace(job, compared=None), now
+                    ):
+                        return True
+                passed.append(job.verification_id)
+            if len(jobs) < most:
+                break
         return False
 
     def _must_wait(self, job: VerificationJob) -> bool:

@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
-from sqlalchemy import ColumnElement, Select, and_, case, func, insert, null, or_, select, union_all, update
+from sqlalchemy import ColumnElement, RowMapping, Select, and_, case, func, insert, null, or_, select, union_all, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from migrations.tables.audit import erasures
@@ -90,6 +90,11 @@ class VerificationQueue:
     async def next_job(self, now: float, without: Collection[int] = ()) -> VerificationJob | None:
         """Return the oldest job that could be claimed now and whose id is not in `without`. A job waits until the
         ledger has stored its request."""
+        jobs = await self.next_jobs(now, without, 1)
+        return jobs[0] if jobs else None
+
+    async def next_jobs(self, now: float, without: Collection[int], most: int) -> list[VerificationJob]:
+        """Return up to `most` jobs that could be claimed now and whose ids are not in `without`, the oldest first."""
         columns = (
             verifications.c.verification_id,
             verifications.c.request_id,
@@ -117,16 +122,10 @@ class VerificationQueue:
             .where(self._claimable(now), requests.c.messages.is_not(None), requests.c.answer.is_not(None))
             .where(verifications.c.verification_id.not_in(without))
             .order_by(verifications.c.created_at, verifications.c.verification_id)
-            .limit(1)
+            .limit(most)
         )
         async with self._engine.connect() as connection:
-            row = (await connection.execute(query)).mappings().first()
-        if row is None:
-            return None
-        fields = dict(row)
-        fields["turn"] = turn_from(fields["turn"], fields.pop("tools"))
-        fields["compared"] = msgspec.convert(row["compared"], VerifiedComparison | None)
-        return VerificationJob(**fields | {"consent": consent_of(row["consent"])})
+            return [_job(row) for row in (await connection.execute(query)).mappings()]
 
     async def claim(
         self, job: VerificationJob, bound_usd: float, now: float, expected_usd: float | None = None
@@ -312,6 +311,13 @@ class VerificationQueue:
             verifications.c.owner == self.owner,
             verifications.c.attempts == job.attempts + 1,
         )
+
+
+def _job(row: RowMapping) -> VerificationJob:
+    fields = dict(row)
+    fields["turn"] = turn_from(fields["turn"], fields.pop("tools"))
+    fields["compared"] = msgspec.convert(row["compared"], VerifiedComparison | None)
+    return VerificationJob(**fields | {"consent": consent_of(row["consent"])})
 
 
 async def _insert(connection: AsyncConnection, record: Record, drawn: Draw, now: float, **fields: Any) -> bool:
