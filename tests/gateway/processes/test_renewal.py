@@ -53,7 +53,7 @@ class Caller(threading.Thread):
 
 
 @pytest.mark.parametrize(
-    ("renewals", "requests"), [(2, 3_000), pytest.param(4, 10_000, marks=pytest.mark.slow)], ids=["2", "4"]
+    ("renewals", "requests"), [(2, 1_000), pytest.param(4, 10_000, marks=pytest.mark.slow)], ids=["2", "4"]
 )
 def test_renewals_of_all_workers_lose_no_request_on_kept_connections(
     renewals: int, requests: int, upstream: Upstream, tmp_path: Path
