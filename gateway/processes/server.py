@@ -1,7 +1,6 @@
 """The HTTP server around the application: uvicorn, with start and stop messages."""
 
 import asyncio
-import gc
 import logging
 import resource
 import signal
@@ -20,6 +19,7 @@ from litestar.types import ASGIApp, Receive, Scope, Send
 
 from gateway.app import HttpApp, create_app
 from gateway.base.configuration import catalog_reason
+from gateway.base.footprint import LastingObjects
 from gateway.base.settings import Settings
 from gateway.edge.http_protocol import BoundedHttpProtocol
 from gateway.edge.websocket_protocol import BoundedWebSocketProtocol
@@ -57,6 +57,8 @@ log = logging.getLogger(__name__)
 _FILES_OF_OUR_OWN = 256
 _MOST_FILES = 1 << 20
 _ACCEPTED_SECONDS = 0.05
+# Every half a minute.
+_LOOK_TICKS = 300
 # This implementation waits for a slow reader, with limits. Frames hold a few tokens, so compression would cost more
 # than it saves, and 64 KiB per connection; without inflation a message has the size that was received.
 WEBSOCKETS: Final[dict[str, Any]] = {"ws": BoundedWebSocketProtocol, "ws_per_message_deflate": False}
@@ -84,6 +86,7 @@ class AnnouncedServer(uvicorn.Server):
         self.exit_deadline = ExitDeadline()
         self._admin_key: str | None = None
         self._was_interrupted = False
+        self._lasting = LastingObjects()
 
     def run(self, sockets: list[socket.socket] | None = None) -> None:
         """Serve until a signal, on an event loop that looks up names itself."""
@@ -123,16 +126,17 @@ class AnnouncedServer(uvicorn.Server):
         await super().startup(sockets=sockets)
         if self.started and (room := room_for_connections()) is not None:
             self._accept_at_most(room)
-        # Objects made at start are permanent. Otherwise the collector would scan all of them, for a quarter of a
-        # second, whenever requests allocate many objects.
-        gc.freeze()
-        # An answered request leaves nothing to collect: it is looked for after so many objects, not after 700.
-        gc.set_threshold(4_000)
-        gc.enable()
+        self._lasting.start()
         if self.started and self.servers and self._place is None:
             click.echo(self._ready(*self._address))
         if self.started:
             self.print_admin_key()
+
+    async def on_tick(self, counter: int) -> bool:
+        """Do what uvicorn does ten times a second, and look for lasting objects where no request runs."""
+        if counter % _LOOK_TICKS == 0 and not self.server_state.tasks:
+            self._lasting.look()
+        return await super().on_tick(counter)
 
     def _accept_at_most(self, room: int) -> None:
         log.warning(
