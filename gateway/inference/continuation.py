@@ -127,7 +127,11 @@ class ContinuedGeneration(Generation):
                     return
             except Exception as final:
                 error = final
-        await super()._take_over(error)
+        try:
+            await super()._take_over(error)
+        finally:
+            # See `Generation._take_over`.
+            del error
 
     async def _goes_on(self, error: Exception) -> bool:
         """Go on with another attempt after `error`, or end what was complete. Returns False if nothing can."""

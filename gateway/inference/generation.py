@@ -190,6 +190,9 @@ class Generation:
             await self._attempt.deltas.aclose()
             self._end("error", final)
             raise
+        finally:
+            # Otherwise the raised error's traceback would lead back to the error, by this frame.
+            del error
 
     async def _compare(self, stage: AgreementStage) -> None:
         """Let the stage's tiers answer, and go on with what they agree on, or with the tier above. All are billed, also
@@ -314,7 +317,10 @@ class Generation:
                 lost.chain = self._tried()
             if self._chain is not None:
                 self._note_fallback(f"{named(self.tier)} failed ({type(error).__name__})")
-            raise lost
+            try:
+                raise lost
+            finally:
+                del lost, error
         await self._attempt.deltas.aclose()
         self._close_attempt("error", error)
         self._refusals += isinstance(error, TierCapabilityError)
@@ -439,7 +445,7 @@ class Generation:
 
     def _end(self, status: AttemptStatus, error: Exception | None) -> None:
         if not self._over:
-            self._over = True
+            self._over, self._lost = True, None
             self._close_attempt(status, error)
 
     def _close_attempt(self, status: AttemptStatus, error: Exception | None) -> None:

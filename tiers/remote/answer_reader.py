@@ -70,9 +70,10 @@ class AnswerReader:
         self._inline = inline
         self._wire, self._tally, self._bounds, self._note_seals = wire, tally, bounds, note_seals
         self._characters = SplitCharacters()
-        # The parts of an object that is not whole yet, and why the first could not be read.
+        # The parts of an object that is not whole yet, and why the first could not be read: not the error, whose
+        # traceback holds the frames that hold this reader.
         self._cut: list[bytes] = []
-        self._broken: NotAnObjectError | None = None
+        self._broken: str | None = None
 
     def events(self, events: list[ServerSentEvent]) -> list[Delta]:
         """Return the deltas of events that came at once."""
@@ -106,7 +107,7 @@ class AnswerReader:
         """Return the deltas of those events that the end of a stream completes, and of the end itself."""
         said = self.events(events)
         if self._broken is not None:
-            raise self._broken
+            raise NotAnObjectError(self._broken)
         if not self.ended:
             said += self._tally.passed(self._wire.read_end(self._tally)) + self._ending(marked=False)
         return _with_pieces(said)
@@ -146,7 +147,7 @@ class AnswerReader:
         cut, broken = self._cut, self._broken
         self._cut, self._broken = [], None
         if broken is not None and event.is_end:
-            raise broken
+            raise NotAnObjectError(broken)
         whole = ServerSentEvent(event.event, b"".join((*cut, event.data))) if cut else event
         try:
             return self._wire.read_event(whole, self._tally)
@@ -155,9 +156,9 @@ class AnswerReader:
             # What another event follows that is whole was no part.
             is_broken = broken is not None and not objects and not objects_in(event.data)[1]
             if rest[:1] not in _OPENING or is_broken or len(cut) > MOST_PARTS or len(rest) > MOST_CUT_BYTES:
-                raise broken or error from None
+                raise (error if broken is None else NotAnObjectError(broken)) from None
             if rest:
-                self._cut, self._broken = [rest] if objects else [*cut, event.data], error
+                self._cut, self._broken = [rest] if objects else [*cut, event.data], str(error)
         deltas: list[Delta] = []
         for one in objects:
             deltas += self._wire.read_event(ServerSentEvent(event.event, one), self._tally) or []

@@ -117,7 +117,8 @@ class HttpConnection(asyncio.Protocol):
     def finish(self) -> bool:
         """End the exchange; return whether the connection can serve another one, else close it to tell the server."""
         kept = self._has_end and self._is_kept and not self._pieces and self._is_open
-        self._in_exchange = False
+        # The error's traceback, if it was raised, leads back here.
+        self._in_exchange, self._error = False, None
         self._stop_timer()
         if not kept:
             self.close()
@@ -182,11 +183,7 @@ class HttpConnection(asyncio.Protocol):
             else:
                 self._feed_head(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
-            # An exception of our callbacks is the context.
-            known = error.__context__
-            if not isinstance(known, OversizedHeadError):
-                known = httpx.RemoteProtocolError(f"the answer is not HTTP: {error}")
-            self._refuse(known)
+            self._refuse(_reason_of(error))
         self._wake()
         if self._size > HIGH_WATER and not self._paused and self._transport is not None:
             self._paused = True
@@ -226,6 +223,8 @@ class HttpConnection(asyncio.Protocol):
                     httpx.RemoteProtocolError(f"the server closed the connection before its answer ended{reason}")
                 )
         self._wake()
+        # It holds methods of this connection.
+        self._parser = None
         self._on_close(self)
 
     @property
@@ -285,6 +284,14 @@ class HttpConnection(asyncio.Protocol):
     def on_message_complete(self) -> None:
         if self._has_head and not self._has_end:
             self._has_end, self._is_kept = True, self._parser.should_keep_alive()
+
+
+def _reason_of(error: Exception) -> Exception:
+    """Return why an answer was not parsed: an exception of our callbacks is the context of the parser's."""
+    known = error.__context__
+    if isinstance(known, OversizedHeadError):
+        return known
+    return httpx.RemoteProtocolError(f"the answer is not HTTP: {error}")
 
 
 def _too_large(where: str, limit: str) -> OversizedHeadError:

@@ -68,6 +68,7 @@ class HttpTransport(httpx.AsyncBaseTransport):
             connection.send(raw, seconds, deadline)
             await connection.read_head()
         except BaseException:
+            connection.finish()
             connection.close()
             raise
         return Reply(connection, self._idle)

@@ -125,7 +125,8 @@ class LenientDecoder(Generic[T]):
             return _fitted(value, form)
         except (_OddError, *_UNREADABLE) as reason:
             shown = repr(data[:200].decode(errors="replace"))
-            why = (error or "another form") if isinstance(reason, _OddError) else reason
+            # A text: the frame, which the reason's traceback holds, would hold the reason.
+            why = str((error or "another form") if isinstance(reason, _OddError) else reason)
             raise NotAnObjectError(f"the server sent what is not {self._what} ({why}): {shown}") from error
 
 

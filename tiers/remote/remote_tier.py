@@ -292,10 +292,8 @@ class RemoteTier(Tier):
                 if reader.cut is None:
                     await read_rest(reply, pieces)
         except FAILURES as error:
-            named = self._named(error, request, body)
-            if named is error:
-                raise
-            raise named from error
+            # Not a local variable: the frame, which the error's traceback holds, would hold the error.
+            raise self._named(error, request, body)  # noqa: B904 - it says its cause itself
         finally:
             self._running -= 1
             self._claims.note(request, tally)
@@ -361,6 +359,8 @@ class RemoteTier(Tier):
         named = failure or self._failures.of_answer(error, body)
         if isinstance(named, TierContextError):
             named.param = "messages" if request.messages is not None else "prompt"
+        if named is not error:
+            named.__cause__ = error
         return named
 
     async def _further(self, request: GenerationRequest, tally: Tally, deadline: float) -> AsyncGenerator[Delta, None]:

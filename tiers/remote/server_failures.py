@@ -150,20 +150,32 @@ class ServerFailures:
             # PHP calls all that it sends a page.
             return preceded(first, pieces)
         body = await up_to(MAX_ERROR_BYTES, preceded(first, pieces) if is_answer else pieces)
+        raise self._refusal(reply, body, request, credential, streamed=streamed)
+
+    def _refusal(
+        self,
+        reply: Reply | httpx.Response,
+        body: bytes,
+        request: ServerRequest,
+        credential: CallerCredential | None,
+        *,
+        streamed: bool,
+    ) -> TierError:
+        """Return what `body`, of an answer that is not of the expected kind, says."""
         error = parse_error(body)
         if credential is not None:
             error.message = credential.scrub(error.message)
-        if is_answer:
-            wanted = "a stream" if streamed else "JSON"
-            raise TierError(
+        if reply.status_code // 100 == 2:
+            kind, wanted = reply.headers.get("content-type", ""), "a stream" if streamed else "JSON"
+            return TierError(
                 f"answered {kind[:100] or 'bytes without a type'} instead of {wanted}: {error.message[:200]}"
             )
         if credential is not None and (refused := self.of_caller(reply, error, request.wire)) is not None:
-            raise refused
+            return refused
         failure = self.of_status(reply, error, request)
         if isinstance(failure, TierRequestError):
             failure.refused = refused_parameters(body, error.message, error.param, error.code)
-        raise failure
+        return failure
 
     def of_status(self, response: Reply | httpx.Response, error: WireError, request: ServerRequest) -> TierError:
         """Return what the status of `response` and the `error` in its body say."""

@@ -44,7 +44,13 @@ class ReplicaCall:
         self.outcome: ReplicaTry | None = None
         self._balancer, self._clock = balancer, clock
         self._patience = balancer.spec.first_token_timeout_seconds
-        self.opening = asyncio.create_task(self._open(min(self._patience, seconds)))
+        self._opening: asyncio.Task[Delta] | None = asyncio.create_task(self._open(min(self._patience, seconds)))
+
+    @property
+    def opening(self) -> asyncio.Task[Delta]:
+        """Not for a call that is closed: the traceback of its failure leads back to the call."""
+        assert self._opening is not None
+        return self._opening
 
     def answered(self) -> None:
         self._balancer.first_token(self.in_flight)
@@ -72,11 +78,13 @@ class ReplicaCall:
             self._balancer.used(self.in_flight, used.prompt_tokens + used.completion_tokens)
         self._balancer.leave(self.in_flight)
         self._tell("overtaken")
-        if not self.opening.done():
-            self.opening.cancel()
-            await asyncio.wait([self.opening])
-        if not self.opening.cancelled():
-            self.opening.exception()
+        opening, self._opening = self._opening, None
+        if opening is not None:
+            if not opening.done():
+                opening.cancel()
+                await asyncio.wait([opening])
+            if not opening.cancelled():
+                opening.exception()
         await self.deltas.aclose()
 
     def _tell(self, outcome: TryOutcome, error: TierError | None = None) -> None:
@@ -101,29 +109,28 @@ class ReplicaCall:
 class ReplicaRace:
     """`first` returns the first delta of any replica; `winner` is then its call. Always `close` it.
 
-    `ask`, given the calls so far, asks one more replica, or returns None if none may be asked. After `hedge_seconds`
-    without a delta (None: never) a second one is asked; the slower one is closed at once.
+    It does not keep `ask`, which has the request: its meter has the `usage` of the race.
     """
 
-    def __init__(
-        self, name: str, ask: Callable[[list[ReplicaCall]], ReplicaCall | None], hedge_seconds: float | None
-    ) -> None:
+    def __init__(self, name: str) -> None:
         self.winner: ReplicaCall | None = None
-        self._name, self._ask, self._patience = name, ask, hedge_seconds
+        self._name = name
         self._calls: list[ReplicaCall] = []
         self._errors: list[TierError] = []
 
-    async def first(self) -> Delta:
-        """Return the first delta. Raises TierRequestError from a server at once, else, when no further replica may be
-        asked, the combined failure."""
-        running = self._another()
+    async def first(self, ask: Callable[[list[ReplicaCall]], ReplicaCall | None], hedge_seconds: float | None) -> Delta:
+        """Return the first delta. `ask`, given the calls so far, asks one more replica, or returns None if none may be
+        asked. After `hedge_seconds` without a delta (None: never) a second one is asked; the slower one is closed at
+        once. Raises TierRequestError from a server at once, else, when no further replica may be asked, the combined
+        failure."""
+        running = self._another(ask)
         if not running:
             raise TierUnavailableError(f"tier '{self._name}': none of its replicas takes requests")
         while True:
-            done, _ = await asyncio.wait(running, timeout=self._patience, return_when=asyncio.FIRST_COMPLETED)
-            self._patience = None
+            done, _ = await asyncio.wait(running, timeout=hedge_seconds, return_when=asyncio.FIRST_COMPLETED)
+            hedge_seconds = None
             if not done:
-                running |= self._another()
+                running |= self._another(ask)
                 continue
             for opening in sorted(done, key=list(running).index):
                 call = running.pop(opening)
@@ -131,7 +138,7 @@ class ReplicaRace:
                     await self._close_all_but(call)
                     return opening.result()
             if not running:
-                running = self._another()
+                running = self._another(ask)
             if not running:
                 raise self._failure()
 
@@ -147,10 +154,15 @@ class ReplicaRace:
 
     async def close(self) -> None:
         """End every call."""
-        await self._close_all_but(None)
+        try:
+            await self._close_all_but(None)
+        finally:
+            self._errors.clear()
 
-    def _another(self) -> dict[asyncio.Task[Delta], ReplicaCall]:
-        call = self._ask(self._calls)
+    def _another(
+        self, ask: Callable[[list[ReplicaCall]], ReplicaCall | None]
+    ) -> dict[asyncio.Task[Delta], ReplicaCall]:
+        call = ask(self._calls)
         if call is None:
             return {}
         self._calls.append(call)

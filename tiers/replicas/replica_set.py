@@ -134,10 +134,10 @@ class ReplicaSet(Tier):
             request = msgspec.structs.replace(request, whole=False)
         spec, began = self.balancing, self._clock()
         self._budget.deposit(spec.retry_share, spec.retry_burst)
-        race = ReplicaRace(self.name, partial(self._ask, request, began), self._hedge_seconds())
+        race = ReplicaRace(self.name)
         request.meter.add(race.usage)
         try:
-            first = await race.first()
+            first = await race.first(partial(self._ask, request, began), self._hedge_seconds())
             self._first_tokens.append(self._clock() - began)
             first.tries = race.tries
             yield first
@@ -152,6 +152,8 @@ class ReplicaSet(Tier):
                 race.winner.failed(error)
             elif not error.tries and isinstance(error, TierUnavailableError):
                 error.retry_after_seconds = self._balancer.available_in(self.count_prompt_tokens(request))
+            # The frames of the race hold the error.
+            error.__traceback__ = None
             raise
         finally:
             await race.close()
