@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from urllib.parse import urlsplit
 
 
 class DerivedSettings:
@@ -99,3 +100,11 @@ class DerivedSettings:
 def _xdg_folder(variable: str, default: str) -> Path:
     """Return AIO's folder in that of the XDG variable, by default in `default` of the user's home."""
     return Path(os.environ.get(variable) or Path.home() / default) / "aio"
+
+
+def without_secrets(url: str) -> str:
+    """Return a URL without its password and parameters."""
+    parts = urlsplit(url)
+    user, at, address = parts.netloc.rpartition("@")
+    shown = f"{user.partition(':')[0]}{':***' if ':' in user else ''}{at}{address}"
+    return f"{parts.scheme}://{shown}{parts.path}" if parts.scheme else url

@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 from gateway import __version__
+from gateway.base.derived_settings import without_secrets
 from gateway.base.settings import Settings
 from gateway.operations.quality_loop.label_sources import budget_text, labels_text
 
@@ -74,8 +74,8 @@ def start_text(settings: Settings, why: str) -> str:
         f"AIO {__version__}   role: {settings.role}{workers}\n"
         f"catalogue: {settings.catalog} ({why})\n"
         f"data: {settings.data_path}\n"
-        f"database: {_without_secrets(settings.database)}\n"
-        f"Redis: {_without_secrets(settings.redis_url) or 'none (AIO_REDIS_URL)'}\n"
+        f"database: {without_secrets(settings.database)}\n"
+        f"Redis: {without_secrets(settings.redis_url) or 'none (AIO_REDIS_URL)'}\n"
         f"traces: {_trace_target(settings)}"
     )
 
@@ -94,15 +94,7 @@ def _trace_target(settings: Settings) -> str:
         return "none (AIO_TRACE_EXPORTER)"
     if settings.trace_exporter == "console":
         return "standard output"
-    return _without_secrets(settings.otlp_traces_endpoint or f"{settings.otlp_endpoint.rstrip('/')}/v1/traces")
-
-
-def _without_secrets(url: str) -> str:
-    """Return a URL without its password and parameters."""
-    parts = urlsplit(url)
-    user, at, address = parts.netloc.rpartition("@")
-    shown = f"{user.partition(':')[0]}{':***' if ':' in user else ''}{at}{address}"
-    return f"{parts.scheme}://{shown}{parts.path}" if parts.scheme else url
+    return without_secrets(settings.otlp_traces_endpoint or f"{settings.otlp_endpoint.rstrip('/')}/v1/traces")
 
 
 def policy_text(settings: Settings, catalog: "Catalog") -> str:

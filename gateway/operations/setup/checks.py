@@ -7,12 +7,15 @@ import asyncio
 import os
 import time
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
+from sqlalchemy import text
 from sqlalchemy.exc import SQLAlchemyError
 
+from gateway.base.derived_settings import without_secrets
 from gateway.base.errors import ApiError
 from gateway.base.settings import Settings, SettingsError
 from gateway.operations.quality_loop.label_sources import judging_cap
@@ -20,7 +23,7 @@ from gateway.operations.security.stored_keys import is_missing_file
 from inference_core.errors import CoreError
 from quality.judges.pairwise import judging_fingerprint
 from quality.judges.self_calibration import JudgeState, judge_state
-from quality.store.database import open_database
+from quality.store.database import DatabaseUrlError, open_database
 from tiers.catalog.catalog import Catalog, EmbeddingSpec
 from tiers.catalog.consent import ALL
 from tiers.errors import CatalogError, TierError
@@ -110,6 +113,51 @@ class SettingSaid(msgspec.Struct, frozen=True):
     line: str
     warning: str = ""
     problem: str = ""
+
+
+async def check_stores(settings: Settings) -> list[SettingSaid]:
+    """Ask the settings' PostgreSQL and Redis whether they answer. A server starts without them, and then serves as its
+    failure policy says."""
+    asked = []
+    if not settings.database.startswith("sqlite"):
+        asked.append(("database", settings.database, "AIO_DATABASE_URL", _ask_database))
+    if settings.redis_url:
+        asked.append(("Redis", settings.redis_url, "AIO_REDIS_URL", _ask_redis))
+    return [await _answers(*one) for one in asked]
+
+
+async def _answers(what: str, url: str, setting: str, ask: Callable[[str], Awaitable[None]]) -> SettingSaid:
+    title = f"{what[:1].upper()}{what[1:]}"
+    try:
+        await ask(url)
+    except (SettingsError, DatabaseUrlError) as error:
+        return SettingSaid(f"{title}: PROBLEM", problem=str(error))
+    except Exception as error:
+        # Its words may have a password.
+        why = type(getattr(error, "orig", None) or error).__name__
+        wrong = f"the {what} at {without_secrets(url)} does not answer ({why})"
+        hint = f"is it running, and are address, name and password right? see {setting}"
+        return SettingSaid(f"{title}: PROBLEM", problem=f"{wrong}: {hint}")
+    return SettingSaid(f"{title} {without_secrets(url)}: it answers")
+
+
+async def _ask_database(url: str) -> None:
+    engine = open_database(url)
+    try:
+        async with engine.connect() as connection:
+            await connection.execute(text("SELECT 1"))
+    finally:
+        await engine.dispose()
+
+
+async def _ask_redis(url: str) -> None:
+    from gateway.base.stores.redis_store import redis_client
+
+    client = redis_client(url)
+    try:
+        await client.ping()
+    finally:
+        await client.aclose()
 
 
 async def check_declared_keys(settings: Settings, *, may_show: bool) -> SettingSaid | None:

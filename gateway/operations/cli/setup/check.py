@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 @setting_option("keys_file", metavar="FILE")
 @json_option
 def check(security: bool, as_json: bool, **options: Any) -> None:
-    """Ask every tier, provider of embeddings and guardrail of the catalogue one short question. Exits with 1 if one
-    does not answer.
+    """Ask every tier, provider of embeddings, guardrail and store (PostgreSQL, Redis) one short question. Exits with 1
+    if one does not answer.
 
     Shows the time to the first token, tokens per second, and what 1,000 requests would cost, then the catalogue's
     targets, fallback chains and rules, with those that can never apply, which tiers private prompts go to, what the
@@ -55,6 +55,7 @@ def check(security: bool, as_json: bool, **options: Any) -> None:
         ask_embeddings,
         ask_guardrails,
         check_declared_keys,
+        check_stores,
         check_traced_texts,
         private_text,
         stored_judge,
@@ -71,7 +72,8 @@ def check(security: bool, as_json: bool, **options: Any) -> None:
     embeddings = asyncio.run(ask_embeddings(catalog))
     guardrails = asyncio.run(ask_guardrails(catalog)) if catalog.guardrails else []
     keys = asyncio.run(check_declared_keys(settings, may_show=options["keys_file"] is not None))
-    said = [one for one in (keys, check_traced_texts(settings)) if one is not None]
+    stores = asyncio.run(check_stores(settings))
+    said = [one for one in (keys, check_traced_texts(settings), *stores) if one is not None]
     found = [[one.problem for one in each] for each in (answers, embeddings, guardrails, said)]
     problems = [problem for each in found for problem in each if problem]
     if as_json:

@@ -51,6 +51,29 @@ def test_every_tier_answers_and_shows_its_speed_and_its_cost() -> None:
     assert "~$0.2" in result.output
 
 
+def test_stores_are_asked_and_one_that_does_not_answer_is_a_problem(
+    monkeypatch: pytest.MonkeyPatch, redis_url: str, postgres_url: str
+) -> None:
+    with model_server(openai_pages("m")) as server:
+        catalogue(f'name = "a"\nurl = "{server.url}"', f'name = "b"\nurl = "{server.url}"')
+        monkeypatch.setenv("AIO_REDIS_URL", redis_url)
+        monkeypatch.setenv("AIO_DATABASE_URL", postgres_url)
+        well = aio("check")
+        monkeypatch.setenv("AIO_REDIS_URL", f"redis://:{SECRET}@127.0.0.1:1/0")
+        monkeypatch.setenv("AIO_DATABASE_URL", f"postgresql://aio:{SECRET}@127.0.0.1:1/aio")
+        away = aio("check")
+        monkeypatch.setenv("AIO_REDIS_URL", "redis://:6379")
+        monkeypatch.delenv("AIO_DATABASE_URL")
+        nonsense = aio("check")
+    assert (well.exit_code, away.exit_code, nonsense.exit_code) == (0, 1, 1), well.output
+    assert f"Redis {redis_url}: it answers" in well.output
+    assert f"Database {postgres_url}: it answers" in well.output
+    assert "problem: the Redis at redis://:***@127.0.0.1:1/0 does not answer (ConnectionError)" in away.output
+    assert "problem: the database at postgresql://aio:***@127.0.0.1:1/aio does not answer (Conn" in away.output
+    assert SECRET not in away.output
+    assert "problem: AIO_REDIS_URL is no address of a Redis" in nonsense.output
+
+
 def test_each_broken_tier_says_what_to_do_and_the_others_still_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ABSENT_KEY", raising=False)
     monkeypatch.setenv("WRONG_KEY", SECRET + "-wrong")
