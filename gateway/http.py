@@ -8,13 +8,14 @@ from typing import Any
 from litestar import Litestar, Router
 from litestar.config.cors import CORSConfig
 from litestar.datastructures import State
+from litestar.exceptions import MethodNotAllowedException, NotFoundException
 from litestar.openapi.config import OpenAPIConfig
 from litestar.openapi.plugins import JsonRenderPlugin
 from litestar.response import Response
 
 from gateway import __version__
 from gateway.admin.health import live, metrics, ready
-from gateway.base.errors import envelope_response
+from gateway.base.errors import ApiError, envelope_response
 from gateway.base.footprint import without_plugins
 from gateway.base.settings import Settings
 from gateway.batches.api.batches import cancel_batch, create_batch, list_batches, show_batch
@@ -28,11 +29,10 @@ from gateway.inference.api.messages.messages import count_tokens, messages
 from gateway.inference.api.messages.schemas import is_messages_path, messages_failure
 from gateway.inference.api.models import list_models, show_model
 from gateway.inference.api.passed.routes import PASSED_ROUTES
-from gateway.inference.api.responses.create import compact, responses
+from gateway.inference.api.responses.create import compact, count_input, responses
 from gateway.inference.api.responses.stored import (
     delete_response,
     list_input_items,
-    refuse_other_endpoints,
     show_response,
 )
 from gateway.inference.service import count_refused
@@ -95,6 +95,12 @@ def _failure(request: HttpRequest, error: Exception) -> Response[Any]:
     """Return the envelope of the path's API, and count a refused request."""
     count_refused(request, error)
     path = request.scope["path"]
+    if isinstance(error, NotFoundException | MethodNotAllowedException):
+        # The router's own, which says no more than that.
+        shown = f"{request.scope['method']} {path[:128]}"
+        error = ApiError(
+            error.status_code, f"There is no {shown} here; /docs lists all endpoints.", headers=error.headers
+        )
     is_messages = is_messages_path(path) or (path.startswith("/v1/models") and "anthropic-version" in request.headers)
     return messages_failure(request, error) if is_messages else envelope_response(request, error)
 
@@ -108,13 +114,13 @@ def _routers_of_callers() -> list[Router]:
             embeddings,
             responses,
             compact,
+            count_input,
             messages,
             count_tokens,
             *PASSED_ROUTES,
             show_response,
             delete_response,
             list_input_items,
-            refuse_other_endpoints,
             list_models,
             show_model,
             route,

@@ -6,13 +6,16 @@ from typing import NamedTuple
 DEPLOYMENT = "aio.deployment"
 """The extension of a request's scope with the deployment that its path names: the model, whatever the body says."""
 
+OLD_PATHS = ("/v1/v1/", "/v1/engines/")
+"""Beginnings of paths below `/v1` that are not this server's own."""
 _VERSION = "/v1"
 # Endpoints that clients with a base URL without `/v1` ask for. The gateway's own paths stay as they are.
 _ENDPOINT = (
     r"/(?:audio|batches|chat|completions|embeddings|files|images|messages|models|moderations|rerank|responses)(?:/.*)?"
 )
 # https://learn.microsoft.com/azure/ai-foundry/openai/reference (2026-11). A deployment's name may have slashes.
-_DEPLOYMENT = re.compile(rf"/openai/deployments/(.+?)({_ENDPOINT})", re.DOTALL)
+# OpenAI's first clients called it an engine.
+_DEPLOYMENT = re.compile(rf"(?:/openai/deployments|(?:/v1)?/engines)/(.+?)({_ENDPOINT})", re.DOTALL)
 # What SDKs of a provider put before their paths; anything before /v1; and /v1 twice, where a base URL ends with it.
 _PREFIXED = re.compile(
     rf"(?:/openai|/anthropic|/cursor|/v1beta/openai|(?:/[\w.-]+){{0,3}}?/v1)?(?:/v1)?({_ENDPOINT})", re.DOTALL
@@ -32,7 +35,7 @@ def served_path(path: str) -> ServedPath:
     if path.startswith("//"):
         # A base URL that ends with a slash, and a path that begins with one.
         path = _SLASHES.sub("/", path, count=1)
-    if path.startswith("/v1/") and not path.startswith("/v1/v1/"):
+    if path.startswith("/v1/") and not path.startswith(OLD_PATHS):
         return ServedPath(path)
     if (azure := _DEPLOYMENT.fullmatch(path)) is not None:
         return ServedPath(_VERSION + azure[2], azure[1])

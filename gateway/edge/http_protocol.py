@@ -10,7 +10,7 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser, par
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from gateway.base.errors import ApiError
-from gateway.edge.client_paths import DEPLOYMENT, served_path
+from gateway.edge.client_paths import DEPLOYMENT, OLD_PATHS, served_path
 from gateway.edge.head_bounds import MAX_HEADERS, HeadBounds, too_large, too_many_headers
 from gateway.edge.proxies import is_authority
 from gateway.edge.response_cycle import CLIENT_CONNECTION, ResponseCycle, refusal_response
@@ -187,7 +187,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         scope["raw_path"] = url.path
         scope["query_string"] = url.query or b""
         scope["extensions"] = {CLIENT_CONNECTION: self}
-        if not path.startswith("/v1/") or path.startswith("/v1/v1/"):
+        if not path.startswith("/v1/") or path.startswith(OLD_PATHS):
             self._find_endpoint(path)
 
     def _find_endpoint(self, path: str) -> None:

@@ -17,7 +17,7 @@ import msgspec
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from classifier.decision import Decision
-from gateway.base.errors import request_id_of
+from gateway.base.errors import ApiError, request_id_of
 from gateway.base.inference_request import CALLER, KEYLESS, Caller, InferenceRequest
 from gateway.base.settings import Settings
 from gateway.edge.asgi import Connection
@@ -159,6 +159,28 @@ class Service:
         await self.routing.prepare(request)
         decision = self.routing.route(request)
         return decision if self.agreements is None else self.agreements.told(request, decision)
+
+    async def counted(self, request: InferenceRequest) -> tuple[int, Mapping[str, str]]:
+        """Return the tokens of the prompt for the tier that would answer, the strongest where no context is long
+        enough, and the headers of the caller's limits. It counts as a request, and no tokens. Raises `ApiError`."""
+        async with self.reading(request) as admission:
+            request = await self.marked(request)
+            tier = await self._counting_tier(request)
+            served = self.routing.served.seen_by(request.requested_model)
+            read = request.generations(served.spec(tier))[0]
+            count = served.tier(tier).count_prompt_tokens
+            tokens = await self.routing.threads.run(request.caller.tenant, lambda: count(read))
+            admission.settle(0.0, 0)
+        return tokens, admission.headers
+
+    async def _counting_tier(self, request: InferenceRequest) -> int:
+        await self.routing.prepare(request)
+        try:
+            return self.routing.route(request).tier
+        except ApiError as error:
+            if error.body.code != "context_length_exceeded":
+                raise
+            return self.routing.served.pinned_tier(request.requested_model) or self.routing.served.strongest
 
     async def close_screen(self) -> None:
         if self.screen is not None:

@@ -1,5 +1,6 @@
 """The messages of a chat as models are given them: roles, content parts and tool calls, each checked."""
 
+import base64
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
@@ -36,6 +37,8 @@ MEDIA_TYPES: Mapping[str, tuple[str, ...]] = {
 # As the Responses API has it.
 _OTHER_NAMES = {"input_image": "image_url"}
 MAX_MEDIA_FIELDS = 16
+# A file that every model can read, once it is decoded.
+_TEXT_FILE = re.compile(r"(?:text/[\w.+-]+|application/(?:json|xml|yaml|x-yaml|toml|javascript|x-ndjson|x-sh|sql))\b")
 _OWN_FILE = re.compile(r"file-[0-9a-f]{32}")  # Providers' ids are other ones.
 # The last two are what the same part is called in the Responses API.
 _TEXTS = ("text", "input_text", "output_text")
@@ -269,7 +272,20 @@ def _content_part(part: ContentPart, where: str) -> MessagePart:
             f"{where}.url",
             "invalid_value",
         )
+    if kind == "file" and (text := text_of(str(given.get("file_data")))) is not None:
+        return text_part(f"{given['filename']}\n{text}" if given.get("filename") else text)
     return media_part(kind, given)
+
+
+def text_of(data_url: str) -> str | None:
+    """The text of a file that is one, such as a page or JSON; None for another file."""
+    head, _, body = data_url.partition(";base64,")
+    if not body or not _TEXT_FILE.match(head.removeprefix("data:")):
+        return None
+    try:
+        return base64.b64decode(body).decode(errors="replace")
+    except ValueError:
+        return None
 
 
 def _kind(part: ContentPart) -> str:

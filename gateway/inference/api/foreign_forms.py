@@ -5,20 +5,27 @@ Only bodies that do not decode as they are, or are refused, come here, as plain 
 function returns the names of what it leaves out.
 """
 
-import json
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from gateway.inference.api.chat_turns import THOUGHTS
+from gateway.inference.api.foreign_parts import TEXTS, chat_part, chat_result, json_text, kind_of
 from gateway.inference.api.foreign_tools import (
+    CALLS,
     LONGEST_NAME,
+    RESULTS,
+    answered_id,
+    anthropics_call,
     anthropics_tool,
     bare_form,
+    call_item,
+    chat_call,
     chat_tool,
     flat_form,
     listed,
     of_known_kinds,
     responses_tool,
+    result_of,
     schema_form,
     schema_of,
     tool_choice,
@@ -31,15 +38,13 @@ _ROLES = {
     "human": "user", "ai": "assistant", "model": "assistant", "bot": "assistant", "ipython": "tool",
     "tool-call": "assistant", "tool-response": "user",
 }  # fmt: skip
-# The beginnings of images in base64.
-_IMAGES = {"iVBORw0": "png", "/9j/": "jpeg", "R0lGOD": "gif", "UklGR": "webp"}
-_SOUNDS = {"mpeg": "mp3", "x-wav": "wav", "wave": "wav", "vnd.wave": "wav"}
 # Names of efforts elsewhere; None for that of the model.
-_EFFORTS = {"ultra": "max", "default": None, "auto": None, "": None} | dict.fromkeys(
+_EFFORTS = {"ultra": "max", "extrahigh": "xhigh", "default": None, "auto": None, "": None} | dict.fromkeys(
     ("disable", "disabled", "off"), "none"
 )
+_EFFORT_WORDS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+_MOST_LOGPROBS = 20
 _SERVICE_TIERS = {"": None} | dict.fromkeys(("standard", "standard_only", "on_demand"), "default")
-_TEXTS = ("text", "input_text", "output_text")
 
 
 def mend_fields(data: dict[str, Any]) -> list[str]:
@@ -55,22 +60,30 @@ def mend_fields(data: dict[str, Any]) -> list[str]:
         data["top_p"] = 1e-6
     if type(seed := data.get("seed")) is int and 2**63 <= seed < 2**64:
         data["seed"] = seed - 2**64
+    if isinstance(word := data.get("reasoning"), str):
+        data["reasoning"] = {"effort": word}
     tables: list[Any] = [data, data.get("reasoning"), data.get("output_config")]
     for table in tables:
         for name in ("reasoning_effort", "effort") if isinstance(table, dict) else ():
             if isinstance(effort := table.get(name), str):
-                table[name] = _EFFORTS.get(effort.lower(), effort.lower())
+                effort = effort.lower().replace("-", "").replace("_", "")
+                table[name] = _EFFORTS.get(effort, effort)
     for name in ("stop", "stop_sequences"):
         if isinstance(stops := data.get(name), str | list):
             data[name] = [stop for stop in ([stops] if isinstance(stops, str) else stops) if stop not in ("", None)]
-    return _mend_tags(data)
+    ignored = []
+    if data.get("stream_options") and not data.get("stream"):
+        # Some clients always say how they want a stream.
+        del data["stream_options"]
+        ignored.append("stream_options")
+    return ignored + _mend_tags(data)
 
 
 def _mend_tags(data: dict[str, Any]) -> list[str]:
     """LiteLLM's clients have lists, numbers and whole texts in `metadata`, and more than OpenAI takes."""
     if not isinstance(given := data.get("metadata"), dict):
         return []
-    tags = {key: tag if isinstance(tag, str) else _json(tag) for key, tag in given.items() if tag is not None}
+    tags = {key: tag if isinstance(tag, str) else json_text(tag) for key, tag in given.items() if tag is not None}
     kept = [key for key, tag in tags.items() if 0 < len(key) <= LONGEST_NAME and len(tag) <= _LONGEST_TAG][:_MOST_TAGS]
     data["metadata"] = {key: tags[key] for key in kept}
     return [f"metadata.{key}" for key in tags if key not in kept]
@@ -81,13 +94,16 @@ def mend_chat(data: dict[str, Any]) -> list[str]:
     _mend_thoughts(data)
     ignored = mend_fields(data)
     _named_as(data, "stop", "stop_sequences")
+    if data.get("max_completion_tokens") is not None:
+        # The newer name of the same limit.
+        data.pop("max_tokens", None)
+    _mend_logprobs(data)
     _mend_service_tier(data)
     if (tools := listed(data.get("tools"))) is not None:
         data["tools"] = of_known_kinds([chat_tool(tool) for tool in tools], ("function", "custom"), ignored)
     data["tool_choice"] = tool_choice(data, lambda name, kind: {"type": kind, kind: {"name": name}})
-    if isinstance(form := data.get("response_format"), str | dict):
-        data["response_format"] = schema_form({"type": form} if isinstance(form, str) else form)
-    if isinstance(turns := data.get("messages"), list):
+    _mend_format(data)
+    if (turns := _turns_given(data)) is not None:
         said = [{"role": "system", "content": data.pop("system")}] if data.get("system") else []
         data["messages"] = [mended for turn in [*said, *turns] for mended in _turns(turn)]
     return ignored
@@ -100,13 +116,17 @@ def mend_messages(data: dict[str, Any]) -> list[str]:
     _named_as(data, "stop_sequences", "stop")
     if isinstance(form := data.pop("response_format", None), dict):
         data.setdefault("output_format", bare_form(schema_form(form)))
-    if isinstance(effort := data.pop("reasoning_effort", None), str):
+    if isinstance(asked := _table(data.get("reasoning")).get("effort"), str):
+        del data["reasoning"]
+    if isinstance(effort := data.pop("reasoning_effort", asked), str):
         data["output_config"] = {"effort": effort} | _table(data.get("output_config"))
     if isinstance(config := data.get("output_config"), dict):
         if config.get("effort") == "none":
             data.setdefault("thinking", {"type": "disabled"})
         config["effort"] = {"minimal": "low", "none": None}.get(str(config.get("effort")), config.get("effort"))
         config["format"] = bare_form(config.get("format"))
+    if isinstance(kind := data.get("thinking"), str):
+        data["thinking"] = {"type": kind}
     if isinstance(thinking := data.get("thinking"), dict):
         if thinking.get("type") == "auto":
             thinking["type"] = "adaptive"
@@ -126,8 +146,8 @@ def mend_messages(data: dict[str, Any]) -> list[str]:
     data["tool_choice"] = choice
     if isinstance(system := data.get("system"), list | dict):
         data["system"] = list(_blocks(system))
-    if isinstance(turns := data.get("messages"), list):
-        data["messages"] = list(map(_anthropics_turn, turns))
+    if (turns := _turns_given(data)) is not None:
+        data["messages"] = _with_block_ids(list(map(_anthropics_turn, turns)))
     return ignored
 
 
@@ -136,6 +156,7 @@ def mend_responses(data: dict[str, Any]) -> list[str]:
     ignored = mend_fields(data)
     _named_as(data, "max_output_tokens", "max_completion_tokens", "max_tokens")
     _mend_service_tier(data)
+    _named_as(data, "instructions", "system")
     if isinstance(effort := data.pop("reasoning_effort", None), str):
         data["reasoning"] = {"effort": effort} | _table(data.get("reasoning"))
     form, text = data.pop("response_format", None), data.get("text")
@@ -162,6 +183,42 @@ MENDS: dict[str, Callable[[dict[str, Any]], list[str]]] = {
 }
 
 
+def _turns_given(data: dict[str, Any]) -> list[Any] | None:
+    """The turns of a body. Null is as if they were not there."""
+    turns = data.get("messages")
+    if turns is None:
+        data.pop("messages", None)
+    return turns if isinstance(turns, list) else None
+
+
+def _mend_logprobs(data: dict[str, Any]) -> None:
+    """How many log-probabilities, as completions and other servers have it, instead of whether."""
+    if type(given := data.get("logprobs")) is int and 0 <= given <= _MOST_LOGPROBS:
+        data["logprobs"] = given > 0
+        if given:
+            data.setdefault("top_logprobs", given)
+    if data.get("logprobs") is False:
+        data.pop("top_logprobs", None)
+    elif data.get("top_logprobs") and data.get("logprobs") is None:
+        data["logprobs"] = True
+
+
+def _mend_format(data: dict[str, Any]) -> None:
+    """The schema of the answer in other forms, or under the names of vLLM (earlier), llama.cpp and Ollama."""
+    if isinstance(form := data.get("response_format"), str | dict):
+        data["response_format"] = schema_form({"type": form} if isinstance(form, str) else form)
+        return
+    for name in ("guided_json", "json_schema", "format"):
+        given = schema_of(data.get(name))
+        if given == "json" or (isinstance(given, dict) and given):
+            del data[name]
+            named = given if isinstance(given, dict) and "schema" in given else {"schema": given}
+            data["response_format"] = (
+                {"type": "json_object"} if given == "json" else schema_form({"type": "json_schema"} | named)
+            )
+            return
+
+
 def _table(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
@@ -184,8 +241,10 @@ def _mend_thoughts(data: dict[str, Any]) -> None:
     thinking, reasoning = (one if isinstance(one := data.get(name), dict) else {} for name in ("thinking", "reasoning"))
     if isinstance(given := data.get("reasoning_effort"), dict):
         data["reasoning_effort"] = given.get("effort")
-    if isinstance(effort := reasoning.get("effort"), str):
-        data.setdefault("reasoning_effort", effort)
+    word = data.pop("reasoning") if isinstance(data.get("reasoning"), str) else None
+    for effort in (reasoning.get("effort"), word, data.get("think")):
+        if isinstance(effort, str) and effort.lower() in _EFFORT_WORDS:
+            data.setdefault("reasoning_effort", effort)
     budgets: tuple[Any, ...] = (thinking.get("budget_tokens"), reasoning.get("max_tokens"), data.get("thinking_budget"))
     is_off = thinking.get("type") == "disabled" or reasoning.get("enabled") is False
     if is_off or data.get("enable_thinking") is False or data.get("think") is False:
@@ -196,38 +255,40 @@ def _mend_thoughts(data: dict[str, Any]) -> None:
 
 def _role(turn: dict[str, Any]) -> dict[str, Any]:
     role = turn.get("role")
+    if not role and (turn.get("tool_call_id") or turn.get("tool_calls")):
+        # Clients that add up a stream may lose it.
+        role = "tool" if turn.get("tool_call_id") else "assistant"
     return turn | {"role": _ROLES.get(role.lower(), role.lower())} if isinstance(role, str) else turn
 
 
 def _turns(turn: Any) -> Iterator[Any]:
     """The turn as chats have it: a user's results of tools are turns of their own, before what else it says."""
     if not isinstance(turn, dict):
-        yield turn
+        yield {"role": "user", "content": turn} if isinstance(turn, str) else turn
         return
-    turn = _role(turn)
+    turn = _with_images(_role(turn))
     content, mark = turn.get("content"), turn.get("cache_control")
     if isinstance(content, str) and mark is not None:
         # As OpenRouter and LiteLLM take it, of the whole turn.
         turn = {name: value for name, value in turn.items() if name != "cache_control"}
         content = turn["content"] = [{"type": "text", "text": content, "cache_control": mark}]
     is_result, parts = turn.get("role") in ("tool", "function"), listed(content)
-    if is_result and not (parts and any(_kind(part) == "tool_result" for part in parts)):
-        yield turn if isinstance(content, str | None) else turn | {"content": _result(content)}
+    if is_result and not (parts and any(kind_of(part) in RESULTS for part in parts)):
+        yield turn if isinstance(content, str | None) else turn | {"content": chat_result(content)}
         return
     given = turn.get("tool_calls") or []
     given = [given] if isinstance(given, dict) else given
+    calls = [chat_call(call) for call in given if call is not None] if isinstance(given, list) else []
     if parts is None or not isinstance(given, list):
-        yield turn | ({"tool_calls": given} if isinstance(given, list) and given else {})
+        yield turn | ({"tool_calls": calls} if calls else {})
         return
-    calls = [call for call in given if call is not None]
     rest: list[Any] = []
-    for part in map(_part, parts):
-        kind = _kind(part)
-        if kind == "tool_use":
-            function = {"name": part.get("name"), "arguments": _json(part.get("input") or {})}
-            calls.append({"id": part.get("id"), "type": "function", "function": function})
-        elif kind == "tool_result":
-            yield {"role": "tool", "tool_call_id": part.get("tool_use_id"), "content": _result(part.get("content"))}
+    for part in map(chat_part, parts):
+        kind = kind_of(part)
+        if kind in CALLS:
+            calls.append(chat_call(part))
+        elif kind in RESULTS:
+            yield {"role": "tool", "tool_call_id": answered_id(part), "content": chat_result(result_of(part))}
         elif turn.get("role") != "assistant" or kind in THOUGHTS or not kind.endswith(PROVIDERS_OWN):
             rest.append(part)
     if not is_result and (rest or calls or not parts):
@@ -235,97 +296,22 @@ def _turns(turn: Any) -> Iterator[Any]:
         yield mended | {"tool_calls": calls} if calls else mended
 
 
-def _kind(part: Any) -> str:
-    return str(part.get("type")) if isinstance(part, dict) else ""
-
-
-def _part(part: Any) -> Any:
-    """A part of a content in the form of any API as one of a chat."""
-    if isinstance(part, str):
-        return {"type": "text", "text": part}
-    if not isinstance(part, dict):
-        return part
-    if isinstance(source := part.get("source"), dict):
-        return _medium(part, source)
-    kind, url = part.get("type"), part.get("image_url")
-    if kind in ("image_url", "audio_url"):
-        return _addressed(part, kind)
-    if kind is None and isinstance(part.get("text"), str):
-        return {"type": "text"} | part
-    if kind == "input_image" and isinstance(url, str | dict):
-        detail = {"detail": part["detail"]} if isinstance(part.get("detail"), str) else {}
-        return {"type": "image_url", "image_url": (url if isinstance(url, dict) else {"url": url}) | detail}
-    if kind == "input_file":
-        file = {name: part[name] for name in ("filename", "file_id", "file_data") if isinstance(part.get(name), str)}
-        return {"type": "file", "file": {"file_data": part["file_url"]} | file if part.get("file_url") else file}
-    body, media_type = part.get("image") or part.get("data"), part.get("mimeType") or part.get("mediaType")
-    if kind in ("image", "file") and isinstance(body, str):
-        # Of MCP and of the AI SDK.
-        address = body if ":" in body[:16] else f"data:{media_type or 'image/png'};base64,{body}"
-        if kind == "image" or str(media_type).startswith("image/"):
-            return {"type": "image_url", "image_url": {"url": address}}
-        return {"type": "file", "file": {"filename": part.get("filename") or "document.pdf", "file_data": address}}
-    if kind == "resource" and isinstance(part.get("resource"), dict) and "text" in part["resource"]:
-        return {"type": "text", "text": part["resource"]["text"]}
-    if kind == "search_result":
-        head = " ".join(str(one) for one in (part.get("title"), part.get("source")) if one)
-        return {"type": "text", "text": f"{head}\n{_result_text(part.get('content'))}".strip()}
-    return part
-
-
-def _addressed(part: dict[str, Any], kind: str) -> dict[str, Any]:
-    """An image that is given as its bytes alone, as Ollama takes it, and a sound as vLLM takes it, by its address."""
-    given = part.get(kind)
-    address = given.get("url") if isinstance(given, dict) else given
-    if not isinstance(address, str):
-        return part
-    if kind == "image_url":
-        image = next((one for start, one in _IMAGES.items() if address.startswith(start)), None)
-        shown = {"url": f"data:image/{image};base64,{address}"}
-        return part if image is None else part | {kind: (given | shown) if isinstance(given, dict) else shown}
-    head, _, body = address.partition(";base64,")
-    if not (head.startswith("data:audio/") and body):
-        return part
-    form = head.removeprefix("data:audio/").partition(";")[0]
-    return {"type": "input_audio", "input_audio": {"data": body, "format": _SOUNDS.get(form, form)}}
-
-
-def _medium(part: dict[str, Any], source: dict[str, Any]) -> dict[str, Any]:
-    """An image or a document of Anthropic's form."""
-    body = source.get("url") or f"data:{source.get('media_type')};base64,{source.get('data')}"
-    if part.get("type") == "image":
-        return {"type": "image_url", "image_url": {"url": body}}
-    if part.get("type") != "document":
-        return part
-    if source.get("type") == "text":
-        return {"type": "text", "text": source.get("data")}
-    return {"type": "file", "file": {"filename": part.get("title") or "document.pdf", "file_data": body}}
-
-
-def _result(content: Any) -> Any:
-    """The content of a tool's result: its text, or parts where it has media; JSON of another form as its text."""
-    if content is None or isinstance(content, str):
-        return content or ""
-    parts = [_part(part) for part in content if part is not None] if isinstance(content, list) else [content]
-    texts = [part.get("text") for part in parts if _kind(part) in _TEXTS]
-    if len(texts) == len(parts):
-        return "\n".join(str(text or "") for text in texts)
-    if not any(_kind(part) in ("image_url", "file", "input_audio", "video_url") for part in parts):
-        return _json(content)
-    known = ("image_url", "file", "input_audio", "video_url", *_TEXTS)
-    return [part if _kind(part) in known else {"type": "text", "text": _json(part)} for part in parts]
-
-
-def _result_text(content: Any) -> str:
-    found = _result(content)
-    return found if isinstance(found, str) else _json(found)
+def _with_images(turn: dict[str, Any]) -> dict[str, Any]:
+    """The turn with its images as parts, which Ollama has next to the text, and its parts under their usual name."""
+    if turn.get("content") is None and "parts" in turn:
+        turn = {name: value for name, value in turn.items() if name != "parts"} | {"content": turn["parts"]}
+    if turn.get("role") != "user" or not (images := listed(turn.get("images"))):
+        return turn
+    text = [{"type": "text", "text": said}] if isinstance(said := turn.get("content"), str) else listed(said) or []
+    shown = [{"type": "image_url", "image_url": image} if isinstance(image, str) else image for image in images]
+    return {name: value for name, value in turn.items() if name != "images"} | {"content": [*text, *shown]}
 
 
 def _anthropics_turn(turn: Any) -> Any:
     """The turn as Messages have it: results of tools are blocks of a user, calls those of an assistant."""
     if not isinstance(turn, dict):
-        return turn
-    turn = _role(turn)
+        return {"role": "user", "content": turn} if isinstance(turn, str) else turn
+    turn = _with_images(_role(turn))
     content, role = turn.get("content"), turn.get("role")
     if role in ("tool", "function") and turn.get("tool_call_id"):
         result = {"type": "tool_result", "tool_use_id": turn.get("tool_call_id")}
@@ -335,21 +321,18 @@ def _anthropics_turn(turn: Any) -> Any:
     mended = turn | {"role": "system" if role == "developer" else role, "content": blocks}
     if not calls or not isinstance(blocks, list):
         return mended
-    for call in calls:
-        function: dict[str, Any] = found if isinstance(found := call.get("function"), dict) else {}
-        blocks.append(
-            {"type": "tool_use", "id": call.get("id"), "name": function.get("name")}
-            | {"input": schema_of(function.get("arguments")) or {}}
-        )
+    blocks.extend(map(anthropics_call, calls))
     return {name: value for name, value in mended.items() if name != "tool_calls"}
 
 
 def _blocks(content: Any) -> Iterator[Any]:
     """The blocks of a content in the form of any API."""
     for given in [content] if isinstance(content, str) else listed(content) or ():
-        part = given if isinstance(given, dict) and "source" in given else _part(given)
-        kind = _kind(part)
-        if kind in (*_TEXTS, "refusal") and not part.keys().isdisjoint(("text", "refusal")):
+        part = given if isinstance(given, dict) and "source" in given else chat_part(given)
+        if isinstance(part, dict) and isinstance(source := part.get("source"), dict):
+            part = part | {"source": {"type": "url" if "url" in source else "base64"} | source}
+        kind = kind_of(part)
+        if kind in (*TEXTS, "refusal") and not part.keys().isdisjoint(("text", "refusal")):
             text = part.get("text") or part.get("refusal")
             if text or "cache_control" in part:
                 kept = {name: value for name, value in part.items() if name != "refusal"}
@@ -359,16 +342,40 @@ def _blocks(content: Any) -> Iterator[Any]:
             address, title = inner.get("url") or inner.get("file_data") or "", inner.get("filename")
             named = {"title": title} if title else {}
             yield {"type": "image" if kind == "image_url" else "document", "source": _source(str(address))} | named
-        elif kind == "tool_result":
-            said = part.get("content")
+        elif kind in CALLS:
+            yield part if kind == "tool_use" else anthropics_call(part)
+        elif kind in ("reasoning", "thinking") and "signature" not in part:
+            yield {"type": "thinking", "thinking": part.get("thinking") or part.get("reasoning") or part.get("text")}
+        elif kind in ("json", "resource", "resource_link"):
+            yield {"type": "text", "text": json_text(part.get("json", part))}
+        elif kind in RESULTS:
+            said = result_of(part)
+            if kind != "tool_result":
+                part = {"type": "tool_result", "tool_use_id": answered_id(part)}
             if isinstance(part.get("is_error"), str):
                 part = part | {"is_error": part["is_error"].lower() == "true"}
             if isinstance(said, list) and all(isinstance(one, dict | str | None) for one in said):
                 yield part | {"content": list(_blocks(said))}
             else:
-                yield part | {"content": said if isinstance(said, str | None) else _json(said)}
+                yield part | {"content": said if isinstance(said, str | None) else json_text(said)}
         else:
             yield part
+
+
+def _with_block_ids(turns: list[Any]) -> list[Any]:
+    """The turns with an id for each call, by its place; results answer in their order."""
+    unanswered: list[str] = []
+    for place, turn in enumerate(turns):
+        blocks = turn.get("content") if isinstance(turn, dict) else None
+        for number, block in enumerate(blocks if isinstance(blocks, list) else ()):
+            if kind_of(block) == "tool_use":
+                block["id"] = block.get("id") or f"call_{place}_{number}"
+                unanswered.append(block["id"])
+            elif kind_of(block) == "tool_result":
+                if not block.get("tool_use_id") and unanswered:
+                    block["tool_use_id"] = unanswered[0]
+                unanswered = [one for one in unanswered if one != block.get("tool_use_id")]
+    return turns
 
 
 def _source(address: str) -> dict[str, Any]:
@@ -380,7 +387,7 @@ def _source(address: str) -> dict[str, Any]:
 
 def _items(turns: Iterable[Any]) -> Iterator[Any]:
     """Items, and turns of a chat among them, as the Responses API has them."""
-    for item in turns:
+    for item in (one for turn in turns for one in _without_blocks(turn)):
         if isinstance(item, str):
             yield {"role": "user", "content": item}
         if not isinstance(item, dict):
@@ -394,7 +401,7 @@ def _items(turns: Iterable[Any]) -> Iterator[Any]:
             continue
         role, calls = item.get("role"), listed(item.get("tool_calls")) or []
         if role in ("tool", "function") and item.get("tool_call_id"):
-            output = _result(item.get("content"))
+            output = chat_result(item.get("content"))
             output = output if isinstance(output, str) else list(map(_input_part, output))
             yield {"type": "function_call_output", "call_id": item.get("tool_call_id"), "output": output}
             continue
@@ -402,15 +409,31 @@ def _items(turns: Iterable[Any]) -> Iterator[Any]:
         said = item if parts is None else item | {"content": list(map(_input_part, parts))}
         if not calls or said.get("content"):
             yield {name: value for name, value in said.items() if name != "tool_calls"}
-        for call in calls:
-            function = call.get("function") if isinstance(call, dict) else None
-            if isinstance(function, dict):
-                yield {"type": "function_call", "call_id": call.get("id"), "name": function.get("name")} | {
-                    "arguments": function.get("arguments") or "{}"
-                }
+        yield from (item for call in calls if (item := call_item(call)) is not None)
+
+
+def _without_blocks(turn: Any) -> Iterator[Any]:
+    """A turn whose content has calls, results or thoughts among its parts, as turns and items without any."""
+    parts = (listed(turn.get("content")) if isinstance(turn, dict) and turn.get("role") else None) or []
+    thoughts = [part for part in parts if kind_of(part) in THOUGHTS]
+    if not thoughts and not any(kind_of(part) in (*CALLS, *RESULTS) for part in parts):
+        yield turn
+        return
+    for part in thoughts:
+        said = part.get("thinking") or part.get("reasoning") or part.get("text")
+        yield {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": said}]}
+    yield from _turns(turn | {"content": [part for part in parts if part not in thoughts]})
 
 
 def _item(item: dict[str, Any]) -> dict[str, Any]:
+    kind = kind_of(item)
+    if kind in CALLS and kind != "function_call":
+        item = call_item(item) or item
+    elif kind in RESULTS and kind != "function_call_output":
+        item = {"type": "function_call_output", "call_id": answered_id(item), "output": chat_result(result_of(item))}
+    elif kind.endswith("_output") and not item.get("call_id") and item.get("id"):
+        # The id of a result of OpenAI's local shell is that of the call.
+        item = item | {"call_id": item["id"]}
     if isinstance(summary := item.get("summary"), list):
         item["summary"] = [{"type": "summary_text", "text": one} if isinstance(one, str) else one for one in summary]
     if item.get("arguments") == []:
@@ -437,9 +460,9 @@ def _with_call_ids(items: Iterable[Any]) -> Iterator[Any]:
 
 def _input_part(content: Any) -> Any:
     """A part of a content in the form of any API as one of an item."""
-    part = _part(content)
-    kind = _kind(part)
-    if kind in _TEXTS and part.get("text") is None:
+    part = chat_part(content)
+    kind = kind_of(part)
+    if kind in TEXTS and part.get("text") is None:
         return part | {"text": ""}
     if kind == "image_url" and isinstance(image := part.get("image_url"), str | dict):
         return {"type": "input_image"} | ({"image_url": image} if isinstance(image, str) else _renamed_url(image))
@@ -450,7 +473,3 @@ def _input_part(content: Any) -> Any:
 
 def _renamed_url(image: dict[str, Any]) -> dict[str, Any]:
     return {"image_url" if name == "url" else name: value for name, value in image.items()}
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)

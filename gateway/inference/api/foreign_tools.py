@@ -1,4 +1,5 @@
-"""Tools, choices of them and JSON schemas in the form of any API, as chats, Messages and the Responses API have them.
+"""Tools, choices and calls of them and JSON schemas in the form of any API, as chats, Messages and the Responses API
+have them.
 
 What has no such meaning stays as it is.
 """
@@ -6,10 +7,69 @@ What has no such meaning stays as it is.
 import json
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 LONGEST_NAME = 64
+# Types of parts that are calls and results, of APIs and of agents' libraries.
+CALLS = ("tool_use", "tool_call", "tool-call", "function_call")
+RESULTS = ("tool_result", "tool-result", "tool_response", "function_call_output")
+_IDS = ("call_id", "tool_use_id", "tool_call_id", "toolCallId", "id")
+_LARGEST = 10**300
 _CHOICES = {"auto": "auto", "none": "none", "required": "required", "any": "required"}
+
+
+class _Called(NamedTuple):
+    id: Any
+    name: str
+    arguments: str
+
+
+def _called(call: Any) -> _Called | None:
+    """A call in the form of an API, of LangChain or of the AI SDK; None for what is none."""
+    if not isinstance(call, dict):
+        return None
+    inner = call["function"] if isinstance(call.get("function"), dict) else call
+    name = next((one for one in (inner.get("name"), call.get("toolName")) if isinstance(one, str)), None)
+    if name is None:
+        return None
+    given = next((inner[field] for field in ("arguments", "args", "input") if inner.get(field)), None)
+    arguments = given if isinstance(given, str) else json.dumps(given or {}, ensure_ascii=False)
+    return _Called(answered_id(call), name, arguments)
+
+
+def answered_id(part: dict[str, Any]) -> Any:
+    """The id of a call, or of the call that a result answers."""
+    return next((part[name] for name in _IDS if part.get(name)), None)
+
+
+def result_of(part: dict[str, Any]) -> Any:
+    """The content of a result."""
+    said = next((part[name] for name in ("content", "output", "result") if part.get(name) is not None), None)
+    return said["value"] if isinstance(said, dict) and said.keys() == {"type", "value"} else said
+
+
+def chat_call(call: Any) -> Any:
+    """A call as a chat has it."""
+    if isinstance(call, dict) and (isinstance(call.get("function"), dict) or isinstance(call.get("custom"), dict)):
+        return call
+    if (called := _called(call)) is None:
+        return call
+    function = {"name": called.name, "arguments": called.arguments}
+    return {"id": called.id, "type": "function", "function": function}
+
+
+def anthropics_call(call: Any) -> Any:
+    """A call as Messages have it."""
+    if (called := _called(call)) is None:
+        return call
+    return {"type": "tool_use", "id": called.id, "name": called.name, "input": _parsed(called.arguments) or {}}
+
+
+def call_item(call: Any) -> dict[str, Any] | None:
+    """A call as the Responses API has it."""
+    if (called := _called(call)) is None:
+        return None
+    return {"type": "function_call", "call_id": called.id, "name": called.name, "arguments": called.arguments or "{}"}
 
 
 def _is_schema(value: dict[str, Any]) -> bool:
@@ -18,12 +78,27 @@ def _is_schema(value: dict[str, Any]) -> bool:
 
 def schema_of(value: Any) -> Any:
     """A schema that is value as its text; PHP writes an empty object as a list."""
+    return _with_small_numbers(_parsed(value))
+
+
+def _parsed(value: Any) -> Any:
     if isinstance(value, str) and value:
         try:
             return json.loads(value)
         except (ValueError, RecursionError):
             return value
     return {} if value in ([], "") else value
+
+
+def _with_small_numbers(value: Any) -> Any:
+    """A schema whose bounds of more than 64 bits, such as those of .NET's decimals, are floats."""
+    if isinstance(value, dict):
+        return {name: _with_small_numbers(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return list(map(_with_small_numbers, value))
+    if type(value) is not int or -(2**63) <= value < 2**64:
+        return value
+    return float(max(-_LARGEST, min(value, _LARGEST)))
 
 
 def schema_form(form: dict[str, Any]) -> dict[str, Any] | None:
@@ -66,7 +141,8 @@ def _function(tool: Any) -> dict[str, Any] | None:
     if isinstance(inner := tool.get("function"), dict):
         return inner | ({"parameters": schema_of(inner["parameters"])} if "parameters" in inner else {})
     schemas = [name for name in ("input_schema", "inputSchema", "parameters") if name in tool]
-    if not isinstance(tool.get("name"), str) or (tool.get("type") != "function" and not schemas):
+    bare = tool.get("type") == "function" or ("type" not in tool and isinstance(tool.get("description"), str))
+    if not isinstance(tool.get("name"), str) or not (bare or schemas):
         return None
     return _fields_of(tool, "name", "description", "strict") | (
         {"parameters": schema_of(tool[schemas[0]])} if schemas else {}
@@ -100,8 +176,10 @@ def of_known_kinds(tools: list[Any], kinds: tuple[str, ...], ignored: list[str])
 
 def anthropics_tool(tool: Any) -> Any:
     """A tool as Messages have it."""
-    if (function := _function(tool)) is None or "input_schema" in tool:
+    if (function := _function(tool)) is None:
         return tool
+    if "input_schema" in tool:
+        return tool | {"input_schema": function.get("parameters")}
     schema = function.get("parameters") or {"type": "object"}
     shown = _fields_of(function, "name", "description", "strict")
     return shown | {"input_schema": schema} | _fields_of(tool, "cache_control")

@@ -106,6 +106,7 @@ async def read_and_build(
     except ApiError as error:
         if error.status != 400 or is_strict(serving, request.scope["state"][CALLER]):
             raise
+        request.scope["state"].pop(IGNORED, None)
         mended = await read_fields(serving, request, fields, again=True)
         if mended == body:
             raise

@@ -108,6 +108,25 @@ async def test_the_deployment_is_the_model_whatever_the_body_says(
     assert answer.status_code == status, answer.text
 
 
+async def test_an_engine_is_the_model_too(bounded: RunningGateway) -> None:
+    headers = {"authorization": f"Bearer {KEY}"}
+    for path in ("/v1/engines/tier-2/completions", "/engines/tier-2/completions"):
+        answer = await bounded.http.post(path, json={"prompt": "Hi"}, headers=headers, auth=None)
+        assert answer.status_code == 200, answer.text
+        assert answer.json()["model"] == "smollm2-bf16"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [("POST", "/v1/conversations", 404), ("GET", "/v1/messages/batches", 404), ("GET", "/v1/chat/completions", 405)],
+)
+async def test_a_path_that_is_not_there_is_named(bounded: RunningGateway, method: str, path: str, status: int) -> None:
+    answer = await bounded.http.request(method, path, headers={"authorization": f"Bearer {KEY}"}, auth=None)
+    assert answer.status_code == status
+    assert answer.json()["error"]["message"] == f"There is no {method} {path} here; /docs lists all endpoints."
+    assert ("allow" in answer.headers) == (status == 405)
+
+
 @pytest.mark.parametrize("body", [b"", b"{", b"[1]", b"\xff", b"[" * 200])
 async def test_a_deployments_body_that_is_no_object_is_a_400(bounded: RunningGateway, body: bytes) -> None:
     path, kind = "/openai/deployments/tier-1/chat/completions", "application/json"

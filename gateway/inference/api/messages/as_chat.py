@@ -110,6 +110,13 @@ def chat_of(body: CountTokensRequest, betas: str = "", *, keeps_own: bool = True
     """The chat that says the same. `betas`: the header of that name. `keeps_own`: whether there is a tier that may run
     tools of Anthropic. Raises `ApiError` 400 that names the field."""
     conversation = conversation_of(body.system, body.messages)
+    if conversation.foreign and not keeps_own:
+        raise bad_request(
+            f"messages: only Anthropic's models read content of type {conversation.foreign[0][:64]!r}, and there is "
+            "none here. Give text, image, document, search_result, tool_use and tool_result.",
+            "messages",
+            "unsupported_content",
+        )
     effort = body.output_config.effort if body.output_config else None
     choice = body.tool_choice
     sampling = _sampling(body, betas) if isinstance(body, MessagesRequest) else {}

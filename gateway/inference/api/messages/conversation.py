@@ -18,6 +18,7 @@ import msgspec
 
 from classifier.features.stray_text import BILLING_HEADER
 from gateway.base.errors import ApiError, bad_request
+from gateway.inference.api.chat_turns import text_of
 from gateway.inference.api.messages.schemas import Block, ResultBlock, Source, Text, Turn
 from gateway.inference.api.parsing import refusal_of
 from gateway.inference.api.schemas import ContentPart, FunctionCall, Message, MessageToolCall
@@ -87,15 +88,27 @@ def native_of(said: Sequence[Readable], message: Message) -> NativeContent | Non
     more: the images of results, which are in the blocks of these."""
     if isinstance(message.content, str) and (not said or (len(said) == 1 and _is_text_alone(said[0]))):
         return None
-    return NativeContent("anthropic", tuple(map(_native, said)))
+    # Anthropic refuses blank texts, which agents that were interrupted keep in their histories.
+    return NativeContent("anthropic", tuple(_native(one) for one in said if not _is_blank(one.block)))
 
 
 def _native(one: Readable) -> NativeBlock:
     block = one.block
     json = one.json or _encode({"type": "text", "text": block.text})
+    if block.type == "tool_result" and isinstance(block.content, list) and b"text" in json:
+        given = msgspec.json.decode(json, type=dict[str, Any])
+        json = _encode(given | {"content": [part for part in given["content"] if not _is_blank_text(part)]})
     if block.type not in ("thinking", "redacted_thinking"):
         return NativeBlock(json=json, type=block.type)
     return NativeBlock(json=json, type=block.type, seal=block.signature or block.data or "")
+
+
+def _is_blank(block: Any) -> bool:
+    return block.type == "text" and not (block.text or "").strip()
+
+
+def _is_blank_text(part: Any) -> bool:
+    return isinstance(part, dict) and part.get("type") == "text" and not str(part.get("text") or "").strip()
 
 
 def _is_text_alone(one: Readable) -> bool:
@@ -367,8 +380,8 @@ def _document(block: Block | ResultBlock, source: Source, placed: Placed) -> lis
         return [_text_part(_lines(head, source.data))]
     if source.type == "content":
         return [_text_part(_lines(head, _joined(source.content, f"{placed.where}.source.content")))]
-    if source.type == "base64" and str(source.media_type).startswith("text/"):
-        return [_text_part(_lines(head, _decoded_text(source.data or "")))]
+    if source.type == "base64" and (text := text_of(_data_url(source, placed))) is not None:
+        return [_text_part(_lines(head, text))]
     if source.type == "url" and source.url:
         return [ContentPart(type="file", file={"filename": block.title or "document.pdf", "file_data": source.url})]
     if source.type == "base64":
@@ -378,19 +391,12 @@ def _document(block: Block | ResultBlock, source: Source, placed: Placed) -> lis
     return []
 
 
-def _decoded_text(data: str) -> str:
-    try:
-        return base64.b64decode(data).decode(errors="replace")
-    except binascii.Error:
-        return ""
-
-
 def _data_url(source: Source, placed: Placed) -> str:
     if not source.media_type:
         raise _missing(f"{placed.where}.source.media_type")
     if not source.data:
         raise _missing(f"{placed.where}.source.data")
-    return f"data:{source.media_type};base64,{source.data}"
+    return source.data if source.data.startswith("data:") else f"data:{source.media_type};base64,{source.data}"
 
 
 def _joined(content: str | Sequence[Text | ResultBlock] | None, where: str) -> str:

@@ -32,7 +32,6 @@ from gateway.inference.api.messages.schemas import (
 )
 from gateway.inference.api.parsing import IGNORED, off_loop, read_and_build
 from gateway.inference.api.sending import ignored_header, respond
-from gateway.inference.router import RoutingService
 from gateway.inference.service import Serving, serving_of
 from gateway.tenancy.guard import inference_post
 from tiers.errors import TierRequestError
@@ -137,27 +136,9 @@ async def count_tokens(request: HttpRequest) -> Response[Any]:
     serving = serving_of(request)
     _, chat, inference_request = await _read_chat(serving, request, COUNT_TOKENS)
     try:
-        async with serving.service.reading(inference_request) as admission:
-            inference_request = await serving.service.marked(inference_request)
-            tier = await _tier(serving.routing, inference_request)
-            served = serving.routing.served.seen_by(inference_request.requested_model)
-            read = inference_request.generations(served.spec(tier))[0]
-            count = served.tier(tier).count_prompt_tokens
-            tokens = await serving.routing.threads.run(inference_request.caller.tenant, lambda: count(read))
-            admission.settle(0.0, 0)
+        tokens, limits = await serving.service.counted(inference_request)
     except ApiError as error:
         raise chat.renamed(error) from None
     ignored = {name.decode(): value.decode() for name, value in ignored_header(request)}
-    headers = admission.headers | {"request-id": inference_request.request_id} | ignored
+    headers = {**limits, "request-id": inference_request.request_id} | ignored
     return Response(TokenCount(tokens), media_type="application/json", headers=headers)
-
-
-async def _tier(routing: RoutingService, request: InferenceRequest) -> int:
-    """The tier that would answer; the strongest where no context is long enough. Raises `ApiError`."""
-    await routing.prepare(request)
-    try:
-        return routing.route(request).tier
-    except ApiError as error:
-        if error.body.code != "context_length_exceeded":
-            raise
-        return routing.served.pinned_tier(request.requested_model) or routing.served.strongest

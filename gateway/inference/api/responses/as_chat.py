@@ -14,10 +14,10 @@ from gateway.base.inference_request import InferenceRequest
 from gateway.inference.api.constraints import arguments_of
 from gateway.inference.api.parsing import refuse_given
 from gateway.inference.api.responses.native_items import (
-    CALLERS_TOOLS,
     CARRIED,
     OWN_SEAL,
     GivenItems,
+    is_callers,
     native_item,
     with_carried,
 )
@@ -94,7 +94,7 @@ def chat_of(
         natives = [NativeContent("responses", ())] * len(instructions)
         natives += [NativeContent("responses", tuple(blocks)) for _, blocks, _ in joined]
     own = () if given is None else given.native.server_tools
-    callers = [tool for tool in body.tools or () if given is None or tool.type in CALLERS_TOOLS]
+    callers = [tool for tool in body.tools or () if given is None or is_callers(tool.type, tool.execution)]
     choice = body.tool_choice
     if not isinstance(choice, str | None) and (choice.type in own or (own and choice.type == "allowed_tools")):
         choice = None

@@ -10,6 +10,7 @@ from gateway.base.errors import ErrorBody
 from gateway.base.inference_request import InferenceRequest
 from gateway.inference.answer import Answer
 from gateway.inference.api.answers import billed_usage, chat_logprobs, routed
+from gateway.inference.api.chunks import is_object
 from gateway.inference.api.constraints import input_of
 from gateway.inference.api.responses.as_chat import SEALED_REASONING, sealed, wants_logprobs
 from gateway.inference.api.responses.exchange import Exchange
@@ -154,6 +155,10 @@ class ResponseBody:
     def call_item(self, place: int, call: ToolCall, status: str) -> dict[str, Any]:
         """A call of a function, or of a custom tool."""
         tool = self._tools.get(call.name, CalledTool(call.name, None, is_custom=False))
+        if tool.is_search:
+            searched = {"status": status, "call_id": call.id, "execution": "client"}
+            said = msgspec.json.decode(call.arguments) if is_object(call.arguments) else {}
+            return {"id": f"tsc_{self._id}_{place}", "type": "tool_search_call", **searched, "arguments": said}
         custom = tool.is_custom
         given = {"input": input_of(call.arguments)} if custom else {"arguments": call.arguments}
         return {

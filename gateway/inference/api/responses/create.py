@@ -1,8 +1,11 @@
 """`POST /v1/responses`: OpenAI's newer API over the same tiers."""
 
 from functools import partial
+from typing import Any
 
 import msgspec
+from litestar import post
+from litestar.response import Response
 from litestar.types import ASGIApp
 
 from gateway.base.errors import ApiError, ContextLengthError, as_api_error
@@ -24,8 +27,8 @@ from gateway.inference.api.responses.events import (
 )
 from gateway.inference.api.responses.exchange import Exchange, exchange_of
 from gateway.inference.api.responses.native_items import asks_for_compaction, compacting, without_codex_items
-from gateway.inference.api.responses.schemas import ResponsesRequest
-from gateway.inference.api.sending import respond
+from gateway.inference.api.responses.schemas import ResponsesRequest, ToolChoice
+from gateway.inference.api.sending import ignored_header, respond
 from gateway.inference.service import Serving, serving_of
 from gateway.tenancy.guard import inference_post
 from tiers.errors import TierRequestError
@@ -62,6 +65,31 @@ async def compact(request: HttpRequest) -> ASGIApp:
     return await _answered(request, serving, exchange, CompactFormat(serving, exchange, body))
 
 
+class InputTokens(msgspec.Struct, frozen=True):
+    """The tokens of the whole prompt, tools included."""
+
+    input_tokens: int
+    object: str = "response.input_tokens"
+
+
+@post(
+    "/responses/input_tokens",
+    status_code=200,
+    operation_class=describe(ResponsesRequest, InputTokens),
+    summary="Count the tokens of an input",
+)
+async def count_input(request: HttpRequest) -> Response[Any]:
+    """As `/v1/messages/count_tokens` does, with the conversation that the input goes on from."""
+    serving = serving_of(request)
+    _, (_, exchange) = await read_and_build(serving, request, RESPONSES, partial(_exchange, request))
+    try:
+        tokens, limits = await serving.service.counted(exchange.request)
+    except ApiError as error:
+        raise renamed(error) from None
+    ignored = {name.decode(): value.decode() for name, value in ignored_header(request)}
+    return Response(InputTokens(tokens), media_type="application/json", headers={**limits, **ignored})
+
+
 async def _exchange(request: HttpRequest, read: ResponsesRequest) -> tuple[bool, Exchange]:
     """Whether the body only asks for a compaction, and the exchange."""
     serving, body, raw = serving_of(request), _known_items(request, read), await request.body()
@@ -76,6 +104,8 @@ def _known_items(request: HttpRequest, body: ResponsesRequest) -> ResponsesReque
     keeps_own = serving_of(request).routing.served.has_responses
     body, left_out = without_codex_items(body, keeps_own=keeps_own)
     if left_out:
+        if isinstance(body.tool_choice, ToolChoice) and f"tools.{body.tool_choice.type}" in left_out:
+            body = msgspec.structs.replace(body, tool_choice=None)
         state = request.scope["state"]
         state[IGNORED] = [*state.get(IGNORED, ()), *left_out]
     return body

@@ -32,6 +32,7 @@ class ResponseEvents:
         self._logprobs: list[Any] = []
         self._cited: list[UrlCitation] = []
         self._custom: InputReader | None = None  # if it is a call of a custom tool
+        self._comes_whole = False  # as a search for tools does
         self._drawn: list[TextLogprob] = []  # of tokens whose text has not come yet
         self._last: bytes | None = None
 
@@ -100,6 +101,7 @@ class ResponseEvents:
         item = self._item("in_progress")
         self._item_id = item["id"]
         self._custom = InputReader() if item["type"] == "custom_tool_call" else None
+        self._comes_whole = item["type"] == "tool_search_call"
         events = self._event("response.output_item.added", output_index=self._index, item=item)
         if piece.key in ("text", "refusal"):
             part = text_part("", []) if piece.key == "text" else refusal_part("")
@@ -121,6 +123,8 @@ class ResponseEvents:
             return self._thoughts("delta", delta=text)
         if self._open.key == "refusal":
             return self._growth("response.refusal.delta", content_index=0, delta=text)
+        if self._comes_whole:
+            return b""
         if self._custom is None:
             return self._growth("response.function_call_arguments.delta", delta=text)
         return self._input(self._custom.take(text))
@@ -155,6 +159,8 @@ class ResponseEvents:
         elif self._open.key == "refusal":
             events = self._growth("response.refusal.done", content_index=0, refusal=said)
             events += self._growth("response.content_part.done", content_index=0, part=refusal_part(said))
+        elif self._comes_whole:
+            events = b""
         elif self._custom is not None:
             events = self._input(self._custom.rest())
             events += self._growth("response.custom_tool_call_input.done", input=item["input"])

@@ -23,6 +23,7 @@ import msgspec
 
 from gateway.inference.answer import Answer
 from gateway.inference.api.responses.schemas import Item, ResponsesRequest, ResponseTool
+from gateway.inference.api.responses.tools import SEARCH
 from inference_core.io.files import JSON_ERRORS
 from tiers.chat_state import FORM, MOST_STATE_BYTES, kept_state, with_kept_state, without_thoughts
 from tiers.message_content import Form, NativeBlock, NativeContent, NativeRequest
@@ -30,8 +31,7 @@ from tiers.tier import ChatMessage
 
 OWN_SEAL = "aio1."
 """What `encrypted_content` of ours begins with. It is readable: the same thoughts are in `content`."""
-CALLERS_TOOLS = ("function", "custom", "namespace")
-"""Types of tools that the caller runs, and every model can call."""
+_CALLERS_TOOLS = ("function", "custom", "namespace")
 # Items whose ids are ours, which no server knows; of others the id is what later ones refer to.
 _OURS = (
     "message",
@@ -58,6 +58,16 @@ _UNSAID = ("context_management",)
 _PREFIX = re.compile(r"[a-z]{2,4}\Z")
 
 
+def is_callers(kind: object, execution: object) -> bool:
+    """Whether the caller runs tools of this type, which every model can call then. Codex runs a search for tools."""
+    return kind in _CALLERS_TOOLS or (kind == SEARCH and execution == "client")
+
+
+def _others(tools: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    """The types of those tools, as data, that the caller does not run."""
+    return tuple(str(tool.get("type")) for tool in tools if not is_callers(tool.get("type"), tool.get("execution")))
+
+
 class GivenItems(msgspec.Struct, frozen=True):
     """The items of a request, as data, in its order; and its other fields."""
 
@@ -72,7 +82,7 @@ def given_items(body: bytes) -> GivenItems:
     items = [{"type": "message", "role": "user", "content": said}] if isinstance(said, str) else said
     fields = {name: bytes(given[name]) for name in _FIELDS if name in given and bytes(given[name]) != b"null"}
     tools = msgspec.json.decode(fields.get("tools", b"[]"), type=list[dict[str, Any]])
-    own = tuple(str(tool.get("type")) for tool in tools if tool.get("type") not in CALLERS_TOOLS)
+    own = _others(tools)
     unsaid = tuple(name for name in _UNSAID if name in fields)
     return GivenItems(items, NativeRequest("responses", fields, own, unsaid=unsaid))
 
@@ -146,7 +156,7 @@ def compacting(body: ResponsesRequest) -> ResponsesRequest:
     """The request whose answer is the summary of the conversation in `body`."""
     items = [Item(role="user", content=body.input)] if isinstance(body.input, str) else body.input
     said = [*(one for one in items if one.type in _READ), Item(role="user", content=_PROMPT)]
-    tools = [tool for tool in body.tools or () if tool.type in CALLERS_TOOLS]
+    tools = [tool for tool in body.tools or () if is_callers(tool.type, tool.execution)]
     choice = "none" if tools else None
     return msgspec.structs.replace(body, input=said, tools=tools or None, tool_choice=choice, text=None, include=None)
 
@@ -156,16 +166,17 @@ def without_codex_items(body: ResponsesRequest, *, keeps_own: bool) -> tuple[Res
     of types that no model here can call. `keeps_own`: whether there is a tier that may have them."""
     left_out: dict[str, None] = {}
     tools = list(body.tools or ())
-    if not keeps_own and (callers := [tool for tool in tools if tool.type in CALLERS_TOOLS]):
-        # Codex gives a search next to its own tools.
-        left_out, tools = {f"tools.{tool.type}": None for tool in tools if tool.type not in CALLERS_TOOLS}, callers
+    callers = [tool for tool in tools if is_callers(tool.type, tool.execution)]
+    if not keeps_own and callers:
+        # Codex gives a search of the web next to its own tools.
+        left_out, tools = {f"tools.{tool.type}": None for tool in tools if tool not in callers}, callers
     if isinstance(body.input, str) or not any(
         item.type in _WITH_TOOLS or _is_own(item) or _is_providers(item) for item in body.input
     ):
         return msgspec.structs.replace(body, tools=tools) if left_out else body, list(left_out)
     names = {(tool.type, tool.name) for tool in tools}
     for tool in (tool for item in body.input if item.type in _WITH_TOOLS for tool in item.tools or ()):
-        if tool.type not in CALLERS_TOOLS and not keeps_own:
+        if not (keeps_own or is_callers(tool.type, tool.execution)):
             left_out[f"input.tools.{tool.type}"] = None
         elif (tool.type, tool.name) not in names:
             names.add((tool.type, tool.name))
@@ -190,7 +201,7 @@ def as_sent(given: GivenItems, tools: Sequence[ResponseTool] | None) -> GivenIte
             if (tool.get("type"), tool.get("name")) not in names:
                 names.add((tool.get("type"), tool.get("name")))
                 found.append(tool)
-    own = tuple(str(tool.get("type")) for tool in found if tool.get("type") not in CALLERS_TOOLS)
+    own = _others(found)
     fields = given.native.fields | ({"tools": msgspec.json.encode(found)} if tools else {})
     items = [opened_data(item) for item in given.items if item.get("type") != TOOLS]
     return GivenItems(items, msgspec.structs.replace(given.native, fields=fields, server_tools=own))

@@ -49,7 +49,7 @@ class ToolFormat(msgspec.Struct, frozen=True, kw_only=True):
 
 class NamespacedTool(msgspec.Struct, frozen=True, kw_only=True):
     """A tool that the caller runs: a `function` with `parameters`, or a `custom` one, which takes text. A chat's tool,
-    which has a `function`, does not decode as one."""
+    which has a `function`, does not decode as one. `execution`: who runs a `tool_search`."""
 
     type: str
     name: FunctionName = "tool"
@@ -57,6 +57,7 @@ class NamespacedTool(msgspec.Struct, frozen=True, kw_only=True):
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
     format: ToolFormat | None = None
+    execution: str | None = None
     function: None = None
 
 

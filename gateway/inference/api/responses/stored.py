@@ -3,7 +3,7 @@
 from typing import Any
 
 import msgspec
-from litestar import delete, get, post
+from litestar import delete, get
 from litestar.params import FromPath
 from litestar.response import Response
 
@@ -74,16 +74,6 @@ async def list_input_items(request: HttpRequest, response_id: FromPath[str]) -> 
     first, last = (data[0]["id"], data[-1]["id"]) if data else (None, None)
     answer = ItemList(data=data, first_id=first, last_id=last, has_more=len(items) > query.limit)
     return Response(answer, media_type="application/json")
-
-
-@post("/responses/input_tokens", include_in_schema=False)
-async def refuse_other_endpoints(request: HttpRequest) -> Response[Any]:
-    """OpenAI's paths below `/responses` that there is nothing behind: not found, and not methods of a response."""
-    raise ApiError(
-        404,
-        f"There is no {request.scope['path']} here. POST /v1/tokenize counts tokens; truncation: auto shortens.",
-        code="not_found",
-    )
 
 
 async def _items_before(request: HttpRequest, stored: StoredResponse) -> list[dict[str, Any]]:

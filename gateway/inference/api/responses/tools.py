@@ -21,6 +21,8 @@ from gateway.inference.api.schemas import (
 )
 
 NAMESPACE = "namespace"
+SEARCH = "tool_search"
+"""A search for further tools, which to models is a function of this name."""
 _LONGEST_NAME = 64
 _DIGEST_CHARS = 8
 
@@ -31,6 +33,7 @@ class CalledTool(NamedTuple):
     name: str
     namespace: str | None
     is_custom: bool
+    is_search: bool = False
 
 
 def flat_name(name: str, namespace: str | None) -> str:
@@ -48,9 +51,15 @@ def flat_name(name: str, namespace: str | None) -> str:
 def called_tools(tools: Sequence[ResponseTool]) -> dict[str, CalledTool]:
     """The tools by the names under which models know them."""
     return {
-        flat_name(tool.name, namespace): CalledTool(tool.name, namespace, tool.type == CUSTOM)
+        flat_name(_name(tool), namespace): CalledTool(
+            _name(tool), namespace, is_custom=tool.type == CUSTOM, is_search=tool.type == SEARCH
+        )
         for tool, namespace, _, _ in _flat(tools)
     }
+
+
+def _name(tool: NamespacedTool) -> str:
+    return SEARCH if tool.type == SEARCH else tool.name
 
 
 def chat_tools(tools: Sequence[ResponseTool]) -> list[ToolDefinition]:
@@ -109,13 +118,13 @@ def _flat(tools: Sequence[ResponseTool]) -> Iterator[tuple[NamespacedTool, str |
 
 
 def _definition(tool: NamespacedTool, namespace: str | None, about: str, where: str) -> ToolDefinition:
-    name, described = flat_name(tool.name, namespace), tool.description
+    name, described = flat_name(_name(tool), namespace), tool.description
     if about:
         described = f"{described or ''}\n\nAbout all tools of {namespace}: {about}".strip()
     if tool.type == CUSTOM:
         form = None if tool.format is None else _format(tool.format, f"{where}.format")
         return ToolDefinition(type=CUSTOM, custom=CustomTool(name=name, description=described, format=form))
-    if tool.type != "function":
+    if tool.type != "function" and not (tool.type == SEARCH and tool.execution == "client"):
         raise bad_request(
             f"Unsupported tool type {tool.type[:64]!r}: no tools are run here. Give a function or a custom tool, which "
             "you run, or a namespace of these.",
@@ -154,7 +163,10 @@ def _shown(tool: NamespacedTool) -> dict[str, Any]:
             given = {name: getattr(tool.format, name) for name in tool.format.__struct_fields__}
             form = {name: value for name, value in given.items() if value is not None}
         return {"type": CUSTOM, "name": tool.name, "description": tool.description, "format": form}
-    names = ("type", "name", "description", "parameters", "strict")
+    if tool.type == SEARCH:
+        names: tuple[str, ...] = ("type", "execution", "description", "parameters")
+    else:
+        names = ("type", "name", "description", "parameters", "strict")
     return {name: getattr(tool, name) for name in names}
 
 

@@ -23,6 +23,10 @@ CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "
 TOOL = {"type": "function", "function": {"name": "f"}}
 USE = {"type": "tool_use", "id": "c1", "name": "f", "input": {}}
 RESULT = {"type": "tool_result", "tool_use_id": "c1"}
+ANSWERED = {"role": "tool", "tool_call_id": "c1", "content": "r"}
+SDK_CALL = {"type": "tool-call", "toolCallId": "c1", "toolName": "f", "input": {"a": 1}}
+SDK_RESULT = {"type": "tool-result", "toolCallId": "c1", "toolName": "f", "output": {"type": "text", "value": "r"}}
+PAGE = "data:text/markdown;base64,aGk="
 
 
 def called(**fields: Any) -> dict[str, Any]:
@@ -156,6 +160,40 @@ CHAT: dict[str, tuple[list[dict[str, Any]], list[tuple[Any, ...]]]] = {
         ],
         [("assistant", "", ("c1", "{}")), ("tool", "r", "c1")],
     ),
+    "a call of LangChain": (
+        [called() | {"tool_calls": [{"id": "c1", "name": "f", "args": {"a": 1}, "type": "tool_call"}]}, ANSWERED],
+        [("assistant", "", ("c1", '{"a": 1}')), ("tool", "r", "c1")],
+    ),
+    "a call without its function": (
+        [called() | {"tool_calls": [{"id": "c1", "name": "f", "arguments": {"a": 1}}]}, ANSWERED],
+        [("assistant", "", ("c1", '{"a": 1}')), ("tool", "r", "c1")],
+    ),
+    "a call and a result of the AI SDK": (
+        [{"role": "assistant", "content": [SDK_CALL]}, {"role": "tool", "content": [SDK_RESULT]}],
+        [("assistant", "", ("c1", '{"a": 1}')), ("tool", "r", "c1")],
+    ),
+    "items of Responses as parts": (
+        [
+            {"role": "assistant", "content": [{"type": "function_call", "call_id": "c1", "name": "f"}]},
+            {"role": "user", "content": [{"type": "function_call_output", "call_id": "c1", "output": "r"}]},
+        ],
+        [("assistant", "", ("c1", "{}")), ("tool", "r", "c1")],
+    ),
+    "roles that were lost": (
+        [called() | {"role": None}, ANSWERED | {"role": ""}],
+        [("assistant", "", ("c1", "{}")), ("tool", "r", "c1")],
+    ),
+    "a turn that is a text": (["a"], [("user", "a")]),
+    "a turn of parts": ([{"role": "user", "parts": [{"type": "text", "text": "a"}]}], [("user", "a")]),
+    "a text under another name": ([{"role": "user", "content": [{"type": "text", "content": "a"}]}], [("user", "a")]),
+    "a page": (
+        [{"role": "user", "content": [{"type": "file", "file": {"filename": "a.md", "file_data": PAGE}}]}],
+        [("user", "a.md\nhi")],
+    ),
+    "a page as an image": (
+        [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": PAGE}}]}],
+        [("user", "document.pdf\nhi")],
+    ),
     "a search": (
         [{"role": "user", "content": [{"type": "search_result", "title": "t", "source": "s", "content": ["x"]}]}],
         [("user", "t s\nx")],
@@ -214,6 +252,11 @@ async def test_a_schema_of_the_answer_in_other_forms_is_the_same_schema(given: d
         ({"thinking_budget": -1}, None, None),
         ({"reasoning_effort": "HIGH"}, "high", None),
         ({"reasoning_effort": "ultra"}, "max", None),
+        ({"reasoning_effort": "x-high"}, "xhigh", None),
+        ({"reasoning_effort": "extra_high"}, "xhigh", None),
+        ({"reasoning": "high"}, "high", None),
+        ({"think": "low"}, "low", None),
+        ({"think": "yes"}, None, None),
         ({"reasoning_effort": "default"}, None, None),
         ({"reasoning_effort": "disable"}, "none", None),
         ({"reasoning_effort": {"effort": "high", "summary": "auto"}}, "high", None),
@@ -246,6 +289,10 @@ async def test_the_least_share_is_the_likeliest_token(
 
 FUNCTION = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
 BARE = {"name": "f", "input_schema": {"type": "object"}}
+WEB = {"type": "web_search"}
+# The largest decimal of .NET, in the schemas of its libraries.
+BOUND = {"type": "object", "properties": {"a": {"type": "number", "maximum": 79228162514264337593543950335}}}
+DECIMAL = {"type": "function", "function": {"name": "f", "parameters": BOUND}}
 
 
 @pytest.mark.parametrize(
@@ -261,6 +308,19 @@ BARE = {"name": "f", "input_schema": {"type": "object"}}
         ("/v1/chat/completions", {"messages": [ASKED], "response_format": {}}),
         ("/v1/chat/completions", {"messages": [ASKED], "service_tier": "on_demand"}),
         ("/v1/chat/completions", {"messages": [ASKED], "response_format": "text"}),
+        ("/v1/chat/completions", {"messages": [ASKED], "max_tokens": 9, "max_completion_tokens": 12}),
+        ("/v1/chat/completions", {"messages": [ASKED], "stream_options": {"include_usage": True}}),
+        ("/v1/chat/completions", {"messages": None, "input": "Hi"}),
+        ("/v1/chat/completions", {"messages": [ASKED], "tools": [{"name": "f", "description": "Takes nothing."}]}),
+        ("/v1/chat/completions", {"messages": [ASKED], "tools": [DECIMAL]}),
+        ("/v1/responses", {"input": "Hi", "tools": [BARE | {"type": "function", "parameters": BOUND}]}),
+        ("/v1/responses", {"input": "Hi", "tools": [FUNCTION, WEB], "tool_choice": WEB}),
+        ("/v1/responses", {"input": "Hi", "reasoning": "x-high", "stream_options": {"include_usage": True}}),
+        ("/v1/completions", {"prompt": "Hi", "stream_options": {"include_usage": True}}),
+        ("/v1/messages", {"messages": ["Hi"], "max_tokens": 9, "thinking": "adaptive"}),
+        ("/v1/messages", {"messages": [ASKED], "max_tokens": 9, "reasoning": {"effort": "extra_high"}}),
+        ("/v1/messages", {"messages": [ASKED], "max_tokens": 9, "tools": [{"name": "f", "description": "d"}]}),
+        ("/v1/messages", {"messages": [ASKED], "max_tokens": 9, "tools": [{"name": "f", "input_schema": BOUND}]}),
         ("/v1/messages", {"messages": [ASKED], "max_tokens": 9, "mcp_servers": [], "metadata": {"user_id": 5}}),
         ("/v1/messages", {"messages": [ASKED], "max_tokens": 9, "model": "tier-1[1m]"}),
         ("/v1/messages", {"messages": [ASKED], "max_tokens": 9, "output_config": {"effort": "ultra"}}),
@@ -333,6 +393,10 @@ async def test_fields_are_read_as_they_are_meant(gateway: RunningGateway, path: 
     [
         ("/v1/chat/completions", {"response_format": {"type": "json", "value": SCHEMA}}),
         ("/v1/chat/completions", {"response_format": SCHEMA}),
+        ("/v1/chat/completions", {"guided_json": SCHEMA}),
+        ("/v1/chat/completions", {"guided_json": json.dumps(SCHEMA)}),
+        ("/v1/chat/completions", {"json_schema": {"name": "a", "schema": SCHEMA}}),
+        ("/v1/chat/completions", {"format": SCHEMA}),
         ("/v1/chat/completions", {"response_format": {"type": "json_schema", "json_schema": SCHEMA}}),
         (
             "/v1/chat/completions",
@@ -508,6 +572,16 @@ BYTES = {"type": "base64", "data": "AA=="}
             {"type": "document", "title": "T", "source": BYTES | {"media_type": "application/pdf"}},
             ("file", {"filename": "T", "file_data": PDF}),
         ),
+        ({"type": "image_url", "image_url": PDF}, ("file", {"filename": "document.pdf", "file_data": PDF})),
+        (
+            {"type": "image_url", "image_url": {"url": "data:audio/wav;base64,AAAA"}},
+            ("input_audio", {"data": "AAAA", "format": "wav"}),
+        ),
+        ({"type": "image", "source": {"data": "AA==", "media_type": "image/png"}}, ("image_url", {"url": PNG})),
+        (
+            {"type": "file", "url": PDF, "mediaType": "application/pdf"},
+            ("file", {"filename": "document.pdf", "file_data": PDF}),
+        ),
         ({"type": "file", "file": {"file_data": "https://a.b/c.pdf"}}, ("file", {"file_data": "https://a.b/c.pdf"})),
     ],
 )
@@ -579,6 +653,51 @@ MESSAGES: dict[str, tuple[list[dict[str, Any]], list[tuple[Any, ...]]]] = {
         ],
         [FIRST, ("assistant", "", ("c1", "{}")), ("tool", "Error: r", "c1")],
     ),
+    "calls and results without ids": (
+        [
+            ASKED,
+            {"role": "assistant", "content": [USE | {"id": ""}, {"type": "tool_use", "name": "f", "input": {}}]},
+            {"role": "user", "content": [RESULT | {"tool_use_id": None}, {"type": "tool_result", "content": "r"}]},
+        ],
+        [
+            FIRST,
+            ("assistant", "", ("call_1_0", "{}"), ("call_1_1", "{}")),
+            ("tool", "", "call_1_0"),
+            ("tool", "r", "call_1_1"),
+        ],
+    ),
+    "a call and a result of the AI SDK": (
+        [ASKED, {"role": "assistant", "content": [SDK_CALL]}, {"role": "user", "content": [SDK_RESULT]}],
+        [FIRST, ("assistant", "", ("c1", '{"a":1}')), ("tool", "r", "c1")],
+    ),
+    "items of Responses as blocks": (
+        [
+            ASKED,
+            {"role": "assistant", "content": [{"type": "function_call", "call_id": "c1", "name": "f"}]},
+            {"role": "user", "content": [{"type": "function_call_output", "call_id": "c1", "output": "r"}]},
+        ],
+        [FIRST, ("assistant", "", ("c1", "{}")), ("tool", "r", "c1")],
+    ),
+    "thoughts of another API": (
+        [ASKED, {"role": "assistant", "content": [{"type": "reasoning", "text": "hm"}, "a"]}, ASKED],
+        [FIRST, ("assistant", "a"), FIRST],
+    ),
+    "contents of MCP in a result": (
+        [
+            *USED,
+            {"role": "user", "content": [RESULT | {"content": [
+                {"type": "resource", "resource": {"uri": "a", "text": "r"}}, {"type": "json", "json": {"a": 1}},
+            ]}]},
+        ],
+        [FIRST, ("assistant", "", ("c1", "{}")), ("tool", 'r\n\n{"a": 1}', "c1")],
+    ),
+    "a turn that is a text": (["Go on."], [FIRST]),
+    "a file of JSON": (
+        [{"role": "user", "content": [
+            {"type": "document", "title": "t", "source": {"media_type": "application/json", "data": "e30="}},
+        ]}],
+        [("user", "t\n{}")],
+    ),
     "null content": ([ASKED, {"role": "assistant", "content": None}, ASKED], [("user", "Go on.\n\nGo on.")]),
     "no content at all": ([ASKED, {"role": "assistant"}, ASKED], [("user", "Go on.\n\nGo on.")]),
     "an empty list": ([ASKED, {"role": "assistant", "content": []}, ASKED], [("user", "Go on.\n\nGo on.")]),
@@ -601,7 +720,7 @@ MESSAGES: dict[str, tuple[list[dict[str, Any]], list[tuple[Any, ...]]]] = {
         [FIRST, ("assistant", "", ("c1", "{}")), ("tool", "Tool f is available.", "c1")],
     ),
     "the beginning of the answer": ([ASKED, {"role": "assistant", "content": "So"}], [FIRST, ("assistant", "So")]),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("habit", MESSAGES)
@@ -722,6 +841,35 @@ RESPONSES: dict[str, tuple[list[dict[str, Any]], list[tuple[Any, ...]]]] = {
         ],
         [("assistant", "", ("c1", '{"query":"g"}')), ("tool", FOUND, "c1")],
     ),
+    "a call of the local shell, whose result has its id": (
+        [
+            {"type": "local_shell_call", "id": "lsh_1", "call_id": "c1", "action": {"command": ["ls"]}},
+            {"type": "local_shell_call_output", "id": "c1", "output": "r"},
+        ],
+        [("assistant", "", ("c1", '{"command": ["ls"]}')), ("tool", "r", "c1")],
+    ),
+    "Anthropic's calls and results": (
+        [
+            {"role": "assistant", "content": [{"type": "text", "text": "a"}, USE]},
+            {"role": "user", "content": [RESULT | {"content": "r"}]},
+        ],
+        [("assistant", "a", ("c1", "{}")), ("tool", "r", "c1")],
+    ),
+    "Anthropic's calls and results as items": (
+        [USE, RESULT | {"content": "r"}], [("assistant", "", ("c1", "{}")), ("tool", "r", "c1")],
+    ),
+    "the AI SDK's calls and results": (
+        [{"role": "assistant", "content": [SDK_CALL]}, {"role": "tool", "content": [SDK_RESULT]}],
+        [("assistant", "", ("c1", '{"a": 1}')), ("tool", "r", "c1")],
+    ),
+    "thoughts as a part": (
+        [{"role": "assistant", "content": [{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "a"}]}],
+        [("assistant", "a")],
+    ),
+    "a page": (
+        [{"role": "user", "content": [{"type": "input_file", "filename": "a.md", "file_data": PAGE}]}],
+        [("user", "a.md\nhi")],
+    ),
     "an empty list as output": (
         [ITEM_CALL, OUTPUT | {"output": []}], [("assistant", "", ("c1", "{}")), ("tool", "", "c1")],
     ),
@@ -795,3 +943,58 @@ async def test_halves_of_characters_and_a_byte_order_mark_are_read(
     assert answer.status_code == 200, answer.text
     (turn,) = gateway.tier(1).requests[-1].messages or ()
     assert turn.content == "\N{GRINNING FACE} a\ufffd \ufffdb \\ud83d"
+
+
+@pytest.mark.parametrize(
+    ("given", "logprobs"),
+    [
+        ({"logprobs": 3}, 3),
+        ({"top_logprobs": 2}, 2),
+        ({"logprobs": False, "top_logprobs": 2}, None),
+        ({"logprobs": 0}, None),
+        ({"logprobs": True, "top_logprobs": None}, 0),
+    ],
+)
+async def test_how_many_log_probabilities_may_be_said_in_other_forms(
+    gateway: RunningGateway, given: dict[str, Any], logprobs: int | None
+) -> None:
+    await turns_of(gateway, "/v1/chat/completions", {"messages": [ASKED]} | given)
+    assert gateway.tier(1).requests[-1].sampling.logprobs == logprobs
+
+
+async def test_the_newer_name_of_a_limit_holds(gateway: RunningGateway) -> None:
+    limits = {"max_tokens": 9, "max_completion_tokens": 12}
+    await turns_of(gateway, "/v1/chat/completions", {"messages": [ASKED]} | limits)
+    assert gateway.tier(1).requests[-1].max_tokens == 12
+
+
+@pytest.mark.parametrize("images", [[PNG], ["iVBORw0KGgo="], PNG])
+async def test_ollamas_images_are_not_lost(images: Any) -> None:
+    data = {"messages": [{"role": "user", "content": "a", "images": images if isinstance(images, list) else [images]}]}
+    assert mend_chat(data) == []
+    (turn,) = chat_turns.turns_of(msgspec.convert(data["messages"], list[Message]))
+    assert [part.type for part in turn.parts] == ["text", "image_url"]
+
+
+async def test_what_only_anthropic_reads_is_refused_in_its_name(gateway: RunningGateway) -> None:
+    turns = [{"role": "user", "content": [{"type": "hologram"}, {"type": "text", "text": "a"}]}]
+    answer = await gateway.http.post("/v1/messages", json={"model": "tier-1", "max_tokens": 9, "messages": turns})
+    assert answer.status_code == 400
+    assert "only Anthropic's models read content of type 'hologram'" in answer.json()["error"]["message"]
+
+
+async def test_anthropic_gets_no_blank_texts_of_agents_that_were_interrupted() -> None:
+    blank = {"type": "text", "text": "\n\n"}
+    turns = [
+        ASKED,
+        {"role": "assistant", "content": [blank, USE]},
+        {"role": "user", "content": [RESULT | {"content": [blank]}, blank | {"cache_control": {"type": "ephemeral"}}]},
+        {"role": "assistant", "content": [blank]},
+        ASKED,
+    ]
+    system = [msgspec.Raw(msgspec.json.encode(text)) for text in (blank, {"type": "text", "text": "s"})]
+    chat = conversation_of(system, msgspec.json.decode(msgspec.json.encode(turns), type=list[Turn]))
+    read = zip(chat_turns.turns_of(chat.messages), chat.natives, strict=True)
+    sent = message_turns([msgspec.structs.replace(turn, native=native) for turn, native in read], controls=False)
+    assert b"\\n" not in msgspec.json.encode(sent)
+    assert [len(turn["content"]) for turn in sent] == [1, 1, 2]

@@ -7,6 +7,7 @@ import pytest
 
 from tests.gateway.running_gateway import RunningGateway
 from tests.gateway.served_process import UNCACHED
+from tiers.message_content import ToolCallDelta
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 SAID = "Hello there, how are you?"
@@ -36,14 +37,14 @@ def tools(gateway: RunningGateway) -> list[str]:
 
 
 async def test_tools_of_an_item_are_tools_of_the_request(gateway: RunningGateway) -> None:
-    item = {"type": "additional_tools", "role": "developer", "tools": [SHELL, PATCH, MCP, {"type": "tool_search"}]}
+    item = {"type": "additional_tools", "role": "developer", "tools": [SHELL, PATCH, MCP, {"type": "file_search"}]}
     answer = await ask(gateway, [item, ASKED], tools=[SHELL])
     assert answer.status_code == 200, answer.text
     assert tools(gateway) == ["shell", "apply_patch", "mcp__files__read"]
     assert turns(gateway) == [("user", "Mend the parser.")]
     assert [tool["type"] for tool in answer.json()["tools"]] == ["function", "custom", "namespace"]
     # What no model here can call is named.
-    assert "input.tools.tool_search" in answer.headers["x-aio-ignored-fields"]
+    assert "input.tools.file_search" in answer.headers["x-aio-ignored-fields"]
 
 
 async def test_a_trigger_is_answered_with_one_summary_which_stands_for_the_conversation(
@@ -107,3 +108,57 @@ async def test_a_summary_that_only_its_maker_reads_is_a_400(gateway: RunningGate
 
 async def test_a_compaction_with_a_wrong_field_is_a_400(gateway: RunningGateway) -> None:
     assert (await ask(gateway, [{"type": "compaction_trigger"}], max_output_tokens="many")).status_code == 400
+
+
+SEARCH = {
+    "type": "tool_search",
+    "execution": "client",
+    "description": "Finds tools.",
+    "parameters": {"type": "object", "properties": {"query": {"type": "string"}}},
+}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_search_for_tools_that_codex_runs_can_be_called_by_every_model(
+    gateway: RunningGateway, stream: bool
+) -> None:
+    tier = gateway.tier(1)
+    pieces = ('{"query": ', '"files"}')
+    tier.words = ()
+    tier.calls = tuple(
+        ToolCallDelta(index=0, id="c1" if place == 0 else "", name="tool_search" if place == 0 else "", arguments=piece)
+        for place, piece in enumerate(pieces)
+    )
+    answer = await ask(gateway, [ASKED], tools=[SHELL, SEARCH], stream=stream)
+    assert answer.status_code == 200, answer.text
+    assert "x-aio-ignored-fields" not in answer.headers
+    assert tools(gateway) == ["shell", "tool_search"]
+    if stream:
+        events = [json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: {")]
+        assert [event["type"] for event in events[2:]] == [
+            "response.output_item.added", "response.output_item.done", "response.completed",
+        ]  # fmt: skip
+        item, body = events[-2]["item"], events[-1]["response"]
+    else:
+        body = answer.json()
+        (item,) = body["output"]
+    assert (item["type"], item["call_id"], item["execution"]) == ("tool_search_call", "c1", "client")
+    assert item["arguments"] == {"query": "files"}
+    assert body["tools"][1] == SEARCH
+    found = {
+        "type": "tool_search_output",
+        "call_id": "c1",
+        "status": "completed",
+        "execution": "client",
+        "tools": [MCP],
+    }
+    tier.words, tier.calls = ("Done.",), ()
+    answer = await ask(gateway, [ASKED, item, found], tools=[SHELL, SEARCH])
+    assert answer.status_code == 200, answer.text
+    assert tools(gateway) == ["shell", "tool_search", "mcp__files__read"]
+
+
+async def test_a_search_for_tools_that_openai_runs_is_left_out(gateway: RunningGateway) -> None:
+    answer = await ask(gateway, [ASKED], tools=[SHELL, SEARCH | {"execution": "server"}])
+    assert answer.headers["x-aio-ignored-fields"] == "tools.tool_search"
+    assert tools(gateway) == ["shell"]

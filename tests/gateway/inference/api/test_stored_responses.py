@@ -322,3 +322,22 @@ async def test_lines_of_a_batch_go_on_from_responses_and_store_their_own(anyone:
     assert errors["unknown"]["response"]["body"]["error"]["code"] == "previous_response_not_found"
     stored = await responses.retrieve(output["known"]["response"]["body"]["id"])
     assert stored.previous_response_id == first.id
+
+
+async def test_tokens_are_counted_with_the_conversation_and_nothing_is_generated(tmp_path: Path) -> None:
+    async with running_gateway(open_settings(tmp_path)) as gateway:
+        responses = gateway.openai.responses
+        first = await responses.create(model="tier-1", input="Say hello.")
+        alone = await responses.input_tokens.count(model="tier-1", input="And again.", tools=[ADD])
+        after = await responses.input_tokens.count(
+            model="tier-1", input="And again.", previous_response_id=first.id, instructions="Be kind."
+        )
+        # The scripted tier counts four tokens more than words for each turn.
+        assert (alone.object, alone.input_tokens) == ("response.input_tokens", 2 + 4)
+        assert after.input_tokens == sum(
+            len(text.split()) + 4 for text in ("Be kind.", "Say hello.", SAID, "And again.")
+        )
+        with pytest.raises(openai.NotFoundError, match="claude-0"):
+            await responses.input_tokens.count(model="claude-0", input="x")
+        assert len(gateway.tier(1).requests) == 1
+        assert await num_stored(gateway) == 1
