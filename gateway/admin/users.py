@@ -4,6 +4,7 @@ change role, sign out, remove.
 
 from typing import Any
 
+import msgspec
 from litestar import delete, get, post
 from litestar.params import FromPath
 from litestar.response import Response
@@ -21,6 +22,9 @@ from gateway.operations.dashboard.html.rendering import Page, back_to, page
 from gateway.operations.privacy import UserErased
 from gateway.operations.running import Operations, operations_of
 from gateway.tenancy.admin_guard import ADMIN, actor_of, order_of
+from gateway.tenancy.changes import UnknownSubjectError
+from gateway.tenancy.keys.key_commands import shown_key
+from gateway.tenancy.keys.key_secrets import keys_of
 from gateway.tenancy.users import users
 from migrations.tables.tenancy import dashboard_sessions
 
@@ -29,16 +33,25 @@ _LONGEST = 128
 
 @endpoint(delete, "/users/{key_id:str}", None, UserErased, "Erase a user's data")
 async def erase_user(request: HttpRequest, key_id: FromPath[str]) -> Response[Any]:
-    """Erase all requests, verifications and training rows of the key of this name, and replace the classifier versions
-    trained on them. Query: `reason`, which is recorded. Repeating is harmless; 503 while the database is down."""
+    """Erase all requests, verifications and training rows of the key of this id or name, and replace the classifier
+    versions trained on them. Query: `reason`, which is recorded. Repeating is harmless; 503 while the database is down.
+    """
     if len(key_id) > _LONGEST:
         raise ApiError(404, f"Key names have at most {_LONGEST} characters.", param="key_id")
     reason = request.query_params.get("reason", "erased on request")[:1024]
+    engine, known = serving_of(request).database, True
+    try:
+        # Rows have the id of a stored key, and the name of another.
+        key_id = (await reached(shown_key(engine, key_id)))["key_id"]
+    except UnknownSubjectError:
+        known = key_id in keys_of(serving_of(request).settings).answers.names
     work = operations_of(request).privacy.erase(key_id, actor=actor_of(request), reason=reason)
     try:
         erased = await reached(work)
     except ArtefactError as error:
         raise ApiError(500, f"The rows are deleted, but a classifier version cannot be read: {error}") from error
+    if not known and not any(msgspec.structs.astuple(erased.rows)):
+        raise ApiError(404, f"There is no key {key_id!r}, and nothing was stored of one.", param="key_id")
     return Response(erased, media_type="application/json")
 
 

@@ -3,11 +3,12 @@ each of its users; what callers are answered while it is down; and its time, so 
 moves no period and no expiry."""
 
 import logging
+import sqlite3
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from sqlalchemy import event, text
 from sqlalchemy.engine import ExceptionContext
@@ -22,12 +23,15 @@ log = logging.getLogger(__name__)
 
 
 class DatabaseOutages:
-    """Watches an engine of PostgreSQL, whose server may be away. SQLite's files are not watched: what fails there, such
-    as a lock or a full disk, fails one statement.
+    """Watches an engine: a server of PostgreSQL may be away, a file of SQLite locked by another process that writes.
+    What else fails of a file, such as a full disk, fails one statement.
 
-    The first error of an outage is logged; it and all others are marked, so that further lines about them are left out
-    of the log (`log_format.OF_OUTAGE`). An outage ends with the next connection that works.
+    The first error of an outage is logged, of locks one in `LOCKED_SECONDS`; it and all others are marked, so that
+    further lines about them are left out of the log (`log_format.OF_OUTAGE`). An outage ends with the next connection
+    that works.
     """
+
+    LOCKED_SECONDS: Final = 60.0
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._name = engine.url.render_as_string()
@@ -40,6 +44,8 @@ class DatabaseOutages:
             # Of this there is no event where the server hangs.
             dialect: Any = engine.dialect
             dialect.do_ping = partial(self._ping, dialect.do_ping)
+        else:
+            event.listen(engine.sync_engine, "handle_error", self._locked)
 
     def note(self, error: Exception) -> None:
         """Note an error of the database; one that does not say that it is away changes nothing."""
@@ -53,9 +59,8 @@ class DatabaseOutages:
                 self._name,
                 away_reason(error),
             )
-        # After the line, which would be left out as well; some built-in errors take no attributes.
-        with suppress(AttributeError):
-            setattr(error, OF_OUTAGE, True)
+        # After the line, which would be left out as well.
+        _mark(error)
 
     @contextmanager
     def noted(self) -> Iterator[None]:
@@ -83,10 +88,31 @@ class DatabaseOutages:
                 if isinstance(error, Exception):
                     self.note(error)
 
+    def _locked(self, context: ExceptionContext) -> None:
+        code = getattr(context.original_exception, "sqlite_errorcode", None)
+        if code is None or code & 0xFF != sqlite3.SQLITE_BUSY:
+            return
+        now = time.monotonic()
+        if self._since is None or now - self._since > self.LOCKED_SECONDS:
+            self._since = now
+            log.warning(
+                "another process has been writing to the database %s for seconds, so parts of this one wait; they try"
+                " again, and their errors are logged at level debug only",
+                self._name,
+            )
+        _mark(context.original_exception)
+        _mark(context.sqlalchemy_exception)
+
     def _works(self, *_connection: object) -> None:
         if self._since is not None:
             log.info("the database is back after %.1f s", time.monotonic() - self._since)
             self._since = None
+
+
+def _mark(error: BaseException | None) -> None:
+    # Some built-in errors take no attributes.
+    with suppress(AttributeError):
+        setattr(error, OF_OUTAGE, True)
 
 
 T = TypeVar("T")

@@ -2,11 +2,13 @@
 
 import io
 import logging
+import sqlite3
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from sqlalchemy import text
+from sqlalchemy.exc import OperationalError
 
 from gateway.base.logs import configure_logging
 from gateway.base.stores.database import DatabaseOutages
@@ -95,3 +97,32 @@ async def test_a_second_outage_is_said_again(lines: io.StringIO, postgres_server
     said = [" is away (refused)" in line for line in lines.getvalue().splitlines()]
     assert said == [True, False, True, False]
     assert "the database is back after " in lines.getvalue()
+
+
+async def test_a_locked_file_is_one_warning_and_another_failure_of_it_is_said(
+    lines: io.StringIO, sqlite_url: str
+) -> None:
+    engine = open_database(sqlite_url)
+    DatabaseOutages(engine)
+    with sqlite3.connect(sqlite_url.removeprefix("sqlite:///"), isolation_level=None) as other:
+        other.execute("CREATE TABLE t (a)")
+        other.execute("BEGIN IMMEDIATE")
+        for _ in range(3):
+            try:
+                async with engine.connect() as connection:
+                    await connection.execute(text("PRAGMA busy_timeout = 0"))
+                    await connection.execute(text("INSERT INTO t VALUES (1)"))
+            except OperationalError:
+                log.exception("a part could not work")
+        other.execute("ROLLBACK")
+    other.close()
+    try:
+        async with engine.connect() as connection:
+            await connection.execute(text("SELECT missing FROM t"))
+    except OperationalError as error:
+        log.warning("a part could not work: %s", error.orig)
+    await engine.dispose()
+    locked, failed = lines.getvalue().splitlines()
+    assert " WARNING " in locked
+    assert "another process has been writing to the database sqlite" in locked
+    assert "no such column" in failed

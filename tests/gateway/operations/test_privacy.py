@@ -125,6 +125,24 @@ async def test_an_erased_user_is_gone_and_who_erased_her_is_written_down(aio: Ru
     assert (event.actor, event.subject, event.reason) == ("ann", "ada", "she asked")
 
 
+async def test_a_user_of_a_stored_key_is_erased_by_its_name_too_and_an_unknown_one_is_said_to_be(
+    aio: RunningGateway,
+) -> None:
+    made = (await aio.http.post("/admin/api/keys", json={"name": "eve"}, headers=bearer(ADMIN))).json()
+    asked = {"model": "tier-1", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 2}
+    said = await aio.http.post("/v1/chat/completions", json=asked, headers=bearer(made["key"]))
+    assert said.status_code == 200, said.text
+    await aio.operations.ledger.flush()
+
+    answer = await aio.http.delete("/admin/api/users/eve", headers=bearer(ADMIN))
+    unknown = await aio.http.delete("/admin/api/users/evee", headers=bearer(ADMIN))
+
+    assert (answer.json()["key_id"], answer.json()["rows"]["requests"]) == (made["key_id"], 1)
+    assert unknown.status_code == 404
+    assert "There is no key 'evee'" in unknown.json()["error"]["message"]
+    assert (await aio.http.delete("/admin/api/users/eve", headers=bearer(ADMIN))).status_code == 200
+
+
 async def test_users_cannot_erase_users(aio: RunningGateway) -> None:
     assert (await aio.http.delete("/admin/api/users/bob", headers=bearer(KEYS["bob"]))).status_code == 401
 
