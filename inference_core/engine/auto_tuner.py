@@ -154,13 +154,39 @@ class TuningRule:
         return replace(self, seconds=seconds, idle_seconds=min(self.idle_seconds, cost.predict(1, most_idle, depth)))
 
 
+@dataclass(slots=True)
+class _OfferedLoad:
+    """Sums over `gaps` between tokens: their seconds, the requests without a first token, and the generated tokens."""
+
+    gaps: int = 0
+    seconds: float = 0.0
+    queued: int = 0
+    generated: int = 0
+
+    def add(self, seconds: float, queued: int, generated: int) -> None:
+        self.gaps += 1
+        self.seconds += seconds
+        self.queued += queued
+        self.generated += generated
+
+    @property
+    def sequences(self) -> float:
+        """The mean number of requests, with a first token and without."""
+        return (self.queued + self.generated) / self.gaps
+
+    def wait_seconds(self, answer_tokens: float) -> float:
+        """How long a request waits for its first token: by Little's law, until as many answers have ended as wait."""
+        return self.queued * answer_tokens / self.generated * self.seconds / self.gaps
+
+
 class AutoTuner:
     """A controller without a clock: observes every step and answer, and returns the knobs for the next step.
 
     A learned model of step time (`StepTimeModel`) gives the prompt tokens that fit next to the running decodes so that
     95 of 100 steps keep the objective for the time between two tokens, and the prompt tokens that are enough
     (`_enough`), because longer steps would delay first tokens. A step takes the lesser of the two. Where more requests
-    wait than either objective allows for, neither is given up for the other (`_overload`). The number of
+    wait than either objective allows for, neither is given up for the other (`_overload`); gaps that miss theirs for
+    long are no longer shortened by letting requests wait (`_stretched`). The number of
     running sequences is limited so that, at the measured mix of prompt and answer tokens, prompts are computed as fast
     as sequences end; decodes always keep a quarter of the objective. Other models on the core, and all else that the
     model of step time misses, lengthen the measured time between tokens; the margin then lowers the target step by
@@ -179,6 +205,9 @@ class AutoTuner:
     # A prompt always advances by at least so many tokens per step, if the limits allow.
     LEAST_ROOM = 4
     LEAST_MARGIN = 0.5
+    # A margin below this has been lowered for long, in vain.
+    OUT_OF_REACH = 0.75
+    MOST_STRETCH = 8.0
     # Decodes may always take this share of a step beyond its base cost: a past of long prompts with short answers must
     # not keep later requests with long answers waiting for admission.
     LEAST_DECODES = 0.25
@@ -191,12 +220,13 @@ class AutoTuner:
         self._decisions = 0
         self._reason = ""
         self._decided_at: float | None = None
-        self._margin = 1.0
+        self._margin = self._stretch = 1.0
         self._steps_to_decision = self.EVERY
         self._decodes_left = 0
         self._last_end = 0.0
         self._gaps: list[float] = []
         self._gap_p95: float | None = None
+        self._offered = _OfferedLoad()
         self._first_tokens: deque[float] = deque(maxlen=self.WINDOW)
         self._prompt_tokens = self._answer_tokens = 0.0
         self._answers = 0
@@ -206,7 +236,7 @@ class AutoTuner:
     def set_limits(self, limits: Knobs) -> Knobs:
         """Apply the operator's knobs; tuning starts from them."""
         self.limits = self.knobs = limits
-        self._rule = None
+        self._rule, self._stretch = None, 1.0
         return self.knobs
 
     def after_step(
@@ -234,11 +264,14 @@ class AutoTuner:
             self._depth = depth
         if self._decodes_left:
             self._gaps.append(now - self._last_end)
+            queued = waiting + math.ceil(backlog / max(self._prompt_tokens, 1.0))
+            self._offered.add(now - self._last_end, queued, self._decodes_left)
         self._decodes_left, self._last_end = decodes, now
         self._steps_to_decision -= 1
         if self._steps_to_decision <= 0:
             self._steps_to_decision = self.EVERY
             self.model.learn()
+            self._stretch = self._stretched(sharing)
             self._compare_with_objective()
             if self.limits.auto_tune and self.model.is_warm:
                 self._decide(max(decodes, 1), sharing)
@@ -281,13 +314,40 @@ class AutoTuner:
         self._gaps.clear()
         if not self.limits.auto_tune or self._gap_p95 is None:
             self._margin = 1.0
-        elif self._gap_p95 > self.limits.itl_objective_ms / 1e3:
+        elif self._gap_p95 > self._between:
             self._margin = max(self.LEAST_MARGIN, self._margin * 0.95)
-        elif self._gap_p95 < 0.9 * self.limits.itl_objective_ms / 1e3:
+        elif self._gap_p95 < 0.9 * self._between:
             self._margin = min(1.0, self._margin * 1.05)
 
+    def _stretched(self, sharing: int) -> float:
+        """Return how many times their objective gaps may take from now on.
+
+        A step with all who ask, though there are seats for them, may take longer than the objective. Where gaps miss it
+        for long and first tokens miss theirs, waiting, the gaps take as long as such a step, or more, until first
+        tokens keep theirs.
+        """
+        limits, cost, offered = self.limits, self.model.cost, self._offered
+        if not limits.auto_tune:
+            return 1.0
+        if offered.gaps < 2 * self.EVERY or not self._answer_tokens:
+            return self._stretch
+        self._offered = _OfferedLoad()
+        late = offered.wait_seconds(self._answer_tokens) / limits.ttft_objective_ms * 1e3
+        each = cost.per_sequence + cost.further(self._depth) * self._prompt_tokens / self._answer_tokens
+        together = (cost.base + each * offered.sequences) * self.model.tail * sharing / limits.itl_objective_ms * 1e3
+        is_missed = self._stretch > 1.0 or self._margin < self.OUT_OF_REACH
+        if is_missed and late > 1.0 and together > 1.0 and offered.sequences <= limits.max_num_seqs:
+            self._margin = 1.0
+            return min(max(self._stretch * 1.1, together), self.MOST_STRETCH)
+        return max(1.0, self._stretch / 1.03) if late < 0.5 else self._stretch
+
+    @property
+    def _between(self) -> float:
+        """The seconds between two tokens that are aimed at."""
+        return self.limits.itl_objective_ms / 1e3 * self._stretch
+
     def _decide(self, decodes: int, sharing: int) -> None:
-        target = self.limits.itl_objective_ms / 1e3 / sharing * self._margin
+        target = self._between / sharing * self._margin
         wanted, old, depth = self._wanted(target / self.model.tail, sharing, decodes), self._rule, self._depth
         if old is not None:
             most, idle = (max(old.prompt_tokens(d, depth), self.LEAST_ROOM) * self.GROWTH for d in (decodes, 0))
@@ -303,6 +363,11 @@ class AutoTuner:
         self._reason = (
             f"{room:.0f} prompt tokens at a depth of {depth:.0f} with {decodes} decodes take {took * 1e3:.0f} ms "
             f"in the worst twentieth of steps, {target * 1e3:.0f} ms are aimed at"
+            + (
+                f", {self._stretch:.1f} times the objective, so that first tokens keep theirs"
+                if self._stretch > 1
+                else ""
+            )
         )
 
     def _wanted(self, target: float, sharing: int, decodes: int) -> TuningRule:
@@ -362,7 +427,7 @@ class AutoTuner:
         takes n prompts' tokens in a step, and seats for n answers' tokens, each of which takes a step. Prompts that
         would miss T alone do not count: they would lengthen every step for an objective that none of them can keep.
         """
-        first, between = self.limits.ttft_objective_ms / 1e3, self.limits.itl_objective_ms / 1e3
+        first, between = self.limits.ttft_objective_ms / 1e3, self._between
         if self._prompt_tokens * self.model.cost.further(self._depth) > first:
             return 0.0
         return waiting * between / first
