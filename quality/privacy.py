@@ -7,14 +7,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
-from sqlalchemy import ColumnElement, Table, and_, delete, exists, func, insert, null, select, text, update
+from sqlalchemy import ColumnElement, Table, and_, delete, exists, func, null, select, text, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from classifier.registry.artefact import load_manifest
 from classifier.registry.erasure import forget, versions_without
 from classifier.registry.registry import ArtefactRegistry
 from migrations.tables.api_objects import files, stored_responses
-from migrations.tables.audit import audit_events, erased_embeddings
+from migrations.tables.audit import audited, erased_embeddings
 from migrations.tables.quality import classifier_versions, rollouts, tool_definitions, training_rows, verifications
 from migrations.tables.requests import refused_requests, requests
 from quality.rollout.versions import ClassifierVersions, VersionStatus, registry_transaction
@@ -84,15 +84,8 @@ async def _write_down(
         folder, parent, metrics = registry.folder(new), manifest.parent, manifest.metrics
         await versions.became(connection, new, folder, status, reason, now, parent=parent, metrics=metrics)
     await versions.became(connection, old, registry.root / old, "retired", gone, now)
-    event = {
-        "created_at": now,
-        "actor": actor,
-        "action": "classifier.erased_from",
-        "subject": new,
-        "reason": f"{old} remembered rows of an erased user and was deleted",
-        "details": {"replaced": old},
-    }
-    await connection.execute(insert(audit_events), event)
+    why = f"{old} remembered rows of an erased user and was deleted"
+    await connection.execute(audited(now, actor, "classifier.erased_from", new, why, {"replaced": old}))
 
 
 async def _go_on(connection: AsyncConnection, replaced: Mapping[str, str], now: float) -> None:

@@ -5,10 +5,10 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
-from sqlalchemy import insert, select, update
+from sqlalchemy import select, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from migrations.tables.audit import audit_events
+from migrations.tables.audit import audited
 from migrations.tables.tenancy import tenancy_state
 
 
@@ -60,8 +60,4 @@ async def write_down(
     connection: AsyncConnection, order: Order, action: str, subject: str, details: dict[str, Any]
 ) -> None:
     """Write the audit row of a change, in its transaction. `details` hold no key and no hash."""
-    row = {
-        "created_at": order.now, "actor": order.actor, "action": action, "subject": subject,
-        "reason": order.reason, "details": details,
-    }  # fmt: skip
-    await connection.execute(insert(audit_events), row)
+    await connection.execute(audited(order.now, order.actor, action, subject, order.reason, details))

@@ -1,6 +1,8 @@
 """Tables of what was changed and by which actor, of alerts that were sent, and of what was erased."""
 
-from sqlalchemy import Boolean, Column, Double, Index, String, Table, false
+from typing import Any
+
+from sqlalchemy import Boolean, Column, Double, Index, Insert, String, Table, false, insert
 
 from migrations.tables.columns import FreeText, Json, RowId, metadata
 
@@ -40,6 +42,14 @@ audit_events = Table(
     Index(None, "actor", "created_at"),
     Index(None, "action", "actor", "created_at"),
 )
+
+
+def audited(at: float, actor: str, action: str, subject: str, reason: str | None = None, details: Any = None) -> Insert:
+    """Return the insert of a row: `actor` did `action` to `subject` at that time (epoch seconds); `details` is any JSON
+    value or struct."""
+    row = {"actor": actor, "action": action, "subject": subject, "reason": reason, "details": details}
+    return insert(audit_events).values(created_at=at, **row)
+
 
 # The last message about each cause of an alert in each channel, so that restarts and replicas repeat none.
 alert_messages = Table(

@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
-from sqlalchemy import insert, select
+from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from migrations.tables.audit import audit_events
+from migrations.tables.audit import audit_events, audited
 from quality.judges import json_answers
 from quality.judges.calibration import LENGTH, Calibration, GradedPair, calibrate, in_use, real_pairs
 from quality.judges.json_answers import JsonValidityJudge
@@ -234,16 +234,10 @@ async def store_calibration(
     engine: AsyncEngine, calibration: Calibration, catalogue: str, now: float, actor: str
 ) -> None:
     """Store `calibration` for `catalogue`, a fingerprint; the latest one counts."""
-    row = {
-        "created_at": now,
-        "actor": actor,
-        "action": _CALIBRATED,
-        "subject": _subject(calibration.judge, catalogue),
-        "reason": f"balanced accuracy {calibration.balanced_accuracy:.3f}, lower bound {calibration.lower_bound:.3f}",
-        "details": calibration,
-    }
+    reason = f"balanced accuracy {calibration.balanced_accuracy:.3f}, lower bound {calibration.lower_bound:.3f}"
+    subject = _subject(calibration.judge, catalogue)
     async with engine.begin() as connection:
-        await connection.execute(insert(audit_events).values(row))
+        await connection.execute(audited(now, actor, _CALIBRATED, subject, reason, calibration))
 
 
 async def stored_calibration(engine: AsyncEngine, judge: str, catalogue: str) -> Calibration | None:

@@ -13,10 +13,10 @@ from typing import Literal
 
 import msgspec
 import numpy as np
-from sqlalchemy import insert, select, update
+from sqlalchemy import select, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from migrations.tables.audit import JUDGE_TEST, audit_events
+from migrations.tables.audit import JUDGE_TEST, audit_events, audited
 from quality.judges.calibration import Bias, Calibration, GradedPair, calibrate
 from quality.judges.judge import Judge, JudgeVerdict
 from quality.judges.known_pairs import planted_pairs
@@ -205,9 +205,8 @@ class SelfCalibration:
     async def _put(self, connection: AsyncConnection, stored: Progress | None, progress: Progress, now: float) -> None:
         """Write `progress` in place of what is `stored`, None for nothing."""
         if stored is None:
-            row = {"created_at": now, "actor": "the quality loop", "action": JUDGE_TEST, "subject": self._subject}
             reason = "a judge of open answers is tested on planted pairs"
-            await connection.execute(insert(audit_events).values(**row, reason=reason, details=progress))
+            await connection.execute(audited(now, "the quality loop", JUDGE_TEST, self._subject, reason, progress))
         elif progress != stored:
             await self._write(connection, progress)
 

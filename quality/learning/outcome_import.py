@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from classifier.model.outcome_model import OutcomeModel
 from inference_core.io.files import JSON_ERRORS, without_mark
-from migrations.tables.audit import audit_events
+from migrations.tables.audit import audited
 from migrations.tables.quality import outcome_imports, training_rows
 from quality.verification.training_rows import encode_prompt
 
@@ -209,8 +209,7 @@ async def delete_import(
         if not known.rowcount:
             return None
         gone = await connection.execute(delete(training_rows).where(training_rows.c.import_id == import_id))
-        event = {"created_at": now, "actor": actor, "action": DELETED, "subject": import_id, "reason": reason}
-        await connection.execute(insert(audit_events).values(**event, details={"labels": gone.rowcount}))
+        await connection.execute(audited(now, actor, DELETED, import_id, reason, {"labels": gone.rowcount}))
     return gone.rowcount
 
 

@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
-from sqlalchemy import RowMapping, Select, and_, func, insert, or_, select
+from sqlalchemy import RowMapping, Select, and_, func, or_, select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from classifier.complexity.classes import likeliest
 from classifier.decision import LEARNED_KINDS, tier_novelty
-from migrations.tables.audit import audit_events
+from migrations.tables.audit import audit_events, audited
 from migrations.tables.quality import classifier_versions, training_rows, verifications
 from migrations.tables.requests import routing_decisions
 from migrations.tables.tenancy import api_keys
@@ -64,16 +64,8 @@ class ShareWatch:
         async with exclusive(self._engine, _LOCK) as connection:
             alarm = await self._alarm(connection)
             if alarm is not None:
-                await connection.execute(
-                    insert(audit_events).values(
-                        created_at=alarm.until,
-                        actor="monitor",
-                        action=_SHARE_ALARM,
-                        subject=f"{STREAM}, {alarm.needs_upgrade.total} verdicts",
-                        reason=alarm.reason,
-                        details=msgspec.to_builtins(alarm),
-                    )
-                )
+                subject, details = f"{STREAM}, {alarm.needs_upgrade.total} verdicts", msgspec.to_builtins(alarm)
+                await connection.execute(audited(alarm.until, "monitor", _SHARE_ALARM, subject, alarm.reason, details))
             return alarm
 
     async def _alarm(self, connection: AsyncConnection) -> ShareAlarm | None:
@@ -235,18 +227,11 @@ class ShiftWatch:
         """Store what this verdict showed unless it is stored: after a restart, or by another replica."""
         subject = f"{change.stream}, verification {row['verification_id']}"
         known = and_(audit_events.c.action == action, audit_events.c.subject == subject)
-        values: dict[str, Any] = {
-            "created_at": row["finished_at"],
-            "actor": "monitor",
-            "action": action,
-            "subject": subject,
-            "reason": reason,
-            "details": msgspec.to_builtins(change),
-        }
+        event = audited(row["finished_at"], "monitor", action, subject, reason, msgspec.to_builtins(change))
         async with writing_first(self._engine).begin() as connection:
             if await connection.scalar(select(func.count()).select_from(audit_events).where(known)):
                 return False
-            await connection.execute(insert(audit_events).values(values))
+            await connection.execute(event)
         return True
 
 

@@ -12,7 +12,7 @@ from sqlalchemy import func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from migrations.tables.audit import audit_events
+from migrations.tables.audit import audit_events, audited
 from migrations.tables.quality import retrain_runs, training_rows
 from migrations.tables.requests import requests
 
@@ -166,11 +166,7 @@ class RetrainRuns:
     async def _audit(
         self, connection: AsyncConnection, now: float, action: str, subject: str, reason: str, details: Any
     ) -> None:
-        await connection.execute(
-            insert(audit_events).values(
-                created_at=now, actor=self._owner, action=action, subject=subject, reason=reason, details=details
-            )
-        )
+        await connection.execute(audited(now, self._owner, action, subject, reason, details))
 
 
 # The wait after the first failure and the longest one, seconds; it doubles from failure to failure.

@@ -21,7 +21,7 @@ from classifier.errors import ArtefactError
 from classifier.policy.experiment_split import Arm, ArmName, Split, SplitBy
 from classifier.registry.acceptance import accepted_artefact
 from classifier.registry.registry import ArtefactRegistry
-from migrations.tables.audit import audit_events
+from migrations.tables.audit import audited
 from migrations.tables.quality import experiments
 from migrations.tables.requests import requests, routing_decisions
 from quality.comparison import live_arms
@@ -158,7 +158,8 @@ class Experiments:
             if (other := await self._running(connection)) is not None:
                 raise ExperimentError(f"experiment {other.experiment_id} ({other.name}) is running; stop it first")
             await connection.execute(insert(experiments).values(**row, created_at=now))
-            await self._audit(connection, actor, "experiment.started", experiment_id, reason, msgspec.to_builtins(plan))
+            details = msgspec.to_builtins(plan)
+            await connection.execute(audited(now, actor, "experiment.started", experiment_id, reason, details))
             self._registry.set_experiment(plan.split(experiment_id))
         return experiment_id
 
@@ -261,15 +262,10 @@ class Experiments:
         fields = {"status": status, "metrics": results, "reason": reason, "finished_at": self._clock()}
         await self._set(connection, running, fields)
         details = None if results is None else msgspec.to_builtins(results)
-        await self._audit(connection, actor, f"experiment.{status}", running.experiment_id, reason, details)
+        subject = running.experiment_id
+        await connection.execute(audited(self._clock(), actor, f"experiment.{status}", subject, reason, details))
         self._registry.set_experiment(None)
 
     async def _set(self, connection: AsyncConnection, running: Experiment, fields: dict[str, Any]) -> None:
         mine = experiments.c.experiment_id == running.experiment_id
         await connection.execute(update(experiments).where(mine).values(**fields))
-
-    async def _audit(
-        self, connection: AsyncConnection, actor: str, action: str, subject: str, reason: str, details: Any
-    ) -> None:
-        row = {"actor": actor, "action": action, "subject": subject, "reason": reason, "details": details}
-        await connection.execute(insert(audit_events).values(created_at=self._clock(), **row))

@@ -5,14 +5,12 @@ The rows are written first and the pointer last, in one transaction: an unavaila
 """
 
 import time
-from typing import Any
 
-from sqlalchemy import insert
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+from sqlalchemy.ext.asyncio import AsyncEngine
 
 from classifier.errors import ArtefactError
 from classifier.registry.registry import ArtefactRegistry
-from migrations.tables.audit import audit_events
+from migrations.tables.audit import audited
 from quality.comparison.decision_gain import Serving
 from quality.rollout.rollout import Rollouts, RolloutSettings
 from quality.rollout.versions import ClassifierVersions, registry_transaction
@@ -57,7 +55,7 @@ async def rollback(
         await Rollouts(engine, registry).close(connection, "superseded", reason=reason)
         said = f"rolled back to: {reason}"
         await ClassifierVersions(engine).became(connection, previous, folder, "promoted", said, now)
-        await _audit(connection, now, actor, "classifier.rolled_back", previous, reason, {"retired": retired})
+        await connection.execute(audited(now, actor, "classifier.rolled_back", previous, reason, {"retired": retired}))
         registry.rollback()
     return previous
 
@@ -91,15 +89,8 @@ async def stop_canary(engine: AsyncEngine, registry: ArtefactRegistry, *, actor:
         ended = await Rollouts(engine, registry).end(connection, "stopped", actor=actor, reason=reason)
         orphan = registry.canary()
         if ended is None and orphan is not None:
-            await _audit(connection, time.time(), actor, "classifier.canary_stopped", orphan.version, reason, None)
+            await connection.execute(audited(time.time(), actor, "classifier.canary_stopped", orphan.version, reason))
         registry.stop_canary()
     if ended is not None:
         return ended.version
     return None if orphan is None else orphan.version
-
-
-async def _audit(
-    connection: AsyncConnection, now: float, actor: str, action: str, subject: str, reason: str, details: Any
-) -> None:
-    row = {"actor": actor, "action": action, "subject": subject, "reason": reason, "details": details}
-    await connection.execute(insert(audit_events).values(created_at=now, **row))

@@ -20,7 +20,7 @@ from classifier.errors import ArtefactError
 from classifier.model.outcome_model import OutcomeModel
 from classifier.registry.acceptance import accepted_artefact
 from classifier.registry.registry import ArtefactRegistry, Canary
-from migrations.tables.audit import audit_events
+from migrations.tables.audit import audited
 from migrations.tables.quality import rollouts
 from migrations.tables.requests import routing_decisions
 from quality.comparison import live_arms
@@ -341,8 +341,7 @@ class Rollouts:
     async def _audit(
         self, connection: AsyncConnection, actor: str, action: str, subject: str, reason: str, details: Any
     ) -> None:
-        row = {"actor": actor, "action": action, "subject": subject, "reason": reason, "details": details}
-        await connection.execute(insert(audit_events).values(created_at=self._clock(), **row))
+        await connection.execute(audited(self._clock(), actor, action, subject, reason, details))
 
 
 def _details(evidence: Evidence | None) -> Any:

@@ -21,7 +21,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from classifier.registry.erasure import embedding_digest
 from migrations.tables.api_objects import batches, files, kept_turns, stored_responses
-from migrations.tables.audit import audit_events, erased_embeddings, erasures, knob_changes
+from migrations.tables.audit import audit_events, audited, erased_embeddings, erasures, knob_changes
 from migrations.tables.quality import tool_definitions, training_rows, verifications
 from migrations.tables.requests import refused_requests, requests, routing_decisions, session_steps
 from quality.records.record import (
@@ -205,11 +205,8 @@ async def record_audit(
     details: Any = None,
 ) -> None:  # fmt: skip
     """Store an audit row: `actor` did `action` to `subject`; `details` is any JSON value or struct."""
-    row = {
-        "created_at": at, "actor": actor, "action": action, "subject": subject, "reason": reason, "details": details,
-    }  # fmt: skip
     async with engine.begin() as connection:
-        await connection.execute(audit_events.insert(), row)
+        await connection.execute(audited(at, actor, action, subject, reason, details))
 
 
 _DECISION_PREFIX = "decision_"

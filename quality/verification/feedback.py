@@ -10,7 +10,7 @@ import msgspec
 from sqlalchemy import and_, delete, or_, select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from migrations.tables.audit import audit_events
+from migrations.tables.audit import audited
 from migrations.tables.quality import training_rows, verifications
 from migrations.tables.requests import requests
 from quality.estimates.verified_sample import PEOPLE, UNCERTAIN
@@ -184,14 +184,8 @@ class FeedbackDesk:
     ) -> Any:
         verdict = None if before is None else {name: before[name] for name in ("label", "judge")}
         after = {"label": "no_worse" if good else "worse", "judge": JUDGE, "score": feedback.score}
-        return audit_events.insert().values(
-            created_at=self._clock(),
-            actor=reviewer,
-            action="answer.reviewed",
-            subject=record.request_id,
-            reason=comment,
-            details={"tier": record.tier, "before": verdict, "after": after},
-        )
+        details = {"tier": record.tier, "before": verdict, "after": after}
+        return audited(self._clock(), reviewer, "answer.reviewed", record.request_id, comment, details)
 
     async def _training_row(self, record: Record, good: bool, source: str) -> dict[str, Any] | None:
         if self._encode is None or not record.messages or record.tier >= self._tiers:

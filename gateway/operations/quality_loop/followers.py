@@ -19,7 +19,7 @@ from gateway.base.stores.retries import look_every
 from gateway.inference.classifier_versions import ActiveClassifier, LoadedVersion
 from gateway.inference.router import RoutingService
 from gateway.telemetry.metrics import Metrics
-from migrations.tables.audit import audit_events
+from migrations.tables.audit import audit_events, audited
 from quality.comparison.routing_probes import WorthAsked, WorthFound, WorthRecord
 from quality.comparison.routing_worth import RoutingWorth, in_words
 from quality.learning.own_labels import OwnLabels
@@ -145,15 +145,9 @@ class ConstantFollower:
                     continue
                 why = found.catalogue if subject == CATALOGUE else reasons.get(subject)
                 ends = "" if tier is not None else "routing decides again. "
-                event = {
-                    "created_at": self._clock(),
-                    "actor": "quality loop",
-                    "action": CHANGED,
-                    "subject": subject,
-                    "reason": ends + in_words(why, self._routing.knobs.active.constant),
-                    "details": {"tier": tier},
-                }
-                await connection.execute(audit_events.insert(), event)
+                reason = ends + in_words(why, self._routing.knobs.active.constant)
+                event = audited(self._clock(), "quality loop", CHANGED, subject, reason, {"tier": tier})
+                await connection.execute(event)
                 log.warning("constant tier of %s: %s", subject, tier)
 
 
