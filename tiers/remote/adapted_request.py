@@ -12,10 +12,12 @@ import msgspec
 from inference_core.protocol import SamplingParams
 from tiers.message_content import NativePiece, NativeRequest, Tool, Tooling
 from tiers.remote.adapted_turns import adapted_turns, fits, fitting_name
+from tiers.remote.lessons import taught
+from tiers.remote.openai_format import TEMPLATED
 from tiers.remote.refusals import EDITS
-from tiers.remote.request_fields import ALL_SAMPLING, BUDGET
-from tiers.remote.rules import Rules
-from tiers.tier import Delta, GenerationRequest
+from tiers.remote.request_fields import ALL_SAMPLING, BUDGET, VARIABLES
+from tiers.remote.rules import EFFORTS, Rules
+from tiers.tier import ChatMessage, Delta, GenerationRequest
 
 _COMBINED = ("anyOf", "oneOf", "allOf")
 # What OpenAI refuses at the top as well.
@@ -74,8 +76,6 @@ def _names(value: Any) -> set[str]:
     return {one for one in value if isinstance(one, str)} if isinstance(value, list) else set()
 
 
-EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
-"""Values of `reasoning_effort`, ascending."""
 # In the order in which they are named to the caller.
 _CHANGES = (
     "tools.name",
@@ -83,11 +83,16 @@ _CHANGES = (
     "messages",
     "messages.role",
     "messages.tool_calls.id",
+    "messages.tool_calls.arguments",
+    "messages.name",
     "messages.image_url",
+    "response_format",
     "reasoning_effort",
+    "temperature",
     "stop",
 )
 _NEUTRAL = SamplingParams()
+_NOT_THINKING = {"enable_thinking": False, "thinking": False}
 
 
 class Adapted(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,10 +107,13 @@ class Adapted(msgspec.Struct, frozen=True, kw_only=True):
     stops: tuple[str, ...] = ()
 
 
-def adapted(request: GenerationRequest, rules: Rules, refused: frozenset[str] = frozenset()) -> Adapted:
-    """Return the request as a server with these `rules` takes it; `refused`: parameters that it was found to refuse."""
+def adapted(unadapted: GenerationRequest, rules: Rules, refused: frozenset[str] = frozenset()) -> Adapted:
+    """Return the request as a server with these `rules` takes it; `refused`: parameters that it was found to refuse,
+    and what its refusals taught."""
     fields: dict[str, Any] = {}
     changed: set[str] = set()
+    rules = taught(rules, refused) if refused else rules
+    request = _bound(unadapted, rules, changed)
     renamed = {} if rules.tool_names is None else _renamed_tools(request, rules.tool_names)
     messages = request.messages
     if messages is not None:
@@ -125,16 +133,19 @@ def adapted(request: GenerationRequest, rules: Rules, refused: frozenset[str] = 
             fields["stop"] = tuple(taken)
             changed.add("stop")
     if rules.efforts and request.reasoning_effort not in (None, *rules.efforts):
-        fields["reasoning_effort"] = nearest_effort(str(request.reasoning_effort), rules.efforts)
+        effort: str | None = nearest_effort(str(request.reasoning_effort), rules.efforts)
+        # No thoughts at all are not near to some.
+        effort = None if effort == "none" else effort
+        fields["reasoning_effort"] = effort
         changed.add("reasoning_effort")
         native = fields.get("native", request.native)
-        if native is not None and (said := _with_effort(native, fields["reasoning_effort"])) is not native:
+        if native is not None and (said := _with_effort(native, effort)) is not native:
             fields["native"] = said
     unwanted = rules.refused | refused if refused else rules.refused
     if rules.refused_thinking and (fields.get("reasoning_effort") or request.reasoning_effort) not in (None, "none"):
         unwanted |= rules.refused_thinking
     left_out = _leave_out(request, unwanted, fields) if unwanted else ()
-    if not fields:
+    if not fields and request is unadapted:
         return Adapted(request=request)
     return Adapted(
         request=msgspec.structs.replace(request, **fields),
@@ -143,6 +154,50 @@ def adapted(request: GenerationRequest, rules: Rules, refused: frozenset[str] = 
         changed=tuple(name for name in _CHANGES if name in changed),
         stops=tuple(stop for stop in stops if stop not in fields.get("stop", stops)),
     )
+
+
+_OBJECT_WANTED = "Answer with one JSON object and nothing else."
+_SCHEMA_WANTED = "Answer with JSON and nothing else, no code block around it. It follows this JSON schema:\n"
+
+
+def _bound(request: GenerationRequest, rules: Rules, changed: set[str]) -> GenerationRequest:
+    """Return the request with what binds its answer as its server takes it: formats, forced calls, sampling."""
+    fields: dict[str, Any] = {}
+    tooling, form = request.tooling, request.response_format
+    if form is not None and request.messages is not None and request.native is None:
+        kind = form.get("type")
+        takes = "none" if tooling is not None and not rules.formats_with_tools else rules.formats
+        is_schema = kind == "json_schema" and takes != "schema"
+        if is_schema or (kind == "json_object" and (takes == "none" or rules.says_json)):
+            schema = (form.get("json_schema") or {}).get("schema")
+            said = _SCHEMA_WANTED + _encode(schema).decode() if is_schema and schema else _OBJECT_WANTED
+            fields["messages"] = _instructed(request.messages, said)
+            fields["response_format"] = None if takes == "none" else {"type": "json_object"}
+            fields["sampling"] = msgspec.structs.replace(request.sampling, grammar=None)
+            changed.add("response_format")
+    if tooling is not None and tooling.is_forced and not rules.forced_thoughts and request.native is None:
+        fields |= {"reasoning_effort": None, "reasoning_budget": None}
+        if rules.server in TEMPLATED:
+            fields["template_variables"] = request.template_variables | _NOT_THINKING
+        else:
+            fields["extra"] = request.extra | {"thinking": {"type": "disabled"}, "enable_thinking": False}
+        changed.add("reasoning_effort")
+    sampling = fields.get("sampling", request.sampling)
+    least, most = rules.least_temperature, rules.most_temperature
+    if not least <= sampling.temperature <= most:
+        fields["sampling"] = msgspec.structs.replace(sampling, temperature=min(max(sampling.temperature, least), most))
+        changed.add("temperature")
+    if (rules.only_streams and request.whole) or (rules.never_streams and not request.whole):
+        fields["whole"] = not request.whole
+    return msgspec.structs.replace(request, **fields) if fields else request
+
+
+def _instructed(messages: list[ChatMessage], instruction: str) -> list[ChatMessage]:
+    """The conversation with one more instruction of the system at its start."""
+    first = messages[0] if messages else None
+    if first is None or first.role != "system" or first.parts or first.native is not None:
+        return [ChatMessage(role="system", content=instruction), *messages]
+    return [msgspec.structs.replace(first, content=f"{first.content}\n\n{instruction}"), *messages[1:]]
 
 
 def restored(deltas: list[Delta], tool_names: dict[str, str]) -> list[Delta]:
@@ -194,6 +249,12 @@ def _tooling(tooling: Tooling, rules: Rules, renamed: dict[str, str], changed: s
                 fields["parameters"] = schema
                 if not _says_the_same(schema, tool.parameters):
                     changed.add("tools.parameters")
+        if rules.whole_tools != "any":
+            fields |= {"parameters": tool.schema} if tool.parameters is None else {}
+        if rules.whole_tools == "described" and tool.description is None:
+            fields["description"] = ""
+        if tool.strict and not rules.strict_tools:
+            fields["strict"] = False
         tools.append(msgspec.structs.replace(tool, **fields) if fields else tool)
     if all(new is old for new, old in zip(tools, tooling.tools, strict=True)):
         return tooling
@@ -265,6 +326,13 @@ def _leave_out(request: GenerationRequest, refused: frozenset[str], fields: dict
         kept = {name: value for name, value in native.fields.items() if name != EDITS}
         fields["native"] = msgspec.structs.replace(native, fields=kept)
         named.append(EDITS)
+    for name, values in (("passed", request.passed), ("extra", request.extra)):
+        if unwanted := values.keys() & refused:
+            fields[name] = {one: value for one, value in values.items() if one not in unwanted}
+            named += sorted(unwanted)
+    if VARIABLES in refused and request.template_variables:
+        fields["template_variables"] = {}
+        named.append(VARIABLES)
     if named:
         fields["given"] = tuple(name for name in given if name not in named)
     return tuple(dict.fromkeys(named))

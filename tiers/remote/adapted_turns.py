@@ -4,6 +4,7 @@ Names of tools and ids of calls have the characters and the length that a server
 """
 
 import hashlib
+import json
 import re
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator
@@ -12,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from inference_core.io.files import JSON_ERRORS
 from tiers.message_content import FAILED_RESULT, ContentPart, NativeBlock, NativeContent, ToolCall
 from tiers.remote.openai_format import SEEN
 from tiers.remote.rules import Names, Rules
@@ -77,7 +79,8 @@ def adapted_turns(
     """Return the conversation as a server with these `rules` takes it: `messages` itself, if it does. `renamed`: names
     of tools to send, by the caller's. `changed` gets the names of what is changed."""
     turns = messages
-    if len(turns) == 1 and turns[0].role == "user" and not turns[0].parts and turns[0].native is None:
+    first_turn = turns[0]
+    if len(turns) == 1 and first_turn.role == "user" and not (first_turn.parts or first_turn.native or first_turn.name):
         return turns
     if [True for turn in turns if turn.parts or turn.native is not None]:
         turns = _right_types(turns, changed)
@@ -97,6 +100,12 @@ def adapted_turns(
         elif first is not None and turns[first].role == "assistant":
             turns = [*turns[:first], ChatMessage(role="user", content=OPENING), *turns[first:]]
             changed.add("messages")
+    if rules.alternates:
+        turns = _alternating(turns, changed)
+    if rules.message_names != "any" and [True for turn in turns if turn.name]:
+        turns = [_plainly_named(turn, rules, changed) for turn in turns]
+    if rules.object_arguments and [True for turn in turns if turn.tool_calls]:
+        turns = [_with_objects(turn, changed) for turn in turns]
     if rules.prefill == "refused" and turns and turns[-1].role == "assistant" and not turns[-1].tool_calls:
         turns = [*turns, ChatMessage(role="user", content=GO_ON)]
         changed.add("messages")
@@ -105,6 +114,56 @@ def adapted_turns(
     if renamed or rules.call_ids is not None:
         turns = _named(turns, rules, renamed, changed)
     return turns
+
+
+_NOT_IN_NAMES = re.compile(r"[\s<|\\/>]+")
+_LONGEST_NAME = 64
+_as_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+
+
+def _alternating(turns: list[ChatMessage], changed: set[str]) -> list[ChatMessage]:
+    """The conversation with successive turns of the user, or texts of the assistant, as one."""
+    found: list[ChatMessage] = []
+    for turn in turns:
+        last = found[-1] if found else None
+        if (
+            last is not None
+            and turn.role == last.role in ("user", "assistant")
+            and not (turn.tool_calls or last.tool_calls)
+        ):
+            found[-1] = _joined(last, turn)
+            changed.add("messages")
+        else:
+            found.append(turn)
+    return found
+
+
+def _plainly_named(turn: ChatMessage, rules: Rules, changed: set[str]) -> ChatMessage:
+    name = _NOT_IN_NAMES.sub("_", turn.name or "")[:_LONGEST_NAME] if rules.message_names == "plain" else None
+    if name == turn.name or turn.role == "tool":
+        return turn
+    changed.add("messages.name")
+    return msgspec.structs.replace(turn, name=name)
+
+
+def _with_objects(turn: ChatMessage, changed: set[str]) -> ChatMessage:
+    """The turn with arguments of calls that are objects: a server that reads them refuses the whole conversation for
+    one call that was cut off."""
+    calls = tuple(_with_object(call) for call in turn.tool_calls)
+    if all(new is old for new, old in zip(calls, turn.tool_calls, strict=True)):
+        return turn
+    changed.add("messages.tool_calls.arguments")
+    return msgspec.structs.replace(turn, tool_calls=calls)
+
+
+def _with_object(call: ToolCall) -> ToolCall:
+    try:
+        _as_object(call.arguments)
+    except (ValueError, *JSON_ERRORS):
+        given = call.parsed_arguments() if call.arguments.strip() else {}
+        said = given if isinstance(given, dict) else {"value": given}
+        return msgspec.structs.replace(call, arguments=json.dumps(said, ensure_ascii=False))
+    return call
 
 
 def _is_blank(turn: ChatMessage) -> bool:
@@ -183,7 +242,7 @@ def _placed(turns: list[ChatMessage], where: str, changed: set[str]) -> list[Cha
     place, so that what was said before them keeps its meaning, and its place in a cache."""
     roles = [turn.role for turn in turns]
     first = 0
-    while first < len(roles) and roles[first] == "system":
+    while where != "none" and first < len(roles) and roles[first] == "system":
         first += 1
     misplaced = "system" in roles[first:]
     if not misplaced and (first < 2 or any(turn.native is not None for turn in turns[:first])):

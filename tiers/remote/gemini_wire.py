@@ -49,6 +49,8 @@ _KNOWN = frozenset({*(name for name, _, _ in _SAMPLING), "reasoning_effort", BUD
 _VERSION = re.compile(r"gemini-(\d+)")
 # Least budget of the models that cannot stop thinking.
 _LEAST_BUDGET = 128
+# Of other models, and of the large ones: https://ai.google.dev/gemini-api/docs/thinking
+_MOST_BUDGETS = (24_576, 32_768)
 
 
 class GeminiWire(RemoteWire):
@@ -269,7 +271,8 @@ def _thinking(model: str, request: GenerationRequest) -> dict[str, Any]:
         return {"includeThoughts": effort != "none", "thinkingLevel": level}
     if effort == "none" or budget == 0:
         return {"thinkingBudget": _LEAST_BUDGET if "-pro" in model else 0}
-    return {"includeThoughts": True, "thinkingBudget": THINKING_TOKENS[effort or "high"] if budget is None else budget}
+    wanted = THINKING_TOKENS[effort or "high"] if budget is None else budget
+    return {"includeThoughts": True, "thinkingBudget": min(wanted, _MOST_BUDGETS["-pro" in model])}
 
 
 def _tools(request: GenerationRequest) -> dict[str, Any]:

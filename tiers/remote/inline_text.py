@@ -139,14 +139,22 @@ def _bare_call(data: bytes) -> _BareCall:
 
 
 class _Choice:
-    """The text of one choice. `opened`: whether its thought was opened in the prompt; None where it does not show."""
+    """The text of one choice. `opened`: whether its thought was opened in the prompt; None where it does not show.
+    `is_open`: whether that is presumed; `is_guess`: by the model's name alone, so that what may be an answer waits."""
 
     opened: bool | None = None
 
     def __init__(
-        self, tools: Mapping[str, Tool], most: int | None, is_callers: Callable[[str], bool], *, is_open: bool
+        self,
+        tools: Mapping[str, Tool],
+        most: int | None,
+        is_callers: Callable[[str], bool],
+        *,
+        is_open: bool,
+        is_guess: bool,
     ) -> None:
         self._tools, self._most, self._is_callers, self._is_open = tools, most, is_callers, is_open
+        self._is_guess = is_guess
         self._place = "start"
         self._closing = self._held = ""
         self._is_behind = False
@@ -173,6 +181,7 @@ class _Choice:
         while True:
             steps += 1
             if steps > _MOST_STEPS and self._place in ("start", "thought"):
+                text = "".join((*(self._presumed or ()), text)) if self._is_guess else text
                 self._place, self._presumed = "text", None
             match self._place:
                 case "thought":
@@ -180,7 +189,7 @@ class _Choice:
                     if end and self._presumed is not None:
                         if (said or "".join(self._presumed[-1:])).endswith(_QUOTES):
                             self._presumed.append(said + end)
-                            thought += said + end
+                            thought += "" if self._is_guess else said + end
                             continue
                         if "<think>" in (so_far := "".join((*self._presumed, said))):
                             # A thought that begins later was not open before.
@@ -190,13 +199,15 @@ class _Choice:
                     if end:
                         self._place, self._is_behind = "start", True
                         if self._presumed is not None:
+                            thought += "".join(self._presumed) if self._is_guess else ""
                             self._presumed, self.opened, self._is_open = None, True, False
                     else:
                         cut = possible_start(said, (self._closing,))
                         said, self._held = said[:cut], said[cut:]
-                    thought += said
                     if said and self._presumed is not None:
                         self._presumed.append(said)
+                    if self._presumed is None or not self._is_guess:
+                        thought += said
                     if not end:
                         return Said("", thought, [])
                 case "start":
@@ -227,7 +238,8 @@ class _Choice:
         if self._place != "thought":
             return Said(held, "", [])
         if self._presumed is None or reason == "length":
-            return Said("", held, [])
+            waiting = self._presumed or [] if self._is_guess else []
+            return Said("", "".join((*waiting, held)), [])
         self.opened = False
         return Said("".join((*self._presumed, held)), "", [])
 
@@ -312,10 +324,13 @@ MOST_WAYS = 64
 
 
 class InlineText:
-    """Reads the texts of an answer to `request`. `is_open`: whether its thought is taken to be open; `way`: what of the
-    request decides that (`thinking_of`). Tags that the caller asked for are text."""
+    """Reads the texts of an answer to `request`. `is_open`: whether its thought is taken to be open; `is_guess`: by the
+    model's name alone; `way`: what of the request decides that (`thinking_of`). Tags that the caller asked for are
+    text."""
 
-    def __init__(self, request: GenerationRequest, *, is_open: bool = False, way: int = 0) -> None:
+    def __init__(
+        self, request: GenerationRequest, *, is_open: bool = False, is_guess: bool = False, way: int = 0
+    ) -> None:
         self.way = way
         turns = [turn.content for turn in request.messages or () if turn.role not in ("assistant", "tool")]
 
@@ -325,7 +340,9 @@ class InlineText:
         tooling = request.tooling
         tools = {} if tooling is None else {tool.name: tool for _, tool in tooling.callable_tools}
         most = None if tooling is None or tooling.parallel else 1
-        self._choices = {index: _Choice(tools, most, is_callers, is_open=is_open) for index in range(request.n)}
+        self._choices = {
+            index: _Choice(tools, most, is_callers, is_open=is_open, is_guess=is_guess) for index in range(request.n)
+        }
 
     @property
     def is_over(self) -> bool:
@@ -384,7 +401,8 @@ class SeenThoughts:
         if not is_chat or is_same or tally.scored:
             return None
         way = thinking_of(adapted)
-        return InlineText(adapted, is_open=self._opened.get(way, usual), way=way)
+        is_guess = way not in self._opened
+        return InlineText(adapted, is_open=self._opened.get(way, usual), is_guess=is_guess, way=way)
 
     def note(self, inline: InlineText, tally: Tally) -> None:
         """Note how an answer that has ended began."""

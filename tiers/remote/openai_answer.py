@@ -166,7 +166,8 @@ def _unsaid(choice: Choice, message: Message, text: Any, tally: Tally) -> Any:
     if message is choice.delta:
         return "" if text and text == before and _is_repeated(text, tally.texts[choice.index]) else text
     if not (choice.finish_reason or tally.is_over(choice.index)):
-        return text
+        # Once more without any reason, as servers that look up documents do it.
+        return "" if text == before and len(tally.texts.get(choice.index, ())) > 1 else text
     if tally.has_thought:
         message.reasoning_content = message.reasoning = message.thinking = message.reasoning_text = None
         message.thinking_content = message.thought = None

@@ -7,6 +7,7 @@ import math
 import re
 import time
 from collections.abc import Mapping
+from datetime import datetime
 from email.utils import parsedate_to_datetime
 from functools import lru_cache
 from typing import Any
@@ -177,11 +178,14 @@ _KINDS = ("type", "error_type")
 def parse_error(body: bytes) -> WireError:
     """Return the error of a reply: OpenAI's envelope, an error object at any depth, or else the text itself."""
     wait = _WAIT_IN_BODY.search(body)
-    seconds = None if wait is None else _bounded(wait[2].decode(), is_milliseconds=b"m" in (wait[1] + wait[3]).lower())
+    is_milliseconds = wait is not None and b"m" in (wait[1] or b"").lower()
+    seconds = None if wait is None else _seconds_until(wait[2].decode(), is_milliseconds=is_milliseconds)
     try:
         inner = msgspec.json.decode(body)
     except JSON_ERRORS:
-        return WireError(message=body.decode("utf-8", errors="replace")[:500].strip(), retry_after_seconds=seconds)
+        page = _TITLE.search(body)
+        text = (body if page is None else page[1]).decode("utf-8", errors="replace")
+        return WireError(message=text[:500].strip(), retry_after_seconds=seconds)
     around: Any = {}
     while isinstance(inner, list | dict) and inner:
         if isinstance(inner, list):
@@ -256,21 +260,42 @@ def parse_retry_after(headers: Mapping[str, str]) -> float | None:
     `retry-after-ms`. An invalid value is ignored.
     """
     stated = headers.get("retry-after", "").strip()
-    try:
-        if (found := _DURATION.fullmatch(stated)) is not None and stated:
-            return _seconds_of(found)
-        if exact := headers.get("retry-after-ms"):
-            return _bounded(exact, is_milliseconds=True)
-        if stated[:1].isdigit():
-            # Of two headers with one name the first counts.
-            return _bounded(stated.partition(",")[0], is_milliseconds=False)
-        return _bounded(str(max(parsedate_to_datetime(stated).timestamp(), _LEAST_TIME)), is_milliseconds=False)
-    except (ValueError, OverflowError):
-        return None
+    if not (stated and _DURATION.fullmatch(stated)) and (exact := headers.get("retry-after-ms")):
+        return _seconds_until(exact, is_milliseconds=True)
+    # Of two headers with one name the first counts.
+    return _seconds_until(stated.partition(",")[0] if stated[:1].isdigit() else stated)
+
+
+def parse_reset(headers: Mapping[str, str]) -> float | None:
+    """Return the seconds until a limit is lifted, as headers of rate limits say it (`x-ratelimit-reset-requests`,
+    `anthropic-ratelimit-tokens-reset`, `ratelimit-reset`, …): of those limits of which nothing remains, or that do not
+    say what remains. None without any."""
+    found: list[float] = []
+    for name, value in headers.items():
+        name = name.lower()
+        if "ratelimit" in name and "reset" in name:
+            remaining = headers.get(name.replace("reset", "remaining"), "0").strip()
+            if remaining in ("", "0") and (seconds := _seconds_until(value.strip())):
+                found.append(seconds)
+    return max(found, default=None)
 
 
 _LEAST_TIME = 1_000_000_000.0
 """Seconds since 1970: more is no wait but a time."""
+
+
+def _seconds_until(stated: str, *, is_milliseconds: bool = False) -> float | None:
+    """Return the seconds that a text says: a duration, a number, or a time in any usual form; None for no such text."""
+    try:
+        if stated and (found := _DURATION.fullmatch(stated)) is not None:
+            return _seconds_of(found)
+        if not stated.replace(".", "", 1).isdigit():
+            is_iso = stated[:4].isdigit() and stated[4:5] == "-"
+            when = datetime.fromisoformat(stated) if is_iso else parsedate_to_datetime(stated)
+            stated = str(max(when.timestamp(), _LEAST_TIME))
+        return _bounded(stated, is_milliseconds=is_milliseconds)
+    except (ValueError, OverflowError, TypeError):
+        return None
 
 
 def _bounded(stated: str, *, is_milliseconds: bool) -> float:
@@ -306,9 +331,17 @@ _AGAIN = re.compile(
     re.IGNORECASE,
 )
 _WAIT_IN_BODY = re.compile(
-    rb'"retry_?(?:after|delay)(?:_?(s|sec|seconds|ms|millis|milliseconds|))"\s*:\s*"?(\d{1,16}(?:\.\d{1,9})?)(ms|s|)\b',
+    rb'"(?:retry_?(?:after|delay)|resets?_?(?:in|at|after|time)|estimated_time|x-ratelimit-reset(?:-after)?)'
+    rb'(?:_?(s|sec|seconds|ms|millis|milliseconds))?"\s*:\s*"?([\w.:+-]{1,40})',
     re.IGNORECASE,
 )
+_TITLE = re.compile(rb"<title[^>]{0,100}>\s*([^<]{1,200})", re.IGNORECASE)
+
+
+class _Written(msgspec.Struct):
+    """What Anthropic's models have written to the cache for an hour."""
+
+    ephemeral_1h_input_tokens: int | None = None
 
 
 class _PromptDetails(msgspec.Struct):
@@ -318,6 +351,7 @@ class _PromptDetails(msgspec.Struct):
     cache_read_tokens: int | None = None
     cache_write_tokens: int | None = None
     cache_creation_tokens: int | None = None
+    cache_creation_token_details: _Written | None = None
 
 
 class _CompletionDetails(msgspec.Struct):
@@ -330,6 +364,7 @@ class _CostDetails(msgspec.Struct):
 
 class _Cost(msgspec.Struct):
     total_cost: float | None = None
+    total: float | None = None
 
 
 _NOTHING_USED = Usage()
@@ -359,7 +394,10 @@ class ChatUsage(msgspec.Struct):
     prompt_cache_miss_tokens: int | None = None
     cache_read_input_tokens: int | None = None
     cache_creation_input_tokens: int | None = None
+    output_tokens_details: _CompletionDetails | None = None
+    cache_creation: _Written | None = None
     cost: float | _Cost | None = None
+    total_cost: float | None = None
     estimated_cost: float | None = None
     cost_in_usd_ticks: int | None = None
     is_byok: bool | None = None
@@ -368,6 +406,9 @@ class ChatUsage(msgspec.Struct):
     def report(self, tally: Tally) -> None:
         """Note the counts. What is left out here was counted before, or is not counted at all."""
         known = tally.claimed
+        if known is not None and not (self.prompt_tokens or self.completion_tokens or self.input_tokens or self.cost):
+            # Zeros after the counts.
+            return
         cached, written = self._cached(), self._written()
         prompt, completion = self._prompt((cached or 0) + (written or 0)), self.completion_tokens
         if completion is None or self.total_tokens != completion + (self.prompt_tokens or 0):
@@ -377,7 +418,7 @@ class ChatUsage(msgspec.Struct):
             if prompt is not None and known is None:
                 tally.read_prompt(prompt)
             return
-        details = self.completion_tokens_details
+        details = self.completion_tokens_details or self.output_tokens_details
         reasoning = None if details is None else details.reasoning_tokens
         before = known or _NOTHING_USED
         if prompt is None:
@@ -388,6 +429,7 @@ class ChatUsage(msgspec.Struct):
                 completion_tokens=completion,
                 cached_tokens=before.cached_tokens if cached is None else cached,
                 cache_write_tokens=before.cache_write_tokens if written is None else written,
+                cache_write_1h_tokens=self._written_for_an_hour() or before.cache_write_1h_tokens,
                 reasoning_tokens=before.reasoning_tokens if reasoning is None else reasoning,
                 cost_usd=self._cost() or before.cost_usd,
             )
@@ -420,10 +462,16 @@ class ChatUsage(msgspec.Struct):
             return self.cache_creation_input_tokens
         return details.cache_write_tokens or details.cache_creation_tokens or self.cache_creation_input_tokens
 
+    def _written_for_an_hour(self) -> int | None:
+        """By Anthropic's name or LiteLLM's."""
+        details = self.prompt_tokens_details or self.input_tokens_details
+        told = self.cache_creation or (details and details.cache_creation_token_details)
+        return (told and told.ephemeral_1h_input_tokens) or None
+
     def _cost(self) -> float:
         """US dollars; 0 where the server does not tell, or nothing that can be."""
-        cost: Any = self.cost.total_cost if isinstance(self.cost, _Cost) else self.cost
-        cost = cost or self.estimated_cost or (self.cost_in_usd_ticks or 0) / _TICKS
+        cost: Any = self.cost.total_cost or self.cost.total if isinstance(self.cost, _Cost) else self.cost
+        cost = cost or self.total_cost or self.estimated_cost or (self.cost_in_usd_ticks or 0) / _TICKS
         if self.is_byok and self.cost_details is not None:
             cost += self.cost_details.upstream_inference_cost or 0.0
         return cost if math.isfinite(cost) and cost > 0 else 0.0

@@ -59,6 +59,15 @@ class OpenAIWire(RemoteWire):
             dropped += give_back(body["messages"], request.messages, self.rules)
             if any(message.parts and message.role == "tool" for message in request.messages):
                 body["messages"] = with_text_results(body["messages"], answered=self.rules.answers_results)
+            if not self.rules.null_content:
+                for message in body["messages"]:
+                    message["content"] = message["content"] or ""
+            if request.tooling is not None and request.tooling.choice == "auto" and not self.rules.parses_calls:
+                # The model gets the tools, and its calls are read here.
+                body["tool_choice"] = "none"
+            if request.tooling is not None and not self.rules.thoughts_with_tools:
+                dropped += ("reasoning_effort",) if body.get("reasoning_effort") not in (None, "none") else ()
+                body["reasoning_effort"] = "none"
         unknown: tuple[str, ...] = ()
         if request.extra or self._remote.body:
             body, unknown = self.with_own_fields(body, request, self._remote)
@@ -176,7 +185,13 @@ class OpenAIProviderWire(OpenAIWire):
 
     def call(self, request: GenerationRequest, max_tokens: int | None) -> WireCall:
         """See `RemoteWire.call`: by the Responses API where the catalogue allows it, and the request needs it."""
-        wanted = self.form is not None and (self._remote.responses == "always" or responses_format.is_needed(request))
+        rules = self.rules
+        thinks = request.tooling is not None and request.reasoning_effort != "none"
+        needed = not rules.chats or (thinks and not rules.thoughts_with_tools) or responses_format.is_needed(request)
+        is_probe = (
+            request.native is None and (max_tokens or responses_format.LEAST_LIMIT) < responses_format.LEAST_LIMIT
+        )
+        wanted = self.form is not None and (needed or (self._remote.responses == "always" and not is_probe))
         own = request.native is not None and bool(request.native.server_tools)
         if not wanted or not (own or responses_format.is_expressible(request)):
             call = super().call(request, max_tokens)

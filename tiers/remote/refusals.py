@@ -11,15 +11,15 @@ from typing import Any, NamedTuple
 import msgspec
 
 from inference_core.io.files import JSON_ERRORS
-from tiers.remote.request_fields import ALL_SAMPLING, BUDGET
+from tiers.remote.request_fields import ALL_SAMPLING, BUDGET, SERVICE_FIELDS, TUNING, VARIABLES
 
 STREAM_OPTIONS, EDITS, FORMAT = "stream_options", "context_management", "response_format"
 LEFT_OUT = frozenset(
-    {*ALL_SAMPLING, "logit_bias", "reasoning_effort", "parallel_tool_calls", STREAM_OPTIONS, EDITS}
-    - {"min_tokens", "ignore_eos", "stop_token_ids"}
-)
-"""Parameters that an answer can do without. Limits, tools, formats, safety, `store` and what was said are not among
-them: a server that refuses these refuses the request."""
+    {*ALL_SAMPLING, "logit_bias", "reasoning_effort", "parallel_tool_calls", STREAM_OPTIONS, EDITS, VARIABLES}
+    | {*SERVICE_FIELDS, *TUNING}
+) - {"min_tokens", "ignore_eos", "stop_token_ids", "store", "safety_identifier"}
+"""Parameters that an answer can do without. Limits, tools, safety, `store` and what was said are not among them: a
+server that refuses these refuses the request, or says how it wants them (`tiers.remote.lessons`)."""
 RENAMED = {"max_tokens": "max_completion_tokens", "max_completion_tokens": "max_tokens"}
 """Limits are never left out: they have another name."""
 _CODES = ("unsupported_parameter", "unknown_parameter", "unrecognized_parameter")

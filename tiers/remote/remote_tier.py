@@ -5,6 +5,7 @@ import os
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing, suppress
+from copy import copy
 from functools import partial
 
 import httpx
@@ -33,10 +34,18 @@ from tiers.remote.answer_reader import ReplyReader
 from tiers.remote.http_exchange import HttpClient, is_whole, pieces_of, preceded, read_rest
 from tiers.remote.http_transport import Reply, transport_to
 from tiers.remote.inline_text import SeenThoughts, opens_thoughts
+from tiers.remote.lessons import ANY_FORMAT, CHOICES, SCHEMA, taught, without_extras
 from tiers.remote.openai_format import WireError, parse_error
 from tiers.remote.provider_state import MAKERS, ReasoningMakers, maker_of, marked_tools, owned, with_mark
 from tiers.remote.refusals import NOTHING, REFUSALS, LearnedRefusals, Place, without
-from tiers.remote.server_failures import FAILURES, MAX_ERROR_BYTES, ServerFailures, ServerRequest, told_limit
+from tiers.remote.server_failures import (
+    FAILURES,
+    MAX_ERROR_BYTES,
+    ServerFailures,
+    ServerRequest,
+    UnsettledError,
+    told_limit,
+)
 from tiers.remote.server_state import ServerModel, ServerQueue, Stream, chosen_model, parse_models
 from tiers.remote.too_long import ServerSaidError
 from tiers.remote.usage_counter import ImpossibleClaims, Tally, bounds_of, estimated_prompt_tokens
@@ -221,7 +230,8 @@ class RemoteTier(Tier):
 
     def generate(self, request: GenerationRequest) -> AsyncGenerator[Delta, None]:
         """See `Tier.generate`; closing the iterator closes the connection, which tells the server."""
-        if request.n > 1 and (self._ignores_n or self._remote.kind in ONE_CHOICE):
+        one_each = self._ignores_n or self._remote.kind in ONE_CHOICE or self._wire.rules.one_choice
+        if request.n > 1 and one_each:
             one = msgspec.structs.replace(request, n=1)
             return merged_answers([self.generate(one) for _ in range(request.n)], 1)
         tally = self.tally(request)
@@ -240,13 +250,18 @@ class RemoteTier(Tier):
         stream: Stream | None = None
         body: bytes | None = None
         try:
-            call, fitted = self._call(request, tally)
+            call, fitted, place = self._call(request, tally)
             body = call.body
             deadline = asyncio.get_running_loop().time() + seconds
             tally.sent = True
             if call.streamed:
                 stream = self._queue.send(self._clock(), tally.prompt_tokens)
-            reply, pieces, fitted = await self._ask(call, fitted, request, tally, seconds, deadline)
+            sent = await self._ask(call, fitted, place, request, tally, seconds, deadline)
+            if sent is None:
+                async for delta in self.generate(request):
+                    yield delta
+                return
+            reply, pieces, fitted = sent
             reader = self._reader(request, fitted, tally)
             if stream is None:
                 for delta in await reader.reply(pieces):
@@ -304,10 +319,18 @@ class RemoteTier(Tier):
                 await reply.aclose()
 
     async def _ask(
-        self, call: WireCall, fitted: Adapted, request: GenerationRequest, tally: Tally, seconds: float, deadline: float
-    ) -> tuple[Reply | httpx.Response, AsyncIterator[bytes], Adapted]:
-        """Send the request, and again without what the server refuses of it; return its reply, the pieces of that, and
-        as what the request was sent. Raises `FAILURES`."""
+        self,
+        call: WireCall,
+        fitted: Adapted,
+        refused_at: Place,
+        request: GenerationRequest,
+        tally: Tally,
+        seconds: float,
+        deadline: float,
+    ) -> tuple[Reply | httpx.Response, AsyncIterator[bytes], Adapted] | None:
+        """Send the request, and again without what the server refuses of it, or as it says; return its reply, the
+        pieces of that, and as what the request was sent. None if each choice has to be asked for alone. `refused_at`:
+        where its refusals are noted. Raises `FAILURES`."""
         credential = request.credential if self.asks_credential else None
         own_headers = [] if credential is None else credential.headers(self._wire.key_headers)
         patience = min(self._remote.read_timeout_seconds, seconds) if call.streamed else seconds
@@ -324,18 +347,27 @@ class RemoteTier(Tier):
                 await reply.aclose()
                 # What one caller's account is refused says nothing of the others'.
                 learns = credential is None and self._learns_limit(error, tally)
-                if not tries_left or not (error.refused - refused or learns):
-                    raise
-                refused |= error.refused
-                again, fitted = self._call(request, tally, refused)
-                if again.body == call.body:
+                if CHOICES in error.refused and request.n > 1:
+                    self._ignores_n, tally.sent = True, False
+                    return None
+                more = error.refused - refused
+                if SCHEMA in error.refused and (SCHEMA in refused or not _is_schema(request)):
+                    # Nor is any other form of JSON taken.
+                    more |= {ANY_FORMAT} - refused
+                again = call
+                if tries_left and (more or learns):
+                    refused |= more
+                    again, fitted, _ = self._call(request, tally, refused)
+                if (again.body, again.path) == (call.body, call.path):
+                    if isinstance(error, UnsettledError):
+                        raise error.meant() from None
                     raise
                 call = again
             except BaseException:
                 await reply.aclose()
                 raise
         if refused and credential is None:
-            self._refusals.learn(self._place(call), refused)
+            self._refusals.learn(refused_at, refused)
         return reply, pieces, fitted
 
     def _reader(self, request: GenerationRequest, fitted: Adapted, tally: Tally) -> ReplyReader:
@@ -423,9 +455,9 @@ class RemoteTier(Tier):
 
     def _call(
         self, request: GenerationRequest, tally: Tally, refused: frozenset[str] = NOTHING
-    ) -> tuple[WireCall, Adapted]:
-        """Return what to send, without what the server is known to have `refused`, and how the request was adapted.
-        Raises TierRequestError for what the server does not support."""
+    ) -> tuple[WireCall, Adapted, Place]:
+        """Return what to send, without what the server is known to have `refused`, how the request was adapted, and
+        where its refusals are noted. Raises TierRequestError for what the server does not support."""
         if (refusal := self.refusal(request)) is not None:
             raise TierCapabilityError(str(refusal), refusal.param, refusal.code)
         if self.asks_credential and request.credential is None:
@@ -439,15 +471,21 @@ class RemoteTier(Tier):
         tally.max_tokens = self.most_answer_tokens(stated, tally.prompt_tokens)
         limit = None if stated is None and not self._wire.needs_limit else tally.max_tokens
         readable, lost = self._readable(request)
-        fitted = adapted(readable, self._wire.rules, refused)
+        fitted = adapted(readable, self._wire.rules)
         call = self._wire.call(fitted.request, limit)
-        known = refused | self._refusals.at(self._place(call)) if self._refusals.known else refused
-        if known != refused:
-            fitted = adapted(readable, self._wire.rules, known)
-            call = self._wire.call(fitted.request, limit)
+        place = self._place(call)
+        if known := refused | self._refusals.at(place) if self._refusals.known else refused:
+            wire = copy(self._wire)
+            wire.rules = taught(wire.rules, known)
+            fitted = adapted(readable, wire.rules, known)
+            call = wire.call(fitted.request, limit)
         renamed: tuple[str, ...] = ()
         if known and self._wire.form in (None, "responses") and call.path == "chat/completions":
             body, renamed = without(call.body, known)
+            call = msgspec.structs.replace(call, body=body)
+        elif known and (call.form or self._wire.form) in ("anthropic", "responses"):
+            body, extras, renamed = without_extras(call.body, known)
+            lost += extras
             call = msgspec.structs.replace(call, body=body)
         sent = request.sent
         sent.max_tokens, sent.added = limit, call.added
@@ -461,7 +499,7 @@ class RemoteTier(Tier):
         if request.native is not None and not same_form:
             sent.dropped += request.native.unsaid
         tally.native = tally.form not in (None, "chat") and (request.wants_native or same_form) and not fitted.stops
-        return call, fitted
+        return call, fitted, place
 
     def _place(self, call: WireCall) -> Place:
         return Place(self.name, self._remote.base_url, call.form or call.path.partition("?")[0], self.model)
@@ -496,3 +534,8 @@ class RemoteTier(Tier):
             return False
         self.max_output = most
         return True
+
+
+def _is_schema(request: GenerationRequest) -> bool:
+    """Whether a JSON schema binds the answer."""
+    return (request.response_format or {}).get("type") == "json_schema"

@@ -107,6 +107,8 @@ _SAMPLING = frozenset(
         "allowed_token_ids",
     ]
 )
+TUNING = _THOUGHTS | _SAMPLING
+"""Fields beyond OpenAI's API without which an answer is one, too."""
 _GRAMMARS = frozenset(
     [
         "guided_json",

@@ -41,6 +41,8 @@ _PASSED = ("metadata", "prompt_cache_key", "prompt_cache_retention", "safety_ide
 _SAMPLING = ("temperature", "top_p")
 # Custom tools reach a server as they are in this form alone.
 _NEEDING = ("reasoning", "context_management")
+LEAST_LIMIT = 16
+"""The API refuses smaller ones, with which clients ask whether a server is there."""
 _NO_PARTS = ("input_audio", "video_url")
 # Items that a chat can say.
 _OF_CHATS = (
@@ -116,7 +118,7 @@ def request_body(
         "include": _include(request),
     }
     if max_tokens is not None:
-        body["max_output_tokens"] = max_tokens
+        body["max_output_tokens"] = max(max_tokens, LEAST_LIMIT)
     for name in _SAMPLING:
         value = getattr(request.sampling, name)
         if value != 1.0 or name in request.given:

@@ -13,7 +13,9 @@ from tiers.catalog.tier_spec import ProviderName, RemoteKind, RemoteSpec
 Names = tuple[str, int]
 """A class of characters of a regular expression, and the most of them."""
 
-_USUAL_NAMES: Names = ("A-Za-z0-9_-", 64)
+USUAL_NAMES: Names = ("A-Za-z0-9_-", 64)
+EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+"""Values of `reasoning_effort`, ascending."""
 
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,7 +27,8 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     `refused`: parameters that are never sent, by the caller's names.
     `refused_thinking`: those that are not sent with an effort to think.
     `efforts`: the values of `reasoning_effort`, ascending; empty takes all.
-    `system`: where turns of the system may stand: `anywhere`, at the start and `after-user`, or `first` alone, as one.
+    `system`: where turns of the system may stand: `anywhere`, at the start and `after-user`, `first` alone, as one, or
+    nowhere (`none`).
     `starts_with_user`: whether the assistant may not begin. `prefill`: whether a last turn of the assistant is taken,
     needs a mark (`prefix`), or is refused. `continues`: whether the answer goes on from that turn, and says nothing of
     it again; `continue_fields`: which fields ask for that. `blank_answers`: whether an assistant's turn may be empty.
@@ -37,6 +40,18 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     `thoughts`: the fields that earlier thoughts of its own go back in; empty for none, `content` for a part of it.
     `thoughts_of`: of `all` turns, or of those in a loop of tools (`loops`). `needs_thoughts`: whether a turn there
     must have some. `signs_calls`: whether calls must have Gemini's signature in `extra_content`.
+    `forced_thoughts`: whether it thinks before a call that it must make; else its thinking is turned off for that.
+    `thoughts_with_tools`: whether it does so in a chat that has tools; else such a chat goes to the Responses API, or
+    is without thoughts where the server has not got that. `chats`: whether the model is asked in chats at all.
+    `parses_calls`: whether the server itself reads calls in what the model writes.
+    `only_streams`, `never_streams`: of answers. `one_choice`: whether `n` is 1. `formats`: whether an answer's JSON
+    schema is taken, any JSON `object` alone, or `none`; what is not taken is asked for in the system prompt.
+    `formats_with_tools`: whether next to tools. `says_json`: whether the prompt must have the word.
+    `object_arguments`: whether arguments of earlier calls must be JSON objects. `whole_tools`: whether a tool must have
+    `parameters`, or be `described` as well; `strict_tools`: whether it may be `strict`. `null_content`: whether a turn
+    with calls may have no text. `message_names`: whether turns may have names, of any characters or `plain` ones.
+    `alternates`: whether successive turns are of different roles. `least_temperature`, `most_temperature`: others are
+    sent as the nearer one.
     """
 
     server: str = "compatible"
@@ -49,7 +64,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     refused: frozenset[str] = frozenset()
     refused_thinking: frozenset[str] = frozenset()
     efforts: tuple[str, ...] = ()
-    system: Literal["anywhere", "after-user", "first"] = "anywhere"
+    system: Literal["anywhere", "after-user", "first", "none"] = "anywhere"
     starts_with_user: bool = False
     prefill: Literal["taken", "marked", "refused"] = "taken"
     continues: bool = False
@@ -65,6 +80,24 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     thoughts_of: Literal["all", "loops"] = "loops"
     needs_thoughts: bool = False
     signs_calls: bool = False
+    forced_thoughts: bool = True
+    thoughts_with_tools: bool = True
+    chats: bool = True
+    parses_calls: bool = True
+    only_streams: bool = False
+    never_streams: bool = False
+    one_choice: bool = False
+    formats: Literal["schema", "object", "none"] = "schema"
+    formats_with_tools: bool = True
+    says_json: bool = False
+    object_arguments: bool = False
+    whole_tools: Literal["any", "parameters", "described"] = "any"
+    strict_tools: bool = True
+    null_content: bool = True
+    message_names: Literal["any", "plain", "none"] = "any"
+    alternates: bool = False
+    least_temperature: float = 0.0
+    most_temperature: float = 2.0
 
 
 class Row(NamedTuple):
@@ -92,8 +125,8 @@ ROWS: list[Row] = [
     # OpenAI
     Row(
         ("openai", "azure"), "",
-        {"tool_names": _USUAL_NAMES, "call_ids": (r"\x21-\x7e", 40), "stops": 4, "combined_schemas": False,
-         "needs_properties": True},
+        {"tool_names": USUAL_NAMES, "call_ids": (r"\x21-\x7e", 40), "stops": 4, "combined_schemas": False,
+         "needs_properties": True, "message_names": "plain"},
         "https://platform.openai.com/docs/api-reference/chat/create", "2026-11",
     ),
     Row(
@@ -125,6 +158,12 @@ ROWS: list[Row] = [
     Row(
         ("openai", "azure"), r"^gpt-5\.[2-5]", {"efforts": ("none", "low", "medium", "high", "xhigh")},
         "https://platform.openai.com/docs/guides/latest-model", "2026-11",
+    ),
+    Row(
+        ("openai", "azure"), r"^gpt-(5\.([6-9]|\d\d)|[6-9])(?!.*-chat)",
+        {"efforts": ("none", "low", "medium", "high", "xhigh", "max"), "thoughts_with_tools": False},
+        # "To use function tools, use /v1/responses or set reasoning_effort to 'none'."
+        "https://github.com/BerriAI/litellm/pull/34569", "2026-11",
     ),
     # Anthropic
     Row(
@@ -162,7 +201,7 @@ ROWS: list[Row] = [
     # Amazon Bedrock
     Row(
         ("bedrock",), "",
-        {"tool_names": _USUAL_NAMES, "call_ids": ("A-Za-z0-9_-", 64), "unique_call_ids": True, "system": "first",
+        {"tool_names": USUAL_NAMES, "call_ids": ("A-Za-z0-9_-", 64), "unique_call_ids": True, "system": "first",
          "starts_with_user": True, "blank_answers": False},
         "https://docs.aws.amazon.com/bedrock/latest/APIReference/API_runtime_ToolUseBlock.html", "2026-11",
     ),
@@ -185,13 +224,20 @@ ROWS: list[Row] = [
     # Providers with OpenAI's API
     Row(
         ("mistral",), "",
-        {"tool_names": _USUAL_NAMES, "system": "first", "prefill": "marked", "blank_answers": False},
+        {"tool_names": USUAL_NAMES, "system": "first", "prefill": "marked", "blank_answers": False,
+         "whole_tools": "parameters"},
         "https://github.com/mistralai/mistral-common/blob/main/src/mistral_common/protocol/instruct/validator.py",
         "2026-11",
     ),
     Row(
-        ("deepseek",), "", {"tool_names": _USUAL_NAMES, "stops": 16},
+        ("deepseek",), "",
+        {"tool_names": USUAL_NAMES, "stops": 16, "formats": "object", "one_choice": True, "object_arguments": True},
         "https://api-docs.deepseek.com/api/create-chat-completion", "2026-11",
+    ),
+    Row(
+        ("deepseek", "moonshot"), r"(?i)(deepseek-v([4-9]|\d\d)|kimi-k(2\.[5-9]|[3-9]))", {"forced_thoughts": False},
+        # "Thinking mode does not support this tool_choice", "tool_choice 'specified' is incompatible with thinking"
+        "https://github.com/deepseek-ai/DeepSeek-V3/issues/1376", "2026-11",
     ),
     Row(
         ("deepseek",), r"reasoner",
@@ -199,7 +245,7 @@ ROWS: list[Row] = [
         "https://api-docs.deepseek.com/guides/reasoning_model", "2026-11",
     ),
     Row(
-        ("groq",), "", {"tool_names": _USUAL_NAMES, "stops": 4},
+        ("groq",), "", {"tool_names": USUAL_NAMES, "stops": 4, "one_choice": True, "formats_with_tools": False},
         "https://console.groq.com/docs/api-reference", "2026-11",
     ),
     Row(
@@ -209,11 +255,11 @@ ROWS: list[Row] = [
     Row(
         ("openrouter",), "",
         # It passes calls on to providers with rules of their own; these fit all of them but Mistral's.
-        {"tool_names": _USUAL_NAMES, "call_ids": ("A-Za-z0-9_-", 40), "stops": 4},
+        {"tool_names": USUAL_NAMES, "call_ids": ("A-Za-z0-9_-", 40), "stops": 4},
         "https://openrouter.ai/docs/api-reference/parameters", "2026-11",
     ),
     Row(
-        ("together", "fireworks"), "", {"tool_names": _USUAL_NAMES},
+        ("together", "fireworks"), "", {"tool_names": USUAL_NAMES},
         "https://docs.together.ai/reference/chat-completions-1", "2026-11",
     ),
     Row(
@@ -225,7 +271,7 @@ ROWS: list[Row] = [
         "https://docs.x.ai/docs/guides/reasoning", "2026-11",
     ),
     Row(
-        ("moonshot",), "", {"tool_names": _USUAL_NAMES},
+        ("moonshot",), "", {"tool_names": USUAL_NAMES},
         "https://platform.moonshot.ai/docs/api/tool-use", "2026-11",
     ),
     Row(
@@ -308,7 +354,7 @@ ROWS: list[Row] = [
     ),
     # Servers that render the model's chat template, or may
     Row(
-        _TEMPLATED, "", {"system": "first"},
+        _TEMPLATED, "", {"system": "first", "object_arguments": True},
         # "System message must be at the beginning."
         "https://huggingface.co/Qwen/Qwen3.5-9B/blob/main/chat_template.jinja", "2026-11",
     ),

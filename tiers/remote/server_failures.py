@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from typing import NamedTuple
 
 import httpx
@@ -26,8 +27,8 @@ from tiers.remote.http_connection import OversizedHeadError
 from tiers.remote.http_exchange import preceded, up_to
 from tiers.remote.http_transport import Reply
 from tiers.remote.lenient_json import NotAnObjectError
-from tiers.remote.openai_format import WireError, parse_error, parse_retry_after, wait_in
-from tiers.remote.refusals import refused_parameters
+from tiers.remote.lessons import ELSEWHERE, refused_in
+from tiers.remote.openai_format import WireError, parse_error, parse_reset, parse_retry_after, wait_in
 from tiers.remote.too_long import MOST_READ, ServerSaidError, is_unable, too_long
 from tiers.remote.wire import RemoteWire
 from tiers.server_words import one_line
@@ -49,13 +50,46 @@ _MEANINGS = (
     (401, re.compile(r"authentication|invalid.?api.?key|unauthori[sz]ed|login fail", re.I)),
     (400, re.compile(r"invalid.?request|invalid.?argument|invalid.?params|bad.?request", re.I)),
 )
-# How Anthropic, OpenAI and Bedrock refuse a limit above what the model can answer.
+# How servers refuse a limit above what the model can answer: Anthropic, OpenAI and Bedrock, then any.
 _MOST_ANSWERED = re.compile(
-    r"max_tokens: \d{1,10} > (\d{1,10}), which is the maximum|supports at most (\d{1,10}) completion tokens"
-    r"|exceeds the model limit of (\d{1,10})"
+    r"max_tokens: \d{1,10} > (\d{1,10}), which is the maximum|supports at most (\d{1,10}) completion tokens|"
+    r"exceeds the model limit of (\d{1,10})|max(?:imum)?[_ ]?(?:output|completion|new)?[_ ]?tokens.{0,80}?"
+    r"(?:at most|less than or equal to|<=|≤|maximum (?:allowed )?(?:value|output tokens|number)[^\d]{0,30}|"
+    r"\[1, ?|from 1 \(inclusive\) to )[ `]*(\d{1,10})(?P<beyond> \(exclusive\))?",
+    re.IGNORECASE,
 )
-_NO_KEY = re.compile(
-    r"(?:incorrect|invalid|wrong|expired) api[ _-]?key|api[ _-]?key (?:is )?(?:not valid|invalid)", re.I
+# The same in whole sentences, and what is about the model: in the words of a 400, a 403 or a 429, which servers use for
+# it too.
+_SENTENCES = (
+    (
+        402,
+        re.compile(
+            r"insufficient (?:balance|credit|fund)|credit balance|out of credits|all available credits|please recharge|"
+            r"account.{0,60} suspended|余额不足|额度不足|欠费",
+            re.I,
+        ),
+    ),
+    (
+        429,
+        re.compile(
+            r"\b(?:is|currently) overloaded|too many requests|rate (?:limit )?exceeded|throttl|访问量过大", re.I
+        ),
+    ),
+    (
+        401,
+        re.compile(
+            r"(?:incorrect|invalid|wrong|expired) api[ _-]?key|api[ _-]?key (?:is |has )?(?:not valid|invalid|expired)",
+            re.I,
+        ),
+    ),
+    (
+        404,
+        re.compile(
+            r"model_decommissioned|model\b.{0,60}(?:decommissioned|been (?:retired|removed|shut down)|not exist)|"
+            r"模型不存在|location is not supported",
+            re.I,
+        ),
+    ),
 )
 # How OpenRouter and xAI refuse a prompt for its content (https://openrouter.ai/docs/api-reference/errors,
 # https://docs.x.ai/docs/guides/errors): no matter of keys.
@@ -63,6 +97,9 @@ _FLAGGED = re.compile(
     r"input was flagged|content violates|violates (?:our |the )?(?:usage|content)|safety_check|moderation",
     re.IGNORECASE,
 )
+MOST_SAID = 400
+"""Characters of an error in which it says what it is."""
+_NOT_SERVED = re.compile(r"no endpoints found that", re.IGNORECASE)
 _LEAST_SECRET, _LONG = 8, 16
 _WORDS = re.compile(r"[A-Za-z]{1,14}(?:[-_. ][A-Za-z]{1,14})*")
 _UNREACHED = (httpx.ConnectError, httpx.ConnectTimeout)
@@ -77,13 +114,21 @@ class ServerRequest(NamedTuple):
     body: bytes | None = None
 
 
+class UnsettledError(TierRequestError):
+    """A refusal by a status of other failures: `meant` returns that one, if nothing can be done about it."""
+
+    def __init__(self, meant: Callable[[], TierError]) -> None:
+        super().__init__("refused")
+        self.meant = meant
+
+
 class ServerFailures:
     """The errors of one server. They name its tier and its address, and never show its key.
 
     `unhealthy_until`: by `clock`, minus infinity after an answer; a failure of the server moves it `cooldown_seconds`
     on, or as far as the server asks. A failure that may be of one request alone, whose `body` is named, does so only
     if it is not the first since an answer: else a request that a server cannot bear would take its tier from everybody,
-    and then the next tier. ServerRequest again it is still that request.
+    and then the next tier. Asked again it is still that request.
     """
 
     def __init__(
@@ -172,22 +217,31 @@ class ServerFailures:
             )
         if credential is not None and (refused := self.of_caller(reply, error, request.wire)) is not None:
             return refused
-        failure = self.of_status(reply, error, request)
+        named, meant = refused_in(body, error), partial(self.of_status, reply, error, request)
+        failure = UnsettledError(meant) if named and reply.status_code in ELSEWHERE else meant()
         if isinstance(failure, TierRequestError):
-            failure.refused = refused_parameters(body, error.message, error.param, error.code)
+            failure.refused = named
         return failure
 
     def of_status(self, response: Reply | httpx.Response, error: WireError, request: ServerRequest) -> TierError:
         """Return what the status of `response` and the `error` in its body say."""
         status = response.status_code
-        did, meant = f"answered {status}", _status_in(f"{error.type} {error.code}")
-        if status in (400, 429) and meant == 402:
-            status = 402
-        elif status == 400 and (meant in (401, 429) or _NO_KEY.search(error.message)):
-            status = meant if meant == 429 else 401
+        did, words = f"answered {status}", f"{error.type} {error.code}"
+        meant = _status_in(words)
+        if meant in (0, 400) and status in (400, 403, 429, 503):
+            meant = _status_in(f"{words} {error.message[:MOST_SAID]}", _SENTENCES)
+        if (status in (400, 429) and meant == 402) or (status in (400, 500) and meant == 401):
+            status = meant
+        elif status in (400, 403, 500, 503) and meant == 429:
+            status = 429
+        elif status == 400 and meant == 404:
+            status = 404
         elif 300 <= status < 400 and (place := response.headers.get("location")):
             did += f" to {one_line(place, 200)}, which the url in the catalogue should be"
-        return self._of(status, did, parse_retry_after(response.headers), error, request)
+        later = parse_retry_after(response.headers)
+        if later is None and status in BUSY_STATUSES and error.retry_after_seconds is None:
+            later = parse_reset(response.headers)
+        return self._of(status, did, later, error, request)
 
     def of_said(self, error: WireError, request: ServerRequest) -> TierError | None:
         """Return what an `error` within an answer that began with 200 says, like a reply with the status that it names
@@ -206,6 +260,9 @@ class ServerFailures:
         message = f"{self.where} {did}: {self.scrub(error.message)}"
         if status == 403 and _FLAGGED.search(error.message):
             return TierRequestError(message, *_named(error))
+        if status == 404 and _NOT_SERVED.search(error.message):
+            # OpenRouter's, of what none of its providers has.
+            return TierCapabilityError(message, *_named(error))
         if status in OPERATOR_STATUSES or request.wire.is_about_model(error):
             kind = TierKeyError if status in KEY_STATUSES else TierUnavailableError
             return self._asked_to_wait(kind(f"{message} ({self._remedy(status, request)})"), later)
@@ -265,9 +322,9 @@ class ServerFailures:
         return one_line(text.replace(self._key, "[key]") if is_secret(self._key) else text)
 
 
-def _status_in(words: str) -> int:
+def _status_in(words: str, meanings: tuple[tuple[int, re.Pattern[str]], ...] = _MEANINGS) -> int:
     """Return the status that the words of an error mean; 0 for none."""
-    return next((status for status, pattern in _MEANINGS if pattern.search(words)), 0)
+    return next((status for status, pattern in meanings if pattern.search(words)), 0)
 
 
 def is_secret(key: str) -> bool:
@@ -284,4 +341,4 @@ def _named(error: WireError) -> list[str | None]:
 def told_limit(refusal: TierRequestError) -> int:
     """Return the most tokens that the model can answer, where a request was refused for more; else 0."""
     told = _MOST_ANSWERED.search(str(refusal))
-    return 0 if told is None else int(next(filter(None, told.groups())))
+    return 0 if told is None else int(next(filter(None, told.groups()))) - (told["beyond"] is not None)

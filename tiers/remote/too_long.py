@@ -265,6 +265,22 @@ WORDINGS = [
         "https://docs.github.com/en/github-models",
     ),
     Wording(
+        "any other, with counts",
+        rf"(?:prompt|input|message|context)s?\b[^.]{{0,40}}?(?P<prompt>{_N}) tokens?\b[^.]{{0,60}}(?:max|limit|"
+        rf"supports|than)[^.\d]{{0,30}}(?P<limit>{_N})|(?:number of|total|input|prompt) tokens\W{{1,3}}"
+        rf"(?P<prompt_old>{_N})\W.{{0,12}}(?:above|exceeds?|over|larger)\b.{{0,30}}(?:limit|max)\D{{0,20}}(?P<limit_old>{_N})",
+        _GATHERED,
+    ),
+    Wording(
+        "any other",
+        r"prompt (?:tokens? |is )*too large|too many tokens(?!,? (?:per|please))|"
+        r"(?:request|prompt|input) too large: \d|"
+        r"exceed(?:s|ed)? (?:the )?max(?:imum)? (?:input|message|prompt|context) tokens|message is too long|"
+        r"(?:tokens? in the prompt|input tokens?|prompt length \d+) exceed|tokens of context exceeded|"
+        r"length of messages must be less",
+        _GATHERED,
+    ),
+    Wording(
         "any other",
         rf"context length (?:is|of) (?:only )?(?P<limit>{_N})|long context (?:beta|requests)|"
         r"\b(?:prompt|inputs?|context|conversation|history)(?: (?:tokens?|texts?|length|size|is|are|was))* "
@@ -285,8 +301,10 @@ _TOO_LARGE = 413
 _UNABLE = re.compile(
     r"\b(?:unsupported|not supported|(?:does|do) not support|(?:does|do)n't support|not available (?:for|with|on)|"
     r"(?:cannot|can't|can not|may not) be (?:used|combined|set) (?:together |at the same time )?(?:with|when|for)|"
-    r"not (?:enabled|implemented|allowed) (?:for|with|on) (?:this|the) model|"
-    r"is not a (?:chat|multimodal|vision) model|incompatible with)\b",
+    r"not (?:enabled|implemented|allowed) (?:for|with|on) (?:(?:this|the) model|models/)|"
+    r"is not a (?:chat|multimodal|vision) model|incompatible with|only supported in v1/responses|not accessible via|"
+    r"tool_choice.{0,40}only|unknown variant \W?image_url|at most 0 (?:image|audio|video)\w*|"
+    r"illegal base64 data at input byte \d|invalid value: 'input_audio)\b",
     re.IGNORECASE,
 )
 

@@ -180,6 +180,14 @@ CASES = [
         {"choices": {"index": None, "message": {"content": "Hi", "tool_calls": "x"}, "finish_reason": ["stop"]}},
         text="Hi",
     ),
+    Case(
+        "an answer once more without a reason",
+        raw_chunks(
+            *({"choices": [{"delta": {"content": piece}}]} for piece in ("Oslo is ", "rainy ", "today.")),
+            {"choices": [{"message": {"content": RAIN}}]},
+        ),
+        text=RAIN,
+    ),
     # Types of the content.
     Case("a whole answer to a stream", json.dumps(message(content="Hi")).encode(), types=(JSON, JSON), text="Hi"),
     Case("a stream as JSON", chunks({"content": "Hi"}), types=(JSON, JSON), text="Hi"),

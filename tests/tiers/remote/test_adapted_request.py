@@ -146,7 +146,8 @@ def test_names_are_shortened_the_same_way_each_time_and_apart() -> None:
 
 
 def test_a_request_that_fits_is_passed_on_as_it_is() -> None:
-    request = asked(turn("system", "s"), turn("user", "q"), tooling=Tooling(tools=(Tool(name="f"),)))
+    tool = Tool(name="f", parameters={"type": "object", "properties": {}})
+    request = asked(turn("system", "s"), turn("user", "q"), tooling=Tooling(tools=(tool,)))
     for server in ("openai", "anthropic", "mistral", "vllm", "bedrock", "gemini"):
         assert adapted(request, rules_of(server, "m")).request is request
 

@@ -2,13 +2,14 @@
 error."""
 
 import json
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
 import pytest
 
 from inference_core.protocol import SamplingParams
-from tests.tiers.remote.lenient_servers import CASES, DONE, Case, chunks, message, raw_chunks
+from tests.tiers.remote.lenient_servers import CASES, DONE, USAGE, Case, chunks, message, raw_chunks
 from tests.tiers.remote.loopback_server import Call, LoopbackServer
 from tests.tiers.remote.provider_shapes import gemini_event, gemini_stream
 from tests.tiers.tier_world import chat, collect, remote_spec
@@ -17,6 +18,7 @@ from tiers.deltas import CollectedChoice
 from tiers.errors import (
     TierAnswerError,
     TierBusyError,
+    TierCapabilityError,
     TierContextError,
     TierError,
     TierKeyError,
@@ -159,6 +161,8 @@ COUNTS: list[tuple[Any, Usage]] = [
         for cost in (
             {"cost": 0.5},
             {"cost": {"total_cost": 0.5, "request_cost": 0.4}},
+            {"cost": {"total": 0.5}},
+            {"total_cost": 0.5},
             {"estimated_cost": 0.5},
             {"cost_in_usd_ticks": 5_000_000_000},
         )
@@ -211,6 +215,36 @@ async def test_counts_of_a_server_without_usage_are_read(told: Any) -> None:
     _, usage = await answered(Case("counts", raw_chunks(start, ending)), whole=False)
     assert (usage.prompt_tokens, usage.completion_tokens) == (20, 8)
     assert usage.cached_tokens == told.get("timings", {}).get("cache_n", 0)
+
+
+@pytest.mark.parametrize(
+    ("told", "thought", "written"),
+    [
+        ({"output_tokens_details": {"reasoning_tokens": 5}}, 5, (0, 0)),
+        ({"cache_creation_input_tokens": 6, "cache_creation": {"ephemeral_1h_input_tokens": 6}}, 0, (6, 6)),
+        (
+            {
+                "prompt_tokens_details": {
+                    "cache_creation_tokens": 6,
+                    "cache_creation_token_details": {"ephemeral_1h_input_tokens": 4},
+                }
+            },
+            0,
+            (6, 4),
+        ),
+    ],
+)
+async def test_what_counts_say_of_thoughts_and_of_caches_for_an_hour_is_billed(
+    told: Any, thought: int, written: tuple[int, int]
+) -> None:
+    usage = USAGE | told
+    start = {"choices": [{"delta": {"content": "Hello there, all of you"}, "finish_reason": "stop"}]}
+    zeros = {"choices": [], "usage": dict.fromkeys(USAGE, 0)}
+    stream = raw_chunks(start, {"choices": [], "usage": usage}, zeros)
+    _, billed = await answered(Case("", stream, message(content="Hello there", usage=usage)), whole=False)
+    assert (billed.prompt_tokens, billed.completion_tokens) == (20, 8), "zeros after the counts say nothing"
+    assert billed.reasoning_tokens == thought
+    assert (billed.cache_write_tokens, billed.cache_write_1h_tokens) == written
 
 
 @pytest.mark.parametrize(
@@ -324,6 +358,61 @@ def test_waits_are_read_in_any_words(said: str, seconds: float | None) -> None:
     assert wait_in(said) == seconds
 
 
+# Later than anything is waited for.
+LATER = datetime.now(UTC) + timedelta(days=1)
+UNIX = int(LATER.timestamp())
+REQUESTS = {"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "20s"}
+TOKENS = {"x-ratelimit-remaining-tokens": "9", "x-ratelimit-reset-tokens": "6m0s"}
+
+
+@pytest.mark.parametrize(
+    ("headers", "said", "seconds"),
+    [
+        (REQUESTS | TOKENS, {}, 20),
+        (REQUESTS | TOKENS | {"x-ratelimit-remaining-tokens": "0"}, {}, 300),
+        (REQUESTS | {"retry-after": "5"}, {}, 5),
+        (REQUESTS, {"retry_after": 7}, 7),
+        (TOKENS, {}, 1),
+        ({"anthropic-ratelimit-requests-reset": LATER.strftime("%Y-%m-%dT%H:%M:%SZ")}, {}, 300),
+        ({"ratelimit-reset": "30"}, {}, 30),
+        ({"x-ratelimit-reset": str(UNIX)}, {}, 300),
+        ({"x-ratelimit-reset": f"{UNIX}000"}, {}, 300),
+        ({"x-ratelimit-reset-after": "7.5"}, {}, 7.5),
+        ({"x-ratelimit-reset": "soon"}, {}, 1),
+        ({}, {"metadata": {"headers": {"X-RateLimit-Reset": f"{UNIX}000"}}}, 300),
+        ({}, {"resets_in_seconds": 120}, 120),
+        ({}, {"resets_at": UNIX}, 300),
+        ({}, {"reset_at": LATER.isoformat()}, 300),
+        ({}, {"details": [{"retryDelay": "34.5s"}]}, 34.5),
+    ],
+)
+async def test_a_limit_that_says_when_it_is_lifted_is_waited_for(headers: Any, said: Any, seconds: float) -> None:
+    body = json.dumps({"error": {"message": "no"} | said})
+
+    async def play(call: Call) -> None:
+        lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+        await call.send(f"HTTP/1.1 429 X\r\n{lines}connection: close\r\n\r\n{body}".encode())
+
+    async with LoopbackServer(play) as server:
+        tier = RemoteTier(remote_spec(server.base_url))
+        with pytest.raises(TierBusyError) as raised:
+            await collect(tier, chat())
+        await tier.close()
+    assert raised.value.retry_after_seconds == seconds
+
+
+async def test_a_page_of_a_proxy_is_shown_by_its_title() -> None:
+    async def play(call: Call) -> None:
+        await call.begin(502, "text/html")
+        await call.send(b"<html><head><title>\n502 Bad Gateway</title></head><body><h1>Sorry</h1></body></html>")
+
+    async with LoopbackServer(play) as server:
+        tier = RemoteTier(remote_spec(server.base_url))
+        with pytest.raises(TierUnavailableError, match=r"answered 502: 502 Bad Gateway$"):
+            await collect(tier, chat())
+        await tier.close()
+
+
 @pytest.mark.parametrize("whole", [False, True])
 @pytest.mark.parametrize(("kind", "said", "means", "seconds"), FAILURES)
 async def test_a_failure_within_an_answer_means_what_its_status_would(
@@ -355,6 +444,26 @@ async def test_a_failure_within_an_answer_means_what_its_status_would(
         (422, {"detail": [{"type": "missing", "loc": ["body", "model"], "msg": "Field required"}]}, TierRequestError),
         (500, {"error": True, "message": "died"}, TierUnavailableError),
         (301, {"message": "Moved Permanently"}, TierUnavailableError),
+        (429, {"error": {"code": "1113", "message": "Insufficient balance or no resource package."}}, TierKeyError),
+        (429, {"error": {"code": "1113", "message": "您的账户已欠费，请充值后重试"}}, TierKeyError),
+        (429, {"error": {"message": "Your account org-x is suspended, please check your plan."}}, TierKeyError),
+        (400, {"error": {"message": "You have exhausted your credit balance"}}, TierKeyError),
+        (400, {"error": {"code": 400, "message": "API key expired. Please renew the API key."}}, TierKeyError),
+        (500, {"error": {"message": "no", "code": "invalid_api_key"}}, TierKeyError),
+        (429, {"error": {"message": "You exceeded your current quota, check your plan and billing."}}, TierBusyError),
+        (400, {"error": {"message": "The model is overloaded. Please try again later."}}, TierBusyError),
+        (500, {"error": {"message": "Overloaded", "type": "overloaded_error"}}, TierBusyError),
+        (503, {"error": {"message": "The model is overloaded.", "status": "UNAVAILABLE"}}, TierBusyError),
+        (400, {"message": "Too many requests, please wait before trying again."}, TierBusyError),
+        (403, {"message": "Rate exceeded"}, TierBusyError),
+        (400, {"error": {"message": "It is gone.", "code": "model_decommissioned"}}, TierUnavailableError),
+        (400, {"error": {"message": "Model Not Exist"}}, TierUnavailableError),
+        (400, {"error": {"code": "1211", "message": "模型不存在，请检查模型代码。"}}, TierUnavailableError),
+        (400, {"error": {"message": "User location is not supported for the API use."}}, TierUnavailableError),
+        (404, {"error": {"message": "No endpoints found that support image input"}}, TierCapabilityError),
+        (400, {"error": {"message": "unknown variant `image_url`, expected `text`"}}, TierCapabilityError),
+        (400, {"error": {"message": "At most 0 image(s) may be provided in one prompt."}}, TierCapabilityError),
+        (400, {"error": {"message": "illegal base64 data at input byte 5"}}, TierCapabilityError),
     ],
 )
 async def test_less_usual_statuses_are_the_servers_or_the_requests(
@@ -439,7 +548,13 @@ async def test_thoughts_that_were_opened_in_the_prompt_are_known_by_the_model_or
 
 
 async def test_an_answer_without_the_awaited_end_of_a_thought_is_text_and_the_next_is_no_thought() -> None:
-    assert await streams("QwQ-32B", ("Hi", " there"), ("Hi",)) == [("Hi there", "Hi there"), ("Hi", "")]
+    odd = tuple("`</think>` " * 3)
+    assert await streams("QwQ-32B", odd, odd) == [("".join(odd), ""), ("".join(odd), "")]
+    many = ("Hm. ", "`</think>`" * 300)
+    assert await streams("QwQ-32B", many) == [("".join(many), "")]
+    # By its name alone, nothing is said before it is known what it is.
+    assert await streams("QwQ-32B", ("Hi", " there"), ("Hi",)) == [("Hi there", ""), ("Hi", "")]
+    assert await streams("QwQ-32B", OPENED, ("Hi", " there")) == [("Hi", "Hm."), ("Hi there", "Hi there")]
     assert await streams("QwQ-32B", ("<think>Hm.</think>Hi",), ("Hi",)) == [("Hi", "Hm."), ("Hi", "")]
 
 

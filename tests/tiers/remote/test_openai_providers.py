@@ -153,3 +153,18 @@ async def test_what_no_chat_can_say_reaches_openai_by_the_responses_api(
     (call,) = server.calls
     assert call.path.endswith("/responses")
     assert item in call.body["input"]
+
+
+@pytest.mark.parametrize(("limit", "path"), [(1, "chat/completions"), (16, "responses")])
+async def test_a_limit_below_that_of_the_responses_api_is_sent_as_a_chat(limit: int, path: str) -> None:
+    async def either(call: Call) -> None:
+        choice = {"index": 0, "message": {"role": "assistant", "content": "Hi"}, "finish_reason": "length"}
+        await call.reply(200, RESPONSE if call.path.endswith("/responses") else {"choices": [choice]})
+
+    async with LoopbackServer(either) as server:
+        spec = remote_spec(server.base_url, kind="openai-provider", api_key_env="K", responses="always")
+        tier = RemoteTier(spec, environ={"K": "k"})
+        request = chat(whole=True, max_tokens=limit, sampling=SamplingParams(temperature=1.0))
+        await collect(tier, request)
+        await tier.close()
+    assert server.calls[0].path.endswith(path)

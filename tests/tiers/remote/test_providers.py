@@ -546,7 +546,7 @@ async def test_a_refused_key_or_model_makes_the_tier_unavailable_and_names_the_v
 @pytest.mark.parametrize(
     ("kind", "message", "means"),
     [
-        ("anthropic", "Your credit balance is too low to access the Anthropic API.", TierUnavailableError),
+        ("anthropic", "Your credit balance is too low to access the Anthropic API.", TierKeyError),
         ("gemini", "API key not valid. Please pass a valid API key.", TierKeyError),
         ("bedrock", "The provided model identifier is invalid.", TierUnavailableError),
     ],

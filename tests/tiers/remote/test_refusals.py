@@ -77,7 +77,6 @@ OTHERWISE: list[tuple[str, dict[str, Any]]] = [
                      "unsupported_parameter")),
     ("a format", openai("'response_format' is not supported with this model")),
     ("store", openai("Unknown parameter: 'store'.", "store", "unknown_parameter")),
-    ("metadata", {"detail": [extra("metadata")]}),
     ("safety", openai("Unrecognized request argument supplied: safety_identifier")),
     ("a field of a message", {"detail": [extra("messages", "temperature")]}),
     ("a long text", openai("x" * 50_000)),
