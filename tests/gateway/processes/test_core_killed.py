@@ -21,8 +21,8 @@ def core_of(aio: ServedProcess) -> int | None:
     return pids[0] if pids else None
 
 
-def test_a_killed_core_ends_its_streams_with_an_error_and_comes_back(tmp_path: Path) -> None:
-    with served(tmp_path / "data", tmp_path / "cache", "--gateway-workers", "2") as aio:
+def test_a_killed_core_ends_its_streams_with_an_error_and_comes_back(tmp_path: Path, weight_cache: Path) -> None:
+    with served(tmp_path / "data", weight_cache, "--gateway-workers", "2") as aio:
         before = core_of(aio)
         assert before is not None
         stream = aio.client.chat.completions.create(

@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Iterator
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, Literal
 
 import jsonschema
@@ -54,8 +55,8 @@ ROME = [{"role": "user", "content": "What will the weather be in Rome in the nex
 
 
 @pytest.fixture(scope="module")
-def aio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedProcess]:
-    with served(tmp_path_factory.mktemp("data"), tmp_path_factory.mktemp("cache")) as process:
+def aio(tmp_path_factory: pytest.TempPathFactory, weight_cache: Path) -> Iterator[ServedProcess]:
+    with served(tmp_path_factory.mktemp("data"), weight_cache) as process:
         yield process
 
 

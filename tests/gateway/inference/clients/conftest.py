@@ -1,6 +1,7 @@
 """The laptop catalogue behind `aio serve`, used through client libraries."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -8,7 +9,7 @@ from tests.gateway.served_process import ServedProcess, served
 
 
 @pytest.fixture(scope="session")
-def aio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedProcess]:
+def aio(tmp_path_factory: pytest.TempPathFactory, weight_cache: Path) -> Iterator[ServedProcess]:
     """One process for all modules: no test changes its state."""
-    with served(tmp_path_factory.mktemp("data"), tmp_path_factory.mktemp("cache")) as process:
+    with served(tmp_path_factory.mktemp("data"), weight_cache) as process:
         yield process

@@ -31,15 +31,17 @@ Installation = tuple[Page, "subprocess.Popen[str]"]
 
 
 @pytest.fixture(scope="module")
-def installation(tmp_path_factory: pytest.TempPathFactory, postgres_server: PostgresServer) -> Iterator[Installation]:
+def installation(
+    tmp_path_factory: pytest.TempPathFactory, postgres_server: PostgresServer, weight_cache: Path
+) -> Iterator[Installation]:
     """A signed-in page of a gateway without traffic, and its core in a separate process."""
-    folder, cache = tmp_path_factory.mktemp("data"), tmp_path_factory.mktemp("cache")
+    folder = tmp_path_factory.mktemp("data")
     socket = ("--socket", str(folder / "core.sock"))
     environment = {"AIO_ADMIN_KEYS": f"boss={ADMIN}"}
     options = ("--role", "gateway", *socket, "--database-url", postgres_server.emptied_database())
     with ExitStack() as stack:
-        core = stack.enter_context(started(folder / "core", cache, "--role", "core", *socket))
-        gateway = stack.enter_context(served(folder / "gateway", cache, *options, environment=environment))
+        core = stack.enter_context(started(folder / "core", weight_cache, "--role", "core", *socket))
+        gateway = stack.enter_context(served(folder / "gateway", weight_cache, *options, environment=environment))
         browser = stack.enter_context(chromium())
         context = browser.new_context(base_url=gateway.url)
         yield signed_in(context), core

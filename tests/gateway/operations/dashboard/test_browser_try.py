@@ -3,6 +3,7 @@ desk and on a phone."""
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -23,9 +24,9 @@ PROMPT = "What is the capital of Australia?"
 
 
 @pytest.fixture(scope="module")
-def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedProcess]:
+def gateway(tmp_path_factory: pytest.TempPathFactory, weight_cache: Path) -> Iterator[ServedProcess]:
     environment = {"AIO_ADMIN_KEYS": f"boss={ADMIN}"}
-    with served(tmp_path_factory.mktemp("data"), tmp_path_factory.mktemp("cache"), environment=environment) as process:
+    with served(tmp_path_factory.mktemp("data"), weight_cache, environment=environment) as process:
         yield process
 
 
