@@ -12,10 +12,11 @@ import functools
 import importlib
 import re
 import sqlite3
-from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Self, TypeVar
 
 import aiosqlite
+from aiosqlite.context import contextmanager
 from sqlalchemy import event
 from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -93,6 +94,11 @@ class LimitedSqlite(aiosqlite.Connection):
         self._limits: dict[asyncio.Future[Any], float] = {}
         """Of each call under way: the loop's time at which it fails."""
         self._watch: asyncio.TimerHandle | None = None
+        self._committed = False
+
+    @contextmanager
+    async def cursor(self) -> aiosqlite.Cursor:
+        return WholeCursor(self)
 
     async def _execute(self, fn: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         # aiosqlite sends everything to the thread of the connection this way.
@@ -101,10 +107,17 @@ class LimitedSqlite(aiosqlite.Connection):
     async def commit(self) -> None:
         """Commit, as soon as the disk does."""
         await self._answered(COMMIT_SECONDS, self._conn.commit)
+        self._committed = True
+
+    async def rollback(self) -> None:
+        """Roll back, unless the last call was a commit: SQLAlchemy's pool asks it of each connection that it gets."""
+        if not self._committed:
+            await super().rollback()
 
     async def _answered(self, seconds: float, call: Callable[[], T]) -> T:
-        """Let the thread make `call`. One timer watches all calls of the connection: a stored request makes more than
-        ten, and a timer for each cost a twentieth of the gateway's time."""
+        """Let the thread make `call`. One timer watches all calls of the connection: a timer for each cost a twentieth
+        of the gateway's time."""
+        self._committed = False
         if not self._running or not self._connection:
             raise ValueError("Connection closed")
         loop = asyncio.get_running_loop()
@@ -135,6 +148,49 @@ class LimitedSqlite(aiosqlite.Connection):
         else:
             _stuck.add(self)
             closing.add_done_callback(lambda _: _stuck.discard(self))
+
+
+class WholeCursor(aiosqlite.Cursor):
+    """A cursor whose statement and all its rows are one call of the connection's thread.
+
+    With aiosqlite's own they are four: SQLAlchemy has a cursor made, a statement executed, its rows read and the cursor
+    closed, and to wait for a thread takes longer than most statements.
+    """
+
+    def __init__(self, connection: LimitedSqlite) -> None:
+        super().__init__(connection, None)  # type: ignore[arg-type]  # it has one once it has executed a statement
+        self._owner = connection
+        self._rows: list[Any] = []
+
+    async def execute(self, sql: str, parameters: Iterable[Any] | None = None) -> Self:
+        return await self._executed(sqlite3.Cursor.execute, sql, parameters or ())
+
+    async def executemany(self, sql: str, parameters: Iterable[Iterable[Any]]) -> Self:
+        return await self._executed(sqlite3.Cursor.executemany, sql, parameters)
+
+    async def _executed(self, execute: Callable[..., object], sql: str, parameters: Iterable[Any]) -> Self:
+        connection = self._owner
+        self._cursor, self._rows = await connection._execute(_all_rows, connection._conn, execute, sql, parameters)
+        return self
+
+    async def fetchall(self) -> list[Any]:
+        rows, self._rows = self._rows, []
+        return rows
+
+    async def close(self) -> None:
+        """Do nothing: the thread has closed it."""
+
+
+def _all_rows(
+    connection: sqlite3.Connection, execute: Callable[..., object], sql: str, parameters: Iterable[Any]
+) -> tuple[sqlite3.Cursor, list[Any]]:
+    """Return the closed cursor, which still describes the rows, and these."""
+    cursor = connection.cursor()
+    try:
+        execute(cursor, sql, parameters)
+        return cursor, cursor.fetchall() if cursor.description else []
+    finally:
+        cursor.close()
 
 
 def sqlite_connection(database: str, **arguments: Any) -> LimitedSqlite:

@@ -1,12 +1,16 @@
-"""Calls of a SQLite connection fail at their limit, whatever its thread waits for."""
+"""Calls of a SQLite connection are few, and fail at their limit, whatever its thread waits for."""
 
 import asyncio
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from sqlalchemy import text
 
 from quality.store import drivers
+from quality.store.database import open_database
 from quality.store.drivers import LimitedSqlite, sqlite_connection
 from tests.polling import eventually
 
@@ -57,3 +61,30 @@ async def test_the_timer_ends_with_the_calls_that_it_watches(tmp_path: Path, mon
     assert connection._watch is not None
     await eventually(lambda: connection._watch is None)
     await connection.close()
+
+
+async def test_a_statement_with_all_its_rows_is_one_call_of_the_thread_and_a_commit_is_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = open_database(f"sqlite:///{tmp_path / 'a.sqlite3'}")
+    calls: list[object] = []
+    answered = LimitedSqlite._answered
+
+    async def counted(self: LimitedSqlite, seconds: float, call: Callable[[], Any]) -> Any:
+        calls.append(call)
+        return await answered(self, seconds, call)
+
+    rows = [{"n": n} for n in range(200)]
+    async with engine.begin() as connection:
+        await connection.execute(text("CREATE TABLE numbers (n INTEGER PRIMARY KEY)"))
+        monkeypatch.setattr(LimitedSqlite, "_answered", counted)
+        stored = await connection.execute(text("INSERT INTO numbers VALUES (:n)"), rows)
+        found = (await connection.execute(text("SELECT n FROM numbers ORDER BY n"))).all()
+        assert len(calls) == 2
+    assert len(calls) == 3
+    async with engine.connect() as connection:
+        await connection.execute(text("INSERT INTO numbers VALUES (-1)"))
+    async with engine.connect() as connection:
+        assert await connection.scalar(text("SELECT min(n) FROM numbers")) == 0
+    await engine.dispose()
+    assert (stored.rowcount, [n for (n,) in found]) == (200, list(range(200)))
