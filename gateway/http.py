@@ -20,7 +20,7 @@ from gateway.base.footprint import without_plugins
 from gateway.base.settings import Settings
 from gateway.batches.api.batches import cancel_batch, create_batch, list_batches, show_batch
 from gateway.batches.api.files import delete_file, list_files, show_content, show_file, upload_file
-from gateway.edge.asgi import HttpRequest, LateApp, OnceRouter
+from gateway.edge.asgi import LATE_APP, HttpRequest, LateApp, OnceRouter, below
 from gateway.inference.api.aio import give_feedback, route, show_record
 from gateway.inference.api.chat_socket import chat_socket
 from gateway.inference.api.completions import chat_completions, completions, detokenize, tokenize
@@ -52,12 +52,11 @@ def http_app(settings: Settings, lifespan: Lifespan) -> Litestar:
     made by the first request for one of its paths.
     """
     origins = [origin.strip() for origin in settings.cors_origins.split(",") if origin.strip()]
-    operated = LateApp(partial(whole_app, settings))
     with without_plugins():
         return Litestar(
-            route_handlers=[*_routers_of_callers(), *_PROBES, *(operated.below(path) for path in OPERATED)],
+            route_handlers=[*_routers_of_callers(), *_PROBES, *map(below, OPERATED)],
             lifespan=[lifespan],
-            state=State(),
+            state=State({LATE_APP: LateApp(partial(whole_app, settings))}),
             exception_handlers={Exception: _failure},
             request_max_body_size=settings.body_limit,
             cors_config=CORSConfig(allow_origins=origins) if origins else None,

@@ -4,8 +4,8 @@ Five fixtures act on every test unasked:
 
 - `_root_log_level_and_umask`: each test starts with the log level and umask of a new process, because commands that run
   inside a test set them for the whole process.
-- `_made_once`: a new database is a copy of one that ran all revisions, an SQL statement is compiled once, not for every
-  database, and the annotations of the gateway's handlers are read once, not by every gateway that is built.
+- `_made_once`: a new database is a copy of one that ran all revisions, and an SQL statement is compiled once, not for
+  every database.
 - `_patient_clients`: a request of a test may take as long as a busy machine needs; clients of httpx and openai share
   one context of TLS, which nothing here needs.
 - `_patient_sqlite`: so may its statements and commits, for which other tests keep the disk busy.
@@ -150,10 +150,6 @@ def _made_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
             pg_dump = None if binaries is None or not (binaries / "pg_dump").exists() else binaries / "pg_dump"
             stack.enter_context(schema_copied(tmp_path_factory.mktemp("schema"), pg_dump))
             stack.enter_context(statements_compiled_once())
-        if "gateway.http" in sys.modules:
-            from tests.parsed_handlers import handlers_read_once
-
-            stack.enter_context(handlers_read_once())
         yield
 
 

@@ -17,6 +17,8 @@ HttpRequest = Request[Any, Any, State]
 Connection = ASGIConnection[Any, Any, Any, Any]
 """A request, or a WebSocket before its first message."""
 
+LATE_APP = "late_app"
+
 
 async def body_chunks(request: HttpRequest) -> AsyncIterator[bytes]:
     """Yield the pieces of the body. Raises `ClientGoneError`."""
@@ -44,8 +46,10 @@ class OnceRouter(Router):
 
 
 class LateApp:
-    """`make` returns the application, which shares the state of the one in front. It is called on a thread, and may
-    take a second: it imports what the application consists of, while the event loop serves others.
+    """The application behind the one in front, which has it in its state as `LATE_APP`: `make` returns it.
+
+    `make` is called with that state, on a thread, and may take a second: it imports what the application consists of,
+    while the event loop serves others.
     """
 
     def __init__(self, make: Callable[[State], Litestar]) -> None:
@@ -53,21 +57,24 @@ class LateApp:
         self._app: Litestar | None = None
         self._making = asyncio.Lock()
 
-    def below(self, path: str) -> ASGIRouteHandler:
-        """Return the route of the application in front to `path` and all that starts with it; of `/`, to it alone."""
-
-        @asgi(path, is_mount=path != "/", copy_scope=False)
-        async def pass_on(scope: Scope, receive: Receive, send: Send) -> None:
-            front: Litestar = scope["app"]
-            if path != "/":  # the router has cut it off, and ends the rest with a slash
-                scope["path"] = path + scope["path"].removesuffix("/")
-            app = self._app or await self._made(front.state)
-            await app(scope, receive, send)
-
-        return pass_on
-
-    async def _made(self, state: State) -> Litestar:
+    async def made(self, state: State) -> Litestar:
         async with self._making:
             if self._app is None:
                 self._app = await asyncio.to_thread(self._make, state)
             return self._app
+
+
+def below(path: str) -> ASGIRouteHandler:
+    """Return the route of an application in front, to `path` and all that starts with it of its late application; of
+    `/`, to it alone."""
+
+    @asgi(path, is_mount=path != "/", copy_scope=False)
+    async def pass_on(scope: Scope, receive: Receive, send: Send) -> None:
+        state = scope["app"].state
+        if path != "/":  # the router has cut it off, and ends the rest with a slash
+            scope["path"] = path + scope["path"].removesuffix("/")
+        late: LateApp = state[LATE_APP]
+        app = await late.made(state)
+        await app(scope, receive, send)
+
+    return pass_on

@@ -20,7 +20,6 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from gateway.app import HttpApp, create_app
 from gateway.base.settings import Settings
 from gateway.batches.jobs import Jobs
-from gateway.http import http_app
 from gateway.inference.answer_stores import MemoryStore
 from gateway.inference.service import SERVING, Serving
 from gateway.operations.running import OPERATIONS, Operations
@@ -36,6 +35,7 @@ from tests.gateway.administrator import ADMIN_KEYS, Administrator
 from tests.gateway.scripted_classifier import ScriptedClassifier
 from tests.gateway.scripted_tier import ScriptedTier
 from tests.gateway.served_process import UNCACHED
+from tests.gateway.shared_app import shared_http_app
 from tests.inference_core.hash_model import hash_core
 
 
@@ -162,7 +162,7 @@ async def running_gateway(
     *,
     scripted: bool = True,
     cores: Mapping[str, CoreClient] | None = None,
-    http: HttpApp = http_app,
+    http: HttpApp = shared_http_app,
     protocol: Any = None,
     load_failed: LoadFailed | None = None,
 ) -> AsyncIterator[RunningGateway]:

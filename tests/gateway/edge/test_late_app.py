@@ -7,7 +7,7 @@ import pytest
 from litestar import Litestar, get
 from litestar.datastructures import State
 
-from gateway.edge.asgi import HttpRequest, LateApp
+from gateway.edge.asgi import LATE_APP, HttpRequest, LateApp, below
 
 
 @get("/near")
@@ -25,9 +25,9 @@ class Made:
 
     def __init__(self, *, broken: bool = False) -> None:
         self.count, self.broken = 0, broken
-        late = LateApp(self.make)
-        routes = [near, late.below("/"), late.below("/far")]
-        self.front = Litestar(routes, state=State({"greeting": "hello"}), openapi_config=None)
+        routes = [near, below("/"), below("/far")]
+        state = State({"greeting": "hello", LATE_APP: LateApp(self.make)})
+        self.front = Litestar(routes, state=state, openapi_config=None)
 
     def make(self, state: State) -> Litestar:
         self.count += 1
