@@ -1,5 +1,6 @@
 """Read a catalogue from TOML, shipped or the operator's, and report all its problems at once, each with its entry."""
 
+import functools
 import math
 import tomllib
 import types
@@ -32,7 +33,7 @@ def convert_entry(kind: type[S], value: object, where: str, problems: list[str])
     if not isinstance(value, Mapping):
         problems.append(f"{where or 'the document'}: expected a table, got {value!r}")
         return None
-    fields = {f.encode_name: f for f in msgspec.structs.fields(kind)}
+    fields = _fields(kind)
     before = len(problems)
     allowed = sorted({*fields, *getattr(kind, "SHORT_FORM", ())})
     unknown = sorted(value.keys() - fields.keys())
@@ -44,6 +45,12 @@ def convert_entry(kind: type[S], value: object, where: str, problems: list[str])
         elif field.required:
             problems.append(f"{_join(where, key)}: missing")
     return kind(**found) if len(problems) == before else None
+
+
+@functools.cache
+def _fields(kind: type[msgspec.Struct]) -> dict[str, msgspec.structs.FieldInfo]:
+    """By their names in TOML; to read a type's annotations takes longer than to convert a table."""
+    return {field.encode_name: field for field in msgspec.structs.fields(kind)}
 
 
 def _convert(kind: object, value: object, where: str, problems: list[str]) -> object:
