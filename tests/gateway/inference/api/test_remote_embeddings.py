@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 
 from gateway.base.settings import Settings
 from quality.records.record import EmbeddingRecord
@@ -64,6 +65,26 @@ async def embedding_gateway(
             yield gateway, server
 
 
+Served = tuple[RunningGateway, LoopbackServer]
+SHARED = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def shared(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Served]:
+    with pytest.MonkeyPatch.context() as environment:
+        async with embedding_gateway(tmp_path_factory.mktemp("embeddings"), environment) as served:
+            yield served
+
+
+@pytest.fixture
+def remote(shared: Served) -> Served:
+    """The module's gateway and its server, which answers as OpenAI does until a test says how, and was not called."""
+    _, server = shared
+    server.handler = answering
+    server.calls.clear()
+    return shared
+
+
 async def ask(gateway: RunningGateway, given: Any, **fields: Any) -> Any:
     headers = fields.pop("headers", None)
     return await gateway.http.post("/v1/embeddings", json={"model": "remote", "input": given} | fields, headers=headers)
@@ -75,13 +96,12 @@ async def recorded(gateway: RunningGateway, request_id: str) -> EmbeddingRecord:
     return record
 
 
-async def test_vectors_come_as_the_server_wrote_them_and_are_billed_by_its_count(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with embedding_gateway(tmp_path, monkeypatch) as (gateway, server):
-        answer = await ask(gateway, ["a", "bcd"], dimensions=3, user="u1")
-        body = answer.json()
-        record = await recorded(gateway, answer.headers["x-request-id"])
+@SHARED
+async def test_vectors_come_as_the_server_wrote_them_and_are_billed_by_its_count(remote: Served) -> None:
+    gateway, server = remote
+    answer = await ask(gateway, ["a", "bcd"], dimensions=3, user="u1")
+    body = answer.json()
+    record = await recorded(gateway, answer.headers["x-request-id"])
     assert [one["embedding"] for one in body["data"]] == [vector("a", 3), vector("bcd", 3)]
     assert [one["index"] for one in body["data"]] == [0, 1]
     assert (body["model"], body["usage"]) == ("remote", {"prompt_tokens": 6, "total_tokens": 6})
@@ -96,19 +116,19 @@ async def test_vectors_come_as_the_server_wrote_them_and_are_billed_by_its_count
     assert request_cost_usd(attempt.price, attempt.prompt_tokens, 0) == pytest.approx(record.cost_usd)
 
 
+@SHARED
 @pytest.mark.parametrize("server_form", ["asked", "float", "base64"])
 @pytest.mark.parametrize("form", ["float", "base64"])
-async def test_both_forms_are_given_whichever_the_server_has(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server_form: str, form: str
-) -> None:
+async def test_both_forms_are_given_whichever_the_server_has(remote: Served, server_form: str, form: str) -> None:
     async def stubborn(call: Call) -> None:
         if server_form != "asked":
             call.body["encoding_format"] = server_form
         await answering(call)
 
-    async with embedding_gateway(tmp_path, monkeypatch, stubborn) as (gateway, _):
-        [one] = (await ask(gateway, "abc", encoding_format=form)).json()["data"]
-        client = await gateway.openai.embeddings.create(model="remote", input="abc")
+    gateway, server = remote
+    server.handler = stubborn
+    [one] = (await ask(gateway, "abc", encoding_format=form)).json()["data"]
+    client = await gateway.openai.embeddings.create(model="remote", input="abc")
     got = one["embedding"]
     if form == "base64":
         got = list(struct.unpack("<4f", base64.b64decode(got)))
@@ -129,6 +149,7 @@ async def test_many_inputs_go_in_several_calls_and_come_back_in_order(
     assert [one["embedding"][0] for one in tokens["data"]] == [3.0, 1.0]
 
 
+@SHARED
 @pytest.mark.parametrize(
     ("status", "error", "expected", "param"),
     [
@@ -141,37 +162,41 @@ async def test_many_inputs_go_in_several_calls_and_come_back_in_order(
     ],
 )
 async def test_errors_of_the_server_are_mapped_free_and_without_the_key(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int, error: Any, expected: int, param: str | None
+    remote: Served, status: int, error: Any, expected: int, param: str | None
 ) -> None:
     async def failing(call: Call) -> None:
         await call.reply(status, {"error": error})
 
-    async with embedding_gateway(tmp_path, monkeypatch, failing) as (gateway, _):
-        answer = await ask(gateway, "abc")
-        record = await recorded(gateway, answer.headers["x-request-id"])
+    gateway, server = remote
+    server.handler = failing
+    answer = await ask(gateway, "abc")
+    record = await recorded(gateway, answer.headers["x-request-id"])
     assert (answer.status_code, answer.json()["error"]["param"]) == (expected, param)
     assert KEY not in answer.text + str(record.error)
     assert (record.status, record.http_status, record.cost_usd) == ("error", expected, 0.0)
 
 
+@SHARED
 @pytest.mark.parametrize("bare", [False, True])
 @pytest.mark.parametrize(
     "places",
     [({}, {}), ({"index": "0"}, {"index": "1"}), ({"index": 1}, {"index": 2}), ({"index": None}, {"index": None})],
 )
 async def test_vectors_without_an_index_are_in_the_order_of_the_texts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bare: bool, places: tuple[dict[str, Any], ...]
+    remote: Served, bare: bool, places: tuple[dict[str, Any], ...]
 ) -> None:
     data = [place | {"embedding": [number]} for place, number in zip(places, (1.0, 2.0), strict=True)]
 
     async def plain(call: Call) -> None:
         await call.reply(200, data if bare else {"data": data[::-1] if places[0].get("index") else data})
 
-    async with embedding_gateway(tmp_path, monkeypatch, plain) as (gateway, _):
-        answer = await ask(gateway, ["a", "b"])
+    gateway, server = remote
+    server.handler = plain
+    answer = await ask(gateway, ["a", "b"])
     assert [one["embedding"] for one in answer.json()["data"]] == [[1.0], [2.0]]
 
 
+@SHARED
 @pytest.mark.parametrize(
     "payload",
     [
@@ -189,17 +214,17 @@ async def test_vectors_without_an_index_are_in_the_order_of_the_texts(
         {"code": 0, "data": {"data": [{"index": 0, "embedding": [1.0, 2.0]}]}},
     ],
 )
-async def test_vectors_are_found_where_servers_put_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, payload: Any
-) -> None:
+async def test_vectors_are_found_where_servers_put_them(remote: Served, payload: Any) -> None:
     async def plain(call: Call) -> None:
         await call.reply(200, payload)
 
-    async with embedding_gateway(tmp_path, monkeypatch, plain) as (gateway, _):
-        answer = await ask(gateway, "a")
+    gateway, server = remote
+    server.handler = plain
+    answer = await ask(gateway, "a")
     assert [one["embedding"] for one in answer.json()["data"]] == [[1.0, 2.0]]
 
 
+@SHARED
 @pytest.mark.parametrize(
     "payload",
     [
@@ -213,27 +238,26 @@ async def test_vectors_are_found_where_servers_put_them(
         {"data": [{"index": 0, "embedding": []}]},
     ],
 )
-async def test_an_answer_that_is_no_vector_is_a_502(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, payload: Any
-) -> None:
+async def test_an_answer_that_is_no_vector_is_a_502(remote: Served, payload: Any) -> None:
     async def odd(call: Call) -> None:
         await call.reply(200, payload)
 
-    async with embedding_gateway(tmp_path, monkeypatch, odd) as (gateway, _):
-        answer = await ask(gateway, "abc")
+    gateway, server = remote
+    server.handler = odd
+    answer = await ask(gateway, "abc")
     assert (answer.status_code, answer.json()["error"]["code"]) == (502, "tier_failed")
 
 
+@SHARED
 @pytest.mark.parametrize(("told", "billed"), [(10**9, 402), (0, 101), (None, 101), (77, 77)])
-async def test_counts_that_cannot_be_are_not_billed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: int | None, billed: int
-) -> None:
+async def test_counts_that_cannot_be_are_not_billed(remote: Served, told: int | None, billed: int) -> None:
     async def counting(call: Call) -> None:
         usage = None if told is None else {"prompt_tokens": told, "total_tokens": told}
         await call.reply(200, {"data": [{"index": 0, "embedding": [1.0]}], "usage": usage})
 
-    async with embedding_gateway(tmp_path, monkeypatch, counting) as (gateway, _):
-        answer = await ask(gateway, "x" * 400)
+    gateway, server = remote
+    server.handler = counting
+    answer = await ask(gateway, "x" * 400)
     assert answer.json()["usage"]["prompt_tokens"] == billed
 
 
@@ -289,18 +313,18 @@ async def test_a_budget_holds_the_most_that_the_texts_can_cost_and_pays_what_the
     assert len(server.calls) == 3
 
 
-async def test_texts_that_must_stay_here_reach_no_server_elsewhere(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with embedding_gateway(tmp_path, monkeypatch) as (gateway, server):
-        answer = await ask(gateway, "abc", headers={"x-aio-consent": "local"})
+@SHARED
+async def test_texts_that_must_stay_here_reach_no_server_elsewhere(remote: Served) -> None:
+    gateway, server = remote
+    answer = await ask(gateway, "abc", headers={"x-aio-consent": "local"})
     assert (answer.status_code, answer.json()["error"]["param"]) == (403, "model")
     assert server.calls == []
 
 
-async def test_an_empty_text_is_refused_by_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with embedding_gateway(tmp_path, monkeypatch) as (gateway, server):
-        answer = await ask(gateway, ["a", ""])
+@SHARED
+async def test_an_empty_text_is_refused_by_place(remote: Served) -> None:
+    gateway, server = remote
+    answer = await ask(gateway, ["a", ""])
     assert (answer.status_code, answer.json()["error"]["param"], server.calls) == (400, "input[1]", [])
 
 
