@@ -1,7 +1,7 @@
 """A tier with scripted answers, one delta per word, which records what happened to it."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 
 from inference_core.protocol import StepTimes
 from inference_core.protocol.commands import Evidence, TokenEvidence
@@ -158,6 +158,3 @@ def _logprobs(request: GenerationRequest, text: str, raw: bytes, logprob: float)
         return None
     top = [(text, raw, logprob), (" other", b" other", -2.5)][: request.sampling.logprobs]
     return [TextLogprob(token=text, token_bytes=raw, logprob=logprob, top=top)]
-
-
-ScriptedTierFactory = Callable[[], list[ScriptedTier]]

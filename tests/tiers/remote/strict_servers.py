@@ -150,19 +150,6 @@ def effort_of(*taken: str) -> Check:
     return check
 
 
-def unknown_fields(*known: str) -> Check:
-    usual = {
-        "model", "messages", "stream", "stream_options", "n", "stop", "tools", "tool_choice", "parallel_tool_calls",
-        "temperature", "top_p", "presence_penalty", "frequency_penalty", "response_format", *known,
-    }  # fmt: skip
-
-    def check(body: Body) -> str | None:
-        unknown = sorted(body.keys() - usual)
-        return f"Unrecognized request argument supplied: {unknown[0]}" if unknown else None
-
-    return check
-
-
 def of_anthropic(body: Body) -> str | None:
     """https://platform.claude.com/docs/en/api/messages, and its page on system turns in a conversation."""
     if found := body.keys() & {"temperature", "top_p", "top_k"}:

@@ -10,7 +10,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -66,7 +65,6 @@ def _lives(pid: int) -> bool:
 
 
 FOLDER = Path(sys.argv[0]).parent
-ANSWERED = threading.Semaphore(0)
 COUNT = [0]
 
 
