@@ -45,9 +45,9 @@ DESK: ViewportSize = {"width": 1280, "height": 900}
 
 
 @pytest.fixture(scope="module")
-def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedProcess]:
+def gateway(tmp_path_factory: pytest.TempPathFactory, weight_cache: Path) -> Iterator[ServedProcess]:
     data = tmp_path_factory.mktemp("data")
-    with asked_gateway(data, tmp_path_factory.mktemp("cache"), 6) as process:
+    with asked_gateway(data, weight_cache, 6) as process:
         order(process)
         import_labels(data, LABELS)
         yield process

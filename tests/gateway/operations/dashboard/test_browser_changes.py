@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import pytest
@@ -33,9 +34,9 @@ VIEWER = "vera"
 
 
 @pytest.fixture(scope="module")
-def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedProcess]:
+def gateway(tmp_path_factory: pytest.TempPathFactory, weight_cache: Path) -> Iterator[ServedProcess]:
     data = tmp_path_factory.mktemp("data")
-    with asked_gateway(data, tmp_path_factory.mktemp("cache"), 3) as process:
+    with asked_gateway(data, weight_cache, 3) as process:
         add_user(data, VIEWER, "viewer")
         yield process
 

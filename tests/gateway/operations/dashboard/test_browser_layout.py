@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -52,11 +53,11 @@ WIDEST = """() => {
 
 
 @pytest.fixture(scope="module")
-def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedProcess]:
+def gateway(tmp_path_factory: pytest.TempPathFactory, weight_cache: Path) -> Iterator[ServedProcess]:
     """It has answered nothing yet: the first test asks it."""
     data = tmp_path_factory.mktemp("data")
     environment = {"AIO_ADMIN_KEYS": f"boss={ADMIN}"}
-    with served(data, tmp_path_factory.mktemp("cache"), environment=environment) as process:
+    with served(data, weight_cache, environment=environment) as process:
         add_user(data, LONG_NAME, "operator")
         import_labels(data, 30)
         yield process
