@@ -39,7 +39,9 @@ _COMMANDS = {
     "demo-replay": ("replay.commands:demo_replay", "The whole loop on declared answers, in under two minutes."),
     "replay": ("replay.commands:replay", "The whole gateway in front of recorded answers."),
     "utility": ("replay.commands:utility", "What routing is worth after so many labels."),
+    "sessions": ("sessions.command:sessions", "The rules of sessions on recorded runs."),
     "agents": ("sessions.agents:agents", "Which models serve runs of agents, from few labelled tasks."),
+    "cascade": ("cascade.command:cascade", "What cheap answers that agree are worth."),
 }
 
 main = LazyGroup(

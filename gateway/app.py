@@ -351,6 +351,7 @@ class Composition:
             refresh_metrics=refresh_metrics,
             peers=self._peers,
         )
+        await self._start_prices(operations.reload)
         if self._peers is not None and isinstance(records, PeerRecords):
             await stack.enter_async_context(self._peers.answering(worker_answers(operations, records)))
         await stack.enter_async_context(
@@ -431,6 +432,17 @@ class Composition:
                 await asyncio.wait_for(self._proxies.resolve(), START_SECONDS)
             await self._keep(self._proxies.follow, "names of proxies")
         return self._proxies
+
+    async def _start_prices(self, reload: CatalogueReload) -> None:
+        """Prices that are not the catalogue's own may change while the process runs."""
+        if not self.settings.price_list_url and not self.catalog.current.has_listed_prices:
+            return
+        from gateway.operations.reload.price_refresh import PriceRefresh
+
+        refresh = PriceRefresh(self.settings, reload.reprice, self.metrics.show_prices)
+        refresh.load()
+        reload.reprice(refresh.current)
+        await self._keep(refresh.follow, "lists of prices")
 
 
 async def close_clients(embedders: "Mapping[str, Embedder | EmbeddingClient]") -> None:

@@ -28,7 +28,7 @@ from quality.records.redaction import RedactText
 from quality.retraining.retrain import RetrainResult, RetrainSettings, Trigger, retrain
 from quality.retraining.runs import RetrainingStatus, read_standing
 from quality.retraining.schedule import RetrainJob
-from quality.retraining.training_process import OnProgress
+from quality.retraining.training_process import OnProgress, Train, run_training_process
 from quality.rollout.experiments import Experiments
 from quality.rollout.rollout import Rollouts
 from quality.store.queries import record_audit
@@ -64,16 +64,17 @@ async def run_retraining(
     engine: AsyncEngine,
     trigger: Trigger,
     on_progress: OnProgress = lambda step, share: None,
+    train: Train = run_training_process,
     due: datetime | None = None,
 ) -> RetrainResult:
-    """Run one retraining, in a niced subprocess; the packaged artefact is the first incumbent of an empty
+    """Run one retraining, in a niced subprocess or by `train`; the packaged artefact is the first incumbent of an empty
     registry. `due`: the time of a scheduled run, which is made once over all processes.
 
     An earlier version on trial is evaluated first, so that a cron job alone can finish its trial.
     """
     await asyncio.to_thread(registry.seed, default_artefact())
     await Rollouts(engine, registry).advance()
-    result = await retrain(engine, registry, settings, trigger=trigger, due=due, on_progress=on_progress)
+    result = await retrain(engine, registry, settings, trigger=trigger, due=due, on_progress=on_progress, train=train)
     log.info("retraining (%s): %s, because %s", trigger, result.outcome, result.reason)
     return result
 

@@ -29,6 +29,7 @@ DECODED = {
     "quality.evaluation.tier_accuracy": ["AccuracyReport"],
     "tiers.catalog.core_spec": ["DeviceCoreSpec"],
     "tiers.catalog.load": ["Catalog"],
+    "tiers.catalog.price_list": ["SignedPrices"],
 }
 # What msgspec keeps of a type once it is prepared is an object that the type refers to.
 UNPREPARED = """

@@ -1,1 +1,1 @@
-"""Recorded runs of agents: which models serve them, from few labelled tasks."""
+"""Recorded sessions of agents: what the rules of `classifier.policy.sessions` cost and gain."""

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
+from benchmarks.cascade.hull import best_quality
 from quality.comparison.session_pairs import Float, PairDecision, Ways, Whole, decide_between
 
 SHORTLIST = 8
@@ -58,17 +59,7 @@ def checked_pairs(outcomes: RunOutcomes, check: Check, seen: Float | None = None
 def lottery(resolved: Float, usd: Float, at: Float) -> Float:
     """Return the best mean outcome [k] of a lottery between models with mean outcomes `resolved` [m] and dollars `usd`
     [m] that costs at most `at` [k] on average; minus infinity where no model is so cheap."""
-    order = np.argsort(usd, kind="stable")
-    prices, values = usd[order], resolved[order]
-    best = np.full(len(at), -np.inf)
-    for i, price in enumerate(prices):
-        best = np.where(price <= at + 1e-12, np.maximum(best, values[i]), best)
-        for j in range(i + 1, len(prices)):
-            if prices[j] > price:
-                share = (at - price) / (prices[j] - price)
-                mixed = values[i] + share * (values[j] - values[i])
-                best = np.where((share >= 0) & (share <= 1), np.maximum(best, mixed), best)
-    return best
+    return best_quality(usd.tolist(), np.broadcast_to(resolved, (len(at), len(resolved))), at)
 
 
 def true_gains(outcomes: RunOutcomes, check: Check) -> Float:

@@ -13,6 +13,7 @@ from litestar.response import Response
 from msgspec import Meta
 
 from gateway.admin.knob_changes import ProfileOrder, apply_profile, change_id
+from gateway.admin.resource import json_or_csv
 from gateway.base.errors import ApiError, bad_request
 from gateway.edge.asgi import HttpRequest
 from gateway.edge.openapi import describe, endpoint
@@ -77,7 +78,8 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
 
 @get("/stats", operation_class=describe(None, Stats), summary="Show queues, caches and steps")
 async def show_stats(request: HttpRequest) -> Response[Any]:
-    """Tiers with their load and prefix hit rate; cores; models with their steps, blocks, knobs and tuning."""
+    """Tiers with their load and prefix hit rate; cores; models with their steps, blocks, knobs and tuning. Query:
+    `format`, json or csv: the models."""
     operations = operations_of(request)
     cores = operations.core_knobs.cores
     there, away = await read_cores(cores)
@@ -88,7 +90,9 @@ async def show_stats(request: HttpRequest) -> Response[Any]:
         cores=[_core_shown(name, there, away) for name in cores],
         models=[model for stats in there.values() for model in stats.models],
     )
-    return Response(shown, media_type="application/json")
+    homes = {model: core.name for core in shown.cores for model in core.models}
+    rows = [{"core": homes[model.name], **msgspec.structs.asdict(model)} for model in shown.models]
+    return json_or_csv(request, "models", shown, ("core", *ModelStats.__struct_fields__), rows)
 
 
 def _core_shown(name: str, there: Mapping[str, CoreStats], away: Mapping[str, CoreError]) -> CoreShown:

@@ -16,6 +16,7 @@ from sqlalchemy import select
 from gateway.admin.resource import (
     csv_response,
     form_time,
+    json_or_csv,
     list_endpoint,
     names_of,
     query_page,
@@ -106,9 +107,9 @@ async def make_key(request: HttpRequest) -> Response[Any]:
 
 @get("/keys/{key:str}", operation_class=describe(None, KeyShown), summary="Show a key")
 async def show_key(request: HttpRequest, key: FromPath[str]) -> Response[Any]:
-    """By id or name, without its hashes."""
+    """By id or name, without its hashes. Query: `format`, json or csv."""
     row = await run_command(request, shown_key(serving_of(request).database, key))
-    return Response(KeyShown(key=row), media_type="application/json")
+    return json_or_csv(request, "key", KeyShown(key=row), list(row), [row])
 
 
 @patch("/keys/{key:str}", operation_class=describe(ChangeOrder, KeyChanged), summary="Change what a key may do")

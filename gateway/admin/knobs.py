@@ -6,7 +6,7 @@ classifier. `cache`: also the contents of the response cache. `batches`: also th
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Annotated, Any, Generic, Literal, TypeVar, get_type_hints
 
 import msgspec
@@ -166,7 +166,8 @@ _Patch = _patch_struct(dict.fromkeys(KNOB_NAMES, KnobValue))
 
 @get(PATHS, operation_class=describe(None, KnobsShown), summary="Show the live knobs")
 async def show_knobs(request: HttpRequest) -> Response[Any]:
-    """The knobs of every model, the tuner's limits, and descriptions."""
+    """The knobs of every model, the tuner's limits, and descriptions. Query: `format`, json or csv: a row for each knob
+    of each model."""
     stats = await operations_of(request).core_knobs.stats()
     models = [model for core in stats.values() for model in core.models]
     shown = KnobsShown(
@@ -176,7 +177,7 @@ async def show_knobs(request: HttpRequest) -> Response[Any]:
         preferred_batch_sizes={model.name: _preferred_sizes(model) for model in models},
         knobs=knob_schemas(),
     )
-    return Response(shown, media_type="application/json")
+    return json_or_csv(request, "knobs", shown, ("core", "model", "knob", "value", "default"), _rows(shown))
 
 
 @patch(PATHS, opt=OPERATOR, operation_class=describe(_documented, KnobsChanged), summary="Change live knobs")
@@ -204,6 +205,14 @@ async def list_knob_changes(request: HttpRequest) -> Response[Any]:
     before = change_id(query.get("before"))
     changes = await operations_of(request).core_knobs.history(limit, before, query.get("knob"))
     return json_or_csv(request, "knob-changes", KnobHistory(changes=changes), KnobChange.__struct_fields__, changes)
+
+
+def _rows(shown: KnobsShown) -> Iterator[dict[str, Any]]:
+    """A row for each knob of each model, with its default."""
+    for model, knobs in shown.models.items():
+        for knob, value in msgspec.structs.asdict(knobs).items():
+            default = shown.knobs[knob].get("default")
+            yield {"core": shown.cores[model], "model": model, "knob": knob, "value": value, "default": default}
 
 
 def _preferred_sizes(model: ModelStats) -> list[int]:

@@ -15,6 +15,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from gateway import __version__
 from gateway.admin.health import health_of
+from gateway.admin.resource import json_or_csv
 from gateway.base.errors import ApiError
 from gateway.edge.asgi import HttpRequest, OnceRouter
 from gateway.edge.openapi import describe
@@ -24,7 +25,7 @@ from gateway.operations.dashboard.html.charts import DASHES, Series
 from gateway.operations.dashboard.html.rendering import HEADERS, TEMPLATES, Page, address, first_request, page
 from gateway.operations.running import Operations, operations_of
 from gateway.operations.worth import worth_last
-from gateway.telemetry.overview import Overview
+from gateway.telemetry.overview import Overview, TierNow
 from gateway.telemetry.service_levels import levels_of_all
 from gateway.telemetry.slo import SloReport, slo_report
 from gateway.tenancy.admin_guard import session_caller
@@ -205,6 +206,7 @@ def _tiers(serving: Serving) -> list[FrontTier]:
 EVENT_SECONDS = 2.0
 # The stream ends soon and the browser reconnects: by then the session may have ended, or the server may be stopping.
 EVENTS = 5
+_CSV = ("ttft_seconds", "itl_seconds", "e2e_seconds")
 
 
 @get("/")
@@ -226,8 +228,10 @@ async def overview_events(request: HttpRequest) -> Stream:
 
 @get("/overview", operation_class=describe(None, Overview), summary="Show the current figures of tiers and cores")
 async def overview_figures(request: HttpRequest) -> Response[Any]:
-    """Everything on the dashboard's overview, over the last five minutes."""
-    return Response(await operations_of(request).live.overview(), media_type="application/json")
+    """Everything on the dashboard's overview, over the last five minutes. Query: `format`, json or csv: the tiers."""
+    now = await operations_of(request).live.overview()
+    rows = [_flat(tier) for tier in (now.overall, *now.tiers)]
+    return json_or_csv(request, "overview", now, list(rows[0]), rows)
 
 
 async def _events(operations: Operations) -> AsyncIterator[str]:
@@ -278,14 +282,29 @@ async def _context(operations: Operations, now: Overview) -> dict[str, Any]:
     }
 
 
+def _flat(tier: TierNow) -> dict[str, Any]:
+    row = msgspec.to_builtins(tier)
+    for name in _CSV:
+        row |= {f"{name}_{share}": row[name][share] for share in ("p50", "p95", "p99")}
+    return {name: value for name, value in row.items() if name not in (*_CSV, "checks")}
+
+
 OVERVIEW_PAGE = Page(title="Overview", path="/", handlers=(show_overview, overview_events))
 
 
 @get("/slo", operation_class=describe(None, SloReport), summary="Show the state of service levels")
 async def show_slo(request: HttpRequest) -> Response[Any]:
-    """Green, amber or red for each tier, over the last five minutes, of all gateway processes behind this port."""
+    """Green, amber or red for each tier, over the last five minutes, of all gateway processes behind this port. Query:
+    `format`, json or csv: a row for each objective of each tier."""
     operations = operations_of(request)
     levels = operations.metrics.levels
     models = {number: tier.model for number, tier in sorted(operations.serving.routing.served.tiers.items())}
     report = slo_report(await levels_of_all(levels, operations.peers), levels.window_seconds, models)
-    return Response(report, media_type="application/json")
+    rows = [
+        {name: getattr(level, name) for name in ("tier", "model", "requests", "failed")}
+        | msgspec.structs.asdict(check.objective)
+        | {"value": check.value, "state": check.state}
+        for level in (report.overall, *report.tiers)
+        for check in level.checks
+    ]
+    return json_or_csv(request, "slo", report, list(rows[0]), rows)

@@ -3,6 +3,7 @@ requests too, and the quality page, with own labels, retrainings and classifier 
 """
 
 import asyncio
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 import msgspec
@@ -15,7 +16,7 @@ from classifier.errors import ArtefactError
 from classifier.registry.artefact import default_artefact
 from classifier.registry.registry import ArtefactRegistry
 from gateway.admin.labels import labels_shown, learning_source, order_reset, review, show_review
-from gateway.admin.resource import list_endpoint, none_if_off, query_page
+from gateway.admin.resource import json_or_csv, list_endpoint, none_if_off, query_page
 from gateway.admin.versions import (
     TrialOrder,
     VersionsNow,
@@ -37,6 +38,8 @@ from gateway.operations.dashboard.html.rendering import Page, back_to, page
 from gateway.operations.running import Operations, operations_of
 from gateway.operations.worth import worth_last
 from gateway.tenancy.admin_guard import OPERATOR, actor_of
+from quality.estimates.verified_sample import ALL, Share
+from quality.learning.kind_names import plain_name
 from quality.learning.learning import Learned, Learning, in_words
 from quality.monitor.status import MonitorStatus
 from quality.store.database import MOST_INTEGER
@@ -52,6 +55,86 @@ from quality.store.pages import (
     VERIFICATIONS,
 )
 from quality.verification.sampling import WHY_NOT
+
+
+class EstimateRow(msgspec.Struct, frozen=True, kw_only=True):
+    """An estimate, for a tier, a kind of prompts or another subject `of`, None for all of them.
+
+    `count`: number of answers or prompts; [`low`, `high`] with 95%; `flagged`: an alarm, or drift.
+    """
+
+    estimate: str
+    tier: int | None = None
+    kind: str | None = None
+    of: str | None = None
+    count: int | None = None
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+    flagged: bool | None = None
+    reason: str | None = None
+
+
+def estimate_rows(status: MonitorStatus) -> Iterator[EstimateRow]:
+    """Return everything in `status`, one figure per row."""
+    for tier, share in status.acceptance.items():
+        yield _share("no worse, of the sample", share, tier=tier)
+    for kind in status.acceptance_by_kind:
+        yield EstimateRow(
+            estimate="no worse, of all traffic",
+            tier=kind.tier,
+            kind=None if kind.kind == ALL else plain_name(kind.kind) + (f" {kind.kind.app}" if kind.kind.app else ""),
+            count=kind.answers,
+            value=kind.value,
+            low=kind.low,
+            high=kind.high,
+        )
+    for rate in status.upgrade_rates:
+        needs = _share("needs an upgrade", rate.needs_upgrade, tier=rate.tier)
+        yield msgspec.structs.replace(needs, flagged=rate.alarm, reason=rate.reason)
+    for stream, evidence in status.evidence_of_shift.items():
+        yield EstimateRow(estimate="evidence of shift (e-value)", of=stream, value=evidence)
+    for drift in status.input_drift:
+        yield EstimateRow(
+            estimate="drift of prompts",
+            of=drift.of,
+            count=drift.prompts,
+            value=drift.value,
+            low=drift.low,
+            high=drift.high,
+            flagged=drift.drifted,
+        )
+    for one in status.calibration_drift:
+        yield EstimateRow(
+            estimate="verified less predicted",
+            tier=one.tier,
+            count=one.answers,
+            value=one.verified - one.predicted,
+            low=one.low,
+            high=one.high,
+            flagged=one.drifted,
+        )
+    for judge in status.calibrations:
+        for name in ("sensitivity", "specificity"):
+            yield EstimateRow(estimate=f"{name} on {judge.pairs} pairs", of=judge.judge, value=getattr(judge, name))
+    for name in ("offered", "sampled", "dropped", "no_judge", "held"):
+        yield EstimateRow(estimate="answers since start", of=name, count=getattr(status, name))
+    for reason, count in sorted(status.not_sampled.items()):
+        yield EstimateRow(estimate="answers not sampled since start", of=reason, count=count)
+    for name in ("confirmed", "uncertain"):
+        yield EstimateRow(estimate="second opinions since start", of=name, count=getattr(status.second_opinions, name))
+    yield EstimateRow(estimate="second opinions since start", of="cost_usd", value=status.second_opinions.cost_usd)
+    for name in status.queue.__struct_fields__:
+        yield EstimateRow(estimate="verifications", of=name, count=getattr(status.queue, name))
+    for name in ("serving_usd", "committed_usd", "probe_usd"):
+        yield EstimateRow(estimate="spending", of=name, value=getattr(status.spending, name))
+    yield EstimateRow(estimate="spending", of="budget_usd", value=status.budget_usd)
+
+
+def _share(estimate: str, share: Share, tier: int | None) -> EstimateRow:
+    return EstimateRow(
+        estimate=estimate, tier=tier, count=share.total, value=share.value, low=share.low, high=share.high
+    )
 
 
 async def estimates_shown(operations: Operations) -> MonitorStatus:
@@ -144,19 +227,20 @@ list_experiments = list_endpoint(
 
 @get("/verifications/{number:int}", operation_class=describe(None, VerificationShown), summary="Show a verification")
 async def show_verification(request: HttpRequest, number: FromPath[int]) -> Response[Any]:
-    """All columns, including the verifier's answer."""
+    """All columns, including the verifier's answer. Query: `format`, json or csv."""
     possible = 1 <= number <= MOST_INTEGER
     row = await reached(VERIFICATIONS.one(serving_of(request).database, number)) if possible else None
     if row is None:
         raise ApiError(404, f"There is no verification {number}.", param="number", code="verification_not_found")
-    return Response(VerificationShown(verification=row), media_type="application/json")
+    return json_or_csv(request, "verification", VerificationShown(verification=row), list(row), [row])
 
 
 @get("/estimates", operation_class=describe(None, MonitorStatus), summary="Show the estimates of quality")
 async def show_estimates(request: HttpRequest) -> Response[Any]:
     """By tier with intervals; evidence that errors have become more frequent, the cost of verification, and how far the
-    judges can be trusted."""
-    return Response(await estimates_shown(operations_of(request)), media_type="application/json")
+    judges can be trusted. Query: `format`, json or csv."""
+    shown = await estimates_shown(operations_of(request))
+    return json_or_csv(request, "estimates", shown, EstimateRow.__struct_fields__, estimate_rows(shown))
 
 
 @endpoint(post, "/retrainings", RetrainOrder, RetrainStarted, "Retrain now", OPERATOR, status=202)

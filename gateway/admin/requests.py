@@ -33,6 +33,7 @@ from quality.estimates.served import MOST_SESSIONS, SessionRow, StepRow, newest_
 from quality.estimates.session_work import finished_work
 from quality.records.record import EmbeddingRecord, Record, Recorded
 from quality.store.pages import REFUSED, REQUESTS
+from quality.store.queries import request_row
 from quality.verification.sampling import why_not_sampled
 
 
@@ -167,12 +168,13 @@ async def show_request(request: HttpRequest, request_id: FromPath[str]) -> Respo
     "/requests/{request_id:str}", operation_class=describe(None, RequestShown, EmbeddingShown), summary="Show a request"
 )
 async def request_figures(request: HttpRequest, request_id: FromPath[str]) -> Response[Any]:
-    """The record with its decision and verifications, of any caller."""
+    """The record with its decision and verifications, of any caller. Query: `format`, json or csv: its row."""
     record = await _record(request, request_id)
+    row = msgspec.to_builtins(request_row(record))
     if isinstance(record, EmbeddingRecord):
-        return Response(EmbeddingShown(request=record), media_type="application/json")
+        return json_or_csv(request, "request", EmbeddingShown(request=record), list(row), [row])
     verified = await reached(verifications_of(serving_of(request).database, record.request_id))
-    return Response(RequestShown(request=record, verifications=verified), media_type="application/json")
+    return json_or_csv(request, "request", RequestShown(request=record, verifications=verified), list(row), [row])
 
 
 async def _record(request: HttpRequest, request_id: str) -> Recorded:

@@ -7,7 +7,7 @@ import asyncio
 import platform
 import shutil
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterator
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -17,6 +17,7 @@ from msgspec import Meta
 from sqlalchemy import text
 
 from gateway import __version__
+from gateway.admin.resource import json_or_csv
 from gateway.base.errors import ApiError
 from gateway.base.settings import Settings
 from gateway.base.stores.redis_store import RedisUnavailableError
@@ -219,8 +220,34 @@ def _version_of(model: object) -> str | None:
 
 @get("/system", operation_class=describe(None, SystemState), summary="Show the gateway's dependencies and state")
 async def show_system(request: HttpRequest) -> Response[Any]:
-    """Every dependency as it answers now; versions, schema, disk and memory."""
-    return Response(await system_state(operations_of(request)), media_type="application/json")
+    """Every dependency as it answers now; versions, schema, disk and memory. Query: `format`, json or csv."""
+    state = await system_state(operations_of(request))
+    return json_or_csv(request, "system", state, ("part", "name", "state", "detail", "policy"), _rows(state))
+
+
+def _rows(state: SystemState) -> Iterator[dict[str, Any]]:
+    """A line for each dependency, problem, fact and line of memory: its `part` of the state."""
+    for one in state.dependencies:
+        yield {"part": "dependency", **msgspec.structs.asdict(one)}
+    for name, problem in state.problems.items():
+        yield {"part": "problem", "name": name, "detail": problem}
+    facts = {
+        "version": state.version,
+        "python": state.python,
+        "started": state.started,
+        "workers": state.workers,
+        "catalogue": state.catalogue,
+        "fingerprint": state.fingerprint,
+        "classifier": state.classifier,
+        "schema": state.schema.current,
+        "newest schema": state.schema.newest,
+        "disk free, bytes": state.disk.free,
+        "disk, bytes": state.disk.total,
+    }
+    for name, value in facts.items():
+        yield {"part": "fact", "name": name, "detail": None if value is None else str(value)}
+    for group, lines in state.memory.items():
+        yield from ({"part": "memory", "name": group, "detail": line} for line in lines)
 
 
 @get("/system")

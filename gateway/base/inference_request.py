@@ -151,7 +151,7 @@ def slo_class(name: SloName | None, priority: int) -> SloClass:
 
 
 Prompt = str | list[int]
-CacheMode = Literal["use", "refresh", "off"]
+CacheMode = Literal["use", "refresh", "exact", "off"]
 TIER_DEFAULTS = SamplingDefaults.__struct_fields__
 _MOST_TOKENS = "most tokens"
 # Of a context, for an answer: with less, an agent's ends in the middle of a call.
@@ -186,7 +186,7 @@ class RoutingOptions(msgspec.Struct, frozen=True, kw_only=True):
     slo: SloName | None = None
     """`x-aio-slo`: its service class."""
     cache: CacheMode | None = None
-    """`x-aio-cache`: use (of sampled answers too), refresh (a new answer), off."""
+    """`x-aio-cache`: use (of sampled answers too), refresh (a new answer), exact (of an equal request only), off."""
     agree: bool | None = None
     """`x-aio-agree`: whether cheap tiers answer at once and are compared; None: by the knob's rule."""
     may_wait: bool | None = None

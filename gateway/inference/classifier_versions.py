@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
 from classifier.class_predictor import ClassPredictor, Float, threshold_of
 from classifier.decision import Decision, PolicyInputs, Prediction
@@ -106,13 +108,21 @@ def ruled_by(inputs: PolicyInputs, rule: RoutingRule) -> PolicyInputs:
     return msgspec.structs.replace(inputs, quality_target=rule.quality_target, tau=rule.tau, objective=rule.objective)
 
 
+class Reading(msgspec.Struct, frozen=True):
+    """What a version makes of a prompt: its prediction, and the unit vector [d] that it encoded the prompt as; all zero
+    for a prompt without a known word, None where a version has no such vectors."""
+
+    prediction: Prediction
+    embedding: npt.NDArray[np.float32] | None = None
+
+
 class RoutingModel(Protocol):
     """One version of the outcome model. `on_trial`: it is a canary, not the current version."""
 
     on_trial: bool
 
-    def predict(self, routing_input: RoutingInput) -> Prediction:
-        """P(no worse) of every tier."""
+    def read(self, routing_input: RoutingInput) -> Reading:
+        """P(no worse) of every tier, and the prompt as a vector."""
 
 
 @runtime_checkable
@@ -148,17 +158,20 @@ def rule_of(classifier: Classifier, request_id: str, quality_target: float | Non
 
 
 class VersionPrediction(msgspec.Struct, frozen=True):
-    """What one version of the classifier, or the heuristic, says."""
+    """What one version of the classifier, or the heuristic, says. `embedding` as in `Reading`."""
 
     prediction: Prediction
     rule: RoutingRule
     on_trial: bool = False
+    embedding: npt.NDArray[np.float32] | None = None
 
 
 class Routed(msgspec.Struct, frozen=True):
-    """A decision. `app`: hash of the system prompt."""
+    """A decision, and the vector of the prompt that the classifier saw; None where it had no part in the decision.
+    `app`: hash of the system prompt."""
 
     decision: Decision
+    embedding: npt.NDArray[np.float32] | None = None
     app: str = ""
 
 
@@ -216,13 +229,16 @@ class LoadedVersion:
         return self._slow_encoder is not None or self._classes is not None
 
     def predict(self, routing_input: RoutingInput) -> Prediction:
-        """P(good enough) of every tier, and its answer's tokens where these can be predicted."""
+        return self.read(routing_input).prediction
+
+    def read(self, routing_input: RoutingInput) -> Reading:
+        """P(good enough) of every tier, and its answer's tokens where these can be predicted; with the embedding."""
         lengths = self.lengths
         prediction, turn = self._predictor.read(routing_input, self.own)
         if lengths is not None:
             tokens = lengths.by_tier(turn.features, turn.embedding)
             prediction = msgspec.structs.replace(prediction, predicted_tokens=tokens)
-        return prediction
+        return Reading(prediction, turn.embedding)
 
     def use_lengths(self, lengths: AnswerLength | None) -> None:
         """Predict answers' lengths by `lengths`, unless they were fitted on the embeddings of another encoder."""

@@ -252,7 +252,7 @@ class RoutingService:
         if (rule_result is None or rule_result.leaves_edge) and (edge := self._edge(request, failed)) is not None:
             inputs = make_policy_inputs(unclassified(routing_input, self.served.strongest, self.active_target), edge)
             if may_answer(inputs, edge.tier):
-                return Routed(decide(inputs), routing_input.app)
+                return Routed(decide(inputs), app=routing_input.app)
         place = self._experiment_arm(request)
         usual = None if rule_result is None else rule_result.quality
         verdict = self._verdict(request, routing_input, None if place is None else place.arm, usual)
@@ -261,7 +261,7 @@ class RoutingService:
             inputs = msgspec.structs.replace(inputs, fell_over=stand_in.why)
         try:
             decision = decide(inputs if place is None else in_experiment(inputs, place))
-            return Routed(decision, routing_input.app)
+            return Routed(decision, verdict.embedding, routing_input.app)
         except NoTierAllowedError as error:
             raise explain_privacy(request, no_tier(error, request, inputs, excluded, served)) from None
 
@@ -441,7 +441,10 @@ class RoutingService:
         target = usual if request.wanted_quality is None else request.wanted_quality
         try:
             model = self.classifier.model_for(request.request_id, arm)
-            return VersionPrediction(model.predict(routing_input), RoutingRule.of_classes(target), model.on_trial)
+            reading = model.read(routing_input)
+            return VersionPrediction(
+                reading.prediction, RoutingRule.of_classes(target), model.on_trial, reading.embedding
+            )
         except Exception as error:
             if str(error) != self._classifier_failure:
                 self._classifier_failure = str(error)

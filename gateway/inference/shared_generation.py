@@ -64,10 +64,9 @@ class Replay:
     # No server gets the request.
     dropped: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()
-    cached: CacheUse = "hit"
 
-    def __init__(self, kept: KeptAnswer, decision: Decision, tier: Tier) -> None:
-        self.decision, self.tier = decision, tier
+    def __init__(self, kept: KeptAnswer, decision: Decision, tier: Tier, cached: CacheUse) -> None:
+        self.decision, self.tier, self.cached = decision, tier, cached
         self.attempted = time.monotonic()
         self.attempts, self.p_ok = kept.attempts, kept.p_ok
         self._usage = kept.usage

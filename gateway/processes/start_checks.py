@@ -1,16 +1,18 @@
 """What a start checks before anything is loaded.
 
 A gateway that other machines reach starts only if callers need a key, or if the operator says that they do not. The
-port is free, or it is said what to do. It is said which cards `aio bench device` has not measured.
+port is free, or it is said what to do. Cards that `aio bench device` has not measured are measured, or it is said how.
 """
 
 import asyncio
 import errno
+import os
 import socket
+import subprocess
 
 import click
 
-from gateway.base.configuration import CATALOG_FILE
+from gateway.base.configuration import CATALOG_FILE, environment_of, own_command
 from gateway.base.settings import Settings, SettingsError
 from gateway.edge.proxies import is_reachable_from_elsewhere
 from gateway.processes.announcement import ServerStartError
@@ -65,14 +67,28 @@ def cannot_listen(host: str, port: int, error: OSError) -> ServerStartError:
     return ServerStartError(f"cannot listen on {host}:{port}: {error.strerror or error}")
 
 
-def say_what_is_unmeasured(catalog: Catalog, settings: Settings) -> None:
-    """Say in a line which of the catalogue's cards no `aio bench device` has measured, and how to."""
+def measure_or_say_how(catalog: Catalog, settings: Settings) -> None:
+    """Measure the catalogue's cards in a process of its own if the settings say so, else say how in a line; do nothing
+    where all are measured. A measurement that fails is said and does not keep the server from starting."""
     if not any(group.device == "cuda" for group in catalog.served_groups):
         return
-    from gateway.runtime.device_report import unmeasured_groups
+    from gateway.runtime.device_report import report_path, unmeasured_groups
 
-    if groups := unmeasured_groups(catalog, settings):
-        option = "" if settings.catalog == CATALOG_FILE else f" --catalog {settings.catalog}"
+    groups = unmeasured_groups(catalog, settings)
+    if not groups:
+        return
+    option = "" if settings.catalog == CATALOG_FILE else f" --catalog {settings.catalog}"
+    command = f"aio bench device{option}"
+    if not settings.measure_cards:
         click.echo(
-            f"not measured yet: {', '.join(groups)}; `aio bench device{option}` does in about a minute, before a start"
+            f"not measured yet: {', '.join(groups)}; `{command}` does in about a minute, before a start "
+            f"(AIO_MEASURE_CARDS=true: this start would)"
         )
+        return
+    click.echo(f"measuring {', '.join(groups)}, once: {report_path(settings)} will hold the figures")
+    # Its memory on the cards is free again when it has ended.
+    done = subprocess.run(  # noqa: S603 - our own program
+        own_command("bench", "device"), env={**os.environ, **environment_of(settings)}, check=False
+    )
+    if done.returncode:
+        click.echo(f"the cards were not measured, as said above; they are served all the same. Again: {command}")

@@ -42,7 +42,7 @@ requests = Table(
     Column("queue_ms", Double),  # of the tier that answered, like the two below; NULL: there was no first token
     Column("prefill_ms", Double),
     Column("decode_ms", Double),
-    Column("cache", String(16)),  # hit | shared | miss; NULL: the cache had no part in it
+    Column("cache", String(16)),  # hit | similar | shared | miss; NULL: the cache had no part in it
     Column("tags", Json),  # the caller's `metadata`, which bills are split by
     Column("replica", String(64)),  # the process that answered, to find the spending of a dead one
     # A prefix of the model's name, because an index does not accept text of any length.

@@ -16,7 +16,7 @@ from tiers.errors import ReplicaTry
 from tiers.tier import Usage
 
 AttemptStatus = Literal["ok", "error", "aborted", "escalated", "compared", "agreed", "differed"]
-CacheUse = Literal["hit", "shared", "miss"]
+CacheUse = Literal["hit", "similar", "shared", "miss"]
 
 
 class ComparedAs(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,9 +110,10 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
     `consent`: which tiers may see the texts from now on.
 
-    `cache`: the answer was a cached one (`hit`), came from another caller's running request (`shared`), or had to be
-    made (`miss`); None without a cache. Tokens of an answer that was not made for this request are recorded but cost
-    nothing. `replica`: the process that answered. `tags`: the caller's `metadata`, by which bills are split.
+    `cache`: the answer was a cached one (`hit`, or `similar`: that of another prompt), came from another caller's
+    running request (`shared`), or had to be made (`miss`); None without a cache. Tokens of an answer that was not made
+    for this request are recorded but cost nothing. `replica`: the process that answered. `tags`: the caller's
+    `metadata`, by which bills are split.
     """
 
     request_id: str

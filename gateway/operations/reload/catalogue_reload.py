@@ -35,6 +35,7 @@ from tiers.tier import Tier
 
 if TYPE_CHECKING:
     from gateway.inference.screening.screen import Screen
+    from tiers.catalog.price_list import SignedPrices
     from tiers.remote.embedding_client import EmbeddingClient
 
 log = logging.getLogger(__name__)
@@ -89,11 +90,29 @@ class CatalogueReload:
         self._embedders = {} if embedders is None else embedders
         self._turn = asyncio.Lock()
         self._retiring: set[asyncio.Task[None]] = set()
+        self.prices: SignedPrices | None = None
+
+    def reprice(self, prices: "SignedPrices | None") -> None:
+        """Switch to the prices of a list, where the catalogue gives none; nothing else changes. Running answers keep
+        theirs. Contains no await, and does nothing while the prices are the same."""
+        # Imported where prices are a list's.
+        from tiers.catalog.price_list import repriced
+
+        self.prices = prices
+        before = self._routing.served.catalog
+        catalog = repriced(before, prices)
+        if catalog is not before:
+            self._switch_to(catalog, [], None, self._service.screen, {})
+            log.info("prices have changed: %s", ", ".join(_changed_prices(before, catalog)))
 
     async def reload(self, actor: str, reason: str) -> Reloaded:
         """Load the catalogue's file and switch to it. Raises `CatalogError` with every reason against it."""
         async with self._turn:
             catalog = await asyncio.to_thread(load_catalog, self._settings.catalog)
+            if self.prices is not None:
+                from tiers.catalog.price_list import repriced
+
+                catalog = repriced(catalog, self.prices)
             before = self._routing.served.catalog
             if len(catalog.tiers) != len(before.tiers):
                 raise CatalogError(
@@ -242,6 +261,12 @@ class CatalogueReload:
             )  # fmt: skip
         except (SQLAlchemyError, OSError) as error:
             log.warning("the reload by %s is not recorded: %s", actor, error)
+
+
+def _changed_prices(before: Catalog, after: Catalog) -> list[str]:
+    old = {one.name: one.price for one in before.tiers} | {one.name: one.price for one in before.embeddings}
+    new = {one.name: one.price for one in after.tiers} | {one.name: one.price for one in after.embeddings}
+    return [name for name, price in new.items() if price != old[name]]
 
 
 def _differs_in_figures_alone(spec: TierSpec, old: TierSpec) -> bool:

@@ -350,13 +350,15 @@ def reports_encrypted(facts: Facts) -> Finding:
 
 
 def reports_reachable(facts: Facts) -> Finding:
-    """Webhook, traces and error reports go to web servers, and to no cloud's credentials."""
+    """Webhook, traces, error reports and price list go to web servers, and to no cloud's credentials."""
     settings = facts.settings
     named = {
         **_alert_webhooks(settings),
         "AIO_ERROR_REPORT_DSN": settings.error_report_dsn,
         "AIO_OTLP_TRACES_ENDPOINT": settings.otlp_traces_endpoint,
         "AIO_OTLP_ENDPOINT": settings.otlp_endpoint,
+        # It may be a file.
+        "AIO_PRICE_LIST_URL": settings.price_list_url if ":" in settings.price_list_url else "",
     }
     odd = [name for name, url in named.items() if url and not _is_web_server(url)]
     if odd:
@@ -365,7 +367,7 @@ def reports_reachable(facts: Facts) -> Finding:
             "address where clouds have their credentials",
             f"an https URL in {', '.join(odd)}",
         )
-    return ok("webhook, traces and error reports name web servers or nothing")
+    return ok("webhook, traces, error reports and price list name web servers or nothing")
 
 
 def _alert_webhooks(settings: Settings) -> dict[str, str]:

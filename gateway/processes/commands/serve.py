@@ -199,10 +199,10 @@ def _serve_supervised(settings: "Settings") -> None:
     # Refused here, not by every one of the processes.
     keys_of(settings)
     if settings.role == "all":
-        from gateway.processes.start_checks import say_what_is_unmeasured
+        from gateway.processes.start_checks import measure_or_say_how
         from tiers.catalog.load import load_catalog
 
-        say_what_is_unmeasured(load_catalog(settings.catalog), settings)
+        measure_or_say_how(load_catalog(settings.catalog), settings)
     click.get_current_context().exit(run_supervised(settings))
 
 
@@ -237,7 +237,7 @@ def _loading_cores(settings: "Settings") -> "dict[str, CoreClient]":
     the CPU loads while it is checked that all can be served here, those of cards once it is."""
     import asyncio
 
-    from gateway.processes.start_checks import say_what_is_unmeasured
+    from gateway.processes.start_checks import measure_or_say_how
     from gateway.runtime.core_factory import fetch_core_models, require_local_models
     from gateway.runtime.cores.core_clients import core_clients
     from inference_core.transport.unix_socket import ChildCoreClient
@@ -252,7 +252,7 @@ def _loading_cores(settings: "Settings") -> "dict[str, CoreClient]":
     if CPU_CORE in children:
         children[CPU_CORE].launch_ahead()
     asyncio.run(_require_machine_or_close(catalog, settings, cores))
-    say_what_is_unmeasured(catalog, settings)
+    measure_or_say_how(catalog, settings)
     for name, core in children.items():
         if name != CPU_CORE:
             core.launch_ahead()

@@ -1,6 +1,8 @@
 """Service levels of tiers: figures of a sliding window, states by thresholds, constant memory."""
 
+import csv
 import gc
+import io
 import math
 import random
 import tracemalloc
@@ -298,6 +300,8 @@ async def test_operators_see_states_and_prometheus_does_too(gateway: RunningGate
     tier = report["tiers"][1]
     assert (tier["tier"], tier["requests"], tier["model"]) == (2, 20, "smollm2-bf16")
     assert tier["state"] in ("green", "amber", "red")
+    sheet = csv.DictReader(io.StringIO((await gateway.http.get("/admin/api/slo?format=csv")).text))
+    assert {row["requests"] for row in sheet if row["tier"] == "2"} == {"20"}
     text = (await gateway.http.get("/metrics")).text
     families = {family.name: family for family in text_string_to_metric_families(text)}
     states = {sample.labels["tier"]: sample.value for sample in families["aio_slo_state"].samples}

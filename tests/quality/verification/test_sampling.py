@@ -125,6 +125,7 @@ def test_a_higher_rate_keeps_what_a_lower_one_draws() -> None:
         ({"answer": "  "}, "not answered"),
         ({"cache": "hit"}, "cached"),
         ({"cache": "shared"}, "cached"),
+        ({"cache": "similar"}, "cached"),
         ({"api": "completion"}, "not a chat"),
         ({"messages": [{"role": "user", "content": "What?", "attachments": "[image, 9 bytes, 0a]"}]}, "not kept"),
     ],

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gateway.operations.cli.cluster import joined
 from gateway.operations.cli.options import (
     FILE,
     FOLDER,
@@ -25,7 +26,7 @@ from gateway.operations.cli.options import (
 if TYPE_CHECKING:
     from gateway.base.settings import Settings
     from quality.retraining.retrain import RetrainResult
-    from quality.retraining.training_process import OnProgress
+    from quality.retraining.training_process import OnProgress, Train
 
 
 @click.command()
@@ -97,8 +98,11 @@ def complexity(
 @catalog_option
 @data_dir_option
 @database_option
+@click.option(
+    "--cluster", "address", metavar="ADDRESS", help="Train on a Ray cluster: auto, HOST:PORT, ray://HOST:PORT."
+)
 @json_option
-def retrain(rollback: bool, reason: str, as_json: bool, **options: Any) -> None:
+def retrain(rollback: bool, reason: str, address: str | None, as_json: bool, **options: Any) -> None:
     """Train from stored outcomes and the artefact's base data, compare with the incumbent, put on trial or refuse."""
     settings = settings_from(**options)
     if rollback:
@@ -106,7 +110,7 @@ def retrain(rollback: bool, reason: str, as_json: bool, **options: Any) -> None:
         echo_answer(as_json, {"current": version}, f"classifier {version} serves again")
         return
     with staged_progress("retraining") as show:
-        result = _retrain(settings, show)
+        result = _retrain(settings, show, address)
     if as_json:
         echo_json(result)
         return
@@ -117,15 +121,20 @@ def retrain(rollback: bool, reason: str, as_json: bool, **options: Any) -> None:
         click.echo(f"tier {tier['tier']}: calibration slope {slope} (wanted: 0.9 to 1.1) on {tier['rows']} rows")
 
 
-def _retrain(settings: "Settings", show: "OnProgress") -> "RetrainResult":
+def _retrain(settings: "Settings", show: "OnProgress", address: str | None) -> "RetrainResult":
     from classifier.registry.registry import ArtefactRegistry
     from gateway.operations.quality_loop.quality_loop import retrain_settings
     from quality.loop import run_retraining
+    from quality.retraining.training_process import run_training_process
     from tiers.catalog.load import load_catalog
 
     catalog = load_catalog(settings.catalog)
+    train: Train = run_training_process
+    if address is not None:
+        joined(address)
+        from gateway.runtime.cluster.training import train_on_cluster as train
     registry, ordered = ArtefactRegistry(settings.registry_path), retrain_settings(settings, catalog)
-    return with_database(settings, lambda engine: run_retraining(registry, ordered, engine, "cli", show))
+    return with_database(settings, lambda engine: run_retraining(registry, ordered, engine, "cli", show, train))
 
 
 def _rollback(settings: "Settings", reason: str) -> str:

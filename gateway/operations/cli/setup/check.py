@@ -131,11 +131,17 @@ def _check_security(settings: "Settings", as_json: bool) -> None:
 
 def _lists(settings: "Settings", catalog: "Catalog") -> str:
     """The lists that prices come from, with their dates, and the models that give embeddings."""
+    from gateway.operations.reload.price_refresh import PriceRefresh
     from tiers.catalog.price_list import list_version
 
     lines = []
     if catalog.has_listed_prices:
         lines.append(f"prices: genai-prices {list_version()}, as of {datetime.now(UTC):%Y-%m-%d}")
+    if settings.price_list_url:
+        refresh = PriceRefresh(settings, lambda prices: None, lambda outcome, date: None)
+        refresh.load()
+        outcome = asyncio.run(refresh.refresh())
+        lines.append(f"prices: {refresh.current.name if refresh.current else 'no signed list'} ({outcome})")
     for spec in catalog.embeddings:
         where = spec.url or spec.path or spec.model
         lines.append(f"embeddings: {spec.name} ({where}), ${spec.usd_per_million:g} per million")

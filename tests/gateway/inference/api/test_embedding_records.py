@@ -105,6 +105,8 @@ async def test_operators_list_it_export_it_and_look_at_it(encoding: RunningGatew
     assert (line["tier"], line["prompt_tokens"]) == ("", str(tokens))
     one = (await shown(encoding, f"/admin/api/requests/{request_id}")).json()
     assert (one["request"]["model"], one["verifications"]) == ("tiny", [])
+    row = (await shown(encoding, f"/admin/api/requests/{request_id}", format="csv")).text
+    assert request_id in row
     async with browser(encoding) as admin:
         await sign_in(admin, ADMIN_KEY)
         listed, page = await admin.get("/admin/requests"), await admin.get(f"/admin/requests/{request_id}")

@@ -175,7 +175,7 @@ async def test_an_answer_is_kept_that_just_fits_and_a_store_that_fails_is_asked_
 async def test_a_replay_lets_others_work_after_64_deltas(pieces: int, turns: int) -> None:
     decision: Any = None
     kept = KeptAnswer(tier=1, p_ok=1.0, attempts=[], usage=Usage(), pieces=[Delta(text="x")] * pieces)
-    replay, turned = Replay(kept, decision, scripted_tiers()[0]), 0
+    replay, turned = Replay(kept, decision, scripted_tiers()[0], "hit"), 0
     over = asyncio.Event()
 
     async def others() -> None:

@@ -210,6 +210,8 @@ async def test_the_quality_page_says_how_many_labels_there_are_and_what_they_cha
     assert [float(row[2]) for row in curve] == [round(p["error"]["value"], 3) for p in mine["curve"]["points"]]
     assert float(curve[1][2]) < float(curve[0][2])
     assert page.text.count('<figure class="chart">') == 2
+    sheet = await admin.get(f"{API}/learning?format=csv")
+    assert "support desk" in sheet.text
 
 
 async def test_a_page_does_not_wait_for_the_learning_curve(

@@ -1,6 +1,8 @@
 """The overview: the gateway's measurements, live, and plain words when there is nothing or a dependency is down."""
 
 import asyncio
+import csv
+import io
 import threading
 from contextvars import ContextVar
 from typing import Any
@@ -68,6 +70,10 @@ async def test_figures_are_of_the_requests_that_were_served(aio: RunningGateway,
     assert 0 < overall["saving"] < 1
     assert overall["cost_usd"] == pytest.approx(sum(tier["cost_usd"] for tier in now["tiers"]))
     assert overall["requests_per_second"] == pytest.approx(3 / now["window_seconds"])
+    rows = list(csv.DictReader(io.StringIO((await admin.get("/admin/api/overview?format=csv")).text)))
+    assert [row["tier"] for row in rows] == ["", "1", "2", "3", "4"]
+    assert rows[1]["requests"] == "2"
+    assert (await admin.get("/admin/api/overview?format=xml")).status_code == 400
     page = await admin.get("/admin")
     assert "No request in the last five minutes." not in page.text
     assert "66.7%" in page.text

@@ -185,6 +185,8 @@ async def test_a_request_is_there_for_programs_too(aio: RunningGateway, admin: h
     await aio.serving.records.recorded(answer.id)  # type: ignore[attr-defined]
     shown = (await admin.get(f"/admin/api/requests/{answer.id}")).json()
     assert (shown["request"]["tier"], shown["verifications"]) == (2, [])
+    [row] = rows_of((await admin.get(f"/admin/api/requests/{answer.id}?format=csv")).text)
+    assert row["request_id"] == answer.id
     assert (await admin.get("/admin/api/requests/none")).status_code == 404
     assert (await admin.get("/admin/requests/none")).status_code == 404
 

@@ -47,6 +47,10 @@ async def test_the_page_shows_the_same(aio: RunningGateway) -> None:
         assert page.status_code == 200
         for shown in ("database (SQLite)", "Redis", "core cpu", head_revision(), "Without it"):
             assert shown in page.text
+        sheet = (await client.get(f"{API}?format=csv")).text
+        assert sheet.startswith("part,name,state,detail,policy")
+        for line in ("dependency,database", f"fact,schema,,{head_revision()}", "fact,catalogue,,laptop"):
+            assert f"\n{line}" in sheet, line
 
 
 async def test_an_older_schema_is_said(aio: RunningGateway) -> None:

@@ -1,6 +1,7 @@
 """`aio bench device` measures a group on the host, whole, and compares cards with what their data sheets allow."""
 
 import json
+import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +16,8 @@ from gateway.base.configuration import load_settings
 from gateway.operations.cli import main
 from gateway.planning.load_test import measured_groups
 from gateway.planning.load_test.measured_groups import Peak, driver_version, measure_groups, report_text, with_roofline
-from gateway.processes.start_checks import say_what_is_unmeasured
+from gateway.processes import start_checks
+from gateway.processes.start_checks import measure_or_say_how
 from gateway.runtime.device_report import DeviceReport, GroupSpeed, ModelSpeed, StreamSpeed, report_path
 from inference_core.device.device_speed import CoreSpeed, memory_bandwidth
 from inference_core.engine.core import Core
@@ -206,17 +208,45 @@ def test_the_driver_is_unknown_without_one() -> None:
     assert driver_version(Nvml()) is None
 
 
-def test_a_start_with_cards_says_how_to_measure_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+class Started:
+    """What the start of a server ran and said."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, status: int) -> None:
+        self.commands: list[list[str]] = []
+        self.environments: list[dict[str, str]] = []
+        self._status = status
+        monkeypatch.setattr(start_checks.subprocess, "run", self._run)
+
+    def _run(self, command: list[str], **how: Any) -> "subprocess.CompletedProcess[str]":
+        self.commands.append(command)
+        self.environments.append(how["env"])
+        return subprocess.CompletedProcess(command, self._status)
+
+
+def test_a_start_with_cards_says_how_to_measure_them_or_measures_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     catalog = load_catalog("one-card")
     settings = load_settings({}, catalog="one-card", data_dir=str(tmp_path))
-    say_what_is_unmeasured(catalog, settings)
-    assert "card-0; `aio bench device --catalog one-card`" in capsys.readouterr().out
+    started = Started(monkeypatch, status=1)
+
+    measure_or_say_how(catalog, settings)
+    said = capsys.readouterr().out
+    assert "card-0; `aio bench device --catalog one-card`" in said
+    assert "AIO_MEASURE_CARDS" in said
+    assert started.commands == []
+
+    measure_or_say_how(catalog, replace(settings, measure_cards=True))
+    assert started.commands[0][-2:] == ["bench", "device"]
+    assert started.environments[0]["AIO_CATALOG"] == "one-card"
+    assert "served all the same" in capsys.readouterr().out
 
     report = DeviceReport(measured_at="2026-01-01T00:00:00+00:00", catalog="one-card", versions={}, groups=[])
     groups = [measured("NVIDIA L4", group="card-0")]
     assert report_path(settings) == tmp_path / "one-card.device.json"
     report_path(settings).write_bytes(msgspec.json.encode(replace(report, groups=groups)))
-    say_what_is_unmeasured(catalog, settings)
+    measure_or_say_how(catalog, replace(settings, measure_cards=True))
+    assert len(started.commands) == 1
     assert capsys.readouterr().out == ""
 
 
@@ -224,9 +254,9 @@ def test_a_damaged_report_counts_as_none_and_groups_on_the_host_need_none(
     catalog: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     settings = load_settings({}, catalog=str(catalog), data_dir=str(tmp_path))
-    say_what_is_unmeasured(load_catalog(str(catalog)), settings)
+    measure_or_say_how(load_catalog(str(catalog)), settings)
     assert capsys.readouterr().out == ""
     shipped = replace(settings, catalog="four-cards")
     report_path(shipped).write_text(json.dumps({"groups": 3}))
-    say_what_is_unmeasured(load_catalog("four-cards"), shipped)
+    measure_or_say_how(load_catalog("four-cards"), shipped)
     assert "card-0, card-1, cards-2-3" in capsys.readouterr().out

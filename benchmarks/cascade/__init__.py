@@ -1,0 +1,1 @@
+"""What agreement of cheap answers is worth on recorded final answers."""

@@ -1,0 +1,73 @@
+"""Lotteries: the best quality of a mixture of fixed ways to answer at a cost, and the least cost at a quality."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+Float = npt.NDArray[np.float64]
+
+
+def best_quality(costs: Sequence[float], qualities: Float, at: Float) -> Float:
+    """Return the best quality [n] at each mean cost `at` [n] of a mixture of ways with `costs` [k] and `qualities`
+    [n, k]. A mixture may cost less than `at`; there must be a way that does."""
+    order = np.argsort(costs, kind="stable")
+    prices, values = np.asarray(costs, np.float64)[order], qualities[:, order]
+    best = np.full(len(at), -np.inf)
+    for i, price in enumerate(prices):
+        best = np.where(price <= at + 1e-12, np.maximum(best, values[:, i]), best)
+        for j in range(i + 1, len(prices)):
+            if prices[j] > price:
+                share = (at - price) / (prices[j] - price)
+                mixed = values[:, i] + share * (values[:, j] - values[:, i])
+                best = np.where((share >= 0) & (share <= 1), np.maximum(best, mixed), best)
+    return best
+
+
+def least_cost(ways: Sequence[tuple[float, float]], quality: float) -> float:
+    """Return the least mean cost of a mixture of `ways`, (cost, quality) each, that reaches `quality`; infinite if none
+    does."""
+    least = min((cost for cost, value in ways if value >= quality), default=np.inf)
+    for low_cost, low in ways:
+        for high_cost, high in ways:
+            if low < quality < high:
+                least = min(least, low_cost + (quality - low) / (high - low) * (high_cost - low_cost))
+    return float(least)
+
+
+def best_by_group(costs: Sequence[float], qualities: Float, weights: Float, at: float) -> float:
+    """Return the best mean quality at mean cost `at` of mixtures of ways with `costs` [k], a mixture for each of g
+    groups, by `qualities` [g, k] and the groups' shares `weights` [g], which add up to 1.
+
+    Every group begins with its cheapest way; steps along the groups' hulls are taken from the steepest on.
+    """
+    steps: list[tuple[float, float]] = []
+    spent = reached = 0.0
+    for values, weight in zip(qualities, weights, strict=True):
+        hull = _hull(costs, values)
+        spent, reached = spent + weight * hull[0][0], reached + weight * hull[0][1]
+        for (low_cost, low), (high_cost, high) in pairwise(hull):
+            steps.append(((high - low) / (high_cost - low_cost), weight * (high_cost - low_cost)))
+    for slope, price in sorted(steps, reverse=True):
+        paid = min(price, at - spent)
+        if paid <= 0:
+            break
+        spent, reached = spent + paid, reached + slope * paid
+    return reached
+
+
+def _hull(costs: Sequence[float], values: Float) -> list[tuple[float, float]]:
+    """Return the rising part of the upper hull of the points, from the cheapest one on."""
+    hull: list[tuple[float, float]] = []
+    for cost, value in sorted(zip(costs, values.tolist(), strict=True), key=lambda way: (way[0], -way[1])):
+        if hull and value <= hull[-1][1]:
+            continue
+        while len(hull) > 1 and _slope(hull[-2], hull[-1]) <= _slope(hull[-1], (cost, value)):
+            hull.pop()
+        hull.append((cost, value))
+    return hull
+
+
+def _slope(one: tuple[float, float], other: tuple[float, float]) -> float:
+    return (other[1] - one[1]) / (other[0] - one[0])
