@@ -35,6 +35,7 @@ _COMMANDS = {
         "requirements.checklist:checklist_command",
         "The best practices and the requirements, with their evidence.",
     ),
+    "compare": ("report.before_after:compare", "Two kept measurements, before and after."),
     "demo": ("replay.commands:demo", "The whole loop with a model that answers here, in two to four minutes."),
     "demo-replay": ("replay.commands:demo_replay", "The whole loop on declared answers, in under two minutes."),
     "replay": ("replay.commands:replay", "The whole gateway in front of recorded answers."),

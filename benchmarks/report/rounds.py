@@ -41,6 +41,37 @@ def geometric_interval(ratios: Sequence[float]) -> Spread:
     return _interval(mean, statistics.stdev(logs) / math.sqrt(len(logs)), degrees)
 
 
+def paired(one: Sequence[float], other: Sequence[float]) -> tuple[Spread, Spread, Spread]:
+    """Both with their extremes, and `other` over `one`: the geometric mean of the pairs, with its interval.
+
+    Raises ValueError without rounds, or if the numbers of rounds differ.
+    """
+    left, right = spread(one), spread(other)
+    if left is None or right is None:
+        raise ValueError("there are no rounds to pair")
+    return left, right, geometric_interval([b / a for a, b in zip(one, other, strict=True)])
+
+
+def ratio_of_runs(values: Sequence[float | None], base: Sequence[float | None]) -> Spread | None:
+    """The ratio of the geometric means of two runs whose rounds were not interleaved, with its 95% interval by Welch's
+    t over logarithms.
+
+    With a single round on either side the interval is everything, 0 to infinity. None if a side has no positive value.
+    """
+    samples = [[math.log(value) for value in side if value] for side in (values, base)]
+    if not all(samples):
+        return None
+    mean = statistics.fmean(samples[0]) - statistics.fmean(samples[1])
+    if min(map(len, samples)) < 2:
+        return Spread(math.exp(mean), 0.0, math.inf)
+    parts = [statistics.variance(side) / len(side) for side in samples]
+    if not sum(parts):
+        return Spread(math.exp(mean), math.exp(mean), math.exp(mean))
+    # Welch and Satterthwaite: between the smaller side's degrees of freedom and both together.
+    degrees = sum(parts) ** 2 / sum(part**2 / (len(side) - 1) for part, side in zip(parts, samples, strict=True))
+    return _interval(mean, math.sqrt(sum(parts)), max(1, int(degrees)))
+
+
 def _interval(mean: float, error: float, degrees: int) -> Spread:
     """exp(mean) with the 95% interval of a mean of logarithms whose standard error is `error`."""
     half = (_T[degrees - 1] if degrees <= len(_T) else 1.96) * error
