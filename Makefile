@@ -141,7 +141,7 @@ $(STAMP)-clients: $(STAMP)
 # Triton kernels without a GPU: each against its reference in the interpreter, and compiled for every device of ours. And the CPU
 # kernels for ARM, compiled and emulated; skipped without `apt-get install g++-aarch64-linux-gnu qemu-user`.
 test-kernels: install
-	TRITON_INTERPRET=1 $(BIN)/pytest -n $(BUSY_WORKERS) --dist loadfile --timeout 900 -m "kernels" tests/inference_core/triton_kernels \
+	TRITON_INTERPRET=1 $(BIN)/pytest --forks $(BUSY_WORKERS) --timeout 900 -m "kernels" tests/inference_core/triton_kernels \
 		tests/inference_core/native/test_arm_kernels.py
 
 # Images, chart and compose file: linted, rendered and checked against the published schemas. No cluster, no Docker.
