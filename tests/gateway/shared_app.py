@@ -24,6 +24,11 @@ def shared_http_app(settings: Settings, lifespan: Lifespan) -> Litestar:
     return app
 
 
+def forget_whole_app() -> None:
+    """Let the next gateway's administration be made again."""
+    _whole.cache_clear()
+
+
 def _whole_app(body_limit: int, state: State) -> Litestar:
     app = _copy(_whole(body_limit))
     app.state = state

@@ -15,6 +15,7 @@ CALLS = ("tool_use", "tool_call", "tool-call", "function_call")
 RESULTS = ("tool_result", "tool-result", "tool_response", "function_call_output")
 _IDS = ("call_id", "tool_use_id", "tool_call_id", "toolCallId", "id")
 _LARGEST = 10**300
+_BOUNDS = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}
 _CHOICES = {"auto": "auto", "none": "none", "required": "required", "any": "required"}
 
 
@@ -77,8 +78,11 @@ def _is_schema(value: dict[str, Any]) -> bool:
 
 
 def schema_of(value: Any) -> Any:
-    """A schema that is value as its text; PHP writes an empty object as a list."""
-    return _with_small_numbers(_parsed(value))
+    """A schema that is value as its text; PHP writes an empty object as a list. What is too deep to be read stays."""
+    try:
+        return _with_small_bounds(_parsed(value))
+    except RecursionError:
+        return value
 
 
 def _parsed(value: Any) -> Any:
@@ -90,15 +94,20 @@ def _parsed(value: Any) -> Any:
     return {} if value in ([], "") else value
 
 
-def _with_small_numbers(value: Any) -> Any:
+def _with_small_bounds(value: Any) -> Any:
     """A schema whose bounds of more than 64 bits, such as those of .NET's decimals, are floats."""
-    if isinstance(value, dict):
-        return {name: _with_small_numbers(one) for name, one in value.items()}
     if isinstance(value, list):
-        return list(map(_with_small_numbers, value))
-    if type(value) is not int or -(2**63) <= value < 2**64:
+        return list(map(_with_small_bounds, value))
+    if not isinstance(value, dict):
         return value
-    return float(max(-_LARGEST, min(value, _LARGEST)))
+    return {
+        name: _small(part) if name in _BOUNDS and type(part) is int else _with_small_bounds(part)
+        for name, part in value.items()
+    }
+
+
+def _small(bound: int) -> int | float:
+    return bound if -(2**63) <= bound < 2**64 else float(max(-_LARGEST, min(bound, _LARGEST)))
 
 
 def schema_form(form: dict[str, Any]) -> dict[str, Any] | None:

@@ -114,6 +114,17 @@ def test_a_request_that_no_record_can_hold_is_refused_and_not_answered_free_of_c
     refused(posted(aio, "/v1/chat/completions", json.dumps(CHAT | {"response_format": wanted})), "response_format")
 
 
+@pytest.mark.parametrize("levels", [99, 900, 50_000])
+def test_a_schema_as_a_text_of_many_levels_is_refused_or_read(aio: ServedProcess, levels: int) -> None:
+    text = '{"properties": {"a": ' * levels + "{}" + "}}" * levels
+    for wanted in (
+        {"type": "json_schema", "json_schema": text},
+        {"type": "json_schema", "json_schema": {"schema": text}},
+    ):
+        answer = posted(aio, "/v1/chat/completions", json.dumps(CHAT | {"response_format": wanted}))
+        assert answer.status_code == (200 if levels == 99 else 400), answer.text[:200]
+
+
 @pytest.mark.parametrize("seconds", NUMBERS)
 def test_an_expiry_that_is_no_time_is_refused_and_the_teams_listing_stays(aio: ServedProcess, seconds: str) -> None:
     form = {"purpose": "batch", "expires_after[anchor]": "created_at", "expires_after[seconds]": seconds}

@@ -8,6 +8,7 @@ import pytest
 from gateway.operations.dashboard.html.rendering import TEMPLATES
 from tests.gateway.operations.dashboard.browsing import browser, sign_in
 from tests.gateway.running_gateway import RunningGateway
+from tests.gateway.shared_app import forget_whole_app
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -24,6 +25,7 @@ async def test_no_template_is_compiled_on_the_event_loop(
 
     assert TEMPLATES.cache is not None
     TEMPLATES.cache.clear()
+    forget_whole_app()
     monkeypatch.setattr(TEMPLATES, "compile", watched)
     async with browser(gateway) as client:
         await sign_in(client)
