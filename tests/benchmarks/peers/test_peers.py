@@ -12,7 +12,7 @@ import pytest
 from benchmarks.gateway.proxy import bench_proxy
 from benchmarks.gateway.target import Target
 from benchmarks.gateway.upstream import running_upstream
-from benchmarks.peers import environments
+from benchmarks.peers import command, environments
 from benchmarks.peers.command import compare_engines
 from benchmarks.peers.engines import CODE, DRAFTS, LOADS, EngineLoad, System, _worker
 from benchmarks.peers.environments import PEERS, PeersError, installed, served
@@ -134,7 +134,14 @@ def test_every_system_gets_the_same_prompts_and_no_round_those_of_another() -> N
         assert one.jobs[0].salt != other.jobs[0].salt
 
 
-async def test_engines_take_turns_and_those_with_drafts_are_asked_for_code_alone() -> None:
+async def test_engines_take_turns_and_those_with_drafts_are_asked_for_code_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def idle(_seconds: float) -> float:
+        return 0.0
+
+    # Turns wait for an idle machine, which that of the tests is not.
+    monkeypatch.setattr(command, "busy_share", idle)
     asked: list[str] = []
 
     def system(name: str) -> System:
