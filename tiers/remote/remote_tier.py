@@ -258,8 +258,9 @@ class RemoteTier(Tier):
                 stream = self._queue.send(self._clock(), tally.prompt_tokens)
             sent = await self._ask(call, fitted, place, request, tally, seconds, deadline)
             if sent is None:
-                async for delta in self.generate(request):
-                    yield delta
+                async with aclosing(self.generate(request)) as answers:
+                    async for delta in answers:
+                        yield delta
                 return
             reply, pieces, fitted = sent
             reader = self._reader(request, fitted, tally)

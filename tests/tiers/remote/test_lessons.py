@@ -426,3 +426,24 @@ async def test_a_key_that_is_wrong_is_no_lesson() -> None:
         with pytest.raises(TierKeyError):
             await collect(tier, chat(whole=True))
         await tier.close()
+
+
+async def test_a_client_that_leaves_choices_asked_one_by_one_frees_their_connections_at_once() -> None:
+    async def endless(call: Call) -> None:
+        if call.body.get("n", 1) > 1:
+            await call.reply(400, {"error": {"message": "Invalid n value (currently only n = 1 is supported)"}})
+            return
+        await call.begin()
+        await call.chunk("Hi")
+        await server.disconnected.wait()
+
+    async with LoopbackServer(endless) as server:
+        tier = RemoteTier(remote_spec(server.base_url, kind="openai"), refusals=LearnedRefusals())
+        answers = tier.generate(chat(n=2))
+        async for delta in answers:
+            if delta.text:
+                break
+        await answers.aclose()
+        assert tier.load().running == 0
+        await server.disconnected.wait()
+        await tier.close()
