@@ -25,7 +25,7 @@ def shared_http_app(settings: Settings, lifespan: Lifespan) -> Litestar:
 
 
 def forget_whole_app() -> None:
-    """Let the next gateway's administration be made again."""
+    """Let the next gateway's administration be made again, for tests of what an application does once."""
     _whole.cache_clear()
 
 

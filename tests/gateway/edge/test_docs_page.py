@@ -7,6 +7,7 @@ import pytest
 
 from gateway.edge import openapi as operations
 from tests.gateway.running_gateway import RunningGateway
+from tests.gateway.shared_app import forget_whole_app
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -22,6 +23,7 @@ async def test_the_schema_is_derived_outside_the_event_loop(
         return derive(struct)
 
     monkeypatch.setattr(operations, "_inlined", watched)
+    forget_whole_app()
     document = await gateway.http.get("/docs/openapi.json")
     page = await gateway.http.get("/docs")
     assert (document.status_code, page.status_code) == (200, 200)
