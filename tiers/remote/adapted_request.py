@@ -12,7 +12,6 @@ import msgspec
 from inference_core.protocol import SamplingParams
 from tiers.message_content import NativePiece, NativeRequest, Tool, Tooling
 from tiers.remote.adapted_turns import adapted_turns, fits, fitting_name
-from tiers.remote.lessons import taught
 from tiers.remote.openai_format import TEMPLATED
 from tiers.remote.refusals import EDITS
 from tiers.remote.request_fields import ALL_SAMPLING, BUDGET, VARIABLES
@@ -108,11 +107,10 @@ class Adapted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def adapted(unadapted: GenerationRequest, rules: Rules, refused: frozenset[str] = frozenset()) -> Adapted:
-    """Return the request as a server with these `rules` takes it; `refused`: parameters that it was found to refuse,
-    and what its refusals taught."""
+    """Return the request as a server with these `rules` takes it; `refused`: parameters that it was found to refuse;
+    what its refusals taught is in its rules (`lessons.taught`)."""
     fields: dict[str, Any] = {}
     changed: set[str] = set()
-    rules = taught(rules, refused) if refused else rules
     request = _bound(unadapted, rules, changed)
     renamed = {} if rules.tool_names is None else _renamed_tools(request, rules.tool_names)
     messages = request.messages
