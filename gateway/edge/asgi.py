@@ -58,10 +58,11 @@ class LateApp:
         self._making = asyncio.Lock()
 
     async def made(self, state: State) -> Litestar:
-        async with self._making:
-            if self._app is None:
-                self._app = await asyncio.to_thread(self._make, state)
-            return self._app
+        if self._app is None:
+            async with self._making:
+                if self._app is None:
+                    self._app = await asyncio.to_thread(self._make, state)
+        return self._app
 
 
 def below(path: str) -> ASGIRouteHandler:
