@@ -1,8 +1,9 @@
-"""What AIO adds to litestar: the types of a request and a connection with the state that AIO gives its app, a router
-that is registered once, and an application behind another one, made by the first request for one of its paths."""
+"""What AIO adds to litestar: the types of a request and a connection with the state that AIO gives its app, bodies and
+forms as they arrive, a router that is registered once, and an application behind another one, made by the first request
+for one of its paths."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Self
 
 from litestar import Litestar, Router, asgi
@@ -10,8 +11,9 @@ from litestar.connection import ASGIConnection, Request
 from litestar.datastructures import State
 from litestar.handlers import ASGIRouteHandler
 from litestar.types import Receive, Scope, Send
+from multipart import MultipartError, MultipartSegment, PushMultipartParser
 
-from gateway.base.errors import ClientGoneError
+from gateway.base.errors import ApiError, ClientGoneError, bad_request
 
 HttpRequest = Request[Any, Any, State]
 Connection = ASGIConnection[Any, Any, Any, Any]
@@ -32,6 +34,28 @@ async def body_chunks(request: HttpRequest) -> AsyncIterator[bytes]:
             yield body
         if not event.get("more_body", False):
             return
+
+
+FormEvent = MultipartSegment | bytes | bytearray | None
+"""The head of a part of a form, a piece of its content, or its end."""
+
+
+async def read_form(request: HttpRequest, most_parts: int, take: Callable[[FormEvent], Awaitable[None]]) -> None:
+    """Call `take` with all events of a form with files while it arrives. Raises `ApiError`: 415 for another content
+    type, 400 for a malformed form or one of more parts; `ClientGoneError`."""
+    kind, options = request.content_type
+    boundary = options.get("boundary")
+    if kind != "multipart/form-data" or not boundary:
+        raise ApiError(415, "Send the file as multipart/form-data with a boundary.")
+    try:
+        with PushMultipartParser(boundary, max_segment_count=most_parts, strict=True) as parser:
+            async for chunk in body_chunks(request):
+                for event in parser.parse(chunk):
+                    await take(event)
+                if parser.closed:
+                    break
+    except (MultipartError, UnicodeError, LookupError) as error:
+        raise bad_request(f"The form cannot be read: {error}.", None, "invalid_form") from None
 
 
 class OnceRouter(Router):

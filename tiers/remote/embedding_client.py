@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import os
+import time
 from binascii import Error as Base64Error
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -14,10 +15,10 @@ import numpy as np
 
 from inference_core.io.files import JSON_ERRORS
 from tiers.catalog.catalog import EmbeddingSpec
+from tiers.catalog.tier_spec import RemoteKind, RemoteSpec
 from tiers.errors import (
     TierAnswerError,
     TierAnswerTooLongError,
-    TierBusyError,
     TierContextError,
     TierError,
     TierRequestError,
@@ -25,9 +26,9 @@ from tiers.errors import (
 )
 from tiers.remote.http_exchange import RefusedBodyError, bounded_answer, headers_of
 from tiers.remote.http_transport import transport_to
-from tiers.remote.openai_format import parse_error, parse_retry_after
-from tiers.remote.too_long import too_long
-from tiers.server_words import one_line
+from tiers.remote.openai_format import parse_error
+from tiers.remote.server_failures import MAX_ERROR_BYTES, ServerFailures, ServerRequest
+from tiers.remote.wire import wire_of
 
 Input = str | list[int]
 FORM = "encoding_format"
@@ -37,7 +38,6 @@ TOGETHER = 4
 BYTES_OF_A_VECTOR, MOST_BYTES = 256 * 1024, 256 * 1024 * 1024
 # Above it, an answer is read on a thread: megabytes of numbers take longer than other requests may wait.
 READ_HERE_BYTES = 256 * 1024
-OPERATOR_STATUSES = (401, 402, 403, 404)
 # A server's own count is believed down to this share of our estimate of four bytes per token.
 LEAST_SHARE = 1 / 64
 SPECIAL_TOKENS = 2
@@ -116,9 +116,14 @@ class EmbeddingClient:
         # Whether the server was found to refuse `encoding_format`: then it gives numbers.
         self._numbers_only = False
         self._key = os.environ.get(spec.api_key_env or "", "").strip()
-        name = b"api-key" if spec.provider == "azure" else b"authorization"
-        value = self._key if spec.provider == "azure" else f"Bearer {self._key}"
-        self._headers = headers_of(self._base, [(name, value.encode())] if self._key else [])
+        kind: RemoteKind = "azure" if spec.provider == "azure" else "openai"
+        remote = RemoteSpec(kind=kind, base_url=str(spec.url), model=spec.model or "", api_key_env=spec.api_key_env)
+        wire = wire_of(remote, spec.provider)
+        # What lists the models of tiers knows none of these.
+        wire.models_path = None
+        self._server = ServerRequest(wire, remote.model)
+        self._failures = ServerFailures(f"embeddings '{spec.name}'", remote, self._key, 0.0, time.monotonic)
+        self._headers = headers_of(self._base, wire.key_headers(self._key))
         self._client = httpx.AsyncClient(transport=transport_to(self._base), trust_env=False, follow_redirects=False)
 
     async def close(self) -> None:
@@ -151,7 +156,7 @@ class EmbeddingClient:
             raise errors.exceptions[0] from None
         vectors = [vector for task in tasks for vector in task.result()]
         if len({vector.size for vector in vectors}) > 1:
-            raise TierAnswerError(f"{self._where} answered with vectors of several lengths")
+            raise TierAnswerError(f"{self._failures.where} answered with vectors of several lengths")
         return Embedded(vectors=vectors, disputed=disputed)
 
     async def _call(
@@ -184,10 +189,9 @@ class EmbeddingClient:
                 self._client, request, most, self.spec.timeout_seconds, lenient=True
             )
         except RefusedBodyError as error:
-            raise TierAnswerTooLongError(f"{self._where}: {error}") from error
+            raise TierAnswerTooLongError(f"{self._failures.where}: {error}") from error
         except httpx.HTTPError as error:
-            said = self._scrub(str(error) or type(error).__name__)
-            raise TierUnavailableError(f"{self._where} cannot be reached: {type(error).__name__}: {said}") from error
+            raise self._failures.unavailable(error) from error
         if response.status_code != 200:
             counter.sent -= estimate
             raise self._refusal(response, answer)
@@ -199,7 +203,7 @@ class EmbeddingClient:
         if not vectors and b'"error' in answer[:READ_HERE_BYTES]:
             raise self._refusal(response, answer)
         if sorted(vectors) != list(range(len(part))):
-            raise TierAnswerError(f"{self._where} answered with no list of {len(part)} vectors")
+            raise TierAnswerError(f"{self._failures.where} answered with no list of {len(part)} vectors")
         return [vectors[index] for index in range(len(part))]
 
     def _billed(self, reply: _Reply | None, part: Sequence[Input], estimate: int, disputed: list[int]) -> int:
@@ -214,28 +218,10 @@ class EmbeddingClient:
         return told
 
     def _refusal(self, response: httpx.Response, body: bytes) -> TierError:
-        status, said, later = response.status_code, parse_error(body[: 64 * 1024]), parse_retry_after(response.headers)
-        message = f"{self._where} answered {status}: {self._scrub(said.message)}"
-        if status == 429 or (status == 503 and later is not None):
-            busy = TierBusyError(message)
-            busy.retry_after_seconds = busy.retry_after_seconds if later is None else later
-            return busy
-        if status in OPERATOR_STATUSES:
-            where = self.spec.api_key_env or "api_key_env"
-            return TierUnavailableError(f"{message} (check url, model and {where} in the catalogue)")
-        if (found := too_long(said, status)) is not None:
-            return TierContextError(message, "input", **found._asdict())
-        if status in (408, 409, 425) or status >= 500 or status < 400:
-            return TierUnavailableError(message)
-        return TierRequestError(message, param=said.param, code=None if said.code is None else str(said.code))
-
-    def _scrub(self, text: str) -> str:
-        """Return a server's own words for an error: without the key, on one line, and not for long."""
-        return one_line(text.replace(self._key, "[key]") if self._key else text)
-
-    @property
-    def _where(self) -> str:
-        return f"embeddings '{self.spec.name}' ({self.spec.url})"
+        refused = self._failures.of_status(response, parse_error(body[:MAX_ERROR_BYTES]), self._server)
+        if isinstance(refused, TierContextError):
+            refused.param = "input"
+        return refused
 
 
 def _size(one: Input) -> int:

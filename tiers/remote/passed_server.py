@@ -19,7 +19,7 @@ from tiers.remote.wire import wire_of
 
 
 class PassedAnswer(msgspec.Struct, frozen=True):
-    """An answer with status 200: its content type, and its body as it arrives; pieces raise `TierError`."""
+    """An answer with status 200: its content type, and its body as it arrives, read in the context of `sent`."""
 
     kind: str
     pieces: AsyncIterator[bytes]
@@ -35,7 +35,7 @@ class PassedServer:
         self._wire = wire_of(spec.remote, spec.provider)
         self._key = os.environ.get(spec.remote.api_key_env or "", "").strip()
         self._base = httpx.URL(spec.remote.base_url.rstrip("/") + "/")
-        self._failures = ServerFailures(spec.name, spec.remote, self._key, 0.0, time.monotonic)
+        self._failures = ServerFailures(f"tier '{spec.name}'", spec.remote, self._key, 0.0, time.monotonic)
         self._client = httpx.AsyncClient(transport=transport_to(self._base), trust_env=False, follow_redirects=False)
 
     async def close(self) -> None:
@@ -68,19 +68,9 @@ class PassedServer:
                     if response.status_code != 200:
                         raise await self._refusal(response, credential)
                     kind = response.headers.get("content-type", "")
-                    yield PassedAnswer(kind, self._told(pieces_of(response)))
+                    yield PassedAnswer(kind, pieces_of(response))
                 finally:
                     await response.aclose()
-        except FAILURES as error:
-            named = self._failures.of_answer(error)
-            if named is error:
-                raise
-            raise named from error
-
-    async def _told(self, pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-        try:
-            async for piece in pieces:
-                yield piece
         except FAILURES as error:
             named = self._failures.of_answer(error)
             if named is error:

@@ -91,7 +91,7 @@ class RemoteTier(Tier):
         self._spec, self._remote = spec, spec.remote
         key = self._key = environ.get(spec.remote.api_key_env or "", "").strip()
         self._clock = clock
-        self._failures = ServerFailures(spec.name, spec.remote, key, cooldown_seconds, clock)
+        self._failures = ServerFailures(f"tier '{spec.name}'", spec.remote, key, cooldown_seconds, clock)
         self._running = 0
         self._ignores_n, self._claims = False, ImpossibleClaims(self._failures.where)
         self._thoughts = SeenThoughts()

@@ -132,9 +132,10 @@ class ServerFailures:
     """
 
     def __init__(
-        self, tier: str, remote: RemoteSpec, key: str, cooldown_seconds: float, clock: Callable[[], float]
+        self, asked: str, remote: RemoteSpec, key: str, cooldown_seconds: float, clock: Callable[[], float]
     ) -> None:
-        self.where = f"tier '{tier}' ({remote.base_url})"
+        """`asked`: whose server it is, as errors name it."""
+        self.where = f"{asked} ({remote.base_url})"
         self.unhealthy_until = -math.inf
         self._suspect: int | None = None
         self._key, self._key_variable = key, remote.api_key_env

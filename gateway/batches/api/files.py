@@ -10,7 +10,7 @@ import msgspec
 from litestar import delete, get, post
 from litestar.params import FromPath
 from litestar.response import Response, Stream
-from multipart import MultipartError, MultipartSegment, PushMultipartParser
+from multipart import MultipartSegment
 
 from gateway.base.errors import ApiError, bad_request
 from gateway.base.inference_request import Caller
@@ -18,7 +18,7 @@ from gateway.base.numbers import whole_number, whole_seconds
 from gateway.base.stores.database import reached
 from gateway.batches.file_store import FileWriter, Owner, Purpose, QuotaError, StoredFile
 from gateway.batches.jobs import jobs_of
-from gateway.edge.asgi import HttpRequest, body_chunks
+from gateway.edge.asgi import FormEvent, HttpRequest, read_form
 from gateway.edge.openapi import describe, describe_form
 from gateway.inference.api.list_queries import is_id, not_found, owned_query
 from gateway.inference.service import serving_of
@@ -47,29 +47,17 @@ class UploadedForm:
 
     async def read(self, request: HttpRequest) -> None:
         """Read the form. Raises `ApiError`: 415 for another content type, 400 if malformed, 413 if too large."""
-        kind, options = request.content_type
-        boundary = options.get("boundary")
-        if kind != "multipart/form-data" or not boundary:
-            raise ApiError(415, "Send the file as multipart/form-data with a boundary.")
-        try:
-            with PushMultipartParser(boundary, max_segment_count=MOST_PARTS, strict=True) as parser:
-                async for chunk in body_chunks(request):
-                    await self._take(parser, chunk)
-                    if parser.closed:
-                        break
-        except (MultipartError, UnicodeError, LookupError) as error:
-            raise bad_request(f"The form cannot be read: {error}.", None, "invalid_form") from None
+        await read_form(request, MOST_PARTS, self._take)
         if self.filename is None:
             raise bad_request("You must provide the parameter file, with a file name.", FILE, "missing_file")
 
-    async def _take(self, parser: PushMultipartParser, chunk: bytes) -> None:
-        for event in parser.parse(chunk):
-            if isinstance(event, MultipartSegment):
-                self._begin(event)
-            elif event is not None:
-                await self._add(bytes(event))
-            elif self._name != FILE:
-                self.fields[self._name] = self._value.decode()
+    async def _take(self, event: FormEvent) -> None:
+        if isinstance(event, MultipartSegment):
+            self._begin(event)
+        elif event is not None:
+            await self._add(bytes(event))
+        elif self._name != FILE:
+            self.fields[self._name] = self._value.decode()
 
     def _begin(self, part: MultipartSegment) -> None:
         self._name, self._value = part.name, bytearray()

@@ -11,12 +11,12 @@ from typing import Any
 
 import msgspec
 from litestar.types import Receive, Scope, Send
-from multipart import MultipartError, MultipartSegment, PushMultipartParser
+from multipart import MultipartSegment
 
 from gateway.base.errors import ApiError, as_api_error, bad_request
 from gateway.base.inference_request import InferenceRequest, PrivateMark
 from gateway.base.numbers import usd_text
-from gateway.edge.asgi import HttpRequest, body_chunks
+from gateway.edge.asgi import FormEvent, HttpRequest, read_form
 from gateway.edge.response_cycle import DisconnectWatch, StallWatch
 from gateway.inference.api.build_request import received, routing_options, unanswered_request
 from gateway.inference.api.parsing import decoded_body, json_of
@@ -71,34 +71,22 @@ class PassedForm:
     def __init__(self) -> None:
         self.fields: dict[str, str] = {}
         self.files: dict[str, int] = {}
+        self._size = 0
         self._parts: list[tuple[MultipartSegment, bytearray]] = []
 
     async def read(self, request: HttpRequest) -> None:
         """Read the form. Raises `ApiError`: 415 for another content type, 400 for a malformed form, 413."""
-        kind, options = request.content_type
-        boundary = options.get("boundary")
-        if kind != "multipart/form-data" or not boundary:
-            raise ApiError(415, "Send the file as multipart/form-data with a boundary.")
-        size = 0
-        try:
-            with PushMultipartParser(boundary, max_segment_count=MOST_PARTS, strict=True) as parser:
-                async for chunk in body_chunks(request):
-                    size += len(chunk)
-                    if size > MOST_BYTES:
-                        raise _too_large()
-                    for event in parser.parse(chunk):
-                        self._take(event)
-                    if parser.closed:
-                        break
-        except (MultipartError, UnicodeError, LookupError) as error:
-            raise bad_request(f"The form cannot be read: {error}.", None, "invalid_form") from None
+        await read_form(request, MOST_PARTS, self._take)
 
-    def _take(self, event: MultipartSegment | bytes | bytearray | None) -> None:
+    async def _take(self, event: FormEvent) -> None:
         if isinstance(event, MultipartSegment):
             self._parts.append((event, bytearray()))
             return
         part, content = self._parts[-1]
         if event is not None:
+            self._size += len(event)
+            if self._size > MOST_BYTES:
+                raise _too_large()
             content += event
             if part.filename is None and len(content) > FIELD_BYTES:
                 raise bad_request(f"{part.name[:64]} has more than {FIELD_BYTES} bytes.", part.name[:64], "too_long")
