@@ -9,9 +9,8 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from time import monotonic, perf_counter
+from time import perf_counter
 from typing import Any
-from urllib.parse import urlsplit
 
 import httpx
 import msgspec
@@ -21,9 +20,13 @@ from gateway.base.settings import Settings
 from gateway.planning.load_test.run import AskError, BenchTarget, Timing
 from gateway.planning.load_test.workload import Job
 from gateway.processes.announcement import ServerStartError
+from tiers.remote.event_stream import EventParser
+from tiers.remote.http_exchange import HttpClient, pieces_of
+from tiers.remote.http_transport import HttpTransport
 
-# A kept connection that has been idle for longer may be closed at the other end by now.
-_STALE_SECONDS = 2.0
+_CONNECT_SECONDS = 30.0
+# `LoadRun` ends an answer that takes too long.
+_MOST_SECONDS = 86_400.0
 
 
 class _Usage(msgspec.Struct):
@@ -47,25 +50,18 @@ _DECODER = msgspec.json.Decoder(_Event)
 
 
 # What is measured is answers that are made; other servers pass it over.
-NO_CACHE = "x-aio-cache: off\r\n"
+NO_CACHE = (b"x-aio-cache", b"off")
 
 
 class HttpTarget(BenchTarget):
-    """`model` of the OpenAI-compatible server at `url`, plain HTTP. Connections are kept and used again.
-
-    The load generator shares the machine with the server, so this speaks just enough HTTP/1.1 on asyncio streams.
-    """
+    """`model` of the OpenAI-compatible server at `url`, asked as remote tiers ask theirs: the load generator shares the
+    machine with the server, so its client costs little. Connections are kept and used again."""
 
     api = "completions"
 
     def __init__(self, url: str, model: str) -> None:
-        parts = urlsplit(url)
-        self._host, self._port = parts.hostname or "127.0.0.1", parts.port or 80
+        self._http = HttpClient(f"{url.rstrip('/')}/v1", [NO_CACHE], _CONNECT_SECONDS, HttpTransport, None)
         self._model = model
-        self._head = (
-            f"POST /v1/completions HTTP/1.1\r\nHost: {parts.netloc}\r\nContent-Type: application/json\r\n{NO_CACHE}"
-        )
-        self._idle: list[tuple[float, _Connection]] = []
 
     async def ask(self, job: Job, due: float, timing: Timing) -> None:
         body = {
@@ -80,48 +76,27 @@ class HttpTarget(BenchTarget):
         try:
             async with contextlib.aclosing(self._events(msgspec.json.encode(body))) as events:
                 await _read(events, due, timing)
-        except (OSError, EOFError) as error:
+        except httpx.TransportError as error:
             raise AskError("connection", str(error)) from error
         except (ValueError, msgspec.MsgspecError) as error:
             raise AskError("bad or error event", str(error)) from error
 
-    def close(self) -> None:
-        for _, connection in self._idle:
-            connection.writer.close()
-        self._idle.clear()
+    async def close(self) -> None:
+        await self._http.close()
 
     async def _events(self, body: bytes) -> AsyncGenerator[bytes, None]:
         """The data of every event of one answer. The connection is kept if the answer was read to its end."""
-        connection, status = await self._exchange(f"{self._head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
-        whole = False
-        try:
-            rest = b""
-            async for chunk in connection.body():
-                *lines, rest = (rest + chunk).split(b"\n")
-                for line in lines if status == 200 else []:
-                    if line.startswith(b"data:") and line[5:].strip() != b"[DONE]":
-                        yield line[5:]
-            if status != 200:
-                raise AskError(f"http {status}", rest.decode(errors="replace")[:300])
-            whole = True
-        finally:
-            if whole:
-                self._idle.append((monotonic(), connection))
-            else:
-                connection.writer.close()
-
-    async def _exchange(self, request: bytes) -> tuple["_Connection", int]:
-        """A connection that `request` was sent on, and the status of its answer. A server may have closed what was
-        kept without saying so: then a new one is opened."""
-        while self._idle:
-            since, connection = self._idle.pop()
-            if monotonic() - since >= _STALE_SECONDS:
-                connection.writer.close()
-                continue
-            with contextlib.suppress(EOFError, ConnectionError):
-                return connection, await connection.send(request)
-        connection = _Connection(*await asyncio.open_connection(self._host, self._port, limit=2**20))
-        return connection, await connection.send(request)
+        deadline = asyncio.get_running_loop().time() + _MOST_SECONDS
+        reply = await self._http.send("POST", "completions", body, _MOST_SECONDS, deadline)
+        async with contextlib.aclosing(reply):
+            if reply.status_code != 200:
+                refusal = b"".join([piece async for piece in pieces_of(reply)])
+                raise AskError(f"http {reply.status_code}", refusal.decode(errors="replace")[:300])
+            parser = EventParser()
+            async for piece in pieces_of(reply):
+                for event in parser.feed(piece):
+                    if not event.is_end:
+                        yield event.data
 
 
 async def _read(events: AsyncIterator[bytes], due: float, timing: Timing) -> None:
@@ -136,42 +111,6 @@ async def _read(events: AsyncIterator[bytes], due: float, timing: Timing) -> Non
             last, pieces = timing.note_text(now, due, last), pieces + 1
     timing.has_usage = timing.output_tokens > 0
     timing.output_tokens = timing.output_tokens or pieces
-
-
-class _Connection:
-    """One kept connection; answers come one after another."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.reader = reader
-        self.writer = writer
-        self._length: int | None = None
-
-    async def send(self, request: bytes) -> int:
-        """The status of the answer to `request`; closed if none comes."""
-        self.writer.write(request)
-        try:
-            return await self._head()
-        except BaseException:
-            self.writer.close()
-            raise
-
-    async def _head(self) -> int:
-        first, *lines = (await self.reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower().split("\r\n")
-        headers = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
-        self._length = int(headers["content-length"]) if "content-length" in headers else None
-        if self._length is None and headers.get("transfer-encoding") != "chunked":
-            raise ValueError("the answer has neither a length nor chunks")
-        return int(first.split()[1])
-
-    async def body(self) -> AsyncIterator[bytes]:
-        """Chunks of the answer whose head was read."""
-        if self._length is not None:
-            yield await self.reader.readexactly(self._length)
-            return
-        while size := int((await self.reader.readuntil(b"\r\n")).split(b";")[0], 16):
-            yield (await self.reader.readexactly(size + 2))[:-2]
-        while (await self.reader.readuntil(b"\r\n")).strip():
-            pass
 
 
 _READY = "AIO is ready on "

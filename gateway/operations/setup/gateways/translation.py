@@ -2,13 +2,13 @@
 the file, so that the account names the file's own fields.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import msgspec
 
 from gateway.operations.setup.candidate import Candidate
-from gateway.operations.setup.litellm.config_file import ENVIRONMENT, Account
+from gateway.operations.setup.litellm.config_file import ENVIRONMENT, Account, upwards
 
 # Settings of a request that an entry of LiteLLM's has under the same name.
 OF_REQUESTS = (
@@ -98,14 +98,7 @@ class Translation:
 
     def place_of(self, path: str) -> str | None:
         """Return the place in the file of a path in this form, or of what it is part of."""
-        return next((self.places[one] for one in _upwards(path) if one in self.places), None)
-
-
-def _upwards(path: str) -> Iterator[str]:
-    yield path
-    for end in range(len(path) - 1, 0, -1):
-        if path[end] in ".[,":
-            yield path[:end]
+        return next((self.places[one] for one in upwards(path) if one in self.places), None)
 
 
 def variable(value: Any, prefixes: tuple[str, ...]) -> Any:

@@ -1,4 +1,5 @@
-"""LiteLLM's config.yaml as it is read, and the account of what becomes of each of its fields."""
+"""LiteLLM's config.yaml as it is read, the account of what becomes of each of its fields, and its sections, which note
+what is taken of them."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -28,14 +29,50 @@ class Account:
 
     def leave(self, path: str, why: str) -> None:
         """Note why a field became nothing, nor what is below it."""
-        self.carried = {place: text for place, text in self.carried.items() if path not in _upwards(place)}
+        self.carried = {place: text for place, text in self.carried.items() if path not in upwards(place)}
         self.left[path] = why
 
     def close(self, document: Mapping[str, Any]) -> None:
         """Name the fields that have no note."""
         for path in _leaves(document, ""):
-            if not any(place in self.carried or place in self.left for place in _upwards(path)):
+            if not any(place in self.carried or place in self.left for place in upwards(path)):
                 self.leave(path, UNKNOWN)
+
+
+class Section:
+    """A mapping of the file, at `path`, whose fields are noted in `account`."""
+
+    def __init__(self, path: str, values: Mapping[str, Any], account: Account) -> None:
+        self.path, self.values, self._account = path, values, account
+
+    def section(self, name: str) -> "Section":
+        """Return the mapping of this name; an empty one without it."""
+        return Section(f"{self.path}.{name}" if self.path else name, mapping(self.values.get(name)), self._account)
+
+    def get(self, name: str) -> Any:
+        return self.values.get(name)
+
+    def carry(self, name: str, text: str) -> None:
+        """Note what a field became."""
+        self._account.carry(f"{self.path}.{name}", text)
+
+    def leave(self, name: str, why: str) -> None:
+        """Note why a field became nothing."""
+        self._account.leave(f"{self.path}.{name}", why)
+
+    def number(self, name: str, text: str) -> float | None:
+        """Take a positive number, which became `text`; None for anything else."""
+        if (found := number(self.values.get(name))) is not None:
+            self.carry(name, text)
+        return found
+
+    def whole(self, name: str, text: str, least: int = 1) -> int | None:
+        """Take a whole number in the same way."""
+        found = number(self.values.get(name))
+        if found is None or not least <= found < 1e9 or found != int(found):
+            return None
+        self.carry(name, text)
+        return int(found)
 
 
 def read_config(path: Path, account: Account) -> dict[str, Any]:
@@ -129,10 +166,12 @@ def _leaves(value: object, path: str) -> Iterator[str]:
         yield path
 
 
-def _upwards(path: str) -> Iterator[str]:
+def upwards(path: str) -> Iterator[str]:
+    """Yield the path of a field, then those of what it is part of."""
     yield path
-    for end in reversed([found.start() for found in re.finditer(r"[.\[]", path)]):
-        yield path[:end]
+    for end in range(len(path) - 1, 0, -1):
+        if path[end] in ".[,":
+            yield path[:end]
 
 
 def report_lines(fields: Mapping[str, str]) -> list[str]:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from gateway.operations.setup.litellm.config_file import Account, mapping, number, variable_of
+from gateway.operations.setup.litellm.config_file import Account, Section, number, variable_of
 from gateway.operations.setup.litellm.servers import Server, server_of
 from tiers.catalog.providers import PROVIDERS
 from tiers.catalog.tier_spec import Capabilities, Price
@@ -67,7 +67,7 @@ _OF_OPENAI = (
     "service_tier",
     "verbosity",
 )
-_UNSET = "the variable that it names is not set here: {field} is the environment's when the gateway runs"
+_UNSET = "the variable that it names is not set here: it is the environment's when the gateway runs"
 _LEAST_SECONDS = 2.0
 """Of a time limit: the usual objective for the first token."""
 
@@ -103,6 +103,14 @@ class Deployment(msgspec.Struct, kw_only=True):
     rank: tuple[float, bool]
 
 
+class Entry(NamedTuple):
+    """An entry of the model_list, and the two tables in it."""
+
+    own: Section
+    params: Section
+    info: Section
+
+
 class DeploymentReader:
     """Reads entries and notes what becomes of each field. `variables`: those to set to the values that stand in the
     file, each with its path there; `environment`: settings that are no secrets."""
@@ -116,9 +124,9 @@ class DeploymentReader:
 
     def read(self, path: str, entry: Mapping[str, Any]) -> Deployment | None:
         """Return the deployment of an entry; None if AIO has nothing like it, which is noted."""
-        name, params, info = (
-            entry.get("model_name"), mapping(entry.get("litellm_params")), mapping(entry.get("model_info")),
-        )  # fmt: skip
+        own, name = Section(path, entry, self._account), entry.get("model_name")
+        part = Entry(own, own.section("litellm_params"), own.section("model_info"))
+        params, info = part.params.values, part.info.values
         if not isinstance(name, str) or not name:
             self._account.leave(path, "it has no model_name")
             return None
@@ -132,79 +140,57 @@ class DeploymentReader:
         if isinstance(server, str):
             self._account.leave(path, server)
             return None
-        key = self._key(f"{path}.litellm_params", name, params, server)
+        key = self._key(name, part.params, server)
         found = Deployment(
             path=path,
             name=name,
             mode=mode,
             server=server._replace(unset=()),
-            place=self._place(path, server, key, params, entry),
-            further=self._further(path, params, info, mode, server),
-            price=self._price(path, params, info),
-            capabilities=self._capabilities(path, info),
-            max_context=self._whole(f"{path}.model_info.max_input_tokens", info, "max_context"),
+            place=_place(part, server, key),
+            further=self._further(part, mode, server),
+            price=_price(part),
+            capabilities=_capabilities(part.info),
+            max_context=part.info.whole("max_input_tokens", "max_context", least=2),
             base_model=str(info.get("base_model") or ""),
-            rank=self._rank(path, params),
+            rank=(part.params.number("order", "the order of what stands in") or 1.0, params.get("weight") == 0),
         )
-        self._note(path, params, info, entry, server)
+        _note(part, server)
         return found
 
-    def _rank(self, path: str, params: Mapping[str, Any]) -> tuple[float, bool]:
-        order = number(params.get("order"))
-        if order is not None:
-            self._account.carry(f"{path}.litellm_params.order", "the order of what stands in")
-        return (order or 1.0, params.get("weight") == 0)
-
-    def _place(
-        self, path: str, server: Server, key: str | None, params: Mapping[str, Any], entry: Mapping[str, Any]
-    ) -> Place:
-        """Return where a deployment is; its limits stand in litellm_params or next to it."""
-        limits: dict[str, int | None] = {"rpm": None, "tpm": None}
-        if server.provider is not None and key is None:
-            key = next(iter(PROVIDERS[server.provider].key_variables), None)
-            key = key if PROVIDERS[server.provider].needs_key else None
-        for name, text in (("rpm", "requests_per_minute"), ("tpm", "tokens_per_minute")):
-            for section, values in (("litellm_params.", params), ("", entry)):
-                value = number(values.get(name))
-                if value is not None and value == int(value) < 1e9:
-                    limits[name] = int(value)
-                    self._account.carry(f"{path}.{section}{name}", f"{text} of the key or server")
-        return Place(server.url, key, number(params.get("weight")), limits["rpm"], limits["tpm"])
-
-    def _key(self, path: str, name: str, params: Mapping[str, Any], server: Server) -> str | None:
+    def _key(self, name: str, params: Section, server: Server) -> str | None:
         """Return the variable of the key; a key that stands in the file gets one, and is not written."""
         if server.provider == "vertex":
-            return self._credentials(path, params)
+            return self._credentials(params)
         given = params.get("api_key")
         if given is None:
             return server.key
         if (variable := variable_of(given)) is not None:
-            self._account.carry(f"{path}.api_key", f"api_key_env = {variable}")
+            params.carry("api_key", f"api_key_env = {variable}")
             return variable
         if not isinstance(given, str) or _NO_KEY.fullmatch(given):
-            self._account.carry(f"{path}.api_key", "none is sent")
+            params.carry("api_key", "none is sent")
             return None
-        variable = self._variable(given, f"{name}_API_KEY", f"{path}.api_key")
-        self._account.carry(f"{path}.api_key", f"api_key_env = {variable}, to be set; the key itself is not written")
+        variable = self._variable(given, f"{name}_API_KEY", f"{params.path}.api_key")
+        params.carry("api_key", f"api_key_env = {variable}, to be set; the key itself is not written")
         return variable
 
-    def _credentials(self, path: str, params: Mapping[str, Any]) -> str | None:
+    def _credentials(self, params: Section) -> str | None:
         """Return the variable with the path of a service account's file; None: what is there where AIO runs."""
         name = next((one for one in ("vertex_credentials", "vertex_ai_credentials") if params.get(one)), None)
         if name is None:
             return None
-        given = params[name]
+        given = params.get(name)
         if (variable := variable_of(given)) is not None:
-            self._account.carry(f"{path}.{name}", f"api_key_env = {variable}, the path of the file")
+            params.carry(name, f"api_key_env = {variable}, the path of the file")
             return variable
         if not isinstance(given, str) or given.lstrip().startswith("{"):
             why = "the credentials themselves are not written: set GOOGLE_APPLICATION_CREDENTIALS to the path of a file"
-            self._account.leave(f"{path}.{name}", f"{why} with them")
+            params.leave(name, f"{why} with them")
             return None
         free = (one for one in numbered("GOOGLE_APPLICATION_CREDENTIALS") if self.environment.get(one, given) == given)
         variable = next(free)
         self.environment[variable] = given
-        self._account.carry(f"{path}.{name}", f"{variable}, the path of the file")
+        params.carry(name, f"{variable}, the path of the file")
         return None if variable == "GOOGLE_APPLICATION_CREDENTIALS" else variable
 
     def _variable(self, value: str, wanted: str, path: str) -> str:
@@ -216,107 +202,104 @@ class DeploymentReader:
             self.variables[variable] = path
         return self._by_value[value]
 
-    def _further(
-        self, path: str, params: Mapping[str, Any], info: Mapping[str, Any], mode: str, server: Server
-    ) -> dict[str, Any]:
+    def _further(self, entry: Entry, mode: str, server: Server) -> dict[str, Any]:
         """Return the fields of an entry for values that requests may lack, and its time limits."""
-        found: dict[str, Any] = {}
-        sampling = {}
+        params, found = entry.params, dict[str, Any]()
         for name, most in (("temperature", 2.0), ("top_p", 1.0)):
             value = params.get(name)
-            if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= most:
-                if name == "top_p" and not value:
-                    continue
-                sampling[name] = float(value)
-                self._account.carry(f"{path}.litellm_params.{name}", f"sampling.{name}")
-        if sampling:
-            found["sampling"] = sampling
-        for name in ("max_tokens", "max_completion_tokens"):
-            if (limit := self._whole(f"{path}.litellm_params.{name}", params, "default_max_tokens")) is not None:
-                found["default_max_tokens"] = limit
-        if (longest := self._whole(f"{path}.model_info.max_output_tokens", info, "max_output_tokens")) is not None:
-            found["max_output_tokens"] = longest
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            if is_number and 0 <= value <= most and (value or name == "temperature"):
+                found.setdefault("sampling", {})[name] = float(value)
+                params.carry(name, f"sampling.{name}")
+        limits = (
+            (params, "max_tokens", "default_max_tokens"),
+            (params, "max_completion_tokens", "default_max_tokens"),
+            (entry.info, "max_output_tokens", "max_output_tokens"),
+        )
+        for section, name, field in limits:
+            if (limit := section.whole(name, field, least=2)) is not None:
+                found[field] = limit
         if (effort := params.get("reasoning_effort")) in _EFFORTS:
             found["effort"] = effort
-            self._account.carry(f"{path}.litellm_params.reasoning_effort", "effort")
-        if mode == "chat" and (body := self._body(path, params, server)):
+            params.carry("reasoning_effort", "effort")
+        if mode == "chat" and (body := _body(params, server)):
             found["body"] = body
-        return found | self._time_limits(path, params)
+        return found | self._time_limits(params)
 
-    def _body(self, path: str, params: Mapping[str, Any], server: Server) -> dict[str, Any]:
-        """Return the fields that the server gets where a request has none, of those that only it has to know."""
-        found: dict[str, Any] = {}
-        given = _plain(params.get("extra_body"))
-        if given and not OF_REQUESTS.intersection(given):
-            found |= given
-            self._account.carry(f"{path}.litellm_params.extra_body", "body")
-        if server.provider not in _NATIVE:
-            for name, value in _plain({name: params.get(name) for name in _OF_OPENAI}).items():
-                found[name] = value
-                self._account.carry(f"{path}.litellm_params.{name}", f"body.{name}")
-        return found
-
-    def _time_limits(self, path: str, params: Mapping[str, Any]) -> dict[str, float]:
+    def _time_limits(self, params: Section) -> dict[str, float]:
         """Return an entry's time limits in seconds; its own precede those that hold for all."""
-        own: dict[str, float] = {}
-        for name, field in (("timeout", "total_timeout_seconds"), ("stream_timeout", "read_timeout_seconds")):
-            if (seconds := number(params.get(name))) is not None:
-                own[field] = seconds
-                self._account.carry(f"{path}.litellm_params.{name}", field)
+        fields = (("timeout", "total_timeout_seconds"), ("stream_timeout", "read_timeout_seconds"))
+        own = {field: seconds for name, field in fields if (seconds := params.number(name, field)) is not None}
         return time_limits(own, self._limits)
 
-    def _price(self, path: str, params: Mapping[str, Any], info: Mapping[str, Any]) -> Price | None:
-        """Return the price where the file has both parts of it."""
-        found, notes = {}, {}
-        for name, field in _PRICES.items():
-            for section, values in (("model_info", info), ("litellm_params", params)):
-                value = values.get(name)
-                if isinstance(value, int | float | str) and not isinstance(value, bool) and _usd(value) is not None:
-                    found[field] = _usd(value)
-                    notes[f"{path}.{section}.{name}"] = f"price.{field}"
-        if found.get("input_usd_per_million") is None:
-            return None
-        if found.get("output_usd_per_million") is None:
-            return None
-        for place, text in notes.items():
-            self._account.carry(place, text)
-        return msgspec.convert(found, Price)
 
-    def _capabilities(self, path: str, info: Mapping[str, Any]) -> Capabilities:
-        found = {field: info[name] for name, field in _CAPABILITIES.items() if isinstance(info.get(name), bool)}
-        for name, field in _CAPABILITIES.items():
-            if field in found:
-                self._account.carry(f"{path}.model_info.{name}", f"capabilities.{field}")
-        return Capabilities(**found)
+def _place(entry: Entry, server: Server, key: str | None) -> Place:
+    """Return where a deployment is; its limits stand in litellm_params or next to it."""
+    if server.provider is not None and key is None:
+        key = next(iter(PROVIDERS[server.provider].key_variables), None)
+        key = key if PROVIDERS[server.provider].needs_key else None
+    limits = []
+    for name, field in (("rpm", "requests_per_minute"), ("tpm", "tokens_per_minute")):
+        own, param = (one.whole(name, f"{field} of the key or server") for one in (entry.own, entry.params))
+        limits.append(own or param)
+    return Place(server.url, key, number(entry.params.get("weight")), *limits)
 
-    def _whole(self, path: str, values: Mapping[str, Any], field: str) -> int | None:
-        """Return a whole number above 1 of the last part of `path`."""
-        value = number(values.get(path.rpartition(".")[2]))
-        if value is None or value < 2 or value != int(value):
-            return None
-        self._account.carry(path, field)
-        return int(value)
 
-    def _note(
-        self, path: str, params: Mapping[str, Any], info: Mapping[str, Any], entry: Mapping[str, Any], server: Server
-    ) -> None:
-        named = ("model", "custom_llm_provider", "api_base", "base_url", "weight", "aws_region_name", "vertex_project",
-                 "vertex_ai_project", "vertex_location", "vertex_ai_location")  # fmt: skip
-        for name in named:
-            if name in params:
-                self._account.carry(f"{path}.litellm_params.{name}", "its server")
-        for name in server.unset:
-            del self._account.carried[f"{path}.litellm_params.{name}"]
-            self._account.leave(f"{path}.litellm_params.{name}", _UNSET.format(field="it"))
-        for section, values in (("litellm_params.", params), ("", entry)):
-            for name, why in WHY_OF_PARAMS.items():
-                if name in values:
-                    self._account.leave(f"{path}.{section}{name}", why)
-        for name, text in (("base_model", "the model whose price holds"), ("mode", "the endpoint that it serves")):
-            if name in info:
-                self._account.carry(f"{path}.model_info.{name}", text)
-        if "id" in info:
-            self._account.leave(f"{path}.model_info.id", "answers name the entry (x-aio-tier, x-aio-target)")
+def _body(params: Section, server: Server) -> dict[str, Any]:
+    """Return the fields that the server gets where a request has none, of those that only it has to know."""
+    found: dict[str, Any] = {}
+    given = _plain(params.get("extra_body"))
+    if given and not OF_REQUESTS.intersection(given):
+        found |= given
+        params.carry("extra_body", "body")
+    if server.provider not in _NATIVE:
+        for name, value in _plain({name: params.get(name) for name in _OF_OPENAI}).items():
+            found[name] = value
+            params.carry(name, f"body.{name}")
+    return found
+
+
+def _price(entry: Entry) -> Price | None:
+    """Return the price where the file has both parts of it."""
+    given = [
+        (section, name, field, usd)
+        for name, field in _PRICES.items()
+        for section in (entry.info, entry.params)
+        if (usd := _usd(section.get(name))) is not None
+    ]
+    found = {field: usd for _, _, field, usd in given}
+    if not {"input_usd_per_million", "output_usd_per_million"} <= found.keys():
+        return None
+    for section, name, field, _ in given:
+        section.carry(name, f"price.{field}")
+    return msgspec.convert(found, Price)
+
+
+def _capabilities(info: Section) -> Capabilities:
+    found = {name: info.get(name) for name in _CAPABILITIES if isinstance(info.get(name), bool)}
+    for name in found:
+        info.carry(name, f"capabilities.{_CAPABILITIES[name]}")
+    return Capabilities(**{_CAPABILITIES[name]: able for name, able in found.items()})
+
+
+def _note(entry: Entry, server: Server) -> None:
+    """Note the fields of which the server is made, and those that become nothing."""
+    named = ("model", "custom_llm_provider", "api_base", "base_url", "weight", "aws_region_name", "vertex_project",
+             "vertex_ai_project", "vertex_location", "vertex_ai_location")  # fmt: skip
+    for name in named:
+        if name in entry.params.values:
+            entry.params.carry(name, "its server")
+    for name in server.unset:
+        entry.params.leave(name, _UNSET)
+    for section in (entry.params, entry.own):
+        for name, why in WHY_OF_PARAMS.items():
+            if name in section.values:
+                section.leave(name, why)
+    for name, text in (("base_model", "the model whose price holds"), ("mode", "the endpoint that it serves")):
+        if name in entry.info.values:
+            entry.info.carry(name, text)
+    if "id" in entry.info.values:
+        entry.info.leave("id", "answers name the entry (x-aio-tier, x-aio-target)")
 
 
 def mode_of(params: Mapping[str, Any], info: Mapping[str, Any], environ: Mapping[str, str]) -> str | None:
@@ -367,7 +350,10 @@ def _without_nulls(value: Any) -> Any:
     return [_without_nulls(each) for each in value if each is not None] if isinstance(value, list) else value
 
 
-def _usd(value: float | str) -> float | None:
+def _usd(value: object) -> float | None:
+    """Return US dollars per million tokens, of a price per token; None for what is none."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
     try:
         found = float(value) * 1e6
     except ValueError:

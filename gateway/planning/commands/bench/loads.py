@@ -164,7 +164,7 @@ async def _run_over_http(settings: Any, url: str | None, model: str, options: "B
         async for row in run_bench(target, options, show_progress):
             row = {"model": model, **row}
             click.echo(msgspec.json.encode(row) if as_json else row_text(row))
-        target.close()
+        await target.close()
 
 
 @contextlib.asynccontextmanager

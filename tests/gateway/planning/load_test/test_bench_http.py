@@ -42,7 +42,7 @@ class Server:
         return self
 
     async def __aexit__(self, *_):
-        self.target.close()
+        await self.target.close()
         self._server.close()
         await self._server.wait_closed()
 
@@ -127,7 +127,7 @@ REFUSAL = b"HTTP/1.1 429 Too Many\r\nContent-Length: 12\r\n\r\nslow down ok"
         (HEAD + chunk(TEXT), "connection", ""),
         (HEAD + chunk(event(error={"message": "lost"})) + b"0\r\n\r\n", "bad or error event", "lost"),
         (HEAD + chunk(b"data: {broken\n\n") + b"0\r\n\r\n", "bad or error event", ""),
-        (b"HTTP/1.1 200 OK\r\n\r\n", "bad or error event", "neither a length nor chunks"),
+        (b"no HTTP", "connection", "not HTTP"),
     ],
 )
 async def test_an_answer_that_fails_says_how(answer, kind, message):
