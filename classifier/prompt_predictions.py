@@ -25,7 +25,7 @@ from classifier.model.outcome_model import OutcomeModel, encode_turns
 from classifier.policy.decide import decide
 from classifier.policy.utility import reference_prices
 from classifier.registry.acceptance import accepted_artefact
-from inference_core.io.files import without_mark
+from inference_core.io.json_lines import json_lines
 
 
 class PromptRow(msgspec.Struct, frozen=True):
@@ -37,23 +37,8 @@ class PromptRow(msgspec.Struct, frozen=True):
 
 def read_prompts(path: Path) -> Iterator[PromptRow]:
     """Return the rows in file order without empty lines. Raises `PromptFileError` naming the file and the line."""
-    decoder = msgspec.json.Decoder(PromptRow)
-    try:
-        with path.open("rb") as file:
-            for number, line in enumerate(without_mark(file), start=1):
-                if line.strip():
-                    yield _row(decoder, line, f"{path}, line {number}")
-    except OSError as error:
-        raise PromptFileError(f"{path} cannot be read: {error.strerror or error}.") from error
-
-
-def _row(decoder: msgspec.json.Decoder[PromptRow], line: bytes, where: str) -> PromptRow:
-    try:
-        return decoder.decode(line)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise PromptFileError(
-            f'{where}: {error}. A line is an object with an "id" (text or number) and a "prompt" (text).'
-        ) from error
+    hint = '. A line is an object with an "id" (text or number) and a "prompt" (text).'
+    return (row for _, row in json_lines(path, PromptRow, PromptFileError, hint))
 
 
 # Rows encoded in one batch, and rows per task of a process.

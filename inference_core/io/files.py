@@ -5,12 +5,11 @@ the byte order mark that some editors put first. `JSON_ERRORS` are the exception
 raise. Memory that every step reads in full has huge pages: with small pages, address translation costs time.
 """
 
-import codecs
 import errno
 import mmap
 import os
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -69,12 +68,6 @@ def read_text_file(path: Path) -> str:
     except UnicodeDecodeError as error:
         raise NotUtf8Error(path, content[error.start], content.count(b"\n", 0, error.start) + 1) from error
     return text.replace("\r\n", "\n").replace("\r", "\n")
-
-
-def without_mark(lines: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the lines of a file that was opened as bytes, the first one without a byte order mark."""
-    for number, line in enumerate(lines):
-        yield line if number else line.removeprefix(codecs.BOM_UTF8)
 
 
 # For invalid UTF-8 and for nesting too deep for the stack, msgspec raises Python's own exceptions.

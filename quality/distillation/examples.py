@@ -9,7 +9,7 @@ import msgspec
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_core.errors import InvalidRequestError
-from inference_core.io.files import JSON_ERRORS, read_text_file
+from inference_core.io.json_lines import json_lines
 from inference_core.tokenization.tokenizer import Tokenizer
 from quality.records.record import Record
 from quality.store.queries import newest_answers
@@ -57,16 +57,11 @@ def read_examples(file: Path) -> list[Example]:
     """Read JSON lines: `messages`, whose last turn is the assistant's or which an `answer` follows, or `prompt` and
     `answer`. A prompt is a user's turn. Raises ExampleFileError."""
     examples = []
-    try:
-        lines = read_text_file(file).split("\n")
-    except OSError as error:
-        raise ExampleFileError(f"{file} cannot be read: {error}") from error
-    for number, line in enumerate(lines, 1):
-        if line.strip():
-            try:
-                examples.append(_example(msgspec.json.decode(line, type=_Line)))
-            except (*JSON_ERRORS, ExampleFileError) as error:
-                raise ExampleFileError(f"{file}, line {number}: {error}") from error
+    for where, line in json_lines(file, _Line, ExampleFileError):
+        try:
+            examples.append(_example(line))
+        except ExampleFileError as error:
+            raise ExampleFileError(f"{where}: {error}") from error
     return examples
 
 

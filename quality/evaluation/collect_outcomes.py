@@ -22,6 +22,7 @@ from classifier.training.data.outcome_folder import (
     OutcomesManifest,
     row_of,
 )
+from inference_core.io.json_lines import json_lines
 from quality.evaluation.task_set import Kind, Task, check, tasks
 from quality.evaluation.tier_accuracy import ANSWER_TOKENS, collected, in_turn, question_request
 from tiers.catalog.catalog import Catalog
@@ -127,18 +128,12 @@ def choice_questions(file: Path) -> list[Question]:
     brackets, and the answer is one of them.
     """
     found = []
-    try:
-        for number, line in enumerate(file.read_bytes().splitlines(), start=1):
-            row = msgspec.json.decode(line, type=ChoiceQuestion)
-            offered = options(row.prompt)
-            if row.answer not in offered:
-                shown = ", ".join(offered) or "nothing"
-                raise TrainingDataError(
-                    f"{file}, line {number}: the answer is {row.answer!r}; the prompt offers {shown}."
-                )
-            found.append(Question(prompt=row.prompt, answer=row.answer, group=CHOICE, level=len(offered)))
-    except (OSError, msgspec.MsgspecError) as error:
-        raise TrainingDataError(f"{file}: {error}; every line needs a prompt and an answer.") from error
+    for where, row in json_lines(file, ChoiceQuestion, TrainingDataError, "; every line needs a prompt and an answer."):
+        offered = options(row.prompt)
+        if row.answer not in offered:
+            shown = ", ".join(offered) or "nothing"
+            raise TrainingDataError(f"{where}: the answer is {row.answer!r}; the prompt offers {shown}.")
+        found.append(Question(prompt=row.prompt, answer=row.answer, group=CHOICE, level=len(offered)))
     return found
 
 

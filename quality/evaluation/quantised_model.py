@@ -7,11 +7,13 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from importlib.resources import files
+from itertools import islice
 from pathlib import Path
 
 import msgspec
 
 from inference_core.errors import InvalidRequestError
+from inference_core.io.json_lines import json_lines
 from inference_core.loaders.hub_model import resolve_model_path
 from inference_core.loaders.model_file import file_fingerprint
 from inference_core.loading.load_core import use_threads
@@ -168,25 +170,12 @@ def compare_models(
 
 def read_questions(path: Path, limit: int | None = None) -> list[Question]:
     """Read the first `limit` rows of a JSON-lines file with `prompt` and `answer`. Raises ComparisonError."""
-    try:
-        lines = path.read_bytes().splitlines()
-    except OSError as error:
-        raise ComparisonError(f"questions {path} cannot be read: {error.strerror or error}") from error
-    rows: list[Question] = []
-    for number, line in enumerate(lines, 1):
-        if line.strip() and (limit is None or len(rows) < limit):
-            rows.append(_question(line, f"{path}, line {number}"))
+    found = json_lines(path, Question, ComparisonError, "; a line is an object with prompt and answer")
+    rows = [row for _, row in islice(found, limit)]
     unclear = next((row for row in rows if final_number(row.answer) is None), None)
     if unclear is not None:
         raise ComparisonError(f"{path}: the answer {unclear.answer!r} is no number; only numbers can be compared")
     return rows
-
-
-def _question(line: bytes, where: str) -> Question:
-    try:
-        return msgspec.json.decode(line, type=Question)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise ComparisonError(f"{where}: expected an object with prompt and answer ({error})") from error
 
 
 def _refuse_calibration_text(candidate: Side, text: str) -> None:

@@ -12,7 +12,7 @@ from sqlalchemy import delete, func, insert, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from classifier.model.outcome_model import OutcomeModel
-from inference_core.io.files import JSON_ERRORS, without_mark
+from inference_core.io.json_lines import json_lines
 from migrations.tables.audit import audited
 from migrations.tables.quality import outcome_imports, training_rows
 from quality.verification.training_rows import encode_prompt
@@ -116,22 +116,14 @@ def _gap(call: CloseCall) -> float:
 
 
 def read_outcomes(path: Path, tiers: int) -> list[ImportedOutcome]:
-    """Read a JSON-lines file for a catalogue of `tiers` tiers. Raises `OutcomeFileError` and `OSError`."""
-    found = []
-    with path.open("rb") as lines:
-        for number, line in enumerate(without_mark(lines), start=1):
-            if line.strip():
-                found.append(_checked(line, tiers, f"{path}, line {number}"))
+    """Read a JSON-lines file for a catalogue of `tiers` tiers. Raises `OutcomeFileError`."""
+    found = [_checked(row, tiers, where) for where, row in json_lines(path, ImportedOutcome, OutcomeFileError)]
     if not found:
         raise OutcomeFileError(f"{path} has no line")
     return found
 
 
-def _checked(line: bytes, tiers: int, where: str) -> ImportedOutcome:
-    try:
-        outcome = msgspec.json.decode(line, type=ImportedOutcome)
-    except JSON_ERRORS as error:
-        raise OutcomeFileError(f"{where}: {error}") from error
+def _checked(outcome: ImportedOutcome, tiers: int, where: str) -> ImportedOutcome:
     if (outcome.prompt is None) == (outcome.messages is None):
         raise OutcomeFileError(f"{where}: give either prompt or messages")
     if not any(message.get("role") == "user" and message.get("content") for message in outcome.chat):

@@ -123,7 +123,7 @@ class UnsettledError(TierRequestError):
 
 
 class ServerFailures:
-    """The errors of one server. They name its tier and its address, and never show its key.
+    """The errors of one server. They name its subject and its address, and never show its key.
 
     `unhealthy_until`: by `clock`, minus infinity after an answer; a failure of the server moves it `cooldown_seconds`
     on, or as far as the server asks. A failure that may be of one request alone, whose `body` is named, does so only
@@ -132,10 +132,10 @@ class ServerFailures:
     """
 
     def __init__(
-        self, asked: str, remote: RemoteSpec, key: str, cooldown_seconds: float, clock: Callable[[], float]
+        self, subject: str, remote: RemoteSpec, key: str, cooldown_seconds: float, clock: Callable[[], float]
     ) -> None:
-        """`asked`: whose server it is, as errors name it."""
-        self.where = f"{asked} ({remote.base_url})"
+        """`subject`: whose server it is, such as "tier 'x'", as errors name it."""
+        self.where = f"{subject} ({remote.base_url})"
         self.unhealthy_until = -math.inf
         self._suspect: int | None = None
         self._key, self._key_variable = key, remote.api_key_env

@@ -20,6 +20,7 @@ from classifier.features.routing_input import routing_input, routing_input_of_te
 from classifier.model.outcome_model import OutcomeModel
 from classifier.policy.utility import first_day_choice
 from classifier.training.fitting.complexity import FOLDS, LabelledPrompt, predicted
+from inference_core.io.json_lines import json_lines
 
 Float = npt.NDArray[np.floating]
 
@@ -73,15 +74,9 @@ class _Line(msgspec.Struct):
 def read_labelled(path: Path) -> list[LabelledPrompt]:
     """Return the rows of a file of JSON lines. Raises `TrainingDataError` naming the line."""
     found = []
-    for number, line in enumerate(path.read_bytes().splitlines(), start=1):
-        if not line.strip():
-            continue
-        try:
-            row = msgspec.json.decode(line, type=_Line)
-        except msgspec.MsgspecError as error:
-            raise TrainingDataError(f"{path}, line {number}: {error}") from error
+    for where, row in json_lines(path, _Line, TrainingDataError):
         if not row.classes or not all(1 <= one <= 4 for one in row.classes):
-            raise TrainingDataError(f"{path}, line {number}: classes are {row.classes}; each is 1 to 4.")
+            raise TrainingDataError(f"{where}: classes are {row.classes}; each is 1 to 4.")
         found.append(LabelledPrompt(row.prompt, row.classes, row.range))
     return found
 
@@ -207,16 +202,10 @@ def holds_conversations(path: Path) -> bool:
 def read_conversations(path: Path) -> list[RatedConversation]:
     """Return the rows of a file of JSON lines. Raises `TrainingDataError` naming the line."""
     found = []
-    for number, line in enumerate(path.read_bytes().splitlines(), start=1):
-        if not line.strip():
-            continue
-        try:
-            row = msgspec.json.decode(line, type=RatedConversation)
-        except msgspec.MsgspecError as error:
-            raise TrainingDataError(f"{path}, line {number}: {error}") from error
+    for where, row in json_lines(path, RatedConversation, TrainingDataError):
         if row.turns[-1].role != "user" or row.lo > row.hi:
             problem = "the last turn is the user's" if row.lo <= row.hi else "lo is at most hi"
-            raise TrainingDataError(f"{path}, line {number}: it must hold that {problem}.")
+            raise TrainingDataError(f"{where}: it must hold that {problem}.")
         found.append(row)
     return found
 

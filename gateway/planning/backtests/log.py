@@ -10,7 +10,8 @@ import msgspec
 from msgspec import Meta
 
 from classifier.training.data.dataset import FILE, TIERS, OutcomeRow, load_outcomes, tier_scores
-from inference_core.io.files import atomic_file, without_mark
+from inference_core.io.files import atomic_file
+from inference_core.io.json_lines import json_lines
 
 Tokens = Annotated[int, Meta(ge=0, le=100_000_000)]
 Score = Annotated[float, Meta(ge=0, le=1)]
@@ -65,25 +66,10 @@ class LogRow(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_log(path: Path) -> Iterator[LogRow]:
     """Yield rows in file order, gzipped or not; empty lines are skipped. Raises `BacktestLogError`."""
-    decoder = msgspec.json.Decoder(LogRow)
-    opened = gzip.open if path.suffix == ".gz" else open
-    try:
-        with opened(path, "rb") as file:
-            for number, line in enumerate(without_mark(file), start=1):
-                if line.strip():
-                    yield _row(decoder, line, f"{path}, line {number}")
-    except (OSError, EOFError) as error:
-        raise BacktestLogError(f"{path} cannot be read: {error}.") from error
-
-
-def _row(decoder: msgspec.json.Decoder[LogRow], line: bytes, where: str) -> LogRow:
-    try:
-        row = decoder.decode(line)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BacktestLogError(f"{where}: {error}.") from error
-    if (row.prompt is None) == (row.messages is None):
-        raise BacktestLogError(f'{where}: give either "prompt" or "messages".')
-    return row
+    for where, row in json_lines(path, LogRow, BacktestLogError, "."):
+        if (row.prompt is None) == (row.messages is None):
+            raise BacktestLogError(f'{where}: give either "prompt" or "messages".')
+        yield row
 
 
 class TierNames:

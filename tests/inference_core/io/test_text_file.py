@@ -1,11 +1,10 @@
 """Files that people write: a byte order mark is no part of the text, and another encoding is named."""
 
-import io
 from pathlib import Path
 
 import pytest
 
-from inference_core.io.files import NotUtf8Error, read_text_file, without_mark
+from inference_core.io.files import NotUtf8Error, read_text_file
 
 
 @pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
@@ -22,8 +21,3 @@ def test_another_encoding_is_an_error_with_its_place(tmp_path: Path) -> None:
         read_text_file(file)
     assert str(refused.value) == "it is not UTF-8: byte 0xe9 in line 3; save it as UTF-8"
     assert refused.value.filename == str(file)
-
-
-def test_only_the_first_line_loses_a_mark() -> None:
-    mark = b"\xef\xbb\xbf"
-    assert list(without_mark(io.BytesIO(mark + b"one\n" + mark + b"two"))) == [b"one\n", mark + b"two"]
