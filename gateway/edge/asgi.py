@@ -4,7 +4,7 @@ for one of its paths."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 
 from litestar import Litestar, Router, asgi
 from litestar.connection import ASGIConnection, Request
@@ -36,7 +36,7 @@ async def body_chunks(request: HttpRequest) -> AsyncIterator[bytes]:
             return
 
 
-FormEvent = MultipartSegment | bytes | bytearray | None
+FormEvent: TypeAlias = MultipartSegment | bytes | bytearray | None
 """The head of a part of a form, a piece of its content, or its end."""
 
 

@@ -79,6 +79,16 @@ def open_database(url: str) -> AsyncEngine:
     return _engine(_parse(url), sqlite_pragmas=("foreign_keys=ON",))
 
 
+@asynccontextmanager
+async def database_opened(url: str) -> AsyncIterator[AsyncEngine]:
+    """`open_database(url)`, whose connections are closed at the end of the block."""
+    engine = open_database(url)
+    try:
+        yield engine
+    finally:
+        await engine.dispose()
+
+
 def writing_first(engine: AsyncEngine) -> AsyncEngine:
     """`engine` with transactions that hold SQLite's lock of writers from their beginning, for those that read what
     they then write. Nothing changes on PostgreSQL."""
@@ -170,12 +180,8 @@ async def downgrade(url: str, revision: str) -> None:
 
 async def current_revision(url: str) -> str | None:
     """Return the database's revision; None before the first migration."""
-    engine = open_database(url)
-    try:
-        async with engine.connect() as connection:
-            return await connection.run_sync(_revision_of)
-    finally:
-        await engine.dispose()
+    async with database_opened(url) as engine, engine.connect() as connection:
+        return await connection.run_sync(_revision_of)
 
 
 def blames_data(error: Exception) -> bool:

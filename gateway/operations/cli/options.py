@@ -160,16 +160,13 @@ def with_database(settings: Settings, order: "Callable[[AsyncEngine], Awaitable[
         DatabaseAwayError: the database does not answer.
     """
     from gateway.base.stores.data_folder import private_data_folder
-    from quality.store.database import database_needed, open_database, require_schema
+    from quality.store.database import database_needed, database_opened, require_schema
 
     async def carry_out() -> Result:
         private_data_folder(settings.data_path)
         await require_schema(settings.database)
-        engine = open_database(settings.database)
-        try:
+        async with database_opened(settings.database) as engine:
             return await order(engine)
-        finally:
-            await engine.dispose()
 
     with database_needed(settings.database):
         return asyncio.run(carry_out())

@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from gateway.base.settings import Settings
 from migrations.tables.tenancy import api_keys
-from quality.store.database import open_database
+from quality.store.database import database_opened
 
 
 class AdminKey(msgspec.Struct, frozen=True):
@@ -29,16 +29,14 @@ class StoredKeys(msgspec.Struct, frozen=True):
 
 async def stored_keys(settings: Settings) -> StoredKeys | None:
     """Return what the database has; None if it cannot be read. Raises `DatabaseUrlError` for an unusable URL."""
-    engine = open_database(settings.database)
     try:
-        if not await has_stored_keys(settings.database, engine):
-            return StoredKeys(False, ())
-        async with engine.connect() as connection:
-            return await _read(connection)
+        async with database_opened(settings.database) as engine:
+            if not await has_stored_keys(settings.database, engine):
+                return StoredKeys(False, ())
+            async with engine.connect() as connection:
+                return await _read(connection)
     except (SQLAlchemyError, OSError):
         return None
-    finally:
-        await engine.dispose()
 
 
 def is_missing_file(database: str) -> bool:

@@ -23,7 +23,7 @@ from gateway.operations.security.stored_keys import is_missing_file
 from inference_core.errors import CoreError
 from quality.judges.pairwise import judging_fingerprint
 from quality.judges.self_calibration import JudgeState, judge_state
-from quality.store.database import DatabaseUrlError, open_database
+from quality.store.database import DatabaseUrlError, database_opened
 from tiers.catalog.catalog import Catalog, EmbeddingSpec
 from tiers.catalog.consent import ALL
 from tiers.errors import CatalogError, TierError
@@ -142,12 +142,8 @@ async def _answers(what: str, url: str, setting: str, ask: Callable[[str], Await
 
 
 async def _ask_database(url: str) -> None:
-    engine = open_database(url)
-    try:
-        async with engine.connect() as connection:
-            await connection.execute(text("SELECT 1"))
-    finally:
-        await engine.dispose()
+    async with database_opened(url) as engine, engine.connect() as connection:
+        await connection.execute(text("SELECT 1"))
 
 
 async def _ask_redis(url: str) -> None:
@@ -189,16 +185,14 @@ async def _changes(settings: Settings, declared: "Declaration", may_show: bool) 
 
     from gateway.operations.security.stored_keys import has_stored_keys
     from gateway.tenancy.declared import differences
-    from quality.store.database import open_database
+    from quality.store.database import database_opened
 
-    engine = open_database(settings.database)
     try:
-        stored = engine if await has_stored_keys(settings.database, engine) else None
-        found = await differences(stored, declared, time.time(), may_show=may_show)
+        async with database_opened(settings.database) as engine:
+            stored = engine if await has_stored_keys(settings.database, engine) else None
+            found = await differences(stored, declared, time.time(), may_show=may_show)
     except (SQLAlchemyError, OSError) as error:
         return f"what it changes is not known: the database cannot be read ({type(error).__name__})"
-    finally:
-        await engine.dispose()
     counts = Counter(change.action for change in found.changes)
     would = ", ".join(f"{count} {action}" for action, count in counts.items())
     return f"applying it would make changes: {would}" if would else "the database has them so"
@@ -244,11 +238,9 @@ async def stored_judge(settings: Settings, catalog: Catalog) -> JudgeState | Non
     """Return it; None if the database cannot be read or was never set up."""
     if is_missing_file(settings.database):
         return None
-    engine = open_database(settings.database)
+    judging = judging_fingerprint(catalog.tier_fingerprints[-1])
     try:
-        judging = judging_fingerprint(catalog.tier_fingerprints[-1])
-        return await judge_state(engine, catalog.fingerprint, judging, judging_cap(settings, catalog))
+        async with database_opened(settings.database) as engine:
+            return await judge_state(engine, catalog.fingerprint, judging, judging_cap(settings, catalog))
     except (SQLAlchemyError, OSError):
         return None
-    finally:
-        await engine.dispose()

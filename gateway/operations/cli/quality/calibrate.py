@@ -95,13 +95,12 @@ async def _measure(
     from quality.judges.pairwise import PairwiseJudge
     from quality.judges.panel import measure, rule_based_judges, store_calibration
     from quality.judges.self_calibration import measure_model
-    from quality.store.database import database_needed, open_database, require_schema
+    from quality.store.database import database_needed, database_opened, require_schema
 
     private_data_folder(settings.data_path)
     with database_needed(settings.database):
         await require_schema(settings.database)
-    database = open_database(settings.database)
-    try:
+    async with database_opened(settings.database) as database:
         async with running_engine(settings, catalog) as engine:
             tiers = [engine.tiers[number] for number in sorted(engine.tiers)]
             pairs = await answered_pairs(tiers, catalog, questions, concurrency=concurrency, progress=progress)
@@ -112,8 +111,6 @@ async def _measure(
         now = time.time()
         for calibration in found:
             await store_calibration(database, calibration, catalog.fingerprint, now, "aio quality calibrate")
-    finally:
-        await database.dispose()
     return found, pairs
 
 

@@ -86,8 +86,8 @@ def settings_of(config: Mapping[str, Any], environ: Mapping[str, str], account: 
             found.environment.setdefault(variable, values[value])
             section.carry(field, f"{variable}={found.environment[variable]}")
     for path, why in WHY.items():
-        section, _, name = path.partition(".")
-        value = mapping(config.get(section)).get(name) if name else config.get(section)
+        top, _, name = path.partition(".")
+        value = mapping(config.get(top)).get(name) if name else config.get(top)
         if value is not None and path not in account.carried:
             account.leave(path, why)
     return found
