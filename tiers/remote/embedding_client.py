@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import os
+import re
 import time
 from binascii import Error as Base64Error
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,6 +33,14 @@ from tiers.remote.wire import wire_of
 
 Input = str | list[int]
 FORM = "encoding_format"
+# How servers say that a call has too many texts: DashScope, TEI, SiliconFlow, Voyage; OpenAI; Azure; Cohere; Gemini;
+# Vertex AI; Z.ai. Most name their limit.
+_TOO_MANY = re.compile(
+    r"batch.?size|array too long|too many inputs|number of (?:texts|inputs)|requests can be in one batch|"
+    r"instance\(s\) is allowed|数组最大",
+    re.IGNORECASE,
+)
+_COUNT = re.compile(r"\b\d{1,4}\b", re.ASCII)
 TOGETHER = 4
 """Calls of one request at a time."""
 # A vector of 8,192 numbers has 180 kB as text.
@@ -92,6 +101,12 @@ class Embedded(msgspec.Struct, frozen=True, kw_only=True):
     disputed: list[int] = []
 
 
+class _TooManyError(TierRequestError):
+    """A call has too many texts. `counts`: the numbers that the server names, its limit among them."""
+
+    counts: Sequence[int] = ()
+
+
 class EmbeddingCounter:
     """What of a request is billed: the server's own counts of finished calls, within what its texts can have, and an
     estimate of calls that were sent and not answered."""
@@ -115,6 +130,8 @@ class EmbeddingClient:
         self._base = httpx.URL(str(spec.url).rstrip("/") + "/")
         # Whether the server was found to refuse `encoding_format`: then it gives numbers.
         self._numbers_only = False
+        # Texts of one call: fewer than in the catalogue where the server was found to take fewer.
+        self._most_inputs = spec.max_inputs
         self._key = os.environ.get(spec.api_key_env or "", "").strip()
         kind: RemoteKind = "azure" if spec.provider == "azure" else "openai"
         remote = RemoteSpec(kind=kind, base_url=str(spec.url), model=spec.model or "", api_key_env=spec.api_key_env)
@@ -141,7 +158,7 @@ class EmbeddingClient:
                 f"embeddings '{self.spec.name}': its API key is expected in the environment variable "
                 f"{self.spec.api_key_env}, which is not set"
             )
-        room, step = asyncio.Semaphore(TOGETHER), self.spec.max_inputs
+        room, step = asyncio.Semaphore(TOGETHER), min(self.spec.max_inputs, self._most_inputs)
         parts = [inputs[first : first + step] for first in range(0, len(inputs), step)]
         disputed: list[int] = []
 
@@ -166,15 +183,29 @@ class EmbeddingClient:
         the field that asks for another form."""
         plain = {name: value for name, value in fields.items() if name != FORM}
         if self._numbers_only or FORM not in fields:
-            return await self._asked(part, plain, counter, disputed)
+            return await self._split(part, plain, counter, disputed)
         try:
-            return await self._asked(part, fields, counter, disputed)
+            return await self._split(part, fields, counter, disputed)
         except TierRequestError as error:
             if error.param != FORM and FORM not in str(error):
                 raise
-        vectors = await self._asked(part, plain, counter, disputed)
+        vectors = await self._split(part, plain, counter, disputed)
         self._numbers_only = True
         return vectors
+
+    async def _split(
+        self, part: Sequence[Input], fields: Mapping[str, Any], counter: EmbeddingCounter, disputed: list[int]
+    ) -> list[Vector]:
+        """Return the vectors, by several calls where the server refuses so many texts in one."""
+        try:
+            return await self._asked(part, fields, counter, disputed)
+        except _TooManyError as error:
+            if len(part) == 1:
+                raise
+            step = max((one for one in error.counts if 0 < one < len(part)), default=len(part) // 2)
+        self._most_inputs = min(self._most_inputs, step)
+        parts = [part[first : first + step] for first in range(0, len(part), step)]
+        return [vector for one in parts for vector in await self._split(one, fields, counter, disputed)]
 
     async def _asked(
         self, part: Sequence[Input], fields: Mapping[str, Any], counter: EmbeddingCounter, disputed: list[int]
@@ -218,7 +249,12 @@ class EmbeddingClient:
         return told
 
     def _refusal(self, response: httpx.Response, body: bytes) -> TierError:
-        refused = self._failures.of_status(response, parse_error(body[:MAX_ERROR_BYTES]), self._server)
+        said = parse_error(body[:MAX_ERROR_BYTES])
+        refused = self._failures.of_status(response, said, self._server)
+        if response.status_code in (400, 413, 422) and _TOO_MANY.search(said.message) is not None:
+            many = _TooManyError(str(refused), "input", None if said.code is None else str(said.code))
+            many.counts = [int(one) for one in _COUNT.findall(said.message)]
+            return many
         if isinstance(refused, TierContextError):
             refused.param = "input"
         return refused

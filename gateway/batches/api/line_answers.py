@@ -83,7 +83,8 @@ async def _responses_line(serving: Serving, given: RequestHead, body: bytes, tag
 
 
 async def _embeddings_line(serving: Serving, given: RequestHead, body: bytes, tags: dict[str, str]) -> bytes:
-    asked, _, _, _ = await decoded_fields(serving, EMBEDDINGS, body, given.caller)
+    asked, _, extra, _ = await decoded_fields(serving, EMBEDDINGS, body, given.caller)
+    given = msgspec.structs.replace(given, extra=extra)
     asked = msgspec.structs.replace(asked, metadata=(asked.metadata or {}) | tags)
     answer, _ = await embedded(serving, given, asked, _BATCH.priority)
     return msgspec.json.encode(answer)

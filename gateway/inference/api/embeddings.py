@@ -21,7 +21,7 @@ from gateway.edge.asgi import HttpRequest
 from gateway.edge.openapi import describe
 from gateway.edge.response_cycle import DisconnectWatch
 from gateway.inference.api.build_request import RequestHead, received, routing_options, unanswered_request
-from gateway.inference.api.foreign_fields import FieldReader
+from gateway.inference.api.foreign_fields import FieldReader, shown_names
 from gateway.inference.api.parsing import prompts_of, read_fields
 from gateway.inference.api.schemas import Metadata, PositiveInt, TokenId
 from gateway.inference.api.sending import WholeResponse, ignored_header
@@ -76,7 +76,8 @@ class EmbeddingList(msgspec.Struct, frozen=True, kw_only=True):
     usage: EmbeddingUsage
 
 
-EMBEDDINGS = FieldReader("/v1/embeddings", EmbeddingsRequest)
+# Servers elsewhere have fields of their own, and some need them: `input_type`, `task`, `truncate`.
+EMBEDDINGS = FieldReader("/v1/embeddings", EmbeddingsRequest, forwards="any")
 
 
 @inference_post("/embeddings", describe(EmbeddingsRequest, EmbeddingList), "Embed texts", id_prefix="embd")
@@ -141,6 +142,9 @@ async def embedded(
     data = await _data(vectors, body.encoding_format)
     answer = EmbeddingList(data=data, model=model.spec.name, usage=EmbeddingUsage(tokens, tokens))
     own = {"x-request-id": head.request_id, "x-aio-cost-usd": usd_text(cost)}
+    if head.extra:
+        serving.count_ignored(EMBEDDINGS.endpoint)
+        own["x-aio-ignored-fields"] = shown_names([*head.extra])
     return answer, list((admission.headers | own).items())
 
 
@@ -267,7 +271,7 @@ async def passed_through(
         price, started = spec.price, time.monotonic()
         failure: BaseException | None = None
         try:
-            answer = await client.embed(prompts, _fields(body), counter)
+            answer = await client.embed(prompts, head.extra | _fields(body), counter)
         except TierError as error:
             failure = _as_api_error(error)
             raise failure from error
@@ -299,7 +303,7 @@ async def _refuse_private(
     if mark is None and screen is not None and screen.has_rules:
         from gateway.inference.screening.texts import texts_of_inputs
 
-        texts = texts_of_inputs(prompts, _fields(body))
+        texts = texts_of_inputs(prompts, head.extra | _fields(body))
         mark = await screen.mark_of(texts, head.caller.tenant, serving.routing.threads)
     if mark is not None:
         raise ApiError(

@@ -38,11 +38,11 @@ _MODES = {
 _OTHER_MODES = ("realtime", "video_generation", "ocr", "search", "batch", "vector_store", "container", "guardrail")
 # LiteLLM knows the modes of models by their names; these words tell nearly as much.
 _MODES_BY_WORDS = (
-    ("rerank", re.compile(r"rerank")),
+    ("rerank", re.compile(r"rerank|llama-rank")),
     ("embedding", re.compile(r"embed|(^|[/-])(bge|e5|gte)-|voyage-")),
     ("transcriptions", re.compile(r"whisper|transcribe|(^|[/-])stt\b")),
     ("speech", re.compile(r"(^|[/-])tts\b|-tts$|-tts-")),
-    ("images", re.compile(r"dall-e|gpt-image|stable-diffusion|(^|/)imagen|(^|/)flux")),
+    ("images", re.compile(r"dall-e|gpt-image|stable-diffusion|nova-canvas|titan-image|(^|/)(imagen|flux)")),
     ("moderations", re.compile(r"moderation")),
 )
 WHY_OF_PARAMS = {

@@ -98,6 +98,32 @@ SERVERS: Mapping[str, OpenAiServer] = {
     "voyage": OpenAiServer(url="https://api.voyageai.com/v1", key="VOYAGE_API_KEY"),
     "xiaomi_mimo": OpenAiServer(url="https://api.xiaomimimo.com/v1", key="XIAOMI_MIMO_API_KEY"),
     "zai": OpenAiServer(url="https://api.z.ai/api/paas/v4", key="ZAI_API_KEY"),
+    "lambda_ai": OpenAiServer(url="https://api.lambda.ai/v1", key="LAMBDA_API_KEY"),
+    # The address has the account in it.
+    "cloudflare": OpenAiServer(key="CLOUDFLARE_API_KEY"),
+    "lemonade": OpenAiServer(url="http://localhost:8000/api/v1"),
+} | {
+    name: OpenAiServer(url=url, key=f"{name.upper()}_API_KEY")
+    for name, url in (
+        ("aiml", "https://api.aimlapi.com/v1"),
+        ("amazon_nova", "https://api.nova.amazon.com/v1"),
+        ("baseten", "https://inference.baseten.co/v1"),
+        ("clarifai", "https://api.clarifai.com/v2/ext/openai/v1"),
+        ("cometapi", "https://api.cometapi.com/v1"),
+        ("compactifai", "https://api.compactif.ai/v1"),
+        ("galadriel", "https://api.galadriel.com/v1"),
+        ("gradient_ai", "https://inference.do-ai.run/v1"),
+        ("inception", "https://api.inceptionlabs.ai/v1"),
+        ("llamagate", "https://api.llamagate.dev/v1"),
+        ("modelscope", "https://api-inference.modelscope.cn/v1"),
+        ("morph", "https://api.morphllm.com/v1"),
+        ("novita", "https://api.novita.ai/v3/openai"),
+        ("nscale", "https://inference.api.nscale.com/v1"),
+        ("ovhcloud", "https://oai.endpoints.kepler.ai.cloud.ovh.net/v1"),
+        ("parasail", "https://api.parasail.io/v1"),
+        ("v0", "https://api.v0.dev/v1"),
+        ("wandb", "https://api.inference.wandb.ai/v1"),
+    )
 }
 
 RERANKERS: Mapping[str, str] = {"cohere": "https://api.cohere.com/v2", "cohere_chat": "https://api.cohere.com/v2"}
@@ -153,12 +179,31 @@ def server_of(params: Mapping[str, Any], environ: Mapping[str, str], mode: str) 
         url = environ.get(variable, "").strip()
         if not url:
             return f"its api_base is in {variable}, a variable that is not set here: set it, and run this again"
-    url = url.rstrip("/") if isinstance(url, str) and url else None
+    url = url if isinstance(url, str) and url else _elsewhere(provider, environ)
+    url = url.rstrip("/") or None
     if url is not None and urlsplit(url).scheme not in ("http", "https"):
         return f"its api_base {url!r} is no URL"
     if not model and provider:
         return f"its model {named!r} names a provider alone"
     return _placed(params, environ, mode, provider, model, url)
+
+
+# LiteLLM's variables that begin otherwise than with the name of the provider.
+_PREFIXES = {"ollama_chat": "ollama", "lambda_ai": "lambda", "meta_llama": "llama", "friendliai": "friendli"}
+
+
+def _address_variable(provider: str) -> str:
+    """Return the variable where LiteLLM looks for the address of a provider's servers, or for what completes it."""
+    if provider == "cloudflare":
+        return "CLOUDFLARE_ACCOUNT_ID"
+    return f"{_PREFIXES.get(provider, provider).upper().replace('-', '_')}_API_BASE"
+
+
+def _elsewhere(provider: str, environ: Mapping[str, str]) -> str:
+    """Return the address that the environment has for a provider; empty if it has none."""
+    found = "" if provider == "openai" else environ.get(_address_variable(provider), "").strip()
+    is_account = provider == "cloudflare" and found != ""
+    return f"https://api.cloudflare.com/client/v4/accounts/{found}/ai/v1" if is_account else found
 
 
 def _placed(
@@ -167,10 +212,10 @@ def _placed(
     if provider in ("openai", "text-completion-openai"):
         return _openai(environ, _SERIES.sub("", model), url)
     if provider == "azure_ai":
-        return _foundry(model, url or environ.get("AZURE_AI_API_BASE", "").strip().rstrip("/"), mode)
+        return _foundry(model, url or "", mode)
     if provider in ("azure", "azure_text"):
-        url = url or environ.get("AZURE_API_BASE", "").strip().rstrip("/") or None
-        if url is None:
+        url = url or environ.get("AZURE_API_BASE", "").strip().rstrip("/")
+        if not url:
             return "it has no api_base, and AZURE_API_BASE is not set here: set it, and run this again"
         return Server("azure", "azure", _before(url, "/openai"), _SERIES.sub("", model), "AZURE_API_KEY")
     if mode in ("embedding", "images") and provider == "gemini" and url is None:
@@ -244,7 +289,7 @@ def _compatible(provider: str, model: str, url: str | None, mode: str) -> Server
     usual = RERANKERS.get(provider, kind.url) if mode == "rerank" else kind.url
     url = url or usual or None
     if url is None:
-        return f"it has no api_base, and {provider} has no usual one"
+        return f"it has no api_base, and {_address_variable(provider)} is not set here: set it, and run this again"
     if mode == "rerank":
         url = url.removesuffix("/rerank")
     return Server(None, kind.kind, url if url.endswith(kind.path) else url + kind.path, model, kind.key)

@@ -73,6 +73,12 @@ async def test_token_ids_are_taken_as_they_are(encoding: RunningGateway) -> None
         assert answer["usage"]["prompt_tokens"] == len(tokens)
 
 
+async def test_fields_that_only_servers_elsewhere_have_are_named_as_ignored(encoding: RunningGateway) -> None:
+    body = {"model": "tiny", "input": "hello", "input_type": "query"}
+    answer = await encoding.http.post("/v1/embeddings", json=body)
+    assert (answer.status_code, answer.headers["x-aio-ignored-fields"]) == (200, "input_type")
+
+
 async def test_fewer_dimensions_are_the_first_ones_at_length_one_where_the_model_was_made_for_it(
     encoding: RunningGateway,
 ) -> None:

@@ -149,6 +149,48 @@ async def test_many_inputs_go_in_several_calls_and_come_back_in_order(
     assert [one["embedding"][0] for one in tokens["data"]] == [3.0, 1.0]
 
 
+@pytest.mark.parametrize(
+    ("status", "words", "sizes"),
+    [
+        (
+            400,
+            "<400> Value error, batch size is invalid, it should not be larger than 4.",
+            [11, 4, 4, 3],
+        ),
+        (413, "input batch size 11 > maximum allowed batch size 4", [11, 4, 4, 3]),
+        (400, "Invalid 'input': array too long. Expected maximum length 4, but got length 11.", [11, 4, 4, 3]),
+        (400, "Too many inputs in request, split into more batches.", [11, 5, 2, 2, 1, 5, 2, 2, 1, 1]),
+    ],
+)
+async def test_a_server_that_takes_fewer_inputs_is_asked_by_several_calls_from_then_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int, words: str, sizes: list[int]
+) -> None:
+    async def small(call: Call) -> None:
+        refused = len(call.body["input"]) > 4
+        await (call.reply(status, {"error": {"message": words}}) if refused else answering(call))
+
+    texts = ["x" * n for n in range(1, 12)]
+    async with embedding_gateway(tmp_path, monkeypatch, small) as (gateway, server):
+        first = (await ask(gateway, texts)).json()
+        asked = [len(call.body["input"]) for call in server.calls]
+        server.calls.clear()
+        again = (await ask(gateway, texts)).json()
+    assert asked == sizes
+    assert max(len(call.body["input"]) for call in server.calls) <= 4
+    for body in (first, again):
+        assert [one["embedding"][0] for one in body["data"]] == [float(len(text)) for text in texts]
+        assert body["usage"]["prompt_tokens"] == 33
+
+
+@SHARED
+async def test_fields_of_the_servers_own_reach_it_also_from_an_extra_body(remote: Served) -> None:
+    gateway, server = remote
+    answer = await ask(gateway, ["a"], input_type="query", extra_body={"truncate": "END"})
+    assert answer.status_code == 200, answer.text
+    assert "x-aio-ignored-fields" not in answer.headers
+    assert server.calls[0].body == {"model": "text-embed", "input": ["a"], "input_type": "query", "truncate": "END"}
+
+
 @SHARED
 @pytest.mark.parametrize(
     ("status", "error", "expected", "param"),

@@ -92,6 +92,10 @@ def chain(catalog: Catalog, name: str) -> list[str]:
         ("{model: huggingface/together/org/m}", (None, "https://router.huggingface.co/v1", "org/m:together")),
         ("{model: moonshot/kimi-k2}", (None, "https://api.moonshot.ai/v1", "kimi-k2")),
         ("{model: dashscope/qwen-max}", (None, "https://dashscope-intl.aliyuncs.com/compatible-mode/v1", "qwen-max")),
+        ("{model: novita/deepseek/m}", (None, "https://api.novita.ai/v3/openai", "deepseek/m")),
+        ("{model: cloudflare/@cf/m}", (None, "https://api.cloudflare.com/client/v4/accounts/abc/ai/v1", "@cf/m")),
+        ("{model: ollama_chat/llama3}", (None, "http://o:11434/v1", "llama3")),
+        ("{model: xai/grok}", ("xai", "http://x/v1", "grok")),
         ("{model: os.environ/MODEL}", ("mistral", None, "mistral-small")),
         ("{model: m, custom_llm_provider: groq}", ("groq", None, "m")),
     ],
@@ -99,7 +103,8 @@ def chain(catalog: Catalog, name: str) -> list[str]:
 def test_a_model_is_asked_where_litellm_asks_it(params: str, server: tuple[str | None, str | None, str]) -> None:
     import yaml
 
-    environ = {"REGION": "eu-central-1", "PROJECT": "p", "MODEL": "mistral/mistral-small"}
+    environ = {"REGION": "eu-central-1", "PROJECT": "p", "MODEL": "mistral/mistral-small", "XAI_API_BASE": "http://x/v1/",
+               "CLOUDFLARE_ACCOUNT_ID": "abc", "OLLAMA_API_BASE": "http://o:11434"}  # fmt: skip
     found = server_of(yaml.safe_load(params), environ, "chat")
     assert not isinstance(found, str), found
     assert (found.provider, found.url, found.model) == server
@@ -110,6 +115,7 @@ def test_a_model_is_asked_where_litellm_asks_it(params: str, server: tuple[str |
     [
         ("{model: os.environ/MODEL}", "MODEL, which is not set here"),
         ("{model: azure/m}", "AZURE_API_BASE is not set here"),
+        ("{model: cloudflare/m}", "CLOUDFLARE_ACCOUNT_ID is not set here"),
         ("{model: vertex_ai/gemini-x, vertex_project: os.environ/P}", "its vertex_project is in a variable"),
         ("{model: vertex_ai/meta/llama-4}", "Gemini and Claude"),
         ("{model: bedrock/agent/x}", "Converse API alone"),
@@ -254,6 +260,7 @@ def test_a_pattern_of_a_server_that_does_not_answer_is_one_line(here: Path) -> N
         ("{model: openai/whisper-1, rpm: 5}", "targets", {"serves": ["transcriptions"], "provider": "openai"}),
         ("{model: openai/tts-1}", "targets", {"serves": ["speech"]}),
         ("{model: dall-e-3}", "targets", {"serves": ["images"]}),
+        ("{model: together_ai/Salesforce/Llama-Rank-V1}", "targets", {"serves": ["rerank"]}),
         ("{model: omni-moderation-latest}", "targets", {"serves": ["moderations"]}),
     ],
 )  # fmt: skip
