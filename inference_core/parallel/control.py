@@ -9,7 +9,9 @@ import secrets
 import select
 import socket
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
 
 from inference_core.errors import RankLostError
 from inference_core.parallel.messages import AdapterRead, ArenaCapacity, Command, Divided, Failed, Joined, Ready, Report
@@ -21,6 +23,14 @@ _MOST_UNKNOWN = 64
 _FAILURE_REPORT_SECONDS = 0.5
 # A machine that stops answering is detected after 5 + 3 x 5 seconds, even when idle.
 _KEEPALIVE = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
+# Reports that a leader waits for, and what a rank has done when it sends them.
+_AWAITED: dict[type[Report], str] = {
+    Divided: "divide its models",
+    Ready: "load",
+    ArenaCapacity: "finish the largest step",
+    AdapterRead: "read an adapter",
+}
+Awaited = TypeVar("Awaited", Divided, Ready, ArenaCapacity, AdapterRead)
 
 
 def _prepared(connection: socket.socket) -> socket.socket:
@@ -47,10 +57,8 @@ class Followers:
         self._connections: dict[int, socket.socket] = {}
         self._readers: dict[int, FrameReader] = {}
         self._writer = FrameWriter()
-        self._divided: dict[int, Divided] = {}
-        self._ready: dict[int, Ready] = {}
-        self._capacities: dict[int, ArenaCapacity] = {}
-        self._adapters: dict[int, AdapterRead] = {}
+        # By class and rank, until they are waited for.
+        self._reports: defaultdict[type[Report], dict[int, Any]] = defaultdict(dict)
         self._lost: dict[int, Failed | None] = {}
 
     def accept(self, seconds: float, check_ranks: Callable[[], None]) -> None:
@@ -115,34 +123,15 @@ class Followers:
                 self.check(patience=1.0)
                 raise RankLostError(f"rank {rank} can no longer be reached: {error}") from error
 
-    def wait_divided(self, seconds: float) -> None:
-        """Wait until every rank has divided its models, so that no rank joins a process group that never completes."""
-        self._wait_for(self._divided, "divide its models", seconds)
-
-    def wait_ready(self, seconds: float) -> list[Ready]:
-        """Wait until every rank has loaded its shard. Returns their reports."""
-        self._wait_for(self._ready, "load", seconds)
-        return list(self._ready.values())
-
-    def wait_capacities(self, seconds: float) -> list[ArenaCapacity]:
-        """Wait until every rank has measured its memory for keys and values. Returns their reports."""
-        self._wait_for(self._capacities, "finish the largest step", seconds)
-        return list(self._capacities.values())
-
-    def wait_adapter(self, seconds: float) -> list[AdapterRead]:
-        """Wait until every rank has read its part of the last adapter. Returns their reports."""
-        self._wait_for(self._adapters, "read an adapter", seconds)
-        reports = list(self._adapters.values())
-        self._adapters.clear()
-        return reports
-
-    def _wait_for(self, reports: Mapping[int, Report], what: str, seconds: float) -> None:
+    def wait(self, kind: type[Awaited], seconds: float) -> list[Awaited]:
+        """Wait until every rank has sent a report of this class, one of `_AWAITED`. Returns and forgets them."""
         deadline = time.monotonic() + seconds
-        while missing := self._expected - reports.keys():
+        while missing := self._expected - self._reports[kind].keys():
             left = deadline - time.monotonic()
             if left <= 0:
-                raise RankLostError(f"rank(s) {_listed(missing)} did not {what} within {seconds:.0f} seconds")
+                raise RankLostError(f"rank(s) {_listed(missing)} did not {_AWAITED[kind]} within {seconds:.0f} seconds")
             self.check(patience=left)
+        return list(self._reports.pop(kind).values())
 
     def check(self, patience: float = 0.0) -> None:
         """Receive reports of the ranks; wait up to `patience` seconds for one.
@@ -184,17 +173,10 @@ class Followers:
             self._lost.setdefault(rank, None)
 
     def _note(self, rank: int, report: Report) -> None:
-        match report:
-            case Failed():
-                self._lost[rank] = report
-            case Divided():
-                self._divided[rank] = report
-            case Ready():
-                self._ready[rank] = report
-            case ArenaCapacity():
-                self._capacities[rank] = report
-            case AdapterRead():
-                self._adapters[rank] = report
+        if isinstance(report, Failed):
+            self._lost[rank] = report
+        else:
+            self._reports[type(report)][rank] = report
 
     def _failure_message(self) -> str:
         silent = [rank for rank, report in self._lost.items() if report is None]

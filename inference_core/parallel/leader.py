@@ -32,18 +32,12 @@ from inference_core.parallel.messages import (
     AdapterRead,
     AllocateArena,
     ArenaCapacity,
-    ClearSlot,
-    CopyBlocks,
     Divided,
     Failed,
-    ForgetAdapter,
-    InstallAdapter,
-    OffloadBlocks,
     ProfileMemory,
     ReadAdapter,
     Ready,
     ReceivedTables,
-    RestoreBlocks,
     StepCommand,
     Stop,
     UseThreads,
@@ -90,7 +84,8 @@ class MeshLeader:
         try:
             store.set(LEADER_KEY, self._followers.address)
             self._followers.accept(spec.join_seconds, check_ranks)
-            self._followers.wait_divided(spec.join_seconds)
+            # No rank joins a process group that never completes.
+            self._followers.wait(Divided, spec.join_seconds)
             rank.connect(store)
         except BaseException:
             self._followers.close()
@@ -124,7 +119,7 @@ class MeshLeader:
             arena_bytes=arena_bytes,
             slab_bytes=rank.loader.slab_bytes,
             knobs=knobs,
-            use_threads=self.leader.use_threads,
+            use_threads=lambda threads: self.leader.execute(UseThreads(threads)),
             drafts=drafts,
             pinned_share=spec.core.pinned_share,
         )
@@ -138,7 +133,7 @@ class MeshLeader:
     def _load(self, rank: Rank, store: Any, seconds: float) -> dict[str, int]:
         """Load the weights on all ranks. Returns their bytes by model, summed over the ranks."""
         own = rank.load(store)
-        others = self._followers.wait_ready(seconds)
+        others = self._followers.wait(Ready, seconds)
         return {name: size + sum(ready.weight_bytes[name] for ready in others) for name, size in own.items()}
 
     def _allocate_arena(self, rank: Rank, seconds: float) -> int:
@@ -149,7 +144,7 @@ class MeshLeader:
         except RankLostError:
             self._followers.check(patience=1.0)  # the rank that broke the collective may have reported why
             raise
-        capacities = [own, *(report.arena_bytes for report in self._followers.wait_capacities(seconds))]
+        capacities = [own, *(report.arena_bytes for report in self._followers.wait(ArenaCapacity, seconds))]
         logger.info("arenas of %s on each rank: the least of %s", format_bytes(min(capacities)),
                     ", ".join(map(format_bytes, capacities)))  # fmt: skip
         self._followers.send(AllocateArena(min(capacities)))
@@ -286,35 +281,23 @@ def _serve(environment: RankEnvironment, store: Any, spec: MeshSpec, cache_dir: 
         match command:
             case StepCommand():
                 rank.runner.run(tables[command.model].step(command))
-            case CopyBlocks():
-                rank.runner.copy_blocks(command)
             case ProfileMemory():
                 link.report(ArenaCapacity(environment.rank, rank.arena_capacity(no_check)))
             case AllocateArena():
                 rank.allocate_arena(command.arena_bytes)
-            case OffloadBlocks():
-                rank.runner.offload_blocks(command)
-            case RestoreBlocks():
-                rank.runner.restore_blocks(command)
             case ReadAdapter():
                 link.report(AdapterRead(environment.rank, _refusal(rank, command)))
-            case InstallAdapter():
-                rank.runner.install_adapter(command)
-            case ClearSlot():
-                rank.runner.clear_slot(command)
-            case ForgetAdapter():
-                rank.runner.forget_adapter(command)
-            case UseThreads():
-                rank.loader.use_threads(command.threads)
             case Stop():
                 rank.connections.close()
                 return
+            case _:
+                rank.execute(command)
 
 
 def _refusal(rank: Rank, command: ReadAdapter) -> str | None:
     """Read an adapter. Returns the reason if this rank cannot serve it, else None."""
     try:
-        rank.runner.read_adapter(command)
+        rank.execute(command)
     except ModelFileError as error:
         return str(error)
     return None

@@ -7,7 +7,7 @@ import itertools
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import torch
 
@@ -20,11 +20,13 @@ from inference_core.model_config import ModelConfig
 from inference_core.parallel.collectives import wait_for_device
 from inference_core.parallel.control import Followers
 from inference_core.parallel.messages import (
+    AdapterRead,
     ClearSlot,
     Command,
     CopyBlocks,
     ForgetAdapter,
     InstallAdapter,
+    ModelCommand,
     OffloadBlocks,
     ReadAdapter,
     RestoreBlocks,
@@ -38,45 +40,33 @@ from inference_core.protocol import ModelInfo, PipelineStats
 from inference_core.step_plan import ScheduledSequence
 
 
-class AdapterCommands(Protocol):
-    """Executes adapter commands on all ranks of a mesh (`MeshExecutor`)."""
-
-    def read_adapter(self, command: ReadAdapter) -> None: ...
-
-    def install_adapter(self, command: InstallAdapter) -> None: ...
-
-    def clear_slot(self, command: ClearSlot) -> None: ...
-
-    def forget_adapter(self, command: ForgetAdapter) -> None: ...
-
-
 class MeshAdapterBank(AdapterBank):
     """Slots on every rank, all with the same adapters. `own`: the bank of the leader's rank."""
 
-    def __init__(self, model: str, config: ModelConfig, own: AdapterBank, commands: AdapterCommands) -> None:
+    def __init__(self, model: str, config: ModelConfig, own: AdapterBank, leader: "MeshExecutor") -> None:
         self.num_slots = own.num_slots
         self._model = model
         self._config = config
         self._own = own
-        self._commands = commands
+        self._leader = leader
         self._numbers: dict[Adapter, int] = {}
         self._next = itertools.count()
 
     def read(self, folder: Path) -> Adapter:
         """Have every rank read the folder on its own machine and keep its part."""
         adapter, number = read_adapter(folder, self._config), next(self._next)
-        self._commands.read_adapter(ReadAdapter(self._model, number, str(folder), adapter.digest))
+        self._leader.read_adapter(ReadAdapter(self._model, number, str(folder), adapter.digest))
         self._numbers[adapter] = number
         return adapter
 
     def install(self, slot: int, adapter: Adapter) -> None:
-        self._commands.install_adapter(InstallAdapter(self._model, slot, self._numbers[adapter]))
+        self._leader.execute(InstallAdapter(self._model, slot, self._numbers[adapter]))
 
     def clear(self, slot: int) -> None:
-        self._commands.clear_slot(ClearSlot(self._model, slot))
+        self._leader.execute(ClearSlot(self._model, slot))
 
     def forget(self, adapter: Adapter) -> None:
-        self._commands.forget_adapter(ForgetAdapter(self._model, self._numbers.pop(adapter)))
+        self._leader.execute(ForgetAdapter(self._model, self._numbers.pop(adapter)))
 
     def bytes_of(self, adapter: Adapter) -> int:
         """Bytes over all ranks; parts that several ranks hold count once."""
@@ -113,42 +103,26 @@ class MeshExecutor:
         assert logits is not None  # this rank is the leader
         return logits
 
-    def copy_blocks(self, command: CopyBlocks) -> None:
-        self._tables[command.model].forget()
-        self._on_all_ranks(command, lambda: self._rank.runner.copy_blocks(command))
-
-    def use_threads(self, threads: int) -> None:
-        self._on_all_ranks(UseThreads(threads), lambda: self._rank.loader.use_threads(threads))
-
-    def offload_blocks(self, command: OffloadBlocks) -> None:
-        self._on_all_ranks(command, lambda: self._rank.runner.offload_blocks(command))
-
-    def restore_blocks(self, command: RestoreBlocks) -> None:
-        self._on_all_ranks(command, lambda: self._rank.runner.restore_blocks(command))
+    def execute(self, command: ModelCommand | UseThreads) -> None:
+        """Execute a command without a result."""
+        if isinstance(command, CopyBlocks):
+            self._tables[command.model].forget()
+        self._on_all_ranks(command, lambda: self._rank.execute(command))
 
     def read_adapter(self, command: ReadAdapter) -> None:
         """Have every rank read its part. If one cannot, drop it on all ranks and raise ModelFileError."""
         if self._lost is not None:
             raise RankLostError(self._lost)
-        self._rank.runner.read_adapter(command)
+        self._rank.execute(command)
         try:
             self._followers.send(command)
-            refusals = [answer for answer in self._followers.wait_adapter(self._step_seconds) if answer.error]
+            refusals = [answer for answer in self._followers.wait(AdapterRead, self._step_seconds) if answer.error]
         except RankLostError as error:
             self._give_up(str(error))
             raise
         if refusals:
-            self.forget_adapter(ForgetAdapter(command.model, command.number))
+            self.execute(ForgetAdapter(command.model, command.number))
             raise ModelFileError("; ".join(f"rank {refusal.rank}: {refusal.error}" for refusal in refusals))
-
-    def install_adapter(self, command: InstallAdapter) -> None:
-        self._on_all_ranks(command, lambda: self._rank.runner.install_adapter(command))
-
-    def clear_slot(self, command: ClearSlot) -> None:
-        self._on_all_ranks(command, lambda: self._rank.runner.clear_slot(command))
-
-    def forget_adapter(self, command: ForgetAdapter) -> None:
-        self._on_all_ranks(command, lambda: self._rank.runner.forget_adapter(command))
 
     def stop(self) -> None:
         """Tell all ranks to end; ranks that have ended already are ignored."""
@@ -226,10 +200,10 @@ class MeshRunner(LogitsRunner):
         return self._leader.run(RunStep(self.info.name, bare, wanted)).cpu()
 
     def copy_blocks(self, copies: list[tuple[int, int]]) -> None:
-        self._leader.copy_blocks(CopyBlocks(self.info.name, copies))
+        self._leader.execute(CopyBlocks(self.info.name, copies))
 
     def offload_blocks(self, offloads: list[tuple[int, int]]) -> None:
-        self._leader.offload_blocks(OffloadBlocks(self.info.name, offloads))
+        self._leader.execute(OffloadBlocks(self.info.name, offloads))
 
     def restore_blocks(self, restores: list[tuple[int, int]]) -> None:
-        self._leader.restore_blocks(RestoreBlocks(self.info.name, restores))
+        self._leader.execute(RestoreBlocks(self.info.name, restores))

@@ -114,17 +114,9 @@ class Stop(msgspec.Struct, frozen=True, tag="stop", array_like=True):
 
 
 AdapterCommand = ReadAdapter | InstallAdapter | ClearSlot | ForgetAdapter
-Command = (
-    StepCommand
-    | CopyBlocks
-    | OffloadBlocks
-    | RestoreBlocks
-    | AdapterCommand
-    | ProfileMemory
-    | AllocateArena
-    | UseThreads
-    | Stop
-)
+ModelCommand = CopyBlocks | OffloadBlocks | RestoreBlocks | AdapterCommand
+"""What every rank does to its part of `model`, between two steps."""
+Command = StepCommand | ModelCommand | ProfileMemory | AllocateArena | UseThreads | Stop
 
 
 class Joined(msgspec.Struct, frozen=True, tag="joined"):

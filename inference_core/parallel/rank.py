@@ -41,7 +41,7 @@ from inference_core.models.transformer import rotary_table
 from inference_core.models.weights import load_layers, vector
 from inference_core.parallel.collectives import Connections, TensorGroup, check_world, wait_for_device
 from inference_core.parallel.mesh import MeshSpec, RankEnvironment, RankShare
-from inference_core.parallel.messages import RunStep
+from inference_core.parallel.messages import ModelCommand, RunStep, UseThreads
 from inference_core.parallel.rank_runner import DeviceStage, RankModel, RankRunner
 from inference_core.parallel.shards import FINAL_NORM, DividedModel, ShardCheckpoint, divide_model, held_projections
 from inference_core.step_plan import ScheduledSequence
@@ -293,6 +293,13 @@ class Rank:
     def allocate_arena(self, arena_bytes: int) -> None:
         """Allocate the arena and build `runner`, which then executes commands."""
         self.runner = self._runner(self.loader.stages(arena_bytes))
+
+    def execute(self, command: ModelCommand | UseThreads) -> None:
+        """Execute a command without a result. Raises what `RankRunner.execute` raises."""
+        if isinstance(command, UseThreads):
+            self.loader.use_threads(command.threads)
+        else:
+            self.runner.execute(command)
 
     def _runner(self, models: dict[str, RankModel]) -> RankRunner:
         return RankRunner(

@@ -29,6 +29,7 @@ from inference_core.parallel.messages import (
     CopyBlocks,
     ForgetAdapter,
     InstallAdapter,
+    ModelCommand,
     OffloadBlocks,
     ReadAdapter,
     RestoreBlocks,
@@ -290,7 +291,13 @@ class RankModel:
         self.share = share
         self.vocabulary_widths = vocabulary_widths
         self.pipeline = PipelineStats(stages=stages) if stages > 1 else None
-        self.adapters = None if stage.adapters is None else RankAdapters(whole, share, stage.adapters)
+        self._adapters = None if stage.adapters is None else RankAdapters(whole, share, stage.adapters)
+
+    @property
+    def adapters(self) -> RankAdapters:
+        """Of a model with slots: a leader without them sends no adapter commands."""
+        assert self._adapters is not None
+        return self._adapters
 
 
 class RankRunner:
@@ -320,32 +327,24 @@ class RankRunner:
         self._max_micro_batches = max_micro_batches
         self._min_tokens = min_micro_batch_tokens
 
-    def copy_blocks(self, command: CopyBlocks) -> None:
-        self.models[command.model].stage.copy_blocks(command.copies)
-
-    def offload_blocks(self, command: OffloadBlocks) -> None:
-        self.models[command.model].stage.offload_blocks(command.offloads)
-
-    def restore_blocks(self, command: RestoreBlocks) -> None:
-        self.models[command.model].stage.restore_blocks(command.restores)
-
-    def read_adapter(self, command: ReadAdapter) -> None:
-        """Raises ModelFileError."""
-        self._adapters(command.model).read(command.number, Path(command.folder), command.digest)
-
-    def install_adapter(self, command: InstallAdapter) -> None:
-        self._adapters(command.model).install(command.slot, command.number)
-
-    def clear_slot(self, command: ClearSlot) -> None:
-        self._adapters(command.model).bank.clear(command.slot)
-
-    def forget_adapter(self, command: ForgetAdapter) -> None:
-        self._adapters(command.model).forget(command.number)
-
-    def _adapters(self, model: str) -> RankAdapters:
-        adapters = self.models[model].adapters
-        assert adapters is not None  # a leader without slots sends no adapter commands
-        return adapters
+    def execute(self, command: ModelCommand) -> None:
+        """Do it to this rank's part of the model. Raises ModelFileError for an adapter that cannot be read."""
+        model = self.models[command.model]
+        match command:
+            case CopyBlocks():
+                model.stage.copy_blocks(command.copies)
+            case OffloadBlocks():
+                model.stage.offload_blocks(command.offloads)
+            case RestoreBlocks():
+                model.stage.restore_blocks(command.restores)
+            case ReadAdapter():
+                model.adapters.read(command.number, Path(command.folder), command.digest)
+            case InstallAdapter():
+                model.adapters.install(command.slot, command.number)
+            case ClearSlot():
+                model.adapters.bank.clear(command.slot)
+            case ForgetAdapter():
+                model.adapters.forget(command.number)
 
     def run(self, step: RunStep) -> torch.Tensor | None:
         """Compute the step. Returns the logits float32 [rows, vocabulary] on the leader, None on other ranks."""

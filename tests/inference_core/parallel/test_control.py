@@ -157,11 +157,11 @@ def test_waiting_for_ranks_to_load_ends_when_all_are_ready_or_one_is_not() -> No
     with joined(1, 2) as (followers, links):
         for rank, link in zip((1, 2), links, strict=True):
             link.report(Ready(rank))
-        followers.wait_ready(10)
+        followers.wait(Ready, 10)
     with joined(1, 2) as (followers, links):
         links[0].report(Ready(1))
         with pytest.raises(RankLostError, match=r"rank\(s\) 2 did not load"):
-            followers.wait_ready(0.2)
+            followers.wait(Ready, 0.2)
 
 
 def test_ranks_that_do_not_come_are_named_and_a_dead_process_is_not_waited_for() -> None:

@@ -113,7 +113,7 @@ def test_reports_that_arrive_with_a_ranks_first_message_are_not_lost() -> None:
         frames = FrameWriter()
         link.sendall(frames.frame(Joined(1, token)) + frames.frame(Divided(1)))
         followers.accept(10, no_check)
-        followers.wait_divided(10)
+        followers.wait(Divided, 10)
         followers.close()
 
 
@@ -127,14 +127,14 @@ def test_the_leader_receives_every_ranks_arena_capacity() -> None:
         for rank, link in enumerate(links, 1):
             link.report(Divided(rank))
             link.report(Ready(rank, {"m": 10 * rank}))
-        followers.wait_divided(10)
-        assert sorted(ready.weight_bytes["m"] for ready in followers.wait_ready(10)) == [10, 20]
+        followers.wait(Divided, 10)
+        assert sorted(ready.weight_bytes["m"] for ready in followers.wait(Ready, 10)) == [10, 20]
         links[0].report(ArenaCapacity(1, 700))
         followers.check(10)
         with pytest.raises(RankLostError, match=r"rank\(s\) 2 did not finish the largest step within 0 seconds"):
-            followers.wait_capacities(0)
+            followers.wait(ArenaCapacity, 0)
         links[1].report(ArenaCapacity(2, 500))
-        assert min(arena_capacity.arena_bytes for arena_capacity in followers.wait_capacities(10)) == 500
+        assert min(arena_capacity.arena_bytes for arena_capacity in followers.wait(ArenaCapacity, 10)) == 500
         links[1].report(Failed(2, "MemoryPlanError: nothing is left for keys and values"))
         with pytest.raises(RankLostError, match="rank 2 failed: MemoryPlanError: nothing is left"):
             followers.check(10)

@@ -98,7 +98,7 @@ def test_an_adapter_that_one_rank_cannot_read_is_refused_and_the_mesh_goes_on(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     leader = run.mesh.mesh.leader
-    monkeypatch.setattr(leader._rank.runner, "read_adapter", lambda command: None)
+    monkeypatch.setattr(leader._rank.runner, "execute", lambda command: None)
     with pytest.raises(ModelFileError, match=r"rank 1: .* on this machine differs"):
         leader.read_adapter(ReadAdapter("m", 99, run.folders["b"], b"of another folder"))
     monkeypatch.undo()
