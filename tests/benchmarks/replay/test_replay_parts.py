@@ -24,7 +24,7 @@ from quality.judges.judge import Judge
 from quality.judges.pairwise import PairwiseJudge
 from quality.judges.panel import rule_based_judges
 from quality.judges.rules import ExactJudge
-from quality.store.database import migrate, open_database
+from tests.database_servers import migrated
 from tests.gateway.scripted_tier import ScriptedTier
 from tests.shared_data import data_file
 from tiers.catalog.load import load_catalog
@@ -47,23 +47,22 @@ async def upstream() -> AsyncIterator[ReplayUpstream]:
 
 
 async def test_a_look_waits_until_all_stored_labels_count(sqlite_url: str) -> None:
-    await migrate(sqlite_url)
-    engine, counted = open_database(sqlite_url), iter((0, 1, 2))
-    deployment = Deployment("http://gateway.test", "key", engine, Conditions())
-    row = {"source": "verification", "feature_spec": "a", "embedding": b"", "no_worse": [True], "weights": [1.0]}
-    async with engine.begin() as connection:
-        await connection.execute(insert(training_rows), [row | {"created_at": float(n)} for n in range(2)])
+    counted = iter((0, 1, 2))
+    async with migrated(sqlite_url) as engine:
+        deployment = Deployment("http://gateway.test", "key", engine, Conditions())
+        row = {"source": "verification", "feature_spec": "a", "embedding": b"", "no_worse": [True], "weights": [1.0]}
+        async with engine.begin() as connection:
+            await connection.execute(insert(training_rows), [row | {"created_at": float(n)} for n in range(2)])
 
-    def metrics(request: httpx.Request) -> httpx.Response:
-        assert request.url.path == "/metrics"
-        return httpx.Response(200, text=f"# TYPE aio_own_labels gauge\naio_own_labels {next(counted)}.0\n")
+        def metrics(request: httpx.Request) -> httpx.Response:
+            assert request.url.path == "/metrics"
+            return httpx.Response(200, text=f"# TYPE aio_own_labels gauge\naio_own_labels {next(counted)}.0\n")
 
-    deployment._admin = httpx.AsyncClient(base_url="http://gateway.test", transport=httpx.MockTransport(metrics))
-    await deployment.learned()
+        deployment._admin = httpx.AsyncClient(base_url="http://gateway.test", transport=httpx.MockTransport(metrics))
+        await deployment.learned()
 
-    assert list(counted) == []
-    await deployment.close()
-    await engine.dispose()
+        assert list(counted) == []
+        await deployment.close()
 
 
 async def answered(url: str, body: Mapping[str, object]) -> httpx.Response:

@@ -15,7 +15,7 @@ from gateway.operations.security.stored_keys import stored_keys
 from gateway.tenancy.changes import Order
 from gateway.tenancy.keys.key_commands import KeyTerms, create_key
 from gateway.tenancy.keys.key_secrets import new_key
-from quality.store.database import migrate, open_database
+from tests.database_servers import migrated
 from tests.gateway.remote_catalog import write_remote_catalog
 from tests.gateway.running_gateway import running_gateway
 from tests.gateway.served_process import served, started
@@ -114,24 +114,20 @@ async def test_admin_keys_are_no_keys_for_answers_and_ended_keys_are(tmp_path: P
     assert not (tmp_path / "aio.sqlite3").exists(), "asking makes no database"
     (tmp_path / "aio.sqlite3").touch()
     assert await has_keys(settings) is False, "a database without tables has no keys"
-    await migrate(settings.database)
-    engine = open_database(settings.database)
-    order = Order(actor="test", now=100.0)
-    await create_key(engine, "boss", None, KeyTerms(scopes=["admin", "viewer"]), order)
-    assert await has_keys(settings) is False
-    await create_key(engine, "app", None, KeyTerms(scopes=["viewer", "inference"], expires_at=101.0), order)
-    assert await has_keys(settings) is True
-    await engine.dispose()
+    async with migrated(settings.database) as engine:
+        order = Order(actor="test", now=100.0)
+        await create_key(engine, "boss", None, KeyTerms(scopes=["admin", "viewer"]), order)
+        assert await has_keys(settings) is False
+        await create_key(engine, "app", None, KeyTerms(scopes=["viewer", "inference"], expires_at=101.0), order)
+        assert await has_keys(settings) is True
 
 
 async def test_keys_of_a_shared_database_count(database_url: str) -> None:
     settings = Settings(database_url=database_url)
     assert await has_keys(settings) is False
-    await migrate(database_url)
-    engine = open_database(database_url)
-    await create_key(engine, "app", None, KeyTerms(scopes=["inference"]), Order(actor="test", now=1.0))
-    assert await has_keys(settings) is True
-    await engine.dispose()
+    async with migrated(database_url) as engine:
+        await create_key(engine, "app", None, KeyTerms(scopes=["inference"]), Order(actor="test", now=1.0))
+        assert await has_keys(settings) is True
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,7 @@ from gateway.batches.batch_book import BatchBook, LineAnswer, LineBook
 from gateway.batches.file_store import Owner
 from gateway.batches.job_queue import BatchJob, DatabaseQueue, JobQueue
 from gateway.batches.redis_queue import RedisQueue
-from quality.store.database import migrate, open_database
-from tests.database_servers import RedisServer
+from tests.database_servers import RedisServer, migrated
 from tests.polling import eventually
 
 # Of leases that shall expire while a test waits for that; others outlast every test.
@@ -58,10 +57,8 @@ class Bench:
 
 @asynccontextmanager
 async def bench(url: str, redis: RedisServer | None) -> AsyncIterator[Bench]:
-    await migrate(url)
-    engine = open_database(url)
-    made = Bench(engine, LineBook(engine), redis, [])
-    yield made
-    for store in made.stores:
-        await store.redis.aclose()
-    await engine.dispose()
+    async with migrated(url) as engine:
+        made = Bench(engine, LineBook(engine), redis, [])
+        yield made
+        for store in made.stores:
+            await store.redis.aclose()

@@ -28,8 +28,9 @@ from migrations.tables.quality import verifications
 from migrations.tables.tenancy import budget_leases
 from quality.comparison.routing_probes import WorthFound
 from quality.comparison.routing_worth import routing_worth
-from quality.store.database import migrate, open_database
+from quality.store.database import open_database
 from quality.store.queries import RefusalCount, RefusalKind, add_refused
+from tests.database_servers import migrated
 from tests.gateway.administrator import ADMIN_KEY
 from tests.gateway.operations.dashboard.browsing import browser, forms_of, sign_in
 from tests.gateway.operations.dashboard.rows import insert_requests
@@ -130,20 +131,20 @@ async def test_a_budget_is_reported_at_50_and_80_per_cent_and_when_it_refuses_re
 
 async def test_a_teams_budget_refuses_the_keys_of_the_team_and_no_other_budget_is_named(settings: Settings) -> None:
     order, now = Order(actor="test", now=1.0), time.time()
-    await migrate(settings.database)
-    engine = open_database(settings.database)
-    await create_team(engine, "red", order)
-    made = await create_key(engine, "ada", "red", KeyTerms(), order)
-    await set_budget(engine, "team", "red", "total", 4.0, order)
-    await set_budget(engine, "key", "ada", "total", 9.0, order)
-    refused = RefusalKind(made.key_id, 429, QUOTA_EXCEEDED, "the team's budget of $4 in total", "/v1/chat/completions")
-    assert await alert_causes.spent_budgets(engine, now) == []
+    async with migrated(settings.database) as engine:
+        await create_team(engine, "red", order)
+        made = await create_key(engine, "ada", "red", KeyTerms(), order)
+        await set_budget(engine, "team", "red", "total", 4.0, order)
+        await set_budget(engine, "key", "ada", "total", 9.0, order)
+        refused = RefusalKind(
+            made.key_id, 429, QUOTA_EXCEEDED, "the team's budget of $4 in total", "/v1/chat/completions"
+        )
+        assert await alert_causes.spent_budgets(engine, now) == []
 
-    await add_refused(engine, [(now - 120, refused, RefusalCount(count=1, last_at=now - 100))])
-    (cause,) = await alert_causes.spent_budgets(engine, now)
-    assert cause.summary == "requests are refused by the budget of $4 in total of team red"
-    assert await alert_causes.spent_budgets(engine, now + 2 * alert_causes.REFUSED_SECONDS) == []
-    await engine.dispose()
+        await add_refused(engine, [(now - 120, refused, RefusalCount(count=1, last_at=now - 100))])
+        (cause,) = await alert_causes.spent_budgets(engine, now)
+        assert cause.summary == "requests are refused by the budget of $4 in total of team red"
+        assert await alert_causes.spent_budgets(engine, now + 2 * alert_causes.REFUSED_SECONDS) == []
 
 
 async def test_a_tier_that_is_out_is_reported_by_its_number(desk: Receivers, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,13 +158,12 @@ async def test_a_tier_that_is_out_is_reported_by_its_number(desk: Receivers, mon
 
 async def answered(settings: Settings, days: float, count: int) -> None:
     """Requests before a start whose answers could have been verified."""
-    await migrate(settings.database)
-    engine, now = open_database(settings.database), time.time()
-    rows: list[dict[str, Any]] = [
-        {"request_id": f"r{n}", "created_at": now - DAY, "messages": HELLO} for n in range(count)
-    ]
-    await insert_requests(engine, {"request_id": "first", "created_at": now - days * DAY, "messages": HELLO}, *rows)
-    await engine.dispose()
+    now = time.time()
+    async with migrated(settings.database) as engine:
+        rows: list[dict[str, Any]] = [
+            {"request_id": f"r{n}", "created_at": now - DAY, "messages": HELLO} for n in range(count)
+        ]
+        await insert_requests(engine, {"request_id": "first", "created_at": now - days * DAY, "messages": HELLO}, *rows)
 
 
 async def test_labels_that_stay_away_are_reported(desk: Receivers) -> None:

@@ -10,7 +10,6 @@ import pytest
 
 from gateway.base.settings import Settings
 from gateway.operations.quality_loop.label_sources import labels_text
-from gateway.operations.quality_loop.quality_loop import quality_loop
 from gateway.operations.setup.checks import stored_judge
 from migrations.tables.quality import verifications
 from quality.judges.calibration import Calibration, InUse, RealPairs, Verdicts
@@ -19,6 +18,7 @@ from quality.judges.panel import store_calibration
 from quality.judges.self_calibration import JudgeState, judge_state
 from quality.store.database import migrate, open_database
 from tests.gateway.operations.dashboard.browsing import with_user
+from tests.gateway.operations.running_loop import running_loop
 from tests.gateway.running_gateway import running_gateway
 from tests.polling import eventually
 from tests.quality.judges.test_judges import judged_texts
@@ -55,27 +55,19 @@ def strongest(request: GenerationRequest) -> str:
 
 
 async def test_most_verifications_of_open_answers_have_a_label_and_few_labels_are_false(settings: Settings) -> None:
-    await migrate(settings.database)
-    engine = open_database(settings.database)
     tiers: dict[int, Tier] = {n: ScriptedTier(n, reply=strongest) for n in (1, 2, 3, 4)}
     given = msgspec.structs.replace(settings, sampling_rate=1.0, verification_budget=1e6, cold_start_usd=1.0)
-    loop = quality_loop(given, load_catalog("laptop"), engine, tiers, encode=None)
-    try:
-        await loop.start()
-        assert loop.monitor is not None
+    async with running_loop(given, tiers) as (loop, monitor, engine):
         for number in range(QUESTIONS):
             answer = f"A {'wrong' if number % 3 == 0 else 'right'} answer of tier 1 to question {number}."
             served = record(f"open-{number}", prompt=f"Tell me about number {number}.", answer=answer)
             await store_request(engine, served)
-            loop.monitor.offer(served)
+            monitor.offer(served)
             if number % 20 == 0:
-                await loop.monitor.drain()
+                await monitor.drain()
                 await loop._judging.drain()
-        await loop.monitor.drain()
+        await monitor.drain()
         found = await rows(engine, verifications)
-    finally:
-        await loop.close()
-        await engine.dispose()
 
     taught = {row["request_id"]: row["label"] for row in found if row["label"] in ("worse", "no_worse", "tie")}
     false = [name for name, label in taught.items() if (label == "worse") is not (int(name[5:]) % 3 == 0)]

@@ -5,10 +5,9 @@ import pytest
 
 from gateway.base.settings import Settings
 from gateway.operations.quality_loop.label_sources import MACHINE_SHARE, budget_text, cold_start_cap, judging_cap
-from gateway.operations.quality_loop.quality_loop import monitor_settings, quality_loop, sampling_settings
-from quality.store.database import migrate, open_database
+from gateway.operations.quality_loop.quality_loop import monitor_settings, sampling_settings
+from tests.gateway.operations.running_loop import running_loop
 from tests.gateway.operations.test_labels_of_open_answers import BILLED, LAPTOP
-from tests.gateway.running_gateway import scripted_tiers
 from tests.tiers.tier_world import remote_spec
 from tiers.catalog.catalog import Catalog
 from tiers.engines import EngineSpec
@@ -61,20 +60,12 @@ def test_the_start_says_which_bound_holds_and_the_share_of_the_machine() -> None
 
 
 async def test_a_reload_to_servers_elsewhere_ends_the_free_time(settings: Settings) -> None:
-    await migrate(settings.database)
-    engine = open_database(settings.database)
     given = msgspec.structs.replace(settings, cold_start_usd=1.0, verification_most_usd=20.0)
-    loop = quality_loop(given, LAPTOP, engine, {tier.number: tier for tier in scripted_tiers()}, encode=None)
-    try:
-        await loop.start()
-        assert loop.monitor is not None
-        before = (await loop.monitor.status()).budget_usd
+    async with running_loop(given, catalog=LAPTOP) as (loop, monitor, _):
+        before = (await monitor.status()).budget_usd
         loop.follow_catalogue(BILLED)
-        after = (await loop.monitor.status()).budget_usd
-    finally:
-        await loop.close()
-        await engine.dispose()
+        after = (await monitor.status()).budget_usd
 
     assert (before, after) == (20.0, 1.0)
-    assert loop.monitor._queue.sampling.cold_start_usd == 1.0
-    assert loop.monitor._families.first == 30
+    assert monitor._queue.sampling.cold_start_usd == 1.0
+    assert monitor._families.first == 30

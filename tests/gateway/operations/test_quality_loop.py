@@ -16,7 +16,7 @@ from classifier.policy.experiment_split import Arm, Split
 from classifier.registry.artefact import default_artefact, load_base, load_manifest, load_model_tensors, save_artefact
 from classifier.registry.registry import ArtefactRegistry
 from gateway.base.settings import Settings
-from gateway.operations.quality_loop.quality_loop import quality_loop, show_loop
+from gateway.operations.quality_loop.quality_loop import show_loop
 from gateway.telemetry.alert_rules import RULES
 from gateway.telemetry.alerts import keep_looking
 from gateway.telemetry.metrics import Metrics
@@ -26,9 +26,10 @@ from quality.judges.calibration import Calibration
 from quality.judges.panel import Panel, store_calibration
 from quality.monitor.detectors import ShiftAlarm
 from quality.retraining.retrain import RetrainResult
-from quality.store.database import migrate, open_database
 from quality.store.queries import insert_records
 from quality.verification.judging import OpinionsGiven
+from tests.database_servers import migrated
+from tests.gateway.operations.running_loop import made_loop, running_loop
 from tests.gateway.running_gateway import running_gateway, scripted_tiers
 from tests.quality.judges.test_self_calibration import knowing
 from tests.quality.loop_world import ScriptedTier as KnowingTier
@@ -55,13 +56,7 @@ async def test_every_finished_answer_is_offered_to_the_monitor(
 
 
 async def test_the_loop_schedules_retraining_and_an_alarm_starts_one(settings: Settings) -> None:
-    await migrate(settings.database)
-    engine = open_database(settings.database)
-    tiers = {tier.number: tier for tier in scripted_tiers()}
-    loop = quality_loop(settings, load_catalog("laptop"), engine, tiers, encode=None)
-    try:
-        await loop.start()
-        assert loop.monitor is not None
+    async with running_loop(settings) as (loop, _, engine):
         next_run = loop.job.next_run()
         assert next_run is not None
         assert (next_run.hour, next_run.minute, next_run.strftime("%a")) == (3, 0, "Sun")
@@ -70,9 +65,6 @@ async def test_the_loop_schedules_retraining_and_an_alarm_starts_one(settings: S
         async with engine.connect() as connection:
             actions = (await connection.scalars(select(audit_events.c.action))).all()
         assert "retrain.nothing_new" in actions
-    finally:
-        await loop.close()
-        await engine.dispose()
 
 
 @pytest.mark.parametrize("trigger", ["evidence", "share"])
@@ -80,44 +72,33 @@ async def test_the_share_of_worse_answers_starts_a_retraining_where_it_is_the_tr
     settings: Settings, trigger: Literal["evidence", "share"]
 ) -> None:
     """QM-04: one in six verified answers is worse, which is less than the version predicts (30%)."""
-    await migrate(settings.database)
-    engine = open_database(settings.database)
     tiers: dict[int, Tier] = {number: KnowingTier(number) for number in (1, 2, 3, 4)}
     given = msgspec.structs.replace(
         settings, retrain_trigger=trigger, retrain_cron="", sampling_rate=1.0, verification_budget=1e6
     )
-    loop = quality_loop(given, load_catalog("laptop"), engine, tiers, encode=None)
-    try:
-        await loop.start()
-        assert loop.monitor is not None
+    async with running_loop(given, tiers) as (loop, monitor, engine):
         for number in range(100):
             served = record(f"sum-{number}", answer="7" if number % 6 else "8")
             await store_request(engine, served)
-            loop.monitor.offer(served)
-        await loop.monitor.drain()
+            monitor.offer(served)
+        await monitor.drain()
         await loop.retraining_ended()
         runs = await rows(engine, retrain_runs)
-    finally:
-        await loop.close()
-        await engine.dispose()
     assert [run["trigger"] for run in runs] == (["drift"] if trigger == "share" else [])
 
 
 async def test_judges_are_set_up_again_for_another_catalogue_by_its_measurements(settings: Settings) -> None:
-    await migrate(settings.database)
-    engine = open_database(settings.database)
     tiers = {tier.number: tier for tier in scripted_tiers()}
     catalog = load_catalog("laptop")
-    loop = quality_loop(settings, catalog, engine, tiers, encode=None)
     trusted = Calibration(
         judge="pairwise", true_no_worse=90, false_worse=5, true_worse=90, false_no_worse=5, abstained=0
     )
+    async with made_loop(settings, tiers, catalog) as (loop, engine):
 
-    def judges() -> list[str]:
-        assert loop.monitor is not None
-        return [judge.name for judge in loop.monitor.panel.judges]
+        def judges() -> list[str]:
+            assert loop.monitor is not None
+            return [judge.name for judge in loop.monitor.panel.judges]
 
-    try:
         await loop.renew()  # before there is a monitor there is nothing to renew
         await store_calibration(engine, trusted, catalog.fingerprint, 1.0, "test")
         await loop.start()
@@ -141,69 +122,48 @@ async def test_judges_are_set_up_again_for_another_catalogue_by_its_measurements
         assert judges() == ruled
         async with engine.begin() as connection:
             await connection.execute(text("ALTER TABLE away RENAME TO audit_events"))
-    finally:
-        await loop.close()
-        await engine.dispose()
 
 
 async def test_the_first_open_answer_that_is_drawn_starts_the_test_of_the_judge(settings: Settings) -> None:
-    await migrate(settings.database)
-    engine = open_database(settings.database)
     strongest = knowing(0.08)
     tiers: dict[int, Tier] = {1: KnowingTier(1), 2: KnowingTier(2), 3: KnowingTier(3), 4: strongest}
-    catalog = load_catalog("laptop")
     given = msgspec.structs.replace(settings, sampling_rate=1.0, verification_budget=1e6, cold_start_usd=1.0)
-    loop = quality_loop(given, catalog, engine, tiers, encode=None)
-    try:
-        await loop.start()
-        assert loop.monitor is not None
+    async with running_loop(given, tiers) as (loop, monitor, engine):
         await loop._judging.drain()
         assert strongest.seen == []
         for number in range(20):
             served = record(f"open-{number}", prompt="Tell me about Lyon.", answer="A town.")
             await store_request(engine, served)
-            loop.monitor.offer(served)
-        await loop.monitor.drain()
+            monitor.offer(served)
+        await monitor.drain()
         await loop._judging.drain()
-        assert loop.monitor.panel.may_label("Tell me about Lyon.", None)
+        assert monitor.panel.may_label("Tell me about Lyon.", None)
         tested = [row for row in await rows(engine, audit_events) if row["action"] == "judge.calibrating"]
         [spent] = [row["details"]["spent_usd"] for row in tested]
         assert 0 < spent <= 0.5
         asked = len(strongest.seen)
-        again = quality_loop(given, catalog, engine, tiers, encode=None)
-        try:
-            await again.start()
+        async with running_loop(given, tiers) as (again, _, _):
             await again._judging.drain()
             assert again.judge.state == "trusted"
-        finally:
-            await again.close()
         assert (again.judge, len(strongest.seen)) == (loop.judge, asked)
-    finally:
-        await loop.close()
-        await engine.dispose()
 
 
 async def test_a_judge_that_is_not_trusted_is_tested_once(settings: Settings) -> None:
-    await migrate(settings.database)
-    engine = open_database(settings.database)
     strongest = knowing(0.5)
     tiers: dict[int, Tier] = {1: KnowingTier(1), 2: KnowingTier(2), 3: KnowingTier(3), 4: strongest}
     catalog = load_catalog("laptop")
     given = msgspec.structs.replace(settings, sampling_rate=1.0, verification_budget=1e6, cold_start_usd=100.0)
-    loop = quality_loop(given, catalog, engine, tiers, encode=None)
+    async with running_loop(given, tiers, catalog) as (loop, monitor, engine):
 
-    async def draw(first: int) -> Panel:
-        assert loop.monitor is not None
-        for number in range(first, first + 20):
-            served = record(f"open-{number}", prompt="Tell me about Lyon.", answer="A town.")
-            await store_request(engine, served)
-            loop.monitor.offer(served)
-        await loop.monitor.drain()
-        await loop._judging.drain()
-        return loop.monitor.panel
+        async def draw(first: int) -> Panel:
+            for number in range(first, first + 20):
+                served = record(f"open-{number}", prompt="Tell me about Lyon.", answer="A town.")
+                await store_request(engine, served)
+                monitor.offer(served)
+            await monitor.drain()
+            await loop._judging.drain()
+            return monitor.panel
 
-    try:
-        await loop.start()
         panel = await draw(0)
         asked = len(strongest.seen)
         assert asked
@@ -214,16 +174,11 @@ async def test_a_judge_that_is_not_trusted_is_tested_once(settings: Settings) ->
         await draw(40)
         assert loop.judge.state == "refused"
         assert len(strongest.seen) == asked
-    finally:
-        await loop.close()
-        await engine.dispose()
 
 
 async def test_a_refused_retraining_after_an_alarm_is_tried_again_a_day_later_and_others_are_not(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine = open_database(settings.database)
-    loop = quality_loop(settings, load_catalog("laptop"), engine, {}, encode=None)
     outcome, asked, later = ["refused"], [], []
 
     async def run(registry: object, ordered: object, engine: AsyncEngine, trigger: str, **due: object) -> RetrainResult:
@@ -237,7 +192,7 @@ async def test_a_refused_retraining_after_an_alarm_is_tried_again_a_day_later_an
 
     monkeypatch.setattr("quality.loop.run_retraining", run)
     running = asyncio.get_running_loop()
-    try:
+    async with made_loop(settings, {}) as (loop, _):
         with monkeypatch.context() as patched:
             patched.setattr("quality.loop.asyncio.get_running_loop", Clock)
             await loop.on_alarm(ALARM)
@@ -249,24 +204,16 @@ async def test_a_refused_retraining_after_an_alarm_is_tried_again_a_day_later_an
             outcome[0] = "refused"
             loop._begin_retraining("button")
             await loop.retraining_ended()
-    finally:
-        await loop.close()
-        await engine.dispose()
     assert seconds == 86_400
     assert asked == ["drift", "drift", "button"]
     assert len(later) == 1
 
 
 async def test_the_loop_looks_after_rollouts_and_experiments(settings: Settings) -> None:
-    await migrate(settings.database)
-    engine = open_database(settings.database)
     registry = ArtefactRegistry(settings.registry_path)
     registry.seed(default_artefact())
     split = Split(experiment_id="x", share=0.5, a=Arm(tier=1), b=Arm(tier=2))
-    tiers = {tier.number: tier for tier in scripted_tiers()}
-    loop = quality_loop(settings, load_catalog("laptop"), engine, tiers, encode=None)
-    try:
-        await loop.start()
+    async with running_loop(settings) as (loop, _, _):
         # The database knows neither: the process that started them died before the commit.
         registry.set_experiment(split)
         manifest = msgspec.structs.replace(load_manifest(default_artefact()), version="v1-child")
@@ -274,39 +221,24 @@ async def test_the_loop_looks_after_rollouts_and_experiments(settings: Settings)
         registry.start_canary("v1-child", 0.5)
         await loop._rollout.drain()
         assert (registry.experiment(), registry.canary()) == (None, None)
-    finally:
-        await loop.close()
-        await engine.dispose()
 
 
 async def test_a_scheduled_run_before_the_first_start_of_the_loop_is_made_up_for_once(settings: Settings) -> None:
-    await migrate(settings.database)
-    engine = open_database(settings.database)
-    tiers = {tier.number: tier for tier in scripted_tiers()}
-    async with engine.begin() as connection:
-        await insert_records(connection, [make_record(created_at=time.time() - 8 * 86_400)])
-    loops = [quality_loop(settings, load_catalog("laptop"), engine, tiers, encode=None) for _ in range(2)]
-
-    await asyncio.gather(*(loop.job.check() for loop in loops))
-
-    async with engine.connect() as connection:
-        made = (await connection.execute(select(retrain_runs.c.trigger, retrain_runs.c.status))).all()
-    await engine.dispose()
-    assert [tuple(run) for run in made] == [("cron", "done")]
+    async with made_loop(settings) as (one, engine), made_loop(settings) as (other, _):
+        async with engine.begin() as connection:
+            await insert_records(connection, [make_record(created_at=time.time() - 8 * 86_400)])
+        await asyncio.gather(one.job.check(), other.job.check())
+        made = [(run["trigger"], run["status"]) for run in await rows(engine, retrain_runs)]
+    assert made == [("cron", "done")]
 
 
 async def test_a_start_that_failed_half_way_is_repeated_without_a_second_monitor(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await migrate(settings.database)
-    engine = open_database(settings.database)
-    tiers = {tier.number: tier for tier in scripted_tiers()}
-    loop = quality_loop(settings, load_catalog("laptop"), engine, tiers, encode=None)
-
     async def refuse() -> None:
         raise ConnectionRefusedError("database away")
 
-    try:
+    async with made_loop(settings) as (loop, _):
         with monkeypatch.context() as patched:
             patched.setattr(loop.job, "start", refuse)
             with pytest.raises(ConnectionRefusedError):
@@ -316,9 +248,6 @@ async def test_a_start_that_failed_half_way_is_repeated_without_a_second_monitor
         await loop.start()
         assert loop.monitor is first
         assert loop.job.next_run() is not None
-    finally:
-        await loop.close()
-        await engine.dispose()
 
 
 async def test_metrics_show_upgrade_rates_without_failing_on_an_empty_store(settings: Settings) -> None:
@@ -327,21 +256,13 @@ async def test_metrics_show_upgrade_rates_without_failing_on_an_empty_store(sett
 
 
 async def test_second_opinions_are_as_many_as_set_and_metrics_count_each_once(settings: Settings) -> None:
-    await migrate(settings.database)
-    engine, metrics = open_database(settings.database), Metrics()
-    tiers = {tier.number: tier for tier in scripted_tiers()}
+    metrics = Metrics()
     given = msgspec.structs.replace(settings, second_opinions=1)
-    loop = quality_loop(given, load_catalog("laptop"), engine, tiers, encode=None)
-    try:
-        await loop.start()
-        assert loop.monitor is not None
-        assert loop.monitor.settings.second_opinions == 1
+    async with running_loop(given) as (loop, monitor, _):
+        assert monitor.settings.second_opinions == 1
         for confirmed in (2, 3):
-            loop.monitor.worker.second_opinions = OpinionsGiven(confirmed=confirmed, uncertain=1, cost_usd=0.25)
+            monitor.worker.second_opinions = OpinionsGiven(confirmed=confirmed, uncertain=1, cost_usd=0.25)
             await show_loop(loop, metrics)
-    finally:
-        await loop.close()
-        await engine.dispose()
     text = metrics.own_exposition([], private=True).decode()
     assert 'aio_second_opinions_total{result="confirmed"} 3.0' in text
     assert 'aio_second_opinions_total{result="uncertain"} 1.0' in text
@@ -352,8 +273,7 @@ async def test_second_opinions_are_as_many_as_set_and_metrics_count_each_once(se
 async def test_an_overdue_retraining_alerts_and_is_in_health_and_metrics_with_the_last_refusal(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await migrate(settings.database)
-    engine, day, now = open_database(settings.database), 86_400.0, time.time()
+    day, now = 86_400.0, time.time()
     run = {"trigger": "cron", "owner": "o", "lease_until": 0.0}
     made = [
         {**run, "run_id": "r1", "status": "done", "created_at": now - 15 * day, "finished_at": now - 15 * day},
@@ -363,11 +283,10 @@ async def test_an_overdue_retraining_alerts_and_is_in_health_and_metrics_with_th
         "created_at": now - 15 * day, "actor": "a", "action": "classifier.refused", "subject": "r1",
         "reason": "7 newer rows; a comparison needs at least 50", "details": None,
     }  # fmt: skip
-    async with engine.begin() as connection:
+    async with migrated(settings.database) as engine, engine.begin() as connection:
         for one in made:
             await connection.execute(insert(retrain_runs).values(one))
         await connection.execute(insert(audit_events).values(refusal))
-    await engine.dispose()
     rule = msgspec.structs.replace(next(r for r in RULES if r.figure == "retraining_days"), for_seconds=0.0)
     monkeypatch.setattr("gateway.telemetry.alerts.keep_looking", partial(keep_looking, rules=[rule]))
     heard = asyncio.Queue[dict[str, Any]]()

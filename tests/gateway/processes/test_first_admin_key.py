@@ -17,7 +17,7 @@ from gateway.tenancy.keys.key_commands import KeyTerms, create_first_admin_key, 
 from migrations.tables.audit import audit_events
 from migrations.tables.tenancy import api_keys
 from quality.store.database import migrate, open_database
-from tests.database_servers import PostgresServer
+from tests.database_servers import PostgresServer, migrated
 from tests.gateway.administrator import ADMIN_HEADERS, bearer
 from tests.gateway.remote_catalog import write_remote_catalog
 from tests.gateway.served_process import READY, started
@@ -198,15 +198,13 @@ async def test_of_processes_that_begin_at_the_same_time_one_makes_the_key(databa
 
 
 async def test_a_key_is_made_where_there_are_others_unless_one_ever_administered(sqlite_url: str) -> None:
-    await migrate(sqlite_url)
-    engine = open_database(sqlite_url)
-    for name, scopes in (("app", ["inference"]), ("wall", ["viewer"])):
-        await create_key(engine, name, None, KeyTerms(scopes=scopes), ORDER)  # type: ignore[arg-type]
-    first = await create_first_admin_key(engine, ORDER)
-    assert first is not None
-    await revoke_key(engine, first.key_id, ORDER)
-    assert await create_first_admin_key(engine, ORDER) is None
-    await engine.dispose()
+    async with migrated(sqlite_url) as engine:
+        for name, scopes in (("app", ["inference"]), ("wall", ["viewer"])):
+            await create_key(engine, name, None, KeyTerms(scopes=scopes), ORDER)  # type: ignore[arg-type]
+        first = await create_first_admin_key(engine, ORDER)
+        assert first is not None
+        await revoke_key(engine, first.key_id, ORDER)
+        assert await create_first_admin_key(engine, ORDER) is None
 
 
 def stored_keys(database_url: str) -> list[dict[str, str]]:

@@ -4,15 +4,8 @@ import pytest
 
 from gateway.base.settings import SettingsError
 from gateway.base.stores.redis_store import REST_SECONDS, RedisStore, RedisUnavailableError, open_redis
+from tests.clock import Clock
 from tests.database_servers import RedisServer
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 async def test_without_an_url_there_is_no_store() -> None:
@@ -40,7 +33,7 @@ def test_the_address_of_a_redis_is_taken(url: str) -> None:
 async def test_a_killed_redis_is_not_asked_again_before_a_rest_and_is_found_when_it_is_back(
     redis_server: RedisServer,
 ) -> None:
-    clock = Clock()
+    clock = Clock(100.0)
     store = RedisStore(redis_server.url, clock)
     asked = 0
 

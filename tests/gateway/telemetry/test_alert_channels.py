@@ -19,7 +19,7 @@ from gateway.telemetry.alert_channels import (
     teams_card,
 )
 from gateway.telemetry.alerts import ATTEMPT_SECONDS, AlertMessages, Alerts, Causes, Sent
-from quality.store.database import migrate, open_database
+from tests.database_servers import migrated
 from tests.gateway.telemetry.smtp_server import PASSWORD, USER, make_certificate, smtp_server
 
 HOUR = 3600.0
@@ -60,10 +60,8 @@ class Replica:
 @pytest.fixture
 async def messages(tmp_path: Path) -> AsyncIterator[AlertMessages]:
     settings = Settings(data_dir=str(tmp_path))
-    await migrate(settings.database)
-    engine = open_database(settings.database)
-    yield AlertMessages(engine)
-    await engine.dispose()
+    async with migrated(settings.database) as engine:
+        yield AlertMessages(engine)
 
 
 @pytest.mark.parametrize("stored", [True, False])

@@ -15,21 +15,13 @@ from gateway.telemetry.refused_requests import MOST_KINDS, MOST_LINES, RefusedMe
 from quality.store.database import migrate, open_database
 from quality.store.pages import REFUSED
 from quality.store.queries import refused_since
+from tests.clock import Clock
+from tests.database_servers import migrated
 from tests.gateway.running_gateway import RunningGateway
 from tiers.catalog.consent import Consent
 from tiers.errors import TierError
 
 DENIED = ApiError(404, "There is no model 'x'.", code="model_not_found")
-
-
-class Clock:
-    """Seconds that a test sets."""
-
-    def __init__(self) -> None:
-        self.now = 6000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def refusals(clock: Clock, *, keeps_messages: bool = True) -> RefusedRequests:
@@ -69,46 +61,44 @@ def test_a_failure_raised_for_a_recorded_one_is_recorded() -> None:
 
 
 async def test_counts_of_processes_are_added_by_minute(database_url: str) -> None:
-    await migrate(database_url)
-    engine, clock = open_database(database_url), Clock()
-    one, other = refusals(clock), refusals(clock)
-    for process in (one, other):
-        for number in range(3):
-            process.count(DENIED, Caller(key_id="k"), "/v1/chat/completions", f"r{number}")
-        process.count(ClientGoneError(), Caller(key_id="k"), "", "gone")
-        await process.save(engine)
-    clock.now += 60
-    one.count(DENIED, Caller(key_id="k", consent=Consent(reuse=False)), "", "late\0")
-    await one.save(engine)
+    clock = Clock(6000.0)
+    async with migrated(database_url) as engine:
+        one, other = refusals(clock), refusals(clock)
+        for process in (one, other):
+            for number in range(3):
+                process.count(DENIED, Caller(key_id="k"), "/v1/chat/completions", f"r{number}")
+            process.count(ClientGoneError(), Caller(key_id="k"), "", "gone")
+            await process.save(engine)
+        clock.now += 60
+        one.count(DENIED, Caller(key_id="k", consent=Consent(reuse=False)), "", "late\0")
+        await one.save(engine)
 
-    rows = [(row["created_at"], row["count"], row["last_message"]) for row in await rows_of(engine)]
-    assert rows == [(6060.0, 1, None), (6000.0, 6, "There is no model 'x'.")]
-    assert (await refused_since(engine, 6060.0), await refused_since(engine, 0.0)) == (1, 7)
-    await engine.dispose()
+        rows = [(row["created_at"], row["count"], row["last_message"]) for row in await rows_of(engine)]
+        assert rows == [(6060.0, 1, None), (6000.0, 6, "There is no model 'x'.")]
+        assert (await refused_since(engine, 6060.0), await refused_since(engine, 0.0)) == (1, 7)
 
 
 async def test_a_flood_of_combinations_is_kept_in_bounded_space(
     sqlite_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    await migrate(sqlite_url)
-    engine, clock = open_database(sqlite_url), Clock()
-    counted = refusals(clock)
-    with caplog.at_level(logging.INFO, "aio.refused"):
-        for number in range(3 * MOST_KINDS):
-            counted.count(DENIED, Caller(key_id=f"k{number}"), "", "r")
-        assert len(caplog.records) == MOST_LINES
-        clock.now += 61
-        counted.count(DENIED, Caller(key_id="k0"), "", "r")
-    assert caplog.records[-1].fields["more_before"] == 3 * MOST_KINDS - MOST_LINES  # type: ignore[attr-defined]
-    await counted.save(engine)
-    rows = await rows_of(engine)
-    assert len(rows) == MOST_KINDS + 2
-    assert {row["count"] for row in rows if row["key_id"] == "other"} == {2 * MOST_KINDS}
-    await engine.dispose()
+    clock = Clock(6000.0)
+    async with migrated(sqlite_url) as engine:
+        counted = refusals(clock)
+        with caplog.at_level(logging.INFO, "aio.refused"):
+            for number in range(3 * MOST_KINDS):
+                counted.count(DENIED, Caller(key_id=f"k{number}"), "", "r")
+            assert len(caplog.records) == MOST_LINES
+            clock.now += 61
+            counted.count(DENIED, Caller(key_id="k0"), "", "r")
+        assert caplog.records[-1].fields["more_before"] == 3 * MOST_KINDS - MOST_LINES  # type: ignore[attr-defined]
+        await counted.save(engine)
+        rows = await rows_of(engine)
+        assert len(rows) == MOST_KINDS + 2
+        assert {row["count"] for row in rows if row["key_id"] == "other"} == {2 * MOST_KINDS}
 
 
 async def test_what_could_not_be_stored_is_stored_later_once(sqlite_url: str) -> None:
-    engine, counted = open_database(sqlite_url), refusals(Clock())
+    engine, counted = open_database(sqlite_url), refusals(Clock(6000.0))
     counted.count(DENIED, Caller(), "", "first")
     with pytest.raises(OperationalError):
         await counted.save(engine)  # no table yet
@@ -123,9 +113,8 @@ async def test_what_could_not_be_stored_is_stored_later_once(sqlite_url: str) ->
 
 
 async def test_redaction_keeps_no_message(sqlite_url: str) -> None:
-    await migrate(sqlite_url)
-    engine, counted = open_database(sqlite_url), refusals(Clock(), keeps_messages=False)
-    counted.count(DENIED, Caller(), "", "first")
-    await counted.save(engine)
-    assert (await rows_of(engine))[0]["last_message"] is None
-    await engine.dispose()
+    counted = refusals(Clock(6000.0), keeps_messages=False)
+    async with migrated(sqlite_url) as engine:
+        counted.count(DENIED, Caller(), "", "first")
+        await counted.save(engine)
+        assert (await rows_of(engine))[0]["last_message"] is None

@@ -6,11 +6,9 @@ import math
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator
 from decimal import Decimal
 
 import pytest
-import pytest_asyncio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import func, insert, select
@@ -30,7 +28,6 @@ from gateway.tenancy.budgets.lease_book import MICRO, LeaseBook, microusd, perio
 from gateway.tenancy.changes import Order
 from gateway.tenancy.keys.key_commands import BUDGETS
 from migrations.tables.tenancy import budget_leases, budgets
-from quality.store.database import migrate, open_database
 from quality.store.queries import insert_records
 from tests.database_outage import outage
 from tests.polling import eventually
@@ -48,20 +45,14 @@ class Clock:
         return DatabaseTime(lambda: self.wall, lambda: self.monotonic)
 
 
-@pytest_asyncio.fixture
-async def engine(database_url: str) -> AsyncIterator[AsyncEngine]:
-    await migrate(database_url)
-    engine = open_database(database_url)
-    yield engine
-    await engine.dispose()
+@pytest.fixture
+def engine(any_engine: AsyncEngine) -> AsyncEngine:
+    return any_engine
 
 
-@pytest_asyncio.fixture
-async def sqlite(sqlite_url: str) -> AsyncIterator[AsyncEngine]:
-    await migrate(sqlite_url)
-    engine = open_database(sqlite_url)
-    yield engine
-    await engine.dispose()
+@pytest.fixture
+def sqlite(sqlite_engine: AsyncEngine) -> AsyncEngine:
+    return sqlite_engine
 
 
 _NUMBERS = itertools.count()

@@ -41,8 +41,8 @@ from gateway.tenancy.users.users import (
 )
 from migrations.tables.audit import audit_events
 from migrations.tables.tenancy import dashboard_sessions, dashboard_users
-from quality.store.database import migrate, open_database
 from tests.database_outage import outage
+from tests.database_servers import migrated
 from tiers.catalog.catalog import CatalogInUse
 from tiers.catalog.load import load_catalog
 
@@ -94,10 +94,8 @@ class World:
 
 @pytest_asyncio.fixture
 async def world(sqlite_url: str, tmp_path: Path) -> AsyncIterator[World]:
-    await migrate(sqlite_url)
-    engine = open_database(sqlite_url)
-    yield World(engine, tmp_path)
-    await engine.dispose()
+    async with migrated(sqlite_url) as engine:
+        yield World(engine, tmp_path)
 
 
 def holder(key_id: str, key: str) -> Holder:

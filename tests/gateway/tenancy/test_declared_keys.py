@@ -4,7 +4,6 @@ import asyncio
 import hashlib
 import json
 import secrets
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from gateway.tenancy.declared import DeclarationError, apply_declaration, differ
 from gateway.tenancy.keys.key_commands import KeyTerms, create_key, shown_key
 from migrations.tables.audit import audit_events
 from migrations.tables.tenancy import api_keys, budgets
-from quality.store.database import migrate, open_database
+from quality.store.database import open_database
 from tests.gateway.remote_catalog import write_remote_catalog
 from tests.gateway.running_gateway import running_gateway
 from tests.gateway.served_process import served
@@ -288,11 +287,8 @@ async def test_a_running_gateway_follows_the_file(
 
 
 @pytest.fixture
-async def engine(database_url: str) -> AsyncIterator[AsyncEngine]:
-    await migrate(database_url)
-    engine = open_database(database_url)
-    yield engine
-    await engine.dispose()
+def engine(any_engine: AsyncEngine) -> AsyncEngine:
+    return any_engine
 
 
 async def test_several_processes_that_apply_a_file_at_once_make_everything_once(

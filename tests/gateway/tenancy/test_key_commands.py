@@ -1,10 +1,8 @@
 """Commands on keys and teams: what each changes, what it writes down, and what none can do."""
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import pytest
-import pytest_asyncio
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
@@ -24,18 +22,9 @@ from gateway.tenancy.keys.key_commands import (
     team_named,
 )
 from migrations.tables.audit import audit_events
-from quality.store.database import migrate, open_database
 
 NOW = 1_900_000_000.0
 ORDER = Order(actor="root", now=NOW, reason="why")
-
-
-@pytest_asyncio.fixture
-async def engine(sqlite_url: str) -> AsyncIterator[AsyncEngine]:
-    await migrate(sqlite_url)
-    engine = open_database(sqlite_url)
-    yield engine
-    await engine.dispose()
 
 
 async def test_the_first_key_with_a_scope_is_the_first_one_ever(engine: AsyncEngine) -> None:

@@ -29,7 +29,8 @@ from gateway.tenancy.keys.key_commands import (
 )
 from gateway.tenancy.keys.key_secrets import keys_of, make_key
 from migrations.tables.tenancy import api_keys, budgets
-from quality.store.database import migrate, open_database
+from quality.store.database import open_database
+from tests.database_servers import migrated
 from tests.polling import eventually
 from tiers.catalog.catalog import CatalogInUse
 from tiers.catalog.load import load_catalog
@@ -61,10 +62,8 @@ class Directories:
 
 @pytest_asyncio.fixture
 async def directories(sqlite_url: str, tmp_path: Path) -> AsyncIterator[Directories]:
-    await migrate(sqlite_url)
-    engine = open_database(sqlite_url)
-    yield Directories(engine, tmp_path)
-    await engine.dispose()
+    async with migrated(sqlite_url) as engine:
+        yield Directories(engine, tmp_path)
 
 
 def bearer(key: str) -> str:

@@ -16,20 +16,11 @@ from gateway.operations.cli import main
 from gateway.tenancy.changes import Order, TenancyError, UnknownSubjectError
 from gateway.tenancy.keys.key_commands import VERBS, KeyTerms, create_key, pause_key, resume_key, shown_key
 from migrations.tables.audit import audit_events
-from quality.store.database import migrate, open_database
 from tests.gateway.administrator import ADMIN_NAME
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 
 ORDER = Order(actor="root", now=1_900_000_000.0, reason="why")
 LATER = Order(actor="root", now=1_900_000_009.0)
-
-
-@pytest_asyncio.fixture
-async def engine(sqlite_url: str) -> AsyncIterator[AsyncEngine]:
-    await migrate(sqlite_url)
-    engine = open_database(sqlite_url)
-    yield engine
-    await engine.dispose()
 
 
 @pytest_asyncio.fixture

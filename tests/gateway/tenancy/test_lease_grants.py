@@ -15,8 +15,8 @@ from gateway.tenancy.changes import Order, UnknownSubjectError
 from gateway.tenancy.keys.key_commands import BUDGETS, KeyTerms, create_key, create_team
 from migrations.tables.audit import audit_events
 from migrations.tables.tenancy import budget_leases, budgets, tenancy_state
-from quality.store.database import migrate, open_database
 from quality.store.queries import insert_records
+from tests.database_servers import migrated
 from tests.quality.store.records import make_record
 
 ORDER = Order(actor="test", now=7.0, reason="why")
@@ -44,10 +44,8 @@ class Books:
 
 @pytest_asyncio.fixture
 async def books(sqlite_url: str) -> AsyncIterator[Books]:
-    await migrate(sqlite_url)
-    engine = open_database(sqlite_url)
-    yield Books(engine)
-    await engine.dispose()
+    async with migrated(sqlite_url) as engine:
+        yield Books(engine)
 
 
 async def budget(books: Books, micro: int = 1000, subject: str = "ada", period: Any = "total") -> str:

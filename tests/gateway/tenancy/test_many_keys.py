@@ -1,12 +1,10 @@
 """Many stored keys: read page by page, and afterwards only what changed."""
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-import pytest_asyncio
 from sqlalchemy import event, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 
@@ -18,7 +16,6 @@ from gateway.tenancy.keys.directory import PAGE, Directory, UnknownKeyError
 from gateway.tenancy.keys.key_commands import KeyTerms, change_key, create_key, create_team, revoke_key, rotate_key
 from gateway.tenancy.keys.key_secrets import keys_of, make_key
 from migrations.tables.tenancy import api_keys, tenancy_state
-from quality.store.database import migrate, open_database
 from tiers.catalog.catalog import Catalog, CatalogInUse
 from tiers.catalog.load import load_catalog
 
@@ -26,12 +23,9 @@ KEYS = 20_000
 ORDER = Order(actor="root", now=1.0)
 
 
-@pytest_asyncio.fixture
-async def engine(database_url: str) -> AsyncIterator[AsyncEngine]:
-    await migrate(database_url)
-    engine = open_database(database_url)
-    yield engine
-    await engine.dispose()
+@pytest.fixture
+def engine(any_engine: AsyncEngine) -> AsyncEngine:
+    return any_engine
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from gateway.tenancy.keys.key_commands import (
     revoke_key,
     shown_key,
 )
-from quality.store.database import migrate, open_database
+from tests.database_servers import migrated
 
 NOW = 1_900_000_000.0
 ORDER = Order(actor="test", now=NOW)
@@ -68,10 +68,8 @@ class Stored:
 
 @pytest_asyncio.fixture
 async def stored(sqlite_url: str, tmp_path: Path) -> AsyncIterator[Stored]:
-    await migrate(sqlite_url)
-    engine = open_database(sqlite_url)
-    yield Stored(engine, tmp_path / "keys.toml")
-    await engine.dispose()
+    async with migrated(sqlite_url) as engine:
+        yield Stored(engine, tmp_path / "keys.toml")
 
 
 def key(name: str = "ada", *lines: str) -> str:

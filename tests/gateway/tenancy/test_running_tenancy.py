@@ -25,8 +25,8 @@ from gateway.tenancy.keys.key_commands import BUDGETS, KeyTerms, create_key, sho
 from gateway.tenancy.keys.key_secrets import keys_of, make_key
 from gateway.tenancy.tenancy import Tenancy, running_tenancy
 from gateway.tenancy.windows import RedisWindows
-from quality.store.database import migrate, open_database
 from tests.database_outage import outage
+from tests.database_servers import migrated
 from tests.gateway.chats import chat
 from tests.polling import eventually
 from tiers.catalog.catalog import CatalogInUse
@@ -61,10 +61,8 @@ class Start:
 
 @pytest_asyncio.fixture
 async def start(sqlite_url: str, tmp_path: Path) -> AsyncIterator[Start]:
-    await migrate(sqlite_url)
-    engine = open_database(sqlite_url)
-    yield Start(engine, tmp_path)
-    await engine.dispose()
+    async with migrated(sqlite_url) as engine:
+        yield Start(engine, tmp_path)
 
 
 def bearer(key: str) -> str:

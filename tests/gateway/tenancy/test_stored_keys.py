@@ -15,7 +15,8 @@ from gateway.tenancy.changes import Order
 from gateway.tenancy.keys.key_commands import revoke_key
 from migrations.tables.audit import audit_events
 from migrations.tables.tenancy import api_keys
-from quality.store.database import migrate, open_database
+from quality.store.database import open_database
+from tests.database_servers import migrated
 from tests.gateway.administrator import bearer
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 
@@ -295,15 +296,13 @@ async def test_keys_go_on_to_hold_while_the_database_is_away(
 
 
 async def test_a_step_of_this_machines_clock_ends_no_key(postgres_url: str) -> None:
-    await migrate(postgres_url)
-    engine = open_database(postgres_url)
-    stepped, ticks = [1e9], [5.0]
-    clock = DatabaseTime(lambda: stepped[0], lambda: ticks[0])
-    async with engine.connect() as connection:
-        read = await clock.look(connection)
-    stepped[0], ticks[0] = 5e9, 6.0
-    assert clock.now() == pytest.approx(read + 1)
-    await engine.dispose()
+    async with migrated(postgres_url) as engine:
+        stepped, ticks = [1e9], [5.0]
+        clock = DatabaseTime(lambda: stepped[0], lambda: ticks[0])
+        async with engine.connect() as connection:
+            read = await clock.look(connection)
+        stepped[0], ticks[0] = 5e9, 6.0
+        assert clock.now() == pytest.approx(read + 1)
 
 
 async def test_hashes_and_audit_rows_are_written_together(aio: RunningGateway) -> None:

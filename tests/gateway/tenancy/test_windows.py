@@ -14,16 +14,9 @@ from gateway.base.stores.redis_store import Call, RedisStore, RedisUnavailableEr
 from gateway.tenancy import windows
 from gateway.tenancy import windows as redis_windows
 from gateway.tenancy.windows import Entry, LocalWindows, RedisWindows, Room, Windows
+from tests.clock import Clock
 from tests.database_servers import RedisServer
 from tests.polling import eventually
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.25
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest_asyncio.fixture(params=["local", "redis"])
@@ -104,7 +97,7 @@ async def test_places_in_flight_are_given_back_once(both: list[Windows]) -> None
 def test_no_minute_holds_more_than_the_limits(
     arrivals: list[tuple[float, int, int]], most: int, most_tokens: int
 ) -> None:
-    clock = Clock()
+    clock = Clock(1000.25)
     limits = LocalWindows(clock)
     allowance = Allowance(requests_per_minute=most, tokens_per_minute=most_tokens)
     accepted: list[tuple[float, int]] = []
@@ -129,7 +122,7 @@ def test_no_minute_holds_more_than_the_limits(
 
 
 async def test_a_retry_after_the_stated_time_is_admitted() -> None:
-    clock = Clock()
+    clock = Clock(1000.25)
     limits, allowance = LocalWindows(clock), Allowance(requests_per_minute=2, tokens_per_minute=100)
     for wait in (0, 20.5):
         clock.now += wait
@@ -146,7 +139,7 @@ async def test_a_retry_after_the_stated_time_is_admitted() -> None:
 
 
 async def test_a_key_that_is_idle_leaves_nothing_behind() -> None:
-    clock = Clock()
+    clock = Clock(1000.25)
     limits = LocalWindows(clock)
     entry = await limits.enter("ada", Allowance(concurrency=1), 0, "r")
     clock.now += 100
@@ -154,11 +147,10 @@ async def test_a_key_that_is_idle_leaves_nothing_behind() -> None:
     assert not limits._windows
 
 
-async def test_redis_slides_by_its_own_clock(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_redis_slides_by_its_own_clock(redis_store: RedisStore, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (windows, redis_windows):
         monkeypatch.setattr(module, "WINDOW_SECONDS", 1)
-    store = RedisStore(redis_url)
-    limits, allowance = RedisWindows(store), Allowance(requests_per_minute=1)
+    limits, allowance = RedisWindows(redis_store), Allowance(requests_per_minute=1)
     assert not (await limits.enter("ada", allowance, 0, "r0")).refused
     assert (await limits.enter("ada", allowance, 0, "r1")).refused
 
@@ -167,7 +159,6 @@ async def test_redis_slides_by_its_own_clock(redis_url: str, monkeypatch: pytest
 
     # The wait is for Redis' clock.
     await eventually(entered)
-    await store.redis.aclose()
 
 
 async def test_requests_in_flight_of_a_dead_replica_free_their_places(
@@ -187,60 +178,52 @@ async def test_requests_in_flight_of_a_dead_replica_free_their_places(
         await store.redis.aclose()
 
 
-async def test_a_replica_that_lives_keeps_its_places(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = RedisStore(redis_url)
-    limits, allowance = RedisWindows(store), Allowance(concurrency=1)
+async def test_a_replica_that_lives_keeps_its_places(redis_store: RedisStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    limits, allowance = RedisWindows(redis_store), Allowance(concurrency=1)
     monkeypatch.setattr(redis_windows, "IN_FLIGHT_SECONDS", 5)
     await limits.enter("ada", allowance, 0, "r0")
     monkeypatch.setattr(redis_windows, "IN_FLIGHT_SECONDS", 500)
-    seconds, _ = await store.redis.time()
-    await store.redis.zadd("aio:flying:{ada}", {"of another replica": seconds + 2})
+    seconds, _ = await redis_store.redis.time()
+    await redis_store.redis.zadd("aio:flying:{ada}", {"of another replica": seconds + 2})
     limits.renew()
     await limits.close()
-    (_, others), (member, until) = await store.redis.zrange("aio:flying:{ada}", 0, -1, withscores=True)
+    (_, others), (member, until) = await redis_store.redis.zrange("aio:flying:{ada}", 0, -1, withscores=True)
     assert member == b"r0"
     assert until - seconds > 400
     assert others == seconds + 2
-    await store.redis.aclose()
 
 
-async def test_what_many_requests_ask_at_once_goes_in_few_round_trips(redis_url: str) -> None:
-    store = RedisStore(redis_url)
-    limits, allowance = RedisWindows(store), Allowance(requests_per_minute=1000, concurrency=1000)
+async def test_what_many_requests_ask_at_once_goes_in_few_round_trips(redis_store: RedisStore) -> None:
+    limits, allowance = RedisWindows(redis_store), Allowance(requests_per_minute=1000, concurrency=1000)
     await limits.enter("ada", allowance, 0, "first")
-    before = (await store.redis.info("stats"))["total_reads_processed"]
+    before = (await redis_store.redis.info("stats"))["total_reads_processed"]
     entries = await asyncio.gather(*(limits.enter("ada", allowance, 0, f"r{n}") for n in range(100)))
     for entry in entries:
         limits.leave(entry, 0)
     await limits.close()
-    reads = (await store.redis.info("stats"))["total_reads_processed"] - before
+    reads = (await redis_store.redis.info("stats"))["total_reads_processed"] - before
     assert not any(entry.refused for entry in entries)
     # 200 calls; a pipeline of 100 may arrive in several pieces.
     assert reads < 20
-    assert await store.redis.zcard("aio:flying:{ada}") == 1
-    await store.redis.aclose()
+    assert await redis_store.redis.zcard("aio:flying:{ada}") == 1
 
 
-async def test_tokens_are_put_right_by_the_next_request_or_by_a_tick(redis_url: str) -> None:
-    store = RedisStore(redis_url)
-    limits, allowance = RedisWindows(store), Allowance(tokens_per_minute=100)
+async def test_tokens_are_put_right_by_the_next_request_or_by_a_tick(redis_store: RedisStore) -> None:
+    limits, allowance = RedisWindows(redis_store), Allowance(tokens_per_minute=100)
     limits.leave(await limits.enter("ada", allowance, 90, "r1"), 10)
     second = await limits.enter("ada", allowance, 90, "r2")
     assert (second.refused, second.tokens and second.tokens.remaining) == ("", 0)
     limits.leave(second, 20)
     await limits.close()
-    assert await store.redis.hget("aio:window:{ada}", "t") == b"30"
-    await store.redis.aclose()
+    assert await redis_store.redis.hget("aio:window:{ada}", "t") == b"30"
 
 
-async def test_a_redis_that_lost_the_scripts_gets_them_again_and_counts_once(redis_url: str) -> None:
-    store = RedisStore(redis_url)
-    limits, allowance = RedisWindows(store), Allowance(requests_per_minute=4)
+async def test_a_redis_that_lost_the_scripts_gets_them_again_and_counts_once(redis_store: RedisStore) -> None:
+    limits, allowance = RedisWindows(redis_store), Allowance(requests_per_minute=4)
     await limits.enter("ada", allowance, 0, "r0")
-    await store.redis.script_flush()
+    await redis_store.redis.script_flush()
     entries = await asyncio.gather(*(limits.enter("ada", allowance, 0, f"r{n}") for n in range(1, 5)))
     assert [entry.refused for entry in entries] == ["", "", "", "requests"]
-    await store.redis.aclose()
 
 
 @pytest.mark.parametrize("closed", [False, True])
@@ -268,7 +251,7 @@ async def test_while_redis_is_away_requests_are_admitted_or_refused_as_configure
 
 
 async def test_what_is_counted_leaves_the_window_after_sixty_whole_seconds_and_its_second() -> None:
-    clock = Clock()
+    clock = Clock(1000.25)
     limits, allowance = LocalWindows(clock), Allowance(requests_per_minute=2, tokens_per_minute=100)
     clock.now = 1000.75
     first = await limits.enter("ada", allowance, 30, "r1")
@@ -289,7 +272,7 @@ async def test_what_is_counted_leaves_the_window_after_sixty_whole_seconds_and_i
 
 
 async def test_tokens_wait_until_enough_of_them_have_left() -> None:
-    clock = Clock()
+    clock = Clock(1000.25)
     limits, allowance = LocalWindows(clock), Allowance(tokens_per_minute=100)
     for now, tokens in ((1000.0, 30), (1005.0, 30), (1009.0, 40)):
         clock.now = now
@@ -302,7 +285,7 @@ async def test_tokens_wait_until_enough_of_them_have_left() -> None:
 
 
 async def test_what_was_not_used_is_free_at_once_and_what_was_used_beyond_counts_where_it_was_asked_for() -> None:
-    clock = Clock()
+    clock = Clock(1000.25)
     limits, allowance = LocalWindows(clock), Allowance(tokens_per_minute=100, concurrency=2)
     first = await limits.enter("ada", allowance, 50, "r1")
     clock.now += 10
@@ -320,7 +303,7 @@ async def test_what_was_not_used_is_free_at_once_and_what_was_used_beyond_counts
 
 
 async def test_a_correction_leaves_the_window_with_the_second_that_it_corrects() -> None:
-    clock = Clock()
+    clock = Clock(1000.25)
     limits, allowance = LocalWindows(clock), Allowance(tokens_per_minute=100)
     first = await limits.enter("ada", allowance, 50, "r1")
     clock.now += 10
@@ -335,7 +318,7 @@ async def test_a_correction_leaves_the_window_with_the_second_that_it_corrects()
 
 
 async def test_what_came_in_one_second_leaves_the_window_together_and_an_end_is_no_request() -> None:
-    clock = Clock()
+    clock = Clock(1000.25)
     limits, allowance = LocalWindows(clock), Allowance(requests_per_minute=5, tokens_per_minute=100)
     entries = [await limits.enter("ada", allowance, 10, f"r{number}") for number in range(3)]
     assert [entry.retry_seconds for entry in entries] == [0.0] * 3
@@ -349,7 +332,7 @@ async def test_what_came_in_one_second_leaves_the_window_together_and_an_end_is_
 
 
 async def test_under_a_limit_that_was_lowered_enough_requests_have_to_leave() -> None:
-    clock = Clock()
+    clock = Clock(1000.25)
     limits = LocalWindows(clock)
     for now in (1000.0, 1010.0, 1020.0):
         clock.now = now
@@ -359,7 +342,7 @@ async def test_under_a_limit_that_was_lowered_enough_requests_have_to_leave() ->
 
 
 async def test_requests_in_flight_are_counted_apart_from_the_minute() -> None:
-    clock = Clock()
+    clock = Clock(1000.25)
     limits, allowance = LocalWindows(clock), Allowance(concurrency=1)
     first = await limits.enter("ada", allowance, 5, "r1")
     refused = await limits.enter("ada", allowance, 5, "r2")

@@ -1,26 +1,14 @@
 """The key whose requests have become dearest against its own week."""
 
-from collections.abc import AsyncIterator
-
 import pytest
-import pytest_asyncio
 from sqlalchemy import insert
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from migrations.tables.requests import requests
 from quality.estimates.costs import BEFORE_SECONDS, LATELY_SECONDS, dearest_key
-from quality.store.database import migrate, open_database
 from tests.gateway.operations.dashboard.rows import SERVED
 
 NOW = 1_900_000_000.0
-
-
-@pytest_asyncio.fixture
-async def engine(sqlite_url: str) -> AsyncIterator[AsyncEngine]:
-    await migrate(sqlite_url)
-    engine = open_database(sqlite_url)
-    yield engine
-    await engine.dispose()
 
 
 async def add(engine: AsyncEngine, key: str | None, ago: float, usd: float, count: int = 20) -> None:

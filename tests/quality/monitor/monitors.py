@@ -1,6 +1,8 @@
 """A monitor whose tiers answer from a script, and records that it is offered."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
 
 import numpy as np
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -58,6 +60,19 @@ async def monitor_of(
         fingerprints=lambda: TIERS,
         clock=clock,
     )
+
+
+@asynccontextmanager
+async def running_monitor(
+    engine: AsyncEngine, verifier: ScriptedTier, *given: Any, **more: Any
+) -> AsyncIterator[Monitor]:
+    """A monitor as `monitor_of` makes it, from its start to its end."""
+    monitor = await monitor_of(engine, verifier, *given, **more)
+    await monitor.start()
+    try:
+        yield monitor
+    finally:
+        await monitor.close()
 
 
 async def serve(monitor: Monitor, engine: AsyncEngine, *records: Record) -> None:

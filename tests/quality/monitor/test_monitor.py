@@ -11,7 +11,7 @@ from quality.judges.pairwise import PairwiseJudge
 from quality.judges.panel import Panel
 from quality.judges.rules import ExactJudge, SimilarityJudge
 from tests.quality.loop_world import ScriptedTier, record, rows
-from tests.quality.monitor.monitors import ALL, EVERY, TIERS, monitor_of, serve
+from tests.quality.monitor.monitors import ALL, EVERY, TIERS, running_monitor, serve
 
 TRUSTED = Calibration(
     judge="pairwise", true_no_worse=90, false_worse=5, true_worse=90, false_no_worse=5, abstained=0, pairs="planted"
@@ -19,11 +19,8 @@ TRUSTED = Calibration(
 
 
 async def test_a_good_answer_becomes_a_label_and_a_training_row(engine: AsyncEngine) -> None:
-    monitor = await monitor_of(engine, ScriptedTier(reply=lambda request: "The answer is 7."))
-    await monitor.start()
-
-    await serve(monitor, engine, record("req-1", tier=2))
-    await monitor.close()
+    async with running_monitor(engine, ScriptedTier(reply=lambda request: "The answer is 7.")) as monitor:
+        await serve(monitor, engine, record("req-1", tier=2))
 
     [verdict] = await rows(engine, verifications)
     assert (verdict["status"], verdict["label"], verdict["judge"]) == ("done", "no_worse", "exact")
@@ -37,22 +34,16 @@ async def test_a_good_answer_becomes_a_label_and_a_training_row(engine: AsyncEng
 
 
 async def test_a_wrong_answer_is_labelled_worse(engine: AsyncEngine) -> None:
-    monitor = await monitor_of(engine, ScriptedTier())
-    await monitor.start()
-
-    await serve(monitor, engine, record("req-1", answer="8"))
-    await monitor.close()
+    async with running_monitor(engine, ScriptedTier()) as monitor:
+        await serve(monitor, engine, record("req-1", answer="8"))
 
     [learned] = await rows(engine, training_rows)
     assert learned["no_worse"] == [False, None, None, True]
 
 
 async def test_verification_costs_what_the_tier_billed(engine: AsyncEngine) -> None:
-    monitor = await monitor_of(engine, ScriptedTier())
-    await monitor.start()
-
-    await serve(monitor, engine, record("req-1", prompt="What is 3 + 4"))
-    await monitor.close()
+    async with running_monitor(engine, ScriptedTier()) as monitor:
+        await serve(monitor, engine, record("req-1", prompt="What is 3 + 4"))
 
     [verdict] = await rows(engine, verifications)
     assert verdict["cost_usd"] == pytest.approx(4 * (5 + 5) / 1000)
@@ -61,12 +52,9 @@ async def test_verification_costs_what_the_tier_billed(engine: AsyncEngine) -> N
 async def test_a_probe_asks_every_other_tier_and_teaches_all_outcomes(engine: AsyncEngine) -> None:
     settings = msgspec.structs.replace(ALL, sampling=msgspec.structs.replace(EVERY, probe_rate=1.0))
     tiers = [ScriptedTier(1, reply=lambda request: "8"), ScriptedTier(2), ScriptedTier(3), ScriptedTier()]
-    monitor = await monitor_of(engine, tiers[-1], settings, tiers=tiers)
-    await monitor.start()
-
-    await serve(monitor, engine, record("req-1", tier=2))
-    evidence = (await monitor.status()).evidence_of_shift
-    await monitor.close()
+    async with running_monitor(engine, tiers[-1], settings, tiers=tiers) as monitor:
+        await serve(monitor, engine, record("req-1", tier=2))
+        evidence = (await monitor.status()).evidence_of_shift
 
     found = {row["tier"]: row["label"] for row in await rows(engine, verifications)}
     assert found == {1: "worse", 2: "no_worse", 3: "no_worse"}
@@ -90,11 +78,8 @@ async def test_a_dear_answer_is_compared_with_the_tier_below_to_find_what_was_ov
     engine: AsyncEngine, served: int, asked: list[int], judged: dict[int, str]
 ) -> None:
     tiers = [ScriptedTier(1), ScriptedTier(2), ScriptedTier(3, reply=lambda request: "8"), ScriptedTier()]
-    monitor = await monitor_of(engine, tiers[-1], tiers=tiers)
-    await monitor.start()
-
-    await serve(monitor, engine, record("req-1", tier=served))
-    await monitor.close()
+    async with running_monitor(engine, tiers[-1], tiers=tiers) as monitor:
+        await serve(monitor, engine, record("req-1", tier=served))
 
     found = await rows(engine, verifications)
     assert {row["tier"]: row["label"] for row in found} == judged
@@ -104,11 +89,8 @@ async def test_a_dear_answer_is_compared_with_the_tier_below_to_find_what_was_ov
 
 async def test_a_probe_is_billed_once_within_its_bound(engine: AsyncEngine) -> None:
     settings = msgspec.structs.replace(ALL, sampling=msgspec.structs.replace(EVERY, probe_rate=1.0))
-    monitor = await monitor_of(engine, ScriptedTier(), settings)
-    await monitor.start()
-
-    await serve(monitor, engine, record("req-1", tier=2, prompt="What is 3 + 4"))
-    await monitor.close()
+    async with running_monitor(engine, ScriptedTier(), settings) as monitor:
+        await serve(monitor, engine, record("req-1", tier=2, prompt="What is 3 + 4"))
 
     found = await rows(engine, verifications)
     # Tiers 1, 3 and 4 answered with 5 tokens each after 5 of the prompt; the second tier's answer was there.
@@ -117,12 +99,11 @@ async def test_a_probe_is_billed_once_within_its_bound(engine: AsyncEngine) -> N
 
 async def test_no_reference_is_bought_for_an_open_question_that_no_trusted_judge_can_label(engine: AsyncEngine) -> None:
     verifier = ScriptedTier(reply=lambda request: "FIRST")
-    monitor = await monitor_of(engine, verifier, judges=[ExactJudge(), SimilarityJudge(), PairwiseJudge(verifier)])
-    await monitor.start()
-
-    await serve(monitor, engine, record("open", prompt="Tell me about Lyon.", answer="A town."), record("closed"))
-    status = await monitor.status()
-    await monitor.close()
+    async with running_monitor(
+        engine, verifier, judges=[ExactJudge(), SimilarityJudge(), PairwiseJudge(verifier)]
+    ) as monitor:
+        await serve(monitor, engine, record("open", prompt="Tell me about Lyon.", answer="A town."), record("closed"))
+        status = await monitor.status()
 
     assert [row["request_id"] for row in await rows(engine, verifications)] == ["closed"]
     assert (status.sampled, status.held, status.no_judge) == (1, 1, 0)
@@ -134,18 +115,16 @@ async def test_open_answers_drawn_before_a_judge_is_trusted_are_verified_once_on
     verifier = ScriptedTier(reply=lambda request: "TIE")
     judge = PairwiseJudge(verifier)
     settings = msgspec.structs.replace(ALL, max_held=3)
-    monitor = await monitor_of(engine, verifier, settings, judges=[judge])
-    await monitor.start()
-    await serve(
-        monitor, engine, *(record(f"open-{n}", prompt="Tell me about Lyon.", answer="A town.") for n in range(5))
-    )
-    before = await monitor.status()
-    asked = list(verifier.seen)
+    async with running_monitor(engine, verifier, settings, judges=[judge]) as monitor:
+        await serve(
+            monitor, engine, *(record(f"open-{n}", prompt="Tell me about Lyon.", answer="A town.") for n in range(5))
+        )
+        before = await monitor.status()
+        asked = list(verifier.seen)
 
-    monitor.panel = Panel([judge], {"pairwise": TRUSTED})
-    await monitor.drain()
-    after = await monitor.status()
-    await monitor.close()
+        monitor.panel = Panel([judge], {"pairwise": TRUSTED})
+        await monitor.drain()
+        after = await monitor.status()
 
     assert (before.held, before.no_judge, asked) == (3, 2, [])
     assert (after.held, after.no_judge, after.sampled) == (0, 2, 3)
@@ -156,25 +135,20 @@ async def test_open_answers_drawn_before_a_judge_is_trusted_are_verified_once_on
 async def test_what_has_waited_for_a_judge_too_long_is_given_up(engine: AsyncEngine) -> None:
     verifier, now = ScriptedTier(reply=lambda request: "TIE"), 1500.0
     judge = PairwiseJudge(verifier)
-    monitor = await monitor_of(engine, verifier, judges=[judge], clock=lambda: now)
-    await monitor.start()
-    await serve(monitor, engine, record("open", prompt="Tell me about Lyon.", answer="A town."))
+    async with running_monitor(engine, verifier, judges=[judge], clock=lambda: now) as monitor:
+        await serve(monitor, engine, record("open", prompt="Tell me about Lyon.", answer="A town."))
 
-    now += ALL.expire_seconds + 1000.0
-    monitor.panel = Panel([judge], {"pairwise": TRUSTED})
-    await monitor.drain()
-    status = await monitor.status()
-    await monitor.close()
+        now += ALL.expire_seconds + 1000.0
+        monitor.panel = Panel([judge], {"pairwise": TRUSTED})
+        await monitor.drain()
+        status = await monitor.status()
 
     assert (status.held, status.no_judge, status.sampled) == (0, 1, 0)
 
 
 async def test_two_different_valid_answers_are_stored_without_a_label_and_say_why(engine: AsyncEngine) -> None:
-    monitor = await monitor_of(engine, ScriptedTier(reply=lambda request: "I cannot say."))
-    await monitor.start()
-
-    await serve(monitor, engine, record("req-1"))
-    await monitor.close()
+    async with running_monitor(engine, ScriptedTier(reply=lambda request: "I cannot say.")) as monitor:
+        await serve(monitor, engine, record("req-1"))
 
     [verdict] = await rows(engine, verifications)
     assert (verdict["status"], verdict["label"], verdict["judge"]) == ("done", None, None)
@@ -185,11 +159,8 @@ async def test_two_different_valid_answers_are_stored_without_a_label_and_say_wh
 async def test_an_untrusted_pairwise_judge_makes_no_label_but_its_cost_counts(engine: AsyncEngine) -> None:
     verifier = ScriptedTier(reply=lambda request: "FIRST")
     # The question is one that a trusted judge may decide, and the answers are none that it does.
-    monitor = await monitor_of(engine, verifier, judges=[ExactJudge(), PairwiseJudge(verifier)])
-    await monitor.start()
-
-    await serve(monitor, engine, record("req-1"))
-    await monitor.close()
+    async with running_monitor(engine, verifier, judges=[ExactJudge(), PairwiseJudge(verifier)]) as monitor:
+        await serve(monitor, engine, record("req-1"))
 
     [verdict] = await rows(engine, verifications)
     assert (verdict["label"], verdict["judge"]) == (None, "pairwise")
@@ -200,11 +171,8 @@ async def test_an_untrusted_pairwise_judge_makes_no_label_but_its_cost_counts(en
 
 
 async def test_a_cut_off_reference_makes_no_label(engine: AsyncEngine) -> None:
-    monitor = await monitor_of(engine, ScriptedTier(finish_reason="length"))
-    await monitor.start()
-
-    await serve(monitor, engine, record("req-1"))
-    await monitor.close()
+    async with running_monitor(engine, ScriptedTier(finish_reason="length")) as monitor:
+        await serve(monitor, engine, record("req-1"))
 
     [verdict] = await rows(engine, verifications)
     assert (verdict["status"], verdict["label"]) == ("done", None)

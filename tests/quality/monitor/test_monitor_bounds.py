@@ -12,7 +12,7 @@ from quality.records.record import Record
 from quality.verification.queue import VerificationQueue
 from quality.verification.sampling import Draw, SamplingSettings
 from tests.quality.loop_world import ScriptedTier, record, rows, store_request
-from tests.quality.monitor.monitors import ALL, EVERY, monitor_of, serve
+from tests.quality.monitor.monitors import ALL, EVERY, monitor_of, running_monitor, serve
 
 
 def unfamiliar(request_id: str) -> Record:
@@ -26,11 +26,8 @@ def unfamiliar(request_id: str) -> Record:
 
 async def test_verification_runs_as_idle_work_and_greedily(engine: AsyncEngine) -> None:
     verifier = ScriptedTier()
-    monitor = await monitor_of(engine, verifier)
-    await monitor.start()
-
-    await serve(monitor, engine, record("req-1"))
-    await monitor.close()
+    async with running_monitor(engine, verifier) as monitor:
+        await serve(monitor, engine, record("req-1"))
 
     [request] = verifier.seen
     assert (request.priority, request.sampling.temperature, request.deadline) == (3, 0.0, None)
@@ -39,14 +36,12 @@ async def test_verification_runs_as_idle_work_and_greedily(engine: AsyncEngine) 
 async def test_nothing_starts_while_users_wait_for_the_verifier(engine: AsyncEngine) -> None:
     verifier = ScriptedTier()
     verifier.waiting = 1
-    monitor = await monitor_of(engine, verifier)
-    await monitor.start()
-    await serve(monitor, engine, record("req-1"))
-    assert verifier.seen == []
+    async with running_monitor(engine, verifier) as monitor:
+        await serve(monitor, engine, record("req-1"))
+        assert verifier.seen == []
 
-    verifier.waiting = 0
-    await monitor.drain()
-    await monitor.close()
+        verifier.waiting = 0
+        await monitor.drain()
 
     assert len(verifier.seen) == 1
 
@@ -91,11 +86,8 @@ async def test_of_many_requests_a_second_a_cold_start_looks_at_few(engine: Async
 
 async def test_records_without_texts_are_never_verified(engine: AsyncEngine) -> None:
     verifier = ScriptedTier()
-    monitor = await monitor_of(engine, verifier)
-    await monitor.start()
-
-    await serve(monitor, engine, record("req-1", messages=None, answer=None))
-    await monitor.close()
+    async with running_monitor(engine, verifier) as monitor:
+        await serve(monitor, engine, record("req-1", messages=None, answer=None))
 
     assert await rows(engine, verifications) == []
     assert verifier.seen == []
@@ -103,13 +95,10 @@ async def test_records_without_texts_are_never_verified(engine: AsyncEngine) -> 
 
 async def test_a_spent_budget_stops_sampling(engine: AsyncEngine) -> None:
     # A reference answer may cost up to 4 * (10 + 1024) / 1000 dollars; 5% of one dollar does not pay for that.
-    monitor = await monitor_of(
+    async with running_monitor(
         engine, ScriptedTier(), MonitorSettings(sampling=msgspec.structs.replace(EVERY, budget_share=0.05))
-    )
-    await monitor.start()
-
-    await serve(monitor, engine, record("req-1"))
-    await monitor.close()
+    ) as monitor:
+        await serve(monitor, engine, record("req-1"))
 
     assert await rows(engine, verifications) == []
 

@@ -22,7 +22,7 @@ from quality.verification.sampling import Draw, SamplingSettings, Spending, atte
 from tests.database_outage import outage
 from tests.polling import eventually
 from tests.quality.loop_world import ScriptedTier, ladder, price, record, rows, store_request, unavailable
-from tests.quality.monitor.monitors import ALL, EVERY, TIERS, monitor_of, serve
+from tests.quality.monitor.monitors import ALL, EVERY, TIERS, monitor_of, running_monitor, serve
 from tiers.message_content import Tool, ToolCall, Tooling
 from tiers.tier import ChatMessage, GenerationRequest, TierLoad
 
@@ -240,17 +240,15 @@ async def test_a_judge_that_is_trusted_wakes_what_waits_for_one(engine: AsyncEng
     verifier = ScriptedTier(reply=lambda request: "TIE")
     judge = PairwiseJudge(verifier)
     settings = msgspec.structs.replace(NO_OPINIONS, poll_seconds=1e6)
-    monitor = await monitor_of(engine, verifier, settings, judges=[judge])
-    await monitor.start()
-    await serve(monitor, engine, record("open", prompt="Tell me about Lyon.", answer="A town."))
-    assert await rows(engine, verifications) == []
-    monitor.panel = Panel([judge], {"pairwise": TRUSTED})
+    async with running_monitor(engine, verifier, settings, judges=[judge]) as monitor:
+        await serve(monitor, engine, record("open", prompt="Tell me about Lyon.", answer="A town."))
+        assert await rows(engine, verifications) == []
+        monitor.panel = Panel([judge], {"pairwise": TRUSTED})
 
-    async def is_done() -> bool:
-        return [row["status"] for row in await rows(engine, verifications)] == ["done"]
+        async def is_done() -> bool:
+            return [row["status"] for row in await rows(engine, verifications)] == ["done"]
 
-    await eventually(is_done)
-    await monitor.close()
+        await eventually(is_done)
 
 
 async def test_an_offer_and_a_failed_call_wake_the_monitor(engine: AsyncEngine) -> None:
@@ -375,11 +373,9 @@ async def test_a_request_that_cannot_be_verified_is_given_up_though_there_is_no_
 async def test_of_a_probe_the_verdicts_that_there_are_teach(engine: AsyncEngine) -> None:
     settings = msgspec.structs.replace(NO_OPINIONS, sampling=msgspec.structs.replace(EVERY, probe_rate=1.0))
     tiers = [ScriptedTier(1, reply=lambda request: "I cannot say."), *(ScriptedTier(number) for number in (2, 3, 4))]
-    monitor = await monitor_of(engine, tiers[-1], settings, tiers=tiers)
-    await monitor.start()
-    await serve(monitor, engine, record("r", tier=2))
-    status = await monitor.status()
-    await monitor.close()
+    async with running_monitor(engine, tiers[-1], settings, tiers=tiers) as monitor:
+        await serve(monitor, engine, record("r", tier=2))
+        status = await monitor.status()
     assert {row["tier"]: row["label"] for row in await rows(engine, verifications)}[1] is None
     assert [row["no_worse"] for row in await rows(engine, training_rows)] == [[None, True, True, True]]
     assert "tier 2, familiar prompts" in status.evidence_of_shift
@@ -433,10 +429,8 @@ class Sick(ScriptedTier):
 async def test_nothing_starts_while_the_strongest_tier_is_away(
     engine: AsyncEngine, tiers: list[ScriptedTier], works: bool
 ) -> None:
-    monitor = await monitor_of(engine, ScriptedTier(), NO_OPINIONS, tiers=tiers)
-    await monitor.start()
-    await serve(monitor, engine, record("r"))
-    await monitor.close()
+    async with running_monitor(engine, ScriptedTier(), NO_OPINIONS, tiers=tiers) as monitor:
+        await serve(monitor, engine, record("r"))
     assert bool(tiers[-1].seen) == works
 
 
@@ -446,10 +440,8 @@ async def test_a_verification_waits_while_users_wait_for_a_tier_that_it_asks(
 ) -> None:
     tiers = [ScriptedTier(number) for number in (1, 2, 3, 4)]
     tiers[tier - 1].waiting = 1
-    monitor = await monitor_of(engine, tiers[-1], tiers=tiers)
-    await monitor.start()
-    await serve(monitor, engine, record("r"))
-    await monitor.close()
+    async with running_monitor(engine, tiers[-1], tiers=tiers) as monitor:
+        await serve(monitor, engine, record("r"))
     assert bool(tiers[-1].seen) == starts
 
 
@@ -457,14 +449,12 @@ async def test_a_job_whose_tier_is_busy_holds_up_none_behind_it(engine: AsyncEng
     tiers = [ScriptedTier(number) for number in (1, 2, 3, 4)]
     tiers[1].waiting = 1
     probes = msgspec.structs.replace(EVERY, rates=(0.0,) * 4, probe_rate=1.0)
-    monitor = await monitor_of(engine, tiers[-1], msgspec.structs.replace(NO_OPINIONS, sampling=probes), tiers=tiers)
-    await monitor.start()
-    await serve(monitor, engine, record("probed"))
-    await monitor.close()
-    monitor = await monitor_of(engine, tiers[-1], NO_OPINIONS, tiers=tiers)
-    await monitor.start()
-    await serve(monitor, engine, record("sampled"))
-    await monitor.close()
+    async with running_monitor(
+        engine, tiers[-1], msgspec.structs.replace(NO_OPINIONS, sampling=probes), tiers=tiers
+    ) as monitor:
+        await serve(monitor, engine, record("probed"))
+    async with running_monitor(engine, tiers[-1], NO_OPINIONS, tiers=tiers) as monitor:
+        await serve(monitor, engine, record("sampled"))
     status = {row["request_id"]: row["status"] for row in await rows(engine, verifications)}
     assert status == {"probed": "pending", "sampled": "done"}
 
@@ -488,15 +478,13 @@ async def test_verification_keeps_local_tiers_busy_for_its_share_of_the_time(
     verifier = ScriptedTier(reply=say)
     verifier.is_local, verifier.waited = is_local, waited
     settings = msgspec.structs.replace(NO_OPINIONS, machine_share=0.25)
-    monitor = await monitor_of(engine, verifier, settings, clock=lambda: now)
-    await monitor.start()
-    await serve(monitor, engine, record("one"))
-    begun = []
-    while len(verifier.seen) < 2:
-        await serve(monitor, engine, record("two"))
-        begun.append(now - 10.0)
-        now += 1.0 if len(verifier.seen) < 2 else 0.0
-    await monitor.close()
+    async with running_monitor(engine, verifier, settings, clock=lambda: now) as monitor:
+        await serve(monitor, engine, record("one"))
+        begun = []
+        while len(verifier.seen) < 2:
+            await serve(monitor, engine, record("two"))
+            begun.append(now - 10.0)
+            now += 1.0 if len(verifier.seen) < 2 else 0.0
     assert begun[-1] == starts_at
 
 
@@ -506,35 +494,31 @@ async def test_verifications_at_a_time_keep_a_machine_busy_once(engine: AsyncEng
     verifier = ScriptedTier()
     verifier.is_local, verifier.hold = True, asyncio.Event()
     settings = msgspec.structs.replace(NO_OPINIONS, machine_share=0.5, parallel=2)
-    monitor = await monitor_of(engine, verifier, settings, clock=lambda: now)
-    await monitor.start()
-    for name in ("one", "other"):
-        await store_request(engine, served := record(name))
-        monitor.offer(served)
-    await eventually(lambda: len(verifier.seen) == 2)
-    now += 10.0
-    verifier.hold.set()
-    begun = []
-    while len(verifier.seen) < 3:
-        await serve(monitor, engine, record("next"))
-        begun.append(now)
-        now += 1.0
-    await monitor.close()
+    async with running_monitor(engine, verifier, settings, clock=lambda: now) as monitor:
+        for name in ("one", "other"):
+            await store_request(engine, served := record(name))
+            monitor.offer(served)
+        await eventually(lambda: len(verifier.seen) == 2)
+        now += 10.0
+        verifier.hold.set()
+        begun = []
+        while len(verifier.seen) < 3:
+            await serve(monitor, engine, record("next"))
+            begun.append(now)
+            now += 1.0
     assert begun[-1] == 1520.0
 
 
 async def test_several_verifications_run_at_a_time(engine: AsyncEngine) -> None:
     verifier = ScriptedTier()
     verifier.hold = asyncio.Event()
-    monitor = await monitor_of(engine, verifier, msgspec.structs.replace(NO_OPINIONS, parallel=2))
-    await monitor.start()
-    for name in ("one", "two", "three"):
-        await store_request(engine, record(name))
-        monitor.offer(record(name))
-    await eventually(lambda: len(verifier.seen) == 2)
-    verifier.hold.set()
-    await monitor.drain()
-    await monitor.close()
+    async with running_monitor(engine, verifier, msgspec.structs.replace(NO_OPINIONS, parallel=2)) as monitor:
+        for name in ("one", "two", "three"):
+            await store_request(engine, record(name))
+            monitor.offer(record(name))
+        await eventually(lambda: len(verifier.seen) == 2)
+        verifier.hold.set()
+        await monitor.drain()
     assert [row["status"] for row in await rows(engine, verifications)] == ["done"] * 3
 
 
@@ -544,19 +528,17 @@ async def test_what_waited_for_a_day_is_given_up_and_a_failure_is_tried_again_la
     now = 1500.0
     settings = msgspec.structs.replace(NO_OPINIONS, retry_seconds=30.0)
     verifier = ScriptedTier(faults=[unavailable()])
-    monitor = await monitor_of(engine, verifier, settings, clock=lambda: now)
-    await monitor.start()
-    await serve(monitor, engine, record("r"))
-    [row] = await rows(engine, verifications)
-    assert (row["status"], row["lease_until"], row["attempts"]) == ("pending", 1530.0, 1)
-    assert "verification of r failed: " in caplog.text
-    now += settings.expire_seconds - 1
-    verifier.waiting = 1
-    await monitor.drain()
-    assert (await rows(engine, verifications))[0]["status"] == "pending"
-    now += 2
-    await monitor.drain()
-    await monitor.close()
+    async with running_monitor(engine, verifier, settings, clock=lambda: now) as monitor:
+        await serve(monitor, engine, record("r"))
+        [row] = await rows(engine, verifications)
+        assert (row["status"], row["lease_until"], row["attempts"]) == ("pending", 1530.0, 1)
+        assert "verification of r failed: " in caplog.text
+        now += settings.expire_seconds - 1
+        verifier.waiting = 1
+        await monitor.drain()
+        assert (await rows(engine, verifications))[0]["status"] == "pending"
+        now += 2
+        await monitor.drain()
     [row] = await rows(engine, verifications)
     assert (row["status"], row["reason"]) == ("failed", "out of attempts or time")
 
@@ -564,12 +546,10 @@ async def test_what_waited_for_a_day_is_given_up_and_a_failure_is_tried_again_la
 async def test_a_verification_that_is_stopped_costs_what_was_reserved_and_waits(engine: AsyncEngine) -> None:
     stuck = ScriptedTier()
     stuck.hold = asyncio.Event()
-    monitor = await monitor_of(engine, stuck, NO_OPINIONS)
-    await monitor.start()
-    await store_request(engine, record("r"))
-    monitor.offer(record("r"))
-    await stuck.entered.wait()
-    await monitor.close()
+    async with running_monitor(engine, stuck, NO_OPINIONS) as monitor:
+        await store_request(engine, record("r"))
+        monitor.offer(record("r"))
+        await stuck.entered.wait()
     [row] = await rows(engine, verifications)
     assert (row["status"], row["error"]) == ("pending", "the monitor was stopped")
     assert row["cost_usd"] == pytest.approx(4 * (10 + 1024) / 1000, rel=0.01)
@@ -580,11 +560,9 @@ async def test_labels_are_stored_with_the_fingerprints_and_alarms_are_in_the_log
 ) -> None:
     caplog.set_level(logging.WARNING)
     shift = msgspec.structs.replace(ALL.shift, false_alarm_every=20.0)
-    monitor = await monitor_of(engine, ScriptedTier(), msgspec.structs.replace(ALL, shift=shift))
-    await monitor.start()
-    await serve(monitor, engine, *(record(f"bad-{number}", answer="8") for number in range(8)))
-    status = await monitor.status()
-    await monitor.close()
+    async with running_monitor(engine, ScriptedTier(), msgspec.structs.replace(ALL, shift=shift)) as monitor:
+        await serve(monitor, engine, *(record(f"bad-{number}", answer="8") for number in range(8)))
+        status = await monitor.status()
     assert "tier 1, familiar prompts: " in caplog.text
     assert (status.second_opinions.confirmed, status.second_opinions.uncertain) == (8, 0)
     assert len(TIERS) == 4

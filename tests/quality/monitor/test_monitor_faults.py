@@ -9,29 +9,23 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from migrations.tables.quality import verifications
 from quality.verification.training_rows import EncodedPrompt
 from tests.quality.loop_world import ScriptedTier, record, rows, store_request, unavailable
-from tests.quality.monitor.monitors import ALL, monitor_of, serve
+from tests.quality.monitor.monitors import ALL, monitor_of, running_monitor, serve
 
 
 async def test_a_failing_verifier_is_retried_until_it_rules(
     engine: AsyncEngine,
 ) -> None:
     verifier = ScriptedTier(faults=[unavailable(), unavailable()])
-    monitor = await monitor_of(engine, verifier)
-    await monitor.start()
-
-    await serve(monitor, engine, record("req-1"))
-    await monitor.close()
+    async with running_monitor(engine, verifier) as monitor:
+        await serve(monitor, engine, record("req-1"))
 
     [verdict] = await rows(engine, verifications)
     assert (verdict["status"], verdict["attempts"], verdict["label"], verdict["error"]) == ("done", 3, "no_worse", None)
 
 
 async def test_a_verifier_that_keeps_failing_is_given_up_with_the_reason(engine: AsyncEngine) -> None:
-    monitor = await monitor_of(engine, ScriptedTier(faults=[unavailable()] * 3))
-    await monitor.start()
-
-    await serve(monitor, engine, record("req-1"), record("req-2"))
-    await monitor.close()
+    async with running_monitor(engine, ScriptedTier(faults=[unavailable()] * 3)) as monitor:
+        await serve(monitor, engine, record("req-1"), record("req-2"))
 
     bad, good = await rows(engine, verifications)
     assert (bad["status"], good["status"]) == ("failed", "done")
@@ -41,11 +35,10 @@ async def test_a_verifier_that_keeps_failing_is_given_up_with_the_reason(engine:
 async def test_an_answer_that_never_comes_ends_with_the_lease(engine: AsyncEngine) -> None:
     stuck = ScriptedTier()
     stuck.hold = asyncio.Event()
-    monitor = await monitor_of(engine, stuck, msgspec.structs.replace(ALL, lease_seconds=0.01, max_attempts=1))
-    await monitor.start()
-
-    await serve(monitor, engine, record("req-1"))
-    await monitor.close()
+    async with running_monitor(
+        engine, stuck, msgspec.structs.replace(ALL, lease_seconds=0.01, max_attempts=1)
+    ) as monitor:
+        await serve(monitor, engine, record("req-1"))
 
     [verdict] = await rows(engine, verifications)
     assert verdict["status"] == "failed"
@@ -57,11 +50,8 @@ async def test_a_failing_encoder_counts_as_a_failed_attempt(engine: AsyncEngine)
     async def broken(messages: list[dict[str, str]]) -> EncodedPrompt:
         raise RuntimeError("no such table")
 
-    monitor = await monitor_of(engine, ScriptedTier(), encode=broken)
-    await monitor.start()
-
-    await serve(monitor, engine, record("req-1"))
-    await monitor.close()
+    async with running_monitor(engine, ScriptedTier(), encode=broken) as monitor:
+        await serve(monitor, engine, record("req-1"))
 
     [verdict] = await rows(engine, verifications)
     assert verdict["status"] == "failed"
@@ -69,11 +59,8 @@ async def test_a_failing_encoder_counts_as_a_failed_attempt(engine: AsyncEngine)
 
 
 async def test_a_poisoned_request_does_not_block_the_queue(engine: AsyncEngine) -> None:
-    monitor = await monitor_of(engine, ScriptedTier())
-    await monitor.start()
-
-    await serve(monitor, engine, record("req-1", messages=[{"content": "no role"}]), record("req-2"))
-    await monitor.close()
+    async with running_monitor(engine, ScriptedTier()) as monitor:
+        await serve(monitor, engine, record("req-1", messages=[{"content": "no role"}]), record("req-2"))
 
     assert [row["status"] for row in await rows(engine, verifications)] == ["failed", "done"]
 
@@ -81,18 +68,14 @@ async def test_a_poisoned_request_does_not_block_the_queue(engine: AsyncEngine) 
 async def test_a_restart_goes_on_with_what_was_queued_and_what_was_under_way(engine: AsyncEngine) -> None:
     stuck = ScriptedTier()
     stuck.hold = asyncio.Event()
-    first = await monitor_of(engine, stuck)
-    await first.start()
-    for i in range(3):
-        await store_request(engine, record(f"req-{i}"))
-        first.offer(record(f"req-{i}"))
-    await stuck.entered.wait()
-    await first.close()
+    async with running_monitor(engine, stuck) as first:
+        for i in range(3):
+            await store_request(engine, record(f"req-{i}"))
+            first.offer(record(f"req-{i}"))
+        await stuck.entered.wait()
 
-    second = await monitor_of(engine, ScriptedTier())
-    await second.start()
-    await second.drain()
-    await second.close()
+    async with running_monitor(engine, ScriptedTier()) as second:
+        await second.drain()
 
     assert [row["status"] for row in await rows(engine, verifications)] == ["done"] * 3
 

@@ -13,21 +13,18 @@ from quality.monitor.detectors import ShiftAlarm, ShiftSettings
 from quality.monitor.watches import ShiftWatch, tenants_changes
 from quality.records.record import Record
 from tests.quality.loop_world import ScriptedTier, record, rows
-from tests.quality.monitor.monitors import ALL, monitor_of, serve
+from tests.quality.monitor.monitors import ALL, monitor_of, running_monitor, serve
 
 
 async def test_the_alarm_rings_once_when_a_tier_begins_to_disappoint(engine: AsyncEngine) -> None:
     alarms: list[ShiftAlarm] = []
     # Tier 1 is predicted to be worse in 30%, and ten bad answers in a row are far from that.
     settings = msgspec.structs.replace(ALL, shift=ShiftSettings(false_alarm_every=1000.0))
-    monitor = await monitor_of(engine, ScriptedTier(), settings, alarms=alarms)
-    await monitor.start()
-
-    good = [record(f"good-{i}") for i in range(9)]
-    bad = [record(f"bad-{i}", answer="8") for i in range(10)]
-    await serve(monitor, engine, *good, *bad)
-    evidence = (await monitor.status()).evidence_of_shift
-    await monitor.close()
+    async with running_monitor(engine, ScriptedTier(), settings, alarms=alarms) as monitor:
+        good = [record(f"good-{i}") for i in range(9)]
+        bad = [record(f"bad-{i}", answer="8") for i in range(10)]
+        await serve(monitor, engine, *good, *bad)
+        evidence = (await monitor.status()).evidence_of_shift
 
     [alarm] = alarms
     assert alarm.stream == "tier 1, familiar prompts"
@@ -55,41 +52,44 @@ async def test_a_monitor_that_starts_later_knows_the_verdicts_and_the_alarms_bef
 
 
 async def test_after_a_promotion_only_new_verdicts_count(engine: AsyncEngine) -> None:
-    monitor = await monitor_of(engine, ScriptedTier())
-    await monitor.start()
-    await serve(monitor, engine, *(record(f"bad-{i}", answer="8") for i in range(4)))
-    watch = ShiftWatch(engine, ShiftSettings())
-    await watch.catch_up()
-    before = watch.evidence()
+    async with running_monitor(engine, ScriptedTier()) as monitor:
+        await serve(monitor, engine, *(record(f"bad-{i}", answer="8") for i in range(4)))
+        watch = ShiftWatch(engine, ShiftSettings())
+        await watch.catch_up()
+        before = watch.evidence()
 
-    async with engine.begin() as connection:
-        version = {"version": "v2", "path": "", "status": "promoted", "reason": "", "metrics": {}, "created_at": 1.0}
-        await connection.execute(insert(classifier_versions).values(**version, promoted_at=1600.0))
-    await watch.catch_up()
-    await monitor.close()
+        async with engine.begin() as connection:
+            version = {
+                "version": "v2",
+                "path": "",
+                "status": "promoted",
+                "reason": "",
+                "metrics": {},
+                "created_at": 1.0,
+            }
+            await connection.execute(insert(classifier_versions).values(**version, promoted_at=1600.0))
+        await watch.catch_up()
 
     assert before["tier 1, familiar prompts"] > 1
     assert watch.evidence() == {}
 
 
 async def test_upgrade_rates_are_per_tier_and_over_all(engine: AsyncEngine) -> None:
-    monitor = await monitor_of(engine, ScriptedTier())
-    await monitor.start()
-    await serve(
-        monitor,
-        engine,
-        record("req-1", tier=1, answer="8"),
-        record("req-2", tier=1),
-        record("req-3", tier=2),
-        record("req-4", tier=2),
-    )
+    async with running_monitor(engine, ScriptedTier()) as monitor:
+        await serve(
+            monitor,
+            engine,
+            record("req-1", tier=1, answer="8"),
+            record("req-2", tier=1),
+            record("req-3", tier=2),
+            record("req-4", tier=2),
+        )
 
-    every, first, latest = (
-        await monitor.upgrade_rate(),
-        await monitor.upgrade_rate(1),
-        await monitor.upgrade_rate(last=1),
-    )
-    await monitor.close()
+        every, first, latest = (
+            await monitor.upgrade_rate(),
+            await monitor.upgrade_rate(1),
+            await monitor.upgrade_rate(last=1),
+        )
 
     assert (every.needs_upgrade.count, every.needs_upgrade.total) == (1, 4)
     assert (first.needs_upgrade.count, first.needs_upgrade.total) == (1, 2)
@@ -97,10 +97,8 @@ async def test_upgrade_rates_are_per_tier_and_over_all(engine: AsyncEngine) -> N
 
 
 async def test_acceptance_is_the_share_no_worse_per_tier(engine: AsyncEngine) -> None:
-    monitor = await monitor_of(engine, ScriptedTier())
-    await monitor.start()
-    await serve(monitor, engine, record("req-1", answer="8"), record("req-2"), record("req-3", tier=2))
-    await monitor.close()
+    async with running_monitor(engine, ScriptedTier()) as monitor:
+        await serve(monitor, engine, record("req-1", answer="8"), record("req-2"), record("req-3", tier=2))
 
     shares = (await acceptance(engine)).by_tier
 
@@ -110,12 +108,10 @@ async def test_acceptance_is_the_share_no_worse_per_tier(engine: AsyncEngine) ->
 
 async def test_the_status_shows_the_queue_and_the_money(engine: AsyncEngine) -> None:
     # What was spent is summed again when a second is over.
-    monitor = await monitor_of(engine, ScriptedTier(), clock=count(1500.0).__next__)
-    await monitor.start()
-    await serve(monitor, engine, record("req-1"), record("req-2", answer="No idea."))
+    async with running_monitor(engine, ScriptedTier(), clock=count(1500.0).__next__) as monitor:
+        await serve(monitor, engine, record("req-1"), record("req-2", answer="No idea."))
 
-    status = await monitor.status()
-    await monitor.close()
+        status = await monitor.status()
 
     assert (status.queue.pending, status.queue.done, status.queue.labelled) == (0, 2, 1)
     assert (status.offered, status.sampled, status.dropped) == (2, 2, 0)
@@ -130,12 +126,12 @@ async def test_a_tier_that_answers_well_again_is_written_down_as_recovered_once_
     """QM-05: predicted to be worse in 80%, and nine good answers in a row are far from that."""
     alarms: list[ShiftAlarm] = []
     settings = msgspec.structs.replace(ALL, shift=ShiftSettings(false_alarm_every=1000.0))
-    monitor = await monitor_of(engine, ScriptedTier(), settings, alarms=alarms, clock=count(1500.0).__next__)
-    await monitor.start()
-    bad = [doubted(f"bad-{i}", answer="8") for i in range(5)]
-    good = [doubted(f"good-{i}") for i in range(9)]
-    await serve(monitor, engine, *bad, *good)
-    await monitor.close()
+    async with running_monitor(
+        engine, ScriptedTier(), settings, alarms=alarms, clock=count(1500.0).__next__
+    ) as monitor:
+        bad = [doubted(f"bad-{i}", answer="8") for i in range(5)]
+        good = [doubted(f"good-{i}") for i in range(9)]
+        await serve(monitor, engine, *bad, *good)
     # Another replica, or this one after a restart.
     assert await ShiftWatch(engine, settings.shift).catch_up() == []
 
@@ -149,12 +145,10 @@ async def test_a_tier_that_answers_well_again_is_written_down_as_recovered_once_
 
 async def test_good_answers_that_were_expected_or_of_unfamiliar_prompts_are_no_recovery(engine: AsyncEngine) -> None:
     settings = msgspec.structs.replace(ALL, shift=ShiftSettings(false_alarm_every=100.0))
-    monitor = await monitor_of(engine, ScriptedTier(), settings)
-    await monitor.start()
-    expected = [doubted(f"expected-{i}", p_ok=0.95) for i in range(60)]
-    unfamiliar = [doubted(f"unfamiliar-{i}", novelty=0.99) for i in range(15)]
-    await serve(monitor, engine, *expected, *unfamiliar)
-    await monitor.close()
+    async with running_monitor(engine, ScriptedTier(), settings) as monitor:
+        expected = [doubted(f"expected-{i}", p_ok=0.95) for i in range(60)]
+        unfamiliar = [doubted(f"unfamiliar-{i}", novelty=0.99) for i in range(15)]
+        await serve(monitor, engine, *expected, *unfamiliar)
     assert [row["reason"] for row in await rows(engine, audit_events) if row["action"] == "quality.recovery"] == []
     assert await tenants_changes(engine) == {}
 

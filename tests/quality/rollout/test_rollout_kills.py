@@ -18,7 +18,7 @@ from migrations.tables.quality import classifier_versions, retrain_runs, rollout
 from quality.retraining.runs import Trigger, read_standing
 from quality.retraining.schedule import RetrainJob
 from quality.rollout.rollout import Rollouts
-from quality.store.database import migrate, open_database
+from tests.database_servers import migrated
 from tests.quality.loop_world import rows
 from tests.quality.retraining.tiny_classifier import model_in, store_experience
 from tests.quality.rollout.rollout_process import (
@@ -130,25 +130,24 @@ async def test_a_rollout_killed_around_the_pointer_write_is_completed_once(
 async def test_two_replicas_on_one_postgresql_never_do_anything_twice(
     postgres_url: str, registry: ArtefactRegistry, finish: Callable[..., list[int]]
 ) -> None:
-    await migrate(postgres_url)
-    engine, model = open_database(postgres_url), model_in(registry)
-    incumbent = registry.current().name
-    variant(registry, BAD, blind())
-    await store_experience(engine, model, 20)
-    outcomes, both = SPAWN.Queue(), SPAWN.Barrier(2)
+    model = model_in(registry)
+    async with migrated(postgres_url) as engine:
+        incumbent = registry.current().name
+        variant(registry, BAD, blind())
+        await store_experience(engine, model, 20)
+        outcomes, both = SPAWN.Queue(), SPAWN.Barrier(2)
 
-    call = (postgres_url, registry.root, BAD, both, SPAWN.Event(), outcomes)
-    assert finish(replica, call, call) == [0, 0]
+        call = (postgres_url, registry.root, BAD, both, SPAWN.Event(), outcomes)
+        assert finish(replica, call, call) == [0, 0]
 
-    assert sorted(outcomes.get(timeout=120) for _ in range(2)) == ["busy", "canary"]
-    assert len(await rows(engine, retrain_runs)) == 1
-    assert registry.canary() == Canary(version=BAD, share=0.1)
+        assert sorted(outcomes.get(timeout=120) for _ in range(2)) == ["busy", "canary"]
+        assert len(await rows(engine, retrain_runs)) == 1
+        assert registry.canary() == Canary(version=BAD, share=0.1)
 
-    await store_probes(engine, model, 40, 5001.0)
-    advance = (postgres_url, registry.root, both, outcomes)
-    assert finish(advancing_replica, advance, advance) == [0, 0]
+        await store_probes(engine, model, 40, 5001.0)
+        advance = (postgres_url, registry.root, both, outcomes)
+        assert finish(advancing_replica, advance, advance) == [0, 0]
 
-    assert (registry.current().name, registry.canary()) == (incumbent, None)
-    assert (await _actions(engine)).count("classifier.rolled_back") == 1
-    assert await _statuses(engine) == {incumbent: "promoted", BAD: "rolled_back"}
-    await engine.dispose()
+        assert (registry.current().name, registry.canary()) == (incumbent, None)
+        assert (await _actions(engine)).count("classifier.rolled_back") == 1
+        assert await _statuses(engine) == {incumbent: "promoted", BAD: "rolled_back"}

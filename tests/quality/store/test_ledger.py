@@ -21,6 +21,7 @@ from quality.ledger.ledger import Ledger, LedgerClosedError
 from quality.records.record import Recorded
 from quality.store.database import migrate, open_database
 from quality.store.queries import delete_key_data, get_request, insert_records
+from tests.database_servers import migrated
 from tests.polling import eventually
 from tests.quality.store.records import make_embedding, make_record
 
@@ -208,9 +209,7 @@ async def test_a_clean_close_leaves_no_files(tmp_path: Path, engine: AsyncEngine
 async def test_an_outage_of_postgresql_costs_no_record_and_no_request(
     tmp_path: Path, postgres_server: Any, postgres_url: str
 ) -> None:
-    await migrate(postgres_url)
-    engine = open_database(postgres_url)
-    async with running(tmp_path, engine) as ledger:
+    async with migrated(postgres_url) as engine, running(tmp_path, engine) as ledger:
         ledger.append(make_record("before"))
         await ledger.flush()
         await asyncio.to_thread(postgres_server.stop)
@@ -230,7 +229,6 @@ async def test_an_outage_of_postgresql_costs_no_record_and_no_request(
 
         assert sorted(await stored_ids(engine)) == ["after", "before", "during"]
         assert ledger.status().store_error is None
-    await engine.dispose()
 
 
 async def test_storing_begins_when_the_missing_schema_appears(tmp_path: Path, database_url: str) -> None:

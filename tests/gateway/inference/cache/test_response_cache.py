@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from gateway.inference.answer_stores import MemoryStore
+from tests.clock import Clock
 from tests.gateway.inference.api.test_disconnects import only_record
 from tests.gateway.running_gateway import RunningGateway
 from tests.polling import eventually
@@ -18,14 +19,6 @@ from tiers.message_content import ToolCallDelta
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 CHAT = "/v1/chat/completions"
 HELLO = [{"role": "user", "content": "Say hello."}]
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture

@@ -10,15 +10,8 @@ import pytest_asyncio
 from gateway.base.knobs import KnobFile
 from gateway.base.stores.redis_store import REST_SECONDS, RedisStore
 from gateway.inference.answer_stores import ENTRY_BYTES, AgedAnswer, CacheKnobs, MemoryStore, SharedStore
+from tests.clock import Clock
 from tests.database_servers import RedisServer
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def knobs(**changes: Any) -> KnobFile[CacheKnobs]:
@@ -49,7 +42,7 @@ async def test_bytes_are_bounded_whatever_is_put() -> None:
 
 
 async def test_bounds_and_ages_that_are_lowered_hold_at_once() -> None:
-    clock = Clock()
+    clock = Clock(100.0)
     file = knobs()
     store = MemoryStore(file, clock)
     for key in (b"a", b"b", b"c"):
@@ -63,7 +56,7 @@ async def test_bounds_and_ages_that_are_lowered_hold_at_once() -> None:
 
 
 async def test_the_bounds_are_kept_to_the_byte_the_entry_and_the_second() -> None:
-    clock, file = Clock(), knobs(max_bytes=2 * (10 + ENTRY_BYTES), max_entries=2)
+    clock, file = Clock(100.0), knobs(max_bytes=2 * (10 + ENTRY_BYTES), max_entries=2)
     store = MemoryStore(file, clock)
     for key in (b"a", b"b"):
         await store.put(key, b"x" * 10)
@@ -87,7 +80,7 @@ async def test_the_bounds_are_kept_to_the_byte_the_entry_and_the_second() -> Non
 
 
 async def test_answers_of_an_earlier_process_are_kept_for_the_rest_of_their_time() -> None:
-    clock = Clock()
+    clock = Clock(100.0)
     store = MemoryStore(knobs(), clock)
     await store.put(b"own", b"1")
     store.adopt([AgedAnswer(b"own", 0.0, b"22"), AgedAnswer(b"old", 29.0, b"22"), AgedAnswer(b"stale", 30.0, b"22")])
@@ -130,7 +123,7 @@ async def test_redis_keeps_an_answer_for_whole_milliseconds_and_at_least_one() -
 
 @pytest_asyncio.fixture
 async def redis(redis_server: RedisServer) -> AsyncIterator[RedisStore]:
-    clock = Clock()
+    clock = Clock(100.0)
     store = RedisStore(redis_server.url, clock)
     store.clock = clock  # type: ignore[attr-defined]
     yield store

@@ -7,6 +7,7 @@ import pytest
 
 from gateway.base.inference_request import Caller, InferenceRequest
 from gateway.inference.conversations import TIERS_KEPT, Conversations, circumstances, digested
+from tests.clock import Clock
 from tests.gateway.chats import chat
 from tests.gateway.running_gateway import RunningGateway
 from tiers.catalog.load import load_catalog
@@ -18,14 +19,6 @@ CATALOG = load_catalog("laptop")
 HELLO = ("user", "Tell me of the sea.")
 ANSWER = ("assistant", "It is wide.")
 MORE = ("user", "Go on.")
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def ask(*turns: tuple[str, str], **fields: Any) -> InferenceRequest:
@@ -57,7 +50,7 @@ def test_tiers_are_kept_in_order_and_only_the_newest() -> None:
 
 
 def test_a_conversation_is_forgotten_after_its_time() -> None:
-    clock = Clock()
+    clock = Clock(100.0)
     known = Conversations(seconds=60, clock=clock)
     known.remember(ask(HELLO), 3)
     clock.now += 60

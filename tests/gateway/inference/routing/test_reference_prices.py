@@ -1,7 +1,6 @@
 """What a strongest answer usually costs a caller: by key and system prompt, and bounded."""
 
 import time
-from collections.abc import AsyncIterator
 
 import msgspec
 import pytest
@@ -12,7 +11,6 @@ from classifier.policy.decide import decide
 from gateway.base.inference_request import Caller
 from gateway.inference.router import RoutingService
 from gateway.inference.served_catalogue import MOST, OWN_WEIGHT, ReferencePrices
-from quality.store.database import migrate, open_database
 from tests.gateway.chats import chat
 from tests.gateway.scripted_classifier import ScriptedClassifier
 from tests.quality.loop_world import record, store_request
@@ -22,11 +20,8 @@ from tiers.tier import ChatMessage
 
 
 @pytest.fixture
-async def engine(database_url: str) -> AsyncIterator[AsyncEngine]:
-    await migrate(database_url)
-    engine = open_database(database_url)
-    yield engine
-    await engine.dispose()
+def engine(any_engine: AsyncEngine) -> AsyncEngine:
+    return any_engine
 
 
 def test_before_any_request_a_prompt_is_compared_with_itself() -> None:

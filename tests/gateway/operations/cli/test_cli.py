@@ -15,8 +15,8 @@ from gateway.base.settings import Settings
 from gateway.operations.cli import main
 from quality.records.record import Record, Timings
 from quality.retraining.retrain import RetrainResult
-from quality.store.database import migrate, open_database
 from quality.store.queries import insert_records
+from tests.database_servers import migrated
 from tests.quality.store.records import make_embedding
 
 
@@ -176,18 +176,16 @@ def test_route_replays_a_recorded_decision(tmp_path: Path) -> None:
 
 
 async def _store(settings: Settings, decision: Decision) -> None:
-    await migrate(settings.database)
-    engine = open_database(settings.database)
-    record = Record(
-        request_id="chatcmpl-1", created_at=1.0, api="chat", requested_model="auto", key_id=None, stream=False,
-        status="ok", http_status=200, error=None, decision=decision, tier=2, model="m", attempts=[], messages=None,
-        answer=None, reasoning=None, finish_reason="stop", prompt_tokens=1, completion_tokens=1, cached_tokens=0,
-        reasoning_tokens=0, cost_usd=0.0, baseline_cost_usd=0.0,
-        timings=Timings(route_ms=1, ttft_ms=1, e2e_ms=1, overhead_ms=1),
-    )  # fmt: skip
-    async with engine.begin() as connection:
-        await insert_records(connection, [record, make_embedding("embd-1")])
-    await engine.dispose()
+    async with migrated(settings.database) as engine:
+        record = Record(
+            request_id="chatcmpl-1", created_at=1.0, api="chat", requested_model="auto", key_id=None, stream=False,
+            status="ok", http_status=200, error=None, decision=decision, tier=2, model="m", attempts=[], messages=None,
+            answer=None, reasoning=None, finish_reason="stop", prompt_tokens=1, completion_tokens=1, cached_tokens=0,
+            reasoning_tokens=0, cost_usd=0.0, baseline_cost_usd=0.0,
+            timings=Timings(route_ms=1, ttft_ms=1, e2e_ms=1, overhead_ms=1),
+        )  # fmt: skip
+        async with engine.begin() as connection:
+            await insert_records(connection, [record, make_embedding("embd-1")])
 
 
 def test_route_wants_a_prompt_or_an_id() -> None:

@@ -11,8 +11,9 @@ from click.testing import CliRunner
 
 from gateway.operations.cli import main
 from quality.records.record import Timings
-from quality.store.database import migrate, open_database
+from quality.store.database import open_database
 from quality.store.queries import insert_records
+from tests.database_servers import migrated
 from tests.quality.store.records import make_embedding, make_record
 
 
@@ -33,11 +34,8 @@ def ledger(tmp_path: Path) -> str:
     ]  # fmt: skip
 
     async def fill() -> None:
-        await migrate(url)
-        engine = open_database(url)
-        async with engine.begin() as connection:
+        async with migrated(url) as engine, engine.begin() as connection:
             await insert_records(connection, made)
-        await engine.dispose()
 
     asyncio.run(fill())
     return url
