@@ -11,6 +11,8 @@ from tiers.remote.event_stream import ServerSentEvent
 from tiers.remote.http_exchange import is_whole, up_to
 from tiers.remote.inline_text import InlineText
 from tiers.remote.lenient_json import NotAnObjectError, SplitCharacters, objects_in
+from tiers.remote.openai_format import WireError, parse_error
+from tiers.remote.too_long import ServerSaidError
 from tiers.remote.usage_counter import UNCOUNTED_JSON_BYTES, AnswerBounds, Tally
 from tiers.remote.wire import RemoteWire
 from tiers.tier import Delta
@@ -144,6 +146,10 @@ class AnswerReader:
     def _read(self, event: ServerSentEvent) -> list[Delta] | None:
         """Return the deltas of an event, also of one with several objects, or with a part of one: some proxies make an
         event of whatever they read at once. None for the last event."""
+        if event.event in ("error", "Error") and not event.is_end:
+            raise ServerSaidError(parse_error(event.data))
+        if event.data[:1] != b"{" and not event.is_end and event.is_comment:
+            return []
         cut, broken = self._cut, self._broken
         self._cut, self._broken = [], None
         if broken is not None and event.is_end:
@@ -156,7 +162,10 @@ class AnswerReader:
             # What another event follows that is whole was no part.
             is_broken = broken is not None and not objects and not objects_in(event.data)[1]
             if rest[:1] not in _OPENING or is_broken or len(cut) > MOST_PARTS or len(rest) > MOST_CUT_BYTES:
-                raise (error if broken is None else NotAnObjectError(broken)) from None
+                broken = broken or str(error)
+                # Words alone may say what is the matter.
+                is_words = not cut and event.data[:1].isalpha()
+                raise (ServerSaidError(WireError(broken)) if is_words else NotAnObjectError(broken)) from None
             if rest:
                 self._cut, self._broken = [rest] if objects else [*cut, event.data], str(error)
         deltas: list[Delta] = []

@@ -172,7 +172,7 @@ def read_event(event: ServerSentEvent, tally: Tally) -> list[Delta] | None:
         case "ping":
             return []
         case _:
-            blocks.unknown = blocks.unknown or f"events of the type {said.type or event.event!r}"
+            blocks.not_known(event.data, f"events of the type {said.type or event.event!r}")
             return []
     return ended + (_with_native(said, event.data, deltas, tally) if tally.native else deltas)
 
@@ -199,6 +199,13 @@ def _with_native(said: _Event, data: bytes, deltas: list[Delta], tally: Tally) -
             data = _encode(msgspec.json.decode(data, type=dict[str, msgspec.Raw]) | {"content_block": mended})
         open_blocks[said.index] = _OpenBlock(mended, block)
     elif said.type == "content_block_delta" and said.delta is not None and said.index in open_blocks:
+        given, is_own = said.delta.partial_json, said.index in blocks_of(tally).own
+        if given is not None and not is_own and (added := _added(deltas)) != given:
+            if not added:
+                return deltas
+            said.delta.partial_json = added
+            piece = {"type": "input_json_delta", "partial_json": added}
+            data = _encode({"type": said.type, "index": said.index, "delta": piece})
         open_blocks[said.index].add(said.delta)
     elif said.type == "content_block_stop" and said.index in open_blocks:
         finished = open_blocks.pop(said.index).finished()
@@ -207,6 +214,11 @@ def _with_native(said: _Event, data: bytes, deltas: list[Delta], tally: Tally) -
         return [Delta(native=native)]
     deltas[-1].native = native
     return deltas
+
+
+def _added(deltas: list[Delta]) -> str:
+    """The arguments in the deltas of one event."""
+    return "".join(call.arguments for delta in deltas for call in delta.tool_calls)
 
 
 def _whole_call(start: msgspec.Raw, block: _Block, deltas: list[Delta]) -> msgspec.Raw:
@@ -224,6 +236,8 @@ def read_whole(body: bytes, tally: Tally) -> list[Delta]:
     message, blocks = _decode_message(body, tally), blocks_of(tally)
     if message.error:
         raise ServerSaidError(parse_error(body))
+    if message.content is None and message.stop_reason is None:
+        blocks.not_known(body, "no content")
     _report(message.usage, tally)
     deltas: list[Delta] = []
     if isinstance(message.content, str):

@@ -202,11 +202,14 @@ class BedrockWire(RemoteWire):
         _report(said.usage, tally)
         message = said.output.message if said.output is not None else None
         content = message.content if message is not None else []
+        if said.output is None:
+            blocks.not_known(body, "no output")
         deltas: list[Delta] = []
         for index, block in enumerate(content):
             if block.tool_use is not None:
-                deltas.append(blocks.open_call(index, block.tool_use.tool_use_id, block.tool_use.name))
-                deltas += blocks.arguments(index, arguments_text(block.tool_use.input) or "{}")
+                given = arguments_text(block.tool_use.input)
+                deltas.append(blocks.open_call(index, block.tool_use.tool_use_id, block.tool_use.name, given))
+                deltas += blocks.close(index)
             elif block.reasoning_content is not None:
                 said_thought = block.reasoning_content.reasoning_text
                 deltas += blocks.reasoning(said_thought.text if said_thought is not None else "")

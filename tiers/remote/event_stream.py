@@ -27,6 +27,16 @@ class ServerSentEvent(msgspec.Struct, frozen=True, gc=False):
         """Whether it only says that the stream is over: `[DONE]`, with or without its brackets, or another word."""
         return self.data.strip(b'[< ">]\r\n').upper() in (b"DONE", b"END", b"EOS", b"EOF", b"STOP")
 
+    @property
+    def is_comment(self) -> bool:
+        """Whether it only says that the connection is open: gateways pass comments on as data."""
+        said = self.data.strip()
+        is_open = said[:1] == b":" or said.strip(b'[]" ').lower().replace(b"-", b"") in _OPEN
+        return is_open or not said or self.event.replace("-", "").encode() in _OPEN
+
+
+_OPEN = (b"ping", b"keepalive", b"heartbeat")
+
 
 class EventTooLargeError(ValueError):
     """A server sent more than `MAX_EVENT_BYTES` without ending an event."""
@@ -106,6 +116,10 @@ class EventParser:
             self._size += len(line)
         elif name == b"event":
             self._event = value.decode(errors="replace")
+        elif name == b"error":
+            # As llama.cpp reported failures until 2025-09.
+            self._event = "error"
+            self._data.append(value)
         elif not _OTHER_FIELD.match(line) and (self._data or line[:1] == b"{"):
             # JSON over several lines, or without a field.
             self._data.append(line)

@@ -108,10 +108,10 @@ class GeminiWire(RemoteWire):
             if event.is_end:
                 return None
             answer = _decode.lenient(data, tally, error)
-        return _deltas(answer, tally)
+        return _deltas(answer, data, tally)
 
     def read_whole(self, body: bytes, tally: Tally) -> list[Delta]:
-        return _deltas(_decode(_in_camel_case(body), tally), tally)
+        return _deltas(_decode(_in_camel_case(body), tally), body, tally)
 
     def _generation(self, request: GenerationRequest, max_tokens: int | None) -> dict[str, Any]:
         fields: dict[str, Any] = {}
@@ -290,7 +290,7 @@ def _tools(request: GenerationRequest) -> dict[str, Any]:
     return {"tools": [{"functionDeclarations": declared}], "toolConfig": {"functionCallingConfig": mode}}
 
 
-def _deltas(answer: _Answer, tally: Tally) -> list[Delta]:
+def _deltas(answer: _Answer, data: bytes, tally: Tally) -> list[Delta]:
     blocks = blocks_of(tally)
     if answer.error:
         raise ServerSaidError(parse_error(_encode({"error": answer.error})))
@@ -301,7 +301,7 @@ def _deltas(answer: _Answer, tally: Tally) -> list[Delta]:
         # The prompt was read and refused: no failure of the server's, and nothing to try again.
         return [Delta(finish_reason="content_filter")]
     if answer.candidates is None and answer.usage_metadata is None:
-        blocks.unknown = blocks.unknown or "an event without candidates"
+        blocks.not_known(data, "an event without candidates")
     deltas: list[Delta] = []
     for candidate in (answer.candidates or [])[:1]:
         for raw in candidate.content.parts if candidate.content is not None else []:

@@ -325,8 +325,57 @@ _SCALARS: dict[type[inspect.Type], Callable[[Any, Any], Any]] = {
 }
 
 
-_NO_ARGUMENTS = ("{}", "[]", "null", '""')
+_NO_ARGUMENTS = ("", "{}", "[]", "null", '""', "None", "undefined")
 """What servers send for none, or before them."""
+
+
+class Arguments:
+    """The arguments of one call as they grow, as JSON text."""
+
+    def __init__(self) -> None:
+        self._pieces: list[str] = []
+        self._size = 0
+
+    @property
+    def text(self) -> str:
+        """The arguments so far."""
+        return "".join(self._pieces)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether they are an object, to which nothing can be added."""
+        return "".join(self._pieces[-1:]).rstrip()[-1:] == "}" and _is_json(self.text)
+
+    def add(self, more: str) -> str:
+        """Return what a piece adds; "" for one that comes once more, or that stands for none: others may still come,
+        and the end of the answer says that there are none."""
+        start = more.lstrip()[:1]
+        if not self._pieces:
+            more = "" if more.strip() in _NO_ARGUMENTS else _mended(more)
+        elif start == "{" and len(more) >= self._size > 1 and more.startswith(self.text):
+            # All of them so far: an object within another hardly ever arrives at once with all that is around it.
+            more = more[self._size :]
+        elif start not in ",]}" and self.is_whole:
+            more = ""
+        if more:
+            self._pieces.append(more)
+            self._size += len(more)
+        return more
+
+
+def _mended(text: str) -> str:
+    """Return the first piece of arguments: one object where that came twice, after an empty one, in a block of code,
+    before a mark of the model's template, or with breaks in its texts."""
+    if text[:3] == "{}{":
+        text = text[2:]
+    if text[-1] not in "}`>" or _is_json(text):
+        return text
+    objects, rest = objects_in(_FENCE.sub("", text).encode(errors="surrogatepass"))
+    is_one = len({*objects}) == 1 and (not rest or rest[:1] == b"<")
+    return json.dumps(plain_json(objects[0]), ensure_ascii=False) if is_one else text
+
+
+_FENCE = re.compile(r"^```(?:json)?|```$")
 
 
 class CallPiece(msgspec.Struct, frozen=True):
@@ -351,18 +400,8 @@ class _Open(msgspec.Struct):
     given_id: str
     own_id: str
     place: int | None
+    arguments: Arguments
     name: str = ""
-    arguments: list[str] = []
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether its arguments are an object, to which nothing can be added."""
-        return "".join(self.arguments[-1:]).rstrip()[-1:] == "}" and _is_json(self.text)
-
-    @property
-    def text(self) -> str:
-        """The arguments so far."""
-        return "".join(self.arguments)
 
 
 class Calls:
@@ -381,29 +420,20 @@ class Calls:
         call = self._continued(piece, arguments)
         if call is None:
             call = self._begun(piece)
-        elif (piece.id or arguments.lstrip()[:1] == "{") and call.is_whole:
-            # The whole call, once more.
-            return None
-        elif arguments[:1] == "{" and len(arguments) > 1 and arguments.startswith(call.text):
-            # All of them so far: an object within another hardly ever arrives at once with all that is around it.
-            arguments = arguments[len(call.text) :]
         call.given_id = call.given_id or piece.id
         if call.own_id and piece.name:
             call.name = self._longer(call.name, piece.name) or call.name or piece.name
-        if not call.text and arguments.strip() in _NO_ARGUMENTS:
-            # The arguments may still come; the end of the answer says that there are none.
-            arguments = ""
-        if arguments:
-            call.arguments.append(arguments)
-        return None if call.own_id and self._is_cut(call) else _passed(call, arguments)
+        arguments = call.arguments.add(arguments)
+        is_known = not (call.own_id or arguments)
+        return None if is_known or (call.own_id and self._is_cut(call)) else _passed(call, arguments)
 
     def begin(self, piece: CallPiece) -> ToolCallDelta:
         """Return the piece as a whole call. Raises TierError if it names none."""
         call = self._begun(piece)
         call.name = piece.name
-        arguments = arguments_text(piece.arguments)
-        call.arguments.append("{}" if arguments.strip() in _NO_ARGUMENTS else arguments)
-        return _passed(call, "")
+        given = arguments_text(piece.arguments)
+        found = call.arguments.add(given)
+        return msgspec.structs.replace(_passed(call, ""), arguments=found or "{}"[: 2 * bool(given)])
 
     def rest(self) -> list[ToolCallDelta]:
         """Return the calls that still wait for more of their names, at the end of the answer."""
@@ -417,13 +447,13 @@ class Calls:
     def _begun(self, piece: CallPiece) -> _Open:
         if not (piece.id or piece.name):
             raise TierError("the server sent arguments of a call that it has not named")
-        call = _Open(len(self._calls), piece.id, self._own_id(piece.id), piece.place)
+        call = _Open(len(self._calls), piece.id, self._own_id(piece.id), piece.place, Arguments())
         self._calls.append(call)
         return call
 
     def _is_cut(self, call: _Open) -> bool:
         """Whether more of the name may come."""
-        is_begun = not call.text and call.name not in self._names and self._longer(call.name, "")
+        is_begun = not call.arguments.text and call.name not in self._names and self._longer(call.name, "")
         return not call.name or bool(is_begun)
 
     def _longer(self, name: str, more: str) -> str:
@@ -453,7 +483,8 @@ class Calls:
         if same_id is None and piece.id and piece.name and known.given_id:
             return None
         # Name and id come again, or the next call has the same: then the one before is whole, and this one has more.
-        is_next = bool(arguments) and known.is_whole and not (same_id is not None and arguments == known.text)
+        is_again = same_id is not None and arguments == known.arguments.text
+        is_next = bool(arguments) and not is_again and known.arguments.is_whole
         return None if is_next else known
 
     def _at(self, place: int) -> _Open | None:
@@ -465,7 +496,7 @@ def _passed(call: _Open, arguments: str) -> ToolCallDelta:
     if not call.own_id:
         return ToolCallDelta(index=call.number, arguments=arguments)
     own, call.own_id = call.own_id, ""
-    return ToolCallDelta(index=call.number, id=own, name=call.name, arguments=call.text)
+    return ToolCallDelta(index=call.number, id=own, name=call.name, arguments=call.arguments.text)
 
 
 def arguments_text(arguments: Any) -> str:

@@ -18,7 +18,7 @@ from tiers.message_content import ToolCallDelta, UrlCitation
 from tiers.remote.event_stream import MAX_EVENT_BYTES
 from tiers.remote.lenient_json import Calls, LenientDecoder, fitted, plain_json
 from tiers.remote.openai_chunk import Choice, Chunk, Message, Part, ToolCall, logprobs_of, text_of
-from tiers.remote.openai_format import FAILURE_WORDS, ChatUsage, finish_of, is_filtered, parse_error
+from tiers.remote.openai_format import ChatUsage, finish_of, is_failure, is_filtered, parse_error
 from tiers.remote.too_long import ServerSaidError
 from tiers.remote.usage_counter import Tally
 from tiers.tier import Delta
@@ -103,11 +103,7 @@ def _without_choices(data: bytes, tally: Tally) -> list[Delta]:
         return _filtered()
     if isinstance(told := said.get("base_resp"), dict) and not told.get("status_code"):
         return []
-    if "error" in (said.get("object"), said.get("type")) or any(
-        said.get(word) and isinstance(said[word], str | list | dict) for word in FAILURE_WORDS
-    ):
-        return _failed(data)
-    return []
+    return _failed(data) if is_failure(said) else []
 
 
 def _as_chat(body: dict[str, Any]) -> dict[str, Any]:

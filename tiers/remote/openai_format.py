@@ -169,8 +169,8 @@ _WITHIN = ("error", "errors", "base_resp", "detail", "message", "fault", "except
 """What may hold the error proper: `base_resp` is MiniMax's, lists are Google's, Cloudflare's and FastAPI's."""
 _MESSAGES = ("message", "detail", "msg", "status_msg", "error_message", "Message", "error_msg", "errorMessage", "error",
              "errmsg", "err_msg", "faultstring", "description", "reason", "title")  # fmt: skip
-FAILURE_WORDS = (*_WITHIN, *_MESSAGES[:-3])
-"""Fields of an event that say that it reports a failure, where it is no answer."""
+# Fields that say that what is no answer reports a failure.
+_FAILURE_WORDS = (*_WITHIN, *_MESSAGES[:-3])
 _CODES = ("code", "status_code", "status", "error_code", "errorCode", "statusCode")
 _KINDS = ("type", "error_type")
 
@@ -212,15 +212,24 @@ def parse_error(body: bytes) -> WireError:
     return WireError(message, kind, param if isinstance(param, str) else None, code, seconds)
 
 
+def is_failure(said: Any) -> bool:
+    """Whether plain JSON that is no answer reports a failure: `choices` and what stands for it are not there."""
+    if not isinstance(said, dict):
+        return False
+    is_named = "error" in (said.get("object"), said.get("type"))
+    return is_named or any(said.get(word) and isinstance(said[word], str | list | dict) for word in _FAILURE_WORDS)
+
+
 _FILTERED = re.compile(
     r"content.?(?:filter|polic|moderat)|data.?inspection|new_sensitive|\bsensitive|prohibited.?content|responsible.?ai"
-    r"|^102[67]$",
+    r"|^1(?:02[67]|301)$",
     re.IGNORECASE,
 )
 
 
 def is_filtered(error: WireError) -> bool:
-    """Whether an error says that a filter has stopped the prompt or the answer. 1026, 1027: MiniMax's."""
+    """Whether an error says that a filter has stopped the prompt or the answer. 1026, 1027: MiniMax's; 1301:
+    Zhipu's."""
     return any(_FILTERED.search(str(said)) is not None for said in (error.type, error.code))
 
 
@@ -262,6 +271,11 @@ def parse_retry_after(headers: Mapping[str, str]) -> float | None:
     stated = headers.get("retry-after", "").strip()
     if not (stated and _DURATION.fullmatch(stated)) and (exact := headers.get("retry-after-ms")):
         return _seconds_until(exact, is_milliseconds=True)
+    if not stated:
+        named = ((name.lower().partition("retry-after"), value) for name, value in headers.items())
+        stated, unit = next(((value, unit) for (_, found, unit), value in named if found), ("", ""))
+        if unit == "-ms":
+            return _seconds_until(stated, is_milliseconds=True)
     # Of two headers with one name the first counts.
     return _seconds_until(stated.partition(",")[0] if stated[:1].isdigit() else stated)
 
@@ -273,13 +287,17 @@ def parse_reset(headers: Mapping[str, str]) -> float | None:
     found: list[float] = []
     for name, value in headers.items():
         name = name.lower()
-        if "ratelimit" in name and "reset" in name:
+        if "ratelimit" in name.replace("-", "") and "reset" in name:
             remaining = headers.get(name.replace("reset", "remaining"), "0").strip()
             if remaining in ("", "0") and (seconds := _seconds_until(value.strip())):
                 found.append(seconds)
-    return max(found, default=None)
+        elif name == "ratelimit":
+            found += [float(seconds) for seconds in _LIMITED.findall(value)]
+    return min(max(found), MAX_RETRY_AFTER_SECONDS) if found else None
 
 
+# The field of the draft "RateLimit header fields for HTTP", in its two forms.
+_LIMITED = re.compile(r"\b(?:remaining|r)=0\b[;,] ?(?:reset|t)=(\d{1,9})\b")
 _LEAST_TIME = 1_000_000_000.0
 """Seconds since 1970: more is no wait but a time."""
 

@@ -11,17 +11,15 @@ from tiers.message_content import Form
 from tiers.remote import responses_format
 from tiers.remote.event_stream import ServerSentEvent
 from tiers.remote.openai_answer import read_chunk
-from tiers.remote.openai_format import TEMPLATED, WireError, parse_error, request_body, with_text_results
+from tiers.remote.openai_format import TEMPLATED, WireError, request_body, with_text_results
 from tiers.remote.provider_state import give_back
 from tiers.remote.request_fields import ALL_SAMPLING, BUDGET, SERVICE_FIELDS, THOUGHTS, VARIABLES, dropped_fields
-from tiers.remote.too_long import ServerSaidError
 from tiers.remote.usage_counter import Tally
 from tiers.remote.wire import QueueMetric, RemoteWire, WireCall
 from tiers.tier import Delta, GenerationRequest
 
 _CHAT_FIELDS = frozenset({*ALL_SAMPLING, "reasoning_effort", "parallel_tool_calls"})
 _TEXT_FIELDS = frozenset(ALL_SAMPLING)
-_OPEN = ("ping", "keepalive", "keep-alive", "heartbeat", *(b"ping", b"keepalive", b"keep-alive", b"heartbeat"))
 _CLOSED = ("done", "end", "close", "complete", "finish")
 _encode = msgspec.json.Encoder().encode
 
@@ -92,16 +90,11 @@ class OpenAIWire(RemoteWire):
 
     def read_event(self, event: ServerSentEvent, tally: Tally) -> list[Delta] | None:
         data = event.data
-        if event.event == "error" and not event.is_end:
-            raise ServerSaidError(parse_error(data))
         if data[:1] == b"{":
             return read_chunk(data, tally)
         if event.is_end or event.event in _CLOSED:
             return None
-        said = data.strip()
-        # Gateways pass comments on as data, and say so that the connection is open.
-        is_comment = said[:1] == b":" or said.strip(b'[]" ').lower() in _OPEN or event.event in _OPEN
-        return [] if is_comment or not said else read_chunk(data, tally)
+        return read_chunk(data, tally)
 
     def read_whole(self, body: bytes, tally: Tally) -> list[Delta]:
         return read_chunk(body, tally)

@@ -9,8 +9,10 @@ import msgspec
 from inference_core.io.files import JSON_ERRORS
 from tiers.errors import TierError, TierRequestError
 from tiers.message_content import ContentPart, ToolCall, ToolCallDelta, new_call_id
-from tiers.remote.openai_format import parse_error
+from tiers.remote.lenient_json import Arguments, plain_json
+from tiers.remote.openai_format import is_failure, parse_error
 from tiers.remote.server_state import published_output
+from tiers.remote.too_long import ServerSaidError
 from tiers.remote.usage_counter import Tally
 from tiers.tier import ChatMessage, Delta, GenerationRequest
 
@@ -164,6 +166,7 @@ class Blocks:
         self.calls: dict[int, int] = {}
         # What stands in for the arguments of calls of which no piece has come.
         self.without_arguments: dict[int, str] = {}
+        self._arguments: dict[int, Arguments] = {}
         self._opened: dict[str, int] = {}
         # Blocks of the provider's own tools, which are no calls.
         self.own: set[int] = set()
@@ -199,14 +202,18 @@ class Blocks:
         block = block if block in self.calls else next(reversed(self.calls), block)
         if block not in self.calls:
             raise TierError(f"the server sent arguments of a call that it has not named (block {block})")
-        if not text:
+        number = self.calls[block]
+        if not (text := self._arguments.setdefault(number, Arguments()).add(text)):
             return []
         self.without_arguments.pop(block, None)
-        return [Delta(tool_calls=[ToolCallDelta(index=self.calls[block], arguments=text)])]
+        return [Delta(tool_calls=[ToolCallDelta(index=number, arguments=text)])]
 
     def close(self, block: int) -> list[Delta]:
         """Return what is missing at the end of `block`: a call without arguments has those of its start."""
-        return self.arguments(block, self.without_arguments[block]) if block in self.without_arguments else []
+        if (text := self.without_arguments.pop(block, None)) is None:
+            return []
+        none = Delta(tool_calls=[ToolCallDelta(index=self.calls[block], arguments="{}")])
+        return self.arguments(block, text) or [none]
 
     def passed(self, delta: Delta) -> Delta:
         """Note that something was said."""
@@ -218,6 +225,12 @@ class Blocks:
 
     def reasoning(self, text: str) -> list[Delta]:
         return [self.passed(Delta(reasoning=text))] if text else []
+
+    def not_known(self, data: bytes, what: str) -> None:
+        """Note what is no part of an answer. Raises ServerSaidError for a failure: proxies have forms of their own."""
+        if is_failure(plain_json(data)):
+            raise ServerSaidError(parse_error(data))
+        self.unknown = self.unknown or what
 
     def check_form(self) -> None:
         """Raise TierError if nothing was understood: the provider has changed the form of its answers."""

@@ -331,14 +331,14 @@ def _read(said: _Event, blocks: Blocks, tally: Tally, data: bytes) -> tuple[list
         unsaid = _left_out if blocks.said else _answered_items
         return unsaid(response, blocks, tally) + _end(response, blocks, tally), None
     if not kind.startswith("response.") and kind not in _FRAMES:
-        blocks.unknown = blocks.unknown or f"events of the type {kind!r}"
+        blocks.not_known(data, f"events of the type {kind!r}")
     return [], None
 
 
 def read_whole(body: bytes, tally: Tally) -> list[Delta]:
     response, blocks = _decode_whole(body, tally), blocks_of(tally)
-    if response.error or response.status == "failed":
-        raise ServerSaidError(_said(response.error) or WireError("the response failed, and does not say why"))
+    if response.status is None and not response.output:
+        blocks.not_known(body, "no output")
     return _answered_items(response, blocks, tally) + _end(response, blocks, tally)
 
 
@@ -423,7 +423,7 @@ def _closed(index: int, item: _Item, blocks: Blocks, tally: Tally) -> list[Delta
     if item.type == "function_call" and index not in blocks.calls:
         return [_open(index, item, blocks), *blocks.close(index)]
     if item.type == "function_call" and index in blocks.without_arguments:
-        return blocks.arguments(index, arguments_text(item.arguments) or "{}")
+        return blocks.arguments(index, arguments_text(item.arguments)) or blocks.close(index)
     if item.type != "custom_tool_call":
         return []
     opened = blocks.open_call(index, item.call_id or "", called_name(item.name or "", item.namespace))
@@ -460,11 +460,15 @@ def _native(raw: msgspec.Raw, item: _Item) -> NativeBlock:
 
 
 def _end(response: _Response, blocks: Blocks, tally: Tally) -> list[Delta]:
+    if response.error or response.status in ("failed", "cancelled"):
+        raise ServerSaidError(_said(response.error) or WireError(f"{response.status}, and it is not said why"))
     blocks.check_form()
     if _UNNAMED in tally.notes and not blocks.calls:
         raise TierError("the server sent arguments of a call that it has not named")
     if response.usage is not None:
         _report(response.usage, tally)
+    elif not blocks.said and response.status == "completed" and not tally.native:
+        raise TierError("the response has neither output nor counts")
     reason: FinishReason = "tool_calls" if blocks.calls else "stop"
     if response.status == "incomplete":
         why = response.incomplete_details and response.incomplete_details.reason

@@ -45,8 +45,15 @@ BUSY_STATUSES = (429, 498, 529)
 _STATUSES = (400, 413, 422, *OPERATOR_STATUSES, *TRY_LATER_STATUSES, *BUSY_STATUSES)
 # What an error within an answer says by its type, its code or its words, where it names no status.
 _MEANINGS = (
-    (429, re.compile(r"rate.?limit|too.?many.?requests|throttl|resource.?exhausted|overloaded|at capacity", re.I)),
-    (402, re.compile(r"insufficient.?(?:balance|credit|quota)|arrear|billing|credit balance", re.I)),
+    (
+        429,
+        re.compile(
+            r"rate.?limit|too.?many.?requests|throttl|resource.?exhausted|overloaded|at capacity|"
+            r"capacity.{0,20}exceeded|\blimit reached",
+            re.I,
+        ),
+    ),
+    (402, re.compile(r"insufficient.{0,6}(?:balance|credit|quota)|arrear|billing|credit balance", re.I)),
     (401, re.compile(r"authentication|invalid.?api.?key|unauthori[sz]ed|login fail", re.I)),
     (400, re.compile(r"invalid.?request|invalid.?argument|invalid.?params|bad.?request", re.I)),
 )
@@ -72,7 +79,9 @@ _SENTENCES = (
     (
         429,
         re.compile(
-            r"\b(?:is|currently) overloaded|too many requests|rate (?:limit )?exceeded|throttl|访问量过大", re.I
+            r"\b(?:is|currently) overloaded|too many requests|rate (?:limit )?exceeded|throttl|访问量过大|速率限制|"
+            r"请求频率",
+            re.I,
         ),
     ),
     (
@@ -85,7 +94,8 @@ _SENTENCES = (
     (
         404,
         re.compile(
-            r"model_decommissioned|model\b.{0,60}(?:decommissioned|been (?:retired|removed|shut down)|not exist)|"
+            r"model_decommissioned|model\b.{0,60}(?:decommissioned|been (?:retired|removed|shut down)|not exist|"
+            r"not found)|\binvalid model (?:id|name)\b|not a valid model\b|no available channel|无可用渠道|"
             r"模型不存在|location is not supported",
             re.I,
         ),
@@ -249,8 +259,10 @@ class ServerFailures:
         or means; None if it is about nothing that a status says."""
         code = str(error.code)
         status = int(code) if code.isdecimal() and len(code) == 3 else 0
-        if status < 500 and status not in _STATUSES:
-            status = _status_in(f"{error.type} {code} {error.message[:MOST_READ]}")
+        if status not in _STATUSES:
+            words = f"{error.type} {code} {error.message[:MOST_READ]}"
+            meant = _status_in(words) or _status_in(words[:MOST_SAID], _SENTENCES)
+            status = meant if status < 500 or meant == 429 else status
         # One answer that fails says nothing of the next one.
         is_told = status in BUSY_STATUSES or 400 <= status < 500
         return self._of(status, "broke off", None, error, request) if is_told else None

@@ -257,6 +257,11 @@ WORDINGS = [
     Wording("Moonshot", r"total message size \d+ exceeds limit", "https://github.com/MoonshotAI/kimi-code/issues/476"),
     Wording("MiniMax", r"context window exceeds limit", _GATHERED),
     Wording(
+        "TabbyAPI",
+        rf"(?:prompt|context) length (?P<prompt>{_N}) is greater than max_seq_len (?P<limit>{_N})",
+        "https://github.com/theroyallab/tabbyAPI/blob/main/backends/exllamav2/model.py",
+    ),
+    Wording(
         "GitHub Copilot", rf"prompt token count of (?P<prompt>{_N}) exceeds the limit of (?P<limit>{_N})", _GATHERED
     ),
     Wording(
@@ -277,14 +282,16 @@ WORDINGS = [
         r"(?:request|prompt|input) too large: \d|"
         r"exceed(?:s|ed)? (?:the )?max(?:imum)? (?:input|message|prompt|context) tokens|message is too long|"
         r"(?:tokens? in the prompt|input tokens?|prompt length \d+) exceed|tokens of context exceeded|"
-        r"length of messages must be less",
+        r"length of messages must be less|max tokens of \d+ exceeded|tokens? limit exceeded|messages? too long|"
+        r"(?:prompt|input|context|total)\b[^.]{0,40}\btokens?\b[^.]{0,40}exceeds? the limit|"
+        r"maximum number of tokens per request",
         _GATHERED,
     ),
     Wording(
         "any other",
         rf"context length (?:is|of) (?:only )?(?P<limit>{_N})|long context (?:beta|requests)|"
         r"\b(?:prompt|inputs?|context|conversation|history)(?: (?:tokens?|texts?|length|size|is|are|was))* "
-        r"too (?:long|big)\b|(?:输入|上下文|提示词|prompt|tokens?)[^。，]{0,12}(?:过长|超长|超限|超过|超出)|"
+        r"too (?:long|big)\b|(?:输入|上下文|提示词|对话|prompt|tokens?)[^。，]{0,12}(?:过长|超长|超限|超过|超出)|"
         r"(?:exceed(?:s|ed|ing)?|longer than|greater than|beyond) (?:the |its |this |that )?(?:model'?s? )?"
         r"(?:maximum |max |available |allowed )?context[ _-]?(?:length|window|size|limit)|"
         r"context[ _-]?(?:length|window|size|limit)[ _](?:was |is |has been )?exceeded|token limit exceeded",

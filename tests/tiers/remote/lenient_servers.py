@@ -98,6 +98,11 @@ def said(text: str, **fields: Any) -> Body:
     return {"type": "message", "content": [{"type": "output_text", "text": text} | fields]}
 
 
+def typed(text: str) -> Body:
+    return {"type": "input_json_delta", "partial_json": text}
+
+
+TOOL = {"type": "tool_use", "id": "a", "name": "get_weather", "input": {}}
 THOUGHT = {"type": "thinking", "thinking": [{"type": "text", "text": "Hm."}]}
 CITED = {"type": "url_citation", "url": "https://a.b/c", "title": "C", "start_index": 0, "end_index": 2}
 HALVES = (
@@ -307,6 +312,48 @@ CASES = [
             calls=[("get_weather", {})],
         )
         for given in ("[]", "null", [])
+    ),
+    *(
+        calls_case(
+            f"the arguments {given!r}",
+            piece(given, id="a", index=0),
+            whole=message("tool_calls", tool_calls=[piece(given, id="a")]),
+            calls=[OSLO] if "Oslo" in given else [("get_weather", {})],
+        )
+        for given in (
+            '{"city": "Oslo"}{"city": "Oslo"}',
+            '{}{"city": "Oslo"}',
+            '{"city": "Oslo"}</tool_call>',
+            '```json\n{"city": "Oslo"}\n```',
+            " ",
+            "None",
+        )
+    ),
+    calls_case(
+        "a line break in an argument",
+        piece('{"city": "Os\nlo"}', id="a", index=0),
+        whole=message("tool_calls", tool_calls=[piece('{"city": "Os\nlo"}', id="a")]),
+        calls=[("get_weather", {"city": "Os\nlo"})],
+    ),
+    calls_case(
+        "all arguments once more, in pieces",
+        piece("", id="a", index=0),
+        *(more(part, index=0) for part in ('{"city"', ': "Oslo"}', '{"city"', ': "Oslo"}')),
+        calls=[OSLO],
+    ),
+    *(
+        Case(
+            f"{name} as the input of a block",
+            anthropic_stream([anthropic_start(), *said, *anthropic_end("tool_use")]),
+            kind="anthropic",
+            calls=[OSLO],
+            finish="tool_calls",
+        )
+        for name, said in {
+            "an empty object and then one": anthropic_block(0, TOOL, *map(typed, ("{}", '{"city": "Oslo"}'))),
+            "an object twice": anthropic_block(0, TOOL, *map(typed, ('{"city"', ': "Oslo"}', '{"city": "Oslo"}'))),
+            "all so far": anthropic_block(0, TOOL, *map(typed, ('{"ci', '{"city": "Os', '{"city": "Oslo"}'))),
+        }.items()
     ),
     calls_case(
         "arguments in an entry of their own",
@@ -698,6 +745,7 @@ CASES = [
                 "input_sensitive": True,
                 "base_resp": {"status_code": 1026, "status_msg": "x"},
             },
+            "Zhipu's": {"error": {"code": "1301", "message": "系统检测到输入内容可能包含不安全或敏感内容"}},
             "DashScope's": {"error": {"code": "data_inspection_failed", "message": "Input data may be inappropriate."}},
             "Azure's": {"error": {"code": "content_filter", "message": "The response was filtered", "status": 400}},
         }.items()
@@ -804,6 +852,18 @@ CASES = [
     ),
     Case(
         "an event that is the end", chunks({"content": "Hi"}, finish=None, end=b"event: done\ndata: bye\n\n"), text="Hi"
+    ),
+    *(
+        Case(
+            f"heartbeats as data of {kind}",
+            b"data: ping\n\nevent: keep-alive\ndata: \n\n" + stream,
+            kind=kind,
+            text="Hi",
+        )
+        for kind, stream in {
+            "anthropic": anthropic_stream([anthropic_start(), *anthropic_text(0, "Hi"), *anthropic_end()]),
+            "gemini": gemini_stream([gemini_event({"text": "Hi"}, finish="STOP")]),
+        }.items()
     ),
     Case(
         "heartbeats as data",

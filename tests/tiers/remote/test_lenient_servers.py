@@ -11,7 +11,7 @@ import pytest
 from inference_core.protocol import SamplingParams
 from tests.tiers.remote.lenient_servers import CASES, DONE, USAGE, Case, chunks, message, raw_chunks
 from tests.tiers.remote.loopback_server import Call, LoopbackServer
-from tests.tiers.remote.provider_shapes import gemini_event, gemini_stream
+from tests.tiers.remote.provider_shapes import event_stream_message, gemini_event, gemini_stream
 from tests.tiers.tier_world import chat, collect, remote_spec
 from tiers.chat_state import collected_state, kept_state
 from tiers.deltas import CollectedChoice
@@ -276,6 +276,30 @@ async def test_what_says_nothing_or_breaks_off_is_an_error(stream: bytes) -> Non
         await answered(Case("", stream), whole=False)
 
 
+FULL = b'{"code": 400, "message": "the request exceeds the available context size"}'
+
+
+@pytest.mark.parametrize(
+    ("kind", "stream", "means"),
+    [
+        ("openai", b"error: " + FULL + b"\n\n" + DONE, TierContextError),
+        ("openai", chunks({"content": "Hi"}, finish=None, end=b"") + b"error: " + FULL, TierContextError),
+        ("openai", b"data: Error: Too many requests\n\n", TierBusyError),
+        *((kind, b"event: error\ndata: Too many requests\n\n", TierBusyError) for kind in ("openai", "gemini")),
+        *((kind, b"event: error\ndata: Too many requests\n\n", TierBusyError) for kind in ("anthropic", "responses")),
+        (
+            "responses",
+            b'data: {"type": "response.completed", "response": {"status": "completed"}}\n\n',
+            TierAnswerError,
+        ),
+    ],
+)
+async def test_a_failure_is_one_in_any_form_of_event(kind: str, stream: bytes, means: type[TierError]) -> None:
+    with pytest.raises(TierError) as raised:
+        await answered(Case("", stream, kind=kind), whole=False)
+    assert type(raised.value) is means
+
+
 async def test_a_connection_that_breaks_after_all_was_said_costs_no_answer() -> None:
     async def play(call: Call) -> None:
         await call.begin_chunked()
@@ -333,6 +357,22 @@ FAILURES: list[tuple[str, Any, type[TierError], float]] = [
     ("openai", {"error_code": "BAD_REQUEST", "error_msg": "prompt is too long"}, TierContextError, 0.0),
     ("openai", {"data": None, "code": 429, "msg": "Rate limited, wait 2 minutes"}, TierBusyError, 120.0),
     ("openai", {"errorCode": 500, "errorMessage": "died"}, TierAnswerError, 0.0),
+    ("openai", {"error": {"code": "1302", "message": "您的账户已达到速率限制，请您控制请求频率"}}, TierBusyError, 1.0),
+    ("openai", {"error_code": 18, "error_msg": "Open api qps request limit reached"}, TierBusyError, 1.0),
+    ("openai", {"errors": [{"code": 3040, "message": "Capacity temporarily exceeded"}]}, TierBusyError, 1.0),
+    ("openai", {"error": {"code": "insufficient_user_quota", "message": "用户额度不足"}}, TierKeyError, 1.0),
+    ("openai", {"error": {"message": "No available channel for model x"}}, TierUnavailableError, 1.0),
+    ("anthropic", {"code": 500, "msg": "404 NOT_FOUND", "success": False}, TierAnswerError, 0.0),
+    ("anthropic", {"code": 1302, "msg": "Rate limit reached for requests", "success": False}, TierBusyError, 1.0),
+    ("anthropic", {"error": {"code": "1113", "message": "Insufficient balance."}}, TierKeyError, 1.0),
+    ("anthropic", {"detail": "Invalid API key"}, TierKeyError, 1.0),
+    ("gemini", {"message": "Too many requests", "code": 429}, TierBusyError, 1.0),
+    ("gemini", [{"error": {"code": 503, "message": "The model is overloaded."}}], TierBusyError, 1.0),
+    ("bedrock", {"message": "Too many requests"}, TierBusyError, 1.0),
+    ("responses", {"error": {"code": "rate_limit_exceeded", "message": "try again in 6.5s"}}, TierBusyError, 6.5),
+    ("responses", {"type": "error", "code": "rate_limit_exceeded", "message": "slow"}, TierBusyError, 1.0),
+    ("responses", {"detail": "Rate limited"}, TierBusyError, 1.0),
+    ("responses", {"status": "cancelled", "output": []}, TierAnswerError, 0.0),
     ("openai", {"fault": {"faultstring": "Rate limit quota violation"}}, TierBusyError, 1.0),
     ("anthropic", {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}, TierBusyError, 1),
     ("anthropic", {"type": "error", "error": {"type": "authentication_error", "message": "No"}}, TierKeyError, 1.0),
@@ -379,6 +419,12 @@ TOKENS = {"x-ratelimit-remaining-tokens": "9", "x-ratelimit-reset-tokens": "6m0s
         ({"x-ratelimit-reset": f"{UNIX}000"}, {}, 300),
         ({"x-ratelimit-reset-after": "7.5"}, {}, 7.5),
         ({"x-ratelimit-reset": "soon"}, {}, 1),
+        ({"x-rate-limit-reset": "20"}, {}, 20),
+        ({"x-retry-after": "7"}, {}, 7),
+        ({"x-ratelimit-retry-after": "7"}, {}, 7),
+        ({"x-ms-retry-after-ms": "1500"}, {}, 1.5),
+        ({"ratelimit": "limit=10, remaining=0, reset=5"}, {}, 5),
+        ({"ratelimit": '"api";r=9;t=5, "pages";r=0;t=55'}, {}, 55),
         ({}, {"metadata": {"headers": {"X-RateLimit-Reset": f"{UNIX}000"}}}, 300),
         ({}, {"resets_in_seconds": 120}, 120),
         ({}, {"resets_at": UNIX}, 300),
@@ -418,8 +464,11 @@ async def test_a_page_of_a_proxy_is_shown_by_its_title() -> None:
 async def test_a_failure_within_an_answer_means_what_its_status_would(
     kind: str, said: Any, means: type[TierError], seconds: float, whole: bool
 ) -> None:
+    stream = raw_chunks({"type": "response.done", "response": said} if "output" in said else said, end=b"")
+    if kind == "bedrock":
+        stream = event_stream_message("throttlingException", said, "exception")
     with pytest.raises(TierError) as raised:
-        await answered(Case("", raw_chunks(said, end=b""), said, kind=kind), whole)
+        await answered(Case("", stream, said, kind=kind), whole)
     assert type(raised.value) is means
     assert getattr(raised.value, "retry_after_seconds", 0.0) == seconds
 
@@ -458,6 +507,8 @@ async def test_a_failure_within_an_answer_means_what_its_status_would(
         (403, {"message": "Rate exceeded"}, TierBusyError),
         (400, {"error": {"message": "It is gone.", "code": "model_decommissioned"}}, TierUnavailableError),
         (400, {"error": {"message": "Model Not Exist"}}, TierUnavailableError),
+        (400, {"error": {"message": "invalid model ID"}}, TierUnavailableError),
+        (400, {"error": {"message": "a/b is not a valid model ID", "code": 400}}, TierUnavailableError),
         (400, {"error": {"code": "1211", "message": "模型不存在，请检查模型代码。"}}, TierUnavailableError),
         (400, {"error": {"message": "User location is not supported for the API use."}}, TierUnavailableError),
         (404, {"error": {"message": "No endpoints found that support image input"}}, TierCapabilityError),

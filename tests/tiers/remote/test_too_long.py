@@ -139,6 +139,10 @@ TOO_LONG = [
     ("The conversation is too long, please start a new one.", 0, 0, 0),
     ("输入内容过长，请减少后重试", 0, 0, 0),
     ("tokens 超限", 0, 0, 0),
+    ("Prompt length 9000 is greater than max_seq_len 8192", 9000, 0, 8192),
+    ("max tokens of 8192 exceeded", 0, 0, 0),
+    ("prompt token count (9000) exceeds the limit (8192)", 0, 0, 0),
+    ("对话内容过长，请缩短后重试", 0, 0, 0),
     ("Prompt has 32769 tokens, but the configured context size is 32768 tokens", 32769, 0, 32768),
 ]  # fmt: skip
 OTHER = [

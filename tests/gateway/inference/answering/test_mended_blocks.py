@@ -56,6 +56,29 @@ async def test_calls_without_an_id_or_an_input_get_them(recorded: Recorded, stre
     assert len({block["id"] for block in blocks if block["id"]}) == 2
 
 
+@pytest.mark.parametrize(
+    "pieces", [("{}", '{"a": 1}'), ('{"a": 1}',) * 2, ('{"a"', '{"a": 1}'), ('{"a"', ": 1}", "{}")]
+)
+async def test_an_input_that_comes_twice_reaches_the_caller_once(recorded: Recorded, pieces: tuple[str, ...]) -> None:
+    async def answer(call: Call) -> None:
+        place = {"index": 0}
+        await call.begin()
+        await call.event({"type": "message_start", "message": MESSAGE | {"content": []}})
+        await call.event({"type": "content_block_start", "content_block": ODD_CALLS[1] | {"input": {}}} | place)
+        for piece in pieces:
+            delta = {"type": "input_json_delta", "partial_json": piece}
+            await call.event({"type": "content_block_delta", "delta": delta} | place)
+        await call.event({"type": "content_block_stop"} | place)
+        await call.event({"type": "message_delta", "delta": {"stop_reason": "tool_use"}, "usage": {"output_tokens": 4}})
+        await call.event({"type": "message_stop"})
+
+    recorded.server.handler = answer
+    told = await recorded.asked("/v1/messages", ASKED | {"stream": True})
+    events = [json.loads(line[6:]) for line in told.text.split("\n") if line.startswith("data: ")]
+    deltas = [event["delta"]["partial_json"] for event in events if event["type"] == "content_block_delta"]
+    assert json.loads("".join(deltas)) == {"a": 1}
+
+
 async def test_a_content_that_is_a_text_is_a_block(recorded: Recorded) -> None:
     recorded.server.handler = answering("Hello")
     told = (await recorded.asked("/v1/messages", ASKED)).json()
