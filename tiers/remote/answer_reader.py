@@ -111,7 +111,8 @@ class AnswerReader:
         if self._broken is not None:
             raise NotAnObjectError(self._broken)
         if not self.ended:
-            said += self._tally.passed(self._wire.read_end(self._tally)) + self._ending(marked=False)
+            said += self._tally.passed(self._wire.read_end(self._tally))
+            said += self._ending(marked=self._tally.is_counted)
         return _with_pieces(said)
 
     def whole(self, body: bytes) -> list[Delta]:

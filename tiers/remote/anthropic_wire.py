@@ -51,6 +51,11 @@ _FORM: Form = "anthropic"
 _NOTHING = msgspec.Raw(b"")
 
 
+class _Cited(msgspec.Struct):
+    url: str = ""
+    title: str | None = None
+
+
 class _Block(msgspec.Struct):
     type: str = ""
     text: str = ""
@@ -60,6 +65,7 @@ class _Block(msgspec.Struct):
     id: str = ""
     name: str = ""
     input: dict[str, Any] = {}
+    citations: list[_Cited] | None = None
 
 
 class _Delta(msgspec.Struct):
@@ -272,7 +278,7 @@ def _start(index: int, raw: msgspec.Raw, blocks: Blocks) -> list[Delta]:
     block = _decode_block(raw)
     match block.type:
         case "text":
-            return blocks.text(block.text)
+            return blocks.text(block.text) + blocks.cited((one.url, one.title) for one in block.citations or ())
         case "thinking":
             return blocks.reasoning(block.thinking)
         case "tool_use":
@@ -292,7 +298,10 @@ def _delta(said: _Event, blocks: Blocks) -> list[Delta]:
             return blocks.reasoning(delta.thinking)
         if delta.partial_json is not None:
             return [] if said.index in blocks.own else blocks.arguments(said.index, arguments_text(delta.partial_json))
-        if delta.type in ("signature_delta", "citations_delta"):
+        if delta.citation:
+            cited = _decode_cited(delta.citation)
+            return blocks.cited([(cited.url, cited.title)])
+        if delta.type == "signature_delta":
             return []
     blocks.unknown = blocks.unknown or f"deltas of the type {delta.type if delta else ''!r}"
     return []
@@ -334,6 +343,7 @@ _encode = msgspec.json.Encoder().encode
 _decode = LenientDecoder(_Event, f"an event of {NAME}'s")
 _strict = _decode.strict
 _decode_message = LenientDecoder(_Message, f"a message of {NAME}'s")
+_decode_cited = LenientDecoder(_Cited, f"a citation of {NAME}'s")
 _decode_block = LenientDecoder(_Block, f"a block of {NAME}'s")
 
 

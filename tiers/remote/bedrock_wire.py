@@ -217,6 +217,8 @@ class BedrockWire(RemoteWire):
                     sealed = _Sealed()
                     sealed.add(block.reasoning_content)
                     deltas += sealed.pieces()
+            elif (cited := block.citations_content) is not None:
+                deltas += blocks.text("".join(one.text for one in cited.content)) + _cited(cited.citations, blocks)
             elif block.text is not None:
                 deltas += blocks.text(block.text)
             else:
@@ -287,14 +289,38 @@ class _Start(msgspec.Struct, rename="camel"):
     tool_use: _ToolUse | None = None
 
 
+class _Web(msgspec.Struct, frozen=True):
+    url: str = ""
+
+
+class _Location(msgspec.Struct, frozen=True):
+    web: _Web = _Web()
+
+
+class _Cited(msgspec.Struct):
+    title: str | None = None
+    location: _Location = _Location()
+
+
+class _Text(msgspec.Struct):
+    text: str = ""
+
+
+class _CitedText(msgspec.Struct):
+    content: list[_Text] = []
+    citations: list[_Cited] = []
+
+
 class _Piece(msgspec.Struct, rename="camel"):
     text: str | None = None
+    citation: _Cited | None = None
     tool_use: _ToolInput | None = None
     reasoning_content: _Reasoning | None = None
 
 
 class _Block(msgspec.Struct, rename="camel"):
     text: str | None = None
+    citations_content: _CitedText | None = None
     tool_use: _ToolUse | None = None
     reasoning_content: _Reasoning | None = None
 
@@ -425,8 +451,14 @@ def _delta(block: int, delta: _Piece, blocks: Blocks) -> list[Delta]:
         return blocks.arguments(block, arguments_text(delta.tool_use.input))
     if delta.reasoning_content is not None:
         return blocks.reasoning(delta.reasoning_content.text or "")
+    if delta.citation is not None:
+        return _cited([delta.citation], blocks)
     blocks.unknown = blocks.unknown or "deltas of an unknown kind"
     return []
+
+
+def _cited(cited: list[_Cited], blocks: Blocks) -> list[Delta]:
+    return blocks.cited((one.location.web.url, one.title) for one in cited)
 
 
 def _end(stop_reason: str, blocks: Blocks) -> list[Delta]:

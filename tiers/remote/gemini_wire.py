@@ -12,7 +12,7 @@ from inference_core.io.files import JSON_ERRORS
 from tiers.catalog.tier_spec import RemoteSpec
 from tiers.chat_state import image_piece
 from tiers.errors import TierError
-from tiers.message_content import Form, NativeBlock, NativePiece, ToolCallDelta, UrlCitation
+from tiers.message_content import Form, NativeBlock, NativePiece, ToolCallDelta
 from tiers.remote.event_stream import ServerSentEvent
 from tiers.remote.lenient_json import LenientDecoder, arguments_text
 from tiers.remote.openai_format import WireError, finish_of, parse_error
@@ -161,8 +161,14 @@ class _Web(msgspec.Struct):
     title: str = ""
 
 
-class _GroundingChunk(msgspec.Struct):
+class _GroundingChunk(msgspec.Struct, rename="camel"):
     web: _Web | None = None
+    retrieved_context: _Web | None = None
+
+
+class _Citations(msgspec.Struct, rename="camel"):
+    citations: list[_Web] = []
+    citation_sources: list[_Web] = []
 
 
 class _Grounding(msgspec.Struct, rename="camel"):
@@ -173,6 +179,7 @@ class _Candidate(msgspec.Struct, rename="camel"):
     content: _Content | None = None
     finish_reason: str | None = None
     grounding_metadata: _Grounding | None = None
+    citation_metadata: _Citations | None = None
 
 
 class _Counts(msgspec.Struct, rename="camel"):
@@ -307,8 +314,10 @@ def _deltas(answer: _Answer, data: bytes, tally: Tally) -> list[Delta]:
         for raw in candidate.content.parts if candidate.content is not None else []:
             deltas += _read_part(raw, blocks, tally)
         if candidate.grounding_metadata is not None:
-            pages = [one.web for one in candidate.grounding_metadata.grounding_chunks if one.web is not None]
-            deltas.append(Delta(annotations=[UrlCitation(page.uri, page.title) for page in pages if page.uri] or None))
+            pages = [one.web or one.retrieved_context for one in candidate.grounding_metadata.grounding_chunks]
+            deltas += blocks.cited((page.uri, page.title) for page in pages if page is not None)
+        if (cited := candidate.citation_metadata) is not None:
+            deltas += blocks.cited((page.uri, page.title) for page in cited.citations + cited.citation_sources)
         if candidate.finish_reason is not None:
             deltas.append(Delta(finish_reason=_finish(candidate.finish_reason, blocks)))
     return deltas

@@ -18,7 +18,7 @@ from tiers.message_content import ToolCallDelta, UrlCitation
 from tiers.remote.event_stream import MAX_EVENT_BYTES
 from tiers.remote.lenient_json import Calls, LenientDecoder, fitted, plain_json
 from tiers.remote.openai_chunk import Choice, Chunk, Message, Part, ToolCall, logprobs_of, text_of
-from tiers.remote.openai_format import ChatUsage, finish_of, is_failure, is_filtered, parse_error
+from tiers.remote.openai_format import finish_of, is_failure, is_filtered, parse_error
 from tiers.remote.too_long import ServerSaidError
 from tiers.remote.usage_counter import Tally
 from tiers.tier import Delta
@@ -31,7 +31,6 @@ _CALLS = "calls"
 _DETAILED = "thoughts in details"
 _NO_REASONS = re.compile("null|none|(?:not_|un)finished|in_?progress|running|generating|continue", re.IGNORECASE)
 _CITED, _INDEX = "cited", "index"
-_NO_USAGE = ChatUsage()
 _BARE = ("response", "generated_text", "output_text")
 _WRAPPERS = ("data", "result", "response", "output", "body")
 
@@ -51,14 +50,19 @@ def read_chunk(data: bytes, tally: Tally) -> list[Delta]:
         counts.report(tally)
     choices = chunk.choices
     if not choices:
-        if choices is None and (chunk.usage is None or chunk.usage == _NO_USAGE):
+        if cited := chunk.cited:
+            return _cited(cited, tally, is_over=tally.is_over(0))
+        if choices is None:
             return _without_choices(data, tally)
+        if chunk.usage is not None and chunk.usage.completion_tokens:
+            # The counts come last, where they come alone.
+            tally.is_counted = True
         return _filtered() if chunk.input_sensitive or chunk.output_sensitive else []
     if (len(choices) > 1 or choices[0].index) and tally.n == 1:
         choices = _asked_for(choices, tally)
     deltas = _deltas(choices[0], tally) if len(choices) == 1 else [d for one in choices for d in _deltas(one, tally)]
-    if chunk.citations or chunk.search_results or _CITED in tally.notes:
-        deltas += _cited(chunk, tally)
+    if (cited := chunk.cited) or _CITED in tally.notes:
+        deltas += _cited(cited, tally, is_over=bool(choices[0].finish_reason) or tally.is_over(0))
     if chunk.output_sensitive:
         for delta in deltas:
             delta.finish_reason = delta.finish_reason and "content_filter"
@@ -77,16 +81,18 @@ def _asked_for(choices: list[Choice], tally: Tally) -> list[Choice]:
     return choices
 
 
-def _cited(chunk: Chunk, tally: Tally) -> list[Delta]:
-    """Return what an answer cites outside its choices, at its end: some servers repeat it in every event."""
-    known: dict[str, UrlCitation] = tally.notes.setdefault(_CITED, {})
-    for one in (*(chunk.search_results or ()), *(chunk.citations or ())):
+def _cited(cited: list[Any], tally: Tally, *, is_over: bool) -> list[Delta]:
+    """Return what an answer cites outside its choices, once it `is_over`: some servers repeat it in every event."""
+    known: dict[str, UrlCitation | None] = tally.notes.setdefault(_CITED, {})
+    for one in cited:
         citation = UrlCitation(one, "", 0, 0) if isinstance(one, str) else one.citation
         if citation.url:
             known.setdefault(citation.url, citation)
-    if not known or not (chunk.choices and chunk.choices[0].finish_reason):
+    new = [one for one in known.values() if one is not None]
+    if not (new and is_over):
         return []
-    return [Delta(annotations=list(tally.notes.pop(_CITED).values()))]
+    known.update(dict.fromkeys(known))
+    return [Delta(annotations=new)]
 
 
 def _without_choices(data: bytes, tally: Tally) -> list[Delta]:
@@ -111,7 +117,8 @@ def _as_chat(body: dict[str, Any]) -> dict[str, Any]:
     text; {} for any other."""
     message = next((one for name in ("delta", "message") if isinstance(one := body.get(name), dict)), None)
     if message is None or not ({"role", "content"} & message.keys()):
-        message = {"content": next((body[name] for name in _BARE if body.get(name)), None)}
+        names = (*_BARE, "text") if "finish_reason" in body else _BARE
+        message = {"content": next((body[name] for name in names if body.get(name)), None)}
         if message["content"] is None:
             return {}
     reason = body.get("done_reason") or body.get("finish_reason") or ("stop" if body.get("done") else None)
@@ -133,6 +140,7 @@ def _filtered() -> list[Delta]:
 
 def _deltas(choice: Choice, tally: Tally) -> list[Delta]:
     message = choice.delta or choice.message or _NO_MESSAGE
+    choice.finish_reason = choice.finish_reason or choice.named_otherwise
     text: Any = message.content or message.text or choice.text or choice.content or ""
     if (choice.finish_reason or choice.message is not None) and tally.said:
         text = _unsaid(choice, message, text, tally)
@@ -151,6 +159,8 @@ def _deltas(choice: Choice, tally: Tally) -> list[Delta]:
         if (calls := tally.notes.get((_CALLS, choice.index))) is not None and (waiting := calls.rest()):
             deltas.append(Delta(index=choice.index, tool_calls=waiting))
         reason = finish_of(choice.finish_reason)
+        if choice.native_finish_reason and finish_of(choice.native_finish_reason) == "error":
+            reason = "error"
         deltas.append(Delta(index=choice.index, finish_reason=reason, stop_sequence=choice.stop_sequence))
     return deltas
 
@@ -165,8 +175,7 @@ def _unsaid(choice: Choice, message: Message, text: Any, tally: Tally) -> Any:
         # Once more without any reason, as servers that look up documents do it.
         return "" if text == before and len(tally.texts.get(choice.index, ())) > 1 else text
     if tally.has_thought:
-        message.reasoning_content = message.reasoning = message.thinking = message.reasoning_text = None
-        message.thinking_content = message.thought = None
+        message.drop_thoughts()
     return text.removeprefix(before) if isinstance(text, str) else text
 
 
@@ -192,7 +201,7 @@ def _said(choice: Choice, message: Message, content: Any, tally: Tally) -> Itera
     """The deltas of a chunk with more than a text: thoughts, text, refusal and calls, or a list's parts in their order;
     log-probabilities belong to the first of them, and so does what is cited."""
     index = choice.index
-    first = Delta(index=index, reasoning=message.thoughts)
+    first = Delta(index=index, reasoning=message.thought_text)
     if message.reasoning_details and not first.reasoning:
         # MiniMax has them there alone; OpenRouter repeats there what it says elsewhere.
         if tally.notes.setdefault(_DETAILED, not tally.has_thought):

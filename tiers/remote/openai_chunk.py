@@ -106,6 +106,7 @@ class _Annotation(msgspec.Struct):
 
     url_citation: UrlCitation | None = None
     url: str | None = None
+    link: str | None = None
     title: str | None = None
     start_index: int | None = None
     end_index: int | None = None
@@ -114,7 +115,7 @@ class _Annotation(msgspec.Struct):
     def citation(self) -> UrlCitation:
         """Of either form; without an address it is none."""
         return self.url_citation or UrlCitation(
-            self.url or "", self.title or "", self.start_index or 0, self.end_index or 0
+            self.url or self.link or "", self.title or "", self.start_index or 0, self.end_index or 0
         )
 
 
@@ -132,6 +133,9 @@ class Message(msgspec.Struct):
     thinking: _Text = None
     thinking_content: _Text = None
     thought: _Text = None
+    thoughts: _Text = None
+    thinking_blocks: _Text = None
+    cot_summary: _Text = None
     function_call: _Function | None = None
     annotations: list[_Annotation] | None = None
     reasoning_details: msgspec.Raw = msgspec.Raw()
@@ -144,11 +148,15 @@ class Message(msgspec.Struct):
         return bool(self.reasoning_details or self.extra_content)
 
     @property
-    def thoughts(self) -> str:
-        """What was thought."""
-        named = self.reasoning_content or self.reasoning or self.thinking or self.reasoning_text
-        named = named or self.thinking_content or self.thought or ""
-        return named if isinstance(named, str) else text_of(named)
+    def thought_text(self) -> str:
+        """What was thought, by the first of its names."""
+        said: str | list[Part | str] = next(filter(None, (getattr(self, name) for name in _THOUGHTS)), "")
+        return text_of(said)
+
+    def drop_thoughts(self) -> None:
+        """Leave out what was thought."""
+        for name in _THOUGHTS:
+            setattr(self, name, None)
 
     @property
     def calls(self) -> list[ToolCall]:
@@ -157,12 +165,16 @@ class Message(msgspec.Struct):
         return self.tool_calls or ([] if legacy is None else [ToolCall(function=legacy)])
 
 
+_THOUGHTS = ("reasoning_content", "reasoning", "thinking", "reasoning_text", "thinking_content", "thought", "thoughts",
+             "thinking_blocks", "cot_summary")  # fmt: skip
+
+
 class Choice(msgspec.Struct):
     """A choice of a stream (`delta`), of a whole chat (`message`), or of a completion (`text`).
 
     `text`, or `content`: where a server has it outside the message. `stop_reason` (vLLM), `matched_stop` (SGLang): the
     stop string or the stop token's id that ended it. `usage`: where Moonshot's streams have it. `error`: OpenRouter's,
-    of a provider that failed in mid-answer.
+    of a provider that failed in mid-answer; `native_finish_reason`: what that provider said. `finishReason`: Google's.
     """
 
     index: int = 0
@@ -172,6 +184,8 @@ class Choice(msgspec.Struct):
     content: str | None = None
     logprobs: _Logprobs | None = None
     finish_reason: str | None = None
+    named_otherwise: str | None = msgspec.field(default=None, name="finishReason")
+    native_finish_reason: str | None = None
     stop_reason: Any = None
     matched_stop: Any = None
     usage: ChatUsage | None = None
@@ -197,10 +211,14 @@ class _Timings(msgspec.Struct):
     predicted_n: int = 0
 
 
+class _Search(msgspec.Struct):
+    search_results: list[_Annotation] = []
+
+
 class Chunk(msgspec.Struct):
     """One event of a stream, or a whole answer. Unknown fields are ignored, missing ones have neutral values.
     `input_sensitive`, `output_sensitive`: MiniMax's filters. `citations`, `search_results`: what Perplexity and xAI
-    cite."""
+    cite; `web_search`: Zhipu, `references`: Volcengine, `search_info`: DashScope and Tencent."""
 
     choices: list[Choice] | None = None
     usage: ChatUsage | None = None
@@ -211,6 +229,16 @@ class Chunk(msgspec.Struct):
     output_sensitive: bool | None = None
     citations: list[str | _Annotation] | None = None
     search_results: list[_Annotation] | None = None
+    web_search: list[_Annotation] | None = None
+    references: list[_Annotation] | None = None
+    search_info: _Search | None = None
+
+    @property
+    def cited(self) -> list[str | _Annotation]:
+        """What it cites."""
+        found = (self.search_results, self.web_search, self.references)
+        searched = [] if self.search_info is None else self.search_info.search_results
+        return [*(one for listed in found for one in listed or ()), *searched, *(self.citations or ())]
 
     @property
     def further_counts(self) -> ChatUsage | None:

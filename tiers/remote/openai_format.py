@@ -212,12 +212,12 @@ def parse_error(body: bytes) -> WireError:
     return WireError(message, kind, param if isinstance(param, str) else None, code, seconds)
 
 
-def is_failure(said: Any) -> bool:
+def is_failure(value: Any) -> bool:
     """Whether plain JSON that is no answer reports a failure: `choices` and what stands for it are not there."""
-    if not isinstance(said, dict):
+    if not isinstance(value, dict):
         return False
-    is_named = "error" in (said.get("object"), said.get("type"))
-    return is_named or any(said.get(word) and isinstance(said[word], str | list | dict) for word in _FAILURE_WORDS)
+    is_named = "error" in (value.get("object"), value.get("type"))
+    return is_named or any(value.get(word) and isinstance(value[word], str | list | dict) for word in _FAILURE_WORDS)
 
 
 _FILTERED = re.compile(
@@ -246,7 +246,7 @@ _REASON_WORDS: tuple[tuple[FinishReason, re.Pattern[str]], ...] = (
     (
         "content_filter",
         re.compile(
-            "filter|safe|sensitive|recitation|prohibited|block|refus|guardrail|spii|toxic|moderat|violat|policy|"
+            "filter|safe|sensitive|recitation|prohibited|block|refus|guardrail|spii|toxic|moderat|violat|policy|flag|harm|"
             "^language$|armor"
         ),
     ),

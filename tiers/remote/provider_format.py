@@ -1,14 +1,14 @@
 """What the wires of Anthropic, Gemini and Bedrock share: checks of a request, turns and parts of a conversation."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import msgspec
 
 from inference_core.io.files import JSON_ERRORS
 from tiers.errors import TierError, TierRequestError
-from tiers.message_content import ContentPart, ToolCall, ToolCallDelta, new_call_id
+from tiers.message_content import ContentPart, ToolCall, ToolCallDelta, UrlCitation, new_call_id
 from tiers.remote.lenient_json import Arguments, plain_json
 from tiers.remote.openai_format import is_failure, parse_error
 from tiers.remote.server_state import published_output
@@ -225,6 +225,11 @@ class Blocks:
 
     def reasoning(self, text: str) -> list[Delta]:
         return [self.passed(Delta(reasoning=text))] if text else []
+
+    def cited(self, pages: Iterable[tuple[str, str | None]]) -> list[Delta]:
+        """Return what an answer cites, by address and title."""
+        found = [UrlCitation(url, title or "") for url, title in pages if url]
+        return [Delta(annotations=found)] if found else []
 
     def not_known(self, data: bytes, what: str) -> None:
         """Note what is no part of an answer. Raises ServerSaidError for a failure: proxies have forms of their own."""

@@ -304,6 +304,7 @@ def _read(said: _Event, blocks: Blocks, tally: Tally, data: bytes) -> tuple[list
     if kind == "response.output_text.annotation.added" and said.annotation is not None:
         return [Delta(annotations=[said.annotation])], None
     if kind in _THOUGHTS:
+        _answers(tally).update((said.output_index, place))
         return blocks.reasoning(text), None
     if kind == "response.reasoning_summary_part.added" and said.summary_index:
         return blocks.reasoning("\n\n"), None
@@ -347,9 +348,7 @@ def _answered_items(response: _Response, blocks: Blocks, tally: Tally) -> list[D
     deltas = list[Delta]()
     for index, raw in enumerate(response.output):
         item = _decode_item(raw, tally)
-        if item.type == "reasoning":
-            deltas += blocks.reasoning("\n\n".join(part.text or "" for part in item.summary or item.parts))
-        elif item.type == "function_call":
+        if item.type == "function_call":
             deltas.append(_open(index, item, blocks))
         deltas += _closed(index, item, blocks, tally)
         if tally.native:
@@ -420,6 +419,8 @@ def _closed(index: int, item: _Item, blocks: Blocks, tally: Tally) -> list[Delta
             if part.annotations:
                 deltas.append(Delta(annotations=part.annotations))
         return deltas
+    if item.type == "reasoning" and not {index, item.id} & _answers(tally):
+        return blocks.reasoning("\n\n".join(part.text or "" for part in item.summary or item.parts))
     if item.type == "function_call" and index not in blocks.calls:
         return [_open(index, item, blocks), *blocks.close(index)]
     if item.type == "function_call" and index in blocks.without_arguments:

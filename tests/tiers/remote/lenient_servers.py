@@ -1209,4 +1209,127 @@ CASES += [
         )
     ),
 ]
+PAGE = {"url": "https://a.b/c", "title": "C"}
+HI = {"choices": [{"delta": {"content": "Hi"}}]}
+END = {"choices": [{"delta": {}, "finish_reason": "stop"}]}
+QUOTE = PAGE | {"type": "web_search_result_location", "cited_text": "Hm."}
+NOTE = {"title": "C", "location": {"web": {"url": "https://a.b/c"}}}
+SUMMARY = {"type": "reasoning", "id": "r", "summary": [{"type": "summary_text", "text": "Hm."}]}
+
+
+def gemini_cited(**metadata: Any) -> Body:
+    return {"candidates": [{"content": {"parts": [{"text": "Hi"}]}, "finishReason": "STOP"} | metadata]}
+
+
+CASES += [
+    Case(
+        "citations with the counts",
+        raw_chunks(HI, END, {"choices": [], "usage": USAGE, "citations": ["https://a.b/c"]}),
+        text="Hi",
+        cited="https://a.b/c",
+    ),
+    *(
+        Case(
+            f"{name} next to the choices",
+            raw_chunks(HI | {name: pages}, END),
+            message(content="Hi") | {name: pages},
+            text="Hi",
+            cited="https://a.b/c",
+        )
+        for name, pages in (
+            ("web_search", [{"link": "https://a.b/c", "title": "C"}]),
+            ("references", [PAGE]),
+            ("search_info", {"search_results": [PAGE | {"index": 1}]}),
+        )
+    ),
+    Case(
+        "citations of Anthropic's",
+        anthropic_stream(
+            [
+                anthropic_start(),
+                *anthropic_block(
+                    0,
+                    {"type": "text", "text": ""},
+                    {"type": "citations_delta", "citation": QUOTE},
+                    {"type": "text_delta", "text": "Hi"},
+                ),
+                *anthropic_end(),
+            ]
+        ),
+        {"content": [{"type": "text", "text": "Hi", "citations": [QUOTE]}], "stop_reason": "end_turn"},
+        "anthropic",
+        text="Hi",
+        cited="https://a.b/c",
+    ),
+    Case(
+        "citations of Bedrock's",
+        bedrock_stream([*bedrock_text("Hi"), ("contentBlockDelta", {"delta": {"citation": NOTE}}), *bedrock_end()]),
+        {
+            "output": {
+                "message": {"content": [{"citationsContent": {"content": [{"text": "Hi"}], "citations": [NOTE]}}]}
+            },
+            "stopReason": "end_turn",
+        },
+        "bedrock",
+        (EVENT_STREAM, JSON),
+        text="Hi",
+        cited="https://a.b/c",
+    ),
+    *(
+        Case(f"{name} of Gemini's", gemini_stream([event]), event, "gemini", text="Hi", cited="https://a.b/c")
+        for name, event in {
+            "citations": gemini_cited(citationMetadata={"citationSources": [{"uri": "https://a.b/c"}]}),
+            "pages that were retrieved": gemini_cited(
+                groundingMetadata={"groundingChunks": [{"retrievedContext": {"uri": "https://a.b/c", "title": "C"}}]}
+            ),
+        }.items()
+    ),
+    responses(
+        SUMMARY,
+        said("Hi"),
+        deltas=({"type": "response.output_item.done", "output_index": 0, "item": SUMMARY},),
+        name="thoughts of a response with their item alone",
+        text="Hi",
+        reasoning="Hm.",
+    ),
+    *(
+        Case(
+            f"the reason as {fields}",
+            raw_chunks({"choices": [HI["choices"][0] | fields]}),
+            {"choices": [{"message": {"content": "Hi"}} | fields]},
+            text="Hi",
+            finish=means,
+        )
+        for fields, means in (
+            ({"finish_reason": None, "finishReason": "length"}, "length"),
+            ({"finish_reason": "stop", "native_finish_reason": "network_error"}, "error"),
+            ({"finish_reason": "stop", "native_finish_reason": "completed"}, "stop"),
+        )
+    ),
+    Case("counts alone as the end", raw_chunks(HI, {"choices": [], "usage": USAGE}, end=b""), text="Hi"),
+    *(
+        Case(f"DashScope's own form with a {name}", raw_chunks(told, end=b""), told, text="Hi")
+        for name, told in {
+            "text": {
+                "output": {"text": "Hi", "finish_reason": "stop"},
+                "usage": {"input_tokens": 3, "output_tokens": 1},
+            },
+            "message": {"output": message(content="Hi"), "usage": {"input_tokens": 3, "output_tokens": 1}},
+        }.items()
+    ),
+    *(
+        Case(
+            f"thoughts named {name}",
+            chunks({name: given}, {"content": "Hi"}),
+            message(content="Hi", **{name: given}),
+            text="Hi",
+            reasoning="Hm.",
+        )
+        for name, given in {
+            "thoughts": "Hm.",
+            "cot_summary": "Hm.",
+            "thinking_blocks": [{"type": "thinking", "thinking": "Hm.", "signature": "s"}],
+        }.items()
+    ),
+]
 BY_NAME = {case.name: case for case in CASES}
