@@ -23,6 +23,7 @@ from gateway.batches.jobs import JOBS, Jobs
 from gateway.edge.proxies import START_SECONDS, TrustedProxies
 from gateway.http import Lifespan, http_app
 from gateway.inference.agreement import Agreements
+from gateway.inference.api.parsing import FILES
 from gateway.inference.classifier_versions import ActiveClassifier, ActiveVersions, Classifier
 from gateway.inference.embedding.embedder import CoreEmbedder, Embedder
 from gateway.inference.escalation import ActiveProbes
@@ -109,7 +110,13 @@ def create_app(
             operations = await composition.start()
             serving = operations.serving
             app.state.update(
-                {ACCESS: operations.access, SERVING: serving, JOBS: operations.jobs, OPERATIONS: operations}
+                {
+                    ACCESS: operations.access,
+                    SERVING: serving,
+                    JOBS: operations.jobs,
+                    FILES: operations.jobs.files,
+                    OPERATIONS: operations,
+                }
             )
             await asyncio.to_thread(trim_heap)
             stack.enter_context(reload_on_sighup(operations.reload))

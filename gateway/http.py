@@ -22,7 +22,7 @@ from gateway.batches.api.batches import cancel_batch, create_batch, list_batches
 from gateway.batches.api.files import delete_file, list_files, show_content, show_file, upload_file
 from gateway.edge.asgi import LATE_APP, HttpRequest, LateApp, OnceRouter, below
 from gateway.inference.api.aio import give_feedback, route, show_record
-from gateway.inference.api.chat_socket import chat_socket
+from gateway.inference.api.chat_socket import chat_socket, other_socket
 from gateway.inference.api.completions import chat_completions, completions, detokenize, tokenize
 from gateway.inference.api.embeddings import embeddings
 from gateway.inference.api.messages.messages import count_tokens, messages
@@ -142,7 +142,7 @@ def _routers_of_callers() -> list[Router]:
     # The same paths as vLLM.
     unversioned = OnceRouter("/", route_handlers=[tokenize, detokenize], guards=[admit], include_in_schema=False)
     # It admits its callers itself: a browser's key comes with the first message.
-    sockets = OnceRouter("/v1", route_handlers=[chat_socket])
+    sockets = OnceRouter("/v1", route_handlers=[chat_socket, other_socket])
     return [v1, unversioned, sockets]
 
 

@@ -10,12 +10,16 @@ from msgspec import inspect
 
 
 def explained(error: msgspec.ValidationError, kind: Any) -> str:
-    """Return the words of an error in values of type `kind`, with what is allowed where that is one of a few."""
+    """Return the words of an error in values of type `kind`, with what is allowed where that is one of a few,
+    or has a form that its type describes."""
     what, at, path = str(error).partition(" - at `$")
-    if not what.startswith("Invalid enum value"):
+    is_form = " matching regex " in what
+    if not (is_form or what.startswith("Invalid enum value")):
         return str(error)
     names = re.sub(r"\[[^]]*\]|`$", "", path).split(".")[1:]
     allowed = ", ".join(map(str, dict.fromkeys(_allowed(inspect.type_info(kind), names))))
+    if is_form and allowed:
+        return f"{what.partition(' matching ')[0]} of {allowed}{at}{path}"
     return f"{what}; allowed are {allowed}{at}{path}" if allowed else str(error)
 
 
@@ -30,6 +34,8 @@ def _allowed(kind: Any, names: list[str]) -> Iterator[object]:
         fields = [field.type for field in getattr(kind, "fields", ()) if field.encode_name == names[0]]
         for one in fields:
             yield from _allowed(one, names[1:])
+    elif (extra := getattr(kind, "extra_json_schema", None)) is not None:
+        yield extra["description"]
     elif (values := getattr(kind, "values", None)) is not None:
         yield from values
     elif isinstance(cls := getattr(kind, "cls", None), EnumType):

@@ -44,7 +44,7 @@ async def owned_page(
     return OwnedPage(found[:limit], len(found) > limit)
 
 
-Purpose = Literal["batch", "user_data", "batch_output"]
+Purpose = Literal["batch", "user_data", "assistants", "vision", "batch_output"]
 
 PART_BYTES = 1 << 20
 # A file that is still unfinished then was cut off with its process.

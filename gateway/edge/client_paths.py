@@ -20,6 +20,9 @@ _DEPLOYMENT = re.compile(rf"(?:/openai/deployments|(?:/v1)?/engines)/(.+?)({_END
 _PREFIXED = re.compile(
     rf"(?:/openai|/anthropic|/cursor|/v1beta/openai|(?:/[\w.-]+){{0,3}}?/v1)?(?:/v1)?({_ENDPOINT})", re.DOTALL
 )
+# Where clients and load balancers look whether a server is there, as at others: Claude Code, LiteLLM, vLLM, SageMaker.
+_PROBES = dict.fromkeys(("/api/hello", "/healthz", "/health/liveliness", "/health/liveness", "/ping"), "/health/live")
+_PROBES |= dict.fromkeys(("/health", "/health/readiness"), "/health/ready")
 _SLASHES = re.compile("/{2,}")
 
 
@@ -40,4 +43,4 @@ def served_path(path: str) -> ServedPath:
     if (azure := _DEPLOYMENT.fullmatch(path)) is not None:
         return ServedPath(_VERSION + azure[2], azure[1])
     prefixed = _PREFIXED.fullmatch(path)
-    return ServedPath(path if prefixed is None else _VERSION + prefixed[1])
+    return ServedPath(_PROBES.get(path, path) if prefixed is None else _VERSION + prefixed[1])

@@ -13,7 +13,7 @@ from gateway.base.errors import ApiError
 from gateway.edge.client_paths import DEPLOYMENT, OLD_PATHS, served_path
 from gateway.edge.head_bounds import MAX_HEADERS, HeadBounds, too_large, too_many_headers
 from gateway.edge.proxies import is_authority
-from gateway.edge.response_cycle import CLIENT_CONNECTION, ResponseCycle, refusal_response
+from gateway.edge.response_cycle import CLIENT_CONNECTION, HEAD, ResponseCycle, refusal_response
 
 log = logging.getLogger(__name__)
 
@@ -187,6 +187,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         scope["raw_path"] = url.path
         scope["query_string"] = url.query or b""
         scope["extensions"] = {CLIENT_CONNECTION: self}
+        if scope["method"] == "HEAD":
+            scope["method"], scope["extensions"][HEAD] = "GET", True
         if not path.startswith("/v1/") or path.startswith(OLD_PATHS):
             self._find_endpoint(path)
 

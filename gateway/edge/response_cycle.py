@@ -64,6 +64,10 @@ class ResponseCycle(RequestResponseCycle):
     # Whether the end of the connection is that of the body: HTTP/1.0 has no chunks.
     _until_close = False
 
+    @property
+    def _is_head(self) -> bool:
+        return HEAD in self.scope["extensions"]
+
     async def send(self, message: Any) -> None:
         """See ASGI. Raises `RuntimeError` for events in a wrong order, for names and values that no header may have,
         and for a body of another length than its header says."""
@@ -103,7 +107,7 @@ class ResponseCycle(RequestResponseCycle):
         head = template % values
         if not self.keep_alive and not says_close:
             head += b"connection: close\r\n"
-        if self.chunked_encoding is None and self.scope["method"] != "HEAD" and status not in _BODILESS:
+        if self.chunked_encoding is None and not self._is_head and status not in _BODILESS:
             if self.scope["http_version"] == "1.0":
                 self._until_close = True
             else:
@@ -115,7 +119,7 @@ class ResponseCycle(RequestResponseCycle):
         if message["type"] != "http.response.body":
             raise RuntimeError(f"a response continued with {message['type']!r}")
         body, more = message.get("body", b""), message.get("more_body", False)
-        if self.scope["method"] == "HEAD":
+        if self._is_head:
             self.expected_content_length, body = 0, b""
         elif self.chunked_encoding:
             body = (b"%x\r\n%b\r\n" % (len(body), body) if body else b"") + (b"" if more else b"0\r\n\r\n")
@@ -167,6 +171,9 @@ def _template_of(status: int, names: tuple[bytes, ...]) -> tuple[bytes, list[tup
     lines = b"".join([b"%b: %%b\r\n" % name.replace(b"%", b"%%") for name in lower])
     return STATUS_LINE[status] + lines, [(place, name) for place, name in enumerate(lower) if name in _FRAMING]
 
+
+HEAD = "aio.head"
+"""The extension of the scope of a request whose response has no body: the application is asked what `GET` would be."""
 
 # The extension of an ASGI scope that holds the request's `ClientConnection`, where the server has it.
 CLIENT_CONNECTION = "aio.client_connection"

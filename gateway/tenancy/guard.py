@@ -122,6 +122,12 @@ class PlainRequest(Request[Any, Any, State]):
             self._body = await self._whole()
         return self._body
 
+    def become(self, body: bytes) -> None:
+        """Have another body from now on. Raises `ApiError` 503."""
+        if len(body) > max(LARGE_BODY, self.held):
+            self._hold(len(body) - self.held)
+        self._body = body
+
     def let_go(self) -> None:
         """Say that the body is not needed any more."""
         _LargeBodies.held -= self.held

@@ -110,8 +110,8 @@ def unused_fields(form: UploadedForm, known: Mapping[str, object] | frozenset[st
             raise bad_request(f"Unrecognized request argument supplied: {name[:64]}.", name[:64], "unknown_parameter")
 
 
-# OpenAI's purposes that apply here; models do not read files.
-PURPOSES: dict[str, Purpose] = {"batch": "batch", "user_data": "user_data"}
+# OpenAI's purposes that apply here: the last three are for prompts.
+PURPOSES: tuple[Purpose, ...] = ("batch", "user_data", "assistants", "vision")
 MOST_LISTED = 10_000
 # OpenAI's limits of `expires_after[seconds]`.
 LEAST_SECONDS, MOST_SECONDS = 3600, 2_592_000
@@ -158,8 +158,8 @@ class FileDeleted(msgspec.Struct, frozen=True, kw_only=True):
 
 @post("/files", status_code=200, operation_class=describe_form(FileUpload, FileObject), summary="Upload a file")
 async def upload_file(request: HttpRequest) -> Response[Any]:
-    """A form of `purpose` (batch, user_data), `file`, and optionally `expires_after[anchor]` (created_at) and
-    `expires_after[seconds]`."""
+    """A form of `purpose` (batch; user_data, assistants, vision for prompts), `file`, and optionally
+    `expires_after[anchor]` (created_at) and `expires_after[seconds]`."""
     jobs, file_limit = jobs_of(request), serving_of(request).settings.file_limit
     size = declared_size(request, file_limit)
     try:
@@ -243,7 +243,7 @@ def shown(stored: StoredFile) -> FileObject:
 
 async def _finished(form: UploadedForm, writer: FileWriter) -> StoredFile:
     unused_fields(form, frozenset(("purpose", _ANCHOR, _SECONDS)))
-    purpose = PURPOSES.get(form.fields.get("purpose", ""))
+    purpose = next((one for one in PURPOSES if one == form.fields.get("purpose")), None)
     if purpose is None:
         allowed = ", ".join(PURPOSES)
         given = form.fields.get("purpose")

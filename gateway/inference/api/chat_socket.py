@@ -246,6 +246,7 @@ class Key(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 _key = msgspec.json.Decoder(Key)
+_WANTED = {401: (b"www-authenticate", b"Bearer"), 426: (b"upgrade", b"HTTP/1.1")}
 
 
 @websocket("/chat/completions/ws", opt={"id_prefix": "chatcmpl"})
@@ -262,6 +263,12 @@ async def chat_socket(socket: Socket) -> None:
         admit_frames(socket.scope)
         await SocketSession(socket, handshake).run()
     return None
+
+
+@websocket(["/responses", "/realtime"])
+async def other_socket(socket: Socket) -> None:
+    """None: Codex goes on over HTTP at once after a 426, and after others only once it has tried again for a while."""
+    await _refuse(socket, ApiError(426, "Responses are not served over WebSockets here: POST them over HTTP."))
 
 
 async def _admitted(socket: Socket) -> Handshake | None:
@@ -302,8 +309,8 @@ async def _authorised(socket: Socket) -> Handshake | None:
 async def _refuse(socket: Socket, error: ApiError) -> None:
     """Answer the handshake as a request over HTTP would be answered."""
     headers = [(b"content-type", b"application/json")]
-    if error.status == 401:
-        headers.append((b"www-authenticate", b"Bearer"))
+    if (wanted := _WANTED.get(error.status)) is not None:
+        headers.append(wanted)
     start: Any = {"type": "websocket.http.response.start", "status": error.status, "headers": headers}
     body: Any = {"type": "websocket.http.response.body", "body": msgspec.json.encode(ErrorEnvelope(error.body))}
     await socket.send(start)

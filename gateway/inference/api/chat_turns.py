@@ -263,7 +263,9 @@ def _content_part(part: ContentPart, where: str) -> MessagePart:
         )
     if kind == "file" and "file_data" not in bodies and _OWN_FILE.fullmatch(given["file_id"]):
         raise bad_request(
-            "Uploaded files are for batches; give the bytes as file_data.", f"{where}.file_id", "invalid_value"
+            f"There is no uploaded file {given['file_id']!r}: it may have expired.",
+            f"{where}.file_id",
+            "file_not_found",
         )
     if kind in ("image_url", "video_url") and not _is_media_url(given["url"]):
         raise bad_request(

@@ -5,6 +5,7 @@ Only bodies that do not decode as they are, or are refused, come here, as plain 
 function returns the names of what it leaves out.
 """
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -44,6 +45,10 @@ _EFFORTS = {"ultra": "max", "extrahigh": "xhigh", "default": None, "auto": None,
 )
 _EFFORT_WORDS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 _MOST_LOGPROBS = 20
+# Kinds of items that have a meaning here.
+_ITEMS = re.compile("message|reasoning|compaction|_reference|_tools|_call|_output")
+# What other items need to say anything.
+_SAYS = {"role", "content", "text", "image_url", "file_data", "file_id"}
 _SERVICE_TIERS = {"": None} | dict.fromkeys(("standard", "standard_only", "on_demand"), "default")
 
 
@@ -165,13 +170,22 @@ def mend_responses(data: dict[str, Any]) -> list[str]:
         data["text"] = _table(text) | {"format": flat_form(form)}
     if not data.get("previous_response_id", "-"):
         del data["previous_response_id"]
+    elif data.get("input") is None and "messages" not in data and "previous_response_id" in data:
+        data["input"] = []
+    if data.pop("background", None):
+        # The answer is there once it is: a client that polls for it finds it completed.
+        ignored.append("background")
     if (tools := listed(data.get("tools"))) is not None:
         data["tools"] = list(map(responses_tool, tools))
     data["tool_choice"] = tool_choice(data, lambda name, kind: {"type": kind, "name": name})
     if data.get("input") is None and "messages" in data:
         data["input"] = data.pop("messages")
     if isinstance(given := data.get("input"), list | dict):
-        data["input"] = list(_with_call_ids(_items([given] if isinstance(given, dict) else given)))
+        items = list(_with_call_ids(_items([given] if isinstance(given, dict) else given)))
+        # Agents add kinds of items that only their provider reads.
+        known = [item for item in items if not kind_of(item) or _ITEMS.search(kind_of(item)) or _SAYS & item.keys()]
+        ignored += dict.fromkeys(f"input.{kind_of(item)}" for item in items if known and item not in known)
+        data["input"] = known or items
     return ignored
 
 

@@ -26,6 +26,7 @@ from gateway.inference.api.foreign_fields import FieldReader, whole_text
 from gateway.inference.api.json_bounds import json_excess, structure_refusal
 from gateway.inference.api.schemas import MAX_PROMPTS, ChatRequest, CompletionRequest, Sampling
 from gateway.inference.service import Serving, serving_of
+from gateway.tenancy.guard import PlainRequest
 from inference_core.protocol import SamplingParams
 from tiers.prompt_bounds import num_bytes
 from tiers.remote.request_fields import ALL_SAMPLING, MODALITIES, SERVICE_FIELDS
@@ -41,6 +42,8 @@ IGNORED = "ignored_fields"
 """Where a request's state holds the names of its fields that were ignored, if there are any."""
 EXTRA = "extra_fields"
 """Where it holds those that some servers know, by name."""
+FILES = "files"
+"""The key of the app's state for callers' files (`prompt_files.Files`)."""
 MENDED = "mended_body"
 """There, and true, where its body was read in another form than it was sent in."""
 
@@ -168,7 +171,8 @@ def _decode_fields(
 
 
 async def json_of(request: HttpRequest) -> bytes:
-    """Return the body of a request in JSON, with the model that its path names. Raises `ApiError` 415, 413."""
+    """Return the body of a request in JSON, with the model that its path names and the files that it
+    names. Raises `ApiError` 415, 413."""
     # Forms and plain text, whatever their parameters say, are what web pages may send to other sites unasked.
     stated = request.scope["state"]["headers"].get("content-type", "")
     if stated != "application/json":
@@ -176,6 +180,13 @@ async def json_of(request: HttpRequest) -> bytes:
         if media_type and media_type != "application/json" and not media_type.endswith("+json"):
             raise ApiError(415, f"Send the body as application/json, not as {media_type[:64]!r}.")
     body = await request.body()
+    if b'"file-' in body:
+        from gateway.inference.api.prompt_files import with_files  # Most bodies name none.
+
+        tenant, most = request.scope["state"][CALLER].tenant, serving_of(request).settings.body_limit
+        body = await with_files(request.app.state[FILES], tenant, body, most)
+        if isinstance(request, PlainRequest):
+            request.become(body)
     deployment: Any = (request.scope.get("extensions") or {}).get(DEPLOYMENT)
     return body if deployment is None else _with_model(body, deployment)
 

@@ -115,7 +115,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 class JsonSchemaFormat(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`response_format.json_schema`. Answers obey the schema whether `strict` or not."""
 
-    name: Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
+    name: Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_-]{1,64}$", description="1 to 64 Latin letters, digits, _ and -")]
     schema: dict[str, Any] | None = None
     strict: bool | None = None
     description: str | None = None
@@ -139,7 +139,9 @@ class StructuredOutputs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     json_object: bool | None = None
 
 
-FunctionName = Annotated[str, Meta(pattern=r"^[\w.:/@-]{1,256}$")]
+FunctionName = Annotated[
+    str, Meta(pattern=r"^[\w.:/@-]{1,256}$", description="1 to 256 letters, digits and characters of ._:/@-")
+]
 """More lenient than any provider; what a tier's server does not take is sent to it under another name."""
 
 

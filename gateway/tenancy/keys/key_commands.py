@@ -33,7 +33,14 @@ from quality.store.pages import Listing
 from tiers.catalog.tier_spec import TierNumber
 
 # Names are shown in logs and lists; ids begin with key_ and team_.
-Name = Annotated[str, Meta(pattern=r"^(?!key_|team_|budget_)[A-Za-z0-9][A-Za-z0-9 ._@:-]{0,127}\Z")]
+Name = Annotated[
+    str,
+    Meta(
+        pattern=r"^(?!key_|team_|budget_)[A-Za-z0-9][A-Za-z0-9 ._@:-]{0,127}\Z",
+        description="1 to 128 Latin letters, digits, spaces and characters of ._@:-, which begins with a letter or a "
+        "digit and not as an id does (key_, team_, budget_)",
+    ),
+]
 Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 ModelName = Annotated[str, Meta(min_length=1, max_length=256)]
 # `auto` and the tiers keep their names.

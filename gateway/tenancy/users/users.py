@@ -93,7 +93,13 @@ users."""
 PROVIDER_PREFIX = "oidc:"
 """What stands for the password of a provider's user, with its identity; no password matches it."""
 
-UserName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._@-]{0,127}\Z")]
+UserName = Annotated[
+    str,
+    Meta(
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._@-]{0,127}\Z",
+        description="1 to 128 Latin letters, digits and characters of ._@-, the first a letter or a digit",
+    ),
+]
 Password = Annotated[str, Meta(min_length=12, max_length=1024)]
 USERS = Listing(dashboard_users, "name", (), hidden=("password",))
 

@@ -55,6 +55,8 @@ async def bounded(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Run
         ("/api/models", "/api/models"),
         ("/openai/deployments/a", "/openai/deployments/a"),
         ("/metrics", "/metrics"),
+        ("/api/hello", "/health/live"),
+        ("/health", "/health/ready"),
         ("/tokenize", "/tokenize"),
         ("/admin/models", "/admin/models"),
         ("/", "/"),
@@ -125,6 +127,15 @@ async def test_a_path_that_is_not_there_is_named(bounded: RunningGateway, method
     assert answer.status_code == status
     assert answer.json()["error"]["message"] == f"There is no {method} {path} here; /docs lists all endpoints."
     assert ("allow" in answer.headers) == (status == 405)
+
+
+@pytest.mark.parametrize("path", ["/v1/models", "/v1/models/tier-1", "/health/live", "/v1/messages", "/v1/none"])
+async def test_a_head_is_that_of_the_same_get_without_its_body(bounded: RunningGateway, path: str) -> None:
+    headers = {"authorization": f"Bearer {KEY}"}
+    got = await bounded.http.get(path, headers=headers, auth=None)
+    answer = await bounded.http.head(path, headers=headers, auth=None)
+    assert (answer.status_code, answer.content) == (got.status_code, b"")
+    assert answer.headers["content-type"] == got.headers["content-type"]
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[1]", b"\xff", b"[" * 200])

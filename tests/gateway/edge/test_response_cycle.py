@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 from uvicorn.protocols.http.flow_control import FlowControl
 
-from gateway.edge.response_cycle import ResponseCycle
+from gateway.edge.response_cycle import HEAD, ResponseCycle
 
 LOG = logging.getLogger(__name__)
 DATE = (b"date", b"today")
@@ -38,7 +38,7 @@ class Exchange:
         self.wire, self.ended = Wire(), 0
         transport = cast(Any, self.wire)
         self.cycle = ResponseCycle(
-            scope={"type": "http", "http_version": "1.1", "method": method},
+            scope={"type": "http", "http_version": "1.1", "extensions": {HEAD: True} if method == "HEAD" else {}},
             transport=transport,
             flow=FlowControl(transport),
             logger=LOG,

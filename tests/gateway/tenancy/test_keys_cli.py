@@ -105,7 +105,7 @@ def test_times_are_dates(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("keys", "create", "a/b"), "matching regex"),
+        (("keys", "create", "a/b"), "Expected `str` of 1 to 128 Latin letters"),
         (("keys", "create", "ada", "--tier", "9"), "<= 8"),
         (
             ("keys", "create", "ada", "--scope", "root"),

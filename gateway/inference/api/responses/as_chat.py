@@ -15,6 +15,7 @@ from gateway.inference.api.constraints import arguments_of
 from gateway.inference.api.parsing import refuse_given
 from gateway.inference.api.responses.native_items import (
     CARRIED,
+    COMPACTION,
     OWN_SEAL,
     GivenItems,
     is_callers,
@@ -173,7 +174,7 @@ def _all_turns(
     body_input: str | Sequence[Item], earlier: Sequence[Item], given: GivenItems | None, before: Sequence[Any]
 ) -> Iterator[_Turn]:
     """The turns of the earlier items and of the given ones, which errors name by their place."""
-    if not body_input:
+    if not (body_input or earlier):
         raise bad_request("input is empty: give a text or at least one item.", "input", "empty_array")
     for place, item in enumerate(earlier):
         yield from _paired(item, "previous_response_id", None if given is None else before[place])
@@ -228,6 +229,11 @@ def _turns(item: Item, where: str, *, is_native: bool) -> Iterator[Message]:
     elif item.type == "reasoning":
         if (thoughts := _thoughts(item)) or is_native:
             yield Message(role="assistant", reasoning_content=thoughts or "")
+    elif item.type in COMPACTION:
+        yield Message(role="user", content=UNREADABLE)
+    elif item.type == "agent_message" and (said := "\n".join(part.text for part in _parts(item) if part.text)):
+        # What one agent of Codex said to another.
+        yield Message(role="user", content=said)
     elif is_native:
         yield Message(role="assistant", reasoning_content="")
     else:
@@ -239,6 +245,7 @@ def _turns(item: Item, where: str, *, is_native: bool) -> Iterator[Message]:
         )
 
 
+UNREADABLE = "(What came before was compacted by another provider, which alone can read it.)"
 _json = partial(json.dumps, ensure_ascii=False)
 
 
@@ -256,10 +263,13 @@ def _output(item: Item) -> str | list[Part] | None:
         return _json(said)
 
 
+def _parts(item: Item) -> Sequence[Part]:
+    return [Part(type="text", text=item.content)] if isinstance(item.content, str) else item.content or ()
+
+
 def _thoughts(item: Item) -> str | None:
     """The text of a reasoning item: ours in full, else its summary. What a server has sealed is for its maker alone."""
-    parts = item.content if isinstance(item.content, list) else []
-    if text := "".join(part.text or "" for part in parts):
+    if text := "".join(part.text or "" for part in _parts(item)):
         return text
     if item.encrypted_content is not None:
         if not item.encrypted_content.startswith(OWN_SEAL):

@@ -63,9 +63,15 @@ def is_callers(kind: object, execution: object) -> bool:
     return kind in _CALLERS_TOOLS or (kind == SEARCH and execution == "client")
 
 
-def _others(tools: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    """The types of those tools, as data, that the caller does not run."""
-    return tuple(str(tool.get("type")) for tool in tools if not is_callers(tool.get("type"), tool.get("execution")))
+def _others(tools: Sequence[Mapping[str, Any]], items: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    """The types of those tools, as data, that the caller does not run, and of items whose whole content is sealed."""
+    others = [str(tool.get("type")) for tool in tools if not is_callers(tool.get("type"), tool.get("execution"))]
+    sealed = {str(item["type"]): None for item in items if item.get("type") in COMPACTION and not _is_ours(item)}
+    return (*others, *sealed)
+
+
+def _is_ours(item: Mapping[str, Any]) -> bool:
+    return str(item.get("encrypted_content") or "").startswith(OWN_SEAL)
 
 
 class GivenItems(msgspec.Struct, frozen=True):
@@ -82,7 +88,7 @@ def given_items(body: bytes) -> GivenItems:
     items = [{"type": "message", "role": "user", "content": said}] if isinstance(said, str) else said
     fields = {name: bytes(given[name]) for name in _FIELDS if name in given and bytes(given[name]) != b"null"}
     tools = msgspec.json.decode(fields.get("tools", b"[]"), type=list[dict[str, Any]])
-    own = _others(tools)
+    own = _others(tools, items)
     unsaid = tuple(name for name in _UNSAID if name in fields)
     return GivenItems(items, NativeRequest("responses", fields, own, unsaid=unsaid))
 
@@ -129,7 +135,8 @@ def without_seals(items: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 _encode = msgspec.json.Encoder().encode
 
 
-TRIGGER, TOOLS, COMPACTION = "compaction_trigger", "additional_tools", ("compaction", "compaction_summary")
+TRIGGER, TOOLS = "compaction_trigger", "additional_tools"
+COMPACTION = ("compaction", "compaction_summary", "context_compaction")
 _WITH_TOOLS = (TOOLS, "tool_search_output")
 _PROMPT = (
     "Summarise this conversation for the model that continues it and sees nothing else of it. State the task and the "
@@ -144,7 +151,9 @@ _READ = (
 )  # fmt: skip
 
 
-_PROVIDERS = ("_call", "mcp_list_tools", "mcp_approval_request", "mcp_approval_response")
+_PROVIDERS = (
+    "_call", "mcp_list_tools", "mcp_approval_request", "mcp_approval_response", "agent_reasoning", "ghost_snapshot",
+)  # fmt: skip
 
 
 def asks_for_compaction(body: ResponsesRequest) -> bool:
@@ -201,14 +210,14 @@ def as_sent(given: GivenItems, tools: Sequence[ResponseTool] | None) -> GivenIte
             if (tool.get("type"), tool.get("name")) not in names:
                 names.add((tool.get("type"), tool.get("name")))
                 found.append(tool)
-    own = _others(found)
+    own = _others(found, given.items)
     fields = given.native.fields | ({"tools": msgspec.json.encode(found)} if tools else {})
     items = [opened_data(item) for item in given.items if item.get("type") != TOOLS]
     return GivenItems(items, msgspec.structs.replace(given.native, fields=fields, server_tools=own))
 
 
 def _is_providers(item: Item) -> bool:
-    """Whether it is of a tool that OpenAI runs, such as a search."""
+    """Whether it is of a tool that OpenAI runs, such as a search, or an agent's bookkeeping."""
     return item.call_id is None and item.type not in _READ and item.type.endswith(_PROVIDERS)
 
 
@@ -225,10 +234,9 @@ def opened(item: Item) -> Item:
 
 def opened_data(item: dict[str, Any]) -> dict[str, Any]:
     """The same of an item as data."""
-    seal = str(item.get("encrypted_content") or "")
-    if item.get("type") not in COMPACTION or not seal.startswith(OWN_SEAL):
+    if item.get("type") not in COMPACTION or not _is_ours(item):
         return item
-    return {"type": "message", "role": "user", "content": _SUMMARY + _read(seal)}
+    return {"type": "message", "role": "user", "content": _SUMMARY + _read(str(item["encrypted_content"]))}
 
 
 def _read(seal: str) -> str:

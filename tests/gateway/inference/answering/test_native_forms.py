@@ -300,6 +300,15 @@ async def test_a_tool_that_a_provider_runs_rules_out_the_others(recorded: Record
     assert (recorded.got["model"], recorded.got["tools"]) == ("gpt-5", asked["tools"])
 
 
+async def test_a_summary_that_openai_sealed_rules_out_the_others(recorded: Recorded) -> None:
+    sealed = {"type": "compaction", "id": "cmp_1", "encrypted_content": SEALED}
+    items = [sealed, {"type": "message", "role": "user", "content": "Go on."}]
+    await recorded.asked("/v1/responses", {"model": "auto", "input": items, "store": False})
+    assert recorded.got["input"][0] == sealed
+    refused = await recorded.gateway.http.post("/v1/responses", json={"model": "claude", "input": items})
+    assert "compaction is run by the provider that has it" in refused.json()["error"]["message"]
+
+
 async def test_a_chat_that_may_be_stored_gets_its_reasoning_back(recorded: Recorded) -> None:
     first = {"role": "user", "content": "Weather?"}
     for tier in ("claude", "gemini", "openai"):

@@ -199,6 +199,14 @@ async def test_a_page_of_somebody_else_may_not_connect(gateway: RunningGateway) 
         assert text(await answer(socket)) == SAID
 
 
+async def test_a_socket_of_responses_is_refused_as_codex_reads_it(gateway: RunningGateway) -> None:
+    with pytest.raises(InvalidStatus) as caught:
+        async with connect(f"{gateway.url.replace('http', 'ws')}/v1/responses"):
+            pass
+    assert caught.value.response.status_code == 426
+    assert "over HTTP" in json.loads(caught.value.response.body or b"")["error"]["message"]
+
+
 async def test_keys_come_in_the_header_or_as_the_first_message(settings: Settings) -> None:
     key, digest = new_key()
     keyed = Settings(data_dir=settings.data_dir, monitor=False, api_keys=f"team={digest}")

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from gateway.inference.api.responses.as_chat import UNREADABLE
 from tests.gateway.running_gateway import RunningGateway
 from tests.gateway.served_process import UNCACHED
 from tiers.message_content import ToolCallDelta
@@ -100,10 +101,10 @@ async def test_a_stored_compaction_is_gone_on_from(gateway: RunningGateway) -> N
 
 
 @pytest.mark.parametrize("seal", ["gAAAA-of-another-server", None])
-async def test_a_summary_that_only_its_maker_reads_is_a_400(gateway: RunningGateway, seal: str | None) -> None:
+async def test_a_model_learns_of_a_summary_that_only_its_maker_reads(gateway: RunningGateway, seal: str | None) -> None:
     answer = await ask(gateway, [{"type": "compaction", "encrypted_content": seal}, ASKED])
-    assert answer.status_code == 400
-    assert answer.json()["error"]["param"] == "input[0].type"
+    assert answer.status_code == 200
+    assert [text for _, text in turns(gateway)] == [UNREADABLE, "Mend the parser."]
 
 
 async def test_a_compaction_with_a_wrong_field_is_a_400(gateway: RunningGateway) -> None:

@@ -167,7 +167,6 @@ async def test_a_tier_that_breaks_half_way_is_a_failed_response(gateway: Running
     ("fields", "param"),
     [
         ({"conversation": "conv_1"}, "conversation"),
-        ({"background": True}, "background"),
         ({"include": [5]}, "include[0]"),
         ({"input": []}, "input"),
         ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input[0].content[0].image_url"),

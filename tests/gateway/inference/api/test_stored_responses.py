@@ -73,6 +73,14 @@ async def test_a_request_goes_on_from_the_conversation_of_a_previous_response(an
         ("system", "Short."), ("user", "Two"), ("assistant", SAID),
         ("user", "Three"),
     ]  # fmt: skip
+    await ask(model="tier-1", previous_response_id=third.id)
+    assert turns(anyone)[-1] == ("assistant", SAID)
+
+
+async def test_who_asks_for_a_response_in_the_background_finds_it_completed(anyone: RunningGateway) -> None:
+    response = await anyone.openai.responses.create(model="tier-1", input="One", background=True)
+    assert response.status == "completed"
+    assert await anyone.openai.responses.retrieve(response.id) == response
 
 
 async def test_a_stored_response_is_shown_as_it_was_answered_with_its_items_in_pages(anyone: RunningGateway) -> None:
