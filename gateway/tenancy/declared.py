@@ -12,31 +12,35 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
+from gateway.base.allowed_values import explained
 from gateway.base.inference_request import Period
 from gateway.base.settings import SettingsError
-from gateway.tenancy.budgets.budget_commands import remove_budget, set_budget
+from gateway.tenancy.budgets.budget_commands import add_budget, remove_budget
 from gateway.tenancy.budgets.lease_book import MICRO, BudgetUsd
-from gateway.tenancy.changes import Order, TenancyError, tenancy_transaction
+from gateway.tenancy.changes import Order, TenancyError, Writes, budgets_changed, tenancy_transaction
 from gateway.tenancy.keys.key_commands import (
+    FIRST_KEY_NOTICE,
     IssuedKey,
     KeyTerms,
     Name,
-    change_key,
+    add_key,
+    add_revocation,
+    add_rotation,
+    add_team,
+    add_terms,
     check_expiry,
     columns_of_new,
-    create_key,
-    create_team,
-    revoke_key,
-    rotate_key,
+    new_id,
 )
-from gateway.tenancy.keys.key_secrets import MadeKey, given_secret
+from gateway.tenancy.keys.key_secrets import MadeKey, given_secret, make_key
 from inference_core.io.files import read_text_file
 from migrations.tables.tenancy import api_keys, budgets, teams
 
+_HASH = "sha256: and 64 hexadecimal digits, as `aio new-key` prints"
 _AT = re.compile(r"(?P<what>.*) - at `\$\.(?P<table>\w+)(?:\[(?P<index>\d+)\])?\.?(?P<field>.*)`", re.DOTALL)
 
 
@@ -78,7 +82,7 @@ class DeclaredKey(KeyTerms, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     name: Name
     team: Annotated[str, Meta(min_length=1, max_length=128)] | None = None
     secret_env: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
-    secret_hash: Annotated[str, Meta(pattern=r"^sha256:[0-9a-fA-F]{64}\Z")] | None = None
+    secret_hash: Annotated[str, Meta(pattern=r"^sha256:[0-9a-fA-F]{64}\Z", description=_HASH)] | None = None
     budgets: DeclaredBudgets = DeclaredBudgets()
 
     @property
@@ -86,10 +90,10 @@ class DeclaredKey(KeyTerms, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         """The field that gives its secret, if one does."""
         return "secret_hash" if self.secret_env is None else "secret_env"
 
-    @property
-    def terms(self) -> KeyTerms:
-        """Its terms alone."""
-        return KeyTerms(**{name: getattr(self, name) for name in KeyTerms.__struct_fields__})
+    def columns(self, now: float) -> dict[str, Any]:
+        """Its terms as columns of a new key; what has expired may stay declared."""
+        terms = KeyTerms(**{name: getattr(self, name) for name in KeyTerms.__struct_fields__ if name != "expires_at"})
+        return columns_of_new(terms, now) | {"expires_at": None if self.expires_at is UNSET else self.expires_at}
 
 
 class DeclaredSettingsKey(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -183,9 +187,10 @@ def _tables(raw: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
 
 
 def _located(error: msgspec.ValidationError, raw: Mapping[str, Any], source: str) -> DeclarationError:
-    found = _AT.fullmatch(str(error))
+    said = explained(error, _File)
+    found = _AT.fullmatch(said)
     if found is None:
-        return DeclarationError(source, "", "", "", str(error))
+        return DeclarationError(source, "", "", "", said)
     table, index = found["table"], found["index"]
     entry = None if index is None else raw[table][int(index)]
     name = entry.get("name") if isinstance(entry, dict) else None
@@ -202,6 +207,7 @@ Action = Literal[
     "team.created", "key.created", "key.changed", "key.rotated", "key.revoked", "budget.set", "budget.removed"
 ]
 Kind = Literal["team", "key"]
+_PERIODS: tuple[Period, ...] = ("day", "month", "total")
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
@@ -223,9 +229,13 @@ class Applied(msgspec.Struct, frozen=True, kw_only=True):
     notice: str | None = None
 
 
+# What a step does: it adds to what is written, and returns the key that it makes, or reads what that takes first.
+_Carry = Callable[[AsyncConnection, Writes], IssuedKey | Awaitable[object] | None]
+
+
 class _Step(NamedTuple):
     change: Change
-    carry_out: Callable[[AsyncConnection, Order], Awaitable[object]]
+    carry_out: _Carry
 
 
 class _Stored(NamedTuple):
@@ -275,13 +285,19 @@ async def apply_declaration(
         plan.make(prune)
         if not may_show:
             plan.refuse_new_secrets()
-        done = [await step.carry_out(connection, order) for step in plan.steps]
-    issued = [one for one in done if isinstance(one, IssuedKey)]
+        writes = Writes(order)
+        done: list[object] = []
+        for step in plan.steps:
+            one = step.carry_out(connection, writes)
+            done.append(await one if isinstance(one, Awaitable) else one)
+        await writes.send(connection)
+        if any(step.change.action == "budget.set" for step in plan.steps):
+            await budgets_changed(connection)
     return Applied(
         changes=[step.change for step in plan.steps],
-        keys=[one for one in issued if one.key],
+        keys=[one for one in done if isinstance(one, IssuedKey) and one.key],
         kept=plan.kept,
-        notice=next((one.notice for one in issued if one.notice is not None), None),
+        notice=FIRST_KEY_NOTICE if plan.has_first_key else None,
     )
 
 
@@ -307,25 +323,32 @@ class _Plan:
             if digest is not None
         }
         self._budgets_met: set[tuple[str, str, str]] = set()
+        # Ids by name, also of teams that are made.
+        self._teams: dict[str, str] = {name: row["team_id"] for name, row in stored.teams.items()}
         self.steps: list[_Step] = []
         self.kept: list[str] = []
+        # Whether a key for answers is made, and there never was one.
+        self.has_first_key = False
+        self._usual = columns_of_new(KeyTerms(), now)
+        self._had_answers = any("inference" in row["scopes"] for row in stored.keys.values())
 
     def make(self, prune: bool) -> None:
         """Collect the steps. Raises `DeclarationError`."""
         for team in self._declared.teams:
-            row = self._stored.teams.get(team.name)
-            if row is None:
+            is_new = team.name not in self._teams
+            if is_new:
                 self._team_created(team.name)
-            self._budgets("team", team.name, None if row is None else row["team_id"], team.budgets)
+            self._budgets("team", team.name, self._teams[team.name], team.budgets, is_new)
         for key in self._declared.keys:
             row = self._stored.keys.get(key.name)
+            key_id = new_id("key") if row is None else row["key_id"]
             if row is None:
-                self._key_created(key)
+                self._key_created(key, key_id)
             else:
                 self._key_changed(key, row)
-            self._budgets("key", key.name, None if row is None else row["key_id"], key.budgets)
+            self._budgets("key", key.name, key_id, key.budgets, row is None)
         for static in self._declared.settings_keys:
-            self._budgets("key", static.name, static.name, static.budgets, static=True)
+            self._budgets("key", static.name, static.name, static.budgets)
         if prune:
             self._prune()
 
@@ -342,30 +365,31 @@ class _Plan:
         kind: Kind,
         name: str,
         changed: dict[str, list[Any]],
-        carry_out: Callable[[AsyncConnection, Order], Awaitable[object]],
+        carry_out: _Carry,
     ) -> None:
         self.steps.append(_Step(Change(action=action, kind=kind, name=name, changed=changed), carry_out))
 
     def _team_created(self, name: str) -> None:
-        self._add("team.created", "team", name, {}, lambda connection, order: create_team(connection, name, order))
+        team_id = self._teams[name] = new_id("team")
+        self._add("team.created", "team", name, {}, lambda _, writes: add_team(writes, team_id, name))
 
-    def _key_created(self, key: DeclaredKey) -> None:
+    def _key_created(self, key: DeclaredKey, key_id: str) -> None:
         declared, made = self._declared, self._declared.secrets.get(key.name)
-        if key.team is not None and key.team not in {*self._stored.teams, *(team.name for team in declared.teams)}:
+        if key.team is not None and key.team not in self._teams:
             raise declared.error("keys", key.name, "team", f"there is no team {key.team}, neither stored nor declared")
         self._check_secret(key)
-        columns, usual = self._columns(key), columns_of_new(KeyTerms(), self._now)
+        columns, usual = key.columns(self._now), self._usual
         self._check_expiry(key, columns["expires_at"])
         changed = {name: [None, value] for name, value in columns.items() if value != usual[name]}
         if key.team is not None:
             changed = {"team": [None, key.team]} | changed
+        if "inference" in columns["scopes"]:
+            self.has_first_key |= not self._had_answers
+        team_id = None if key.team is None else self._teams[key.team]
         self._add(
-            "key.created",
-            "key",
-            key.name,
-            changed,
-            lambda connection, order: create_key(connection, key.name, key.team, key.terms, order, made),
-        )
+            "key.created", "key", key.name, changed,
+            lambda _, writes: add_key(writes, key_id, key.name, team_id, columns, made or make_key()),
+        )  # fmt: skip
 
     def _key_changed(self, key: DeclaredKey, row: Mapping[str, Any]) -> None:
         declared = self._declared
@@ -376,28 +400,20 @@ class _Plan:
             others = {team["team_id"]: name for name, team in self._stored.teams.items()}
             is_of = f"of the team {others[row['team_id']]}" if row["team_id"] in others else "without a team"
             raise declared.error("keys", key.name, "team", f"the key is {is_of}, which cannot be changed")
-        changed = {name: [row[name], value] for name, value in self._columns(key).items() if row[name] != value}
+        changed = {name: [row[name], value] for name, value in key.columns(self._now).items() if row[name] != value}
         if changed:
             if "expires_at" in changed:
                 self._check_expiry(key, changed["expires_at"][1])
-            terms = KeyTerms(**{name: new for name, (_, new) in changed.items()})
             self._add(
-                "key.changed", "key", key.name, changed,
-                lambda connection, order: change_key(connection, row["key_id"], terms, order),
-            )  # fmt: skip
+                "key.changed", "key", key.name, changed, lambda _, writes: add_terms(writes, row["key_id"], changed)
+            )
         made = declared.secrets.get(key.name)
         if made is not None and made.digest.hex() != row["digest"]:
             self._check_secret(key)
             self._add(
                 "key.rotated", "key", key.name, {"prefix": [row["prefix"], made.prefix]},
-                lambda connection, order: rotate_key(connection, row["key_id"], self._grace, order, made),
+                lambda _, writes: add_rotation(writes, row, self._grace, made),
             )  # fmt: skip
-
-    def _columns(self, key: DeclaredKey) -> dict[str, Any]:
-        """The key's terms as columns; what has expired may stay declared."""
-        return columns_of_new(msgspec.structs.replace(key.terms, expires_at=None), self._now) | {
-            "expires_at": None if isinstance(key.expires_at, msgspec.UnsetType) else key.expires_at
-        }
 
     def _check_expiry(self, key: DeclaredKey, expires_at: float | None) -> None:
         try:
@@ -411,32 +427,32 @@ class _Plan:
         if owner is not None and owner != key.name:
             raise self._declared.error("keys", key.name, key.secret_field, f"is, or was, the secret of the key {owner}")
 
-    def _budgets(
-        self, kind: Kind, name: str, subject: str | None, declared: DeclaredBudgets, static: bool = False
-    ) -> None:
-        """Set the budgets of a key or team, and remove others; `subject`: its id, None before it is made."""
-        amounts = declared.amounts()
+    def _budgets(self, kind: Kind, name: str, subject: str, declared: DeclaredBudgets, is_new: bool = False) -> None:
+        """Set the budgets of a key or team of the id `subject`, and remove others; `is_new`: it is made here."""
+        amounts, keys = declared.amounts(), [(kind, subject, period) for period in _PERIODS]
+        self._budgets_met.update(keys)
         for period, usd in amounts.items():
-            row = None if subject is None else self._stored.budgets.get((kind, subject, period))
+            row = self._stored.budgets.get((kind, subject, period))
             if row is None or row["amount_microusd"] != round(usd * MICRO):
-                before = None if row is None else row["amount_microusd"] / MICRO
-                self._budget_set(kind, name, period, [before, usd], static)
-        if subject is not None:
-            self._budgets_met |= {(kind, subject, period) for period in ("day", "month", "total")}
-            for period in ("day", "month", "total"):
-                if period not in amounts and (row := self._stored.budgets.get((kind, subject, period))) is not None:
-                    self._budget_removed(kind, name, row)
+                self._budget_set(kind, name, (subject, period, usd, row), is_new)
+        for key in keys:
+            if key[2] not in amounts and (row := self._stored.budgets.get(key)) is not None:
+                self._budget_removed(kind, name, row)
 
-    def _budget_set(self, kind: Kind, name: str, period: Period, amount: list[Any], static: bool) -> None:
+    def _budget_set(
+        self, kind: Kind, name: str, budget: tuple[str, Period, float, Mapping[str, Any] | None], is_new: bool
+    ) -> None:
+        _, period, usd, row = budget
+        before = None if row is None else row["amount_microusd"] / MICRO
         self._add(
-            "budget.set", kind, name, {period: amount},
-            lambda connection, order: set_budget(connection, kind, name, period, amount[1], order, static),
+            "budget.set", kind, name, {period: [before, usd]},
+            lambda connection, writes: add_budget(None if is_new else connection, writes, kind, *budget),
         )  # fmt: skip
 
     def _budget_removed(self, kind: Kind, name: str, row: Mapping[str, Any]) -> None:
         self._add(
             "budget.removed", kind, name, {row["period"]: [row["amount_microusd"] / MICRO, None]},
-            lambda connection, order: remove_budget(connection, row["budget_id"], order),
+            lambda connection, writes: remove_budget(connection, row["budget_id"], writes.order),
         )  # fmt: skip
 
     def _prune(self) -> None:
@@ -457,4 +473,4 @@ class _Plan:
                 self._budget_removed("team" if kind == "team" else "key", names.get(subject, subject), row)
 
     def _revoked(self, name: str, key_id: str) -> None:
-        self._add("key.revoked", "key", name, {}, lambda connection, order: revoke_key(connection, key_id, order))
+        self._add("key.revoked", "key", name, {}, lambda _, writes: add_revocation(writes, key_id, name))

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
-from sqlalchemy import case, delete, func, insert, or_, select, update
+from sqlalchemy import case, delete, func, or_, select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from gateway.base.inference_request import Period
@@ -14,6 +14,7 @@ from gateway.tenancy.changes import (
     Database,
     Order,
     UnknownSubjectError,
+    Writes,
     budgets_changed,
     tenancy_transaction,
     write_down,
@@ -50,27 +51,45 @@ async def set_budget(
 
     Raises `UnknownSubjectError`.
     """
-    amount = round(amount_usd * MICRO)
+    writes = Writes(order)
     async with tenancy_transaction(database) as connection:
         subject_id = subject if static else await _subject_id(connection, kind, subject)
         same = (budgets.c.subject_kind == kind, budgets.c.subject == subject_id, budgets.c.period == period)
         found = (await connection.execute(select(budgets).where(*same))).mappings().first()
-        if found is None:
-            budget_id = f"budget_{secrets.token_hex(8)}"
-            row: dict[str, Any] = {
-                "budget_id": budget_id, "subject_kind": kind, "subject": subject_id, "period": period,
-                "amount_microusd": amount, "created_at": order.now,
-            }  # fmt: skip
-            await connection.execute(insert(budgets).values(row))
-            await _count_before(connection, row)
-        else:
-            budget_id = found["budget_id"]
-            mine = budgets.c.budget_id == budget_id
-            await connection.execute(update(budgets).where(mine).values(amount_microusd=amount))
+        budget_id = await add_budget(connection, writes, kind, subject_id, period, amount_usd, found)
+        await writes.send(connection)
         await budgets_changed(connection)
-        before = None if found is None else found["amount_microusd"] / MICRO
-        details = {"subject": subject_id, "period": period, "amount_usd": [before, amount_usd]}
-        await write_down(connection, order, "budget.set", budget_id, details)
+    return budget_id
+
+
+async def add_budget(
+    connection: AsyncConnection | None,
+    writes: Writes,
+    kind: str,
+    subject: str,
+    period: Period,
+    amount_usd: float,
+    before: Mapping[Any, Any] | None,
+) -> str:
+    """Add the budget of this id of a key or team to what is written; return the budget's id. `before`: its row, if it
+    exists. `connection`: the transaction's; None for a subject that is new in it, which has spent nothing."""
+    amount = round(amount_usd * MICRO)
+    if before is None:
+        budget_id = f"budget_{secrets.token_hex(8)}"
+        row: dict[str, Any] = {
+            "budget_id": budget_id, "subject_kind": kind, "subject": subject, "period": period,
+            "amount_microusd": amount, "created_at": writes.order.now,
+        }  # fmt: skip
+        writes.insert(budgets, row)
+        if connection is not None:
+            await _count_before(connection, writes, row)
+    else:
+        budget_id = before["budget_id"]
+        writes.update(budgets, "budget_id", budget_id, {"amount_microusd": amount})
+    old_usd = None if before is None else before["amount_microusd"] / MICRO
+    writes.write_down(
+        "budget.set", budget_id, {"subject": subject, "period": period, "amount_usd": [old_usd, amount_usd]}
+    )
     return budget_id
 
 
@@ -154,7 +173,7 @@ async def _subject_id(connection: AsyncConnection, kind: str, subject: str) -> s
     return found
 
 
-async def _count_before(connection: AsyncConnection, budget: dict[str, Any]) -> None:
+async def _count_before(connection: AsyncConnection, writes: Writes, budget: dict[str, Any]) -> None:
     """Count what was spent in the current period before this new budget, as a lease that has ended."""
     now = budget["created_at"]
     key = period_key(budget["period"], now)
@@ -164,4 +183,4 @@ async def _count_before(connection: AsyncConnection, budget: dict[str, Any]) -> 
         "granted_microusd": spent, "spent_microusd": spent, "expires_at": 0.0, "created_at": now,
     }  # fmt: skip
     if spent:
-        await connection.execute(insert(budget_leases).values(lease))
+        writes.insert(budget_leases, lease)

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
-from sqlalchemy import String, cast, insert, or_, select, update
+from sqlalchemy import String, cast, or_, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
@@ -19,13 +19,12 @@ from gateway.base.inference_request import Period, Scope
 from gateway.base.numbers import MOST_EPOCH, EpochSeconds, utc_text
 from gateway.tenancy.budgets.lease_book import BudgetUsd
 from gateway.tenancy.changes import (
-    REVISION,
     Database,
     Order,
     TenancyError,
     UnknownSubjectError,
+    Writes,
     tenancy_transaction,
-    write_down,
 )
 from gateway.tenancy.keys.key_secrets import MadeKey, make_key
 from migrations.tables.tenancy import api_keys, budgets, teams
@@ -44,7 +43,15 @@ Name = Annotated[
 Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 ModelName = Annotated[str, Meta(min_length=1, max_length=256)]
 # `auto` and the tiers keep their names.
-Alias = Annotated[str, Meta(min_length=1, max_length=256, pattern=r"^(?!(auto|tier-[0-9]+)$)")]
+Alias = Annotated[
+    str,
+    Meta(
+        pattern=r"^(?!(auto|tier-[0-9]+)$)",
+        description="a name other than auto, tier-1, tier-2 and so on",
+        min_length=1,
+        max_length=256,
+    ),
+]
 
 
 class KeyTerms(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -157,11 +164,11 @@ class IssuedKey(msgspec.Struct, frozen=True, kw_only=True):
 
 async def create_team(database: Database, name: str, order: Order) -> str:
     """Create a team and return its id. Raises `TenancyError` if the name is taken."""
-    team_id = f"team_{secrets.token_hex(8)}"
+    team_id, writes = new_id("team"), Writes(order)
+    add_team(writes, team_id, name)
     try:
         async with tenancy_transaction(database) as connection:
-            await connection.execute(insert(teams).values(team_id=team_id, name=name, created_at=order.now))
-            await write_down(connection, order, "team.created", team_id, {"name": name})
+            await writes.send(connection)
     except IntegrityError as error:
         raise TenancyError(f"there is a team {name!r} already", "name") from error
     return team_id
@@ -207,9 +214,15 @@ async def change_key(database: Database, key: str, terms: KeyTerms, order: Order
         row = await _live_key(connection, key)
         changed = {name: [row[name], value] for name, value in wanted.items() if row[name] != value}
         if changed:
-            await _update(connection, row["key_id"], {name: new for name, (_, new) in changed.items()})
-            await write_down(connection, order, "key.changed", row["key_id"], changed)
+            writes = Writes(order)
+            add_terms(writes, row["key_id"], changed)
+            await writes.send(connection)
     return changed
+
+
+def add_terms(writes: Writes, key_id: str, changed: dict[str, Any]) -> None:
+    """Add changed terms of a key, as name → [old, new], to what is written."""
+    _add_change(writes, key_id, {name: new for name, (_, new) in changed.items()}, "key.changed", changed)
 
 
 async def rotate_key(
@@ -217,19 +230,31 @@ async def rotate_key(
 ) -> IssuedKey:
     """Give the key of this id or name a new secret, `made` or random; the previous one stays valid for `grace_seconds`,
     older ones end."""
-    made, until = made or make_key(), order.now + grace_seconds
+    writes = Writes(order)
     async with tenancy_transaction(database) as connection:
-        row = await _live_key(connection, key)
-        old = {"old_prefix": row["prefix"], "old_digest": row["digest"], "old_until": until, "rotated_at": order.now}
-        await _update(connection, row["key_id"], old | _kept(made))
-        details = {"prefix": made.prefix, "old_prefix": row["prefix"], "old_until": until}
-        await write_down(connection, order, "key.rotated", row["key_id"], details)
+        issued = add_rotation(writes, await _live_key(connection, key), grace_seconds, made or make_key())
+        await writes.send(connection)
+    return issued
+
+
+def add_rotation(writes: Writes, row: Mapping[str, Any], grace_seconds: float, made: MadeKey) -> IssuedKey:
+    """Add the rotation of the key of `row` to what is written; see `rotate_key`."""
+    until = writes.order.now + grace_seconds
+    old = {"old_prefix": row["prefix"], "old_digest": row["digest"], "old_until": until}
+    values = old | {"rotated_at": writes.order.now} | _kept(made)
+    details = {"prefix": made.prefix, "old_prefix": row["prefix"], "old_until": until}
+    _add_change(writes, row["key_id"], values, "key.rotated", details)
     return IssuedKey(key_id=row["key_id"], name=row["name"], prefix=made.prefix, key=made.key, old_until=until)
 
 
 async def revoke_key(database: Database, key: str, order: Order) -> str:
     """Revoke the key of this id or name permanently; return its id."""
     return await _stamp(database, key, order, "key.revoked", "revoked_at", order.now)
+
+
+def add_revocation(writes: Writes, key_id: str, name: str) -> None:
+    """Add the end of a key to what is written."""
+    _add_change(writes, key_id, {"revoked_at": writes.order.now}, "key.revoked", {"name": name})
 
 
 async def pause_key(database: Database, key: str, order: Order) -> str:
@@ -317,12 +342,31 @@ async def _insert_key(
     order: Order,
     made: MadeKey | None = None,
 ) -> IssuedKey:
-    key_id, made = f"key_{secrets.token_hex(8)}", made or make_key()
-    row = {"key_id": key_id, "name": name, "team_id": team_id, "created_at": order.now, "revision": REVISION}
-    await connection.execute(insert(api_keys).values(row | _kept(made) | columns))
-    details = {"name": name, "team_id": team_id, "prefix": made.prefix} | columns
-    await write_down(connection, order, "key.created", key_id, details)
+    writes = Writes(order)
+    issued = add_key(writes, new_id("key"), name, team_id, columns, made or make_key())
+    await writes.send(connection)
+    return issued
+
+
+def new_id(kind: str) -> str:
+    """Return a random id for a key or a team."""
+    return f"{kind}_{secrets.token_hex(8)}"
+
+
+def add_key(
+    writes: Writes, key_id: str, name: str, team_id: str | None, columns: dict[str, Any], made: MadeKey
+) -> IssuedKey:
+    """Add a new key with all its `columns` to what is written."""
+    row = {"key_id": key_id, "name": name, "team_id": team_id, "created_at": writes.order.now}
+    writes.insert(api_keys, row | _kept(made) | columns)
+    writes.write_down("key.created", key_id, {"name": name, "team_id": team_id, "prefix": made.prefix} | columns)
     return IssuedKey(key_id=key_id, name=name, prefix=made.prefix, key=made.key)
+
+
+def add_team(writes: Writes, team_id: str, name: str) -> None:
+    """Add a new team to what is written."""
+    writes.insert(teams, {"team_id": team_id, "name": name, "created_at": writes.order.now})
+    writes.write_down("team.created", team_id, {"name": name})
 
 
 async def _ever_had(connection: AsyncConnection, scope: str) -> bool:
@@ -360,16 +404,16 @@ async def _stamp(database: Database, key: str, order: Order, action: str, column
     async with tenancy_transaction(database) as connection:
         row = await _live_key(connection, key)
         if (row[column] is None) != (value is None):
-            await _update(connection, row["key_id"], {column: value})
-            await write_down(connection, order, action, row["key_id"], {"name": row["name"]})
+            writes = Writes(order)
+            _add_change(writes, row["key_id"], {column: value}, action, {"name": row["name"]})
+            await writes.send(connection)
     key_id: str = row["key_id"]
     return key_id
 
 
-async def _update(connection: AsyncConnection, key_id: str, values: dict[str, Any]) -> None:
-    await connection.execute(
-        update(api_keys).where(api_keys.c.key_id == key_id).values(values | {"revision": REVISION})
-    )
+def _add_change(writes: Writes, key_id: str, values: dict[str, Any], action: str, details: dict[str, Any]) -> None:
+    writes.update(api_keys, "key_id", key_id, values)
+    writes.write_down(action, key_id, details)
 
 
 def _kept(made: MadeKey) -> dict[str, str]:

@@ -74,7 +74,7 @@ def budgets(name: str) -> dict[str, float]:
 def test_a_key_is_made_with_budgets_which_none_removes(folder: Path) -> None:
     said("keys", "create", "ada", "--budget-day", "2.5", "--budget-total", "40")
     assert budgets("ada") == {"day": 2.5, "total": 40}
-    assert ran("keys", "limit", "ada", "--budget-day", "none").output == "budget_day: 2.5 -> none\n"
+    assert ran("keys", "limit", "ada", "--budget-day", "none").output == "budget_day: $2.5 -> none\n"
     assert budgets("ada") == {"total": 40}
     assert ran("keys", "limit", "ada", "--budget-day", "none").output == "nothing to change\n"
     said("teams", "create", "lab")
@@ -85,6 +85,15 @@ def test_a_key_is_made_with_budgets_which_none_removes(folder: Path) -> None:
 def test_a_key_whose_budget_cannot_be_is_not_made(folder: Path) -> None:
     assert ran("keys", "create", "ada", "--budget-day", "-1").exit_code == 2
     assert said("keys", "list")["rows"] == []
+
+
+def test_amounts_are_dollars(folder: Path) -> None:
+    ran("keys", "create", "ada", "--max-cost-per-request", "0.25")
+    changed = ran("keys", "limit", "ada", "--budget-month", "1234567.89").output
+
+    assert changed == "budget_month: none -> $1234567.89\n"
+    assert "leased of $1234567.89 (" in ran("keys", "show", "ada").output
+    assert "$0.25 a request" in ran("keys", "list").output
 
 
 def test_times_are_dates(folder: Path) -> None:
@@ -105,7 +114,13 @@ def test_times_are_dates(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("keys", "create", "a/b"), "Expected `str` of 1 to 128 Latin letters"),
+        (("keys", "create", "a/b"), "Expected `str` of 1 to 128 Latin letters, digits, spaces"),
+        (("keys", "create", "ada", "--alias", "auto=x"), "a name other than auto, tier-1, tier-2"),
+        (("keys", "create", "ada", "--budget-day", "-1"), "Invalid value for '--budget-day': Expected `float` >= 0"),
+        (("admin", "add-user", "a b", "--password-stdin"), "Expected `str` of 1 to 128 Latin letters, digits"),
+        (("new-key", "a,b"), "'a,b' cannot stand in AIO_API_KEYS"),
+        (("new-key", "a=b"), "'a=b' cannot stand in AIO_API_KEYS"),
+        (("new-key", ""), "'' cannot stand in AIO_API_KEYS"),
         (("keys", "create", "ada", "--tier", "9"), "<= 8"),
         (
             ("keys", "create", "ada", "--scope", "root"),

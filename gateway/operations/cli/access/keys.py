@@ -185,7 +185,7 @@ def show(key: str, as_json: bool, **options: Any) -> None:
     lines = [f"{name:20} {_value_text(name, value)}" for name, value in row.items()]
     lines += [
         f"budget of the {budget.subject_kind:8} ${budget.spent_usd:.6f} spent and ${budget.leased_usd:.6f} leased "
-        f"of ${budget.amount_usd:g} ({budget.period_key})"
+        f"of ${amount_text(budget.amount_usd)} ({budget.period_key})"
         for budget in budgets
     ]
     echo_answer(as_json, {"key": row, "budgets": budgets}, "\n".join(lines))
@@ -338,13 +338,13 @@ T = TypeVar("T")
 
 
 def checked(kind: type[T], value: Any) -> T:
-    """`value` as a `kind`. Raises `click.UsageError`."""
+    """`value` as a `kind`. Raises `click.BadParameter`, which names the option where this parses one."""
     try:
         return msgspec.convert(value, kind, strict=False)
     except msgspec.ValidationError as error:
         from gateway.base.allowed_values import explained
 
-        raise click.UsageError(explained(error, kind)) from error
+        raise click.BadParameter(explained(error, kind)) from error
 
 
 def _value(given: Any) -> Any:
@@ -373,9 +373,16 @@ def _text(value: Any) -> str:
 
 
 def _value_text(name: str, value: Any) -> str:
-    """The value of a column as text; a time as its date."""
-    is_time = isinstance(value, float) and name.endswith(("_at", "_until"))
-    return utc_text(value) if is_time else _text(value)
+    """The value of a column as text; a time as its date, a budget in dollars."""
+    if isinstance(value, float) and name.endswith(("_at", "_until")):
+        return utc_text(value)
+    is_money = isinstance(value, float) and name.removeprefix("budget_") in ("day", "month", "total")
+    return f"${amount_text(value)}" if is_money else _text(value)
+
+
+def amount_text(usd: float) -> str:
+    """US dollars with the decimals that they have, up to six."""
+    return f"{usd:.6f}".rstrip("0").rstrip(".")
 
 
 def _bounds(row: dict[str, Any]) -> str:
@@ -383,7 +390,7 @@ def _bounds(row: dict[str, Any]) -> str:
     bounds = [f"{_text(row[name])} {head}" for name, head in heads.items() if row[name] is not None]
     bounds += [f"from tier {row['min_tier']} on"] if row["min_tier"] is not None else []
     most = row["max_cost_usd_per_request"]
-    bounds += [] if most is None else [f"${most:g} a request"]
+    bounds += [] if most is None else [f"${amount_text(most)} a request"]
     bounds += [f"quality {row['quality']}"] if row["quality"] is not None else []
     bounds += ["strict"] if row["strict"] else []
     return ", ".join([*bounds, *(name for name in ("models", "aliases") if row[name] is not None)])
@@ -406,6 +413,10 @@ def new_key(name: str, as_json: bool) -> None:
     """Make an API key for NAME; the server keeps only the hash, so the key is shown once."""
     from gateway.tenancy.keys.key_secrets import new_key as make_key
 
+    if not name.strip() or set(name) & set(",="):
+        raise click.BadParameter(
+            f"{name!r} cannot stand in AIO_API_KEYS; give a name without comma and equals sign", param_hint="NAME"
+        )
     key, hashed = make_key()
     echo_answer(
         as_json,

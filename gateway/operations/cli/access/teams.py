@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from gateway.operations.cli.access.keys import budget_options, budgets_of, checked, order, reason_option
+from gateway.operations.cli.access.keys import amount_text, budget_options, budgets_of, checked, order, reason_option
 from gateway.operations.cli.options import echo_answer, settings_from, stored_options, table, with_database
 
 
@@ -107,7 +107,7 @@ def budget(team: str, reason: str | None, as_json: bool, **options: Any) -> None
 
     states = with_database(settings_from(**options), change)
     rows = [
-        [one.period_key, f"{one.amount_usd:g}", f"{one.spent_usd:.6f}", f"{one.leased_usd:.6f}", one.budget_id]
+        [one.period_key, amount_text(one.amount_usd), f"{one.spent_usd:.6f}", f"{one.leased_usd:.6f}", one.budget_id]
         for one in states
     ]
     echo_answer(as_json, {"budgets": states}, table(["period", "US dollars", "spent", "leased", "id"], rows))
