@@ -237,14 +237,14 @@ async def rotate_key(
     return issued
 
 
-def add_rotation(writes: Writes, row: Mapping[str, Any], grace_seconds: float, made: MadeKey) -> IssuedKey:
+def add_rotation(writes: Writes, row: Mapping[str, Any], grace_seconds: float, secret: MadeKey) -> IssuedKey:
     """Add the rotation of the key of `row` to what is written; see `rotate_key`."""
     until = writes.order.now + grace_seconds
     old = {"old_prefix": row["prefix"], "old_digest": row["digest"], "old_until": until}
-    values = old | {"rotated_at": writes.order.now} | _kept(made)
-    details = {"prefix": made.prefix, "old_prefix": row["prefix"], "old_until": until}
+    values = old | {"rotated_at": writes.order.now} | _kept(secret)
+    details = {"prefix": secret.prefix, "old_prefix": row["prefix"], "old_until": until}
     _add_change(writes, row["key_id"], values, "key.rotated", details)
-    return IssuedKey(key_id=row["key_id"], name=row["name"], prefix=made.prefix, key=made.key, old_until=until)
+    return IssuedKey(key_id=row["key_id"], name=row["name"], prefix=secret.prefix, key=secret.key, old_until=until)
 
 
 async def revoke_key(database: Database, key: str, order: Order) -> str:
@@ -354,13 +354,13 @@ def new_id(kind: str) -> str:
 
 
 def add_key(
-    writes: Writes, key_id: str, name: str, team_id: str | None, columns: dict[str, Any], made: MadeKey
+    writes: Writes, key_id: str, name: str, team_id: str | None, columns: dict[str, Any], secret: MadeKey
 ) -> IssuedKey:
     """Add a new key with all its `columns` to what is written."""
     row = {"key_id": key_id, "name": name, "team_id": team_id, "created_at": writes.order.now}
-    writes.insert(api_keys, row | _kept(made) | columns)
-    writes.write_down("key.created", key_id, {"name": name, "team_id": team_id, "prefix": made.prefix} | columns)
-    return IssuedKey(key_id=key_id, name=name, prefix=made.prefix, key=made.key)
+    writes.insert(api_keys, row | _kept(secret) | columns)
+    writes.write_down("key.created", key_id, {"name": name, "team_id": team_id, "prefix": secret.prefix} | columns)
+    return IssuedKey(key_id=key_id, name=name, prefix=secret.prefix, key=secret.key)
 
 
 def add_team(writes: Writes, team_id: str, name: str) -> None:

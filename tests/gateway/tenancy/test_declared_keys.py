@@ -194,7 +194,7 @@ def test_every_change_has_its_audit_row(file: Path) -> None:
         ("2099-12-31", "2019-12-31", "[[keys]] ada, expires_at: expires_at 2019-12-31 00:00:00 UTC has passed"),
         ("2099-12-31", "2099-12-31T10:00:00", "[[keys]] ada, expires_at: 2099-12-31 10:00:00 lacks an offset"),
         ("ADA_SECRET", "NO_SECRET", "[[keys]] ada, secret_env: the variable NO_SECRET is not set"),
-        ("sha256:", "md5:", "[[keys]] ci, secret_hash: Expected sha256: and 64 hexadecimal digits"),
+        ("sha256:", "md5:", "[[keys]] ci, secret_hash: Expected `str` of sha256: and 64 hexadecimal digits"),
         ('name = "made"', f'name = "made"\nsecret_hash = "sha256:{hashlib.sha256(HASHED.encode()).hexdigest()}"',
          "[[keys]] made, secret_hash: is the secret of ci too"),
         ('secret_env = "ADA_SECRET"', f'secret_env = "ADA_SECRET"\nsecret_hash = "sha256:{"0" * 64}"',

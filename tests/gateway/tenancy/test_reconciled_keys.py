@@ -216,7 +216,7 @@ async def test_a_start_makes_only_keys_whose_secret_is_given(stored: Stored) -> 
         ("keys = [3]", ", [[keys]] number 1: Expected `object`", None),
         ("keys = 3", ", [[keys]]: Expected `array`", None),
         ("team = 3", ": Object contains unknown field `team`", None),
-        (key("ada") + key("a/b"), ", [[keys]] a/b, name: Expected a name of 1 to 128 letters, digits", "name"),
+        (key("ada") + key("a/b"), ", [[keys]] a/b, name: Expected 1 to 128 letters, digits", "name"),
         (key("ada", "strict = 1"), ", [[keys]] ada, strict: Expected `bool`", "strict"),
         (key("ada") + key("ada"), ", [[keys]] ada, name: occurs twice", "name"),
         ('[[settings_keys]]\nname = "s"\n', ", [[settings_keys]] s, name: is not a name in AIO_API_KEYS", "name"),
