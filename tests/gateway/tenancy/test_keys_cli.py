@@ -115,7 +115,6 @@ def test_times_are_dates(folder: Path) -> None:
     ("arguments", "words"),
     [
         (("keys", "create", "a/b"), "Expected `str` of 1 to 128 Latin letters, digits, spaces"),
-        (("keys", "create", "ada", "--alias", "auto=x"), "a name other than auto, tier-1, tier-2"),
         (("keys", "create", "ada", "--budget-day", "-1"), "Invalid value for '--budget-day': Expected `float` >= 0"),
         (("admin", "add-user", "a b", "--password-stdin"), "Expected `str` of 1 to 128 Latin letters, digits"),
         (("new-key", "a,b"), "'a,b' cannot stand in AIO_API_KEYS"),
