@@ -44,7 +44,7 @@ from tests.database_servers import (  # noqa: F401 - fixtures
     sqlite_url,
 )
 
-pytest_plugins = ["tests.forked_workers"]
+pytest_plugins = ["tests.forked_workers", "tests.removed_folders"]
 
 # Pytest's processes keep all cores busy. Threads of BLAS and OpenMP, which spin while they wait, would only take
 # turns with them: some fits take eight times the CPU time. To be set before numpy is imported.

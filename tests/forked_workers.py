@@ -27,6 +27,8 @@ from _pytest.runner import CallInfo
 # What reports to the user or on disk; forks report to the first process.
 REPORTERS = ("terminalreporter", "lfplugin", "nfplugin", "stepwiseplugin")
 TEARDOWN_SECONDS = 30.0
+# A terminal and `timeout` send them to all processes of a run; so does its first process.
+ENDING = (signal.SIGINT, signal.SIGTERM)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -40,12 +42,11 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
         return None
     # Made here, so that forks have theirs inside.
     session.config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]
+    # A run that is terminated tears down its servers and folders, too.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     forks = _Forks(session)
     try:
         forks.run()
-    except KeyboardInterrupt:  # a terminal interrupts all its processes
-        forks.end()
-        raise
     finally:
         forks.interrupt()
         forks.end()
@@ -149,7 +150,8 @@ def _serve(session: pytest.Session, name: str, channel: Connection, inherited: l
     for connection in inherited:
         connection.close()
     # Ignored in what a shell runs in the background.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in ENDING:
+        signal.signal(number, signal.default_int_handler)
     os.environ["PYTEST_XDIST_WORKER"] = name
     config = session.config
     _use_own_files(config, name)
@@ -165,6 +167,8 @@ def _serve(session: pytest.Session, name: str, channel: Connection, inherited: l
     except BaseException:
         channel.send(("error", traceback.format_exc()))
     finally:
+        for number in ENDING:  # the second time
+            signal.signal(number, lambda *_: None)
         # Servers of fixtures end, whatever happened.
         session._setupstate.teardown_exact(None)
 

@@ -50,6 +50,15 @@ def whole(tmp_path_factory):
     yield tmp_path_factory.mktemp("whole")
     ENDED.open("a").write(f"session {os.getpid()}\\n")
 """
+TERMINATED = """
+import os
+import signal
+import time
+
+def test_of_a_run_that_is_terminated(whole):
+    os.kill(int(os.environ["FIRST"]), signal.SIGTERM)
+    time.sleep(600)
+"""
 DEADLY = """
 import os
 import signal
@@ -137,3 +146,9 @@ def test_a_run_stops_at_the_first_failure_where_it_is_asked_to(folder: Path) -> 
     run = Run(folder, "-x")
     assert run.status == pytest.ExitCode.TESTS_FAILED
     assert len(run.ended("failure")) == 1
+
+
+def test_a_run_that_is_terminated_tears_down_what_it_has(tmp_path: Path) -> None:
+    (tmp_path / "test_one.py").write_text(TERMINATED)
+    assert Run(tmp_path).status == pytest.ExitCode.INTERRUPTED
+    assert (tmp_path / "ended").read_text().startswith("session")

@@ -221,7 +221,7 @@ async def test_a_start_makes_only_keys_whose_secret_is_given(stored: Stored) -> 
         (key("ada") + key("ada"), ", [[keys]] ada, name: occurs twice", "name"),
         ('[[settings_keys]]\nname = "s"\n', ", [[settings_keys]] s, name: is not a name in AIO_API_KEYS", "name"),
         (key("ada", 'secret_env = "NONE"'), ", [[keys]] ada, secret_env: the variable NONE is not set", "secret_env"),
-        (key("ada", 'secret_hash = "sha256:0"'), ", [[keys]] ada, secret_hash: Expected `str` of sha256:", "secret_hash"),
+        (key("ada", 'secret_hash = "sha256:0"'), ", [[keys]] ada, secret_hash: Expected `str` of sha", "secret_hash"),
         (key("ada", 'secret_env = "ONE"') + key("eve", 'secret_env = "ONE"'),
          ", [[keys]] eve, secret_env: is the secret of ada too", "secret_env"),
         (key("ada", 'team = "lab"'), ", [[keys]] ada, team: there is no team lab, neither stored nor declared", "team"),
