@@ -161,7 +161,7 @@ def test_a_budget_and_a_rotated_secret_say_what_to_do_and_times_are_dates(aio: S
     assert ask(aio, eve, "tier-4", max_tokens=int(most[1])).status_code == 200
 
     removed = command(data, "keys", "limit", "eve", "--budget-day", "none")
-    assert removed.stdout == "budget_day: 0.05 -> none\n"
+    assert removed.stdout == "budget_day: $0.05 -> none\n"
     until(lambda: ask(aio, eve, "tier-4", max_tokens=400).status_code == 200)
 
     rotated = command(data, "keys", "rotate", "eve", "--grace-hours", "0").stdout

@@ -5,7 +5,6 @@ import gc
 import weakref
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -183,11 +182,9 @@ async def test_settings_of_the_core_may_change_as_well(aio: RunningGateway, vers
     assert card["x_aio"][0]["max_context"] == 192
 
 
-async def test_adapters_loaded_meanwhile_pass_to_the_new_version(
-    aio: RunningGateway, versions: Versions, tmp_path: Path
-) -> None:
-    write_random_adapter(tmp_path / "sql", tiny_config(versions.model("old")), rank=2, strength=1.0)
-    adapter = {"model": "tiny", "name": "sql", "path": str(tmp_path / "sql")}
+async def test_adapters_loaded_meanwhile_pass_to_the_new_version(aio: RunningGateway, versions: Versions) -> None:
+    write_random_adapter(versions.model("sql"), tiny_config(versions.model("old")), rank=2, strength=1.0)
+    adapter = {"model": "tiny", "name": "sql", "path": str(versions.model("sql"))}
     assert (await aio.http.post("/v1/admin/adapters", json=adapter)).status_code == 200
     versions.write("new")
     assert (await reload(aio)).status_code == 200
