@@ -2,10 +2,11 @@
 checkers alone do not.
 """
 
-import ast
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
+
+from grimp import build_graph
 
 PACKAGES = ("gateway", "quality", "classifier", "tiers", "inference_core", "migrations")
 Imports = Mapping[str, frozenset[str]]
@@ -19,19 +20,12 @@ class Modules(NamedTuple):
 
 
 def modules_of(root: Path, packages: Sequence[str] = PACKAGES) -> Modules:
-    """Read all modules of the packages below `root`. A package's `__init__` goes by the package's name."""
+    """Read all modules of the packages below `root`, a folder that Python imports from. A package's `__init__` goes by
+    the package's name."""
+    graph = build_graph(*packages, exclude_type_checking_imports=True, cache_dir=None)
     found = [path for package in packages for path in (root / package).rglob("*.py")]
     files = {_name(path.relative_to(root)): path for path in found}
-    return Modules(files, {name: imports_of(path.read_text(), files) - {name} for name, path in files.items()})
-
-
-def imports_of(source: str, known: Mapping[str, object]) -> frozenset[str]:
-    """Return the `known` modules that a source imports; `from a import b` is the module a.b if there is one, else a."""
-    names = {
-        full if (full := f"{module}.{name}" if name else module) in known else module
-        for module, name in _imported(ast.parse(source))
-    }
-    return frozenset(names & known.keys())
+    return Modules(files, {name: frozenset(graph.find_modules_directly_imported_by(name)) - {name} for name in files})
 
 
 def circles(imports: Imports) -> list[list[str]]:
@@ -82,20 +76,3 @@ def only_for_a_neighbour(modules: Modules, lines: int) -> list[str]:
 
 def _name(path: Path) -> str:
     return ".".join(path.parent.parts if path.name == "__init__.py" else path.with_suffix("").parts)
-
-
-def _imported(node: ast.AST) -> Iterator[tuple[str, str]]:
-    """Yield module and name of each import below a node, of which no expression has one; the name is empty for `import
-    module`."""
-    for child in ast.iter_child_nodes(node):
-        if not isinstance(child, ast.stmt | ast.excepthandler | ast.match_case):
-            continue
-        if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
-            for part in child.orelse:
-                yield from _imported(ast.Module([part], []))
-            continue
-        if isinstance(child, ast.Import):
-            yield from ((alias.name, "") for alias in child.names)
-        elif isinstance(child, ast.ImportFrom) and child.module is not None:
-            yield from ((child.module, alias.name) for alias in child.names)
-        yield from _imported(child)

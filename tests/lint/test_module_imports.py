@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lint.module_imports import PACKAGES, Modules, circles, imports_of, modules_of, only_for_a_neighbour
+from tests.lint.module_imports import PACKAGES, Modules, circles, modules_of, only_for_a_neighbour
 
 ROOT = Path(__file__).parents[2]
 SMALL_LINES, MOST_SMALL = 60, 2
@@ -38,21 +38,23 @@ def test_few_small_modules_are_there_for_one_module_of_their_folder(modules: Mod
     assert len(small) <= MOST_SMALL, f"join these with the modules that import them: {small}"
 
 
-@pytest.mark.parametrize(
-    ("source", "imported"),
-    [
-        ("import a.b", {"a.b"}),
-        ("from a import b", {"a.b"}),
-        ("from a.b import name", {"a.b"}),
-        ("from a import name", {"a"}),
-        ("def f():\n    if x:\n        from a import b", {"a.b"}),
-        ("class C:\n    def f(self):\n        import a", {"a"}),
-        ("if TYPE_CHECKING:\n    import a\nelse:\n    import a.b", {"a.b"}),
-        ("import os", set()),
-    ],
-)
-def test_imports_are_found_at_any_depth_but_not_for_type_checkers(source: str, imported: set[str]) -> None:
-    assert imports_of(source, {"a": 1, "a.b": 1}) == imported
+def test_imports_are_found_at_any_depth_but_not_for_type_checkers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = ["import drawn.whole", "from drawn import one", "from drawn.two import name", "import os"]
+    lines += [
+        "def f():\n    if lines:\n        from drawn import three",
+        "class C:\n    def f(self):\n        import drawn.four",
+    ]
+    lines += ["if TYPE_CHECKING:\n    import drawn.five\nelse:\n    import drawn.six"]
+    texts = {"": "name = 1", "importer": "\n".join(lines), "named": "from drawn import name"}
+    (tmp_path / "drawn").mkdir()
+    for name in (*texts, "whole", "one", "two", "three", "four", "five", "six"):
+        (tmp_path / "drawn" / f"{name or '__init__'}.py").write_text(texts.get(name, ""))
+    monkeypatch.syspath_prepend(tmp_path)
+    imports = modules_of(tmp_path, ["drawn"]).imports
+    found = {f"drawn.{name}" for name in ("whole", "one", "two", "three", "four", "six")}
+    assert (imports["drawn.importer"], imports["drawn.named"]) == (found, {"drawn"})
 
 
 def test_a_circle_has_all_modules_that_reach_each_other() -> None:
@@ -61,11 +63,13 @@ def test_a_circle_has_all_modules_that_reach_each_other() -> None:
 
 
 def test_a_small_module_of_one_neighbour_is_found(tmp_path: Path) -> None:
-    texts = {"one": "import tiers.small\n", "small": "", "shared": "", "two": "import tiers.shared\n"}
-    texts["three"] = "import tiers.shared\nimport tiers.large\n"
-    texts["large"] = "x = 1\n" * 3
-    (tmp_path / "tiers").mkdir()
-    for name, text in texts.items():
-        (tmp_path / "tiers" / f"{name}.py").write_text(text)
-    assert only_for_a_neighbour(modules_of(tmp_path), 3) == ["tiers.small"]
-    assert only_for_a_neighbour(modules_of(tmp_path), 4) == ["tiers.large", "tiers.small"]
+    lengths = {"one": 1, "two": 1, "three": 2, "small": 0, "shared": 0, "large": 3}
+    imports = {"one": ["small"], "two": ["shared"], "three": ["shared", "large"]}
+    files = {f"tiers.{name}": tmp_path / f"{name}.py" for name in lengths}
+    for name, lines in lengths.items():
+        files[f"tiers.{name}"].write_text("x = 1\n" * lines)
+    modules = Modules(
+        files, {f"tiers.{name}": frozenset(f"tiers.{one}" for one in imports.get(name, [])) for name in lengths}
+    )
+    assert only_for_a_neighbour(modules, 3) == ["tiers.small"]
+    assert only_for_a_neighbour(modules, 4) == ["tiers.large", "tiers.small"]

@@ -35,7 +35,7 @@ def pack(weight: Floats, kind: str = "nf4", *, nested: bool = False, storage: ty
     rounded to a dynamic table, here one of evenly spread numbers, which the file brings along."""
     table = np.array(TABLES[kind], np.float32)
     flat = weight.reshape(-1)
-    scales = np.array([np.abs(flat[i : i + BLOCK]).max() for i in range(0, len(flat), BLOCK)], np.float32)
+    scales = np.maximum.reduceat(np.abs(flat), range(0, len(flat), BLOCK))
     state: dict[str, Any] = {"quant_type": kind, "blocksize": BLOCK, "dtype": "bfloat16", "shape": list(weight.shape)}
     parts: dict[str, NDArray[Any]] = {"weight.quant_map": table}
     if nested:
@@ -45,23 +45,20 @@ def pack(weight: Floats, kind: str = "nf4", *, nested: bool = False, storage: ty
         for start in range(0, len(scales), NESTED_BLOCK):
             part = scales[start : start + NESTED_BLOCK] - np.float32(offset)
             spread.append(np.abs(part).max())
-            codes[start : start + NESTED_BLOCK] = [np.abs(steps - x / spread[-1]).argmin() for x in part]
+            codes[start : start + NESTED_BLOCK] = np.abs(steps - (part / spread[-1])[:, None]).argmin(axis=1)
         parts["weight.absmax"] = codes
         parts["weight.nested_absmax"] = np.array(spread, np.float32)
         parts["weight.nested_quant_map"] = steps
         state |= {"nested_blocksize": NESTED_BLOCK, "nested_dtype": "float32", "nested_offset": offset}
-        scales = np.array(
-            [steps[c] * np.float32(spread[i // NESTED_BLOCK]) + np.float32(offset) for i, c in enumerate(codes)],
-            np.float32,
-        )
+        scales = steps[codes] * np.repeat(np.array(spread), NESTED_BLOCK)[: len(codes)] + np.float32(offset)
     else:
         parts["weight.absmax"] = scales
-    codes4 = [int(np.abs(table - x / scales[i // BLOCK]).argmin()) for i, x in enumerate(flat)]
-    words = np.array([16 * first + second for first, second in zip(codes4[::2], codes4[1::2], strict=True)], np.uint8)
+    of_weights = np.repeat(scales, BLOCK)[: len(flat)]
+    codes4 = np.abs(table - (flat / of_weights)[:, None]).argmin(axis=1).astype(np.uint8)
+    words = 16 * codes4[::2] + codes4[1::2]
     parts["weight"] = words.view(storage).reshape(-1, 1)
     parts[f"weight.quant_state.bitsandbytes__{kind}"] = np.frombuffer(json.dumps(state).encode(), np.uint8)
-    values = [table[c] * scales[i // BLOCK] for i, c in enumerate(codes4)]
-    return Packed(parts, np.array(values, np.float32).reshape(weight.shape))
+    return Packed(parts, (table[codes4] * of_weights).reshape(weight.shape))
 
 
 def config(**extra: Any) -> dict[str, Any]:

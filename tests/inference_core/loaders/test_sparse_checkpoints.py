@@ -31,8 +31,7 @@ NAME = "model.layers.1.mlp.down_proj"
 def masked(weight: NDArray[np.float32]) -> NDArray[np.float32]:
     """The two largest of every four weights, the others zero."""
     fours = weight.copy().reshape(-1, 4)
-    for four in fours:
-        four[np.argsort(np.abs(four))[:2]] = 0
+    np.put_along_axis(fours, np.argsort(np.abs(fours), axis=1)[:, :2], 0, axis=1)
     return fours.reshape(weight.shape)
 
 
@@ -45,12 +44,7 @@ DENSE = {name: masked(weight) for name, weight in DRAWN.items()}
 
 def sparse_parts(name: str, weight: torch.Tensor, stored: NDArray[Any]) -> Tensors:
     """`weight` [N, K] without the zeros of `stored`, bit by bit as compressed-tensors lays it out."""
-    kept, mask = [], np.zeros((weight.shape[0], weight.shape[1] // 8), np.uint8)
-    for n, row in enumerate(stored):
-        for k, number in enumerate(row):
-            if number:
-                kept.append(n * weight.shape[1] + k)
-                mask[n, k // 8] |= 1 << (k % 8)
+    mask, kept = np.packbits(stored != 0, axis=1, bitorder="little"), np.flatnonzero(stored)
     flat = weight.view(torch.uint8).reshape(weight.numel(), -1)[kept]
     values = flat.reshape(-1).view(weight.dtype).reshape(weight.shape[0], -1)
     shape = torch.tensor(weight.shape).reshape(-1, 1)
