@@ -94,8 +94,6 @@ class AnswerReader:
                 deltas = self._characters.joined(deltas)
             if self._inline is not None:
                 deltas = self._inline.moved(deltas)
-                if self._inline.is_over:
-                    self._inline = None
             deltas = tally.passed(deltas)
             if tally.native:
                 self._note_seals(deltas)

@@ -68,6 +68,11 @@ def call(city: str, **fields: Any) -> Body:
     return {"type": "function", "function": {"name": "get_weather", "arguments": json.dumps({"city": city})}} | fields
 
 
+def in_pieces(text: str, size: int = 3, finish: str = "stop") -> bytes:
+    """A stream of a text in small pieces."""
+    return chunks(*({"content": text[at : at + size]} for at in range(0, len(text), size)), finish=finish)
+
+
 def calls_case(name: str, *pieces: Body, finish: str = "tool_calls", whole: Any = None, **means: Any) -> Case:
     """A stream with one piece of a call in each chunk, which are calls for Oslo and Rome."""
     deltas = [{"tool_calls": [piece]} for piece in pieces]
@@ -782,7 +787,67 @@ CASES = [
             ("<|START_THINKING|>", "<|END_THINKING|>"),
             ("<|channel>thought", "<channel|>"),
             ("<|begin_of_thought|>", "<|end_of_thought|>"),
+            ("<mm:think>", "</mm:think>"),
+            ("<longcat_think>", "</longcat_think>"),
+            ("<think:opensource>", "</think:opensource>"),
+            ("<|inner_prefix|>", "<|inner_suffix|>"),
         )
+    ),
+    *(
+        Case(
+            f"a thought and an answer in {opening}",
+            in_pieces(f"<think>Hm.</think>\n{opening}\nHi{closing}"),
+            message(content=f"<think>Hm.</think>\n{opening}\nHi{closing}"),
+            text="Hi",
+            reasoning="Hm.",
+        )
+        for opening, closing in (
+            ("<answer>", "\n</answer>"),
+            ("<response>", "</response>\n"),
+            ("<|begin_of_box|>", "<|end_of_box|>"),
+            ("<|START_RESPONSE|>", "<|END_RESPONSE|><|END_OF_TURN_TOKEN|>"),
+        )
+    ),
+    Case(
+        "a box within an answer",
+        in_pieces("It is <|begin_of_box|>42<|end_of_box|>."),
+        message(content="It is <|begin_of_box|>42<|end_of_box|>."),
+        text="It is 42.",
+    ),
+    *(
+        Case(
+            f"an answer before {end}",
+            in_pieces(f"Hi{end}"),
+            message(content=f"Hi{end}"),
+            text="Hi",
+        )
+        for end in ("<|im_end|>", "</s>", "<|eot_id|>", "<|end|>", "\n<|im_end|>\n<|endoftext|>\n", "<end_of_turn>")
+    ),
+    *(
+        Case(
+            f"a thought in its field as {given}",
+            chunks(*({"reasoning_content": one} for one in given), *({"content": one} for one in after)),
+            message(content=after, reasoning_content=given),
+            text="Hi",
+            reasoning="Hm.",
+        )
+        for given, after in (
+            ("<think>\nHm.", "Hi"),
+            ("<think>Hm.</think>", "Hi"),
+            ("Hm.</think>", "Hi"),
+            ("<think>Hm.</think>\n\nHi", ""),
+            ("<mm:think>Hm.</mm:think>", "Hi"),
+        )
+    ),
+    *(
+        Case(
+            f"a thought that speaks of tags: {given}",
+            chunks(*({"reasoning_content": one} for one in given), {"content": "Hi"}),
+            message(content="Hi", reasoning_content=given),
+            text="Hi",
+            reasoning=given,
+        )
+        for given in ("Hm, <think> is a tag.", "A call is <tool_call>{}</tool_call> here.", "<", "So <|im_end|> it is")
     ),
     Case(
         "thoughts that are never ended",
@@ -806,7 +871,19 @@ CASES = [
     ),
     *(
         Case(f"no thoughts: {text}", chunks(*({"content": one} for one in text)), message(content=text), text=text)
-        for text in ("<b>Hi</b>", " <thin air", "Hi <think>x</think>", "End it with `</think>`.", "<")
+        for text in (
+            "<b>Hi</b>",
+            " <thin air",
+            "<s>Hi</s>",
+            "A turn ends with <|im_end|>",
+            "Its end is `<|im_end|>`.",
+            "<answer>Hi</answer>",
+            "<|im_end|>",
+            "The marks <|im_end|> and </s> are two.",
+            "Hi <think>x</think>",
+            "End it with `</think>`.",
+            "<",
+        )
     ),
     *(
         Case(
@@ -891,9 +968,27 @@ AS_PARTS = [
 ]
 HARMONY = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>Hi"
 HERMES = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "%s"}}\n</tool_call>'
+INVOKED = '<invoke name="get_weather">\n<parameter name="city">Oslo</parameter>\n</invoke>'
+GLM = "<tool_call>get_weather<arg_key>city</arg_key><arg_value>Oslo</arg_value></tool_call>"
+SEVERAL = json.dumps(
+    {"tool_uses": [{"recipient_name": f"functions.{name}", "parameters": said} for name, said in (OSLO, ROME)]}
+)
 # Calls as models write them: name, text before them, all of the answer, calls.
 WRITTEN: list[tuple[str, str, str, list[tuple[str, Body]]]] = [
     ("Hermes", "Let me look.", "Let me look.\n\n" + HERMES % "Oslo" + "\n" + HERMES % "Rome", [OSLO, ROME]),
+    ("Llama 4 twice", "", '[get_weather(city="Oslo"), get_weather(city="Rome")]', [OSLO, ROME]),
+    (
+        "functools twice",
+        "",
+        "functools" + json.dumps([{"name": "get_weather", "arguments": {"city": city}} for city in ("Oslo", "Rome")]),
+        [OSLO, ROME],
+    ),
+    (
+        "a section twice",
+        "So.",
+        f"So.\n<function_calls>\n{INVOKED}\n{INVOKED.replace('Oslo', 'Rome')}\n</function_calls>",
+        [OSLO, ROME],
+    ),
     *(
         (name, "", text, [OSLO])
         for name, text in {
@@ -924,6 +1019,47 @@ WRITTEN: list[tuple[str, str, str, list[tuple[str, Body]]]] = [
             "Llama, in JSON": '{"type": "function", "name": "get_weather", "parameters": {"city": "Oslo"}}',
             "a list": '[{"name": "get_weather", "arguments": {"city": "Oslo"}}]',
             "a block of code": '```json\n{"name": "get_weather", "arguments": {"city": "Oslo"}}\n```',
+            **{
+                f"a section {section}": f"<{section}>\n{INVOKED}\n</{section}>"
+                for section in ("function_calls", "tool_calls")
+            },
+            "an invoke alone": INVOKED,
+            "DeepSeek 4": '<｜DSML｜tool_calls>\n<｜DSML｜invoke name="get_weather">\n'
+            '<｜DSML｜parameter name="city" string="true">Oslo</｜DSML｜parameter>\n</｜DSML｜invoke>\n'
+            "</｜DSML｜tool_calls>",
+            **{
+                f"JSON between {opening} and {closing}": f"{opening}{json_call}{closing}"
+                for opening, closing in (
+                    ("<tools>\n", "\n</tools>"),
+                    ("<tool_calls>[", "]</tool_calls>"),
+                    ("<tool_calls>\n", "\n</tool_calls>"),
+                    ("<TOOLCALL>[", "]</TOOLCALL>"),
+                    ("functools[", "]"),
+                    ("<longcat_tool_call>", "</longcat_tool_call>"),
+                    ("<function_call> ", ""),
+                    ("<|action_start|><|plugin|>\n", "<|action_end|>"),
+                )
+                for json_call in ('{"name": "get_weather", "arguments": {"city": "Oslo"}}',)
+            },
+            "Command": '<|START_ACTION|>[\n    {"tool_call_id": "0", "tool_name": "get_weather", '
+            '"parameters": {"city": "Oslo"}}\n]<|END_ACTION|>',
+            "Llama 3.1 with a name in its tag": '<function=get_weather>{"city": "Oslo"}</function>',
+            "Seed": "<seed:tool_call>\n<function=get_weather>\n<parameter=city>Oslo</parameter>\n</function>\n"
+            "</seed:tool_call>",
+            "Step": "<｜tool_calls_begin｜>\n<｜tool_call_begin｜>function<｜tool_sep｜>"
+            '<steptml:invoke name="get_weather">'
+            '<steptml:parameter name="city">Oslo</steptml:parameter></steptml:invoke><｜tool_call_end｜>\n'
+            "<｜tool_calls_end｜>",
+            "MiniCPM": '<function name="get_weather"><param name="city">Oslo</param></function>',
+            "Hunyuan": '<tool_calls>\n<tool_call>get_weather\n```json\n{"city": "Oslo"}\n```</tool_call>\n'
+            "</tool_calls>",
+            "OLMo": "<function_calls>\nget_weather(city='Oslo')\n</function_calls>",
+            "Llama 4": '[get_weather(city="Oslo")]',
+            "Llama 4 with marks": '<|python_start|>[get_weather(city="Oslo")]<|python_end|>',
+            "Gemma 3": '```tool_code\nget_weather(city="Oslo")\n```',
+            "Kimi without a section": "<|tool_call_begin|>functions.get_weather:0"
+            '<|tool_call_argument_begin|>{"city": "Oslo"}<|tool_call_end|>',
+            "Hermes before the end's token": HERMES % "Oslo" + "<|im_end|>",
             "gpt-oss": "<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>"
             '{"city": "Oslo"}<|call|>',
         }.items()
@@ -1126,6 +1262,51 @@ CASES += [
     ),
     *(
         Case(
+            f"a call in thoughts alone, {name}",
+            chunks(*given),
+            message(**{key: "".join(one.get(key, "") for one in given) for key in given[0]}),
+            reasoning="Hm.",
+            calls=[OSLO],
+            finish="tool_calls",
+        )
+        for name, given in {
+            "of GLM's": [{"reasoning_content": one} for one in "Hm.\n" + GLM],
+            "between tags": [{"content": one} for one in f"<think>Hm.\n{GLM}</think>\n"],
+            "of Qwen's": [{"reasoning": one} for one in ("Hm.", "\n<tool_call>", (HERMES % "Oslo")[11:])],
+        }.items()
+    ),
+    *(
+        Case(
+            f"a thought with a call, and {name}",
+            chunks({"reasoning_content": f"Hm. {GLM}"}, *given, finish=finish),
+            message(finish, reasoning_content=f"Hm. {GLM}", **given[0]) if given else None,
+            reasoning=f"Hm. {GLM}{'' if given or finish == 'length' else ' no'}",
+            finish=finish,
+            **means,
+        )
+        for name, given, finish, means in (
+            ("a text", [{"content": "Hi"}], "stop", {"text": "Hi"}),
+            ("another", [{"tool_calls": [call("Rome", id="a", index=0)]}], "tool_calls", {"calls": [ROME]}),
+            ("no room for more", [], "length", {}),
+        )
+    ),
+    *(
+        calls_case(
+            f"a call of others, named {name}",
+            *({"index": 0, "id": "a", "function": {"name": name, "arguments": one}} for one in SEVERAL[:1]),
+            *(more(one, index=0) for one in SEVERAL[1:]),
+            whole=message("tool_calls", tool_calls=[{"id": "a", "function": {"name": name, "arguments": SEVERAL}}]),
+        )
+        for name in ("multi_tool_use.parallel", "multi_tool_use_parallel:2", "parallel")
+    ),
+    calls_case(
+        "a call of others that are not known",
+        piece('{"tool_uses": [{"recipient_name": "functions.get_rain", "parameters": {}}]}', index=0, id="a")
+        | {"function": {"name": "parallel", "arguments": '{"tool_uses": []}'}},
+        calls=[("parallel", {"tool_uses": []})],
+    ),
+    *(
+        Case(
             f"no calls: {text}",
             chunks(*({"content": text[at : at + 3]} for at in range(0, len(text), 3))),
             message(content=text),
@@ -1140,6 +1321,21 @@ CASES += [
             "if a <",
             "[TOOL_CALLS] is a mark",
             "```json\n{}\n```",
+            # What is spoken of.
+            f"Write this:\n```xml\n{HERMES % 'Oslo'}\n```\nThat is all.",
+            f"Write this:\n\n```\n<function_calls>\n{INVOKED}\n</function_calls>\n```",
+            "Write `<tools>` and `</tools>`.",
+            f"A call begins with `{HERMES % 'Oslo'}`.",
+            '<tools>{"name": "get_weather", "arguments": {"city": "Os',
+            '<tools>{"name": "get_rain", "arguments": {"city": "Oslo"}}</tools>',
+            '<function=get_rain>{"city": "Oslo"}</function>',
+            '<function_calls>\n<invoke name="get_weather">\n<parameter name=',
+            '[get_rain(city="Oslo")]',
+            '[get_weather(city="Oslo")] is a call.',
+            '[get_weather(city="Os',
+            "[get_weather] is a name.",
+            "functools[0] is a member",
+            "```tool_code\nprint(1)\n```",
         )
     ),
     # Other wires.
