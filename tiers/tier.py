@@ -345,9 +345,11 @@ class Delta(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 class TierLoad(msgspec.Struct, frozen=True, kw_only=True):
     """A tier's queue as routing needs it, without I/O. `running`: requests from here. `waiting`: sequences of its model
-    in process; of servers elsewhere the requests of all their clients where they tell, else ours."""
+    in process; of servers elsewhere the requests of all their clients where they tell, else ours. `down_seconds`: until
+    one that is not healthy is asked again, where that is known."""
 
     healthy: bool = True
+    down_seconds: float = 0.0
     running: int = 0
     waiting: int = 0
     predicted_wait_seconds: float = 0.0

@@ -209,6 +209,7 @@ class Answer:
         self.thought_end: ThoughtEnd | None = None
         self.maker = ""
         self.record: Record | None = None
+        self.billed: Usage | None = None  # tokens of the bill, also where it broke before its tier reported them
         self.rate_headers = rate_headers
         self._routing, self._finished, self._replica, self._ending = routing, finished, replica, ending
         self._opening: Delta | None = None
@@ -362,7 +363,8 @@ class Answer:
 
     def _finish(self, status: Status, http_status: int, error: Exception | None) -> None:
         self.stamps.finished = time.monotonic()
-        self.record = self._recorded(status, http_status, error, self.source.bill())
+        bill = self.source.bill()
+        self.record, self.billed = self._recorded(status, http_status, error, bill), bill.usage
         self._finished(self, self.record)
 
     def _recorded(self, status: Status, http_status: int, error: Exception | None, bill: Bill) -> Record:

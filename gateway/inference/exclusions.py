@@ -318,7 +318,8 @@ def no_tier(
         )
     elif all(reasons[k] == DOWN for k in own):
         message = f"No tier can answer this request now ({error.why}). Try again later."
-    return ApiError(503, message, code="no_tier_available")
+    wait = min((served.tier(k).load().down_seconds for k in own if reasons[k] == DOWN), default=0.0)
+    return ApiError(503, message, code="no_tier_available", retry_after_seconds=wait)
 
 
 def _unsupported(

@@ -267,7 +267,8 @@ def read_whole(body: bytes, tally: Tally) -> list[Delta]:
 def _ending(body: bytes) -> bytes:
     """What the event at the end of a stream would have said."""
     whole = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
-    delta = {name: whole[name] for name in ("stop_reason", "stop_sequence", "container") if name in whole}
+    ended = ("stop_reason", "stop_sequence", "stop_details", "container")
+    delta = {name: whole[name] for name in ended if name in whole}
     more = {name: whole[name] for name in ("usage", "context_management") if name in whole}
     return _encode({"type": "message_delta", "delta": delta, **more})
 

@@ -445,6 +445,7 @@ class RemoteTier(Tier):
         waiting = queue.waiting(now) if queue.silent or queue.is_told else 0
         return TierLoad(
             healthy=now >= self._failures.unhealthy_until,
+            down_seconds=max(0.0, self._failures.unhealthy_until - now),
             running=self._running,
             waiting=waiting,
             predicted_wait_seconds=self._queue.predicted_wait(now) if waiting else 0.0,

@@ -175,7 +175,8 @@ class ReplicaSet(Tier):
         running = sum(replica.outstanding for replica in self._balancer.replicas)
         loads = [self._tiers[url].load() for url in self._balancer.serving()]
         return TierLoad(
-            healthy=self._balancer.is_healthy,
+            healthy=(healthy := self._balancer.is_healthy),
+            down_seconds=0.0 if healthy else self._balancer.available_in(),
             running=running,
             waiting=sum(load.waiting for load in loads),
             predicted_wait_seconds=min((load.predicted_wait_seconds for load in loads), default=0.0),

@@ -1,9 +1,11 @@
-"""`/v1/files`: callers' stored files, above all the input and output of batches.
+"""`/v1/files`: callers' stored files, above all the input and output of batches, in OpenAI's and Anthropic's forms.
 
 An upload is a form with one file, read while it arrives: its fields are kept, the file is passed on in pieces.
 """
 
+import mimetypes
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -21,6 +23,7 @@ from gateway.batches.jobs import jobs_of
 from gateway.edge.asgi import FormEvent, HttpRequest, read_form
 from gateway.edge.openapi import describe, describe_form
 from gateway.inference.api.list_queries import is_id, not_found, owned_query
+from gateway.inference.api.models import is_anthropics
 from gateway.inference.service import serving_of
 from gateway.tenancy.guard import caller_of
 from quality.store.database import MOST_INTEGER
@@ -139,13 +142,14 @@ class FileObject(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class FileList(msgspec.Struct, frozen=True, kw_only=True):
-    """A page of files; `last_id` is the `after` of the next one."""
+    """A page of files; `last_id` is the `after` of the next one, `next_page` its `page`, if there is one."""
 
     object: str = "list"
     data: list[FileObject]
     first_id: str | None
     last_id: str | None
     has_more: bool
+    next_page: str | None
 
 
 class FileDeleted(msgspec.Struct, frozen=True, kw_only=True):
@@ -154,6 +158,7 @@ class FileDeleted(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     object: str = "file"
     deleted: bool = True
+    type: str = "file_deleted"
 
 
 @post("/files", status_code=200, operation_class=describe_form(FileUpload, FileObject), summary="Upload a file")
@@ -167,35 +172,35 @@ async def upload_file(request: HttpRequest) -> Response[Any]:
         async with writer:
             form = UploadedForm(writer, file_limit)
             await reached(form.read(request))
+            if is_anthropics(request):
+                form.fields.setdefault("purpose", "user_data")
             stored = await reached(_finished(form, writer))
     except QuotaError as error:
-        raise ApiError(
-            413,
-            f"Quota exceeded: {error} (AIO_FILES_QUOTA). Delete some files.",
-            param=FILE,
-            code="storage_limit_exceeded",
-        ) from None
-    return Response(shown(stored), media_type="application/json")
+        said = f"Quota exceeded: {error} (AIO_FILES_QUOTA). Delete some files."
+        raise ApiError(413, said, param=FILE, code="storage_limit_exceeded") from None
+    return Response(_shown(stored, request), media_type="application/json")
 
 
 @get("/files", operation_class=describe(None, FileList), summary="List files")
 async def list_files(request: HttpRequest) -> Response[Any]:
     """Newest first. Query: `after`, `limit` (1 to 10,000), `order` (asc, desc), `purpose`."""
-    query = owned_query(request, most=MOST_LISTED, default=MOST_LISTED, order=True, purpose=True)
+    most, after = MOST_LISTED, next((name for name in ("page", "after_id") if name in request.query_params), "after")
+    query = owned_query(request, most=most, default=most, order=True, purpose=True, ignored=("beta",), after_name=after)
     store = jobs_of(request).files
     tenant = caller_of(request).tenant
     found, more = await reached(
         store.page(tenant, query.purpose, after=query.after, limit=query.limit, ascending=query.ascending)
     )
-    data = [shown(one) for one in found]
-    first, last = (data[0].id, data[-1].id) if data else (None, None)
-    return Response(FileList(data=data, first_id=first, last_id=last, has_more=more), media_type="application/json")
+    first, last = (found[0].file_id, found[-1].file_id) if found else (None, None)
+    page = {"first_id": first, "last_id": last, "has_more": more, "next_page": last if more else None}
+    data = [_shown(one, request) for one in found]
+    return Response({"object": "list", "data": data} | page, media_type="application/json")
 
 
 @get("/files/{file_id:str}", operation_class=describe(None, FileObject), summary="Show a file")
 async def show_file(request: HttpRequest, file_id: FromPath[str]) -> Response[Any]:
     """A file's metadata; another tenant's file is not found."""
-    return Response(shown(await _file(request, file_id)), media_type="application/json")
+    return Response(_shown(await _file(request, file_id), request), media_type="application/json")
 
 
 @get(
@@ -227,8 +232,13 @@ def owner_of(caller: Caller) -> Owner:
     return Owner(caller.tenant, caller.key_id)
 
 
-def shown(stored: StoredFile) -> FileObject:
-    """In OpenAI's form."""
+def _shown(stored: StoredFile, request: HttpRequest) -> FileObject | dict[str, Any]:
+    """In OpenAI's form, or in Anthropic's to its client."""
+    if is_anthropics(request):
+        kind = mimetypes.guess_type(stored.filename)[0] or "application/octet-stream"
+        made, ends = (time and datetime.fromtimestamp(time, UTC) for time in (stored.created_at, stored.expires_at))
+        said = {"type": "file", "id": stored.file_id, "filename": stored.filename, "mime_type": kind}
+        return said | {"size_bytes": stored.size, "created_at": made, "expires_at": ends, "downloadable": True}
     return FileObject(
         id=stored.file_id,
         object="file",

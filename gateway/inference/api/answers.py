@@ -8,7 +8,7 @@ from msgspec import UNSET, UnsetType
 
 from gateway.inference.answer import Answer
 from gateway.inference.api.constraints import CUSTOM, custom_names, input_of
-from quality.records.record import CacheUse, Record, continued_from
+from quality.records.record import CacheUse, continued_from
 from tiers.chat_state import collected_state
 from tiers.deltas import CollectedChoice
 from tiers.message_content import ToolCall, UrlCitation
@@ -96,9 +96,10 @@ def _written(token: str, raw: bytes) -> str:
 
 
 class PromptDetails(msgspec.Struct, frozen=True):
-    """`usage.prompt_tokens_details`: tokens whose keys and values were in the prefix cache."""
+    """`usage.prompt_tokens_details`: tokens that a prefix cache had, and that a provider wrote into its own."""
 
     cached_tokens: int
+    cache_write_tokens: int
 
 
 class CompletionDetails(msgspec.Struct, frozen=True):
@@ -302,18 +303,8 @@ def usage_body(usage: Usage | None) -> UsageBody:
         usage.prompt_tokens,
         usage.completion_tokens,
         usage.prompt_tokens + usage.completion_tokens,
-        PromptDetails(usage.cached_tokens),
+        PromptDetails(usage.cached_tokens, usage.cache_write_tokens),
         CompletionDetails(usage.reasoning_tokens),
-    )
-
-
-def billed_usage(record: Record) -> Usage:
-    """The tokens that a finished answer is billed for, also one that broke before its tier reported them."""
-    return Usage(
-        prompt_tokens=record.prompt_tokens,
-        completion_tokens=record.completion_tokens,
-        cached_tokens=record.cached_tokens,
-        reasoning_tokens=record.reasoning_tokens,
     )
 
 

@@ -20,7 +20,7 @@ from gateway.base.errors import ApiError, ErrorBody, ErrorEnvelope, as_api_error
 from gateway.base.inference_request import CALLER
 from gateway.edge.websocket_protocol import admit_frames
 from gateway.inference.answer import Answer
-from gateway.inference.api.answers import Routed, UsageBody, billed_usage, routed, usage_body
+from gateway.inference.api.answers import Routed, UsageBody, routed, usage_body
 from gateway.inference.api.build_request import chat_request, received
 from gateway.inference.api.chunks import DONE, ChatChunks
 from gateway.inference.api.foreign_fields import FieldReader, shown_names
@@ -202,7 +202,7 @@ class SocketSession:
             log.error("a chat on a WebSocket failed", exc_info=error)
         failed = Failed(request=name, error=failure.body)
         if answer is not None and answer.record is not None:
-            usage = usage_body(billed_usage(answer.record))
+            usage = usage_body(answer.billed)
             failed = msgspec.structs.replace(failed, usage=usage, x_aio=routed(answer))
         await self._send(_encode(failed))
 
@@ -224,7 +224,7 @@ def _ending(name: str, status: str, answer: Answer | None, ignored: list[str]) -
         request=name,
         status=status,
         id=answer.record.request_id,
-        usage=usage_body(billed_usage(answer.record)),
+        usage=usage_body(answer.billed),
         x_aio=routed(answer),
         ignored_fields=shown,
     )

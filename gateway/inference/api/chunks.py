@@ -17,7 +17,6 @@ from gateway.inference.api.answers import (
     Routed,
     UsageBody,
     annotations_of,
-    billed_usage,
     chat_logprobs,
     completion_logprobs,
     routed,
@@ -221,10 +220,9 @@ class _Template:
         return self.head + b"]," + usage[1:] + b"\n\n" + DONE
 
     def failed(self, error: Exception) -> bytes:
-        record = self.answer.record
-        if record is None:
+        if self.answer.record is None:
             return error_event(error)
-        broken = BrokenStream(as_api_error(error).body, usage_body(billed_usage(record)), routed(self.answer))
+        broken = BrokenStream(as_api_error(error).body, usage_body(self.answer.billed), routed(self.answer))
         return b"data: " + _encode(broken) + b"\n\n"
 
 

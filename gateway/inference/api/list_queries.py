@@ -29,13 +29,14 @@ def owned_query(
     order: bool = False,
     purpose: bool = False,
     ignored: tuple[str, ...] = (),
+    after_name: str = "after",
 ) -> OwnedQuery:
     """Parse the query. Raises `ApiError` 400. `order`, `purpose`: whether the list supports these. `ignored`: names of
-    parameters that it accepts and needs nothing of."""
+    parameters that it accepts and needs nothing of. `after_name`: the name of `after` there."""
     query = {name: value for name, value in dict(request.query_params).items() if name not in ignored}
-    after = query.pop("after", None)
+    after = query.pop(after_name, None)
     if after is not None and not _ID.match(after):
-        raise bad_request(f"Invalid after: {after[:64]!r} is not an id.", "after", "invalid_value")
+        raise bad_request(f"Invalid {after_name}: {after[:64]!r} is not an id.", after_name, "invalid_value")
     limit = whole_number(query.pop("limit", str(default)), "limit", 1, most)
     direction = query.pop("order", "desc") if order else "desc"
     if direction not in _ORDERS:

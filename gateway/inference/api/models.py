@@ -64,6 +64,7 @@ class AnthropicModel(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     display_name: str
     created_at: str
+    lifecycle: str = "active"
     max_input_tokens: int | None = None
 
 

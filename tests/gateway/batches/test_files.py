@@ -4,6 +4,7 @@ import io
 from collections.abc import AsyncIterator
 from typing import Any
 
+import anthropic
 import httpx
 import openai
 import pytest
@@ -209,3 +210,28 @@ async def test_erasing_a_user_erases_her_files(keeping: RunningGateway) -> None:
     assert answer.json()["rows"]["files"] == 1
     assert await count(keeping, file_parts) == 1
     assert (await client(keeping, "bob").files.retrieve(kept.id)).id == kept.id
+
+
+async def test_anthropics_client_uploads_reads_lists_and_deletes_in_its_own_form(keeping: RunningGateway) -> None:
+    """It gives no purpose, and says in a header whose form it reads."""
+    ours = anthropic.AsyncAnthropic(
+        base_url=str(keeping.http.base_url), api_key=KEYS["ada"], http_client=keeping.http, max_retries=0
+    )
+    made = [await ours.beta.files.upload(file=(name, b"%PDF-1.4", "")) for name in ("a.pdf", "b.pdf")]
+    assert [(one.type, one.filename, one.mime_type, one.size_bytes) for one in made] == [
+        ("file", "a.pdf", "application/pdf", 8),
+        ("file", "b.pdf", "application/pdf", 8),
+    ]
+    assert await ours.beta.files.retrieve_metadata(made[0].id) == made[0]
+    assert await (await ours.beta.files.download(made[0].id)).read() == b"%PDF-1.4"
+    assert [one.id async for one in ours.beta.files.list(limit=1)] == [made[1].id, made[0].id]
+    headers = {"x-api-key": KEYS["ada"], "anthropic-version": "2023-06-01"}
+    pages = [(await keeping.http.get("/v1/files?limit=1", headers=headers)).json()]
+    pages += [(await keeping.http.get(f"/v1/files?page={pages[0]['next_page']}", headers=headers)).json()]
+    assert [[one["id"] for one in page["data"]] for page in pages] == [[made[1].id], [made[0].id]]
+    assert pages[1]["next_page"] is None
+    gone = await ours.beta.files.delete(made[0].id)
+    assert (gone.id, gone.type) == (made[0].id, "file_deleted")
+    with pytest.raises(anthropic.NotFoundError):
+        await ours.beta.files.retrieve_metadata(made[0].id)
+    assert (await client(keeping, "ada").files.retrieve(made[1].id)).purpose == "user_data"

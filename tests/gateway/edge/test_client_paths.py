@@ -244,6 +244,7 @@ async def test_anthropics_client_lists_all_models_page_by_page(bounded: RunningG
         one = await client.models.retrieve("tier-1")
         assert (one.id, one.display_name) == ("tier-1", "tier-1")
         assert one.max_input_tokens == bounded.tier(1).max_context
+        assert one.to_dict()["lifecycle"] == "active", "required since version 2 of the client"
         with pytest.raises(anthropic.NotFoundError) as unknown:
             await client.models.retrieve("no-such-model")
         assert unknown.value.body["error"]["type"] == "not_found_error"  # type: ignore[index]

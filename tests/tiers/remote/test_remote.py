@@ -211,9 +211,10 @@ async def test_what_is_not_the_callers_fault_makes_the_tier_unavailable_for_a_wh
         raised = await failure(tier)
         assert isinstance(raised, TierUnavailableError)
         assert f"answered {status}" in str(raised)
-        assert not tier.load().healthy
-        now += 10
-        assert tier.load().healthy
+        now += 6
+        assert (tier.load().healthy, tier.load().down_seconds) == (False, 4)
+        now += 4
+        assert (tier.load().healthy, tier.load().down_seconds) == (True, 0)
         await tier.close()
 
 

@@ -9,7 +9,7 @@ import msgspec
 from gateway.base.errors import as_api_error
 from gateway.base.inference_request import SERVICE_TIERS
 from gateway.inference.answer import Answer
-from gateway.inference.api.answers import Routed, billed_usage, routed
+from gateway.inference.api.answers import Routed, routed
 from gateway.inference.api.chunks import BlockOrder, Piece, is_object
 from gateway.inference.api.messages.conversation import UNSIGNED, shown_call_id
 from gateway.inference.api.messages.schemas import envelope_of, error_event
@@ -75,6 +75,7 @@ class MessageBody(msgspec.Struct, frozen=True, kw_only=True):
     stop_reason: str | None
     stop_sequence: str | None
     usage: MessageUsage
+    stop_details: Any = msgspec.UNSET
     container: Any = msgspec.UNSET
     context_management: Any = msgspec.UNSET
     x_aio: Routed | msgspec.UnsetType = msgspec.UNSET
@@ -127,6 +128,7 @@ def whole_message(answer: Answer, thinking: ThinkingShown) -> MessageBody:
         body = message_body(answer, blocks, usage_of(answer.usage, answer, end), end.stop_reason, end.stop_sequence)
         return msgspec.structs.replace(
             body,
+            stop_details=end.delta.get("stop_details", msgspec.UNSET),
             container=end.delta.get("container", msgspec.UNSET),
             context_management=end.more.get("context_management", msgspec.UNSET),
             x_aio=routed(answer),
@@ -261,11 +263,10 @@ class MessageEvents:
 
     def failed(self, error: Exception) -> bytes:
         """See `error_event`; of an answer that began also what is billed, and how the part that came was made."""
-        record = self._answer.record
-        if record is None:
+        if self._answer.record is None:
             return error_event(error, self._answer.request.request_id)
         envelope = envelope_of(as_api_error(error), self._answer.request.request_id)
-        usage = usage_of(billed_usage(record), self._answer)
+        usage = usage_of(self._answer.billed, self._answer)
         said = {"error": envelope.error, "request_id": envelope.request_id, "usage": usage}
         return _event("error", **said, x_aio=routed(self._answer))
 

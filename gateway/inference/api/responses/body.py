@@ -9,7 +9,7 @@ import msgspec
 from gateway.base.errors import ErrorBody
 from gateway.base.inference_request import InferenceRequest
 from gateway.inference.answer import Answer
-from gateway.inference.api.answers import billed_usage, chat_logprobs, routed
+from gateway.inference.api.answers import chat_logprobs, routed
 from gateway.inference.api.chunks import is_object
 from gateway.inference.api.constraints import input_of
 from gateway.inference.api.responses.as_chat import SEALED_REASONING, sealed, wants_logprobs
@@ -84,7 +84,7 @@ class ResponseBody:
             "completed_at": int(record.created_at + record.timings.e2e_ms / 1e3) if completed and record else None,
             "incomplete_details": {"reason": self._why_incomplete} if status == "incomplete" else None,
             "error": None if error is None else _shown_error(error),
-            "usage": _usage(billed_usage(record)) if over and record else None,
+            "usage": _usage(self._answer.billed or Usage()) if over and record else None,
         }
         return shown | {"x_aio": routed(self._answer)} if over and record else shown
 
@@ -270,7 +270,7 @@ def _given(form: Any) -> dict[str, Any]:
 def _usage(usage: Usage) -> dict[str, Any]:
     return {
         "input_tokens": usage.prompt_tokens,
-        "input_tokens_details": {"cached_tokens": usage.cached_tokens},
+        "input_tokens_details": {"cached_tokens": usage.cached_tokens, "cache_write_tokens": usage.cache_write_tokens},
         "output_tokens": usage.completion_tokens,
         "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
         "total_tokens": usage.prompt_tokens + usage.completion_tokens,

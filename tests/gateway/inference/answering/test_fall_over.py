@@ -131,9 +131,10 @@ async def test_a_tier_that_is_down_is_passed_over(gateway: RunningGateway) -> No
 
 async def test_no_healthy_tier_is_503_with_the_reasons(gateway: RunningGateway) -> None:
     for tier in gateway.tiers:
-        tier.health = TierLoad(healthy=False)
+        tier.health = TierLoad(healthy=False, down_seconds=tier.number + 4.5)
     answer = await gateway.http.post("/v1/chat/completions", json={"model": "auto", "messages": HELLO})
     assert answer.status_code == 503
+    assert answer.headers["retry-after"] == "6", "clients that retry earlier give up before any is asked again"
     assert answer.json()["error"]["code"] == "no_tier_available"
     assert json.dumps(answer.json()).count("the tier is down") == 4
     assert answer.json()["error"]["message"].endswith("Try again later.")

@@ -51,6 +51,7 @@ model = "claude-opus-4-5"
 max_output_tokens = 8000
 price = {{ PRICES, cache_write_usd_per_million = 3.75 }}
 """.replace("PRICES", PRICES)
+DETAILS = {"type": "refusal", "category": "cyber", "explanation": "No."}
 BLOCKS: list[Body] = [
     {"type": "thinking", "thinking": "Let me see.", "signature": "EqQB/+=="},
     {"type": "redacted_thinking", "data": "EmwK/+=="},
@@ -80,6 +81,7 @@ MESSAGE: Body = {
     "model": "claude",
     "content": BLOCKS,
     "stop_reason": "tool_use",
+    "stop_details": DETAILS,
     "stop_sequence": None,
     "usage": USAGE,
 }
@@ -242,7 +244,7 @@ async def test_a_message_reaches_anthropic_as_it_is_and_its_answer_comes_back_so
     assert recorded.got == {"model": "claude-sonnet-4-5", "stream": False} | ASKED
     assert recorded.server.calls[-1].headers["anthropic-beta"] == betas["anthropic-beta"]
     body = told.json()
-    assert (body["content"], body["stop_reason"]) == (BLOCKS, "tool_use")
+    assert (body["content"], body["stop_reason"], body["stop_details"]) == (BLOCKS, "tool_use", DETAILS)
     usage = USAGE | {"service_tier": "standard"}
     assert body["usage"] == usage
     turns = next_step(body["content"])
@@ -421,6 +423,13 @@ async def test_tokens_are_billed_by_kind_of_cache(recorded: Recorded) -> None:
     micro = 10 * 3 + 100 * 0.3 + 10 * 3.75 + 30 * 6 + 42 * 15
     assert attempt["cost_usd"] == pytest.approx(micro / 1e6)
     assert float(told.headers["x-aio-cost-usd"]) == pytest.approx(micro / 1e6)
+    shown = {"cached_tokens": 100, "cache_write_tokens": 40}
+    told = await recorded.asked(
+        "/v1/chat/completions", {"model": "claude", "messages": [{"role": "user", "content": "Hello"}]}
+    )
+    assert told.json()["usage"]["prompt_tokens_details"] == shown
+    told = await recorded.asked("/v1/responses", {"model": "claude", "input": "Hello"})
+    assert told.json()["usage"]["input_tokens_details"] == shown
 
 
 async def test_marks_of_a_chat_stay_where_they_are(recorded: Recorded) -> None:

@@ -49,7 +49,7 @@ async def test_usage_and_cost_come_last_if_asked_for(gateway: RunningGateway) ->
     assert all(chunk["usage"] is None for chunk in before)
     assert last["choices"] == []
     assert last["usage"]["prompt_tokens"] == 6
-    assert last["usage"]["prompt_tokens_details"] == {"cached_tokens": 2}
+    assert last["usage"]["prompt_tokens_details"] == {"cached_tokens": 2, "cache_write_tokens": 0}
     assert last["x_aio"]["tier"] == 1
     assert last["x_aio"]["cost_usd"] == 0.000002625
     assert last["x_aio"]["decision_id"] == last["id"]
