@@ -12,11 +12,11 @@ from msgspec import inspect
 def explained(error: msgspec.ValidationError, kind: Any) -> str:
     """Return the words of an error in values of type `kind`, with what is allowed where that is one of a few,
     or has a form that its type describes."""
-    what, at, path = str(error).partition(" - at `$")
+    what, at, path = [*re.split(r"( - at (?:`key` in )?`\$)", str(error), maxsplit=1), "", ""][:3]
     is_form = " matching regex " in what
     if not (is_form or what.startswith("Invalid enum value")):
         return str(error)
-    names = re.sub(r"\[[^]]*\]|`$", "", path).split(".")[1:]
+    names = re.sub(r"\[[^]]*\]|`$", "", path).split(".")[1:] + ["`key`"] * ("`key`" in at)
     allowed = ", ".join(map(str, dict.fromkeys(_allowed(inspect.type_info(kind), names))))
     if is_form and allowed:
         return f"{what.partition(' matching ')[0]} of {allowed}{at}{path}"
@@ -30,7 +30,9 @@ def _allowed(kind: Any, names: list[str]) -> Iterator[object]:
     for inner in ("item_type", "value_type", "type"):
         if (one := getattr(kind, inner, None)) is not None:
             yield from _allowed(one, names)
-    if names:
+    if names == ["`key`"] and (key := getattr(kind, "key_type", None)) is not None:
+        yield from _allowed(key, [])
+    elif names:
         fields = [field.type for field in getattr(kind, "fields", ()) if field.encode_name == names[0]]
         for one in fields:
             yield from _allowed(one, names[1:])

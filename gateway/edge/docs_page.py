@@ -10,7 +10,8 @@ from litestar.connection import Request
 from litestar.openapi.plugins import OpenAPIRenderPlugin
 
 _STYLE = """
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; color: #1b1f24; }
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; color: #1b1f24;
+  overflow-wrap: anywhere; }
 h1 { font-size: 1.6rem; } code, pre { font: 0.9rem ui-monospace, monospace; }
 details { border: 1px solid #d0d7de; border-radius: 6px; margin: 0.6rem 0; padding: 0.5rem 0.9rem; }
 summary { cursor: pointer; } .method { display: inline-block; min-width: 3.5rem; font-weight: 600; color: #0550ae; }
@@ -58,7 +59,8 @@ class DocsPage(OpenAPIRenderPlugin):
         title = html.escape(f"{info['title']} {info['version']}")
         return (
             f"<!DOCTYPE html><html lang='en'><head><meta charset='utf-8'><title>{title}</title>"
-            f"<meta name='viewport' content='width=device-width, initial-scale=1'><style>{_STYLE}</style></head>"
+            f"<meta name='viewport' content='width=device-width, initial-scale=1'><link rel='icon' href='data:,'>"
+            f"<style>{_STYLE}</style></head>"
             f"<body><h1>{title}</h1><p>{html.escape(info.get('description', ''))}</p>"
             f"<p>The schema: <a href='{html.escape(self.get_openapi_json_route(request))}'>openapi.json</a></p>"
             f"{''.join(operations)}</body></html>"

@@ -4,10 +4,6 @@ An empty database never passes it, because its tables are made at once (`migrati
 earlier revision is refused (`quality.store.database`); the commit that it names brings it here.
 """
 
-from alembic import op
-
-from migrations.tables.columns import metadata
-
 revision = "0041"
 down_revision = None
 branch_labels = None
@@ -19,5 +15,4 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Drop everything."""
-    metadata.drop_all(op.get_bind())
+    """Nothing: no command goes back to before this revision."""

@@ -169,12 +169,17 @@ def is_away(error: Exception) -> bool:
 
 
 async def downgrade(url: str, revision: str) -> None:
-    """Downgrade the schema to `revision` ("base": to an empty one), dropping what later revisions added.
+    """Downgrade the schema to `revision`, dropping what later revisions added.
 
     Raises:
         DatabaseUrlError: not a SQLite file or PostgreSQL URL.
-        SchemaError: there is no such revision.
+        SchemaError: this version has no such revision; below its oldest one the database would be emptied.
     """
+    if revision not in (known := _revisions()):
+        raise SchemaError(
+            f"this version of AIO takes a schema back to {min(known)} at the earliest and knows it up to {max(known)}, "
+            f"so not to {revision!r}: an earlier one is that of a backup"
+        )
     await _run_alembic(_parse(url), "downgrade", revision)
 
 

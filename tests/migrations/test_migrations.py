@@ -34,7 +34,8 @@ from tests.snapshots.interfaces import schema_lines
 
 pytestmark = pytest.mark.processes
 
-STORED = Path(__file__).parents[1] / "stored_data" / "schema_0041" / "aio.sql"
+OLDEST = "0041"
+STORED = Path(__file__).parents[1] / "stored_data" / f"schema_{OLDEST}" / "aio.sql"
 """A database at the oldest revision, with three requests."""
 LATER = """
 import sqlalchemy as sa
@@ -72,14 +73,24 @@ async def test_migrating_brings_every_table_and_the_newest_revision(database_url
 
 
 async def test_the_schema_goes_up_down_and_up_again(database_url: str) -> None:
-    await migrate(database_url)
+    newest = await migrate(database_url)
 
-    await downgrade(database_url, "base")
+    await downgrade(database_url, OLDEST)
 
-    assert await table_names(database_url) == set()
-    assert await current_revision(database_url) is None
-    await migrate(database_url)
+    assert await current_revision(database_url) == OLDEST
+    assert await migrate(database_url) == newest
     assert await table_names(database_url) == set(metadata.tables)
+
+
+@pytest.mark.parametrize("revision", ["base", "-1", "0030", "9999"])
+async def test_no_downgrade_empties_a_database(sqlite_url: str, revision: str) -> None:
+    await migrate(sqlite_url)
+    await downgrade(sqlite_url, OLDEST)
+
+    with pytest.raises(SchemaError, match=f"not to '{revision}'"):
+        await downgrade(sqlite_url, revision)
+
+    assert await table_names(sqlite_url) == set(metadata.tables)
 
 
 async def test_migrating_twice_keeps_what_is_stored(database_url: str) -> None:

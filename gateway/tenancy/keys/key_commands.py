@@ -43,7 +43,15 @@ Name = Annotated[
 Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 ModelName = Annotated[str, Meta(min_length=1, max_length=256)]
 # `auto` and the tiers keep their names.
-Alias = Annotated[str, Meta(min_length=1, max_length=256, pattern=r"^(?!(auto|tier-[0-9]+)$)")]
+Alias = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        max_length=256,
+        pattern=r"^(?!(auto|tier-[0-9]+)$)",
+        description="a name other than auto, tier-1, tier-2 and so on",
+    ),
+]
 
 
 class KeyTerms(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -1,7 +1,7 @@
 """A value that is none of a few is refused with those that are allowed."""
 
 from enum import Enum
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 import pytest
@@ -25,6 +25,7 @@ class Inner(msgspec.Struct):
 class Outer(msgspec.Struct):
     inner: Inner | list[Inner] | None = None
     by_name: dict[str, Inner] = {}
+    tags: dict[Annotated[str, msgspec.Meta(pattern="^a - [b`$]", description="a word of ours")], int] = {}
 
 
 def refused(values: Any) -> str:
@@ -43,6 +44,7 @@ def refused(values: Any) -> str:
             {"inner": {"colours": ["green"]}},
             "Invalid enum value 'green'; allowed are red, blue - at `$.inner.colours[0]`",
         ),
+        ({"tags": {"x": 1}}, "Expected `str` of a word of ours - at `key` in `$.tags`"),
         ({"inner": {"Name": 1}}, "Expected `str`, got `int` - at `$.inner.Name`"),
     ],
 )

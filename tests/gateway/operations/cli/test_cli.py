@@ -267,12 +267,12 @@ def test_migrate_can_be_run_again(tmp_path: Path) -> None:
 def test_migrate_takes_the_schema_back_for_an_earlier_version(tmp_path: Path) -> None:
     folder = ("--json", "--data-dir", str(tmp_path))
     newest = json.loads(aio("migrate", *folder).output)["after"]
-    back = json.loads(aio("migrate", "--to", "base", *folder).output)
-    assert back == {"before": newest, "after": None}
-    assert json.loads(aio("migrate", *folder).output) == {"before": None, "after": newest}
-    refused = aio("migrate", "--to", "9999", *folder)
+    back = json.loads(aio("migrate", "--to", "0041", *folder).output)
+    assert back == {"before": newest, "after": "0041"}
+    assert json.loads(aio("migrate", *folder).output) == {"before": "0041", "after": newest}
+    refused = aio("migrate", "--to", "base", *folder)
     assert refused.exit_code == 1
-    assert "9999" in refused.output
+    assert "'base'" in refused.output
 
 
 def test_retraining_prints_the_calibration_slope_of_each_tier(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

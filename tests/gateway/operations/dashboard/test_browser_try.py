@@ -108,3 +108,14 @@ def test_the_first_day_of_routing_is_a_picture_that_a_target_moves_on(context: B
     expect(picture.locator("svg[role=img] circle")).to_have_count(2)
     expect(page.get_by_text("more labels, requests that every tier answers")).to_be_visible()
     assert not flaws(page)
+
+
+def test_the_apis_documentation_fits_the_screen_and_asks_for_nothing_else(context: BrowserContext) -> None:
+    page = context.new_page()
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto("/docs")
+    page.evaluate("for (const one of document.querySelectorAll('details')) one.open = true")
+
+    assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+    assert [url for url in asked if not url.endswith("/docs")] in ([], ["data:,"])
