@@ -192,7 +192,7 @@ class Composition:
         """Start everything."""
         settings, stack, catalog = self.settings, self.stack, self.catalog.current
         settings.data_path.mkdir(parents=True, exist_ok=True, mode=0o700)
-        database, ledger = await self._start_store()
+        database, ledger, outages = await self._start_store()
         if self._exporter is not None:
             traces = await stack.enter_async_context(running_traces(settings, self._exporter))
             self.sinks.append(traces.observe)
@@ -355,6 +355,7 @@ class Composition:
             metrics=self.metrics,
             not_ready={},
             away=engine.away,
+            outages=outages,
             refresh_metrics=refresh_metrics,
             peers=self._peers,
         )
@@ -386,7 +387,7 @@ class Composition:
         """Look for what is new every few seconds."""
         await self._keep(partial(follow, self.settings.artefact_poll_seconds), name)
 
-    async def _start_store(self) -> tuple[AsyncEngine, Ledger]:
+    async def _start_store(self) -> tuple[AsyncEngine, Ledger, DatabaseOutages]:
         """Start database and ledger. A database that is down delays nothing: the journal keeps its records."""
         engine = open_database(self.settings.database)
         self.stack.push_async_callback(engine.dispose)
@@ -406,7 +407,7 @@ class Composition:
         await ledger.start()
         self.stack.push_async_callback(ledger.close)
         self.sinks.append(of_record(ledger.append))
-        return engine, ledger
+        return engine, ledger, outages
 
     def _warn_of_overpriced_tiers(self) -> None:
         """Based on the results of `aio bench tiers` in the data folder; an unreadable file stops nothing."""

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from gateway.base.stores.database import DatabaseOutages
 from gateway.base.stores.redis_store import RedisStore
 from gateway.batches.jobs import Jobs
 from gateway.edge.asgi import HttpRequest
@@ -64,6 +65,7 @@ class Operations:
     metrics: Metrics
     not_ready: dict[str, str]
     away: Mapping[str, str]
+    outages: DatabaseOutages
     refresh_metrics: Callable[[], Awaitable[None]]
     peers: Peers | None
     drain_until: float | None = None
@@ -84,13 +86,15 @@ class Operations:
 
     @property
     def problems(self) -> dict[str, str]:
-        """What is missing now, with the reason: cores, servers, engines that AIO starts, the disk that
+        """What is missing now, with the reason: cores, servers, engines that AIO starts, the database, the disk that
         makes records durable, the server itself."""
         engines = {f"tier {tier.number}": tier.engine() for tier in self.serving.routing.served.tiers.values()}
         waiting = {name: one.detail for name, one in engines.items() if one is not None and one.state != "ready"}
         suspended = self.ledger.status().suspended
         journal = {} if suspended is None else {"journal": suspended}
-        return {**self.away, **waiting, **journal, **self.not_ready}
+        outage = self.outages.problem
+        database = {} if outage is None else {"database": outage}
+        return {**self.away, **waiting, **database, **journal, **self.not_ready}
 
 
 def operations_of(request: HttpRequest) -> Operations:

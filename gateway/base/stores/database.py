@@ -20,6 +20,7 @@ from gateway.base.logs import OF_OUTAGE
 from quality.store.database import away_reason, blames_data, is_away
 
 log = logging.getLogger(__name__)
+_WITHOUT_IT = "requests are served, records wait in the journal"
 
 
 class DatabaseOutages:
@@ -36,7 +37,8 @@ class DatabaseOutages:
     def __init__(self, engine: AsyncEngine) -> None:
         self._name = engine.url.render_as_string()
         self._since: float | None = None
-        if engine.dialect.name == "postgresql":
+        self._is_server = engine.dialect.name == "postgresql"
+        if self._is_server:
             # Before a connection is made, lost, and given to somebody after it has been tested.
             event.listen(engine.sync_engine, "do_connect", self._connect)
             event.listen(engine.sync_engine, "handle_error", self._lost)
@@ -47,6 +49,11 @@ class DatabaseOutages:
         else:
             event.listen(engine.sync_engine, "handle_error", self._locked)
 
+    @property
+    def problem(self) -> str | None:
+        """What is told to everybody of a server that is away; None while it answers."""
+        return f"it is away: {_WITHOUT_IT}" if self._is_server and self._since is not None else None
+
     def note(self, error: Exception) -> None:
         """Note an error of the database; one that does not say that it is away changes nothing."""
         if not is_away(error):
@@ -54,10 +61,10 @@ class DatabaseOutages:
         if self._since is None:
             self._since = time.monotonic()
             log.warning(
-                "the database %s is away (%s): requests are served, records wait in the journal; until it is back its"
-                " errors are logged at level debug only",
+                "the database %s is away (%s): %s; until it is back its errors are logged at level debug only",
                 self._name,
                 away_reason(error),
+                _WITHOUT_IT,
             )
         # After the line, which would be left out as well.
         _mark(error)

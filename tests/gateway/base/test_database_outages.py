@@ -90,7 +90,9 @@ async def test_a_second_outage_is_said_again(lines: io.StringIO, postgres_server
     engine = open_database(postgres_url)
     outages = DatabaseOutages(engine)
     for _ in range(2):
+        assert outages.problem is None
         outages.note(ConnectionRefusedError("refused"))
+        assert outages.problem == "it is away: requests are served, records wait in the journal"
         async with engine.connect() as connection:
             await connection.execute(text("SELECT 1"))
     await engine.dispose()

@@ -74,6 +74,11 @@ def stored(url: str) -> set[str]:
     return asyncio.run(read())
 
 
+def problems(aio: ServedProcess) -> dict[str, str]:
+    found: dict[str, str] = httpx.get(f"{aio.url}/health/ready").json().get("problems", {})
+    return found
+
+
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_postgresql_killed_and_back_costs_no_request_and_no_record(
     options: list[str], tmp_path: Path, postgres_server: Any, postgres_url: str, workers: str
@@ -89,6 +94,10 @@ def test_postgresql_killed_and_back_costs_no_request_and_no_record(
                 assert {httpx.get(f"{aio.url}/v1/requests/{request_id}").status_code for _ in range(6)} == {200}
             unknown = httpx.get(f"{aio.url}/v1/requests/{ids[0]}")
             assert (unknown.status_code, unknown.json()["error"]["code"]) == (503, "database_unavailable")
+            until(lambda: "database" in problems(aio))
+        until(lambda: "database" not in problems(aio))
+        # A refusal has no line of its own: the outage has one.
+        assert " ERROR " not in (tmp_path / "data" / "log").read_text()
         ids += [*away, ask(aio)]
         until(lambda: metric(aio, "aio_ledger_lag_records") == 0)
         assert stored(postgres_url) == set(ids)
