@@ -215,8 +215,8 @@ def envelope_response(request: Request[Any, Any, State], error: Exception) -> Re
         # An expected failure needs no traceback; a bug does.
         bug = None if isinstance(error, (ApiError, TierError, HTTPException)) else error
         # A 503 is one of many: `RefusedRequests` counts them, and what is away has a line of its own.
-        level = logging.DEBUG if failure is error and failure.status == 503 else logging.ERROR
-        log.log(level, "request %s: %d, %s", request_id, failure.status, with_first_cause(error), exc_info=bug)
+        say = log.debug if failure is error and failure.status == 503 else log.error
+        say("request %s: %d, %s", request_id, failure.status, with_first_cause(error), exc_info=bug)
     headers = {"x-request-id": request_id} | failure.headers
     if failure.status == 401:
         headers["www-authenticate"] = "Bearer"

@@ -86,14 +86,12 @@ class Operations:
 
     @property
     def problems(self) -> dict[str, str]:
-        """What is missing now, with the reason: cores, servers, engines that AIO starts, the database, the disk that
-        makes records durable, the server itself."""
+        """What is missing now, with the reason: cores, servers, engines, the database, the journal's disk, itself."""
         engines = {f"tier {tier.number}": tier.engine() for tier in self.serving.routing.served.tiers.values()}
         waiting = {name: one.detail for name, one in engines.items() if one is not None and one.state != "ready"}
         suspended = self.ledger.status().suspended
         journal = {} if suspended is None else {"journal": suspended}
-        outage = self.outages.problem
-        database = {} if outage is None else {"database": outage}
+        database = {"database": "it is away: records wait in the journal"} if self.outages.is_away else {}
         return {**self.away, **waiting, **database, **journal, **self.not_ready}
 
 

@@ -20,7 +20,6 @@ from gateway.base.logs import OF_OUTAGE
 from quality.store.database import away_reason, blames_data, is_away
 
 log = logging.getLogger(__name__)
-_WITHOUT_IT = "requests are served, records wait in the journal"
 
 
 class DatabaseOutages:
@@ -50,9 +49,9 @@ class DatabaseOutages:
             event.listen(engine.sync_engine, "handle_error", self._locked)
 
     @property
-    def problem(self) -> str | None:
-        """What is told to everybody of a server that is away; None while it answers."""
-        return f"it is away: {_WITHOUT_IT}" if self._is_server and self._since is not None else None
+    def is_away(self) -> bool:
+        """Whether a server is; of a file only locks are known, which pass."""
+        return self._is_server and self._since is not None
 
     def note(self, error: Exception) -> None:
         """Note an error of the database; one that does not say that it is away changes nothing."""
@@ -61,10 +60,10 @@ class DatabaseOutages:
         if self._since is None:
             self._since = time.monotonic()
             log.warning(
-                "the database %s is away (%s): %s; until it is back its errors are logged at level debug only",
+                "the database %s is away (%s): requests are served, records wait in the journal; until it is back its"
+                " errors are logged at level debug only",
                 self._name,
                 away_reason(error),
-                _WITHOUT_IT,
             )
         # After the line, which would be left out as well.
         _mark(error)

@@ -45,12 +45,7 @@ ModelName = Annotated[str, Meta(min_length=1, max_length=256)]
 # `auto` and the tiers keep their names.
 Alias = Annotated[
     str,
-    Meta(
-        min_length=1,
-        max_length=256,
-        pattern=r"^(?!(auto|tier-[0-9]+)$)",
-        description="a name other than auto, tier-1, tier-2 and so on",
-    ),
+    Meta(min_length=1, max_length=256, pattern=r"^(?!(auto|tier-[0-9]+)$)", description="a name except auto, tier-1 …"),
 ]
 
 
