@@ -8,18 +8,16 @@ import http.client
 import json
 import sys
 import tempfile
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 from tests.clients import test_tool_loops as loops
 from tests.clients.recorded_request import kept_form
 from tests.clients.recording_upstream import recording_upstream
 from tests.gateway.served_process import served
+from tests.http_server import QuietHandler, serving
 
 Kept = tuple[str, dict[str, str], bytes]
 
@@ -30,7 +28,7 @@ def recording_proxy(target: str) -> Iterator[tuple[str, list[Kept]]]:
     kept: list[Kept] = []
     host = urlsplit(target).netloc
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(QuietHandler):
         def do_GET(self) -> None:
             self._forward(b"")
 
@@ -55,17 +53,8 @@ def recording_proxy(target: str) -> Iterator[tuple[str, list[Kept]]]:
                 self.wfile.flush()
             self.close_connection = True
 
-        def log_message(self, format: str, *args: Any) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}", kept
-    finally:
-        server.shutdown()
-        thread.join()
+    with serving(Handler) as url:
+        yield url, kept
 
 
 def python_client(number: int) -> Callable[[loops.Setup], None]:

@@ -45,13 +45,13 @@ class RecordingUpstream:
         self.paths.append(call.path)
         has_calls = any(not isinstance(step, str) for step in self.script)
         if has_calls and not call.body.get("tools"):
-            await self._say(call, ASIDE)
+            await call.say(*_pieces(ASIDE), usage=_USAGE)
             return
         self.requests.append(call.body)
         number = self._answered(call.body["messages"])
         step = self.script[min(number, len(self.script) - 1)]
         if isinstance(step, str):
-            await self._say(call, step)
+            await call.say(*_pieces(step), usage=_USAGE)
         else:
             await self._call(call, number, step)
 
@@ -59,15 +59,6 @@ class RecordingUpstream:
         texts = [step for step in self.script if isinstance(step, str)]
         said = [turn for turn in messages if turn["role"] == "assistant"]
         return sum(bool(turn.get("tool_calls")) or turn.get("content") in texts for turn in said)
-
-    async def _say(self, call: Call, text: str) -> None:
-        if not call.body.get("stream"):
-            await call.reply(200, _whole({"role": "assistant", "content": text}, "stop"))
-            return
-        await call.begin()
-        for at in range(0, len(text), _CUT):
-            await call.chunk(text[at : at + _CUT])
-        await self._end(call, "stop")
 
     async def _call(self, call: Call, number: int, calls: Sequence[ScriptedCall]) -> None:
         given = [
@@ -79,7 +70,7 @@ class RecordingUpstream:
             for place, one in enumerate(calls)
         ]
         if not call.body.get("stream"):
-            await call.reply(200, _whole({"role": "assistant", "content": None, "tool_calls": given}, "tool_calls"))
+            await call.whole(None, _USAGE, "tool_calls", tool_calls=given)
             return
         await call.begin()
         texts = [json.dumps(one.arguments) for one in calls]
@@ -90,12 +81,7 @@ class RecordingUpstream:
             for place, text in enumerate(texts):
                 if piece := text[at : at + _CUT]:
                     await call.chunk("", tool_calls=[{"index": place, "function": {"arguments": piece}}])
-        await self._end(call, "tool_calls")
-
-    async def _end(self, call: Call, reason: str) -> None:
-        await call.chunk("", finish=reason)
-        await call.event({"choices": [], "usage": _USAGE})
-        await call.send(b"data: [DONE]\n\n")
+        await call.end(_USAGE, "tool_calls")
 
 
 _USAGE = {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110}
@@ -106,9 +92,8 @@ def call_id(step: int, place: int) -> str:
     return f"call_{step}_{place}"
 
 
-def _whole(message: dict[str, Any], reason: str) -> dict[str, Any]:
-    choice = {"index": 0, "message": message, "finish_reason": reason}
-    return {"object": "chat.completion", "choices": [choice], "usage": _USAGE}
+def _pieces(text: str) -> list[str]:
+    return [text[at : at + _CUT] for at in range(0, len(text), _CUT)]
 
 
 @contextmanager

@@ -208,9 +208,7 @@ async def _say_in_chat(call: Call, text: str, thought: str = "", calls: Sequence
     usage = {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110}
     finish = "tool_calls" if calls else "stop"
     if not call.body.get("stream"):
-        message = {"role": "assistant", "content": text, "reasoning_content": thought, "tool_calls": list(calls)}
-        choice = {"index": 0, "message": message, "finish_reason": finish}
-        await call.reply(200, {"object": "chat.completion", "choices": [choice], "usage": usage})
+        await call.whole(text, usage, finish, reasoning_content=thought, tool_calls=list(calls))
         return
     await call.begin()
     if thought:
@@ -219,9 +217,7 @@ async def _say_in_chat(call: Call, text: str, thought: str = "", calls: Sequence
         await call.chunk(text)
     for one in calls:
         await call.chunk("", tool_calls=[one])
-    await call.chunk("", finish=finish)
-    await call.event({"choices": [], "usage": usage})
-    await call.send(b"data: [DONE]\n\n")
+    await call.end(usage, finish)
 
 
 async def _say_in_messages(call: Call, blocks: Sequence[Body]) -> None:

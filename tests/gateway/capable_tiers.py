@@ -32,7 +32,6 @@ model = "large-model"
 price = {{ input_usd_per_million = 10.0, output_usd_per_million = 10.0 }}
 capabilities = {{ vision = true, audio = true, files = true }}
 """
-ANSWER = {"role": "assistant", "content": "A cat.", "reasoning_content": "Whiskers."}
 USAGE = {"prompt_tokens": 10, "completion_tokens": 2, "total_tokens": 12}
 
 
@@ -45,14 +44,12 @@ class Noting:
     async def answer(self, call: Call) -> None:
         self.bodies.append(call.body)
         if not call.body.get("stream"):
-            choice = {"index": 0, "message": ANSWER, "finish_reason": "stop"}
-            await call.reply(200, {"object": "chat.completion", "choices": [choice], "usage": USAGE})
+            await call.whole("A cat.", USAGE, reasoning_content="Whiskers.")
             return
         await call.begin()
         await call.chunk(reasoning_content="Whiskers.")
-        await call.chunk("A cat.", finish="stop")
-        await call.event({"choices": [], "usage": USAGE})
-        await call.send(b"data: [DONE]\n\n")
+        await call.chunk("A cat.")
+        await call.end(USAGE)
 
 
 @asynccontextmanager

@@ -55,16 +55,7 @@ HELLO = [{"role": "user", "content": "Say hello."}]
 
 async def well(call: Call) -> None:
     """Says the model's name."""
-    said = f"I am {call.body['model']}"
-    if not call.body.get("stream"):
-        choice = {"index": 0, "message": {"role": "assistant", "content": said}, "finish_reason": "stop"}
-        await call.reply(200, {"object": "chat.completion", "choices": [choice], "usage": USAGE})
-        return
-    await call.begin()
-    await call.chunk(role="assistant")
-    await call.chunk(said, finish="stop")
-    await call.event({"choices": [], "usage": USAGE})
-    await call.send(b"data: [DONE]\n\n")
+    await call.say(f"I am {call.body['model']}", usage=USAGE)
 
 
 async def broken(call: Call) -> None:

@@ -2,16 +2,16 @@
 
 import base64
 import json
-import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import contextmanager
 from typing import Any
 from urllib.parse import parse_qs
 
 from joserfc import jws
 from joserfc.jwk import KeySet, RSAKey
+
+from tests.http_server import Asked, Reply, answering
 
 KEY = RSAKey.generate_key(2048, auto_kid=True)
 
@@ -36,35 +36,18 @@ class Provider:
         self.headers: dict[str, str] = {}
         self.asked: list[str] = []
         self.authorized: list[str | None] = []
-        outer = self
+        self.url = ""
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                outer.asked.append(self.path)
-                self.reply(outer.answer(self.path))
-
-            def do_POST(self) -> None:
-                outer.forms.append(parse_qs(self.rfile.read(int(self.headers["content-length"])).decode()))
-                outer.authorized.append(self.headers.get("authorization"))
-                self.reply({"access_token": "a", "token_type": "Bearer", "id_token": outer.token()})
-
-            def reply(self, body: dict[str, Any]) -> None:
-                data = outer.raw_of.get(self.path) or outer.raw or json.dumps(body).encode()
-                self.send_response(outer.status)
-                self.send_header("content-length", str(len(data)))
-                self.send_header("set-cookie", "who=ann")
-                for name, value in outer.headers.items():
-                    self.send_header(name, value)
-                self.end_headers()
-                # A client may have read enough.
-                with suppress(ConnectionError):
-                    self.wfile.write(data)
-
-            def log_message(self, *_: Any) -> None:
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_port}"
+    def reply(self, asked: Asked) -> Reply:
+        if asked.body:
+            self.forms.append(parse_qs(asked.body.decode()))
+            self.authorized.append(asked.headers["authorization"])
+            body = {"access_token": "a", "token_type": "Bearer", "id_token": self.token()}
+        else:
+            self.asked.append(asked.path)
+            body = self.answer(asked.path)
+        data = self.raw_of.get(asked.path) or self.raw or json.dumps(body).encode()
+        return Reply(data, self.status, {"set-cookie": "who=ann"} | self.headers)
 
     def answer(self, path: str) -> dict[str, Any]:
         if path.endswith("openid-configuration"):
@@ -89,15 +72,8 @@ class Provider:
 def running_provider() -> Iterator[Provider]:
     """Serve on a free loopback port until the block ends."""
     provider = Provider()
-    # Its end is looked for so often; by default each test would wait for half a second.
-    thread = threading.Thread(target=provider.server.serve_forever, args=(0.01,))
-    thread.start()
-    try:
+    with answering(provider.reply) as provider.url:
         yield provider
-    finally:
-        provider.server.shutdown()
-        provider.server.server_close()
-        thread.join()
 
 
 def claims_of(provider: Provider, of_attempt: str, **changes: Any) -> dict[str, Any]:

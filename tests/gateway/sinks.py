@@ -73,16 +73,7 @@ class Sinks:
 
 async def answered(call: Call) -> None:
     """Say seven, streamed or whole."""
-    usage = {"prompt_tokens": 9, "completion_tokens": 1, "total_tokens": 10}
-    if not call.body.get("stream"):
-        choice = {"index": 0, "message": {"role": "assistant", "content": "7"}, "finish_reason": "stop"}
-        await call.reply(200, {"object": "chat.completion", "choices": [choice], "usage": usage})
-        return
-    await call.begin()
-    await call.chunk("7")
-    await call.chunk(finish="stop")
-    await call.event({"choices": [], "usage": usage})
-    await call.send(b"data: [DONE]\n\n")
+    await call.say("7", usage={"prompt_tokens": 9, "completion_tokens": 1, "total_tokens": 10})
 
 
 @asynccontextmanager

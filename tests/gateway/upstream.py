@@ -37,9 +37,7 @@ class Upstream:
         usage = {"prompt_tokens": 10, "completion_tokens": len(words), "total_tokens": 10 + len(words)}
         if not call.body.get("stream"):
             await self._pause(words, "hold")
-            message = {"role": "assistant", "content": text}
-            choice = {"index": 0, "message": message, "finish_reason": "stop"}
-            await call.reply(200, {"object": "chat.completion", "choices": [choice], "usage": usage})
+            await call.whole(text, usage)
             return
         await call.begin()
         await call.chunk(words[0])
@@ -47,9 +45,7 @@ class Upstream:
         for word in words[1:]:
             await call.chunk(f" {word}")
         await self._pause(words, "linger")
-        await call.chunk(finish="stop")
-        await call.event({"choices": [], "usage": usage})
-        await call.send(b"data: [DONE]\n\n")
+        await call.end(usage)
 
     async def _pause(self, words: list[str], where: str) -> None:
         if words[0] == where:

@@ -37,20 +37,14 @@ class EchoUpstream:
         messages = call.body.get("messages") or [{}]
         text = _text_of(messages[-1])[:20_000]
         usage = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
-        if not call.body.get("stream"):
-            choice = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
-            await call.reply(200, {"object": "chat.completion", "choices": [choice], "usage": usage})
+        if not call.body.get("stream") or not text.startswith(PAUSE):
+            await call.say(text, usage=usage)
             return
         await call.begin()
-        if text.startswith(PAUSE):
-            for number in range(2000):
-                await call.chunk(f" {number} " + "x" * 500)
-                await asyncio.sleep(0.005)
-        else:
-            await call.chunk(text)
-        await call.chunk(finish="stop")
-        await call.event({"choices": [], "usage": usage})
-        await call.send(b"data: [DONE]\n\n")
+        for number in range(2000):
+            await call.chunk(f" {number} " + "x" * 500)
+            await asyncio.sleep(0.005)
+        await call.end(usage)
 
 
 @contextmanager

@@ -2,10 +2,8 @@
 
 import asyncio
 import signal
-import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ import pytest
 from benchmarks.gateway.upstream import proxied_catalogue
 from tests.gateway.administrator import ADMIN_HEADERS
 from tests.gateway.served_process import ServedProcess, served
+from tests.http_server import Reply, answering
 from tests.polling import eventually
 from tests.tiers.remote.loopback_server import Call, LoopbackServer
 
@@ -23,30 +22,18 @@ pytestmark = pytest.mark.processes
 PIECES = 6
 
 
-class Nothing(BaseHTTPRequestHandler):
-    """A server with empty answers."""
-
-    def do_GET(self) -> None:
-        self.send_error(404)
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Quietly."""
-
-
 async def speak(call: Call) -> None:
     """Repeats the model's name slowly enough that a reload happens in the middle."""
     model = call.body["model"]
     if not call.body["stream"]:
         await asyncio.sleep(0.05)
-        choice = {"index": 0, "message": {"content": f"{model} " * PIECES}, "finish_reason": "stop"}
-        await call.reply(200, {"choices": [choice], "usage": {"prompt_tokens": 1, "completion_tokens": PIECES}})
+        await call.whole(f"{model} " * PIECES, {"prompt_tokens": 1, "completion_tokens": PIECES})
         return
     await call.begin()
     for _ in range(PIECES):
         await call.chunk(f"{model} ")
         await asyncio.sleep(0.02)
-    await call.chunk(finish="stop")
-    await call.send(b"data: [DONE]\n\n")
+    await call.end()
 
 
 @pytest.fixture(scope="module")
@@ -54,15 +41,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ServedPro
     folder = tmp_path_factory.mktemp("reload")
     file = folder / "catalogue.toml"
     # Any server that a process can start with; it has no models.
-    first = ThreadingHTTPServer(("127.0.0.1", 0), Nothing)
-    threading.Thread(target=first.serve_forever, daemon=True).start()
-    file.write_text(proxied_catalogue(f"http://127.0.0.1:{first.server_port}/v1", "other"))
-    try:
+    with answering(lambda asked: Reply(status=404)) as first:
+        file.write_text(proxied_catalogue(f"{first}/v1", "other"))
         with served(folder / "data", folder / "cache", "--role", "gateway", "--catalog", str(file)) as process:
             yield process, file
-    finally:
-        first.shutdown()
-        first.server_close()
 
 
 @asynccontextmanager

@@ -115,15 +115,7 @@ async def shown(gateway: RunningGateway, loop: QualityLoop) -> str:
 async def test_what_served_answers_show_is_learned_and_promoted(tmp_path: Path, tiers: int) -> None:
     async def upstream(call: Call) -> None:
         text = answer_of(call.body["model"], f"model-{tiers}", call.body["messages"][-1]["content"])
-        usage = {"prompt_tokens": 20, "completion_tokens": 1, "total_tokens": 21}
-        choice = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
-        if call.body.get("stream"):
-            await call.begin()
-            await call.chunk(text, finish="stop")
-            await call.event({"choices": [], "usage": usage})
-            await call.send(b"data: [DONE]\n\n")
-        else:
-            await call.reply(200, {"object": "chat.completion", "choices": [choice], "usage": usage})
+        await call.say(text, usage={"prompt_tokens": 20, "completion_tokens": 1, "total_tokens": 21})
 
     async with LoopbackServer(upstream) as server:
         settings = Settings(

@@ -56,8 +56,7 @@ def publish(path: Path, body: bytes, key: Ed25519PrivateKey = PRIVATE) -> None:
 
 async def answering(call: Call) -> None:
     usage = {"prompt_tokens": 1000, "completion_tokens": 10, "prompt_tokens_details": {"cached_tokens": 200}}
-    choice = {"index": 0, "message": {"role": "assistant", "content": "Hi"}, "finish_reason": "stop"}
-    await call.reply(200, {"choices": [choice], "usage": usage})
+    await call.whole("Hi", usage)
 
 
 @asynccontextmanager

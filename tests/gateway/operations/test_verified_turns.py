@@ -89,17 +89,13 @@ class Scripted:
         usage = {"prompt_tokens": 9, "completion_tokens": 5, "total_tokens": 14}
         finish = "tool_calls" if calls else "stop"
         if not call.body.get("stream"):
-            message = {"role": "assistant", "content": text} | ({"tool_calls": calls} if calls else {})
-            choice = {"index": 0, "message": message, "finish_reason": finish}
-            await call.reply(200, {"object": "chat.completion", "choices": [choice], "usage": usage})
+            await call.whole(text, usage, finish, **({"tool_calls": calls} if calls else {}))
             return
         await call.begin()
         await call.chunk(
             text or "", **({"tool_calls": [{"index": n} | c for n, c in enumerate(calls)]} if calls else {})
         )
-        await call.chunk(finish=finish)
-        await call.event({"choices": [], "usage": usage})
-        await call.send(b"data: [DONE]\n\n")
+        await call.end(usage, finish)
 
 
 class World:

@@ -1,13 +1,10 @@
 """Targets for a cluster: counters become demand, demand becomes replicas, and gaps change nothing."""
 
 import asyncio
+import itertools
 import socket
-from collections.abc import AsyncIterator
 
 import httpx
-import pytest
-import uvicorn
-from litestar import Litestar, Response, get
 from litestar.testing import AsyncTestClient
 
 from gateway.planning.capacity.replica_profile import replica_profile
@@ -21,6 +18,7 @@ from gateway.planning.scaling.target_server import (
     target_app,
     target_exposition,
 )
+from tests.http_server import Reply, answering
 
 PROFILE = replica_profile("smollm2-135m-int4-cpu")
 BUSY = Passed(requests=600, prompt_tokens=600 * 300, output_tokens=600 * 60)
@@ -100,41 +98,17 @@ def test_gaps_leave_the_target_as_it_was():
     assert not fleet.tiers["1"].known
 
 
-class Counting:
-    """A gateway's `/metrics` on a loopback port."""
+async def test_an_autoscaler_reads_what_gateways_count_as_json_and_as_a_gauge():
+    counted = itertools.count(0, 600)
 
-    def __init__(self) -> None:
-        self.requests = 0
+    def answer(asked):
+        return Reply(exposition(next(counted)).encode()) if asked.path == "/metrics" else Reply(status=404)
 
-    async def serve(self) -> AsyncIterator[str]:
-        @get("/metrics")
-        async def metrics() -> Response[str]:
-            return Response(exposition(self.requests), media_type="text/plain")
-
-        config = uvicorn.Config(Litestar([metrics]), port=0, log_config=None, ws="none")
-        server = uvicorn.Server(config)
-        task = asyncio.create_task(server.serve())
-        while not server.started:  # noqa: ASYNC110 - uvicorn has no event for it
-            await asyncio.sleep(0)
-        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
-        server.should_exit = True
-        await task
-
-
-@pytest.fixture
-async def counting() -> AsyncIterator[tuple[Counting, str]]:
-    gateway = Counting()
-    async for url in gateway.serve():
-        yield gateway, url
-
-
-async def test_an_autoscaler_reads_what_gateways_count_as_json_and_as_a_gauge(counting):
-    gateway, url = counting
-    service = TargetService(targets(), [url], 15.0)
-    async with httpx.AsyncClient() as client:
-        for _ in range(6):
-            await service.scrape(client)
-            gateway.requests += 600
+    with answering(answer) as url:
+        service = TargetService(targets(), [url], 15.0)
+        async with httpx.AsyncClient() as client:
+            for _ in range(6):
+                await service.scrape(client)
     wanted = service.targets.tiers["1"].target
     assert wanted > 3
     assert f'aio_fleet_target_replicas{{tier="1"}} {wanted:.1f}' in target_exposition(service.targets).decode()

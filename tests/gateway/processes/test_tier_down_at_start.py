@@ -38,8 +38,7 @@ class Server(LoopbackServer):
         await call.reply(503 if self.loading else 200, {"error": {"message": "loading"}})
 
     async def _hello(self, call: Call) -> None:
-        choice = {"index": 0, "message": {"content": "hello"}, "finish_reason": "stop"}
-        await call.reply(200, {"choices": [choice], "usage": {"prompt_tokens": 1, "completion_tokens": 1}})
+        await call.whole("hello", {"prompt_tokens": 1, "completion_tokens": 1})
 
 
 def catalogue(folder: Path, well: str, other: str) -> str:

@@ -2,16 +2,16 @@
 
 import base64
 import gzip
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceRequest,
     ExportTraceServiceResponse,
 )
+
+from tests.http_server import Asked, Reply, answering
 
 
 class Collector:
@@ -43,41 +43,22 @@ def running_collector(basic: str | None = None) -> Iterator[Collector]:
     """Serve until the block ends."""
     collector = Collector(basic)
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["content-length"]))
-            if collector.expected not in (None, self.headers["authorization"]):
-                collector.refused += 1
-                self.send_response(401)
-                self.send_header("content-length", "0")
-                self.end_headers()
-                return
-            collector.sizes.append(len(body))
-            collector.versions.add(self.headers["x-langfuse-ingestion-version"])
-            collector.take(gzip.decompress(body) if self.headers.get("content-encoding") == "gzip" else body)
-            collector.paths.add(self.path)
-            collector.types.add(self.headers["content-type"])
-            collector.tokens.add(self.headers["x-token"])
-            reply = ExportTraceServiceResponse().SerializeToString()
-            self.send_response(200)
-            self.send_header("content-type", "application/x-protobuf")
-            self.send_header("content-length", str(len(reply)))
-            self.end_headers()
-            self.wfile.write(reply)
+    def answer(asked: Asked) -> Reply:
+        if collector.expected not in (None, asked.headers["authorization"]):
+            collector.refused += 1
+            return Reply(status=401)
+        collector.sizes.append(len(asked.body))
+        collector.versions.add(asked.headers["x-langfuse-ingestion-version"])
+        is_packed = asked.headers["content-encoding"] == "gzip"
+        collector.take(gzip.decompress(asked.body) if is_packed else asked.body)
+        collector.paths.add(asked.path)
+        collector.types.add(asked.headers["content-type"])
+        collector.tokens.add(asked.headers["x-token"])
+        reply = ExportTraceServiceResponse().SerializeToString()
+        return Reply(reply, headers={"content-type": "application/x-protobuf"})
 
-        def log_message(self, *_: object) -> None:
-            """Nothing."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    collector.url = f"http://127.0.0.1:{server.server_address[1]}"
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
+    with answering(answer) as collector.url:
         yield collector
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
 
 
 def attribute(span: Any, key: str) -> Any:

@@ -1,7 +1,6 @@
 """A page as NVIDIA's exporter writes it, scraped over HTTP: rules and panels read it as they read a gateway's own
 (OB-05)."""
 
-import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -17,25 +16,17 @@ from tests.gateway.telemetry.fake_nvml import H200, FakeNvml
 from tests.gateway.telemetry.promql import Series, evaluate, fires, metric_names, seconds_of
 from tests.gateway.telemetry.test_alert_rules_file import FILE
 from tests.gateway.telemetry.test_grafana_dashboard import DASHBOARD, DEPLOY, panels
+from tests.http_server import Reply, answering
 
 PAGE = (Path(__file__).parent / "dcgm_exporter_page.txt").read_bytes()
-HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/plain; version=0.0.4\r\nconnection: close\r\ncontent-length: %d\r\n\r\n"
 
 
 @pytest_asyncio.fixture
 async def series() -> AsyncIterator[list[Series]]:
     """What a scrape of the exporter gives, with the label that Prometheus adds."""
-
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"GET /metrics ")
-        writer.write(HEAD % len(PAGE) + PAGE)
-        await writer.drain()
-        writer.close()
-
-    server = await asyncio.start_server(answer, "127.0.0.1", 0)
-    async with server, httpx.AsyncClient() as client:
-        port = server.sockets[0].getsockname()[1]
-        page = await client.get(f"http://127.0.0.1:{port}/metrics")
+    with answering(lambda asked: Reply(PAGE, 200 if asked.path == "/metrics" else 404)) as exporter:
+        async with httpx.AsyncClient() as client:
+            page = await client.get(f"{exporter}/metrics")
     families = text_string_to_metric_families(page.text)
     yield [
         Series(sample.name, sample.value, **sample.labels, instance="node-a:9400")

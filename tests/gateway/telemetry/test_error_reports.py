@@ -8,7 +8,6 @@ import sys
 import threading
 import zlib
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from queue import SimpleQueue
 from typing import Any
 
@@ -24,50 +23,37 @@ from inference_core.engine.core import Core
 from inference_core.errors import CoreError
 from inference_core.transport.core_thread import ThreadCoreClient
 from tests.gateway.running_gateway import RunningGateway, running_gateway
+from tests.http_server import Asked, Reply, answering
 
 TRACE_ID = "0af7651916cd43dd8448eb211c80319c"
 CANARY = "xylophone-canary"
 TRACED = {"traceparent": f"00-{TRACE_ID}-b7ad6b7169203331-01"}
 
 
-class Tracker(ThreadingHTTPServer):
+class Tracker:
     """Accepts envelopes, and keeps their events with the headers."""
 
     def __init__(self) -> None:
         self.received: SimpleQueue[tuple[dict[str, Any], bytes]] = SimpleQueue()
+        self.dsn = ""
 
-        class Intake(BaseHTTPRequestHandler):
-            def do_POST(intake) -> None:
-                raw = intake.rfile.read(int(intake.headers["content-length"]))
-                encoding = intake.headers.get("content-encoding")
-                body = gzip.decompress(raw) if encoding == "gzip" else zlib.decompress(raw) if encoding else raw
-                intake.send_response(200)
-                intake.send_header("content-length", "2")
-                intake.end_headers()
-                intake.wfile.write(b"{}")
-                lines = body.split(b"\n")
-                headers, event = json.loads(lines[1]), json.loads(lines[2])
-                assert headers["type"] == "event"
-                self.received.put((event, body + str(intake.headers).encode()))
-
-            def log_message(intake, *_: Any) -> None:
-                """Quiet."""
-
-        super().__init__(("127.0.0.1", 0), Intake)
-
-    @property
-    def dsn(self) -> str:
-        return f"http://publickey@127.0.0.1:{self.server_address[1]}/7"
+    def take(self, asked: Asked) -> Reply:
+        encoding = asked.headers["content-encoding"]
+        unpacked = {"gzip": gzip.decompress, None: bytes}.get(encoding, zlib.decompress)
+        body = unpacked(asked.body)
+        lines = body.split(b"\n")
+        headers, event = json.loads(lines[1]), json.loads(lines[2])
+        assert headers["type"] == "event"
+        self.received.put((event, body + str(asked.headers).encode()))
+        return Reply(b"{}")
 
 
 @pytest.fixture
 def tracker() -> Iterator[Tracker]:
-    with Tracker() as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield server
-        server.shutdown()
-        thread.join()
+    tracker = Tracker()
+    with answering(tracker.take) as url:
+        tracker.dsn = f"{url.replace('//', '//publickey@')}/7"
+        yield tracker
 
 
 @pytest.fixture

@@ -105,7 +105,7 @@ async def test_otlp_reaches_a_collector_and_the_trace_goes_on_at_a_tier_elsewher
     settings: Settings,
 ) -> None:
     async def well(call: Call) -> None:
-        await call.reply(200, {"choices": [{"index": 0, "message": {"content": "Hi"}, "finish_reason": "stop"}]})
+        await call.whole("Hi")
 
     with running_collector() as collector:
         exporting = msgspec.structs.replace(settings, trace_exporter="otlp", otlp_endpoint=collector.url)

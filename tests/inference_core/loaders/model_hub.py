@@ -7,9 +7,9 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+
+from tests.http_server import QuietHandler, serving
 
 
 class ModelHub:
@@ -54,12 +54,9 @@ class ModelHub:
         return list(commits)[-1] if revision == "main" and commits else revision if revision in commits else None
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(QuietHandler):
     protocol_version = "HTTP/1.1"
     hub: ModelHub
-
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
 
     def do_HEAD(self) -> None:
         self._answer()
@@ -142,14 +139,5 @@ class _Handler(BaseHTTPRequestHandler):
 def running_hub() -> Iterator[ModelHub]:
     """Serve on a free port until the block ends."""
     hub = ModelHub()
-    handler = type("Handler", (_Handler,), {"hub": hub})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    hub.url = f"http://127.0.0.1:{server.server_address[1]}"
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-    thread.start()
-    try:
+    with serving(type("Handler", (_Handler,), {"hub": hub})) as hub.url:
         yield hub
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()

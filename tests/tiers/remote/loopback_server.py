@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,6 +39,31 @@ class Call:
     async def reply(self, status: int, payload: object) -> None:
         await self.begin(status, "application/json")
         await self.send(json.dumps(payload).encode())
+
+    async def whole(
+        self, content: str | None, usage: Mapping[str, Any] | None = None, finish: str = "stop", **message: Any
+    ) -> None:
+        """A whole chat answer."""
+        said = {"role": "assistant", "content": content} | message
+        answer = {"object": "chat.completion", "choices": [{"index": 0, "message": said, "finish_reason": finish}]}
+        await self.reply(200, answer if usage is None else answer | {"usage": usage})
+
+    async def end(self, usage: Mapping[str, Any] | None = None, finish: str = "stop") -> None:
+        """What ends a streamed chat: why it ended, its counts where there are any, and the mark."""
+        await self.chunk(finish=finish)
+        if usage is not None:
+            await self.event({"choices": [], "usage": usage})
+        await self.send(b"data: [DONE]\n\n")
+
+    async def say(self, *words: str, usage: Mapping[str, Any] | None = None) -> None:
+        """A chat answer as it is asked for: whole, or streamed with a chunk for each of `words`."""
+        if not self.body.get("stream"):
+            await self.whole("".join(words), usage)
+            return
+        await self.begin()
+        for word in words:
+            await self.chunk(word)
+        await self.end(usage)
 
     async def begin_chunked(self, kind: str = "text/event-stream; charset=utf-8") -> None:
         """Start a chunked body, as servers send streams."""

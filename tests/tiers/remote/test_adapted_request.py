@@ -22,14 +22,12 @@ LONG = "mcp__" + "x" * 80
 async def spoken(call: Call) -> None:
     """One, two, three, in pieces or whole."""
     if not call.body["stream"]:
-        choice = {"index": 0, "message": {"role": "assistant", "content": "one two three"}, "finish_reason": "stop"}
-        await call.reply(200, {"choices": [choice]})
+        await call.whole("one two three")
         return
     await call.begin()
     for piece in ("one t", "wo thr", "ee four"):
         await call.chunk(piece)
-    await call.chunk(finish="length")
-    await call.send(b"data: [DONE]\n\n")
+    await call.end(finish="length")
 
 
 @pytest.mark.parametrize("whole", [False, True])

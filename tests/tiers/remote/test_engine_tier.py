@@ -39,10 +39,7 @@ async def text_of(tier: EngineTier) -> str:
 
 
 async def answer(call: Call) -> None:
-    await call.begin()
-    await call.chunk("Hi")
-    await call.chunk(finish="stop")
-    await call.send(b"data: [DONE]\n\n")
+    await call.say("Hi")
 
 
 async def test_before_the_engine_is_ready_the_tier_is_unhealthy_and_says_why() -> None:

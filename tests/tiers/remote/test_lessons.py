@@ -285,17 +285,11 @@ async def play(row: Row, call: Call) -> None:
         error = {"error": {"message": row.words, "type": "invalid_request_error"}}
         await call.reply(row.status, row.words if isinstance(row.words, dict) else error)
         return
-    message = {"role": "assistant", "content": "Hi"}
     if row.kind == "anthropic":
         said = {"content": [{"type": "text", "text": "Hi"}], "stop_reason": "end_turn"}
         await call.reply(200, {"type": "message", "usage": {"input_tokens": 9, "output_tokens": 1}} | said)
         return
-    if not call.body["stream"]:
-        await call.reply(200, {"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]})
-        return
-    await call.begin()
-    await call.chunk("Hi", finish="stop")
-    await call.send(b"data: [DONE]\n\n")
+    await call.say("Hi")
 
 
 @pytest.mark.parametrize("row", [pytest.param(row, id=row.name) for row in ROWS])

@@ -22,11 +22,7 @@ USAGE = COUNTS | {"prompt_tokens_details": {"cached_tokens": 100, "cache_write_t
 
 
 async def hello(call: Call) -> None:
-    await call.begin()
-    await call.chunk("Hello")
-    await call.chunk(finish="stop")
-    await call.event({"choices": [], "usage": USAGE})
-    await call.send(b"data: [DONE]\n\n")
+    await call.say("Hello", usage=USAGE)
 
 
 @asynccontextmanager

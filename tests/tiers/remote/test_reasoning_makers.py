@@ -1,18 +1,9 @@
 """Who made which seal is known for a while, by digests, and only its maker reads what it seals."""
 
+from tests.clock import Clock
 from tiers.message_content import NativeBlock, NativeContent
 from tiers.remote.provider_state import ReasoningMakers
 from tiers.tier import ChatMessage
-
-
-class Clock:
-    """Seconds that a test sets."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def test_a_seal_is_its_first_makers() -> None:
@@ -30,7 +21,7 @@ def test_an_unknown_seal_is_read_by_an_only_maker() -> None:
 
 
 def test_seals_are_forgotten_by_number_and_by_time() -> None:
-    clock = Clock()
+    clock = Clock(0.0)
     makers = ReasoningMakers(most=2, seconds=10, clock=clock)
     for seal in ("one", "two", "three"):
         makers.note(seal, "m")

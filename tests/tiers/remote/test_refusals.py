@@ -108,8 +108,7 @@ async def reply_to(call: Call, *refused: str, status: int = 400) -> None:
     if name is not None:
         await call.reply(status, openai(f"Unsupported parameter: '{name}'", name, "unsupported_parameter"))
         return
-    choice = {"index": 0, "message": {"role": "assistant", "content": "Hi"}, "finish_reason": "stop"}
-    await call.reply(200, {"choices": [choice], "usage": {"prompt_tokens": 9, "completion_tokens": 1}})
+    await call.whole("Hi", {"prompt_tokens": 9, "completion_tokens": 1})
 
 
 async def test_what_is_refused_is_left_out_named_and_remembered_per_place() -> None:

@@ -225,9 +225,7 @@ async def test_one_request_that_a_server_cannot_bear_leaves_its_tier_to_all_othe
 
     async def served(call: Call) -> None:
         if "poison" not in str(call.body):
-            await call.begin()
-            await call.chunk("fine", finish="stop")
-            await call.send(b"data: [DONE]\n\n")
+            await call.say("fine")
         elif status:
             await refuse(call)
 

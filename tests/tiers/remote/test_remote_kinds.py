@@ -36,10 +36,7 @@ TGI_PAGE = "tgi_batch_current_size 8\ntgi_queue_size 1\n"
 
 
 async def hello(call: Call) -> None:
-    await call.begin()
-    await call.chunk("Hello")
-    await call.chunk(finish="stop")
-    await call.send(b"data: [DONE]\n\n")
+    await call.say("Hello")
 
 
 def telling(page: str) -> Any:

@@ -16,10 +16,7 @@ from tiers.replicas.replica_set import ReplicaSet
 
 
 async def answer(call: Call) -> None:
-    await call.begin()
-    await call.chunk("Hello", role="assistant")
-    await call.chunk(finish="stop")
-    await call.send(b"data: [DONE]\n\n")
+    await call.say("Hello")
 
 
 def listing(*models: Any) -> Any:

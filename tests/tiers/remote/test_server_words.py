@@ -36,9 +36,7 @@ async def test_a_tier_of_a_server_with_a_hostile_name_keeps_its_own() -> None:
         await call.reply(200, {"data": [{"id": "a\r\nx-injected: 1"}]})
 
     async def say(call: Call) -> None:
-        await call.begin()
-        await call.chunk("Hello", finish="stop")
-        await call.send(b"data: [DONE]\n\n")
+        await call.say("Hello")
 
     async with LoopbackServer(say) as server:
         server.looked_at = listed

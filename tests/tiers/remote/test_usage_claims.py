@@ -142,10 +142,7 @@ def test_a_raw_prompt_of_token_ids_is_counted_here() -> None:
 
 async def test_the_first_lie_is_a_warning_with_its_counts_and_no_text(caplog: pytest.LogCaptureFixture) -> None:
     async def lie(call: Call) -> None:
-        await call.begin()
-        await call.chunk("a secret word", finish="stop")
-        await call.event({"choices": [], "usage": {"prompt_tokens": 2**31, "completion_tokens": 0}})
-        await call.send(b"data: [DONE]\n\n")
+        await call.say("a secret word", usage={"prompt_tokens": 2**31, "completion_tokens": 0})
 
     async with LoopbackServer(lie) as server:
         tier = RemoteTier(remote_spec(server.base_url))
@@ -166,12 +163,7 @@ async def test_the_first_lie_is_a_warning_with_its_counts_and_no_text(caplog: py
 
 
 async def test_a_request_is_freed_with_its_last_reader_and_waits_for_no_collection() -> None:
-    async def answer(call: Call) -> None:
-        await call.begin()
-        await call.chunk("yes", finish="stop")
-        await call.send(b"data: [DONE]\n\n")
-
-    async with LoopbackServer(answer) as server:
+    async with LoopbackServer(lambda call: call.say("yes")) as server:
         tier = RemoteTier(remote_spec(server.base_url))
         request = chat("a question")
         tally = tier.tally(request)

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
 
+from tests.clock import Clock
 from tests.examples import examples
 from tests.tiers.tier_world import GREEDY, chat
 from tiers.catalog.replica_spec import BalancingSpec, ReplicaSpec
@@ -19,16 +20,6 @@ from tiers.replicas.replica_set import RetryBudget
 from tiers.tier import ChatMessage, GenerationRequest
 
 KEYS = [f"key {i}".encode() for i in range(6)]
-
-
-class Clock:
-    """Stands still until it is moved."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def make_balancer(weights: Sequence[float], clock: Clock, **spec: Any) -> Balancer:

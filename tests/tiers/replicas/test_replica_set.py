@@ -22,10 +22,7 @@ Handler = Callable[[Call], Coroutine[Any, Any, None]]
 
 
 async def well(call: Call) -> None:
-    await call.begin()
-    await call.chunk("Hello", finish="stop")
-    await call.event({"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 2}})
-    await call.send(b"data: [DONE]\n\n")
+    await call.say("Hello", usage={"prompt_tokens": 7, "completion_tokens": 2})
 
 
 async def hang(call: Call) -> None:

@@ -161,8 +161,7 @@ async def answer(call: Call) -> None:
     elif "generateContent" in call.path:
         await call.reply(200, gemini_event(SIGNED_CALL, finish="STOP", candidatesTokenCount=2))
     else:
-        choice = {"index": 0, "message": {"role": "assistant", "content": "Hello"}, "finish_reason": "stop"}
-        await call.reply(200, {"object": "chat.completion", "choices": [choice]})
+        await call.whole("Hello")
 
 
 class Recorded:

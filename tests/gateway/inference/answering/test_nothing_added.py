@@ -41,14 +41,8 @@ BEDROCK_ANSWER = {
 
 
 async def answer(call: Call) -> None:
-    if call.body.get("stream") and "completions" in call.path:
-        await call.begin()
-        await call.chunk("Hello", finish="stop")
-        await call.event({"choices": [], "usage": USAGE})
-        await call.send(b"data: [DONE]\n\n")
-    elif call.path.endswith("/chat/completions"):
-        choice = {"index": 0, "message": {"role": "assistant", "content": "Hello"}, "finish_reason": "stop"}
-        await call.reply(200, {"object": "chat.completion", "choices": [choice], "usage": USAGE})
+    if call.path.endswith("/chat/completions") or (call.body.get("stream") and "completions" in call.path):
+        await call.say("Hello", usage=USAGE)
     elif call.path.endswith("/completions"):
         choices = [{"index": 0, "text": "Hello", "finish_reason": "stop"}]
         await call.reply(200, {"object": "text_completion", "choices": choices, "usage": USAGE})

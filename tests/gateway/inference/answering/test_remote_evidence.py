@@ -31,10 +31,7 @@ async def asked(settings: Settings, folder: Path, kind: str, answers: list[dict[
 
     async def say(call: Call) -> None:
         if call.body.get("stream"):
-            await call.begin()
-            await call.chunk(answers[0]["choices"][0]["message"]["content"])
-            await call.chunk(finish="stop")
-            await call.send(b"data: [DONE]\n\n")
+            await call.say(answers[0]["choices"][0]["message"]["content"])
             return
         place = next(place for place, one in enumerate(server.calls) if one is call)
         await call.reply(200, answers[min(place, len(answers) - 1)])

@@ -64,6 +64,10 @@ def queued(waiting: int) -> Any:
     return look
 
 
+async def say_hi(call: Call) -> None:
+    await call.say("Hi.")
+
+
 async def test_gaps_and_tokens_per_second_of_a_remote_stream_are_metrics(settings: Settings, tmp_path: Path) -> None:
     read = asyncio.Semaphore(1)
 
@@ -72,9 +76,7 @@ async def test_gaps_and_tokens_per_second_of_a_remote_stream_are_metrics(setting
         for word in WORDS:
             await read.acquire()
             await call.chunk(word)
-        await call.chunk(finish="stop")
-        await call.event({"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 8}})
-        await call.send(b"data: [DONE]\n\n")
+        await call.end({"prompt_tokens": 9, "completion_tokens": 8})
 
     async with LoopbackServer(say) as server, serving(settings, tmp_path, server) as gateway:
         stream = await gateway.openai.chat.completions.create(
@@ -93,11 +95,7 @@ async def test_gaps_and_tokens_per_second_of_a_remote_stream_are_metrics(setting
 
 
 async def test_a_deadline_keeps_a_request_from_a_server_with_a_long_queue(settings: Settings, tmp_path: Path) -> None:
-    async def say(call: Call) -> None:
-        choice = {"index": 0, "message": {"role": "assistant", "content": "Hi."}, "finish_reason": "stop"}
-        await call.reply(200, {"object": "chat.completion", "choices": [choice]})
-
-    async with LoopbackServer(say) as busy, LoopbackServer(say) as idle:
+    async with LoopbackServer(say_hi) as busy, LoopbackServer(say_hi) as idle:
         busy.looked_at, idle.looked_at = queued(MANY), queued(0)
         async with serving(settings, tmp_path, busy, idle) as gateway:
             for _ in range(2):
@@ -122,16 +120,11 @@ async def test_a_deadline_keeps_a_request_from_a_server_that_tells_nothing_and_w
 
     async def say(call: Call) -> None:
         nonlocal now
-        if not call.body.get("stream"):
-            choice = {"index": 0, "message": {"role": "assistant", "content": "Hi."}, "finish_reason": "stop"}
-            await call.reply(200, {"object": "chat.completion", "choices": [choice]})
-            return
-        if now:
-            await go_on.wait()
-        now += 0.5
-        await call.begin()
-        await call.chunk("Hi.", finish="stop")
-        await call.send(b"data: [DONE]\n\n")
+        if call.body.get("stream"):
+            if now:
+                await go_on.wait()
+            now += 0.5
+        await say_hi(call)
 
     body = {"model": "auto", "messages": [{"role": "user", "content": "Say hello."}]}
     stream = body | {"model": "tier-1", "stream": True}

@@ -50,8 +50,7 @@ async def answer(call: Call) -> None:
         message["tool_calls"] = [CALL | {"extra_content": SIGNED}]
     finish = "tool_calls" if message.get("tool_calls") else "stop"
     if not call.body.get("stream"):
-        choice = {"index": 0, "message": message, "finish_reason": finish}
-        await call.reply(200, {"object": "chat.completion", "choices": [choice], "usage": USAGE})
+        await call.whole(usage=USAGE, finish=finish, **message)
         return
     pieces = [{"content": message["content"]}]
     if finish == "tool_calls":
@@ -62,8 +61,7 @@ async def answer(call: Call) -> None:
     await call.begin()
     for delta in pieces:
         await call.event({"choices": [{"index": 0, "delta": delta, "finish_reason": None}]})
-    await call.event({"choices": [{"index": 0, "delta": {}, "finish_reason": finish}], "usage": USAGE})
-    await call.send(b"data: [DONE]\n\n")
+    await call.end(USAGE, finish)
 
 
 class World:

@@ -42,15 +42,7 @@ SMALL_USD = (50 * 0.1 + 100 * 0.025 + 20 * 0.4) / 1e6
 
 async def small(call: Call) -> None:
     counts = {"prompt_tokens": 150, "completion_tokens": 20, "total_tokens": 170}
-    usage = counts | {"prompt_tokens_details": {"cached_tokens": 100}}
-    if call.body.get("stream"):
-        await call.begin()
-        await call.chunk("Hello", finish="stop")
-        await call.event({"choices": [], "usage": usage})
-        await call.send(b"data: [DONE]\n\n")
-    else:
-        choice = {"index": 0, "message": {"role": "assistant", "content": "Hello"}, "finish_reason": "stop"}
-        await call.reply(200, {"object": "chat.completion", "choices": [choice], "usage": usage})
+    await call.say("Hello", usage=counts | {"prompt_tokens_details": {"cached_tokens": 100}})
 
 
 async def claude(call: Call) -> None:

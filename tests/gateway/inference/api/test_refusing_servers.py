@@ -131,13 +131,11 @@ async def refuse(call: Call) -> None:
         said = {"content": None, "tool_calls": [call_made]}
     reason = "tool_calls" if "tools" in call.body else "stop"
     if not call.body["stream"]:
-        choice = {"index": 0, "message": {"role": "assistant"} | said, "finish_reason": reason}
-        await call.reply(200, {"choices": [choice]})
+        await call.whole(finish=reason, **said)
         return
     await call.begin()
     await call.event({"choices": [{"index": 0, "delta": said, "finish_reason": None}]})
-    await call.event({"choices": [{"index": 0, "delta": {}, "finish_reason": reason}]})
-    await call.send(b"data: [DONE]\n\n")
+    await call.end(finish=reason)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

@@ -50,8 +50,7 @@ class Thinking:
         used = call.body.get("max_tokens", 3)
         usage = {"prompt_tokens": 10, "completion_tokens": used, "total_tokens": 10 + used}
         usage["completion_tokens_details"] = {"reasoning_tokens": used - 1}  # type: ignore[assignment]
-        choice = {"index": 0, "message": {"role": "assistant", "content": "A"}, "finish_reason": "stop"}
-        await call.reply(200, {"object": "chat.completion", "choices": [choice], "usage": usage})
+        await call.whole("A", usage)
 
 
 @pytest.fixture

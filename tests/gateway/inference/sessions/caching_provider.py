@@ -25,15 +25,7 @@ class CachingProvider:
         self.bills.append((tokens, cached, 10))
         usage = {"prompt_tokens": tokens, "completion_tokens": 10, "total_tokens": tokens + 10}
         usage |= {"prompt_tokens_details": {"cached_tokens": cached}}
-        message = {"role": "assistant", "content": "Done."}
-        choice = {"index": 0, "message": message, "finish_reason": "stop"}
-        if not call.body.get("stream"):
-            await call.reply(200, {"object": "chat.completion", "choices": [choice], "usage": usage})
-            return
-        await call.begin()
-        await call.chunk("Done.", finish="stop")
-        await call.event({"choices": [], "usage": usage})
-        await call.send(b"data: [DONE]\n\n")
+        await call.say("Done.", usage=usage)
 
 
 def _text_of(messages: list[dict[str, Any]]) -> str:

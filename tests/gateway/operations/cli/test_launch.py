@@ -7,15 +7,14 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import pytest
 
 from gateway.operations.cli.live.launch import SETUPS
 from gateway.operations.cli.live.session_check import session_of
+from tests.http_server import Asked, Reply, answering
 
 AIO = [sys.executable, "-c", "from gateway.operations.cli import main; main()", "launch"]
 # Says how it was started, and ends with a status of its own.
@@ -26,27 +25,15 @@ sys.exit(7)
 """
 
 
-class _Models(BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
-        refused = self.headers.get("authorization") == "Bearer wrong"
-        self.send_response(401 if refused else 200)
-        self.send_header("content-type", "application/json")
-        self.end_headers()
-        self.wfile.write(b'{"object": "list", "data": []}')
-
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
+def no_models(asked: Asked) -> Reply:
+    status = 401 if asked.headers["authorization"] == "Bearer wrong" else 200
+    return Reply(b'{"object": "list", "data": []}', status, {"content-type": "application/json"})
 
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    server = HTTPServer(("127.0.0.1", 0), _Models)
-    thread = Thread(target=server.serve_forever)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_address[1]}"
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with answering(no_models) as url:
+        yield url
 
 
 @pytest.fixture

@@ -2,11 +2,9 @@
 
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import numpy as np
@@ -32,6 +30,7 @@ from tests.gateway.operations.dashboard.real_traffic import (
     until_judged,
 )
 from tests.gateway.served_process import ServedProcess, served
+from tests.http_server import Reply, answering
 from tests.polling import until
 
 SIZE: ViewportSize = {"width": 1280, "height": 860}
@@ -106,25 +105,10 @@ def _overview(folder: Path) -> None:
                 signed_in(other).screenshot(path=folder / f"dashboard-overview-{name}.png")
 
 
-class _Taken(BaseHTTPRequestHandler):
-    """Accepts every message."""
-
-    def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["content-length"]))
-        self.send_response(200)
-        self.send_header("content-length", "0")
-        self.end_headers()
-
-    def log_message(self, *arguments: object) -> None:
-        """Print nothing."""
-
-
 @contextmanager
 def alerted() -> Iterator[dict[str, str]]:
     """Settings that send alerts to a server here, and to a mail server that does not exist."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), _Taken) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        url = f"http://127.0.0.1:{server.server_port}"
+    with answering(lambda asked: Reply()) as url:
         yield {
             "AIO_ALERT_SLACK_WEBHOOK": f"{url}/slack",
             "AIO_ALERT_TEAMS_WEBHOOK": f"{url}/teams",
@@ -132,7 +116,6 @@ def alerted() -> Iterator[dict[str, str]]:
             "AIO_ALERT_EMAIL_TO": "ops@example.com",
             "AIO_ALERT_POLL_SECONDS": "1",
         }
-        server.shutdown()
 
 
 def spend_half(gateway: ServedProcess) -> None:

@@ -1,10 +1,7 @@
 """A real browser with a page of another site open, on the machine of a gateway without API keys."""
 
 import os
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
 
 import httpx
 import pytest
@@ -20,6 +17,7 @@ from tests.gateway.processes.left_behind import left_behind
 from tests.gateway.remote_catalog import write_remote_catalog
 from tests.gateway.served_process import ServedProcess, served
 from tests.gateway.upstream import running_upstream
+from tests.http_server import Reply, answering
 
 pytestmark = IN_CHROMIUM
 
@@ -47,19 +45,7 @@ ORDERS = [
     ["/admin/api/keys", '{"name": "planted"}'],
     ["/v1/admin/reload", '{"reason": "planted"}'],
 ]
-
-
-class OtherSite(BaseHTTPRequestHandler):
-    """A page."""
-
-    def do_GET(self) -> None:
-        self.send_response(200)
-        self.send_header("content-type", "text/html")
-        self.end_headers()
-        self.wfile.write(b"<title>Another site</title>")
-
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
+OTHER_SITE = Reply(b"<title>Another site</title>", headers={"content-type": "text/html"})
 
 
 @pytest.fixture(scope="module")
@@ -86,18 +72,13 @@ def page(browser: Browser) -> Iterator[Page]:
 
 
 def test_a_page_of_another_site_leaves_nothing_behind(gateway: ServedProcess, page: Page) -> None:
-    site = ThreadingHTTPServer(("127.0.0.1", 0), OtherSite)
-    threading.Thread(target=site.serve_forever, daemon=True).start()
-    try:
+    with answering(lambda asked: OTHER_SITE) as site:
         before = left_behind(gateway)
         for name in ("evil.example", "localhost"):
-            page.goto(f"http://{name}:{site.server_port}/")
+            page.goto(site.replace("127.0.0.1", name))
             assert page.title() == "Another site"
             assert page.evaluate(ATTACK, [gateway.url, ORDERS]) == "refused"
         assert left_behind(gateway) == before
-    finally:
-        site.shutdown()
-        site.server_close()
 
 
 def test_a_page_whose_name_now_means_this_machine_reads_nothing_and_asks_nothing(

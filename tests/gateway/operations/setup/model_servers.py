@@ -38,19 +38,9 @@ async def _chat(call: Call, models: list[str], say: Say) -> None:
         message = f"model '{call.body['model']}' not found"
         await call.reply(404, {"error": {"message": message, "type": "not_found_error", "code": None}})
         return
-    words = say(call.body).split(" ")
-    usage = {"prompt_tokens": 20, "completion_tokens": len(words)}
-    if not call.body.get("stream"):
-        message = {"role": "assistant", "content": " ".join(words)}
-        choices = [{"index": 0, "message": message, "finish_reason": "stop"}]
-        await call.reply(200, {"object": "chat.completion", "choices": choices, "usage": usage})
-        return
-    await call.begin()
-    for number, word in enumerate(words):
-        await call.chunk(f" {word}" if number else word)
-    await call.chunk(finish="stop")
-    await call.event({"choices": [], "usage": usage})
-    await call.send(b"data: [DONE]\n\n")
+    first, *words = say(call.body).split(" ")
+    usage = {"prompt_tokens": 20, "completion_tokens": 1 + len(words)}
+    await call.say(first, *(f" {word}" for word in words), usage=usage)
 
 
 @contextmanager

@@ -359,8 +359,7 @@ def test_a_region_whose_variable_is_not_set_is_the_environments_and_a_line_says_
 async def test_every_name_answers_at_its_endpoint(here: Path, settings: Settings) -> None:
     async def answer(call: Call) -> None:
         if "messages" in call.body:
-            choice = {"index": 0, "message": {"role": "assistant", "content": "ok"}, "finish_reason": "stop"}
-            await call.reply(200, {"object": "chat.completion", "choices": [choice], "usage": {"total_tokens": 2}})
+            await call.whole("ok", {"total_tokens": 2})
         elif "documents" in call.body:
             await call.reply(200, {"results": [{"index": 0, "relevance_score": 0.5}]})
         else:
