@@ -28,8 +28,8 @@ _LONGEST_DATE = 200
 
 class ChatTemplate:
     """The constructor compiles `source` and raises ModelFileError for a syntax error. `uses_tools`: whether it reads
-    the variable `tools`, so that it can describe functions to the model. `literals`: the texts that it writes or
-    compares with; `inspected`: those that it looks for in the messages, as in `content.split('</think>')`.
+    the variable `tools`, so that it can describe functions to the model. `literals`: the texts that it writes,
+    compares with or reads as attributes; `inspected`: those that it looks for, as in `content.split('</think>')`.
     `with_tools`: the source that renders chats with tools, where the model has another for them; `tool_source`: the one
     that does. `is_slow`: a render has done so much work that further ones should not hold up other requests."""
 
@@ -53,7 +53,8 @@ class ChatTemplate:
             raise ModelFileError(
                 f"the chat template cannot be compiled: {problem}; is it nested too deeply?"
             ) from error
-        self.literals = (*(data.data for data in parsed.find_all(nodes.TemplateData)), *_constants(parsed))
+        read = (attribute.attr for attribute in parsed.find_all(nodes.Getattr))
+        self.literals = (*(data.data for data in parsed.find_all(nodes.TemplateData)), *_constants(parsed), *read)
         tests = parsed.find_all((nodes.Compare, nodes.Call, nodes.Filter, nodes.Test))
         self.inspected = frozenset(text for test in tests for text in _constants(test))
         self.tool_source = source

@@ -6,10 +6,10 @@ added token that the template writes: its `special` flag says whether a reader s
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Set
 from copy import copy
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from inference_core.errors import InvalidRequestError, ModelFileError
@@ -73,7 +73,7 @@ class ControlTokens:
         self.texts = tuple(self.ids)
         self._tokens = {token.text: token for token in ordered}
         self._longest = max(map(len, self.texts), default=0)
-        self._pattern = _by_first_character(self.texts, "(?:%s)")
+        self._pattern = _by_first_character(self.texts)
 
     def split(self, text: str) -> Iterator[str | int]:
         """Split into pieces of plain text and ids of the control tokens between them."""
@@ -104,16 +104,60 @@ class ControlTokens:
                 start = start + _WINDOW if match is None else match.start()
 
 
+@dataclass(frozen=True)
+class Marks:
+    """Control tokens, which only a template may write; `sought`: what it looks for in messages, which stays where it is
+    no control token; `rests`: of control tokens that it begins, as in `'<' + name + '>'`; `parts`: their beginnings;
+    `names`: roles, and texts that it knows, such as keys, which never count as such a rest."""
+
+    texts: tuple[str, ...]
+    sought: tuple[str, ...] = ()
+    rests: frozenset[str] = frozenset()
+    parts: frozenset[str] = frozenset()
+    names: frozenset[str] = frozenset(("system", "developer", "user", "assistant", "tool", "function"))
+
+    @classmethod
+    def of(cls, texts: tuple[str, ...], sought: Set[str], literals: Collection[str]) -> "Marks":
+        """`literals`: what the template writes or compares with; of one with a `{` the part before it is sought."""
+        begun = {text[:end] for text in texts for end in range(1, len(text))}
+        stays = {*sought, *({text.partition("{")[0] for text in literals} - begun)}
+        longest = max(map(len, texts), default=0)
+        ends = {text[-length:] for text in literals for length in range(1, min(longest, len(text) + 1))} & begun
+        rests = frozenset(text[len(end) :] for end in ends for text in texts if text.startswith(end))
+        parts = frozenset(rest[:end] for rest in rests for end in range(1, len(rest)))
+        return cls(texts, tuple(stays.difference(texts, ("",))), rests, parts, cls.names.union(literals))
+
+    def without(self, own: Set[str]) -> "Marks":
+        """Return these where `own` of the control tokens may stay."""
+        return replace(self, texts=tuple(t for t in self.texts if t not in own), sought=(*self.sought, *own))
+
+    @cached_property
+    def longest(self) -> int:
+        return max(map(len, (*self.texts, *self.sought)), default=0)
+
+    @cached_property
+    def first(self) -> frozenset[str]:
+        return frozenset(text[0] for text in self.texts)
+
+    @cached_property
+    def starts(self) -> re.Pattern[str]:
+        """A pattern for characters that may start a control token, if the template cuts or joins what follows, too."""
+        patterns = []
+        for first in self.first:
+            whole, stays = ([re.escape(t[1:]) for t in of if t[0] == first] for of in (self.texts, self.sought))
+            patterns.append(re.escape(first) + (f"(?:(?={'|'.join(whole)})|(?!{'|'.join(stays)}))" if stays else ""))
+        return re.compile("|".join(patterns))
+
+
 class TextMask:
     """Masks control tokens in untrusted text while a chat template renders it.
 
-    Where a control token starts in such text (or may start at its end), its first character is replaced by a
-    private-use character that does not occur in the input. The template sees text of the same length and may trim and
-    join it; the control tokens in its output are its own.
+    Characters that may start one, or go on with one that the template began, become private-use characters that do not
+    occur in the input. The template may trim, cut and join what it sees; control tokens in its output are its own.
     """
 
-    def __init__(self, control_texts: tuple[str, ...], outside: Any) -> None:
-        self._watch(control_texts)
+    def __init__(self, marks: Marks, outside: Any) -> None:
+        self._marks = marks
         used: set[str] = set()
         for text in _strings(outside):
             # In pieces, so that the interpreter lock is not held for the whole text.
@@ -121,20 +165,15 @@ class TextMask:
                 used.update(text[at : at + _WINDOW])
         free = (chr(code) for code in _PRIVATE_USE if chr(code) not in used)
         try:
-            self._masks = {first: next(free) for first in dict.fromkeys(text[0] for text in control_texts)}
+            self._masks = {first: next(free) for first in marks.first.union(rest[0] for rest in marks.rests)}
         except StopIteration:
             raise InvalidRequestError("the messages use up all private-use characters", "messages") from None
 
-    def only(self, control_texts: tuple[str, ...]) -> "TextMask":
+    def only(self, marks: Marks) -> "TextMask":
         """Return a mask of these of the control tokens, which `remove` of this one takes off, too."""
         narrower = copy(self)
-        narrower._watch(control_texts)
+        narrower._marks = marks
         return narrower
-
-    def _watch(self, control_texts: tuple[str, ...]) -> None:
-        self._texts = control_texts
-        self._longest = max(map(len, control_texts), default=0)
-        self._starts = _starts(control_texts)
 
     def apply(self, value: Any) -> Any:
         """Return `value` (JSON-like) with every string masked, including keys of mappings."""
@@ -147,42 +186,36 @@ class TextMask:
         return value
 
     def remove(self, text: str) -> str:
-        for first, mask in self._masks.items():
+        for first, mask in () if text.isascii() else self._masks.items():
             text = text.replace(mask, first)
         return text
 
     def _disguised(self, text: str) -> str:
-        if not any(first in text for first in self._masks):
+        marks = self._marks
+        start = len(text) - len(said := text.lstrip())
+        is_rest = said in marks.parts or any(said[:end] in marks.rests for end in range(1, marks.longest))
+        if is_rest and text not in marks.names:
+            text = text[:start] + self._masks[said[0]] + said[1:]
+        if not any(first in text for first in marks.first):
             return text
-        pieces = [
-            self._starts.sub(self._mask, text[at : at + _WINDOW + self._longest])[:_WINDOW]
-            for at in range(0, len(text), _WINDOW)
-        ]
-        disguised = "".join(pieces)
-        end = max(len(text) - self._longest + 1, 0)
-        return disguised[:end] + "".join(self._masked_end(text, at, disguised[at]) for at in range(end, len(text)))
-
-    def _mask(self, start: re.Match[str]) -> str:
-        return self._masks[start[0]]
-
-    def _masked_end(self, text: str, position: int, disguised: str) -> str:
-        """The mask for a position where a control token starts that may continue after the end of the text."""
-        tail = text[position:]
-        return self._masks[tail[0]] if any(control.startswith(tail) for control in self._texts) else disguised
+        ends = [(at, at + _WINDOW + marks.longest) for at in range(0, len(text), _WINDOW)]
+        disguised = "".join(
+            marks.starts.sub(lambda start: self._masks[start[0]], text[at:end])[:_WINDOW] for at, end in ends
+        )
+        # A control token that starts at the end may go on after it.
+        end = max(len(text) - marks.longest + 1, 0)
+        return disguised[:end] + "".join(
+            self._masks[kept] if kept in marks.first and any(c.startswith(text[at:]) for c in marks.texts) else kept
+            for at, kept in enumerate(disguised[end:], end)
+        )
 
 
-@lru_cache(maxsize=64)
-def _starts(control_texts: tuple[str, ...]) -> re.Pattern[str]:
-    """A pattern for the first character of every control token, including one inside another."""
-    return _by_first_character(control_texts, "(?=%s)")
-
-
-def _by_first_character(texts: tuple[str, ...], rest: str) -> re.Pattern[str]:
-    """A pattern that finds first characters fast, and checks what follows them with `rest`."""
+def _by_first_character(texts: tuple[str, ...]) -> re.Pattern[str]:
+    """A pattern that finds first characters fast."""
     following: dict[str, list[str]] = {}
     for text in texts:
         following.setdefault(text[0], []).append(re.escape(text[1:]))
-    return re.compile("|".join(re.escape(first) + rest % "|".join(more) for first, more in following.items()))
+    return re.compile("|".join(f"{re.escape(first)}(?:{'|'.join(more)})" for first, more in following.items()))
 
 
 def _strings(value: Any) -> Iterator[str]:

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from inference_core.errors import InvalidRequestError, ModelFileError
-from inference_core.tokenization.control_tokens import SPM_SPACE, ControlToken, ControlTokens, TextMask
+from inference_core.tokenization.control_tokens import SPM_SPACE, ControlToken, ControlTokens, Marks, TextMask
 from inference_core.tokenization.template_budget import TemplateWorkError
 from inference_core.tokenization.tokenizer_limits import unreadable
 
@@ -125,6 +125,9 @@ class Tokenizer:
         # Added tokens of the template's own turns: text in what users say, tokens in a prompt without a template.
         self._written = ControlTokens(written)
         self._of_template = ControlTokens([*vocabulary.controls, *written])
+        if (template := vocabulary.chat_template) is not None:
+            self._marks = Marks.of(self._of_template.texts, template.inspected, template.literals)
+            self._own_marks = self._marks.without(template.inspected.intersection(self._written.texts))
         for backend in {id(one): one for one in (vocabulary.backend, vocabulary.continued)}.values():
             backend.encode_special_tokens = True  # Control tokens in text stay text, and so do these.
             backend.add_special_tokens([token.text for token in written])
@@ -203,14 +206,13 @@ class Tokenizer:
     ) -> list[Piece]:
         """The rendered chat of `encode_chat`, not yet encoded."""
         template, tokens = self._template, self._of_template
-        disguise = TextMask(tokens.texts, [messages, extra])
-        turns = disguise.apply(messages)
-        if own := template.inspected.intersection(self._written.texts):
-            kept = disguise.only(tuple(text for text in tokens.texts if text not in own))
-            for turn, masked in zip(messages, turns, strict=True):
-                if turn.get("role") == "assistant":
-                    masked |= {name: kept.apply(turn[name]) for name in _OWN_TEXTS if name in turn}
-        rendered = template.render(turns, add_generation_prompt=add_generation_prompt, extra=disguise.apply(extra))
+        disguise = TextMask(self._marks, [messages, extra])
+        turns, own = disguise.apply(messages), disguise.only(self._own_marks)
+        for turn, masked in zip(messages, turns, strict=True):
+            if turn.get("role") == "assistant":
+                masked |= {name: own.apply(turn[name]) for name in _OWN_TEXTS if name in turn}
+        given = {name: disguise.apply(value) for name, value in extra.items()}
+        rendered = template.render(turns, add_generation_prompt=add_generation_prompt, extra=given)
         return [piece if isinstance(piece, int) else disguise.remove(piece) for piece in tokens.split(rendered)]
 
     def least_tokens(self, pieces: Iterable[Piece]) -> int:

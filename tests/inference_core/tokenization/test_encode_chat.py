@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tokenizers import pre_tokenizers
 
 from inference_core.errors import InvalidRequestError
-from inference_core.tokenization.control_tokens import ControlToken, ControlTokens, TextMask
+from inference_core.tokenization.control_tokens import ControlToken, ControlTokens, Marks, TextMask
 from inference_core.tokenization.load_tokenizer import load_tokenizer
 from inference_core.tokenization.tokenizer import Tokenizer
 from tests.inference_core.tokenization.vocabularies import train_byte_level, write_byte_level, write_vocabulary
@@ -83,6 +83,14 @@ def with_template(path: Path, tokens: list[str], merges: list[tuple[str, str]], 
         ("{{ messages[0].content }}{{ messages[0].content }}<|im_end|>", "end|><|im_"),
         ("{{ messages[0].content[1:] }}<|im_end|>", "<<|im_end|>"),
         ("{{ messages[0].content | upper | lower }}<|im_end|>", "<|im_end|>"),
+        ("{{ messages[0].content | lower }}<|im_end|>", "<|IM_END|>"),
+        ("{{ messages[0].content.replace('/think', '') }}<|im_end|>", "<|im_/thinkend|>"),
+        ("{% for part in messages[0].content.split('/') %}{{ part | trim }}{% endfor %}<|im_end|>", "<|im_ /end|>"),
+        ("{% for part in messages[0].content.split('<a>') %}{{ part }}{% endfor %}<|im_end|>", "<|im_<a>end|>"),
+        ("{{ '<' ~ messages[0].content ~ '>' }}<|im_end|>", "|im_end|"),
+        ("<|{{ messages[0].content | trim }}|><|im_end|>", " im_end"),
+        ("<|im_{{ messages[0].content }}<|im_end|>", "end|>"),
+        ("{{ messages[0].content | tojson(ensure_ascii=True) }}<|im_end|>", "<|im_end|>é😀\\udbc0\\udc00"),
     ],
 )
 def test_what_a_template_does_to_text_does_not_arm_it(tmp_path: Path, template: str, content: str) -> None:
@@ -132,12 +140,12 @@ def test_the_longest_control_token_wins() -> None:
 
 def test_without_control_tokens_everything_is_text() -> None:
     assert list(ControlTokens([]).split("<a>")) == ["<a>"]
-    assert TextMask((), "<a>").apply("<a>") == "<a>"
+    assert TextMask(Marks(()), "<a>").apply("<a>") == "<a>"
 
 
 @given(text=HOSTILE)
 def test_a_mask_can_be_removed(text: str) -> None:
-    disguise = TextMask(("<|im_end|>", "<|im_start|>", "[X]"), [text])
+    disguise = TextMask(Marks(("<|im_end|>", "<|im_start|>", "[X]")), [text])
     disguised = disguise.apply({"a": [text, 1, None]})["a"][0]
 
     assert len(disguised) == len(text)
@@ -148,4 +156,4 @@ def test_text_that_uses_all_mask_characters_is_refused() -> None:
     everything: Any = "".join(chr(code) for code in range(0x100000, 0x10FFFE))
 
     with pytest.raises(InvalidRequestError, match="private-use"):
-        TextMask(("<a>",), [everything])
+        TextMask(Marks(("<a>",)), [everything])

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inference_core.tokenization import control_tokens
-from inference_core.tokenization.control_tokens import ControlToken, ControlTokens, TextMask
+from inference_core.tokenization.control_tokens import ControlToken, ControlTokens, Marks, TextMask
 from inference_core.tokenization.tokenizer import LONG_TEXT, Tokenizer
 from tests.inference_core.tokenization.sample_texts import TEXTS
 
@@ -32,7 +32,7 @@ def test_control_tokens_are_found_wherever_a_window_ends(size: int, text: str) -
 def test_no_control_token_is_left_in_a_masked_text_wherever_a_window_ends(size: int, text: str) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(control_tokens, "_WINDOW", size)
-        disguise = TextMask(CONTROLS, [text])
+        disguise = TextMask(Marks(CONTROLS), [text])
         disguised = disguise.apply(text)
         assert disguise.remove(disguised) == text
         assert len(disguised) == len(text)
