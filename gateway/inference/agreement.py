@@ -101,17 +101,18 @@ class Agreements:
         tiers = " and ".join(map(str, group.tiers))
         return f"tiers {tiers} have the same weights, and {verified:.0f} comparisons of such answers are verified"
 
-    def to_verify(self, answer: Answer, record: Record, purpose: Purpose) -> VerifiedComparison | None:
+    def to_verify(
+        self, request: InferenceRequest, answer: CollectedChoice, record: Record, purpose: Purpose
+    ) -> VerifiedComparison | None:
         """Return the cheap tiers whose answers the verification of a finished request compares; None where none are, or
         where counts of such answers decide already, unless a probe asks all tiers anyway."""
-        request, decision = answer.request, record.decision
-        knobs = self._knobs.active
+        knobs, decision = self._knobs.active, record.decision
         if knobs.agreement == "off" or request.options.agree is False or record.comparison is not None:
             return None
         # The answers of a probe are there anyway, so that those to a stream that does not wait are counted, too.
         if not (purpose == "probe" or _may_wait(request, knobs)) or not _may_be_compared(request, decision):
             return None
-        kind = self._kind_of(request, answer.choices[0])
+        kind = self._kind_of(request, answer)
         if kind is None:
             return None
         inputs, is_judged = decision.inputs, any(attempt.stage is not None for attempt in record.attempts)

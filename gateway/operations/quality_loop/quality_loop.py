@@ -13,6 +13,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from classifier.registry.registry import ArtefactRegistry
+from gateway.base.inference_request import InferenceRequest
 from gateway.base.settings import Settings
 from gateway.base.stores.retries import background, retry_until_success
 from gateway.inference.answer import Answer
@@ -34,6 +35,7 @@ from quality.verification.sampling import Purpose, SamplingSettings, sampling_of
 from quality.verification.training_rows import Encode
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.tier_spec import TierSpec
+from tiers.deltas import CollectedChoice
 from tiers.tier import Tier
 
 log = logging.getLogger(__name__)
@@ -43,7 +45,7 @@ log = logging.getLogger(__name__)
 PARALLEL_VERIFICATIONS, PARALLEL_IN_IDLE_TIME = 2, 8
 PROBES_IN_IDLE_TIME = 100
 
-ToCompareAnswer = Callable[[Answer, Record, Purpose], VerifiedComparison | None]
+ToCompareAnswer = Callable[[InferenceRequest, CollectedChoice, Record, Purpose], VerifiedComparison | None]
 """Return the cheap tiers whose answers the verification of a request compares."""
 
 
@@ -121,8 +123,9 @@ def offer_answer(loop: QualityLoop, to_compare: ToCompareAnswer, answer: Answer,
     elif record.decision.would_be is not None and not request.is_single:
         monitor.refuse("several choices")
     else:
-        turn = turn_of(request.generation, answer.choices[0])
-        monitor.offer(record, partial(to_compare, answer, record), turn)
+        choice = answer.choices[0]
+        # Not the answer: up to a thousand offers wait, and what made each would wait with it.
+        monitor.offer(record, partial(to_compare, request, choice, record), turn_of(request.generation, choice))
 
 
 async def show_loop(loop: QualityLoop, metrics: Metrics) -> None:

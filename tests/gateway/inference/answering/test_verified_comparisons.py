@@ -1,8 +1,11 @@
 """Verification asks a partner too, so that requests begin to compare cheap answers where that pays, unasked."""
 
 import asyncio
+import gc
+import weakref
 from pathlib import Path
-from typing import Any, Literal
+from types import SimpleNamespace
+from typing import Any, Literal, cast
 
 import httpx
 import msgspec
@@ -12,9 +15,11 @@ from sqlalchemy import select
 from classifier.policy.agreement import AgreementSettings
 from classifier.policy.agreement_counts import AgreementCounts, AgreementPlace
 from gateway.base.settings import Settings
-from gateway.operations.quality_loop.quality_loop import PROBES_IN_IDLE_TIME
+from gateway.operations.quality_loop.quality_loop import PROBES_IN_IDLE_TIME, offer_answer
 from migrations.tables.quality import verifications
+from quality.loop import QualityLoop
 from quality.monitor.monitor import Monitor
+from quality.monitor.worker import ToCompare
 from quality.verification.sampling import Purpose
 from tests.gateway.inference.answering.test_compared_tiers import asking, serving_alone
 from tests.gateway.running_gateway import RunningGateway, running_gateway
@@ -143,7 +148,7 @@ async def test_verification_compares_what_requests_like_it_would_compare(
     assert service.agreements is not None
     answer = await service.complete(asking(**{"agree": None} | fields))
     assert answer.record is not None
-    found = service.agreements.to_verify(answer, answer.record, purpose)
+    found = service.agreements.to_verify(answer.request, answer.choices[0], answer.record, purpose)
     assert (None if found is None else found.tiers) == tiers
 
 
@@ -159,7 +164,7 @@ async def test_only_what_costs_nothing_is_compared_once_counts_decide(
     service.agreements.table.add(AgreementPlace("", "", "", "choice"), (1, 2), lost)
     answer = await service.complete(asking(agree=None))
     assert answer.record is not None
-    found = service.agreements.to_verify(answer, answer.record, purpose)
+    found = service.agreements.to_verify(answer.request, answer.choices[0], answer.record, purpose)
     assert (None if found is None else found.tiers) == tiers
 
 
@@ -174,5 +179,26 @@ async def test_without_a_partner_two_samples_are_compared_where_answers_are_judg
     assert answer.record is not None
     judged = [msgspec.structs.replace(attempt, stage=stage) for attempt in answer.record.attempts]
     record = msgspec.structs.replace(answer.record, attempts=judged)
-    found = service.agreements.to_verify(answer, record, "sample")
+    found = service.agreements.to_verify(answer.request, answer.choices[0], record, "sample")
     assert (None if found is None else found.tiers) == tiers
+
+
+async def test_an_offer_that_waits_can_be_compared_and_keeps_nothing_of_how_its_answer_was_made() -> None:
+    service, scripted, _ = serving_alone()
+    for tier in scripted:
+        tier.words = ("A",)
+    assert service.agreements is not None
+    offered: list[ToCompare] = []
+    monitor = SimpleNamespace(offer=lambda record, to_compare, turn: offered.append(to_compare))
+    answer = await service.complete(asking(agree=None))
+    assert answer.record is not None
+    offer_answer(
+        cast(QualityLoop, SimpleNamespace(monitor=monitor)), service.agreements.to_verify, answer, answer.record
+    )
+    whole = weakref.ref(answer)
+    del answer
+    gc.collect()
+    assert whole() is None
+    found = offered[0]("sample")
+    assert found is not None
+    assert found.tiers == (1, 2)
