@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import click
+import numpy as np
 
 from benchmarks.replay.checks import checks
 from benchmarks.replay.demo import demo as replay_demo
@@ -13,6 +14,7 @@ from benchmarks.replay.figures import Figure
 from benchmarks.replay.ladder import Ladder
 from benchmarks.replay.ladder_demo import QUESTIONS
 from benchmarks.replay.ladder_demo import demo as ladder_demo
+from benchmarks.replay.lives import Gains, gains
 from benchmarks.replay.plans import own_plans, recorded_plans
 from benchmarks.replay.recorded import CUSTOMER_MODELS, arena, customers
 from benchmarks.replay.report import report
@@ -60,6 +62,7 @@ def demo_replay(seed: int) -> None:
 @click.option("--until", type=click.Choice([RETRAINED, REPAIRED, NEW_KIND]), default=NEW_KIND)
 @click.option("--shuffle-labels", is_flag=True, help="Break the loop: verdicts speak of other prompts.")
 @click.option("--no-verification", is_flag=True, help="Break the loop: nothing is verified.")
+@click.option("--lives", type=click.IntRange(min=2), help="Without a gateway, so many times: what is luck of labels.")
 @click.option("--seed", default=0, help="Of the order of prompts.")
 def replay(
     ladder: str,
@@ -73,6 +76,7 @@ def replay(
     until: str,
     shuffle_labels: bool,
     no_verification: bool,
+    lives: int | None,
     seed: int,
 ) -> None:
     """The whole gateway from a cold start in front of a recorded LADDER: labels, retraining, a tier that gets worse, a
@@ -82,11 +86,14 @@ def replay(
     else:
         known = _recorded(ladder, data or data_folder())
         plans = recorded_plans(known, folds, prompts=prompts, labels=labels, rounds=rounds, seed=seed)[:only]
+    if lives is not None:
+        click.echo(_lived_often(ladder, gains(plans, lives, noise)))
+        return
     conditions = Conditions(judge_noise=noise, labels_shuffled=shuffle_labels, verification=not no_verification)
-    lives = [_lived(number, plan, conditions, until) for number, plan in enumerate(plans, start=1)]
-    found = [checks(life, labels) for life in lives]
+    lived = [_lived(number, plan, conditions, until) for number, plan in enumerate(plans, start=1)]
+    found = [checks(life, labels) for life in lived]
     click.echo(f"{ladder}: {len(plans)} deployments, the judge wrong about {noise:.0%} of the pairs\n")
-    click.echo(report(lives, found))
+    click.echo(report(lived, found))
     if not all(check.passed for fold in found for check in fold):
         sys.exit(1)
 
@@ -96,6 +103,18 @@ def _recorded(ladder: str, folder: Path) -> Ladder:
         return arena(folder) if ladder == "arena" else customers(folder, ladder)
     except FileNotFoundError as error:
         raise click.ClickException(f"{error.filename} is missing; give its folder with --data.") from error
+
+
+def _lived_often(ladder: str, found: Gains) -> str:
+    lines = [f"{ladder}: {len(found.together)} lives, choices {found.choices}; points of utility over the lottery"]
+    for name, points in (
+        ("all folds", found.together),
+        ("a fold alone", found.alone),
+        ("over its choices shuffled", found.over_shuffled),
+    ):
+        low, high = np.quantile(points, [0.025, 0.975])
+        lines.append(f"  {name:<26}{points.mean():+.2f}, 95% of lives {low:+.1f} to {high:+.1f}")
+    return "\n".join(lines)
 
 
 def _lived(number: int, plan: Plan, conditions: Conditions, until: str) -> Life:
