@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
-from sqlalchemy import RowMapping, Select, and_, func, or_, select
+from sqlalchemy import RowMapping, Select, and_, bindparam, func, or_, select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from classifier.complexity.classes import likeliest
@@ -207,20 +207,19 @@ class ShiftWatch:
             self._detector, self._recoveries = ShiftDetector(self.settings, VIEWS), RecoveryWatch(self.settings)
             self._begun, self._cursor = promoted, (promoted, 0)
             finished, number = verifications.c.finished_at, verifications.c.verification_id
-            earlier = _labelled().where(finished < promoted)
+            earlier = _LABELLED.where(finished < promoted)
             query = earlier.order_by(finished.desc(), number.desc()).limit(HISTORY)
             for row in reversed(await self._rows(query)):
                 self._recoveries.remember(row["tier"], _verdict(row))
 
     async def _verdicts(self) -> Sequence[RowMapping]:
         """Return the next labelled verdicts in the order of finishing."""
-        finished, number = verifications.c.finished_at, verifications.c.verification_id
-        later = or_(finished > self._cursor[0], and_(finished == self._cursor[0], number > self._cursor[1]))
-        return await self._rows(_labelled().where(later).order_by(finished, number).limit(_BATCH))
+        finished, number = self._cursor
+        return await self._rows(_LATER, {"finished": finished, "number": number})
 
-    async def _rows(self, query: Select[Any]) -> Sequence[RowMapping]:
+    async def _rows(self, query: Select[Any], limits: Mapping[str, Any] | None = None) -> Sequence[RowMapping]:
         async with self._engine.connect() as connection:
-            rows: Sequence[RowMapping] = (await connection.execute(query)).mappings().all()
+            rows: Sequence[RowMapping] = (await connection.execute(query, limits)).mappings().all()
         return rows
 
     async def _store(self, action: str, change: ShiftAlarm, reason: str, row: RowMapping) -> bool:
@@ -235,41 +234,54 @@ class ShiftWatch:
         return True
 
 
-def _labelled() -> Select[Any]:
-    """Select the verdicts of judges on the predictions of versions."""
-    return (
-        select(
-            verifications.c.verification_id,
-            verifications.c.finished_at,
-            verifications.c.tier,
-            verifications.c.label,
-            verifications.c.judge,
-            verifications.c.judge_reliability,
-            training_rows.c.classes,
-            routing_decisions.c.tier.label("served"),
-            routing_decisions.c.decision,
-            routing_decisions.c.novelty,
-            func.coalesce(api_keys.c.team_id, verifications.c.key_id, "").label("tenant"),
-        )
-        .outerjoin(api_keys, api_keys.c.key_id == verifications.c.key_id)
-        .join(routing_decisions, routing_decisions.c.request_id == verifications.c.request_id)
-        .outerjoin(
-            training_rows,
+# The verdicts of judges on the predictions of versions, and those after another in the order of finishing. Built once:
+# each verification looks for them.
+_LABELLED: Select[Any] = (
+    select(
+        verifications.c.verification_id,
+        verifications.c.finished_at,
+        verifications.c.tier,
+        verifications.c.label,
+        verifications.c.judge,
+        verifications.c.judge_reliability,
+        training_rows.c.classes,
+        routing_decisions.c.tier.label("served"),
+        routing_decisions.c.decision,
+        routing_decisions.c.novelty,
+        func.coalesce(api_keys.c.team_id, verifications.c.key_id, "").label("tenant"),
+    )
+    .outerjoin(api_keys, api_keys.c.key_id == verifications.c.key_id)
+    .join(routing_decisions, routing_decisions.c.request_id == verifications.c.request_id)
+    .outerjoin(
+        training_rows,
+        and_(
+            training_rows.c.request_id == verifications.c.request_id,
+            training_rows.c.source.in_(("verification", "probe")),
+        ),
+    )
+    .where(
+        has_verdict(),
+        # Without a version's prediction there is nothing to test.
+        routing_decisions.c.prediction_kind.in_(LEARNED_KINDS),
+        # Probes ask every tier, whichever was chosen. What people say is no random sample.
+        or_(verifications.c.tier == routing_decisions.c.tier, verifications.c.sampled_reason == "probe"),
+        verifications.c.sampled_reason != "feedback",
+        by_a_judge(),
+    )
+)
+_LATER = (
+    _LABELLED.where(
+        or_(
+            verifications.c.finished_at > bindparam("finished"),
             and_(
-                training_rows.c.request_id == verifications.c.request_id,
-                training_rows.c.source.in_(("verification", "probe")),
+                verifications.c.finished_at == bindparam("finished"),
+                verifications.c.verification_id > bindparam("number"),
             ),
         )
-        .where(
-            has_verdict(),
-            # Without a version's prediction there is nothing to test.
-            routing_decisions.c.prediction_kind.in_(LEARNED_KINDS),
-            # Probes ask every tier, whichever was chosen. What people say is no random sample.
-            or_(verifications.c.tier == routing_decisions.c.tier, verifications.c.sampled_reason == "probe"),
-            verifications.c.sampled_reason != "feedback",
-            by_a_judge(),
-        )
     )
+    .order_by(verifications.c.finished_at, verifications.c.verification_id)
+    .limit(_BATCH)
+)
 
 
 def _predicted(row: RowMapping) -> float:

@@ -5,7 +5,22 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
-from sqlalchemy import ColumnElement, RowMapping, Select, and_, case, func, insert, null, or_, select, union_all, update
+from sqlalchemy import (
+    BindParameter,
+    ColumnElement,
+    RowMapping,
+    Select,
+    and_,
+    bindparam,
+    case,
+    func,
+    insert,
+    null,
+    or_,
+    select,
+    union_all,
+    update,
+)
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from migrations.tables.audit import erasures
@@ -23,6 +38,91 @@ _SHARED = ("request_id", "key_id", "sampled_probability", "sampled_reason", "att
 # A turn is kept no longer than its verification waits.
 NO_TURN = {"turn": null(), "tools_digest": None}
 _CLAIM_LOCK = 0x41494F03  # PostgreSQL advisory lock number: "AIO", 3
+
+# What each verification asks for is built here, once: building it took longer than the database did.
+_FREE = and_(
+    verifications.c.status == "pending",
+    or_(verifications.c.lease_until.is_(None), verifications.c.lease_until <= bindparam("now")),
+)
+_CLAIMABLE = and_(_FREE, verifications.c.attempts < bindparam("most_attempts"))
+_NEXT_JOBS = (
+    select(
+        verifications.c.verification_id,
+        verifications.c.request_id,
+        verifications.c.key_id,
+        verifications.c.sampled_reason.label("purpose"),
+        verifications.c.sampled_probability.label("probability"),
+        requests.c.tier.label("served_tier"),
+        requests.c.messages,
+        requests.c.answer,
+        requests.c.completion_tokens,
+        requests.c.response_format,
+        requests.c.consent,
+        verifications.c.attempts,
+        verifications.c.compared,
+        verifications.c.turn,
+        verifications.c.next_step,
+        tool_definitions.c.tools,
+        routing_decisions.c.would_be_tier,
+    )
+    .join(requests, requests.c.request_id == verifications.c.request_id)
+    .outerjoin(routing_decisions, routing_decisions.c.request_id == verifications.c.request_id)
+    .outerjoin(tool_definitions, tool_definitions.c.digest == verifications.c.tools_digest)
+    .where(_CLAIMABLE, requests.c.messages.is_not(None), requests.c.answer.is_not(None))
+    .where(verifications.c.verification_id.not_in(bindparam("without", expanding=True)))
+    .order_by(verifications.c.created_at, verifications.c.verification_id)
+    .limit(bindparam("most"))
+)
+_SWEEP = (
+    update(verifications)
+    .where(
+        _FREE,
+        or_(
+            verifications.c.attempts >= bindparam("most_attempts"),
+            verifications.c.created_at < bindparam("expire_before"),
+        ),
+    )
+    .values(
+        **NO_TURN,
+        status="failed",
+        reason="out of attempts or time",
+        cost_usd=verifications.c.cost_usd + verifications.c.reserved_usd,
+        reserved_usd=0.0,
+        owner=None,
+        lease_until=None,
+        finished_at=bindparam("now"),
+    )
+)
+
+
+def _spending_queries() -> tuple[Select[Any], ...]:
+    """Return what was served and saved, the answers by tier, and, of probes and others, the dollars and the count of
+    verifications: each since a time."""
+    since: BindParameter[float] = bindparam("since")
+    consenting = and_(requests.c.api == "chat", requests.c.status == "ok", requests.c.messages.is_not(None))
+    # Requests are stored when they have ended, so what is saved here is settled.
+    saved = func.sum(requests.c.baseline_cost_usd - requests.c.cost_usd)
+    serving = select(func.sum(requests.c.cost_usd), saved).where(
+        requests.c.created_at > since, requests.c.tier.is_not(None)
+    )
+    tier = requests.c.tier
+    answered = select(tier, func.count()).where(requests.c.created_at > since, consenting).group_by(tier)
+    probe = (verifications.c.sampled_reason == "probe").label("probe")
+    usd = func.sum(verifications.c.cost_usd + verifications.c.reserved_usd).label("usd")
+    ended = verifications.c.finished_at
+    # Two halves, because PostgreSQL uses no index for an OR; one statement, because rows move between them.
+    halves = (select(probe, usd).where(half).group_by(probe) for half in (ended.is_(None), ended > since))
+    spent = union_all(*halves).subquery().c
+    committed = select(spent.probe, func.sum(spent.usd)).group_by(spent.probe)
+    # User feedback costs nothing. It is no condition of the query, for which SQLite would read all of its rows.
+    paid = and_(verifications.c.status == "done", verifications.c.sampled_reason != "feedback")
+    done = case((paid, verifications.c.request_id)).label("done")
+    verified = select(probe, done).where(ended > since).distinct().subquery().c
+    counted = select(verified.probe, func.count(verified.done)).group_by(verified.probe)
+    return serving, answered, committed, counted
+
+
+_SPENDING = _spending_queries()
 
 
 class VerificationQueue:
@@ -95,37 +195,9 @@ class VerificationQueue:
 
     async def next_jobs(self, now: float, without: Collection[int], most: int) -> list[VerificationJob]:
         """Return up to `most` jobs that could be claimed now and whose ids are not in `without`, the oldest first."""
-        columns = (
-            verifications.c.verification_id,
-            verifications.c.request_id,
-            verifications.c.key_id,
-            verifications.c.sampled_reason.label("purpose"),
-            verifications.c.sampled_probability.label("probability"),
-            requests.c.tier.label("served_tier"),
-            requests.c.messages,
-            requests.c.answer,
-            requests.c.completion_tokens,
-            requests.c.response_format,
-            requests.c.consent,
-            verifications.c.attempts,
-            verifications.c.compared,
-            verifications.c.turn,
-            verifications.c.next_step,
-            tool_definitions.c.tools,
-            routing_decisions.c.would_be_tier,
-        )
-        query = (
-            select(*columns)
-            .join(requests, requests.c.request_id == verifications.c.request_id)
-            .outerjoin(routing_decisions, routing_decisions.c.request_id == verifications.c.request_id)
-            .outerjoin(tool_definitions, tool_definitions.c.digest == verifications.c.tools_digest)
-            .where(self._claimable(now), requests.c.messages.is_not(None), requests.c.answer.is_not(None))
-            .where(verifications.c.verification_id.not_in(without))
-            .order_by(verifications.c.created_at, verifications.c.verification_id)
-            .limit(most)
-        )
+        limits = self._limits(now) | {"without": without, "most": most}
         async with self._engine.connect() as connection:
-            return [_job(row) for row in (await connection.execute(query)).mappings()]
+            return [_job(row) for row in (await connection.execute(_NEXT_JOBS, limits)).mappings()]
 
     async def claim(
         self, job: VerificationJob, bound_usd: float, now: float, expected_usd: float | None = None
@@ -147,7 +219,7 @@ class VerificationQueue:
                 .where(
                     verifications.c.verification_id == job.verification_id,
                     verifications.c.attempts == job.attempts,
-                    self._claimable(now),
+                    _CLAIMABLE,
                 )
                 .values(
                     owner=self.owner,
@@ -155,7 +227,8 @@ class VerificationQueue:
                     attempts=verifications.c.attempts + 1,
                     cost_usd=verifications.c.cost_usd + verifications.c.reserved_usd,
                     reserved_usd=usd,
-                )
+                ),
+                self._limits(now),
             )
             return "claimed" if taken.rowcount else "taken"
 
@@ -215,26 +288,9 @@ class VerificationQueue:
 
     async def sweep(self, now: float, expire_before: float) -> int:
         """Fail rows that no worker will finish: from before `expire_before`, or whose last attempt died."""
-        hopeless = and_(
-            self._free(now),
-            or_(verifications.c.attempts >= self._max_attempts, verifications.c.created_at < expire_before),
-        )
+        limits = self._limits(now) | {"expire_before": expire_before}
         async with self._engine.begin() as connection:
-            swept = await connection.execute(
-                update(verifications)
-                .where(hopeless)
-                .values(
-                    **NO_TURN,
-                    status="failed",
-                    reason="out of attempts or time",
-                    cost_usd=verifications.c.cost_usd + verifications.c.reserved_usd,
-                    reserved_usd=0.0,
-                    owner=None,
-                    lease_until=None,
-                    finished_at=now,
-                )
-            )
-            return swept.rowcount
+            return (await connection.execute(_SWEEP, limits)).rowcount
 
     async def spending(self, now: float) -> Spending:
         """Return the serving and verification cost of the trailing window."""
@@ -260,48 +316,23 @@ class VerificationQueue:
         )
 
     async def _spending(self, connection: AsyncConnection, now: float) -> Spending:
-        since = now - self.sampling.window_seconds
-        consenting = and_(requests.c.api == "chat", requests.c.status == "ok", requests.c.messages.is_not(None))
-        # Requests are stored when they have ended, so what is saved here is settled.
-        saved = func.sum(requests.c.baseline_cost_usd - requests.c.cost_usd)
-        serving = select(func.sum(requests.c.cost_usd), saved).where(
-            requests.c.created_at > since, requests.c.tier.is_not(None)
-        )
-        tier = requests.c.tier
-        answered = select(tier, func.count()).where(requests.c.created_at > since, consenting).group_by(tier)
-        probe = (verifications.c.sampled_reason == "probe").label("probe")
-        usd = func.sum(verifications.c.cost_usd + verifications.c.reserved_usd).label("usd")
-        ended = verifications.c.finished_at
-        # Two halves, because PostgreSQL uses no index for an OR; one statement, because rows move between them.
-        halves = (select(probe, usd).where(half).group_by(probe) for half in (ended.is_(None), ended > since))
-        spent = union_all(*halves).subquery().c
-        committed = select(spent.probe, func.sum(spent.usd)).group_by(spent.probe)
-        # User feedback costs nothing. It is no condition of the query, for which SQLite would read all of its rows.
-        paid = and_(verifications.c.status == "done", verifications.c.sampled_reason != "feedback")
-        done = case((paid, verifications.c.request_id)).label("done")
-        verified = select(probe, done).where(ended > since).distinct().subquery().c
-        counted = select(verified.probe, func.count(verified.done)).group_by(verified.probe)
-        committed_usd = {bool(is_probe): usd for is_probe, usd in await connection.execute(committed)}
-        verified_count = {bool(is_probe): count for is_probe, count in await connection.execute(counted)}
-        served_usd, saved_usd = (await connection.execute(serving)).one()
+        served, answered, committed, counted = _SPENDING
+        since = {"since": now - self.sampling.window_seconds}
+        committed_usd = {bool(is_probe): usd for is_probe, usd in await connection.execute(committed, since)}
+        verified_count = {bool(is_probe): count for is_probe, count in await connection.execute(counted, since)}
+        served_usd, saved_usd = (await connection.execute(served, since)).one()
         return Spending(
             serving_usd=served_usd or 0.0,
             saved_usd=max(saved_usd or 0.0, 0.0),
-            answered=dict((await connection.execute(answered)).all()),
+            answered=dict((await connection.execute(answered, since)).all()),
             committed_usd=committed_usd.get(False, 0.0),
             verifications=verified_count.get(False, 0),
             probe_usd=committed_usd.get(True, 0.0),
             probes=verified_count.get(True, 0),
         )
 
-    def _free(self, now: float) -> ColumnElement[bool]:
-        return and_(
-            verifications.c.status == "pending",
-            or_(verifications.c.lease_until.is_(None), verifications.c.lease_until <= now),
-        )
-
-    def _claimable(self, now: float) -> ColumnElement[bool]:
-        return and_(self._free(now), verifications.c.attempts < self._max_attempts)
+    def _limits(self, now: float) -> dict[str, Any]:
+        return {"now": now, "most_attempts": self._max_attempts}
 
     def _held(self, job: VerificationJob) -> ColumnElement[bool]:
         # The attempt number excludes an earlier attempt of this process that lost its lease.
