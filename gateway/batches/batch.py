@@ -203,7 +203,7 @@ def _wrong(line: _Line, body: str, endpoint: str) -> tuple[str, str, str] | None
     """Return parameter, code and message of what decoding cannot check."""
     if not 1 <= len(line.custom_id) <= CUSTOM_ID_LENGTH or "\0" in line.custom_id:
         return "custom_id", "invalid_custom_id", f"custom_id must be a string of 1 to {CUSTOM_ID_LENGTH} characters."
-    if line.method != METHOD:
+    if line.method.upper() != METHOD:
         return "method", "invalid_method", f"method must be {METHOD}."
     if line.url != endpoint:
         return "url", "invalid_url", f"url must be the batch's endpoint, {endpoint}."

@@ -39,7 +39,7 @@ def served_path(path: str) -> ServedPath:
         # A base URL that ends with a slash, and a path that begins with one.
         path = _SLASHES.sub("/", path, count=1)
     if path.startswith("/v1/") and not path.startswith(OLD_PATHS):
-        return ServedPath(path)
+        return ServedPath(_PROBES.get(path.removeprefix(_VERSION), path))
     if (azure := _DEPLOYMENT.fullmatch(path)) is not None:
         return ServedPath(_VERSION + azure[2], azure[1])
     prefixed = _PREFIXED.fullmatch(path)

@@ -68,7 +68,9 @@ async def test_every_line_is_answered_as_its_endpoint_would_in_the_inputs_order(
     working: RunningGateway, ada: openai.AsyncOpenAI
 ) -> None:
     names = [f"r{n}" for n in range(30)]
-    batch = await made(ada, [request_line(name) for name in names], metadata={"of": "spring"})
+    lines = [request_line(name) for name in names]
+    # Providers take the method in any case.
+    batch = await made(ada, [lines[0].replace(b"POST", b"post"), *lines[1:]], metadata={"of": "spring"})
     assert (batch.object, batch.endpoint, batch.status, batch.metadata) == (
         "batch",
         CHAT,

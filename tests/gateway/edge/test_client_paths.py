@@ -57,6 +57,7 @@ async def bounded(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Run
         ("/metrics", "/metrics"),
         ("/api/hello", "/health/live"),
         ("/health", "/health/ready"),
+        ("/v1/health", "/health/ready"),
         ("/tokenize", "/tokenize"),
         ("/admin/models", "/admin/models"),
         ("/", "/"),
