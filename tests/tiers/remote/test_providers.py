@@ -93,11 +93,11 @@ def refusing(status: int, payload: object, *headers: str) -> Callable[[Call], Aw
 
 @asynccontextmanager
 async def provider(
-    kind: str, handler: Any, monkeypatch: pytest.MonkeyPatch, model: str = "claude-sonnet-5", **fields: Any
+    kind: str, handler: Any, model: str = "claude-sonnet-5", **fields: Any
 ) -> AsyncIterator[tuple[RemoteTier, LoopbackServer]]:
-    monkeypatch.setenv("THE_KEY", KEY)
     async with LoopbackServer(handler) as server:
-        tier = RemoteTier(_with_model(remote_spec(server.base_url, kind=kind, api_key_env="THE_KEY", **fields), model))
+        spec = _with_model(remote_spec(server.base_url, kind=kind, api_key_env="THE_KEY", **fields), model)
+        tier = RemoteTier(spec, environ={"THE_KEY": KEY})
         yield tier, server
         await tier.close()
 
@@ -127,6 +127,13 @@ def summed(deltas: list[Delta]) -> tuple[str, str, list[tuple[str, str, str]], s
         next((d.finish_reason for d in deltas if d.finish_reason), None),
         deltas[-1].end.usage,
     )
+
+
+async def sent_to(kind: str, request: GenerationRequest, model: str = "claude-sonnet-5") -> dict[str, Any]:
+    """Return the body that a provider gets for a request."""
+    async with provider(kind, playing(kind, HELLO[kind]), model) as (tier, server):
+        await deltas_of(tier, request)
+        return server.calls[0].body
 
 
 async def failure(tier: RemoteTier, request: GenerationRequest | None = None) -> TierError:
@@ -162,9 +169,9 @@ def asking(*messages: ChatMessage, **fields: Any) -> GenerationRequest:
 
 
 @pytest.mark.parametrize("size", [0, 1, 7])
-async def test_anthropics_thoughts_texts_and_calls_arrive_exactly(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+async def test_anthropics_thoughts_texts_and_calls_arrive_exactly(size: int) -> None:
     handler = playing("anthropic", anthropic_stream(THINKING_AND_TOOLS), size)
-    async with provider("anthropic", handler, monkeypatch) as (tier, server):
+    async with provider("anthropic", handler) as (tier, server):
         text, reasoning, calls, finish, usage = summed(await deltas_of(tier, chat(max_tokens=100)))
         assert (text, reasoning, finish) == ("I look it up: größe 🙂", "Let me see.", "tool_calls")
         assert calls == [("toolu_1", "get_weather", '{"city": "San Jose"}'), ("toolu_2", "now", "{}")]
@@ -173,8 +180,8 @@ async def test_anthropics_thoughts_texts_and_calls_arrive_exactly(monkeypatch: p
         assert server.calls[0].headers["anthropic-version"] == "2023-06-01"
 
 
-async def test_anthropics_whole_answer_is_the_same_as_its_stream(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with provider("anthropic", refusing(200, WHOLE_MESSAGE), monkeypatch) as (tier, server):
+async def test_anthropics_whole_answer_is_the_same_as_its_stream() -> None:
+    async with provider("anthropic", refusing(200, WHOLE_MESSAGE)) as (tier, server):
         text, reasoning, calls, finish, usage = summed(await deltas_of(tier, chat(whole=True, max_tokens=100)))
         assert (text, reasoning, finish) == ("I look it up: größe 🙂", "Let me see.", "tool_calls")
         assert calls == [("toolu_1", "get_weather", '{"city":"San Jose"}'), ("toolu_2", "now", "{}")]
@@ -183,7 +190,7 @@ async def test_anthropics_whole_answer_is_the_same_as_its_stream(monkeypatch: py
 
 
 @pytest.mark.parametrize("size", [0, 1, 7])
-async def test_geminis_thoughts_texts_and_calls_arrive_exactly(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+async def test_geminis_thoughts_texts_and_calls_arrive_exactly(size: int) -> None:
     stream = gemini_stream(
         [
             gemini_event({"text": "Let me see.", "thought": True}, thoughtsTokenCount=5),
@@ -197,7 +204,7 @@ async def test_geminis_thoughts_texts_and_calls_arrive_exactly(monkeypatch: pyte
             ),
         ]
     )
-    async with provider("gemini", playing("gemini", stream, size), monkeypatch, "gemini-2.5-flash") as (tier, server):
+    async with provider("gemini", playing("gemini", stream, size), "gemini-2.5-flash") as (tier, server):
         text, reasoning, calls, finish, usage = summed(await deltas_of(tier, chat(max_tokens=100)))
         assert (text, reasoning, finish) == ("größe 🙂", "Let me see.", "tool_calls")
         assert [call[1:] for call in calls] == [("get_weather", '{"city":"Ulm"}'), ("now", "{}")]
@@ -209,16 +216,16 @@ async def test_geminis_thoughts_texts_and_calls_arrive_exactly(monkeypatch: pyte
         assert call.headers["x-goog-api-key"] == KEY
 
 
-async def test_geminis_whole_answer_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_geminis_whole_answer_is_read() -> None:
     answer = gemini_event({"text": "Hello"}, finish="MAX_TOKENS", candidatesTokenCount=12)
-    async with provider("gemini", refusing(200, answer), monkeypatch) as (tier, server):
+    async with provider("gemini", refusing(200, answer)) as (tier, server):
         text, _, _, finish, usage = summed(await deltas_of(tier, chat(whole=True)))
         assert (text, finish, usage) == ("Hello", "length", Usage(prompt_tokens=150, completion_tokens=12))
         assert server.calls[0].path.endswith(":generateContent")
 
 
 @pytest.mark.parametrize("size", [0, 1, 7])
-async def test_bedrocks_thoughts_texts_and_calls_arrive_exactly(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+async def test_bedrocks_thoughts_texts_and_calls_arrive_exactly(size: int) -> None:
     block = "contentBlockDelta"
     stream = bedrock_stream(
         [
@@ -239,7 +246,7 @@ async def test_bedrocks_thoughts_texts_and_calls_arrive_exactly(monkeypatch: pyt
         ]
     )
     handler = playing("bedrock", stream, size)
-    async with provider("bedrock", handler, monkeypatch, "us.anthropic.claude-sonnet-5-v1:0") as (tier, server):
+    async with provider("bedrock", handler, "us.anthropic.claude-sonnet-5-v1:0") as (tier, server):
         text, reasoning, calls, finish, usage = summed(await deltas_of(tier, chat(max_tokens=100)))
         assert (text, reasoning, finish) == ("größe 🙂", "Let me see.", "tool_calls")
         assert calls == [("t1", "get_weather", '{"city":"Ulm"}')]
@@ -249,7 +256,7 @@ async def test_bedrocks_thoughts_texts_and_calls_arrive_exactly(monkeypatch: pyt
         assert call.headers["authorization"] == f"Bearer {KEY}"
 
 
-async def test_bedrocks_whole_answer_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_bedrocks_whole_answer_is_read() -> None:
     content = [
         {"reasoningContent": {"reasoningText": {"text": "Hm.", "signature": "EqQB"}}},
         {"text": "Hello"},
@@ -261,17 +268,15 @@ async def test_bedrocks_whole_answer_is_read(monkeypatch: pytest.MonkeyPatch) ->
         "usage": {"inputTokens": 9, "outputTokens": 4, "totalTokens": 13},
         "metrics": {"latencyMs": 5},
     }
-    async with provider("bedrock", refusing(200, answer), monkeypatch) as (tier, _):
+    async with provider("bedrock", refusing(200, answer)) as (tier, _):
         text, reasoning, calls, finish, usage = summed(await deltas_of(tier, chat(whole=True)))
         assert (text, reasoning, finish, calls) == ("Hello", "Hm.", "tool_calls", [("t1", "f", '{"a":[1]}')])
         assert usage == Usage(prompt_tokens=9, completion_tokens=4)
 
 
-async def test_a_conversation_with_calls_has_anthropics_form(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_conversation_with_calls_has_anthropics_form() -> None:
     request = asking(*LOOP, tooling=Tooling(tools=(WEATHER,), choice="required", parallel=False), stop=("END",))
-    async with provider("anthropic", playing("anthropic", HELLO["anthropic"]), monkeypatch) as (tier, server):
-        await deltas_of(tier, request)
-        body = server.calls[0].body
+    body = await sent_to("anthropic", request)
     assert body["system"] == "Be brief."
     assert body["messages"] == [
         {"role": "user", "content": [{"type": "text", "text": "Weather?"}]},
@@ -303,14 +308,10 @@ async def test_a_conversation_with_calls_has_anthropics_form(monkeypatch: pytest
     assert "top_p" not in body
 
 
-async def test_a_first_question_is_not_written_into_anthropics_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    playing_hello = playing("anthropic", HELLO["anthropic"])
-    async with provider("anthropic", playing_hello, monkeypatch, "claude-sonnet-4-5") as (tier, server):
-        await deltas_of(tier, chat())
-        assert server.calls[0].body["messages"] == [
-            {"role": "user", "content": [{"type": "text", "text": "Hello there"}]}
-        ]
-        assert server.calls[0].body["temperature"] == 0.0
+async def test_a_first_question_is_not_written_into_anthropics_cache() -> None:
+    body = await sent_to("anthropic", chat(), "claude-sonnet-4-5")
+    assert body["messages"] == [{"role": "user", "content": [{"type": "text", "text": "Hello there"}]}]
+    assert body["temperature"] == 0.0
 
 
 @pytest.mark.parametrize(
@@ -338,22 +339,18 @@ async def test_a_first_question_is_not_written_into_anthropics_cache(monkeypatch
     ],
 )
 async def test_reasoning_effort_becomes_what_anthropics_model_takes(
-    monkeypatch: pytest.MonkeyPatch, model: str, fields: dict[str, Any], expected: dict[str, Any]
+    model: str, fields: dict[str, Any], expected: dict[str, Any]
 ) -> None:
     turns = fields.get("messages", [ChatMessage(role="user", content="Hi")])
     request = asking(*turns, **{name: value for name, value in fields.items() if name != "messages"})
-    async with provider("anthropic", playing("anthropic", HELLO["anthropic"]), monkeypatch, model) as (tier, server):
-        await deltas_of(tier, request)
-        body = server.calls[0].body
+    body = await sent_to("anthropic", request, model)
     assert {name: body[name] for name in ("thinking", "output_config") if name in body} == expected
 
 
-async def test_a_conversation_with_calls_has_geminis_form(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_conversation_with_calls_has_geminis_form() -> None:
     tooling = Tooling(tools=(WEATHER,), choice="named", name="get_weather")
     request = asking(*LOOP, tooling=tooling, reasoning_effort="low")
-    async with provider("gemini", playing("gemini", HELLO["gemini"]), monkeypatch, "gemini-3-pro") as (tier, server):
-        await deltas_of(tier, request)
-        body = server.calls[0].body
+    body = await sent_to("gemini", request, "gemini-3-pro")
     assert body["systemInstruction"] == {"parts": [{"text": "Be brief."}]}
     call = {"functionCall": {"name": "get_weather", "args": {"city": "Ulm"}}}
     assert body["contents"] == [
@@ -380,12 +377,9 @@ async def test_a_conversation_with_calls_has_geminis_form(monkeypatch: pytest.Mo
     assert "temperature" not in body["generationConfig"]
 
 
-async def test_a_conversation_with_calls_has_bedrocks_form(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_conversation_with_calls_has_bedrocks_form() -> None:
     request = asking(*LOOP, sampling=SamplingParams(temperature=0.5))
-    playing_hello = playing("bedrock", HELLO["bedrock"])
-    async with provider("bedrock", playing_hello, monkeypatch, "anthropic.claude-sonnet-4-5") as (tier, server):
-        await deltas_of(tier, request)
-        body = server.calls[0].body
+    body = await sent_to("bedrock", request, "anthropic.claude-sonnet-4-5")
     assert body["system"] == [{"text": "Be brief."}]
     assert body["messages"][1:] == [
         {
@@ -425,12 +419,8 @@ PICTURE = ChatMessage.of_parts(
         ("bedrock", {"image": {"format": "png", "source": {"bytes": "iVBORw0KGgo="}}}),
     ],
 )
-async def test_an_image_passes_in_the_providers_form(
-    monkeypatch: pytest.MonkeyPatch, kind: str, expected: dict[str, Any]
-) -> None:
-    async with provider(kind, playing(kind, HELLO[kind]), monkeypatch) as (tier, server):
-        await deltas_of(tier, asking(PICTURE))
-        body = server.calls[0].body
+async def test_an_image_passes_in_the_providers_form(kind: str, expected: dict[str, Any]) -> None:
+    body = await sent_to(kind, asking(PICTURE))
     turn = body["contents"][0]["parts"] if kind == "gemini" else body["messages"][0]["content"]
     assert turn[1] == expected
 
@@ -446,7 +436,7 @@ async def test_an_image_passes_in_the_providers_form(
     ],
 )
 async def test_what_a_provider_cannot_do_is_the_callers_to_change(
-    monkeypatch: pytest.MonkeyPatch, kind: str, fields: dict[str, Any], param: str
+    kind: str, fields: dict[str, Any], param: str
 ) -> None:
     request = GenerationRequest(
         **(
@@ -454,20 +444,18 @@ async def test_what_a_provider_cannot_do_is_the_callers_to_change(
             | fields
         )
     )
-    async with provider(kind, playing(kind, HELLO[kind]), monkeypatch) as (tier, server):
+    async with provider(kind, playing(kind, HELLO[kind])) as (tier, server):
         raised = await failure(tier, request)
         assert isinstance(raised, TierRequestError)
         assert raised.param == param
         assert not server.calls
 
 
-async def test_a_json_schema_reaches_anthropic_and_gemini(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_json_schema_reaches_anthropic_and_gemini() -> None:
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "additionalProperties": False}
     form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
     for kind in ("anthropic", "gemini"):
-        async with provider(kind, playing(kind, HELLO[kind]), monkeypatch) as (tier, server):
-            await deltas_of(tier, chat(response_format=form))
-            body = server.calls[0].body
+        body = await sent_to(kind, chat(response_format=form))
         sent = (
             body["output_config"]["format"]["schema"]
             if kind == "anthropic"
@@ -477,30 +465,28 @@ async def test_a_json_schema_reaches_anthropic_and_gemini(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_changed_stream_is_an_error_and_not_an_empty_answer(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
-    async with provider(kind, playing(kind, CHANGED[kind]), monkeypatch) as (tier, _):
+async def test_a_changed_stream_is_an_error_and_not_an_empty_answer(kind: str) -> None:
+    async with provider(kind, playing(kind, CHANGED[kind])) as (tier, _):
         raised = await failure(tier)
         assert type(raised) is TierAnswerError
         assert "has the provider changed its API" in str(raised)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_page_instead_of_a_stream_is_shown(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+async def test_a_page_instead_of_a_stream_is_shown(kind: str) -> None:
     async def page(call: Call) -> None:
         await call.begin(200, "text/html; charset=utf-8")
         await call.send(b"<html>Please sign in to the network</html>")
 
-    async with provider(kind, page, monkeypatch) as (tier, _):
+    async with provider(kind, page) as (tier, _):
         raised = await failure(tier)
         assert type(raised) is TierAnswerError
         assert "answered text/html; charset=utf-8 instead of a stream: <html>Please sign in" in str(raised)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_stream_that_drops_is_an_error_and_bills_what_was_said(
-    monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
-    async with provider(kind, playing(kind, OPENING[kind]), monkeypatch) as (tier, _):
+async def test_a_stream_that_drops_is_an_error_and_bills_what_was_said(kind: str) -> None:
+    async with provider(kind, playing(kind, OPENING[kind])) as (tier, _):
         request = chat()
         raised = await failure(tier, request)
         assert "ended before its choices were finished" in str(raised)
@@ -508,13 +494,13 @@ async def test_a_stream_that_drops_is_an_error_and_bills_what_was_said(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_closing_early_ends_the_http_request(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+async def test_closing_early_ends_the_http_request(kind: str) -> None:
     async def opening(call: Call) -> None:
         await call.begin(200, media_type(kind))
         await call.send(OPENING[kind])
         await asyncio.Event().wait()
 
-    async with provider(kind, opening, monkeypatch) as (tier, server):
+    async with provider(kind, opening) as (tier, server):
         deltas = tier.generate(chat())
         assert (await anext(deltas)).text == "Hel"
         await deltas.aclose()
@@ -531,11 +517,9 @@ ERRORS = {
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("status", [401, 403, 404])
-async def test_a_refused_key_or_model_makes_the_tier_unavailable_and_names_the_variable(
-    monkeypatch: pytest.MonkeyPatch, kind: str, status: int
-) -> None:
+async def test_a_refused_key_or_model_makes_the_tier_unavailable_and_names_the_variable(kind: str, status: int) -> None:
     handler = refusing(status, ERRORS[kind](f"not with {KEY}", "authentication_error"))
-    async with provider(kind, handler, monkeypatch) as (tier, _):
+    async with provider(kind, handler) as (tier, _):
         raised = await failure(tier)
         assert type(raised) is (TierUnavailableError if status == 404 else TierKeyError)
         advice = "check url and model" if status == 404 else "check the key in THE_KEY)"
@@ -551,16 +535,14 @@ async def test_a_refused_key_or_model_makes_the_tier_unavailable_and_names_the_v
         ("bedrock", "The provided model identifier is invalid.", TierUnavailableError),
     ],
 )
-async def test_a_400_about_the_account_is_not_the_callers(
-    monkeypatch: pytest.MonkeyPatch, kind: str, message: str, means: type[Exception]
-) -> None:
-    async with provider(kind, refusing(400, ERRORS[kind](message, "x")), monkeypatch) as (tier, _):
+async def test_a_400_about_the_account_is_not_the_callers(kind: str, message: str, means: type[Exception]) -> None:
+    async with provider(kind, refusing(400, ERRORS[kind](message, "x"))) as (tier, _):
         assert type(await failure(tier)) is means
 
 
-async def test_a_failure_in_bedrocks_stream_is_what_its_exception_says(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failure_in_bedrocks_stream_is_what_its_exception_says() -> None:
     said = event_stream_message("throttlingException", {"message": "Too many tokens, please wait."}, "exception")
-    async with provider("bedrock", playing("bedrock", said), monkeypatch) as (tier, _):
+    async with provider("bedrock", playing("bedrock", said)) as (tier, _):
         assert type(await failure(tier)) is TierBusyError
 
 
@@ -572,23 +554,23 @@ async def test_a_failure_in_bedrocks_stream_is_what_its_exception_says(monkeypat
         ("bedrock", "Input is too long for requested model."),
     ],
 )
-async def test_a_prompt_that_is_too_long_is_named_so(monkeypatch: pytest.MonkeyPatch, kind: str, message: str) -> None:
-    async with provider(kind, refusing(400, ERRORS[kind](message, "x")), monkeypatch) as (tier, _):
+async def test_a_prompt_that_is_too_long_is_named_so(kind: str, message: str) -> None:
+    async with provider(kind, refusing(400, ERRORS[kind](message, "x"))) as (tier, _):
         raised = await failure(tier)
         assert isinstance(raised, TierRequestError)
         assert (raised.param, raised.code) == ("messages", "context_length_exceeded")
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_another_400_is_the_callers(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
-    async with provider(kind, refusing(400, ERRORS[kind]("top_k: must be positive", "x")), monkeypatch) as (tier, _):
+async def test_another_400_is_the_callers(kind: str) -> None:
+    async with provider(kind, refusing(400, ERRORS[kind]("top_k: must be positive", "x"))) as (tier, _):
         raised = await failure(tier)
         assert isinstance(raised, TierRequestError)
         assert "top_k: must be positive" in str(raised)
         assert tier.load().healthy
 
 
-async def test_a_busy_provider_says_for_how_long(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_busy_provider_says_for_how_long() -> None:
     details = [{"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "34.5s"}]
     exhausted = {"error": {"code": 429, "message": "Quota", "status": "RESOURCE_EXHAUSTED", "details": details}}
     for kind, handler, seconds in (
@@ -597,7 +579,7 @@ async def test_a_busy_provider_says_for_how_long(monkeypatch: pytest.MonkeyPatch
         ("gemini", refusing(429, exhausted), 34.5),
         ("bedrock", refusing(429, {"message": "Too many requests"}), 1.0),
     ):
-        async with provider(kind, handler, monkeypatch) as (tier, _):
+        async with provider(kind, handler) as (tier, _):
             raised = await failure(tier)
             assert isinstance(raised, TierBusyError)
             assert raised.retry_after_seconds == seconds
@@ -611,14 +593,14 @@ async def test_a_busy_provider_says_for_how_long(monkeypatch: pytest.MonkeyPatch
         ("bedrock", event_stream_message("throttlingException", {"message": "Overloaded"}, "exception")),
     ],
 )
-async def test_an_error_in_mid_stream_ends_the_answer(monkeypatch: pytest.MonkeyPatch, kind: str, error: bytes) -> None:
-    async with provider(kind, playing(kind, OPENING[kind] + error), monkeypatch) as (tier, _):
+async def test_an_error_in_mid_stream_ends_the_answer(kind: str, error: bytes) -> None:
+    async with provider(kind, playing(kind, OPENING[kind] + error)) as (tier, _):
         assert "Overloaded" in str(await failure(tier))
 
 
 @pytest.mark.parametrize("kind", ["anthropic", "gemini"])
-async def test_a_start_asks_for_the_model_once(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
-    async with provider(kind, playing(kind, HELLO[kind]), monkeypatch) as (tier, server):
+async def test_a_start_asks_for_the_model_once(kind: str) -> None:
+    async with provider(kind, playing(kind, HELLO[kind])) as (tier, server):
         await tier.start()
         assert server.looks == ["/v1/models/claude-sonnet-5"]
         assert not server.calls
@@ -671,8 +653,8 @@ async def test_a_missing_extra_is_named_with_the_command(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_several_choices_are_several_requests(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
-    async with provider(kind, playing(kind, HELLO[kind]), monkeypatch) as (tier, server):
+async def test_several_choices_are_several_requests(kind: str) -> None:
+    async with provider(kind, playing(kind, HELLO[kind])) as (tier, server):
         answers, usage = await collect(tier, chat(n=2))
         assert [answer.text for answer in answers] == ["Hello", "Hello"]
         (_, one) = await collect(tier, chat())
@@ -688,18 +670,16 @@ async def test_several_choices_are_several_requests(monkeypatch: pytest.MonkeyPa
         ("bedrock", bedrock_stream([*bedrock_text("No"), *bedrock_end("guardrail_intervened")])),
     ],
 )
-async def test_an_answer_that_its_provider_filtered_says_so(
-    kind: str, data: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with provider(kind, playing(kind, data), monkeypatch) as (tier, _):
+async def test_an_answer_that_its_provider_filtered_says_so(kind: str, data: bytes) -> None:
+    async with provider(kind, playing(kind, data)) as (tier, _):
         (answer,), _ = await collect(tier, chat())
     assert (answer.text, answer.finish_reason) == ("No", "content_filter")
 
 
-async def test_anthropic_names_the_stop_string_that_ended_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_anthropic_names_the_stop_string_that_ended_an_answer() -> None:
     ended, stop = anthropic_end("stop_sequence")
     ended["delta"]["stop_sequence"] = "END"
     data = anthropic_stream([anthropic_start(), *anthropic_text(0, "So"), ended, stop])
-    async with provider("anthropic", playing("anthropic", data), monkeypatch) as (tier, _):
+    async with provider("anthropic", playing("anthropic", data)) as (tier, _):
         (answer,), _ = await collect(tier, chat(stop=("END",)))
     assert (answer.finish_reason, answer.stop_sequence) == ("stop", "END")
