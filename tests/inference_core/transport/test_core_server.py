@@ -266,17 +266,22 @@ async def test_a_new_server_does_not_lose_its_socket_when_the_old_one_stops(stac
     assert await tokens_from(await client_of(stack, path), ask(tokens=1))
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_a_server_process_exits_cleanly_on_a_signal(path, ask, number):
-    process = multiprocessing.get_context("spawn").Process(target=serve_core, args=(ScriptedCore, UnixListener(path)))
-    process.start()
-    client = SocketCoreClient(path)
+async def start(client, process):
+    """Start a client as soon as its server process listens."""
     while True:
         try:
             await client.start()
             break
         except CoreGoneError:
             assert process.is_alive()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_server_process_exits_cleanly_on_a_signal(path, ask, number):
+    process = multiprocessing.get_context("spawn").Process(target=serve_core, args=(ScriptedCore, UnixListener(path)))
+    process.start()
+    client = SocketCoreClient(path)
+    await start(client, process)
     assert await tokens_from(client, ask(tokens=4)) == expected_tokens([1, 2, 3], 0, 4)
 
     os.kill(process.pid, number)
@@ -294,12 +299,7 @@ async def test_a_killed_server_process_can_be_replaced_on_the_same_path(path, as
     for _ in range(2):
         process = context.Process(target=serve_core, args=(ScriptedCore, UnixListener(path)))
         process.start()
-        while True:
-            try:
-                await client.start()
-                break
-            except CoreGoneError:
-                assert process.is_alive()
+        await start(client, process)
         outputs = await opened(client, ask(tokens=10**6))
         process.kill()
         with pytest.raises(CoreLostError, match="connection to the core is lost"):
@@ -317,12 +317,7 @@ async def test_a_stopped_server_process_is_given_up_and_reached_again_once_it_go
     listener, client = UnixListener(path, silent_seconds=1.0), SocketCoreClient(path, silent_seconds=1.0)
     process = multiprocessing.get_context("spawn").Process(target=serve_core, args=(ScriptedCore, listener))
     process.start()
-    while True:
-        try:
-            await client.start()
-            break
-        except CoreGoneError:
-            assert process.is_alive()
+    await start(client, process)
     heartbeat = client._transport.get_protocol()
     await eventually(lambda: heartbeat._has_beaten)
     outputs = await opened(client, ask(tokens=10**6))

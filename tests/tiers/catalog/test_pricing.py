@@ -26,6 +26,13 @@ from tiers.tier import Usage
 
 REQUEST_COSTS = [0.0001, 0.0005, 0.003, 0.01]
 MIX = [0.60, 0.20, 0.15, 0.05]
+# Claude Sonnet's.
+SONNET = Price(
+    input_usd_per_million=3.0,
+    output_usd_per_million=15.0,
+    cached_input_usd_per_million=0.3,
+    cache_write_usd_per_million=3.75,
+)
 
 
 def test_the_blended_cost_of_the_sources_is_reproduced() -> None:
@@ -62,14 +69,8 @@ def test_a_bill_is_tokens_times_price_with_its_fraction_of_a_micro_dollar() -> N
 
 
 def test_cached_tokens_and_cache_writes_are_billed_at_their_own_prices() -> None:
-    # Claude Sonnet's prices: 40 written at 3.75, 100 read at 0.30, the other 10 at 3, 42 answered at 15.
-    price = Price(
-        input_usd_per_million=3.0,
-        output_usd_per_million=15.0,
-        cached_input_usd_per_million=0.3,
-        cache_write_usd_per_million=3.75,
-    )
-    tier = msgspec.structs.replace(load_catalog("laptop").tier(3), price=price)
+    # 40 written at 3.75, 100 read at 0.30, the other 10 at 3, 42 answered at 15.
+    tier = msgspec.structs.replace(load_catalog("laptop").tier(3), price=SONNET)
     usage = Usage(prompt_tokens=150, completion_tokens=42, cached_tokens=100, cache_write_tokens=40)
     assert cost_usd(tier, usage) == pytest.approx((10 * 3 + 100 * 0.3 + 40 * 3.75 + 42 * 15) / 1e6)
 
@@ -89,15 +90,9 @@ def test_tokens_written_for_an_hour_cost_twice_the_prompts_price_unless_the_cata
 
 
 def test_a_write_pays_where_what_a_read_saves_is_likely_enough() -> None:
-    price = Price(
-        input_usd_per_million=3,
-        output_usd_per_million=15,
-        cached_input_usd_per_million=0.3,
-        cache_write_usd_per_million=3.75,
-    )
     # 0.75 more for a write, 2.70 less for a read.
-    assert [write_pays(price, reuse) for reuse in (0.27, 0.28)] == [False, True]
-    assert not write_pays(msgspec.structs.replace(price, cached_input_usd_per_million=None), 1.0)
+    assert [write_pays(SONNET, reuse) for reuse in (0.27, 0.28)] == [False, True]
+    assert not write_pays(msgspec.structs.replace(SONNET, cached_input_usd_per_million=None), 1.0)
 
 
 def test_no_more_tokens_are_cached_than_the_prompt_has() -> None:
@@ -106,15 +101,9 @@ def test_no_more_tokens_are_cached_than_the_prompt_has() -> None:
 
 
 def test_what_a_cached_beginning_saves_is_the_difference_of_the_prices() -> None:
-    price = Price(
-        input_usd_per_million=3.0,
-        output_usd_per_million=15.0,
-        cached_input_usd_per_million=0.3,
-        cache_write_usd_per_million=3.75,
-    )
     local = load_catalog("laptop").tier(3)
     claude = msgspec.structs.replace(
-        local, model=None, remote=RemoteSpec(base_url="https://x/v1", model="c"), price=price
+        local, model=None, remote=RemoteSpec(base_url="https://x/v1", model="c"), price=SONNET
     )
     plain = msgspec.structs.replace(claude, price=Price(input_usd_per_million=3.0, output_usd_per_million=15.0))
     guessed = msgspec.structs.replace(
