@@ -1,6 +1,5 @@
 """Two tenants of one gateway: neither sees, rates, continues or times the other's requests."""
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
@@ -9,22 +8,14 @@ import numpy as np
 import pytest
 import pytest_asyncio
 
-from gateway.base.settings import Settings
 from gateway.inference.answer_stores import CacheKnobs
 from tests.gateway.administrator import ADMIN_HEADERS, bearer
-from tests.gateway.running_gateway import RunningGateway, laptop_hash_core, running_gateway
+from tests.gateway.running_gateway import RunningGateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 CHAT = "/v1/chat/completions"
 # Long enough for whole blocks of the prefix cache.
 LONG = [{"role": "user", "content": "The quick brown fox jumps over the lazy dog. " * 20}]
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def aio(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RunningGateway]:
-    settings = Settings(data_dir=str(tmp_path_factory.mktemp("data")), monitor=False)
-    async with running_gateway(settings, core=laptop_hash_core(settings), scripted=False) as gateway:
-        yield gateway
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

@@ -1,17 +1,16 @@
 """Whether a prompt fits is decided by its bytes if they suffice, and else by counting once on a thread."""
 
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
 from gateway.base.settings import Settings
 from inference_core.tokenization.tokenizer import Tokenizer
 from tests.gateway.remote_catalog import write_remote_catalog
-from tests.gateway.running_gateway import RunningGateway, laptop_hash_core, running_gateway
+from tests.gateway.running_gateway import RunningGateway, running_gateway
 from tests.gateway.upstream import Upstream
 from tiers.local.text_threads import TextThreads
 
@@ -19,13 +18,6 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 # More bytes than the context has tokens, and fewer tokens.
 IN_DOUBT = "word " * 5000
 TOO_LONG = "Why is the sky blue? " * 30_000
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def laptop(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RunningGateway]:
-    settings = Settings(data_dir=str(tmp_path_factory.mktemp("data")), monitor=False)
-    async with running_gateway(settings, core=laptop_hash_core(settings), scripted=False) as running:
-        yield running
 
 
 @pytest.fixture
@@ -42,29 +34,29 @@ def encoding(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     return seen
 
 
-async def asked(laptop: RunningGateway, text: str, model: str = "auto", **fields: Any) -> Any:
+async def asked(aio: RunningGateway, text: str, model: str = "auto", **fields: Any) -> Any:
     body = {"model": model, "messages": [{"role": "user", "content": text}], "max_tokens": 8} | fields
-    return await laptop.http.post("/v1/chat/completions", json=body, headers={"x-aio-cache": "off"})
+    return await aio.http.post("/v1/chat/completions", json=body, headers={"x-aio-cache": "off"})
 
 
 @pytest.mark.parametrize(("model", "readings"), [("auto", 2), ("tier-1", 1), ("tier-4", 1)])
 async def test_tiers_of_one_tokeniser_count_a_prompt_once_and_not_on_the_event_loop(
-    laptop: RunningGateway, encoding: list[bool], model: str, readings: int
+    aio: RunningGateway, encoding: list[bool], model: str, readings: int
 ) -> None:
-    answer = await asked(laptop, IN_DOUBT, model)
+    answer = await asked(aio, IN_DOUBT, model)
     assert answer.status_code == 200, answer.text
     # The chain of thought of tier 4 reads it with an instruction.
     assert encoding == [False] * readings
 
 
 async def test_a_short_prompt_needs_no_thread(
-    laptop: RunningGateway, encoding: list[bool], monkeypatch: pytest.MonkeyPatch
+    aio: RunningGateway, encoding: list[bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def never(*_: Any) -> None:
         raise AssertionError("it went to a thread")
 
     monkeypatch.setattr(TextThreads, "run", never)
-    assert (await asked(laptop, "Hello")).status_code == 200
+    assert (await asked(aio, "Hello")).status_code == 200
     assert encoding == [True]
 
 
@@ -89,17 +81,17 @@ async def test_a_prompt_for_servers_elsewhere_is_estimated_and_needs_no_thread(
 
 @pytest.mark.parametrize("model", ["auto", "tier-1", "tier-4"])
 async def test_a_prompt_of_too_many_bytes_is_refused_without_being_encoded(
-    laptop: RunningGateway, encoding: list[bool], model: str
+    aio: RunningGateway, encoding: list[bool], model: str
 ) -> None:
-    answer = await asked(laptop, TOO_LONG, model)
+    answer = await asked(aio, TOO_LONG, model)
     error = answer.json()["error"]
     assert (answer.status_code, error["param"], error["code"]) == (400, "messages", "context_length_exceeded")
     assert "prompt tokens and 8 answer tokens exceed the context of 8192 tokens" in error["message"]
     assert encoding == []
 
 
-async def test_what_the_bytes_do_not_tell_is_counted(laptop: RunningGateway, encoding: list[bool]) -> None:
-    answer = await asked(laptop, "word " * 7800, "tier-2", max_tokens=4000)
+async def test_what_the_bytes_do_not_tell_is_counted(aio: RunningGateway, encoding: list[bool]) -> None:
+    answer = await asked(aio, "word " * 7800, "tier-2", max_tokens=4000)
     error = answer.json()["error"]
     assert (answer.status_code, error["code"]) == (400, "context_length_exceeded")
     # The template's tokens in addition to those of the words.
@@ -108,20 +100,20 @@ async def test_what_the_bytes_do_not_tell_is_counted(laptop: RunningGateway, enc
 
 
 async def test_an_input_of_too_many_bytes_is_not_encoded_to_be_embedded(
-    laptop: RunningGateway, encoding: list[bool], monkeypatch: pytest.MonkeyPatch
+    aio: RunningGateway, encoding: list[bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The core of this gateway has no file to read a tokeniser from.
     monkeypatch.setattr(
-        laptop.serving.embedders["smollm2-embed"], "_tokenizer", laptop.serving.routing.served.tier(1).tokenizer
+        aio.serving.embedders["smollm2-embed"], "_tokenizer", aio.serving.routing.served.tier(1).tokenizer
     )
-    answer = await laptop.http.post("/v1/embeddings", json={"model": "smollm2-embed", "input": ["a", TOO_LONG]})
+    answer = await aio.http.post("/v1/embeddings", json={"model": "smollm2-embed", "input": ["a", TOO_LONG]})
     error = answer.json()["error"]
     assert (answer.status_code, error["param"], error["code"]) == (400, "input[1]", "context_length_exceeded")
     assert encoding == [False]  # the other one
 
 
-async def test_token_ids_are_counted_at_sight(laptop: RunningGateway, encoding: list[bool]) -> None:
+async def test_token_ids_are_counted_at_sight(aio: RunningGateway, encoding: list[bool]) -> None:
     body = {"model": "tier-1", "prompt": [7] * 9000, "max_tokens": 1}
-    answer = await laptop.http.post("/v1/completions", json=body)
+    answer = await aio.http.post("/v1/completions", json=body)
     assert (answer.status_code, answer.json()["error"]["code"]) == (400, "context_length_exceeded")
     assert encoding == []
