@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 from classifier.complexity.model import shipped_complexity
 from classifier.errors import TrainingDataError
@@ -20,7 +19,7 @@ from classifier.training.metrics.complexity_report import (
     measured_conversations,
     read_conversations,
 )
-from gateway.operations.cli import main
+from tests.gateway.in_process_cli import aio
 from tests.shared_data import rows as shared_rows
 
 CONVERSATIONS = Path(__file__).parent / "conversations.jsonl"
@@ -62,13 +61,13 @@ def test_most_follow_ups_of_a_public_set_are_read_in_context() -> None:
 
 
 def test_the_command_prints_both(tmp_path: Path) -> None:
-    ended = CliRunner().invoke(main, ["classifier", "complexity", str(CONVERSATIONS)])
+    ended = aio("classifier", "complexity", CONVERSATIONS)
     assert ended.exit_code == 0, ended.output
     assert "in context" in ended.output
     assert "last turn alone" in ended.output
-    shown = json.loads(CliRunner().invoke(main, ["classifier", "complexity", str(CONVERSATIONS), "--json"]).output)
+    shown = json.loads(aio("classifier", "complexity", CONVERSATIONS, "--json").output)
     assert shown["rows"] == len(read_conversations(CONVERSATIONS))
-    refused = CliRunner().invoke(main, ["classifier", "complexity", str(CONVERSATIONS), "--train", str(tmp_path / "m")])
+    refused = aio("classifier", "complexity", CONVERSATIONS, "--train", tmp_path / "m")
     assert refused.exit_code == 2
 
 

@@ -5,15 +5,10 @@ import io
 import json
 
 import pytest
-from click.testing import CliRunner, Result
 
-from gateway.operations.cli import main
+from tests.gateway.in_process_cli import aio
 from tests.gateway.inference.api.test_disconnects import only_record
 from tests.gateway.running_gateway import RunningGateway
-
-
-def aio(*arguments: str) -> Result:
-    return CliRunner().invoke(main, list(arguments))
 
 
 def test_the_sources_mix_costs_what_they_say() -> None:

@@ -6,21 +6,17 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 import gateway.runtime.cores.engine
 from gateway.base.settings import Settings
-from gateway.operations.cli import main
 from gateway.runtime.cores.engine import Engine
 from quality.evaluation.tier_accuracy import REPORT_FILE
+from tests.gateway.in_process_cli import aio
 from tests.gateway.running_gateway import running_gateway
 from tests.quality.evaluation.knowing_tier import KnowingTier
 
 SEED, PER_LEVEL = 5, 3
-
-
-def aio(*arguments: str) -> Result:
-    return CliRunner().invoke(main, list(arguments))
 
 
 def bench(folder: Path, *options: str) -> Result:

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
 
 from classifier.training.data.dataset import (
     OutcomeRow,
@@ -19,10 +18,10 @@ from classifier.training.data.dataset import (
 )
 from classifier.training.recipes.train_static import train
 from gateway.inference.router import RoutingService
-from gateway.operations.cli import main
 from gateway.planning.backtests.backtest import Backtest, gain_over_shuffled, saving
 from gateway.planning.backtests.log import BacktestLogError, LogRow, TierNames, read_log, training_rows, write_training
 from tests.classifier.synthetic_outcomes import generated_rows
+from tests.gateway.in_process_cli import aio
 from tests.gateway.scripted_classifier import ScriptedClassifier
 from tiers.catalog.load import load_catalog
 
@@ -173,10 +172,6 @@ def test_without_a_split_equal_prompts_are_in_the_same_part() -> None:
     share = np.mean([row.split == "train" for row in rows])
     assert 0.6 < share < 0.8
     assert {row.split for row in rows} == {"train", "valid", "test"}
-
-
-def aio(*arguments: str) -> Result:
-    return CliRunner().invoke(main, list(arguments))
 
 
 def test_the_command_prints_the_split_the_cost_and_the_quality(tmp_path: Path) -> None:

@@ -6,13 +6,13 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 import gateway.runtime.cores.engine
-from gateway.operations.cli import main
 from gateway.runtime.cores.engine import Engine
 from quality.distillation.ladder.measure import measured_ladder
 from quality.distillation.ladder.tasks import LadderTask, ladder_tasks
+from tests.gateway.in_process_cli import aio
 from tests.quality.evaluation.knowing_tier import KnowingTier
 from tiers.catalog.load import load_catalog
 from tiers.tier import AnswerEnd, Delta, GenerationRequest, Usage
@@ -66,7 +66,7 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def asked(*options: str) -> Result:
-    return CliRunner().invoke(main, ["bench", "ladder", "--catalog", "laptop", "--per-level", "2", *options])
+    return aio("bench", "ladder", "--catalog", "laptop", "--per-level", "2", *options)
 
 
 def test_the_table_has_a_row_with_an_interval_for_every_tier_and_part(engine: None, tmp_path: Path) -> None:

@@ -3,10 +3,9 @@
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from gateway.operations.cli import main
 from gateway.runtime.core_factory import core_hub_models, hub_models
+from tests.gateway.in_process_cli import aio
 from tests.inference_core.loaders.model_hub import running_hub
 from tiers.catalog.load import load_catalog
 
@@ -64,10 +63,10 @@ def test_pulling_downloads_every_model_of_the_catalogue(
         hub.add("org/in-process", {"m-Q4_0.gguf": b"GGUF"})
         commit = hub.add("org/model", {"m-Q4_K_M.gguf": b"GGUF", "model.safetensors": b"w", "config.json": b"{}"})
         catalog.write_text(catalog.read_text().replace('"v1"', f'"{commit}"'))
-        result = CliRunner().invoke(main, ["models", "pull", "--catalog", str(catalog)])
+        result = aio("models", "pull", "--catalog", catalog)
         assert result.exit_code == 0, result.output
         paths = [line for line in result.output.splitlines() if line.startswith("/")]
         assert [Path(path).name for path in paths] == ["m-Q4_0.gguf", "m-Q4_K_M.gguf", commit]
-        again = CliRunner().invoke(main, ["models", "pull", "org/none"])
+        again = aio("models", "pull", "org/none")
         assert again.exit_code == 1
         assert "no public repository" in again.output

@@ -10,12 +10,11 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 from sqlalchemy import event, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.base.settings import Settings
-from gateway.operations.cli import main
 from gateway.operations.cli.access.keys import DIFFERS
 from gateway.tenancy.budgets.budget_commands import states_of
 from gateway.tenancy.changes import Order
@@ -24,6 +23,7 @@ from gateway.tenancy.keys.key_commands import BUDGETS, KeyTerms, create_key, sho
 from migrations.tables.audit import audit_events
 from migrations.tables.tenancy import api_keys, budgets
 from quality.store.database import open_database
+from tests.gateway.in_process_cli import aio
 from tests.gateway.operations.dashboard.rows import insert_requests
 from tests.gateway.remote_catalog import write_remote_catalog
 from tests.gateway.running_gateway import running_gateway
@@ -66,7 +66,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def ran(*arguments: object) -> Result:
-    return CliRunner().invoke(main, ["keys", *map(str, arguments)])
+    return aio("keys", *arguments)
 
 
 def applied(file: Path, *options: str) -> Any:

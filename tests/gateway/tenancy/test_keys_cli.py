@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
 
 from gateway.base.settings import Settings
-from gateway.operations.cli import main
 from gateway.tenancy.keys.key_commands import FIRST_KEY_NOTICE
+from tests.gateway.in_process_cli import aio
 from tests.gateway.running_gateway import running_gateway
 from tests.polling import eventually
 
@@ -22,12 +21,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def ran(*arguments: str) -> Result:
-    return CliRunner().invoke(main, list(arguments))
-
-
 def said(*arguments: str) -> Any:
-    result = ran(*arguments, "--json")
+    result = aio(*arguments, "--json")
     assert result.exit_code == 0, result.output
     return json.loads(result.output)
 
@@ -54,7 +49,7 @@ def test_a_key_goes_from_its_making_to_its_end(folder: Path) -> None:
     assert (budget["amount_usd"], budget["spent_usd"], budget["period"]) == (2.5, 0, "day")
     assert said("keys", "rotate", "ada", "--grace-hours", "1")["key"] != made["key"]
     assert said("keys", "revoke", "ada", "--reason", "left")["key_id"] == made["key_id"]
-    listed = ran("keys", "list").output
+    listed = aio("keys", "list").output
     assert "revoked" in listed
     assert made["key"] not in listed
 
@@ -74,33 +69,33 @@ def budgets(name: str) -> dict[str, float]:
 def test_a_key_is_made_with_budgets_which_none_removes(folder: Path) -> None:
     said("keys", "create", "ada", "--budget-day", "2.5", "--budget-total", "40")
     assert budgets("ada") == {"day": 2.5, "total": 40}
-    assert ran("keys", "limit", "ada", "--budget-day", "none").output == "budget_day: $2.5 -> none\n"
+    assert aio("keys", "limit", "ada", "--budget-day", "none").output == "budget_day: $2.5 -> none\n"
     assert budgets("ada") == {"total": 40}
-    assert ran("keys", "limit", "ada", "--budget-day", "none").output == "nothing to change\n"
+    assert aio("keys", "limit", "ada", "--budget-day", "none").output == "nothing to change\n"
     said("teams", "create", "lab")
     said("teams", "budget", "lab", "--month", "100")
     assert said("teams", "budget", "lab", "--month", "none")["budgets"] == []
 
 
 def test_a_key_whose_budget_cannot_be_is_not_made(folder: Path) -> None:
-    assert ran("keys", "create", "ada", "--budget-day", "-1").exit_code == 2
+    assert aio("keys", "create", "ada", "--budget-day", "-1").exit_code == 2
     assert said("keys", "list")["rows"] == []
 
 
 def test_amounts_are_dollars(folder: Path) -> None:
-    ran("keys", "create", "ada", "--max-cost-per-request", "0.25")
-    changed = ran("keys", "limit", "ada", "--budget-month", "1234567.89").output
+    aio("keys", "create", "ada", "--max-cost-per-request", "0.25")
+    changed = aio("keys", "limit", "ada", "--budget-month", "1234567.89").output
 
     assert changed == "budget_month: none -> $1234567.89\n"
-    assert "leased of $1234567.89 (" in ran("keys", "show", "ada").output
-    assert "$0.25 a request" in ran("keys", "list").output
+    assert "leased of $1234567.89 (" in aio("keys", "show", "ada").output
+    assert "$0.25 a request" in aio("keys", "list").output
 
 
 def test_times_are_dates(folder: Path) -> None:
-    ran("keys", "create", "ada", "--expires-in-days", "2")
-    rotated = ran("keys", "rotate", "ada").output
-    shown = ran("keys", "show", "ada").output
-    changed = ran("keys", "limit", "ada", "--expires-in-days", "none").output
+    aio("keys", "create", "ada", "--expires-in-days", "2")
+    rotated = aio("keys", "rotate", "ada").output
+    shown = aio("keys", "show", "ada").output
+    changed = aio("keys", "limit", "ada", "--expires-in-days", "none").output
 
     date = r"20\d\d-\d\d-\d\d \d\d:\d\d:\d\d UTC"
     assert re.search(
@@ -134,7 +129,7 @@ def test_times_are_dates(folder: Path) -> None:
     ],
 )
 def test_what_cannot_be_is_refused_in_words(folder: Path, arguments: tuple[str, ...], words: str) -> None:
-    result = ran(*arguments)
+    result = aio(*arguments)
     assert result.exit_code != 0
     assert words in result.output
     assert "Traceback" not in result.output
@@ -160,16 +155,16 @@ def test_a_key_gets_and_loses_its_own_names_of_models(folder: Path) -> None:
     said("keys", "create", "named", "--alias", "gpt-4o=auto", "--alias", "*=tier-1", "--strict")
     shown = said("keys", "show", "named")["key"]
     assert (shown["aliases"], shown["strict"]) == ({"gpt-4o": "auto", "*": "tier-1"}, True)
-    assert "gpt-4o=auto *=tier-1" in ran("keys", "show", "named").output
+    assert "gpt-4o=auto *=tier-1" in aio("keys", "show", "named").output
     said("keys", "limit", "named", "--alias", "none", "--no-strict")
     shown = said("keys", "show", "named")["key"]
     assert (shown["aliases"], shown["strict"]) == (None, False)
-    assert "give NAME=MODEL" in ran("keys", "limit", "named", "--alias", "gpt-4o").output
+    assert "give NAME=MODEL" in aio("keys", "limit", "named", "--alias", "gpt-4o").output
 
 
 def test_only_the_first_key_for_answers_says_that_callers_without_a_key_are_refused(folder: Path) -> None:
     said = [
-        ran("keys", "create", name, *more).stderr
+        aio("keys", "create", name, *more).stderr
         for name, more in (("boss", ["--scope", "admin"]), ("ada", []), ("eve", []))
     ]
 

@@ -4,7 +4,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from click.testing import CliRunner
 from sqlalchemy import delete, insert
 from sqlalchemy.ext.asyncio import AsyncEngine
 
@@ -12,7 +11,6 @@ from classifier.complexity.classes import adequacies, like_of
 from classifier.decision import Prediction
 from classifier.model.outcome_model import OutcomeModel
 from classifier.registry.artefact import default_artefact, load_artefact
-from gateway.operations.cli import main
 from migrations.tables.quality import training_rows
 from migrations.tables.tenancy import api_keys
 from quality.estimates.traffic import NEWEST, expected_in_words, newest_requests, traffic
@@ -21,6 +19,7 @@ from quality.estimates.verified_sample import Tally, kind_share
 from quality.learning.learning import LabelSource, Learning, LearningRecord, in_words
 from quality.records.record import Record
 from quality.verification.training_rows import encode_prompt
+from tests.gateway.in_process_cli import aio
 from tests.quality.loop_world import record, store_request
 
 NOW = 100_000.0
@@ -200,8 +199,8 @@ async def test_a_key_with_a_curve_says_what_its_labels_changed(sqlite_engine: As
 
 
 def test_the_command_says_when_there_is_nothing_yet(tmp_path: Any) -> None:
-    ran = CliRunner().invoke(main, ["report", "learning", "--data-dir", str(tmp_path)])
+    ran = aio("report", "learning", "--data-dir", tmp_path)
     assert ran.exit_code == 0, ran.output
     assert "No requests and no labels yet." in ran.output
-    shown = CliRunner().invoke(main, ["report", "learning", "--json", "--data-dir", str(tmp_path)])
+    shown = aio("report", "learning", "--json", "--data-dir", tmp_path)
     assert msgspec.json.decode(shown.output)["together"]["labels"] == 0

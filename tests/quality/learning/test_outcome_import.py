@@ -5,13 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from classifier.model.outcome_model import OutcomeModel
 from classifier.registry.artefact import load_artefact
-from gateway.operations.cli import main
 from migrations.tables.audit import audit_events
 from migrations.tables.quality import training_rows
 from quality.learning.outcome_import import (
@@ -22,6 +20,7 @@ from quality.learning.outcome_import import (
     read_outcomes,
     understood,
 )
+from tests.gateway.in_process_cli import aio
 from tests.quality.retraining.tiny_classifier import base_artefact
 
 TIERS = ("a", "b", "c")
@@ -96,10 +95,10 @@ def test_a_line_that_cannot_be_used_is_named(line: Any, said: str, tmp_path: Pat
 
 def test_the_command_stores_what_a_server_will_read(tmp_path: Path) -> None:
     path = written(tmp_path, {"prompt": PROMPT, "scores": {"1": 1, "4": 1}})
-    ran = CliRunner().invoke(main, ["outcomes", "import", str(path), "--data-dir", str(tmp_path / "data")])
+    ran = aio("outcomes", "import", path, "--data-dir", tmp_path / "data")
     assert ran.exit_code == 0, ran.output
     assert "1 labelled prompts are stored" in ran.output
-    refused = CliRunner().invoke(main, ["outcomes", "import", str(written(tmp_path, {"prompt": PROMPT, "scores": {}}))])
+    refused = aio("outcomes", "import", str(written(tmp_path, {"prompt": PROMPT, "scores": {}})))
     assert refused.exit_code == 1
     assert "line 1" in refused.output
 
@@ -142,7 +141,7 @@ async def test_an_import_is_deleted_with_its_labels_and_no_others(
 
 def test_the_commands_list_and_delete_an_import(tmp_path: Path) -> None:
     def said(*words: str, status: int = 0) -> str:
-        ran = CliRunner().invoke(main, ["outcomes", *words, "--data-dir", str(tmp_path / "data")])
+        ran = aio("outcomes", *words, "--data-dir", tmp_path / "data")
         assert ran.exit_code == status, ran.output
         return ran.output
 

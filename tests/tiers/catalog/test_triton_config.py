@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from gateway.operations.cli import main
+from tests.gateway.in_process_cli import aio
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.load import load_catalog, parse_catalog
 from tiers.catalog.triton_config import Instances, triton_files
@@ -134,12 +135,12 @@ def test_settings_that_a_backend_does_not_support_are_refused() -> None:
 
 def test_the_command_writes_a_model_repository(tmp_path: Path) -> None:
     arguments = ["triton-config", "--catalog", "datacenter", "--tier", "2"]
-    done = CliRunner().invoke(main, [*arguments, "--backend", "vllm", "--out", str(tmp_path)])
+    done = aio(*arguments, "--backend", "vllm", "--out", tmp_path)
     assert done.exit_code == 0, done.output
     written = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
     assert written == {"llama-3.1-8b-int4/config.pbtxt", "llama-3.1-8b-int4/1/model.json"}
     printed = CliRunner().invoke(main, arguments)
     assert parsed(printed.output).max_batch_size == 256
-    refused = CliRunner().invoke(main, [*arguments, "--gpus", "first"])
+    refused = aio(*arguments, "--gpus", "first")
     assert refused.exit_code == 2
     assert "--gpus" in refused.output

@@ -7,21 +7,16 @@ import sys
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 
 from classifier.decision import Decision, PolicyInputs, Prediction
 from classifier.policy.decide import decide
 from gateway.base.settings import Settings
-from gateway.operations.cli import main
 from quality.records.record import Record, Timings
 from quality.retraining.retrain import RetrainResult
 from quality.store.queries import insert_records
 from tests.database_servers import migrated
+from tests.gateway.in_process_cli import aio
 from tests.quality.store.records import make_embedding
-
-
-def aio(*arguments: str) -> Result:
-    return CliRunner().invoke(main, list(arguments))
 
 
 def status_of(code: str) -> int:
@@ -283,13 +278,13 @@ def test_retraining_prints_the_calibration_slope_of_each_tier(tmp_path: Path, mo
         judgement={"calibration": calibration},
     )  # fmt: skip
     monkeypatch.setattr("gateway.operations.cli.classifier.training._retrain", lambda *given: made)
-    shown = CliRunner().invoke(main, ["retrain", "--data-dir", str(tmp_path)]).output
+    shown = aio("retrain", "--data-dir", tmp_path).output
     assert "tier 1: calibration slope 0.97 [0.80, 1.15] (wanted: 0.9 to 1.1) on 160 rows" in shown
     assert "tier 2: calibration slope not determined" in shown
 
 
 def test_retraining_without_outcomes_says_that_there_is_nothing_new(tmp_path: Path) -> None:
-    shown = CliRunner().invoke(main, ["retrain", "--json", "--data-dir", str(tmp_path)])
+    shown = aio("retrain", "--json", "--data-dir", tmp_path)
     assert shown.exit_code == 0, shown.output
     assert json.loads(shown.stdout)["outcome"] == "nothing new"
 

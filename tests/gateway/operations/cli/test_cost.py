@@ -4,13 +4,13 @@ import json
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
-from gateway.operations.cli import main
+from tests.gateway.in_process_cli import aio
 
 
 def cost(*arguments: str) -> Result:
-    return CliRunner().invoke(main, ["cost", *arguments])
+    return aio("cost", *arguments)
 
 
 def test_two_model_names_give_three_lines_without_any_catalogue(

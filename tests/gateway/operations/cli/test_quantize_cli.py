@@ -6,15 +6,10 @@ from importlib import resources
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 
-from gateway.operations.cli import main
+from tests.gateway.in_process_cli import aio
 from tests.inference_core.quantization.tiny_model import TEXT, write_tiny_model
 from tests.process_tree import children, command
-
-
-def aio(*arguments: str) -> Result:
-    return CliRunner().invoke(main, list(arguments))
 
 
 @pytest.fixture(scope="module")

@@ -5,11 +5,11 @@ import re
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
-from gateway.operations.cli import main
 from quality.distillation.ladder.record import HeldOutLoss, LadderRecipe, LadderRecord
 from quality.distillation.train import NamedModel
+from tests.gateway.in_process_cli import aio
 from tests.gateway.tiny_versions import Versions
 from tests.quality.distillation.tiny_students import questions
 
@@ -25,9 +25,7 @@ def versions(tmp_path_factory: pytest.TempPathFactory) -> Versions:
 
 def train(versions: Versions, folder: Path, *options: str, model: str = "tiny") -> Result:
     files = ["--catalog", str(versions.file), "--data-dir", str(folder.parent), "--cache-dir", str(folder.parent)]
-    return CliRunner().invoke(
-        main, ["adapters", "train", model, str(folder), *files, "--device", "cpu", "--threads", "1", *options]
-    )
+    return aio("adapters", "train", model, folder, *files, "--device", "cpu", "--threads", "1", *options)
 
 
 def test_examples_become_an_adapter_and_the_line_that_binds_it(versions: Versions, tmp_path: Path) -> None:

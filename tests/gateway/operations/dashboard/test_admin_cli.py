@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
-from gateway.operations.cli import main
+from tests.gateway.in_process_cli import aio
 from tests.gateway.operations.dashboard.browsing import PASSWORD
 
 
@@ -17,7 +17,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def ran(*arguments: str, typed: str = "") -> Result:
-    return CliRunner().invoke(main, ["admin", *arguments], input=typed)
+    return aio("admin", *arguments, typed=typed)
 
 
 def test_a_user_is_added_shown_without_a_password_and_removed(folder: Path) -> None:

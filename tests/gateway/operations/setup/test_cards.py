@@ -10,9 +10,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
-from gateway.operations.cli import main
 from gateway.operations.setup import cards as card_inventory
 from gateway.operations.setup.cards import MAX_CONTEXT, SEQUENCES, TABLE, read_cards
 from gateway.runtime import core_factory
@@ -27,6 +26,7 @@ from inference_core.parallel.mesh import Mesh
 from inference_core.placement.hardware import Device, Machines, Workload
 from inference_core.placement.planner import place
 from inference_core.placement.weight_formats import FORMATS
+from tests.gateway.in_process_cli import aio
 from tests.gateway.served_process import served
 from tests.gateway.telemetry.fake_nvml import FakeNvml
 from tests.inference_core.fuzz.hf_folder import CONFIG, TOKENIZER
@@ -79,7 +79,7 @@ def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def init(monkeypatch: pytest.MonkeyPatch) -> Any:
     def run(cards: FakeNvml, *arguments: str) -> Result:
         monkeypatch.setattr(card_inventory, "Gpus", lambda: Gpus(cards))
-        return CliRunner().invoke(main, ["init", "--yes", "--ports", "1", *arguments])
+        return aio("init", "--yes", "--ports", "1", *arguments)
 
     return run
 

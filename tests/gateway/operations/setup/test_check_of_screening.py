@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
-from gateway.operations.cli import main
+from tests.gateway.in_process_cli import aio
 from tests.gateway.operations.setup.model_servers import model_server, openai_pages
 
 HERE = "tests.gateway.inference.screening.word_guardrails"
@@ -24,7 +24,7 @@ def checked(tables: str, *, local: bool = False) -> Result:
         mark = "local = true\n" if local else ""
         tiers = f'[[tiers]]\nname = "a"\nurl = "{server.url}"\n{mark}\n[[tiers]]\nname = "b"\nurl = "{server.url}"\n'
         Path("aio.toml").write_text(f"{tiers}\n{tables}")
-        return CliRunner().invoke(main, ["check", "--data-dir", "data", "--cache-dir", "cache"])
+        return aio("check", "--data-dir", "data", "--cache-dir", "cache")
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_a_wrong_table_is_refused_with_its_entry(tables: str, problem: str) -> N
 def test_init_says_it_too() -> None:
     with model_server(openai_pages("m")) as server:
         tiers = ["--tier", f"a={server.url},m", "--tier", f"b={server.url},m"]
-        result = CliRunner().invoke(main, ["init", "--offline", "--ports", "1", *tiers])
+        result = aio("init", "--offline", "--ports", "1", *tiers)
     assert result.exit_code == 0, result.output
     assert "A prompt is private where its key or a header says so, and goes to " in result.output
     assert "[private]" in Path("aio.toml").read_text()

@@ -7,11 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 
 from gateway.base.settings import Settings
-from gateway.operations.cli import main
 from gateway.operations.setup.checks import check_traced_texts
+from tests.gateway.in_process_cli import aio
 from tests.gateway.operations.setup.model_servers import model_server, openai_pages
 from tests.ports import held_port
 
@@ -45,10 +44,6 @@ def catalogue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
         tiers = [f'[[tiers]]\nname = "{name}"\nurl = "{server.url}"\n' for name in "ab"]
         Path("aio.toml").write_text("\n".join(tiers))
         yield
-
-
-def aio(*arguments: str, **environment: str) -> Result:
-    return CliRunner().invoke(main, list(arguments), env=environment)
 
 
 def test_without_either_setting_nothing_is_said() -> None:

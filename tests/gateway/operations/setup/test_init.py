@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
-from gateway.operations.cli import main
 from gateway.operations.cli.setup.init import port_option
 from gateway.operations.setup.candidate import PROPOSALS, Candidate
 from gateway.operations.setup.catalog_text import catalog_text
 from inference_core.loaders.hub_model import resolve_model_path
+from tests.gateway.in_process_cli import aio
 from tests.gateway.operations.setup.model_servers import (
     ModelServer,
     Pages,
@@ -45,10 +45,6 @@ def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     here.mkdir()
     monkeypatch.chdir(here)
     return here
-
-
-def aio(*arguments: str, typed: str = "") -> Result:
-    return CliRunner().invoke(main, list(arguments), input=typed)
 
 
 class Servers:

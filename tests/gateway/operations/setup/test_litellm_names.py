@@ -9,14 +9,13 @@ from typing import Any
 
 import msgspec
 import pytest
-from click.testing import CliRunner
 
 from gateway.base.settings import Settings
-from gateway.operations.cli import main
 from gateway.operations.setup.litellm.config_file import Account, report_lines
 from gateway.operations.setup.litellm.deployments import time_limits
 from gateway.operations.setup.litellm.migration import Chains, Migration, migrated
 from gateway.operations.setup.litellm.servers import server_of
+from tests.gateway.in_process_cli import aio
 from tests.gateway.running_gateway import running_gateway
 from tests.tiers.remote.loopback_server import Call, LoopbackServer
 from tiers.catalog.catalog import Catalog
@@ -44,7 +43,7 @@ def migration(text: str, environ: Mapping[str, str] | None = None, **options: An
 def written(*entries: str, rest: str = "") -> Catalog:
     """The catalogue of a model_list, as `aio serve` reads it."""
     Path("config.yaml").write_text("model_list:\n" + "".join(f"  - {entry}\n" for entry in entries) + rest)
-    result = CliRunner().invoke(main, ["init", "--yes", "--force", "--from", "config.yaml"])
+    result = aio("init", "--yes", "--force", "--from", "config.yaml")
     assert result.exit_code == 0, result.output
     return load_catalog("aio.toml")
 

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
-from gateway.operations.cli import main
 from gateway.operations.setup.found_tiers import SetupError
 from gateway.operations.setup.litellm.migration import migrated_file
+from tests.gateway.in_process_cli import aio
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.load import load_catalog
 
@@ -132,7 +132,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def written(name: str) -> tuple[Result, Catalog]:
-    result = CliRunner().invoke(main, ["init", "--yes", "--from", name])
+    result = aio("init", "--yes", "--from", name)
     assert result.exit_code == 0, result.output
     return result, load_catalog("aio.toml")
 

@@ -9,11 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 import torch
-from click.testing import CliRunner
 from msgspec.structs import replace
 
 from gateway.base.configuration import load_settings
-from gateway.operations.cli import main
 from gateway.planning.load_test import measured_groups
 from gateway.planning.load_test.measured_groups import Peak, driver_version, measure_groups, report_text, with_roofline
 from gateway.processes import start_checks
@@ -25,6 +23,7 @@ from inference_core.loaders.decoder_tensors import SHAPES
 from inference_core.model_spec import DeviceGroupSpec
 from inference_core.parallel.load_group import load_group
 from inference_core.placement.hardware import devices, reported_device
+from tests.gateway.in_process_cli import aio
 from tests.inference_core.tiny_gguf import decoder_weights, write_gguf
 from tiers.catalog.load import load_catalog
 
@@ -68,7 +67,7 @@ def catalog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_every_group_is_measured_and_its_figures_are_kept_next_to_the_catalogue(catalog: Path, tmp_path: Path) -> None:
     options = ["--catalog", str(catalog), "--cache-dir", str(tmp_path / "cache"), "--seconds", "0.5"]
-    done = CliRunner().invoke(main, ["bench", "device", *options])
+    done = aio("bench", "device", *options)
     assert done.exit_code == 0, done.output
     report = msgspec.json.decode((tmp_path / "aio.device.json").read_bytes(), type=DeviceReport)
     assert [(group.group, group.cards, group.device) for group in report.groups] == [("a", 1, "cpu"), ("b", 2, "cpu")]
@@ -131,7 +130,7 @@ url = "http://127.0.0.1:1/v1"
 name = "b"
 url = "http://127.0.0.1:2/v1"
 """)
-    refused = CliRunner().invoke(main, ["bench", "device", "--catalog", str(catalog)])
+    refused = aio("bench", "device", "--catalog", catalog)
     assert refused.exit_code == 1
     assert "aio init" in refused.output
     assert not (tmp_path / "aio.device.json").exists()

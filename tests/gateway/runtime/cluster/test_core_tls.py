@@ -5,10 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
 from gateway.base.settings import Settings
-from gateway.operations.cli import main
 from gateway.runtime.cluster import replicated_core
 from gateway.runtime.cluster.registry import ReplicaAnnouncement
 from gateway.runtime.cores.core_clients import core_clients
@@ -16,6 +14,7 @@ from inference_core.errors import CoreGoneError, CoreTlsError
 from inference_core.transport.server import CoreServer
 from inference_core.transport.tcp import CoreAddress, TcpListener
 from inference_core.transport.tls import CertificateFolder, Plain, Tls
+from tests.gateway.in_process_cli import aio
 from tests.gateway.runtime.cluster.core_fleet import answer, request, tokens_of
 from tests.inference_core.hash_model import hash_core
 from tests.polling import eventually
@@ -54,7 +53,7 @@ async def cluster(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Cluster]:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("certificates")
-    done = CliRunner().invoke(main, ["certificates", str(made)])
+    done = aio("certificates", made)
     assert done.exit_code == 0, done.output
     assert "AIO_CORE_TLS=FOLDER" in done.output
     return made
@@ -109,7 +108,7 @@ async def test_a_gateway_without_the_setting_does_not_connect_to_another_machine
 async def test_a_core_that_is_replaced_by_one_of_another_deployment_is_not_used(
     cluster: Cluster, folder: Path, tmp_path: Path
 ) -> None:
-    assert CliRunner().invoke(main, ["certificates", str(tmp_path)]).exit_code == 0
+    assert aio("certificates", tmp_path).exit_code == 0
     first = await cluster.add("ours", CertificateFolder(folder))
     core = core_of(str(folder))
     await core.start()
@@ -136,7 +135,7 @@ def test_a_folder_without_certificates_is_an_error_before_anything_is_started(tm
 def test_without_openssl_the_command_says_what_it_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
 
-    done = CliRunner().invoke(main, ["certificates", str(tmp_path / "made")])
+    done = aio("certificates", tmp_path / "made")
 
     assert done.exit_code != 0
     assert "openssl" in done.output
