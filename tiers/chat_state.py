@@ -2,6 +2,7 @@
 reasoning (`reasoning_details`), and further content of a turn or of a call (`extra_content`). For the client alone are
 `images` that a model made, a list of `image_url` parts as OpenRouter has them."""
 
+import re
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -54,6 +55,24 @@ def collected_state(choice: CollectedChoice) -> tuple[NativeBlock, ...]:
         if piece.form == FORM and piece.block is not None:
             pieces.setdefault(piece.block.type, []).append(piece.block.json)
     return tuple(NativeBlock(json=_joined(name, said), type=name) for name, said in pieces.items())
+
+
+def image_blocks(choice: CollectedChoice) -> list[dict[str, Any]]:
+    """Return the images that a model made, as blocks of Anthropic's API; none that are elsewhere."""
+    listed = [block.json.decode() for block in collected_state(choice) if block.type == IMAGES] if choice.native else []
+    found = [image for json in listed for image in _IMAGE_URL.findall(json)]
+    sources = [{"type": "base64", "media_type": kind, "data": data} for kind, data in found]
+    return [{"type": "image", "source": source} for source in sources]
+
+
+def image_items(choice: CollectedChoice, answer_id: str) -> list[dict[str, Any]]:
+    """Return the images that a model made, as items of the Responses API."""
+    done = {"type": "image_generation_call", "status": "completed"}
+    made = [block["source"]["data"] for block in image_blocks(choice)]
+    return [{"id": f"ig_{answer_id}_{place}", **done, "result": data} for place, data in enumerate(made)]
+
+
+_IMAGE_URL = re.compile(r'"url" ?: ?"data:(image/[\w.+-]+);base64,([A-Za-z0-9+/=]+)"')
 
 
 def kept_state(choice: CollectedChoice) -> NativeContent | None:

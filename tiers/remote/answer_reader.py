@@ -110,7 +110,7 @@ class AnswerReader:
             raise NotAnObjectError(self._broken)
         if not self.ended:
             said += self._tally.passed(self._wire.read_end(self._tally))
-            said += self._ending(marked=self._tally.is_counted)
+            said += self._ending(marked=False)
         return _with_pieces(said)
 
     def whole(self, body: bytes) -> list[Delta]:

@@ -54,9 +54,6 @@ def read_chunk(data: bytes, tally: Tally) -> list[Delta]:
             return _cited(cited, tally, is_over=tally.is_over(0))
         if choices is None:
             return _without_choices(data, tally)
-        if chunk.usage is not None and chunk.usage.completion_tokens:
-            # The counts come last, where they come alone.
-            tally.is_counted = True
         return _filtered() if chunk.input_sensitive or chunk.output_sensitive else []
     if (len(choices) > 1 or choices[0].index) and tally.n == 1:
         choices = _asked_for(choices, tally)

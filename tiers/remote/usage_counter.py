@@ -120,8 +120,6 @@ class Tally:
 
     def __init__(self, n: int, prompt_tokens: int, bounds: Callable[[], PromptBounds] | None = None) -> None:
         self.unfinished = set(range(n))
-        # Whether counts came alone, as at the end of a stream.
-        self.is_counted = False
         self.prompt_tokens = self._own_prompt_tokens = prompt_tokens
         self.notes: dict[Any, Any] = {}
         self.n = n

@@ -1502,7 +1502,6 @@ CASES += [
             ({"finish_reason": "stop", "native_finish_reason": "completed"}, "stop"),
         )
     ),
-    Case("counts alone as the end", raw_chunks(HI, {"choices": [], "usage": USAGE}, end=b""), text="Hi"),
     *(
         Case(f"DashScope's own form with a {name}", raw_chunks(told, end=b""), told, text="Hi")
         for name, told in {

@@ -261,6 +261,7 @@ async def test_counts_that_say_nothing_are_estimated(reported: Any) -> None:
         DONE,
         chunks(finish=None),
         chunks({"content": "Hi"}, finish=None, end=b""),
+        chunks({"content": "Hi"}, finish=None, end=raw_chunks({"choices": [], "usage": USAGE}, end=b"")),
         raw_chunks({"choices": [{"delta": {"content": "Hi"}}]}, {"object": "error", "message": "died", "code": 500}),
         raw_chunks({"choices": [{"delta": {"content": "Hi"}}]}, {"detail": "died"}),
         b"data: 7\n\n",

@@ -5,6 +5,7 @@ import time
 from typing import Any, Literal
 
 import msgspec
+from msgspec import UNSET
 
 from gateway.base.errors import as_api_error
 from gateway.base.inference_request import SERVICE_TIERS
@@ -13,11 +14,13 @@ from gateway.inference.api.answers import Routed, routed
 from gateway.inference.api.chunks import BlockOrder, Piece, is_object
 from gateway.inference.api.messages.conversation import UNSIGNED, shown_call_id
 from gateway.inference.api.messages.schemas import envelope_of, error_event
+from tiers.chat_state import image_blocks
 from tiers.deltas import CollectedChoice
 from tiers.tier import Delta, Usage
 
 _SERVED = {"priority": "priority", "batch": "batch"}
 
+Ended = tuple[str | None, str | None]
 StopReason = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use", "refusal"]
 _REASONS: dict[str, StopReason] = {"length": "max_tokens", "tool_calls": "tool_use", "content_filter": "refusal"}
 
@@ -57,10 +60,10 @@ class MessageUsage(msgspec.Struct, frozen=True, kw_only=True):
     input_tokens: int
     cache_creation_input_tokens: int
     cache_read_input_tokens: int
-    cache_creation: CacheCreation | msgspec.UnsetType = msgspec.UNSET
+    cache_creation: CacheCreation | msgspec.UnsetType = UNSET
     output_tokens: int
-    service_tier: str | msgspec.UnsetType = msgspec.UNSET
-    server_tool_use: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    service_tier: str | msgspec.UnsetType = UNSET
+    server_tool_use: msgspec.Raw | msgspec.UnsetType = UNSET
 
 
 class MessageBody(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,10 +78,10 @@ class MessageBody(msgspec.Struct, frozen=True, kw_only=True):
     stop_reason: str | None
     stop_sequence: str | None
     usage: MessageUsage
-    stop_details: Any = msgspec.UNSET
-    container: Any = msgspec.UNSET
-    context_management: Any = msgspec.UNSET
-    x_aio: Routed | msgspec.UnsetType = msgspec.UNSET
+    stop_details: Any = UNSET
+    container: Any = UNSET
+    context_management: Any = UNSET
+    x_aio: Routed | msgspec.UnsetType = UNSET
 
 
 class NativeEnd(msgspec.Struct, frozen=True):
@@ -125,58 +128,42 @@ def whole_message(answer: Answer, thinking: ThinkingShown) -> MessageBody:
     choice = answer.choices[0]
     if (end := native_end(choice)) is not None:
         blocks: list[Any] = [msgspec.Raw(piece.block.json) for piece in choice.native if piece.block is not None]
-        body = message_body(answer, blocks, usage_of(answer.usage, answer, end), end.stop_reason, end.stop_sequence)
-        return msgspec.structs.replace(
-            body,
-            stop_details=end.delta.get("stop_details", msgspec.UNSET),
-            container=end.delta.get("container", msgspec.UNSET),
-            context_management=end.more.get("context_management", msgspec.UNSET),
-            x_aio=routed(answer),
-        )
-    content: list[TextBlock | ThinkingBlock | ToolUseBlock] = []
+        body = message_body(answer, blocks, usage_of(answer.usage, answer, end), (end.stop_reason, end.stop_sequence))
+        own = {name: end.delta.get(name, UNSET) for name in ("stop_details", "container")}
+        context = end.more.get("context_management", UNSET)
+        return msgspec.structs.replace(body, **own, context_management=context, x_aio=routed(answer))
+    content: list[Any] = []
     if choice.reasoning and thinking.blocks:
         content.append(ThinkingBlock(choice.reasoning if thinking.texts else "", UNSIGNED))
     if choice.text:
         content.append(TextBlock(choice.text))
     for place, call in enumerate(choice.tool_calls):
         content.append(ToolUseBlock(tool_use_id(answer, call.id, place), call.name, _input(call.arguments)))
-    reason, sequence = stop_of(answer)
-    body = message_body(answer, content, usage_of(answer.usage, answer), reason, sequence)
+    content += image_blocks(choice)
+    body = message_body(answer, content, usage_of(answer.usage, answer), stop_of(answer))
     return msgspec.structs.replace(body, x_aio=routed(answer))
 
 
-def message_body(
-    answer: Answer,
-    content: list[TextBlock | ThinkingBlock | ToolUseBlock],
-    usage: MessageUsage,
-    stop_reason: str | None = None,
-    stop_sequence: str | None = None,
-) -> MessageBody:
+def message_body(answer: Answer, content: list[Any], usage: MessageUsage, ended: Ended = (None, None)) -> MessageBody:
     return MessageBody(
-        id=answer.request.request_id,
-        model=answer.tier.model,
-        content=content,
-        stop_reason=stop_reason,
-        stop_sequence=stop_sequence,
-        usage=usage,
-    )
+        id=answer.request.request_id, model=answer.tier.model, content=content, usage=usage,
+        stop_reason=ended[0], stop_sequence=ended[1],
+    )  # fmt: skip
 
 
 def usage_of(usage: Usage | None, answer: Answer, end: NativeEnd | None = None) -> MessageUsage:
     """Token counts as Anthropic divides them. `end`: what the server itself said at the end."""
     usage = usage or Usage()
-    own = {} if end is None else end.more.get("usage") or {}
+    used = None if end is None else (end.more.get("usage") or {}).get("server_tool_use")
     written, for_an_hour = usage.cache_write_tokens, usage.cache_write_1h_tokens
     served = SERVICE_TIERS[answer.request.generation.priority]
     return MessageUsage(
         input_tokens=max(0, usage.prompt_tokens - usage.cached_tokens - usage.cache_write_tokens),
         cache_creation_input_tokens=usage.cache_write_tokens,
         cache_read_input_tokens=usage.cached_tokens,
-        cache_creation=CacheCreation(written - for_an_hour, for_an_hour) if written else msgspec.UNSET,
+        cache_creation=CacheCreation(written - for_an_hour, for_an_hour) if written else UNSET,
         output_tokens=usage.completion_tokens,
-        server_tool_use=msgspec.Raw(msgspec.json.encode(used))
-        if (used := own.get("server_tool_use"))
-        else msgspec.UNSET,
+        server_tool_use=msgspec.Raw(msgspec.json.encode(used)) if used else UNSET,
         service_tier=_SERVED.get(served, "standard"),
     )
 
@@ -253,7 +240,11 @@ class MessageEvents:
         """What still waits, the end of the last block, and of the Message."""
         events = b"".join(map(self._show, self._order.rest())) + self._stop()
         end = native_end(answer.choices[0])
-        usage = msgspec.structs.replace(usage_of(answer.usage, answer, end), service_tier=msgspec.UNSET)
+        for block in image_blocks(answer.choices[0]):
+            self._index += 1
+            events += _event("content_block_start", index=self._index, content_block=block)
+            events += _event("content_block_stop", index=self._index)
+        usage = msgspec.structs.replace(usage_of(answer.usage, answer, end), service_tier=UNSET)
         if end is not None:
             said = end.more | {"delta": end.delta, "usage": usage, "x_aio": routed(answer)}
             return events + _event("message_delta", **said) + STOP

@@ -18,6 +18,7 @@ from gateway.inference.api.responses.native_items import ItemIds, carried, witho
 from gateway.inference.api.responses.schemas import ResponsesRequest
 from gateway.inference.api.responses.tools import CalledTool, called_tools, shown_choice, shown_tool
 from tiers.catalog.tier_spec import SamplingDefaults
+from tiers.chat_state import image_items
 from tiers.message_content import ToolCall, UrlCitation
 from tiers.tier import TextLogprob, Usage
 
@@ -110,12 +111,13 @@ class ResponseBody:
         if choice.reasoning:
             items.append(self.reasoning_item(choice.reasoning))
         calls = [(place, call) for place, call in enumerate(choice.tool_calls) if call.id or call.name]
-        if choice.content or not (calls or choice.refused):
+        images = image_items(choice, self._id)
+        if choice.content or not (calls or choice.refused or images):
             drawn = logprobs_of(choice.logprobs) if self.logprobs else []
             items.append(self.message_item(text_part(choice.content, drawn, choice.annotations), self.status))
         if choice.refused:
             items.append(self.message_item(refusal_part(choice.refusal), self.status))
-        items += [self.call_item(place, call, self.status) for place, call in calls]
+        items += [self.call_item(place, call, self.status) for place, call in calls] + images
         state = self.state_item()
         return items if state is None else [*items, state]
 
@@ -205,15 +207,8 @@ def logprobs_of(drawn: list[TextLogprob]) -> list[Any]:
 def failed_response(exchange: Exchange, error: ErrorBody) -> dict[str, Any]:
     """The Response of a request that failed before a tier answered."""
     own = _own(exchange, exchange.request, exchange.request.requested_model, SamplingDefaults())
-    return own | {
-        "status": "failed",
-        "output": [],
-        "store": False,
-        "completed_at": None,
-        "incomplete_details": None,
-        "error": _shown_error(error),
-        "usage": None,
-    }
+    nothing = dict.fromkeys(("completed_at", "incomplete_details", "usage"))
+    return own | nothing | {"status": "failed", "output": [], "store": False, "error": _shown_error(error)}
 
 
 def _shown_error(error: ErrorBody) -> dict[str, Any]:

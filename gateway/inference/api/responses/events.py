@@ -13,6 +13,7 @@ from gateway.inference.api.constraints import InputReader
 from gateway.inference.api.responses.as_chat import sealed
 from gateway.inference.api.responses.body import ResponseBody, annotation, logprobs_of, refusal_part, text_part
 from gateway.inference.api.responses.schemas import ResponsesRequest
+from tiers.chat_state import image_items
 from tiers.message_content import ToolCall, ToolCallDelta, UrlCitation
 from tiers.tier import Delta, TextLogprob
 
@@ -35,6 +36,7 @@ class ResponseEvents:
         self._comes_whole = False  # as a search for tools does
         self._drawn: list[TextLogprob] = []  # of tokens whose text has not come yet
         self._last: bytes | None = None
+        self._added: set[str] = set()  # ids that a server with this API has added items under
 
     def opening(self) -> bytes:
         """The Response, with nothing in it yet."""
@@ -45,7 +47,9 @@ class ResponseEvents:
         """Events for one delta; empty if it says nothing new."""
         native = delta.native
         if native is not None and native.form == "responses" and (native.event or native.block is None):
-            return self._as_is(native.event) if native.event else b""
+            events = self._as_is(native.event) if native.event else b""
+            if events is not None:
+                return events
         if delta.logprobs and self._body.logprobs and not delta.reasoning:
             self._drawn += delta.logprobs
         plain = not (delta.reasoning or delta.tool_calls or delta.refusal or delta.annotations)
@@ -57,13 +61,14 @@ class ResponseEvents:
     def end(self) -> None:
         """No further delta comes: make the events of what is still open or waits. The body then holds all items."""
         events = b"".join(map(self._show, self._order.rest()))
-        if self._open is None and not self._body.is_native:
+        images = image_items(self._answer.choices[0], self._answer.request.request_id)
+        if self._open is None and not (self._body.is_native or images):
             events += self._begin(Piece("text", ""))
         events += self._done()
-        if (state := self._body.state_item()) is not None:
+        for item in filter(None, (*images, self._body.state_item())):
             for what in ("added", "done"):
-                events += self._event(f"response.output_item.{what}", output_index=self._index, item=state)
-            self._body.add(state)
+                events += self._event(f"response.output_item.{what}", output_index=self._index, item=item)
+            self._body.add(item)
         self._last = events
 
     def closing(self, answer: Answer) -> bytes:
@@ -77,18 +82,25 @@ class ResponseEvents:
         failure = as_api_error(error).body
         return self._event("response.failed", response=self._body.shown("failed", [], failure))
 
-    def _as_is(self, data: bytes) -> bytes:
-        """An event of a server with this API, with our number and ids."""
+    def _as_is(self, data: bytes) -> bytes | None:
+        """An event of a server with this API, with our number and ids; None for one about an item that it never began,
+        whose events are ours."""
         event = msgspec.json.decode(data, type=dict[str, Any])
-        kind = str(event["type"])
-        if "item_id" in event:
-            event["item_id"] = self._body.ids.of(str(event["item_id"]))
-        if "item" in event:
-            is_done = kind == "response.output_item.done"
-            event["item"] = self._body.add_native(event["item"]) if is_done else self._body.ids.renamed(event["item"])
+        kind, item, events = str(event["type"]), event.get("item"), b""
+        if item is None:
+            if event.get("item_id") not in self._added:
+                return None
+            event["item_id"] = self._body.ids.of(event["item_id"])
+        elif kind == "response.output_item.done":
+            if self._open is not None and item.get("type") == "message":
+                return b""
+            events, event["item"] = self._done(), self._body.add_native(item)
+        else:
+            self._added.add(str(item.get("id")))
+            events, event["item"] = self._done(), self._body.ids.renamed(item)
         event["sequence_number"] = self._number
         self._number += 1
-        return b"event: %b\ndata: %b\n\n" % (kind.encode(), _encode(event))
+        return events + b"event: %b\ndata: %b\n\n" % (kind.encode(), _encode(event))
 
     def _show(self, piece: Piece) -> bytes:
         """Events of a piece of the block that is written now."""

@@ -19,6 +19,7 @@ from gateway.inference.api.messages import message_body as events_module
 from gateway.inference.api.messages.conversation import UNSIGNED, given_call_id
 from gateway.inference.api.messages.message_body import PING, MessageEvents, ThinkingShown, whole_message
 from tests.gateway.chats import chat
+from tiers.chat_state import image_piece
 from tiers.deltas import CollectedChoice
 from tiers.message_content import ToolCallDelta
 from tiers.tier import Delta, Usage
@@ -223,6 +224,19 @@ def test_arguments_that_are_cut_off_are_an_empty_input_in_a_whole_answer() -> No
     said, answer = streamed([call(0, '{"a": ', "look", "x"), Delta(finish_reason="length")])
     assert blocks_of(said) == [("tool_use", '{"a": ')]
     assert b'"input":{}' in msgspec.json.encode(whole_message(answer, SHOWN))
+
+
+def test_images_that_a_model_made_are_blocks_after_all_others() -> None:
+    drawn = b'[{"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}]'
+    elsewhere = b'[{"type": "image_url", "image_url": {"url": "https://a.b/c.png"}}]'
+    pieces = [Delta(native=image_piece(image)) for image in (drawn, elsewhere)]
+    said, answer = streamed([*pieces, Delta(text="Here"), Delta(finish_reason="stop")])
+    image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AA=="}}
+    started = [event for event in parsed(said) if event["type"] == "content_block_start"]
+    assert [event["index"] for event in started] == [0, 1]
+    assert started[1]["content_block"] == image
+    whole = json.loads(msgspec.json.encode(whole_message(answer, SHOWN)))
+    assert whole["content"] == [{"type": "text", "text": "Here"}, image]
 
 
 def test_pings_keep_a_stream_alive_whose_thoughts_are_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
