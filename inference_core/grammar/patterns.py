@@ -23,6 +23,9 @@ _OPERATORS = ("&", "-", "~")
 # ECMA-262's white space, and what `.` does not match; the library has Unicode's, and the line feed alone.
 _SPACE = r"\t-\r \x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000}\x{feff}"
 _ECMA = {".": r"[^\n\r\x{2028}\x{2029}]", "\\s": f"[{_SPACE}]", "\\S": f"[^{_SPACE}]"}
+_AHEAD = re.compile(r"\^\(\?([=!])((?:\\.|\[(?:\\.|[^\]\\])*\]|[^()\[\\])*)\)", re.DOTALL)
+# Of a character, at the start or twice in a row, what excludes it.
+_EXCLUDED = re.compile(r"(?P<twice>\.\*)?(?P<what>\\[^\w\s]|[-_@#%&'\"<>:;,/=~! ])(?(twice)(?P=what))")
 _NAMED_GROUP = re.compile(r"\(\?<(?![=!])")
 _COUNTED = re.compile(r"\)\{(?:\d*,)?(\d{1,6})\}")
 _NUL = re.compile(r"\\x00|\\u0000|\\0(?![0-9])|\x00")
@@ -31,6 +34,21 @@ _NUL = re.compile(r"\\x00|\\u0000|\\0(?![0-9])|\x00")
 def library_pattern(pattern: str) -> str:
     """`pattern` in the library's syntax. It matches the same texts, but none with U+0000 by a class."""
     return "".join(_converted(pattern))
+
+
+def without_lookaheads(pattern: str) -> list[str]:
+    """Patterns that hold together where `pattern` does, or in fewer texts: what its start looks ahead for, apart."""
+    parts = []
+    while found := _AHEAD.match(pattern):
+        kind, body = found.groups()
+        excluded = None if kind == "=" else _EXCLUDED.fullmatch(body)
+        if kind == "!" and excluded is None:
+            break
+        no = excluded and f"[^{excluded['what']}]"
+        often = excluded and excluded["twice"] and f"^({no}|{excluded['what']}{no})*{excluded['what']}?$"
+        parts.append(often or (f"^({no}|$)" if no else f"^({body})"))
+        pattern = "^" + pattern[found.end() :]
+    return [pattern, *parts]
 
 
 def most_repeats(pattern: str) -> int:

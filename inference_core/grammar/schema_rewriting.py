@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from inference_core.grammar.exclusive_branches import TYPES, Resolve, list_in, mapping_in, narrowed, types_of
-from inference_core.grammar.patterns import FORMATS, PARTS, library_pattern, most_repeats
+from inference_core.grammar.patterns import FORMATS, PARTS, library_pattern, most_repeats, without_lookaheads
 
 # Keywords whose value is a schema, a list of schemas, or a mapping of names to schemas.
 ONE = ("items", "additionalItems", "additionalProperties", "contains", "not", "if", "then", "else", "propertyNames")
@@ -127,7 +127,9 @@ def _patterns(schema: dict[str, Any]) -> None:
     """Write patterns, and formats as patterns, in the library's syntax."""
     pattern = schema.get("pattern")
     if isinstance(pattern, str):
-        schema["pattern"] = library_pattern(pattern)
+        schema["pattern"], *others = map(library_pattern, without_lookaheads(pattern))
+        for other in others:
+            _also(schema, {"pattern": other})
         longest = schema.get("maxLength")
         if isinstance(longest, int) and longest * most_repeats(pattern) > _MOST_STATES:
             del schema["maxLength"]  # left to the validation

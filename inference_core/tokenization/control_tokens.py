@@ -73,7 +73,7 @@ class ControlTokens:
         self.texts = tuple(self.ids)
         self._tokens = {token.text: token for token in ordered}
         self._longest = max(map(len, self.texts), default=0)
-        self._pattern = _by_first_character(self.texts)
+        self._pattern = re.compile("|".join(map(re.escape, self.texts)))
 
     def split(self, text: str) -> Iterator[str | int]:
         """Split into pieces of plain text and ids of the control tokens between them."""
@@ -208,14 +208,6 @@ class TextMask:
             self._masks[kept] if kept in marks.first and any(c.startswith(text[at:]) for c in marks.texts) else kept
             for at, kept in enumerate(disguised[end:], end)
         )
-
-
-def _by_first_character(texts: tuple[str, ...]) -> re.Pattern[str]:
-    """A pattern that finds first characters fast."""
-    following: dict[str, list[str]] = {}
-    for text in texts:
-        following.setdefault(text[0], []).append(re.escape(text[1:]))
-    return re.compile("|".join(f"{re.escape(first)}(?:{'|'.join(more)})" for first, more in following.items()))
 
 
 def _strings(value: Any) -> Iterator[str]:
