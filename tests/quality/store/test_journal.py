@@ -54,14 +54,20 @@ def keys(committed: Committed) -> list[str]:
     return [key for key, _ in committed.frames]
 
 
+def started(folder: Path) -> tuple[Journal, Queue[Committed]]:
+    """A journal that writes into `folder`, and what it reports."""
+    commits: Queue[Committed] = Queue()
+    journal = Journal(folder, commits.put)
+    journal.start()
+    return journal, commits
+
+
 def payloads_in(folder: Path) -> list[bytes]:
     return [payload for path in sorted(folder.iterdir()) for _, payload in recover(path).frames]
 
 
 def test_a_payload_is_reported_with_where_it_can_be_read(tmp_path: Path) -> None:
-    commits: Queue[Committed] = Queue()
-    journal = Journal(tmp_path, commits.put)
-    journal.start()
+    journal, commits = started(tmp_path)
 
     journal.append("a", b"payload")
 
@@ -71,9 +77,7 @@ def test_a_payload_is_reported_with_where_it_can_be_read(tmp_path: Path) -> None
 
 
 def test_nothing_is_reported_before_its_fsync_has_returned(tmp_path: Path, disk: Disk) -> None:
-    commits: Queue[Committed] = Queue()
-    journal = Journal(tmp_path, commits.put)
-    journal.start()
+    journal, commits = started(tmp_path)
     disk.hold()
 
     journal.append("a", b"payload")
@@ -86,8 +90,7 @@ def test_nothing_is_reported_before_its_fsync_has_returned(tmp_path: Path, disk:
 
 
 def test_appends_during_a_hanging_fsync_are_already_in_the_file(tmp_path: Path, disk: Disk) -> None:
-    journal = Journal(tmp_path, lambda _: None)
-    journal.start()
+    journal, _ = started(tmp_path)
     disk.hold()
     journal.append("a", b"first")
     assert disk.entered.acquire(timeout=30)
@@ -101,9 +104,7 @@ def test_appends_during_a_hanging_fsync_are_already_in_the_file(tmp_path: Path, 
 
 
 def test_everything_that_arrives_during_an_fsync_shares_the_next(tmp_path: Path, disk: Disk) -> None:
-    commits: Queue[Committed] = Queue()
-    journal = Journal(tmp_path, commits.put)
-    journal.start()
+    journal, commits = started(tmp_path)
     disk.hold()
     journal.append("first", b"")
     assert disk.entered.acquire(timeout=30)
@@ -120,8 +121,7 @@ def test_everything_that_arrives_during_an_fsync_shares_the_next(tmp_path: Path,
 
 
 def test_close_commits_what_is_still_pending(tmp_path: Path) -> None:
-    journal = Journal(tmp_path, lambda _: None)
-    journal.start()
+    journal, _ = started(tmp_path)
     for n in range(1000):
         journal.append(str(n), str(n).encode())
 
@@ -191,8 +191,7 @@ def test_a_segment_filled_during_an_fsync_counts_as_growing_until_it_is_reported
 def test_a_disk_that_takes_a_few_bytes_at_a_time_gets_them_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write = os.pwrite
     monkeypatch.setattr("quality.ledger.journal.os.pwrite", lambda fd, data, position: write(fd, data[:7], position))
-    journal = Journal(tmp_path, lambda _: None)
-    journal.start()
+    journal, _ = started(tmp_path)
     journal.append("a", b"a payload of several pieces")
     journal.append("b", b"and another one")
     journal.close()
@@ -201,9 +200,7 @@ def test_a_disk_that_takes_a_few_bytes_at_a_time_gets_them_all(tmp_path: Path, m
 
 
 def test_rotation_completes_the_segment_after_what_was_appended_before(tmp_path: Path) -> None:
-    commits: Queue[Committed] = Queue()
-    journal = Journal(tmp_path, commits.put)
-    journal.start()
+    journal, commits = started(tmp_path)
     journal.append("a", b"x")
 
     asked = journal.rotate()
@@ -217,9 +214,7 @@ def test_rotation_completes_the_segment_after_what_was_appended_before(tmp_path:
 
 
 def test_a_batch_that_the_disk_refuses_is_written_again_to_a_fresh_segment(tmp_path: Path, disk: Disk) -> None:
-    commits: Queue[Committed] = Queue()
-    journal = Journal(tmp_path, commits.put)
-    journal.start()
+    journal, commits = started(tmp_path)
     journal.append("a", b"a")
     assert keys(commits.get(timeout=30)) == ["a"]
 
@@ -235,9 +230,7 @@ def test_a_batch_that_the_disk_refuses_is_written_again_to_a_fresh_segment(tmp_p
 
 
 def test_a_full_disk_costs_nothing_once_there_is_room_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    commits: Queue[Committed] = Queue()
-    journal = Journal(tmp_path, commits.put)
-    journal.start()
+    journal, commits = started(tmp_path)
     journal.append("a", b"a")
     assert keys(commits.get(timeout=30)) == ["a"]
     failures_left = 2
@@ -262,8 +255,7 @@ def test_a_full_disk_costs_nothing_once_there_is_room_again(tmp_path: Path, monk
 
 
 def test_closing_survives_a_disk_that_refuses_twice(tmp_path: Path, disk: Disk) -> None:
-    journal = Journal(tmp_path, lambda _: None)
-    journal.start()
+    journal, _ = started(tmp_path)
     disk.failures_left = 2
     journal.append("a", b"a")
 
@@ -273,9 +265,7 @@ def test_closing_survives_a_disk_that_refuses_twice(tmp_path: Path, disk: Disk) 
 
 
 def test_a_refusing_disk_is_named_while_it_refuses(tmp_path: Path, disk: Disk) -> None:
-    commits: Queue[Committed] = Queue()
-    journal = Journal(tmp_path, commits.put)
-    journal.start()
+    journal, commits = started(tmp_path)
     disk.failures_left = 10**6
     journal.append("a", b"a")
     for _ in range(2):
@@ -290,8 +280,7 @@ def test_a_refusing_disk_is_named_while_it_refuses(tmp_path: Path, disk: Disk) -
 
 
 def test_closing_on_a_refusing_disk_tells_how_much_is_lost(tmp_path: Path, disk: Disk) -> None:
-    journal = Journal(tmp_path, lambda _: None)
-    journal.start()
+    journal, _ = started(tmp_path)
     disk.failures_left = 10**6
     journal.append("a", b"a")
     journal.append("b", b"b")
@@ -316,8 +305,7 @@ def test_a_stalled_disk_bounds_memory_and_says_so_instead_of_dropping(tmp_path: 
 
 
 def test_the_journal_is_readable_by_its_owner_only(tmp_path: Path) -> None:
-    journal = Journal(tmp_path, lambda _: None)
-    journal.start()
+    journal, _ = started(tmp_path)
     journal.append("a", b"a text")
     journal.close()
 
