@@ -108,11 +108,9 @@ def native_end(choice: CollectedChoice) -> NativeEnd | None:
     said = msgspec.json.decode(choice.native_end.event, type=dict[str, Any])
     delta = said.get("delta") or {}
     given = delta.get("stop_reason")
-    if given in (None, "stop", "end_turn"):
-        # Lenient servers say so after calls, too, which a client would then not make.
-        delta["stop_reason"] = "tool_use" if choice.calls else "end_turn"
-    else:
-        delta["stop_reason"] = _REASONS.get(given, given)
+    # Lenient servers say so after calls, too, which a client would then not make.
+    usual = "tool_use" if choice.calls else "end_turn"
+    delta["stop_reason"] = usual if given in (None, "stop", "end_turn") else _REASONS.get(given, given)
     return NativeEnd(delta, said)
 
 
@@ -174,10 +172,8 @@ def stop_of(answer: Answer) -> tuple[StopReason, str | None]:
     reason = "refusal" if choice.refused else _REASONS.get(choice.finish_reason or "stop")
     if reason is None and choice.stop_sequence in answer.request.generation.stop:
         return "stop_sequence", choice.stop_sequence
-    if reason is None:
-        # Some servers report a call that was forced as a stop.
-        return ("tool_use" if choice.calls else "end_turn"), None
-    return reason, None
+    # Some servers report a call that was forced as a stop.
+    return reason or ("tool_use" if choice.calls else "end_turn"), None
 
 
 def tool_use_id(answer: Answer, call_id: str, place: int) -> str:

@@ -22,6 +22,8 @@ from tiers.chat_state import image_items
 from tiers.message_content import ToolCall, UrlCitation
 from tiers.tier import TextLogprob, Usage
 
+_SHOWN_AS_GIVEN = ("previous_response_id", "instructions", "max_output_tokens", "max_tool_calls", "user",
+                   "safety_identifier", "prompt_cache_key")  # fmt: skip
 # Why an answer is not complete, by how it ended.
 _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
 
@@ -219,13 +221,11 @@ def _own(exchange: Exchange, request: InferenceRequest, model: str, sampling: Sa
     body = exchange.body
     form = {"type": "text"} if body.text is None or body.text.format is None else _given(body.text.format)
     reasoning = body.reasoning
-    return {
+    return {name: getattr(body, name) for name in _SHOWN_AS_GIVEN} | {
         "id": request.request_id,
         "object": "response",
         "created_at": int(request.created_at),
         "model": model,
-        "previous_response_id": body.previous_response_id,
-        "instructions": body.instructions,
         "tools": _shown_tools(exchange),
         "tool_choice": shown_choice(body.tool_choice),
         "truncation": body.truncation or "disabled",
@@ -237,14 +237,9 @@ def _own(exchange: Exchange, request: InferenceRequest, model: str, sampling: Sa
         "frequency_penalty": 0.0,
         "top_logprobs": body.top_logprobs or 0,
         "reasoning": {"effort": reasoning.effort if reasoning else None, "summary": _asked_summary(body)},
-        "max_output_tokens": body.max_output_tokens,
-        "max_tool_calls": body.max_tool_calls,
         "background": False,
         "service_tier": request.service_tier or "default",
         "metadata": body.metadata or {},
-        "user": body.user,
-        "safety_identifier": body.safety_identifier,
-        "prompt_cache_key": body.prompt_cache_key,
     }
 
 

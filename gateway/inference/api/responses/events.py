@@ -164,13 +164,11 @@ class ResponseEvents:
         said, item = "".join(self._said), self._item(self._body.status)
         if self._open.key == "thinking":
             events = self._thoughts("done", text=said) + self._thoughts_part("done", said)
-        elif self._open.key == "text":
+        elif self._open.key in ("text", "refusal"):
             (part,) = item["content"]
-            events = self._growth("response.output_text.done", content_index=0, text=said, logprobs=part["logprobs"])
+            fields = {name: part[name] for name in ("text", "refusal", "logprobs") if name in part}
+            events = self._growth(f"response.{part['type']}.done", content_index=0, **fields)
             events += self._growth("response.content_part.done", content_index=0, part=part)
-        elif self._open.key == "refusal":
-            events = self._growth("response.refusal.done", content_index=0, refusal=said)
-            events += self._growth("response.content_part.done", content_index=0, part=refusal_part(said))
         elif self._comes_whole:
             events = b""
         elif self._custom is not None:
