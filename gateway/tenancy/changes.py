@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
-from sqlalchemy import Table, bindparam, insert, select, update
+from sqlalchemy import Table, bindparam, delete, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from migrations.tables.audit import audit_events, audited
@@ -59,14 +59,14 @@ class Writes:
 
     def __init__(self, order: Order) -> None:
         self.order = order
-        # By table, the column that rows to update are found by ("" for new rows), and the columns.
+        # By table, the column that rows are found by ("" for new ones), and the columns (none: they are deleted).
         self._waiting: dict[tuple[Table, str, frozenset[str]], list[dict[str, Any]]] = {}
 
     def insert(self, table: Table, row: dict[str, Any]) -> None:
         self._waiting.setdefault((table, "", frozenset(row)), []).append(row)
 
     def update(self, table: Table, by: str, of: str, values: dict[str, Any]) -> None:
-        """Set `values` in the row whose column `by` is `of`."""
+        """Set `values` in the rows whose column `by` is `of`; without any, delete them."""
         self._waiting.setdefault((table, by, frozenset(values)), []).append({_OF: of} | values)
 
     def write_down(self, action: str, subject: str, details: dict[str, Any]) -> None:
@@ -76,12 +76,13 @@ class Writes:
 
     async def send(self, connection: AsyncConnection) -> None:
         """Write them: tables in the order in which they first came."""
-        for (table, by, _), rows in self._waiting.items():
-            statement: Any = update(table).where(table.c[by] == bindparam(_OF)) if by else insert(table)
+        for (table, by, columns), rows in self._waiting.items():
+            known: Any = update(table) if columns else delete(table)
+            write = known.where(table.c[by] == bindparam(_OF)) if by else insert(table)
             if table is api_keys:
-                statement = statement.values(revision=REVISION)
+                write = write.values(revision=REVISION)
             for first in range(0, len(rows), _ROWS):
-                await connection.execute(statement, rows[first : first + _ROWS])
+                await connection.execute(write, rows[first : first + _ROWS])
 
 
 async def budgets_changed(connection: AsyncConnection) -> None:

@@ -19,7 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from gateway.base.allowed_values import explained
 from gateway.base.inference_request import Period
 from gateway.base.settings import SettingsError
-from gateway.tenancy.budgets.budget_commands import add_budget, remove_budget
+from gateway.tenancy.budgets.budget_commands import add_budget, add_removal
 from gateway.tenancy.budgets.lease_book import MICRO, BudgetUsd
 from gateway.tenancy.changes import Order, TenancyError, Writes, budgets_changed, tenancy_transaction
 from gateway.tenancy.keys.key_commands import (
@@ -291,7 +291,7 @@ async def apply_declaration(
             one = step.carry_out(connection, writes)
             done.append(await one if isinstance(one, Awaitable) else one)
         await writes.send(connection)
-        if any(step.change.action == "budget.set" for step in plan.steps):
+        if any(step.change.action.startswith("budget.") for step in plan.steps):
             await budgets_changed(connection)
     return Applied(
         changes=[step.change for step in plan.steps],
@@ -452,7 +452,7 @@ class _Plan:
     def _budget_removed(self, kind: Kind, name: str, row: Mapping[str, Any]) -> None:
         self._add(
             "budget.removed", kind, name, {row["period"]: [row["amount_microusd"] / MICRO, None]},
-            lambda connection, writes: remove_budget(connection, row["budget_id"], writes.order),
+            lambda _, writes: add_removal(writes, row),
         )  # fmt: skip
 
     def _prune(self) -> None:

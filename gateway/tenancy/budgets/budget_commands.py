@@ -5,20 +5,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
-from sqlalchemy import case, delete, func, or_, select
+from sqlalchemy import case, func, or_, select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from gateway.base.inference_request import Period
 from gateway.tenancy.budgets.lease_book import MICRO, period_bounds, period_key, recorded_microusd
-from gateway.tenancy.changes import (
-    Database,
-    Order,
-    UnknownSubjectError,
-    Writes,
-    budgets_changed,
-    tenancy_transaction,
-    write_down,
-)
+from gateway.tenancy.changes import Database, Order, UnknownSubjectError, Writes, budgets_changed, tenancy_transaction
 from migrations.tables.tenancy import api_keys, budget_leases, budgets, teams
 
 _SUBJECTS = {"key": (api_keys.c.key_id, api_keys.c.name), "team": (teams.c.team_id, teams.c.name)}
@@ -101,12 +93,17 @@ async def remove_budget(database: Database, budget_id: str, order: Order) -> Non
         found = (await connection.execute(select(budgets).where(mine).with_for_update())).mappings().first()
         if found is None:
             raise UnknownSubjectError(f"there is no budget {budget_id[:128]!r}", "budget_id")
-        # Not every connection enforces the foreign key that would cascade.
-        await connection.execute(delete(budget_leases).where(budget_leases.c.budget_id == budget_id))
-        await connection.execute(delete(budgets).where(mine))
+        add_removal(writes := Writes(order), found)
+        await writes.send(connection)
         await budgets_changed(connection)
-        details = {"subject": found["subject"], "period": found["period"]}
-        await write_down(connection, order, "budget.removed", budget_id, details)
+
+
+def add_removal(writes: Writes, budget: Mapping[Any, Any]) -> None:
+    """Add the removal of a budget, by its row, to what is written: with its spending."""
+    # The budget first, like every lease of it. Not every connection enforces the foreign key that then cascades.
+    for table in (budgets, budget_leases):
+        writes.update(table, "budget_id", budget["budget_id"], {})
+    writes.write_down("budget.removed", budget["budget_id"], {"subject": budget["subject"], "period": budget["period"]})
 
 
 async def change_budgets(
