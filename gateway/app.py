@@ -377,7 +377,7 @@ class Composition:
         )
         # Last: cores load while everything else starts.
         await engine.first_tier_serves()
-        await stack.enter_async_context(jobs.working(LineAnswers(serving, tenancy)))
+        await stack.enter_async_context(jobs.working(LineAnswers(serving, tenancy, jobs.files)))
         return operations
 
     async def _keep(self, work: Callable[[], Awaitable[object]], name: str) -> None:

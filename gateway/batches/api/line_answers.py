@@ -10,6 +10,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from gateway.base.errors import ApiError, bad_request
 from gateway.base.inference_request import SLO_CLASSES, Caller, InferenceRequest
 from gateway.batches.batch import Batch, InputLine
+from gateway.batches.file_store import FileStore
 from gateway.inference.answer import Answer
 from gateway.inference.api.build_request import RequestHead, chat_request, completion_request
 from gateway.inference.api.chunks import AnswerFormat, CompletionsFormat
@@ -33,8 +34,8 @@ class LineAnswers:
     The line's caller is the batch's creator, with the current limits and budgets. Raises what the endpoint would.
     """
 
-    def __init__(self, serving: Serving, tenancy: Tenancy) -> None:
-        self._serving, self._tenancy = serving, tenancy
+    def __init__(self, serving: Serving, tenancy: Tenancy, files: FileStore) -> None:
+        self._serving, self._tenancy, self._files = serving, tenancy, files
 
     async def __call__(self, batch: Batch, line: InputLine, request_id: str) -> bytes:
         """See the class."""
@@ -43,7 +44,12 @@ class LineAnswers:
             headers["traceparent"] = batch.traceparent
         caller = await self._caller(batch.key_id)
         given = RequestHead(request_id=request_id, arrival=time.monotonic(), caller=caller, headers=headers)
-        return await ENDPOINTS[batch.endpoint](self._serving, given, line.body.encode(), {"batch_id": batch.batch_id})
+        body = line.body.encode()
+        if b'"file-' in body:
+            from gateway.inference.api.prompt_files import with_files  # Most lines name none.
+
+            body = await with_files(self._files, batch.tenant, body, self._serving.settings.body_limit)
+        return await ENDPOINTS[batch.endpoint](self._serving, given, body, {"batch_id": batch.batch_id})
 
     async def _caller(self, key_id: str | None) -> Caller:
         directory = self._tenancy.directory

@@ -99,6 +99,22 @@ async def test_every_line_is_answered_as_its_endpoint_would_in_the_inputs_order(
         assert await connection.scalar(select(func.count()).select_from(batch_lines)) == 0
 
 
+async def test_a_line_gets_the_file_that_it_names_and_no_other_tenants(
+    working: RunningGateway, ada: openai.AsyncOpenAI, bob: openai.AsyncOpenAI
+) -> None:
+    names = {}
+    for name, tenant in (("ada", ada), ("bob", bob)):
+        names[name] = (await tenant.files.create(file=("a.txt", b"Hers."), purpose="user_data")).id
+    turns = {
+        name: [{"role": "user", "content": [{"type": "file", "file": {"file_id": file}}]}]
+        for name, file in names.items()
+    }
+    batch = await made(ada, [request_line(name, messages=turn) for name, turn in turns.items()])
+    _, output, errors = await outcome(ada, batch.id)
+    assert (list(output), list(errors)) == (["ada"], ["bob"])
+    assert errors["bob"]["response"]["body"]["error"]["param"] == "messages[0].content[0].file.file_id"
+
+
 async def test_lines_go_behind_users_and_their_records_say_whose_and_what_batch(
     working: RunningGateway, ada: openai.AsyncOpenAI
 ) -> None:
