@@ -48,6 +48,12 @@ def errors(share: float) -> list[Series]:
     return [grown("aio_failed_requests_total", 20 * share, tier="1"), grown("aio_requests_total", 20, tier="1")]
 
 
+def refused(count: float) -> list[Series]:
+    """Of five minutes, with refusals that are their senders' own."""
+    name = "aio_refused_requests_total"
+    return [grown(name, count / 300, status="503"), grown(name, 9, status="401")]
+
+
 def disputed(share: float) -> list[Series]:
     lies = grown("aio_disputed_usage_total", 20 * share, tier="1")
     return [
@@ -93,6 +99,7 @@ SIDES: dict[str, tuple[Callable[[float], list[Series]], float, float]] = {
     "AioQueueLong": (waiting, 500, 502),
     "AioQueueVeryLong": (waiting, 1000, 1002),
     "AioErrors": (errors, 0.0099, 0.0101),
+    "AioRefusing": (refused, 20, 21),
     "AioUsageDisputed": (disputed, 0.049, 0.051),
     "AioCostHigh": (cost, 0.119, 0.121),
     "AioKeyCostJump": (key_cost, 2.99, 3.01),
