@@ -262,8 +262,8 @@ class ServerFailures:
         if status not in _STATUSES:
             words = f"{error.type} {code} {error.message[:MOST_READ]}"
             meant = _status_in(words) or _status_in(words[:MOST_SAID], _SENTENCES)
-            status = meant if status < 500 or meant == 429 else status
-        # One answer that fails says nothing of the next one.
+            status = meant if status < 500 or (meant == 429 and status in (500, 503)) else status
+        # One answer that fails says nothing of the next one, nor does one upstream of a server's for the others.
         is_told = status in BUSY_STATUSES or 400 <= status < 500
         return self._of(status, "broke off", None, error, request) if is_told else None
 

@@ -379,6 +379,7 @@ FAILURES: list[tuple[str, Any, type[TierError], float]] = [
     ("anthropic", {"type": "error", "error": {"type": "authentication_error", "message": "No"}}, TierKeyError, 1.0),
     ("gemini", {"error": {"code": 429, "message": "Quota", "status": "RESOURCE_EXHAUSTED"}}, TierBusyError, 1.0),
     ("gemini", {"error": {"code": 503, "message": "Died."}}, TierAnswerError, 0.0),
+    ("openai", {"error": {"code": 502, "message": "Upstream overloaded"}}, TierAnswerError, 0.0),
 ]
 
 
