@@ -34,6 +34,7 @@ from tiers.remote.wire import RemoteWire
 from tiers.server_words import one_line
 
 MAX_ERROR_BYTES = 64 * 1024
+LEAST_COOLDOWN_SECONDS = 1.0
 FAILURES = (EventTooLargeError, httpx.DecodingError, httpx.TransportError, TimeoutError, TierError)
 """What ends an answer, as `ServerFailures.of_answer` takes it."""
 OPERATOR_STATUSES = (401, 402, 403, 404, 407, 410)
@@ -135,10 +136,12 @@ class UnsettledError(TierRequestError):
 class ServerFailures:
     """The errors of one server. They name its subject and its address, and never show its key.
 
-    `unhealthy_until`: by `clock`, minus infinity after an answer; a failure of the server moves it `cooldown_seconds`
-    on, or as far as the server asks. A failure that may be of one request alone, whose `body` is named, does so only
-    if it is not the first since an answer: else a request that a server cannot bear would take its tier from everybody,
-    and then the next tier. Asked again it is still that request.
+    `unhealthy_until`: by `clock`, minus infinity after an answer. A failure of the server moves it as far on as the
+    server asks, else `cooldown_seconds`; of one that can be reached first `LEAST_COOLDOWN_SECONDS`, then twice as long
+    with each failure: mostly it answers again at once, and who asks for its tier alone has no other. A failure that may
+    be of one request alone, whose `body` is named, does so only if it is not the first since an answer: else a request
+    that a server cannot bear would take its tier from everybody, and then the next tier. Asked again it is still that
+    request.
     """
 
     def __init__(
@@ -148,6 +151,7 @@ class ServerFailures:
         self.where = f"{subject} ({remote.base_url})"
         self.unhealthy_until = -math.inf
         self._suspect: int | None = None
+        self._pause = 0.0
         self._key, self._key_variable = key, remote.api_key_env
         self._cooldown_seconds, self._clock = cooldown_seconds, clock
 
@@ -156,11 +160,18 @@ class ServerFailures:
 
     def end_well(self) -> None:
         """Note that the server answered now."""
-        self.unhealthy_until, self._suspect = -math.inf, None
+        self.unhealthy_until, self._suspect, self._pause = -math.inf, None, 0.0
+
+    def _back_off(self) -> None:
+        now = self._clock()
+        # Requests that were sent before the pause are no reason for a longer one.
+        if now >= self.unhealthy_until:
+            self._pause = min(max(2 * self._pause, LEAST_COOLDOWN_SECONDS), self._cooldown_seconds)
+            self.unhealthy_until = now + self._pause
 
     def _suspected(self, body: bytes | None) -> None:
         if body is None or self.unhealthy_until > -math.inf or self._suspect not in (None, hash(body)):
-            self.cool_down()
+            self._back_off()
         else:
             self._suspect = hash(body)
 
@@ -179,7 +190,10 @@ class ServerFailures:
 
     def unavailable(self, error: Exception, body: bytes | None = None) -> TierUnavailableError:
         """Return the error of a server that cannot be reached."""
-        self._suspected(body if isinstance(error, _CUT_OFF) else None)
+        if isinstance(error, _CUT_OFF):
+            self._suspected(body)
+        else:
+            self.cool_down()
         reason = str(error) or type(error).__name__
         advice = " (is it running? check url in the catalogue)" if isinstance(error, _UNREACHED) else ""
         return TierUnavailableError(
@@ -280,6 +294,9 @@ class ServerFailures:
             kind = TierKeyError if status in KEY_STATUSES else TierUnavailableError
             return self._asked_to_wait(kind(f"{message} ({self._remedy(status, request)})"), later)
         if status in BUSY_STATUSES or (status == 503 and later is not None):
+            if later is None:
+                self._back_off()
+                return TierBusyError(message)
             return self._asked_to_wait(TierBusyError(message), later)
         about_tier = self._of_tier(error, message, status)
         if isinstance(about_tier, TierContextError):
