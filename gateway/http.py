@@ -30,11 +30,7 @@ from gateway.inference.api.messages.schemas import is_messages_path, messages_fa
 from gateway.inference.api.models import list_models, show_model
 from gateway.inference.api.passed.routes import PASSED_ROUTES
 from gateway.inference.api.responses.create import compact, count_input, responses
-from gateway.inference.api.responses.stored import (
-    delete_response,
-    list_input_items,
-    show_response,
-)
+from gateway.inference.api.responses.stored import delete_response, list_input_items, show_response
 from gateway.inference.service import count_refused
 from gateway.tenancy.guard import admit
 
