@@ -59,10 +59,26 @@ def collected_state(choice: CollectedChoice) -> tuple[NativeBlock, ...]:
 
 def image_blocks(choice: CollectedChoice) -> list[dict[str, Any]]:
     """Return the images that a model made, as blocks of Anthropic's API; none that are elsewhere."""
-    listed = [block.json.decode() for block in collected_state(choice) if block.type == IMAGES] if choice.native else []
-    found = [image for json in listed for image in _IMAGE_URL.findall(json)]
-    sources = [{"type": "base64", "media_type": kind, "data": data} for kind, data in found]
+    if not choice.native:
+        return []
+    images = b"".join(block.json for block in collected_state(choice) if block.type == IMAGES)
+    urls = (_IMAGE_URL.fullmatch(_url_of(part)) for part in _parts_of(images))
+    sources = [{"type": "base64", "media_type": url[1], "data": url[2]} for url in urls if url is not None]
     return [{"type": "image", "source": source} for source in sources]
+
+
+def _parts_of(images: bytes) -> list[Any]:
+    try:
+        return _listed(msgspec.json.decode(images or b"[]"))
+    except JSON_ERRORS:
+        return []
+
+
+def _url_of(part: Any) -> str:
+    """Return the address in an `image_url` part, "" without one."""
+    image = part.get("image_url") if isinstance(part, dict) else None
+    url = image.get("url") if isinstance(image, dict) else None
+    return url if isinstance(url, str) else ""
 
 
 def image_items(choice: CollectedChoice, answer_id: str) -> list[dict[str, Any]]:
@@ -72,7 +88,7 @@ def image_items(choice: CollectedChoice, answer_id: str) -> list[dict[str, Any]]
     return [{"id": f"ig_{answer_id}_{place}", **done, "result": data} for place, data in enumerate(made)]
 
 
-_IMAGE_URL = re.compile(r'"url" ?: ?"data:(image/[\w.+-]+);base64,([A-Za-z0-9+/=]+)"')
+_IMAGE_URL = re.compile(r"data:(image/[\w.+-]+);base64,([A-Za-z0-9+/=]+)")
 
 
 def kept_state(choice: CollectedChoice) -> NativeContent | None:

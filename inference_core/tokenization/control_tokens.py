@@ -117,15 +117,18 @@ class Marks:
     names: frozenset[str] = frozenset(("system", "developer", "user", "assistant", "tool", "function"))
 
     @classmethod
-    def of(cls, texts: tuple[str, ...], sought: Set[str], literals: Collection[str]) -> "Marks":
+    def of(cls, texts: tuple[str, ...], sought: frozenset[str], literals: Collection[str]) -> "Marks":
         """`literals`: what the template writes or compares with; of one with a `{` the part before it is sought."""
-        begun = {text[:end] for text in texts for end in range(1, len(text))}
-        stays = {*sought, *({text.partition("{")[0] for text in literals} - begun)}
+        beginnings = {text[:end] for text in texts for end in range(1, len(text))}
+        before_braces = {text.partition("{")[0] for text in literals}
+        kept = sought.union(before_braces - beginnings)
         longest = max(map(len, texts), default=0)
-        ends = {text[-length:] for text in literals for length in range(1, min(longest, len(text) + 1))} & begun
-        rests = frozenset(text[len(end) :] for end in ends for text in texts if text.startswith(end))
+        endings = {text[-length:] for text in literals for length in range(1, min(longest, len(text) + 1))}
+        rests = frozenset(
+            text[len(ending) :] for ending in endings & beginnings for text in texts if text.startswith(ending)
+        )
         parts = frozenset(rest[:end] for rest in rests for end in range(1, len(rest)))
-        return cls(texts, tuple(stays.difference(texts, ("",))), rests, parts, cls.names.union(literals))
+        return cls(texts, tuple(kept.difference(texts, ("",))), rests, parts, cls.names.union(literals))
 
     def without(self, own: Set[str]) -> "Marks":
         """Return these where `own` of the control tokens may stay."""

@@ -102,12 +102,12 @@ async def test_every_line_is_answered_as_its_endpoint_would_in_the_inputs_order(
 async def test_a_line_gets_the_file_that_it_names_and_no_other_tenants(
     working: RunningGateway, ada: openai.AsyncOpenAI, bob: openai.AsyncOpenAI
 ) -> None:
-    names = {}
+    file_ids = {}
     for name, tenant in (("ada", ada), ("bob", bob)):
-        names[name] = (await tenant.files.create(file=("a.txt", b"Hers."), purpose="user_data")).id
+        file_ids[name] = (await tenant.files.create(file=("a.txt", b"Hers."), purpose="user_data")).id
     turns = {
         name: [{"role": "user", "content": [{"type": "file", "file": {"file_id": file}}]}]
-        for name, file in names.items()
+        for name, file in file_ids.items()
     }
     batch = await made(ada, [request_line(name, messages=turn) for name, turn in turns.items()])
     _, output, errors = await outcome(ada, batch.id)

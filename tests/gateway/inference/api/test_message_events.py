@@ -226,8 +226,10 @@ def test_arguments_that_are_cut_off_are_an_empty_input_in_a_whole_answer() -> No
     assert b'"input":{}' in msgspec.json.encode(whole_message(answer, SHOWN))
 
 
-def test_images_that_a_model_made_are_blocks_after_all_others() -> None:
-    drawn = b'[{"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}]'
+# PHP escapes slashes.
+@pytest.mark.parametrize("slash", [b"/", rb"\/"])
+def test_images_that_a_model_made_are_blocks_after_all_others(slash: bytes) -> None:
+    drawn = b'[{"type": "image_url", "image_url": {"url": "data:image%bpng;base64,AA=="}}]' % slash
     elsewhere = b'[{"type": "image_url", "image_url": {"url": "https://a.b/c.png"}}]'
     pieces = [Delta(native=image_piece(image)) for image in (drawn, elsewhere)]
     said, answer = streamed([*pieces, Delta(text="Here"), Delta(finish_reason="stop")])
