@@ -11,11 +11,12 @@ from gateway.batches.redis_queue import RedisQueue
 from tests.database_servers import RedisServer
 from tests.gateway.batches.batching import made, outcome, request_line, until_answered
 from tests.gateway.running_gateway import RunningGateway, running_gateway
+from tests.polling import eventually
 
 
 @pytest_asyncio.fixture
 async def working(tmp_path: Path, redis_server: RedisServer) -> AsyncIterator[RunningGateway]:
-    settings = Settings(data_dir=str(tmp_path), monitor=False, redis_url=redis_server.url, batch_lease_seconds=1)
+    settings = Settings(data_dir=str(tmp_path), monitor=False, redis_url=redis_server.url)
     async with running_gateway(settings) as gateway:
         assert isinstance(gateway.jobs.queue, RedisQueue)
         yield gateway
@@ -65,7 +66,7 @@ async def test_redis_killed_and_back_in_mid_batch_costs_no_line(
     lines = [request_line(name, model="tier-1" if "quick" in name else "tier-2") for name in names]
     batch = await made(working.openai, lines)
     await until_answered(working.openai, batch.id, 10)
-    await tier.holding.wait()
+    await eventually(lambda: len(tier.requests) == 4)
 
     redis_server.kill()
     tier.go.set()

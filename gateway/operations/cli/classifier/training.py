@@ -1,6 +1,7 @@
 """`aio classifier complexity` and `aio retrain`: the complexity model, and the classifier again from recorded
 outcomes."""
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -109,8 +110,9 @@ def retrain(rollback: bool, reason: str, address: str | None, as_json: bool, **o
         version = _rollback(settings, reason)
         echo_answer(as_json, {"current": version}, f"classifier {version} serves again")
         return
-    with staged_progress("retraining") as show:
-        result = _retrain(settings, show, address)
+    cluster = nullcontext() if address is None else joined(address)
+    with cluster, staged_progress("retraining") as show:
+        result = _retrain(settings, show, on_cluster=address is not None)
     if as_json:
         echo_json(result)
         return
@@ -121,7 +123,7 @@ def retrain(rollback: bool, reason: str, address: str | None, as_json: bool, **o
         click.echo(f"tier {tier['tier']}: calibration slope {slope} (wanted: 0.9 to 1.1) on {tier['rows']} rows")
 
 
-def _retrain(settings: "Settings", show: "OnProgress", address: str | None) -> "RetrainResult":
+def _retrain(settings: "Settings", show: "OnProgress", *, on_cluster: bool) -> "RetrainResult":
     from classifier.registry.registry import ArtefactRegistry
     from gateway.operations.quality_loop.quality_loop import retrain_settings
     from quality.loop import run_retraining
@@ -130,8 +132,7 @@ def _retrain(settings: "Settings", show: "OnProgress", address: str | None) -> "
 
     catalog = load_catalog(settings.catalog)
     train: Train = run_training_process
-    if address is not None:
-        joined(address)
+    if on_cluster:
         from gateway.runtime.cluster.training import train_on_cluster as train
     registry, ordered = ArtefactRegistry(settings.registry_path), retrain_settings(settings, catalog)
     return with_database(settings, lambda engine: run_retraining(registry, ordered, engine, "cli", show, train))

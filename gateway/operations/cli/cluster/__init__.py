@@ -1,5 +1,8 @@
 """`aio cluster`: the cores of a catalogue on a Ray cluster."""
 
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
 from importlib.util import find_spec
 from typing import Any
 
@@ -35,11 +38,14 @@ def require_ray() -> None:
         raise click.ClickException("Ray is not installed: pip install 'aio-gateway[ray]'")
 
 
-def joined(address: str) -> Any:
-    """Join the cluster and return the fleet's module."""
+@contextmanager
+def joined(address: str) -> Iterator[Any]:
+    """Join the cluster; yields the fleet's module. Meanwhile standard output goes to standard error: Ray prints events
+    of nodes there, whatever its logging settings."""
     require_ray()
-    from gateway.runtime.cluster import fleet
-    from gateway.runtime.cluster.join import join
+    with redirect_stdout(sys.stderr):
+        from gateway.runtime.cluster import fleet
+        from gateway.runtime.cluster.join import join
 
-    join(address)
-    return fleet
+        join(address)
+        yield fleet

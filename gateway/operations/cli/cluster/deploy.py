@@ -2,8 +2,6 @@
 `aio certificates`, which makes the certificates of cores on several machines.
 """
 
-import sys
-from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -97,12 +95,12 @@ def deploy(
             least, bound = f"--{name} {few}", f"--most{'' if name == 'replicas' else '-' + name} {many}"
             raise click.UsageError(f"{bound} is fewer than {least}")
     own = _own_knobs(prefill_knobs, prefill)
-    fleet = joined(address)
-    scale = fleet.Scale(
-        fewest=replicas, most=most or replicas, cpus=cpus, up_seconds=up_seconds, down_seconds=down_seconds
-    )
-    second = msgspec.structs.replace(scale, fewest=prefill, most=most_prefill or prefill, knobs=own)
-    fleet.deploy(catalog, settings, scale, prefill=second if prefill else None, redeploy=True)
+    with joined(address) as fleet:
+        scale = fleet.Scale(
+            fewest=replicas, most=most or replicas, cpus=cpus, up_seconds=up_seconds, down_seconds=down_seconds
+        )
+        second = msgspec.structs.replace(scale, fewest=prefill, most=most_prefill or prefill, knobs=own)
+        fleet.deploy(catalog, settings, scale, prefill=second if prefill else None, redeploy=True)
     for core in catalog.core_names:
         click.echo(f"{fleet.service_of(catalog, core)} serves")
         if prefill:
@@ -133,7 +131,9 @@ def down(address: str, **options: Any) -> None:
     from tiers.catalog.load import load_catalog
 
     catalog = load_catalog(settings_from(**options).catalog)
-    for name in joined(address).remove(catalog):
+    with joined(address) as fleet:
+        removed = fleet.remove(catalog)
+    for name in removed:
         click.echo(f"{name} is down")
 
 
@@ -146,9 +146,7 @@ def status(address: str, as_json: bool, **options: Any) -> None:
     from tiers.catalog.load import load_catalog
 
     catalog = load_catalog(settings_from(**options).catalog)
-    # Ray prints node events to standard output, whatever its logging settings.
-    with redirect_stdout(sys.stderr):
-        fleet = joined(address)
+    with joined(address) as fleet:
         states = fleet.serve_applications()
         cores = {core: (states.get(fleet.service_of(catalog, core), "not deployed"), fleet.announced(catalog, core))
                  for core in catalog.core_names}  # fmt: skip
