@@ -199,7 +199,9 @@ class WorkLoop:
             if not self._wake.is_set():
                 self._idle.set()
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(self._wake.wait(), self._poll_seconds)
+                    # Not `wait_for`, which before Python 3.12 loses a cancellation that comes with a nudge.
+                    async with asyncio.timeout(self._poll_seconds):
+                        await self._wake.wait()
 
 
 # So many jobs that cannot run now are passed over in one look at the queue. Most often the first one can; those behind

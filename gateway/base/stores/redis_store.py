@@ -9,7 +9,7 @@ import logging
 import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import msgspec
@@ -77,8 +77,16 @@ class RedisStore:
 
         if self.away:
             raise RedisUnavailableError("Redis is down")
+        cancelling = asyncio.current_task().cancelling  # type: ignore[union-attr]
+        before = cancelling()
         try:
-            answer = await command(self.redis)
+            try:
+                answer = await command(self.redis)
+            finally:
+                # The client sends by `asyncio.wait_for`, which before Python 3.12 loses a cancellation that comes as it
+                # ends.
+                if cancelling() > before:
+                    raise asyncio.CancelledError
         except (RedisError, OSError) as error:
             if not self._failing:
                 log.warning("Redis is down (%s); it is retried every %g s", type(error).__name__, REST_SECONDS)
@@ -97,10 +105,8 @@ async def open_redis(url: str) -> AsyncIterator[RedisStore | None]:
         yield None
         return
     store = RedisStore(url)
-    try:
+    async with aclosing(store.redis):
         yield store
-    finally:
-        await store.redis.aclose()
 
 
 Argument: TypeAlias = int | float | str
@@ -157,20 +163,17 @@ class RedisScripts:
         """Wait until everything is sent."""
         if self._waiting:
             self._start()
-        if self._sending is not None:
+        if self._sending is not None and not self._sending.done():
             await self._sending
 
     def _start(self) -> None:
-        if self._sending is None:
+        if self._sending is None or self._sending.done():
             self._sending = once(self._send(), "calls to Redis")
 
     async def _send(self) -> None:
-        try:
-            while self._waiting:
-                batch, self._waiting = self._waiting[:MOST_CALLS], self._waiting[MOST_CALLS:]
-                await self._send_batch(batch)
-        finally:
-            self._sending = None
+        while self._waiting:
+            batch, self._waiting = self._waiting[:MOST_CALLS], self._waiting[MOST_CALLS:]
+            await self._send_batch(batch)
 
     async def _send_batch(self, batch: list[tuple[Call, asyncio.Future[Any] | None]]) -> None:
         calls = [call for call, _ in batch]

@@ -280,7 +280,7 @@ async def test_tenants_see_and_cancel_only_their_own(ada: openai.AsyncOpenAI, bo
     for ask in (bob.batches.retrieve, bob.batches.cancel):
         with pytest.raises(openai.NotFoundError):
             await ask(batch.id)
-    assert [one.id async for one in bob.batches.list()] == []
+    assert batch.id not in [one.id async for one in bob.batches.list()]
     with pytest.raises(openai.NotFoundError):
         await bob.files.content(batch.output_file_id or "")
     with pytest.raises(openai.NotFoundError):

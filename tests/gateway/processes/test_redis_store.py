@@ -1,9 +1,19 @@
 """A Redis that is down costs a caller only the first wait, and is used again when it is back."""
 
+import asyncio
+
 import pytest
 
 from gateway.base.settings import SettingsError
-from gateway.base.stores.redis_store import REST_SECONDS, RedisStore, RedisUnavailableError, open_redis
+from gateway.base.stores.redis_store import (
+    REST_SECONDS,
+    Call,
+    RedisScripts,
+    RedisStore,
+    RedisUnavailableError,
+    open_redis,
+    script,
+)
 from tests.clock import Clock
 from tests.database_servers import RedisServer
 
@@ -64,4 +74,37 @@ async def test_an_address_without_a_listener_is_down() -> None:
     store = RedisStore("redis://127.0.0.1:1/0")
     with pytest.raises(RedisUnavailableError):
         await store.ask(lambda redis: redis.ping())
+    await store.redis.aclose()
+
+
+@pytest.mark.parametrize("turns", range(6))
+async def test_who_is_cancelled_while_redis_hangs_ends(redis_server: RedisServer, turns: int) -> None:
+    store = RedisStore(redis_server.url)
+    await store.ask(lambda redis: redis.ping())
+    with redis_server.suspended():
+        asking = asyncio.create_task(store.ask(lambda redis: redis.get("a")))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+    assert not store.away
+    await store.redis.aclose()
+
+
+@pytest.mark.parametrize("turns", range(4))
+async def test_scripts_are_sent_after_who_waited_for_earlier_ones_is_cancelled(
+    redis_server: RedisServer, turns: int
+) -> None:
+    store = RedisStore(redis_server.url)
+    scripts, call = RedisScripts(store), Call(script("return ARGV[1]"), [], ["1"])
+    scripts.put(call, at_once=False)
+    flushing = asyncio.create_task(scripts.flush())
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    flushing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await flushing
+    assert await scripts.run(call) == b"1"
+    await scripts.flush()
     await store.redis.aclose()

@@ -116,3 +116,16 @@ async def test_a_loop_is_closed_once_its_step_has_ended() -> None:
     await entered.wait()
     await loop.close()
     assert ended
+
+
+@pytest.mark.parametrize("turns", range(5))
+async def test_a_loop_that_was_just_woken_is_closed(turns: int) -> None:
+    work = Work()
+    loop = WorkLoop("work", work.step, poll_seconds=1e6)
+    await loop.start()
+    await loop.drain()
+    loop.nudge()
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    async with asyncio.timeout(60):
+        await loop.close()
