@@ -17,6 +17,8 @@ from tests.polling import until
 
 # Tests check generated answers; tests of the response cache opt in.
 UNCACHED = {"x-aio-cache": "off"}
+# A process that should end ends itself by force before, with another status; on a busy machine it may need minutes.
+ENDED_SECONDS = 300.0
 READY = re.compile(r"AIO is ready on (http://[\d.]+:\d+)")
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.gateway.served_process import UNCACHED, ServedProcess, run_at_start, served
+from tests.gateway.served_process import ENDED_SECONDS, UNCACHED, ServedProcess, run_at_start, served
 from tests.inference_core.grammar.hostile_grammars import (
     LATE,
     alternatives,
@@ -192,6 +192,6 @@ def test_a_shutdown_waits_for_no_compilation_and_leaves_no_process(data: Path, t
             until(lambda: one_is_busy(aio))
             left = grammars_of(aio)
             aio.process.send_signal(signal.SIGTERM)
-            assert aio.process.wait(60) == 0
+            assert aio.process.wait(ENDED_SECONDS) == 0
             assert attack.exception() is not None or attack.result().status_code >= 400
         until(lambda: not any(lives(process) for process in left))

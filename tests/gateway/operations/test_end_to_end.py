@@ -11,7 +11,7 @@ import openai
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.gateway.served_process import ServedProcess, served, started
+from tests.gateway.served_process import ENDED_SECONDS, ServedProcess, served, started
 from tests.polling import until
 
 pytestmark = pytest.mark.processes
@@ -151,7 +151,7 @@ def test_what_cannot_be_loaded_refuses_to_start_with_the_reason(
     catalog.write_text(laptop.replace(wrong, right))
     data = tmp_path / "data"
     with started(data, weight_cache, "--port", "0", "--catalog", str(catalog)) as process:
-        assert process.wait(60) == 1
+        assert process.wait(ENDED_SECONDS) == 1
     log = (data / "log").read_text()
     assert said in log
     assert "Traceback" not in log

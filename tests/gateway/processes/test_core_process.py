@@ -17,7 +17,7 @@ from inference_core.protocol import AddRequest, SamplingParams
 from inference_core.transport.core_thread import ThreadCoreClient
 from inference_core.transport.unix_socket import ChildCoreClient
 from tests.gateway.device_catalog import write_catalog
-from tests.gateway.served_process import READY, UNCACHED, ServedProcess, served, started
+from tests.gateway.served_process import ENDED_SECONDS, READY, UNCACHED, ServedProcess, served, started
 from tests.gateway.tiny_versions import ASKED, Versions
 from tests.polling import until
 from tests.process_tree import children, command, lives
@@ -104,7 +104,7 @@ def test_a_core_that_cannot_be_loaded_after_the_first_serves_stops_the_server(tm
             answer = httpx.post(f"{ready[1]}/v1/completions", json=asked, headers=UNCACHED, timeout=60)
             assert answer.status_code == status, answer.text
         os.kill(held[0], signal.SIGKILL)
-        assert gateway.wait(60) == 1
+        assert gateway.wait(ENDED_SECONDS) == 1
     assert "core card cannot be loaded, so the server stops: " in (tmp_path / "data" / "log").read_text()
 
 

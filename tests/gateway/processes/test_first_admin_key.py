@@ -20,7 +20,7 @@ from quality.store.database import migrate, open_database
 from tests.database_servers import PostgresServer, migrated
 from tests.gateway.administrator import ADMIN_HEADERS, bearer
 from tests.gateway.remote_catalog import write_remote_catalog
-from tests.gateway.served_process import READY, started
+from tests.gateway.served_process import ENDED_SECONDS, READY, started
 from tests.gateway.upstream import Upstream
 from tests.polling import until
 
@@ -225,7 +225,7 @@ def test_a_weak_chosen_key_stops_the_start_without_being_shown(
     weak = "our-production-gateway-secret"
     environment = {variable: f"ops={weak}", "AIO_GATEWAY_WORKERS": workers}
     with started(tmp_path / "data", tmp_path / "cache", *options, environment=environment) as process:
-        assert process.wait(60) != 0
+        assert process.wait(ENDED_SECONDS) != 0
     said = (tmp_path / "data" / "log").read_text()
     assert f"{variable}: the key of 'ops' has about" in said
     assert "`aio new-key ops` makes a key" in said

@@ -14,7 +14,7 @@ from quality.store.drivers import STALL_SECONDS
 from tests.gateway.processes.hanging import ANSWERED_SECONDS, BODY, Callers, HangingCalls, database_requests, probes
 from tests.gateway.processes.test_dependency_faults import stored
 from tests.gateway.remote_catalog import write_remote_catalog
-from tests.gateway.served_process import served
+from tests.gateway.served_process import ENDED_SECONDS, served
 from tests.gateway.upstream import Upstream, running_upstream
 from tests.polling import until
 
@@ -85,7 +85,7 @@ def test_a_gateway_ends_in_time_while_postgresql_is_stopped_and_the_next_one_sto
         with postgres_server.suspended():
             asked = callers.chat(plain).answer
             aio.process.send_signal(signal.SIGTERM)
-            assert aio.process.wait(30) == 0
+            assert aio.process.wait(ENDED_SECONDS) == 0
     with served(tmp_path / "data", tmp_path / "cache", *options):
         until(lambda: stored(postgres_url) == {asked.headers["x-aio-decision-id"]})
 

@@ -11,7 +11,7 @@ import pytest
 from tests.database_servers import RedisServer
 from tests.gateway.processes.hanging import ANSWERED_SECONDS, BODY, Callers, HangingCalls, probes
 from tests.gateway.remote_catalog import TIER, write_remote_catalog
-from tests.gateway.served_process import served
+from tests.gateway.served_process import ENDED_SECONDS, served
 from tests.gateway.upstream import Upstream, running_upstream
 from tests.polling import until
 
@@ -47,7 +47,7 @@ def test_a_stopped_redis_delays_no_request(
                 else:
                     assert asked[name].failure == (503, "limits_unavailable")
             aio.process.send_signal(signal.SIGTERM)
-            assert aio.process.wait(60) == 0
+            assert aio.process.wait(ENDED_SECONDS) == 0
 
 
 @contextmanager
@@ -112,4 +112,4 @@ def test_a_name_server_that_never_answers_holds_up_only_what_it_was_asked_for(
             assert asked["tier 7"].answer.status_code == 200, asked["tier 7"].answer.text
             assert asked["tier 1"].answer.status_code in (200, 503)
         aio.process.send_signal(signal.SIGTERM)
-        assert aio.process.wait(60) == 0
+        assert aio.process.wait(ENDED_SECONDS) == 0

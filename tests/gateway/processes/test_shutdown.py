@@ -11,7 +11,7 @@ import openai
 import pytest
 
 from tests.gateway.remote_catalog import write_remote_catalog
-from tests.gateway.served_process import ServedProcess, served
+from tests.gateway.served_process import ENDED_SECONDS, ServedProcess, served
 from tests.gateway.upstream import Upstream, running_upstream
 from tests.polling import until
 
@@ -86,7 +86,7 @@ def test_streams_end_and_their_records_are_stored_and_the_status_is_0(
         upstream.let_go()
         for reader in readers:
             reader.join()
-        assert aio.process.wait(60) == 0
+        assert aio.process.wait(ENDED_SECONDS) == 0
     assert ["".join(reader.pieces) for reader in readers] == ["hold the line"] * 4
     assert stored(tmp_path / "data") == {reader.request_id: "ok" for reader in readers}
 
@@ -99,7 +99,7 @@ def test_what_does_not_end_in_time_ends_with_an_error_and_its_record_says_so(
         reader = held(aio, upstream)
         aio.process.send_signal(signal.SIGTERM)
         reader.join()
-        assert aio.process.wait(60) == 0
+        assert aio.process.wait(ENDED_SECONDS) == 0
     assert reader.error is not None
     assert stored(tmp_path / "data") == {reader.request_id: "aborted"}
 
@@ -111,7 +111,7 @@ def test_a_second_signal_ends_the_server_at_once(options: list[str], upstream: U
         aio.process.send_signal(signal.SIGTERM)
         until(lambda: refused(aio))
         aio.process.send_signal(signal.SIGTERM)
-        assert aio.process.wait(60) == 1
+        assert aio.process.wait(ENDED_SECONDS) == 1
         reader.join()
     assert reader.error is not None
 
@@ -126,4 +126,4 @@ def test_balancers_may_notice_first(options: list[str], upstream: Upstream, tmp_
         answer = aio.client.chat.completions.create(model="tier-1", messages=[{"role": "user", "content": "Still?"}])
         assert answer.choices[0].message.content == "Still?"
         aio.process.send_signal(signal.SIGTERM)
-        assert aio.process.wait(60) == 1
+        assert aio.process.wait(ENDED_SECONDS) == 1

@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.telemetry.scraped import merged_exposition
 from tests.gateway.remote_catalog import write_remote_catalog
-from tests.gateway.served_process import ServedProcess, served, started
+from tests.gateway.served_process import ENDED_SECONDS, ServedProcess, served, started
 from tests.gateway.upstream import Upstream
 from tests.polling import until
 
@@ -156,7 +156,7 @@ def test_sigterm_lets_streams_end_and_the_status_says_so(
         upstream.let_go()
         thread.join()
         assert "".join(pieces) == "hold the line"
-        assert aio.process.wait(60) == 0
+        assert aio.process.wait(ENDED_SECONDS) == 0
         assert not any(Path(f"/proc/{child}").exists() for child in children)
 
 
@@ -171,14 +171,14 @@ def test_what_cannot_start_ends_with_a_reason_and_a_status(options: list[str], t
     catalog = write_remote_catalog(tmp_path / "catalog.toml", "http://127.0.0.1:9/v1")
     catalog.write_text(catalog.read_text().replace('model = "upstream"', 'model = "upstream"\napi_key_env = "NO_SUCH"'))
     with started(tmp_path / "data", tmp_path / "cache", "--port", "0", *options[:2], "--catalog", str(catalog)) as one:
-        assert one.wait(60) == 1
+        assert one.wait(ENDED_SECONDS) == 1
     assert " ended with status 1 before it was ready" in (tmp_path / "data" / "log").read_text()
 
 
 def test_a_taken_port_is_not_shared(aio: ServedProcess, options: list[str], tmp_path: Path) -> None:
     port = aio.url.rsplit(":", 1)[1]
     with started(tmp_path / "data", tmp_path / "cache", "--port", port, *options) as second:
-        assert second.wait(60) == 1
+        assert second.wait(ENDED_SECONDS) == 1
     assert f"port {port} is taken; use --port" in (tmp_path / "data" / "log").read_text()
 
 

@@ -132,9 +132,14 @@ async def test_a_server_that_is_busy_with_others_is_passed_over() -> None:
 
 
 async def test_queues_are_looked_at_again_and_again() -> None:
-    async with replicas([VLLM_PAGE], queue_poll_seconds=0.01) as tier:
-        while tier.replicas()[0].elsewhere != 11:
-            await collect(tier, chat())
+    async with LoopbackServer(hello) as server:
+        balancing = BalancingSpec(queue_poll_seconds=0.01)
+        tier = ReplicaSet(remote_spec(base_urls=[server.base_url], kind="vllm", balancing=balancing))
+        await tier.start()
+        for queue in (11, 12):
+            server.looked_at = telling(f"vllm:num_requests_running 1\nvllm:num_requests_waiting {queue - 1}\n")
+            await eventually(lambda: tier.replicas()[0].elsewhere == queue)  # noqa: B023
+        await tier.close()
 
 
 async def test_a_single_server_is_looked_at_too_and_the_tier_shows_its_queue_and_wait() -> None:

@@ -20,7 +20,7 @@ from inference_core.parallel.load_group import load_group
 from inference_core.protocol import AddRequest, SamplingParams
 from inference_core.tokenization.load_tokenizer import load_tokenizer
 from tests.gateway.device_catalog import CARD_MODEL, CPU_MODEL, MODEL, write_catalog
-from tests.gateway.served_process import ServedProcess, served, started
+from tests.gateway.served_process import ENDED_SECONDS, ServedProcess, served, started
 from tiers.catalog.core_spec import group_spec
 from tiers.catalog.load import load_catalog
 
@@ -159,7 +159,7 @@ def test_a_machine_without_the_cards_refuses_before_it_loads_anything(tmp_path: 
     if visible_cards() >= 5:
         pytest.skip("this machine has the datacenter catalogue's cards")
     with started(tmp_path, cache, "--port", "0", "--catalog", "datacenter") as process:
-        assert process.wait(60) == 1
+        assert process.wait(ENDED_SECONDS) == 1
     log = (tmp_path / "log").read_text()
     assert "group gpu-70b" in log
     assert "[tiers.remote]" in log
