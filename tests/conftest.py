@@ -1,6 +1,6 @@
 """Shared by all tests: the same random numbers in every run, and what is costly made once per process.
 
-Five fixtures act on every test unasked:
+Six fixtures act on every test unasked:
 
 - `_root_log_level_and_umask`: each test starts with the log level and umask of a new process, because commands that run
   inside a test set them for the whole process.
@@ -9,6 +9,7 @@ Five fixtures act on every test unasked:
 - `_patient_clients`: a request of a test may take as long as a busy machine needs; clients of httpx and openai share
   one context of TLS, which nothing here needs.
 - `_patient_sqlite`: so may its statements and commits, for which other tests keep the disk busy.
+- `_patient_redis`: and an answer of Redis.
 - `_vocabularies_read_once`: the tokens of a GGUF file are read once, not for every gateway that has the model.
 
 Fixtures of database servers are in `tests.database_servers`.
@@ -180,6 +181,16 @@ def _patient_sqlite() -> Iterator[None]:
             patch.setattr(database, "BUSY_MS", round(_ANSWER_SECONDS * 1000))
             for limit in ("STATEMENT_SECONDS", "COMMIT_SECONDS"):
                 patch.setattr(sys.modules["quality.store.drivers"], limit, _ANSWER_SECONDS)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _patient_redis() -> Iterator[None]:
+    """Let Redis take as long as a test waits for an answer, not half a second; one that is killed is away at once."""
+    with pytest.MonkeyPatch.context() as patch:
+        if (store := sys.modules.get("gateway.base.stores.redis_store")) is not None:
+            patch.setattr(store, "TIMEOUT_SECONDS", _ANSWER_SECONDS)
+            patch.setitem(store.redis_client.__kwdefaults__, "timeout_seconds", _ANSWER_SECONDS)
         yield
 
 

@@ -12,6 +12,7 @@ from gateway.base.stores.redis_store import (
     RedisStore,
     RedisUnavailableError,
     open_redis,
+    redis_client,
     script,
 )
 from tests.clock import Clock
@@ -78,7 +79,11 @@ async def test_an_address_without_a_listener_is_down() -> None:
 
 
 @pytest.mark.parametrize("turns", range(6))
-async def test_who_is_cancelled_while_redis_hangs_ends(redis_server: RedisServer, turns: int) -> None:
+async def test_who_is_cancelled_while_redis_hangs_ends(
+    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch, turns: int
+) -> None:
+    assert redis_client.__kwdefaults__ is not None
+    monkeypatch.setitem(redis_client.__kwdefaults__, "timeout_seconds", 1.0)
     store = RedisStore(redis_server.url)
     await store.ask(lambda redis: redis.ping())
     with redis_server.suspended():
