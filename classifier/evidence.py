@@ -13,7 +13,7 @@ import math
 import os
 import re
 import shutil
-import tempfile
+import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -351,14 +351,14 @@ def save_probes(root: Path, manifest: ProbeManifest, tensors: Tensors) -> Path:
     manifest = msgspec.structs.replace(manifest, sha256=hashlib.sha256(blob).hexdigest())
     text = msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n"
     root.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(dir=root, prefix=".incoming-"))
+    temporary = root / f".incoming-{uuid.uuid4().hex}"
+    temporary.mkdir()
     try:
         for name, content in ((PROBES, blob), (MANIFEST, text)):
             with (temporary / name).open("wb") as file:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
-        temporary.chmod(0o755)
         folder = root / manifest.version
         if not folder.exists():
             temporary.rename(folder)

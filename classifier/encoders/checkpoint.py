@@ -3,7 +3,7 @@
 import hashlib
 import os
 import shutil
-import tempfile
+import uuid
 from pathlib import Path
 
 from classifier.errors import CheckpointError
@@ -75,14 +75,14 @@ def keep_checkpoint(folder: Path, registry: Path) -> str:
         verify_checkpoint(target, sha256)
         return sha256
     target.parent.mkdir(parents=True, exist_ok=True)
-    incoming = Path(tempfile.mkdtemp(dir=target.parent, prefix=".incoming-"))
+    incoming = target.parent / f".incoming-{uuid.uuid4().hex}"
+    incoming.mkdir()
     try:
         for name in checkpoint_files(folder):
             shutil.copyfile(folder / name, incoming / name)
             with (incoming / name).open("rb") as file:
                 os.fsync(file.fileno())
         verify_checkpoint(incoming, sha256)
-        incoming.chmod(0o755)
         incoming.rename(target)
     except OSError as error:
         # Another process may have been first; an equal name implies equal content.

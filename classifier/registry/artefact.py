@@ -6,7 +6,7 @@ With the static encoder it has at most 25 MB; an operator's own transformer may 
 import hashlib
 import os
 import shutil
-import tempfile
+import uuid
 from importlib import import_module
 from pathlib import Path
 
@@ -135,14 +135,14 @@ def save_artefact(root: Path, manifest: Manifest, model: Tensors, base: Tensors)
         raise ArtefactError(f"artefact {manifest.version} is {total} bytes; at most {MAX_BYTES}. Keep fewer base rows.")
     folder = root / manifest.version
     root.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(dir=root, prefix=".incoming-"))
+    temporary = root / f".incoming-{uuid.uuid4().hex}"
+    temporary.mkdir()
     try:
         for name, blob in (*blobs.items(), (MANIFEST, text)):
             with (temporary / name).open("wb") as file:
                 file.write(blob)
                 file.flush()
                 os.fsync(file.fileno())
-        temporary.chmod(0o755)
         if folder.exists():
             if (folder / MANIFEST).read_bytes() != text:
                 raise ArtefactError(f"{folder} exists with other content; versions are never overwritten.")

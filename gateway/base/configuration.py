@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from gateway.base.settings import Settings, SettingsError
+from gateway.base.stores.data_folder import served_catalog
 
 CATALOG_FILE = "aio.toml"
 """Name of the catalogue that `aio init` writes and `aio serve` takes by default."""
@@ -28,19 +29,22 @@ class DefaultCatalog(NamedTuple):
     reason: str
 
 
-def default_catalog(environment: Mapping[str, str]) -> DefaultCatalog:
-    """Return `aio.toml` in the current folder, else in `$XDG_CONFIG_HOME/aio` (`~/.config/aio`), else `laptop`."""
+def default_catalog(environment: Mapping[str, str], served_from: Path | None = None) -> DefaultCatalog:
+    """Return `aio.toml` in the current folder, else in `$XDG_CONFIG_HOME/aio` (`~/.config/aio`), else the file that the
+    latest server of the data folder `served_from` was started with, else `laptop`."""
     if Path(CATALOG_FILE).is_file():
         return DefaultCatalog(CATALOG_FILE, "found in this folder")
     configured = Path(environment.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "aio" / CATALOG_FILE
     if configured.is_file():
         return DefaultCatalog(str(configured), f"no {CATALOG_FILE} in this folder")
+    if served_from is not None and (served := served_catalog(served_from)):
+        return DefaultCatalog(served, f"no {CATALOG_FILE} in this folder; that of the gateway on {served_from}")
     return DefaultCatalog("laptop", f"the demonstration model: there is no {CATALOG_FILE}; `aio init` writes one")
 
 
 def catalog_reason(settings: Settings) -> str:
     """Return why the catalogue of `settings` is used."""
-    found = default_catalog(os.environ)
+    found = default_catalog(os.environ, settings.data_path)
     return found.reason if found.catalog == settings.catalog else "as named by --catalog or AIO_CATALOG"
 
 

@@ -15,6 +15,7 @@ class DerivedSettings:
     core_socket: str
     monitor: bool
     sampling_rate: float
+    store_texts: bool
     verification_budget: float
     alert_webhook: str
     alert_slack_webhook: str
@@ -84,7 +85,8 @@ class DerivedSettings:
 
     @property
     def verifies(self) -> bool:
-        return bool(self.monitor and self.sampling_rate and self.verification_budget)
+        """Whether any answer is verified, for which its texts wait in the database."""
+        return bool(self.monitor and self.sampling_rate and self.verification_budget and self.store_texts)
 
     @property
     def alerts_somewhere(self) -> bool:

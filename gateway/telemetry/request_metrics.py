@@ -155,6 +155,7 @@ class RequestMetrics(Collector):
             "aio_key_tokens", "Tokens of a key's answers, prompt and answer.", ["key"]
         )
         self._cost_sum = self._baseline_sum = 0.0
+        self._answers_cost: defaultdict[int, float] = defaultdict(float)
 
     def observe(self, answer: Answer, record: Record) -> None:
         """Count one finished request: at once what few requests have, and its figures when they are read, with those of
@@ -262,6 +263,8 @@ class RequestMetrics(Collector):
         self._prompt_tokens.sums[tier] += prompt_tokens
         self._answer_tokens.sums[tier] += answer_tokens
         self._cached_tokens.sums[tier] += cached_tokens
+        # All that the answers cost; `_cost` is of a tier's attempts, those for answers of other tiers too.
+        self._answers_cost[alike.tier] = sum(figures.cost_usd, self._answers_cost[alike.tier])
         use = self._prefix_use[alike.tier]
         use.prompt_tokens += prompt_tokens
         use.cached_tokens += cached_tokens
@@ -317,7 +320,7 @@ class RequestMetrics(Collector):
             tier = (str(number),)
             tokens = self._prompt_tokens.value(tier) + self._answer_tokens.value(tier)
             if tokens:
-                family.add_metric(tier, self._cost.value(tier) / tokens * 1e3)
+                family.add_metric(tier, self._answers_cost[number] / tokens * 1e3)
         return family
 
     def _by_model(self, name: str, documentation: str, bounds: Bounds) -> HistogramFamily:

@@ -4,6 +4,7 @@ the width of the terminal that standard output goes to, and sentences broken to 
 """
 
 import asyncio
+import os
 import shutil
 import sys
 import textwrap
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 import msgspec
 
-from gateway.base.configuration import SETTINGS, load_settings
+from gateway.base.configuration import SETTINGS, default_catalog, load_settings
 from gateway.base.settings import Settings
 
 if TYPE_CHECKING:
@@ -86,8 +87,13 @@ def quality_of(text: str) -> float:
 
 
 def settings_from(**options: Any) -> Settings:
-    """Return the settings of the environment, overridden by the given options. Raises `SettingsError`."""
-    return load_settings(**options)
+    """Return the settings of the environment, overridden by the given options. Where no catalogue is named and none is
+    in this folder, it is that of the gateway whose data folder they name: its records would be read with the tiers of
+    another. Raises `SettingsError`."""
+    settings = load_settings(**options)
+    if options.get("catalog") or os.environ.get(SETTINGS["catalog"].variable):
+        return settings
+    return msgspec.structs.replace(settings, catalog=default_catalog(os.environ, settings.data_path).catalog)
 
 
 def echo_json(value: Any) -> None:

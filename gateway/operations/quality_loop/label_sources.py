@@ -55,6 +55,8 @@ def labels_text(
 ) -> str:
     """Return what makes labels, and what would add more. `judge`: how the judge of open answers stands, None where that
     is not known. Without `costs` it is for everybody to read."""
+    if not settings.store_texts:
+        return "No answer is verified, and feedback is stored but not learned from, because AIO_STORE_TEXTS is false"
     if not settings.verifies:
         return "Quality labels come from feedback alone, because verification is switched off"
     cap = judging_cap(settings, catalog)

@@ -71,9 +71,10 @@ def serve(
     from gateway.base.footprint import leave_out_unused_modules
 
     leave_out_unused_modules()
+    from gateway.base.configuration import load_settings
     from gateway.base.stores.data_folder import claim_for_one_server, private_data_folder
 
-    settings = settings_from(role="all" if role == "core" else role, **options)
+    settings = load_settings(role="all" if role == "core" else role, **options)
     if role == "gateway" or (role == "all" and settings.core_process):
         # Early, because libraries start threads on import. A core's threads compute, and keep their own heaps.
         from gateway.base.footprint import share_one_heap

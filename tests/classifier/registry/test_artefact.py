@@ -1,6 +1,7 @@
 """The artefact folder and the registry of versions."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -108,6 +109,17 @@ def test_saving_the_same_version_twice_is_fine_and_another_content_is_not(tiny: 
     with pytest.raises(ArtefactError, match="exists with other content"):
         save_artefact(tmp_path, msgspec.structs.replace(manifest, seed=5), model, base)
     assert [p.name for p in tmp_path.iterdir()] == [manifest.version]
+
+
+def test_a_version_is_as_open_to_others_as_the_process_lets_its_files_be(tiny: Candidate, tmp_path: Path) -> None:
+    """A gateway's are its user's alone: commands warned of each new version."""
+    model, base = load_model_tensors(tiny.folder), load_base(tiny.folder)
+    before = os.umask(0o077)
+    try:
+        folder = save_artefact(tmp_path, load_manifest(tiny.folder), model, base)
+    finally:
+        os.umask(before)
+    assert {path.stat().st_mode & 0o777 for path in (folder, *folder.iterdir())} == {0o700, 0o600}
 
 
 def test_an_artefact_above_the_limit_is_not_written(

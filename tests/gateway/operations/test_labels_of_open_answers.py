@@ -83,6 +83,9 @@ def test_a_sentence_says_where_labels_come_from_and_what_that_costs(settings: Se
     assert "$" not in labels_text(on, LAPTOP)
     assert "aio quality calibrate" in labels_text(msgspec.structs.replace(on, cold_start_usd=0.0), BILLED)
     assert "switched off" in labels_text(msgspec.structs.replace(on, monitor=False), BILLED)
+    without_texts = msgspec.structs.replace(on, store_texts=False)
+    assert "because AIO_STORE_TEXTS is false" in labels_text(without_texts, BILLED)
+    assert not without_texts.verifies
 
 
 FOUND = Calibration(

@@ -7,6 +7,8 @@ import pytest
 
 from gateway.base.configuration import catalog_reason, load_settings
 from gateway.base.settings import Settings, SettingsError
+from gateway.base.stores.data_folder import claim_for_one_server
+from gateway.operations.cli.options import settings_from
 from gateway.tenancy.keys.key_secrets import ApiKeys, new_key
 
 KEY = "test-ann-cf51f678d59fe375144ae295aaa5ecaa"
@@ -92,6 +94,30 @@ def test_the_default_catalogue_is_this_folders_then_the_configured_one_then_the_
     assert load_settings({"AIO_CATALOG": ""} | environment).catalog == "aio.toml"
     assert load_settings({"AIO_CATALOG": "datacenter"} | environment).catalog == "datacenter"
     assert load_settings({"AIO_CATALOG": "datacenter"} | environment, catalog="other.toml").catalog == "other.toml"
+
+
+def test_commands_elsewhere_take_the_catalogue_of_the_gateway_whose_records_they_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`aio report` in another folder named the tiers of the demonstration, and `aio retrain` found no outcomes."""
+    here, data = tmp_path / "here", tmp_path / "data"
+    here.mkdir()
+    data.mkdir()
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.delenv("AIO_CATALOG", raising=False)
+    monkeypatch.chdir(here)
+    Path("aio.toml").touch()
+    claim_for_one_server(load_settings({}, data_dir=str(data)))
+    monkeypatch.chdir(tmp_path)
+
+    found = settings_from(data_dir=str(data))
+
+    assert found.catalog == str(here / "aio.toml")
+    assert str(data) in catalog_reason(found)
+    assert settings_from(data_dir=str(data), catalog="laptop").catalog == "laptop"
+    assert settings_from(data_dir=str(tmp_path / "other")).catalog == "laptop"
+    (here / "aio.toml").unlink()
+    assert settings_from(data_dir=str(data)).catalog == "laptop"
 
 
 def test_the_reason_for_a_catalogue_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -410,6 +410,20 @@ def attempt(**changes: Any) -> Attempt:
     return Attempt(**given | {"cost_usd": 0.25} | changes)
 
 
+def test_a_tiers_price_of_a_thousand_tokens_is_that_of_its_own_answers() -> None:
+    """A tier that is asked for comparison cost fifty times as much, by the few answers of its own."""
+    metrics = Metrics()
+    tokens = {"prompt_tokens": 600, "completion_tokens": 400}
+    metrics.requests.observe(*served(cost_usd=0.25, attempts=[attempt()], **tokens))
+    compared = [attempt(status="escalated"), attempt(tier=2, cost_usd=0.5)]
+    for _ in range(3):
+        metrics.requests.observe(*served(tier=2, cost_usd=0.75, attempts=compared, **tokens))
+    text = metrics.own_exposition([], private=True).decode()
+    assert 'aio_cost_per_1k_tokens_usd{tier="1"} 0.25' in text
+    assert 'aio_cost_per_1k_tokens_usd{tier="2"} 0.75' in text
+    assert 'aio_cost_usd_total{tier="1"} 1.0' in text
+
+
 def test_requests_that_are_counted_together_count_as_each_alone_would() -> None:
     """Of two gateways one is scraped after each request and the other at the end."""
     usual = {"cost_usd": 0.25, "baseline_cost_usd": 0.5}
