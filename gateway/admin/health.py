@@ -77,7 +77,10 @@ async def live() -> Health:
 async def ready(request: HttpRequest) -> Response[Health]:
     """503 while no tier takes requests, before start, after shutdown has started, and while so many records wait for
     the disk that new requests are refused."""
-    health = health_of(operations_of(request))
+    operations = operations_of(request)
+    if operations.redis is not None:
+        await operations.redis.look()
+    health = health_of(operations)
     return Response(health, status_code=503 if health.status == NOT_READY else 200)
 
 

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from gateway.base.settings import Settings, SettingsError
-from gateway.base.stores.data_folder import served_catalog
 
+SERVED_CATALOG = "served.toml"  # in a data folder: a link to the file that its latest server was started with
 CATALOG_FILE = "aio.toml"
 """Name of the catalogue that `aio init` writes and `aio serve` takes by default."""
 
@@ -30,15 +30,15 @@ class DefaultCatalog(NamedTuple):
 
 
 def default_catalog(environment: Mapping[str, str], served_from: Path | None = None) -> DefaultCatalog:
-    """Return `aio.toml` in the current folder, else in `$XDG_CONFIG_HOME/aio` (`~/.config/aio`), else the file that the
-    latest server of the data folder `served_from` was started with, else `laptop`."""
+    """Return `aio.toml` in the current folder, else in `$XDG_CONFIG_HOME/aio` (`~/.config/aio`), else what the data
+    folder `served_from` was served with, else `laptop`."""
     if Path(CATALOG_FILE).is_file():
         return DefaultCatalog(CATALOG_FILE, "found in this folder")
     configured = Path(environment.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "aio" / CATALOG_FILE
     if configured.is_file():
         return DefaultCatalog(str(configured), f"no {CATALOG_FILE} in this folder")
-    if served_from is not None and (served := served_catalog(served_from)):
-        return DefaultCatalog(served, f"no {CATALOG_FILE} in this folder; that of the gateway on {served_from}")
+    if served_from is not None and (served := served_from / SERVED_CATALOG).is_file():
+        return DefaultCatalog(str(served.resolve()), f"that of the gateway on {served_from}")
     return DefaultCatalog("laptop", f"the demonstration model: there is no {CATALOG_FILE}; `aio init` writes one")
 
 

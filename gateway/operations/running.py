@@ -92,7 +92,8 @@ class Operations:
         suspended = self.ledger.status().suspended
         journal = {} if suspended is None else {"journal": suspended}
         database = {"database": "it is away: records wait in the journal"} if self.outages.is_away else {}
-        return {**self.away, **waiting, **database, **journal, **self.not_ready}
+        redis = {"redis": "it is away: limits and caches do without"} if self.redis and self.redis.is_failing else {}
+        return {**self.away, **waiting, **database, **redis, **journal, **self.not_ready}
 
 
 def operations_of(request: HttpRequest) -> Operations:

@@ -43,6 +43,8 @@ _DATA_SQLSTATES = ("22", "23")
 # 08 connection, 28 authorization, 3D no such database, 53 out of resources, 57P shutting down or starting.
 _AWAY_SQLSTATES = ("08", "28", "3D", "53", "57P")
 _UNREACHABLE = (None, errno.EHOSTUNREACH, errno.ENETUNREACH)
+_NO_HELPER_FILES = "disk I/O error"
+"""What SQLite says where it cannot make or extend the files beside the database."""
 _OLDEST_COMMIT = "b6445069"
 """It brings earlier databases to the oldest revision that is here."""
 MOST_INTEGER = 2**63 - 1
@@ -151,6 +153,8 @@ def database_needed(url: str) -> Iterator[None]:
 def away_reason(error: Exception) -> str:
     """Return in a line why the database is away, by an error for which `is_away` is true."""
     lines = str(getattr(error, "orig", None) or error).splitlines()
+    if lines[:1] == [_NO_HELPER_FILES]:
+        return f"{_NO_HELPER_FILES}: the disk is full, or its folder cannot be written"
     return lines[0] if lines else f"it did not answer within {CONNECT_SECONDS:g} s"
 
 
@@ -169,7 +173,7 @@ def is_away(error: Exception) -> bool:
 
 
 async def downgrade(url: str, revision: str) -> None:
-    """Downgrade the schema to `revision`, dropping what later revisions added.
+    """Downgrade the schema to `revision`, dropping what later revisions added; to the newest one is an upgrade.
 
     Raises:
         DatabaseUrlError: not a SQLite file or PostgreSQL URL.
@@ -180,7 +184,10 @@ async def downgrade(url: str, revision: str) -> None:
             f"this version of AIO takes a schema back to {min(known)} at the earliest and knows it up to {max(known)}, "
             f"so not to {revision!r}: an earlier one is that of a backup"
         )
-    await _run_alembic(_parse(url), "downgrade", revision)
+    if revision == max(known):
+        await migrate(url)
+    else:
+        await _run_alembic(_parse(url), "downgrade", revision)
 
 
 async def current_revision(url: str) -> str | None:

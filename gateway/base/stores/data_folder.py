@@ -87,7 +87,7 @@ def claim_for_one_server(settings: Settings) -> None:
     """Lock the data folder for this process's life if its SQLite database is there: servers that share one would each
     count limits for themselves. Servers with another database may share it, and so may a worker and a server.
 
-    Raises `SettingsError` if another server has it.
+    Raises `SettingsError` if another server has it, or its disk is full.
     """
     if settings.database_url:
         return
@@ -98,25 +98,17 @@ def claim_for_one_server(settings: Settings) -> None:
         # killed server do not hold it.
         fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except (BlockingIOError, PermissionError):
-        holder = os.read(descriptor, 20).decode("ascii", "replace").partition("\n")[0]
+        holder = os.read(descriptor, 20).decode("ascii", "replace").strip()
         os.close(descriptor)
         by = f" (process {holder})" if holder else ""
         raise SettingsError(
             f"another aio serve{by} uses the data folder {path}; give this one its own with --data-dir or AIO_DATA_DIR"
         ) from None
-    os.ftruncate(descriptor, 0)
-    file = Path(settings.catalog).absolute()
-    os.pwrite(descriptor, os.fsencode(f"{os.getpid()}\n{file if file.is_file() else settings.catalog}\n"), 0)
-
-
-def served_catalog(data_path: Path) -> str | None:
-    """Return the catalogue's file that the latest server of this data folder was started with; None: no file, or one
-    that is gone."""
     try:
-        _, _, catalog = os.fsdecode((data_path / _SERVER_LOCK).read_bytes()).strip().partition("\n")
-    except OSError:
-        return None
-    return catalog if os.path.isfile(catalog) else None
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+    except OSError as error:
+        raise _unusable(path, "data", "be written", "--data-dir", error) from error
 
 
 def _unusable(path: Path, what: str, cannot: str, option: str, error: OSError) -> SettingsError:

@@ -9,7 +9,7 @@ import logging
 import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import msgspec
@@ -63,13 +63,18 @@ class RedisStore:
     def __init__(self, url: str, clock: Callable[[], float] = time.monotonic) -> None:
         self.redis = redis_client(url)
         self._clock = clock
-        self._failing = False
+        self.is_failing = False  # whether it did not answer when it was last asked
         self._rests_until = 0.0
 
     @property
     def away(self) -> bool:
         """Whether Redis failed so recently that it is not asked."""
-        return self._failing and self._clock() < self._rests_until
+        return self.is_failing and self._clock() < self._rests_until
+
+    async def look(self) -> None:
+        """Ask whether it is there, for `is_failing`."""
+        with suppress(RedisUnavailableError):
+            await self.ask(lambda redis: redis.ping())
 
     async def ask(self, command: "Callable[[Redis], Awaitable[T]]") -> T:
         """Return Redis' answer to `command`. Raises `RedisUnavailableError`, at once if Redis is known to be down."""
@@ -88,12 +93,12 @@ class RedisStore:
                 if cancelling() > before:
                     raise asyncio.CancelledError
         except (RedisError, OSError) as error:
-            if not self._failing:
+            if not self.is_failing:
                 log.warning("Redis is down (%s); it is retried every %g s", type(error).__name__, REST_SECONDS)
-            self._failing, self._rests_until = True, self._clock() + REST_SECONDS
+            self.is_failing, self._rests_until = True, self._clock() + REST_SECONDS
             raise RedisUnavailableError(f"Redis is down: {type(error).__name__}") from error
-        if self._failing:
-            self._failing = False
+        if self.is_failing:
+            self.is_failing = False
             log.info("Redis answers again")
         return answer
 

@@ -87,13 +87,12 @@ def quality_of(text: str) -> float:
 
 
 def settings_from(**options: Any) -> Settings:
-    """Return the settings of the environment, overridden by the given options. Where no catalogue is named and none is
-    in this folder, it is that of the gateway whose data folder they name: its records would be read with the tiers of
-    another. Raises `SettingsError`."""
+    """Return the settings of the environment, overridden by the given options, with the catalogue of the data folder's
+    gateway where there is no other: records have its tiers. Raises `SettingsError`."""
     settings = load_settings(**options)
-    if options.get("catalog") or os.environ.get(SETTINGS["catalog"].variable):
-        return settings
-    return msgspec.structs.replace(settings, catalog=default_catalog(os.environ, settings.data_path).catalog)
+    named = options.get("catalog") or os.environ.get(SETTINGS["catalog"].variable)
+    found = named or default_catalog(os.environ, settings.data_path).catalog
+    return msgspec.structs.replace(settings, catalog=found)
 
 
 def echo_json(value: Any) -> None:

@@ -2,6 +2,8 @@
 as the load needs.
 """
 
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -71,7 +73,7 @@ def serve(
     from gateway.base.footprint import leave_out_unused_modules
 
     leave_out_unused_modules()
-    from gateway.base.configuration import load_settings
+    from gateway.base.configuration import SERVED_CATALOG, load_settings
     from gateway.base.stores.data_folder import claim_for_one_server, private_data_folder
 
     settings = load_settings(role="all" if role == "core" else role, **options)
@@ -92,6 +94,10 @@ def serve(
     private_data_folder(settings.data_path)
     if role != "core" and worker is None:
         claim_for_one_server(settings)
+        # Without room for it the server starts. The catalogue that is a name has a link to nothing.
+        with suppress(OSError):
+            (link := settings.data_path / SERVED_CATALOG).unlink(missing_ok=True)
+            link.symlink_to(Path(settings.catalog).absolute())
     if supervised:
         from gateway.runtime.peers import end_with_supervisor
 

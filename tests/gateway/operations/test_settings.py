@@ -1,15 +1,20 @@
 """Settings come from defaults, then the environment, then options; keys are kept as hashes."""
 
+import errno
 import hashlib
+import os
+import sqlite3
 from pathlib import Path
 
 import pytest
+from sqlalchemy.exc import OperationalError
 
-from gateway.base.configuration import catalog_reason, load_settings
+from gateway.base.configuration import SERVED_CATALOG, catalog_reason, load_settings
 from gateway.base.settings import Settings, SettingsError
 from gateway.base.stores.data_folder import claim_for_one_server
 from gateway.operations.cli.options import settings_from
 from gateway.tenancy.keys.key_secrets import ApiKeys, new_key
+from quality.store.database import away_reason
 
 KEY = "test-ann-cf51f678d59fe375144ae295aaa5ecaa"
 
@@ -107,7 +112,7 @@ def test_commands_elsewhere_take_the_catalogue_of_the_gateway_whose_records_they
     monkeypatch.delenv("AIO_CATALOG", raising=False)
     monkeypatch.chdir(here)
     Path("aio.toml").touch()
-    claim_for_one_server(load_settings({}, data_dir=str(data)))
+    (data / SERVED_CATALOG).symlink_to(Path("aio.toml").absolute())
     monkeypatch.chdir(tmp_path)
 
     found = settings_from(data_dir=str(data))
@@ -118,6 +123,18 @@ def test_commands_elsewhere_take_the_catalogue_of_the_gateway_whose_records_they
     assert settings_from(data_dir=str(tmp_path / "other")).catalog == "laptop"
     (here / "aio.toml").unlink()
     assert settings_from(data_dir=str(data)).catalog == "laptop"
+
+
+def test_a_full_disk_refuses_a_start_and_a_command_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("os.pwrite", full)
+    with pytest.raises(SettingsError, match=r"cannot be written .No space left on device.; give another"):
+        claim_for_one_server(load_settings({}, data_dir=str(tmp_path)))
+    # What SQLite says where there is no room for the files beside its own.
+    said = OperationalError("SELECT 1", {}, sqlite3.OperationalError("disk I/O error"))
+    assert away_reason(said) == "disk I/O error: the disk is full, or its folder cannot be written"
 
 
 def test_the_reason_for_a_catalogue_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,9 +2,10 @@
 
 import asyncio
 
+import msgspec
 import pytest
 
-from gateway.base.settings import SettingsError
+from gateway.base.settings import Settings, SettingsError
 from gateway.base.stores.redis_store import (
     REST_SECONDS,
     Call,
@@ -17,6 +18,8 @@ from gateway.base.stores.redis_store import (
 )
 from tests.clock import Clock
 from tests.database_servers import RedisServer
+from tests.gateway.running_gateway import running_gateway
+from tests.polling import eventually
 
 
 async def test_without_an_url_there_is_no_store() -> None:
@@ -113,3 +116,23 @@ async def test_scripts_are_sent_after_who_waited_for_earlier_ones_is_cancelled(
     assert await scripts.run(call) == b"1"
     await scripts.flush()
     await store.redis.aclose()
+
+
+async def test_readiness_names_a_redis_that_is_away_and_stays(settings: Settings, redis_server: RedisServer) -> None:
+    async with running_gateway(msgspec.structs.replace(settings, redis_url=redis_server.url)) as gateway:
+
+        async def problems() -> dict[str, str]:
+            answer = await gateway.http.get("/health/ready")
+            assert answer.status_code == 200
+            found: dict[str, str] = answer.json().get("problems", {})
+            return found
+
+        async def gone() -> bool:
+            return "redis" not in await problems()
+
+        assert await gone()
+        redis_server.kill()
+        assert "away" in (await problems())["redis"]
+        redis_server.start()
+        # It is asked again after a rest, whether or not requests come.
+        assert await eventually(gone, every=0.1)

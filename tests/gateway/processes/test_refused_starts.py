@@ -11,6 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from gateway.base.configuration import SERVED_CATALOG
 from tests.gateway.remote_catalog import write_remote_catalog
 from tests.gateway.served_process import ServedProcess, served
 from tests.gateway.upstream import Upstream
@@ -145,6 +146,8 @@ def test_a_data_folder_serves_one_server_until_it_ends(catalog: str, tmp_path: P
             "--data-dir or AIO_DATA_DIR"
         )
         assert is_alive(first)
+        # What other commands read of it, from wherever they are run.
+        assert (data / SERVED_CATALOG).resolve() == Path(catalog)
         first.kill()
     with served(data, tmp_path / "cache", *options) as second:
         assert is_alive(second)
