@@ -50,7 +50,6 @@ from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.overview import Live
 from gateway.telemetry.refused_requests import RefusedRequests, log_request
 from gateway.telemetry.scraped import OverloadCollector
-from gateway.telemetry.span_export import configured_exporter, running_traces
 from gateway.tenancy.admission import OverloadQueue
 from gateway.tenancy.guard import ACCESS, Access
 from gateway.tenancy.keys.key_secrets import keys_of
@@ -174,7 +173,11 @@ class Composition:
             load_redaction(settings.redaction)  # one that cannot be loaded is an error at once
             self._redaction = RedactionProcess(settings.redaction)
             self._redact = self._redaction.text
-        self._exporter = configured_exporter(settings)
+        self._exporter = None
+        if (settings.trace_exporter, settings.trace_content) != ("none", "none"):
+            from gateway.telemetry.span_export import configured_exporter
+
+            self._exporter = configured_exporter(settings)
         if settings.alerts_somewhere:
             from gateway.telemetry.alert_channels import channels_of
 
@@ -194,6 +197,8 @@ class Composition:
         settings.data_path.mkdir(parents=True, exist_ok=True, mode=0o700)
         database, ledger, outages = await self._start_store()
         if self._exporter is not None:
+            from gateway.telemetry.span_export import running_traces
+
             traces = await stack.enter_async_context(running_traces(settings, self._exporter))
             self.sinks.append(traces.observe)
         redis = await stack.enter_async_context(open_redis(settings.redis_url))

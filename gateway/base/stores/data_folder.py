@@ -71,8 +71,8 @@ def make_writable_folder(path: Path, what: str, option: str) -> None:
         raise _unusable(path, what, "be made", option, error) from error
     try:
         # The kernel is asked: modes say nothing about read-only file systems, and nothing to root.
-        with tempfile.TemporaryFile(dir=path):
-            pass
+        with tempfile.TemporaryFile(dir=path, buffering=0) as probe:
+            probe.write(b"room")
     except OSError as error:
         raise _unusable(path, what, "be written", option, error) from error
 
@@ -87,7 +87,7 @@ def claim_for_one_server(settings: Settings) -> None:
     """Lock the data folder for this process's life if its SQLite database is there: servers that share one would each
     count limits for themselves. Servers with another database may share it, and so may a worker and a server.
 
-    Raises `SettingsError` if another server has it, or its disk is full.
+    Raises `SettingsError` if another server has it.
     """
     if settings.database_url:
         return
@@ -104,11 +104,8 @@ def claim_for_one_server(settings: Settings) -> None:
         raise SettingsError(
             f"another aio serve{by} uses the data folder {path}; give this one its own with --data-dir or AIO_DATA_DIR"
         ) from None
-    try:
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
-    except OSError as error:
-        raise _unusable(path, "data", "be written", "--data-dir", error) from error
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
 
 
 def _unusable(path: Path, what: str, cannot: str, option: str, error: OSError) -> SettingsError:

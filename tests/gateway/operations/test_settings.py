@@ -1,9 +1,8 @@
 """Settings come from defaults, then the environment, then options; keys are kept as hashes."""
 
-import errno
 import hashlib
-import os
 import sqlite3
+from io import FileIO
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ from sqlalchemy.exc import OperationalError
 
 from gateway.base.configuration import SERVED_CATALOG, catalog_reason, load_settings
 from gateway.base.settings import Settings, SettingsError
-from gateway.base.stores.data_folder import claim_for_one_server
+from gateway.base.stores.data_folder import make_writable_folder
 from gateway.operations.cli.options import settings_from
 from gateway.tenancy.keys.key_secrets import ApiKeys, new_key
 from quality.store.database import away_reason
@@ -126,12 +125,9 @@ def test_commands_elsewhere_take_the_catalogue_of_the_gateway_whose_records_they
 
 
 def test_a_full_disk_refuses_a_start_and_a_command_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> int:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr("os.pwrite", full)
+    monkeypatch.setattr("tempfile.TemporaryFile", lambda **_: FileIO("/dev/full", "w"))
     with pytest.raises(SettingsError, match=r"cannot be written .No space left on device.; give another"):
-        claim_for_one_server(load_settings({}, data_dir=str(tmp_path)))
+        make_writable_folder(tmp_path, "data", "--data-dir")
     # What SQLite says where there is no room for the files beside its own.
     said = OperationalError("SELECT 1", {}, sqlite3.OperationalError("disk I/O error"))
     assert away_reason(said) == "disk I/O error: the disk is full, or its folder cannot be written"

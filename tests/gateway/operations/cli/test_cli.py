@@ -277,7 +277,7 @@ def test_retraining_prints_the_calibration_slope_of_each_tier(tmp_path: Path, mo
         run_id="r", outcome="refused", reason="x", incumbent="v1", candidate="v2",
         judgement={"calibration": calibration},
     )  # fmt: skip
-    monkeypatch.setattr("gateway.operations.cli.classifier.training._retrain", lambda *given: made)
+    monkeypatch.setattr("gateway.operations.cli.classifier.training._retrain", lambda *_, **__: made)
     shown = aio("retrain", "--data-dir", tmp_path).output
     assert "tier 1: calibration slope 0.97 [0.80, 1.15] (wanted: 0.9 to 1.1) on 160 rows" in shown
     assert "tier 2: calibration slope not determined" in shown
