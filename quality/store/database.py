@@ -44,7 +44,7 @@ _DATA_SQLSTATES = ("22", "23")
 _AWAY_SQLSTATES = ("08", "28", "3D", "53", "57P")
 _UNREACHABLE = (None, errno.EHOSTUNREACH, errno.ENETUNREACH)
 _NO_HELPER_FILES = "disk I/O error"
-"""What SQLite says where it cannot make or extend the files beside the database."""
+"""What SQLite says where it cannot make or extend the -wal and -shm files."""
 _OLDEST_COMMIT = "b6445069"
 """It brings earlier databases to the oldest revision that is here."""
 MOST_INTEGER = 2**63 - 1

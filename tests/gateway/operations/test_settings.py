@@ -128,7 +128,7 @@ def test_a_full_disk_refuses_a_start_and_a_command_in_words(tmp_path: Path, monk
     monkeypatch.setattr("tempfile.TemporaryFile", lambda **_: FileIO("/dev/full", "w"))
     with pytest.raises(SettingsError, match=r"cannot be written .No space left on device.; give another"):
         make_writable_folder(tmp_path, "data", "--data-dir")
-    # What SQLite says where there is no room for the files beside its own.
+    # What SQLite says where there is no room for its -wal and -shm files.
     said = OperationalError("SELECT 1", {}, sqlite3.OperationalError("disk I/O error"))
     assert away_reason(said) == "disk I/O error: the disk is full, or its folder cannot be written"
 
