@@ -1,7 +1,9 @@
 """What servers of OpenAI's chat API send next to text, thoughts and calls. They need back as it was: details of
 reasoning (`reasoning_details`), and further content of a turn or of a call (`extra_content`). For the client alone are
-`images` that a model made, a list of `image_url` parts as OpenRouter has them."""
+`images` that a model made, a list of `image_url` parts as OpenRouter has them, and its `audio`, whose server needs the
+id alone."""
 
+import base64
 import re
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -14,7 +16,7 @@ from tiers.message_content import NativeBlock, NativeContent, NativePiece
 from tiers.tier import ChatMessage
 
 FORM: Literal["chat"] = "chat"
-DETAILS, EXTRA, IMAGES = "reasoning_details", "extra_content", "images"
+DETAILS, EXTRA, IMAGES, AUDIO = "reasoning_details", "extra_content", "images", "audio"
 MOST_STATE_BYTES = 2**20
 """Of the state of one turn, from a client or a server."""
 _THOUGHTS, _CALL = "reasoning", "call"
@@ -43,9 +45,15 @@ def state_pieces(fields: Mapping[str, Given]) -> list[NativePiece]:
     return [NativePiece(FORM, block=block) for block in state_blocks(fields)]
 
 
-def image_piece(images: bytes) -> NativePiece:
-    """Return images, the JSON of a list of parts, as a piece of an answer."""
-    return NativePiece(FORM, block=NativeBlock(json=images, type=IMAGES))
+def media_piece(made: bytes, name: str = IMAGES) -> NativePiece:
+    """Return images, the JSON of a list of parts, or a piece of audio, as a piece of an answer."""
+    return NativePiece(FORM, block=NativeBlock(json=made, type=name))
+
+
+def audio_reference(audio: Any) -> NativeBlock | None:
+    """Return what a server needs of audio that it made, in a later turn; None where it has no id."""
+    named = audio.get("id") if isinstance(audio, dict) else None
+    return NativeBlock(json=_encode({"id": named}), type=AUDIO) if isinstance(named, str) and named else None
 
 
 def collected_state(choice: CollectedChoice) -> tuple[NativeBlock, ...]:
@@ -94,7 +102,7 @@ _IMAGE_URL = re.compile(r"data:(image/[\w.+-]+);base64,([A-Za-z0-9+/=]+)")
 def kept_state(choice: CollectedChoice) -> NativeContent | None:
     """Return all that the server of an answer gets back: thoughts, fields, and further content of calls; None without
     any, or if it is larger than `MOST_STATE_BYTES`."""
-    blocks = [block for block in collected_state(choice) if block.type != IMAGES]
+    blocks = [block for block in collected_state(choice) if block.type not in (IMAGES, AUDIO)]
     if choice.reasoning:
         blocks.append(NativeBlock(json=_encode(choice.reasoning), type=_THOUGHTS))
     blocks += [
@@ -163,8 +171,10 @@ def _joined(name: str, pieces: list[bytes]) -> bytes:
     """One field of its pieces: images and details follow each other, texts are joined; else the last one holds."""
     if name == IMAGES:
         return b"[" + b",".join(piece.strip()[1:-1] for piece in pieces) + b"]"
-    if len(pieces) == 1 or name != DETAILS:
+    if len(pieces) == 1 or name not in (DETAILS, AUDIO):
         return pieces[-1]
+    if name == AUDIO:
+        return _encode(_joined_audio([msgspec.json.decode(piece) for piece in pieces]))
     joined: list[Any] = []
     try:
         details = [detail for piece in pieces for detail in _listed(msgspec.json.decode(piece))]
@@ -178,6 +188,19 @@ def _joined(name: str, pieces: list[bytes]) -> bytes:
         else:
             joined.append(detail)
     return _encode(joined)
+
+
+def _joined_audio(pieces: list[Any]) -> dict[str, Any]:
+    """Return audio of its pieces; the bytes of each are encoded by themselves."""
+    said = [piece for piece in pieces if isinstance(piece, dict)]
+    joined = {name: value for piece in said for name, value in piece.items() if value is not None}
+    encoded = [piece["data"] for piece in said if isinstance(piece.get("data"), str)]
+    try:
+        whole = base64.b64encode(b"".join(map(base64.b64decode, encoded))).decode()
+    except ValueError:
+        whole = "".join(encoded)
+    spoken = "".join(piece["transcript"] for piece in said if isinstance(piece.get("transcript"), str))
+    return joined | {"data": whole, "transcript": spoken}
 
 
 _TEXTS = ("text", "summary")

@@ -19,7 +19,7 @@ from tiers.catalog.consent import ALL, NO_CREDENTIAL, hidden_from
 from tiers.catalog.tier_spec import CAPABILITY_OF, MEDIA, Capability, TierSpec
 from tiers.errors import HEADER
 from tiers.message_content import PartType
-from tiers.remote.request_fields import NEUTRAL, SAMPLING, sampling_of
+from tiers.remote.request_fields import NEUTRAL, SAMPLING, sampling_of, unserved
 from tiers.tier import Tier, TierLoad
 
 _NOUNS = {"image_url": "images", "video_url": "videos", "input_audio": "audio", "file": "files"}
@@ -74,6 +74,7 @@ def is_plain(request: InferenceRequest) -> bool:
         or asked.echo
         or asked.include_stop
         or asked.n > 1
+        or unserved(asked.extra, ()) is not None
     )
     if extended or asked.messages is None or sampling_of(sampling)[FIRST_EXTENSION:] != NEUTRAL[FIRST_EXTENSION:]:
         return False
@@ -91,6 +92,8 @@ def lacks_of(request: InferenceRequest, needs: Collection[Need], tier: Tier, spe
     if spec.remote is None:
         native = request.generation.native
         own = [] if native is None else native.server_tools
+        if (lost := unserved(request.generation.extra, ())) is not None:
+            return [Need(None, lost, refusal=f"{lost}: tier '{spec.name}' runs here, where no model can do that")]
         refusal = f"tools: {', '.join(own)} is run by the provider that has it, and tier '{spec.name}' runs here"
         return [Need(None, "tools", refusal=refusal)] if own else []
     refused = tier.refusal(request.generations(spec)[0])

@@ -24,7 +24,7 @@ from inference_core.io.background_tasks import once
 from migrations.tables.api_objects import kept_turns
 from migrations.tables.audit import erasures
 from quality.store.queries import exclude_erasures
-from tiers.chat_state import FORM, MOST_STATE_BYTES, collected_state, has_state, kept_state
+from tiers.chat_state import AUDIO, FORM, MOST_STATE_BYTES, audio_reference, collected_state, has_state, kept_state
 from tiers.deltas import CollectedChoice
 from tiers.message_content import NativeBlock, NativeContent, ToolCall
 from tiers.tier import ChatMessage
@@ -427,7 +427,9 @@ def _state_of(reasoning: str, state: Sequence[NativeBlock], calls: Sequence[Tool
     if reasoning:
         yield _digest(reasoning)
     for block in state:
-        yield _digest(block.json.decode(errors="replace"))
+        given = audio_reference(msgspec.json.decode(block.json)) if block.type == AUDIO else block
+        if given is not None:
+            yield _digest(given.json.decode(errors="replace"))
     for call in calls:
         if call.extra_content:
             yield _digest(call.extra_content.decode(errors="replace"))

@@ -10,7 +10,7 @@ import msgspec
 
 from inference_core.io.files import JSON_ERRORS
 from tiers.catalog.tier_spec import RemoteSpec
-from tiers.chat_state import image_piece
+from tiers.chat_state import media_piece
 from tiers.errors import TierError
 from tiers.message_content import Form, NativeBlock, NativePiece, ToolCallDelta
 from tiers.remote.event_stream import ServerSentEvent
@@ -350,7 +350,7 @@ def _said(part: _Part, blocks: Blocks) -> list[Delta]:
     if (made := part.inline_data) is not None and made.mime_type.startswith("image/"):
         url = f"data:{made.mime_type};base64,{made.data}"
         images = _encode([{"type": "image_url", "image_url": {"url": url}}])
-        return [] if part.thought else [blocks.passed(Delta(native=image_piece(images)))]
+        return [] if part.thought else [blocks.passed(Delta(native=media_piece(images)))]
     if part.text is None and part.thought_signature is None:
         blocks.unknown = blocks.unknown or "a part of an unknown kind"
     return blocks.reasoning(part.text or "") if part.thought else blocks.text(part.text or "")

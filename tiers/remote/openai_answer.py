@@ -13,7 +13,7 @@ import msgspec
 from msgspec.structs import astuple
 
 from inference_core.io.files import JSON_ERRORS
-from tiers.chat_state import DETAILS, EXTRA, image_piece, state_json, state_pieces
+from tiers.chat_state import AUDIO, DETAILS, EXTRA, media_piece, state_json, state_pieces
 from tiers.message_content import ToolCallDelta, UrlCitation
 from tiers.remote.event_stream import MAX_EVENT_BYTES
 from tiers.remote.lenient_json import Calls, LenientDecoder, fitted, plain_json
@@ -227,7 +227,9 @@ def _said(choice: Choice, message: Message, content: Any, tally: Tally) -> Itera
         for piece in state_pieces({DETAILS: message.reasoning_details, EXTRA: message.extra_content}):
             yield Delta(index=index, native=piece)
     if (images := state_json(message.images, MAX_EVENT_BYTES))[:1] == b"[":
-        yield Delta(index=index, native=image_piece(images))
+        yield Delta(index=index, native=media_piece(images))
+    if (audio := state_json(message.audio, MAX_EVENT_BYTES))[:1] == b"{":
+        yield Delta(index=index, native=media_piece(audio, AUDIO))
 
 
 def _detailed(details: msgspec.Raw) -> str:
@@ -247,7 +249,7 @@ def _of_part(part: Part | str, index: int) -> Iterator[Delta]:
         yield Delta(index=index, text=part.refusal, refusal=True)
     elif part.image_url:
         image = msgspec.json.encode([{"type": "image_url", "image_url": part.image_url}])
-        yield Delta(index=index, native=image_piece(image))
+        yield Delta(index=index, native=media_piece(image))
     elif said := part.said:
         yield Delta(index=index, text=said)
 

@@ -141,6 +141,7 @@ class Message(msgspec.Struct):
     reasoning_details: msgspec.Raw = msgspec.Raw()
     extra_content: msgspec.Raw = msgspec.Raw()
     images: msgspec.Raw = msgspec.Raw()
+    audio: msgspec.Raw = msgspec.Raw()
 
     @property
     def has_state(self) -> bool:

@@ -38,6 +38,7 @@ from tiers.remote.lessons import ANY_FORMAT, CHOICES, SCHEMA, taught, without_ex
 from tiers.remote.openai_format import WireError, parse_error
 from tiers.remote.provider_state import MAKERS, ReasoningMakers, maker_of, marked_tools, owned, with_mark
 from tiers.remote.refusals import NOTHING, REFUSALS, LearnedRefusals, Place, without
+from tiers.remote.request_fields import FORWARDED, unserved
 from tiers.remote.server_failures import (
     FAILURES,
     MAX_ERROR_BYTES,
@@ -426,6 +427,10 @@ class RemoteTier(Tier):
                 "name a tier that runs here",
                 "echo",
             )
+        known = {*FORWARDED.get(self._wire.rules.server, ()), *self._remote.forward}
+        if request.extra and (lost := unserved(request.extra, known)) is not None:
+            what = f"{lost}: the API of tier '{self.name}' does not have it; leave it out, or name another tier"
+            return TierRequestError(what, lost)
         native = request.native
         if native is not None and native.server_tools and native.form != self._wire.form:
             return TierRequestError(

@@ -7,6 +7,7 @@ cache or code than the tier has: `models`, `best_of`, `n_predict`, `priority`, `
 `chat_template`, `custom_logit_processor` and what is like them.
 """
 
+from collections.abc import Collection
 from operator import attrgetter
 from typing import Any
 
@@ -28,7 +29,7 @@ SERVICE_FIELDS = (
     "service_tier",
     "verbosity",
 )
-MODALITIES = "modalities"
+MODALITIES, AUDIO, SUFFIX = "modalities", "audio", "suffix"
 BUDGET, VARIABLES, THOUGHTS = "thinking_token_budget", "chat_template_kwargs", "messages.reasoning_content"
 
 sampling_of = attrgetter(*ALL_SAMPLING)
@@ -159,7 +160,7 @@ _SEARCH = frozenset(
     ]
 )
 _OPENROUTER = frozenset(
-    ["provider", "transforms", "usage", "session_id", "trace", MODALITIES, "image_config", "cache_control"]
+    ["provider", "transforms", "usage", "session_id", "trace", MODALITIES, AUDIO, "image_config", "cache_control"]
 )
 _MISTRAL = frozenset(["safe_prompt", "random_seed", "prompt_mode"])
 _OTHERS = frozenset(
@@ -175,6 +176,7 @@ _OTHERS = frozenset(
         "disable_tool_validation",
         "response_mime_type",
         "google",
+        SUFFIX,
     ]
 )
 _LENIENT = _THOUGHTS | _SAMPLING | _GRAMMARS | _RENDERING | _SEARCH | _OPENROUTER | _MISTRAL | _OTHERS
@@ -183,27 +185,36 @@ _LENIENT = _THOUGHTS | _SAMPLING | _GRAMMARS | _RENDERING | _SEARCH | _OPENROUTE
 # sources of vLLM, SGLang and llama.cpp; read 2026-11. Servers that are not named here refuse what they do not know.
 FORWARDED: dict[str, frozenset[str]] = {
     "openrouter": _THOUGHTS | _SEARCH | _OPENROUTER | {"top_a", "repeat_penalty"},
-    "deepseek": _THOUGHTS,
+    "deepseek": _THOUGHTS | {SUFFIX},
     "moonshot": _THOUGHTS | {"partial"},
     "zai": _THOUGHTS | {"do_sample", "tool_stream"},
     "mistral": _MISTRAL,
     "groq": frozenset({"include_reasoning", "reasoning_format", "disable_tool_validation", "compound_custom"})
     | {"documents", "citation_options", "search_settings", "exclude_domains", "include_domains"},
-    "openai": frozenset({"web_search_options"}),
+    "openai": frozenset({"web_search_options", MODALITIES, AUDIO, SUFFIX}),
+    "azure": frozenset({MODALITIES, AUDIO, SUFFIX}),
     "xai": frozenset({"search_parameters", "web_search_options"}),
     "together": _THOUGHTS | {"safety_model", "context_length_exceeded_behavior"},
     "fireworks": _THOUGHTS
     | {"context_length_exceeded_behavior", "reasoning_history", "top_a", "typical_p", "mirostat_target", "mirostat_lr"},
     "cerebras": frozenset({"disable_reasoning", "clear_thinking"}),
-    "vllm": _THOUGHTS | _GRAMMARS | _RENDERING | {"length_penalty", "bad_words", "allowed_token_ids"},
-    "sglang": _THOUGHTS | _GRAMMARS | _RENDERING,
+    "vllm": _THOUGHTS | _GRAMMARS | _RENDERING | {"length_penalty", "bad_words", "allowed_token_ids", MODALITIES},
+    "sglang": _THOUGHTS | _GRAMMARS | _RENDERING | {SUFFIX},
     "llama-server": _THOUGHTS | _SAMPLING | _GRAMMARS | _RENDERING,
-    "ollama": _THOUGHTS,
+    "ollama": _THOUGHTS | {SUFFIX},
     "compatible": _LENIENT,
     "provider": _LENIENT,
 }
 FORWARDABLE = frozenset().union(*FORWARDED.values())
 """Fields that at least one kind of server knows."""
+
+
+def unserved(extra: dict[str, Any], known: Collection[str]) -> str | None:
+    """Return the name of a field of `extra` without which an answer would be another one, and that is not among the
+    `known`; None without any."""
+    speaks = AUDIO in extra.get(MODALITIES, ())
+    needed = [SUFFIX] * (SUFFIX in extra) + [MODALITIES] * speaks + [AUDIO] * (AUDIO in extra)
+    return next((name for name in needed if name not in known), None)
 
 
 def with_fields(body: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:

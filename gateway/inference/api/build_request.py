@@ -47,7 +47,7 @@ from gateway.inference.service import Serving
 from inference_core.protocol import SamplingParams
 from tiers.catalog.consent import ALL, Consent
 from tiers.errors import HEADER, CallerCredential
-from tiers.remote.request_fields import MODALITIES
+from tiers.remote.request_fields import AUDIO, MODALITIES, SUFFIX
 from tiers.tier import ChatMessage, GenerationRequest
 
 _CONVERSATION = re.compile(r"[A-Za-z0-9._:-]{1,128}\Z")
@@ -204,7 +204,7 @@ def chat_request(serving: Serving, head: RequestHead, body: ChatRequest) -> Infe
         {
             "sampling": sampling_params(body, (body.top_logprobs or 0) if body.logprobs else None),
             "passed": provider_fields(body, head.caller.priority_ceiling),
-            "extra": head.extra | ({MODALITIES: body.modalities} if "image" in (body.modalities or ()) else {}),
+            "extra": head.extra | _media_wanted(body),
             "messages": messages,
             "tooling": tooling_of(body),
             "response_format": format_of(body.response_format),
@@ -220,6 +220,12 @@ def chat_request(serving: Serving, head: RequestHead, body: ChatRequest) -> Infe
     )
 
 
+def _media_wanted(body: ChatRequest) -> dict[str, Any]:
+    """What the answer is to have beside text."""
+    wanted = {MODALITIES: body.modalities} if {"image", "audio"} & {*(body.modalities or ())} else {}
+    return wanted | ({AUDIO: body.audio} if body.audio else {})
+
+
 def completion_request(serving: Serving, head: RequestHead, body: CompletionRequest) -> InferenceRequest:
     """The request of a text completion. Raises `ApiError` 400 that names the parameter."""
     prompts = check_completion(body)
@@ -230,7 +236,7 @@ def completion_request(serving: Serving, head: RequestHead, body: CompletionRequ
         {
             "sampling": sampling_params(body, body.logprobs),
             "passed": provider_fields(body),
-            "extra": head.extra,
+            "extra": head.extra | ({SUFFIX: body.suffix} if body.suffix else {}),
             "echo": bool(body.echo),
         },
         store=True,

@@ -19,7 +19,7 @@ from gateway.inference.api.schemas import (
     Message,
     MessageToolCall,
 )
-from tiers.chat_state import DETAILS, EXTRA, state_blocks, state_json
+from tiers.chat_state import DETAILS, EXTRA, audio_reference, state_blocks, state_json
 from tiers.message_content import ContentPart as MessagePart
 from tiers.message_content import MediaType, NativeBlock, NativeContent, ToolCall, media_part, text_part
 from tiers.server_words import is_metadata_host
@@ -95,8 +95,6 @@ def _turn(message: Message, number: int, ids: _CallIds, *, is_last: bool) -> Cha
         raise bad_request(
             f"Invalid role {message.role!r}: allowed are system, developer, user, assistant and tool.", f"{where}.role"
         )
-    if message.audio:
-        raise bad_request("Unsupported audio in a message.", f"{where}.audio", "unsupported_parameter")
     if message.role == "function" or message.function_call is not None:
         message = _of_tools(message)
     calls = _calls(message, number, ids)
@@ -114,6 +112,8 @@ def _turn(message: Message, number: int, ids: _CallIds, *, is_last: bool) -> Cha
     # What is asked for is not empty; earlier turns may be.
     must_say = is_last and role == "user"
     content = _text(message.content, f"{where}.content", role, must_say=must_say) or message.refusal or ""
+    if not content and isinstance(message.audio, dict):
+        content = str(message.audio.get("transcript") or "")
     if role == "system":
         # It changes with every request, so that no prefix would ever be cached, and means nothing to other servers.
         content = without_billing(content)
@@ -146,7 +146,9 @@ def _of_tools(message: Message) -> Message:
 def _state(message: Message) -> tuple[NativeBlock, ...]:
     """What an assistant's turn has that its server needs back."""
     details, extra = message.reasoning_details, message.extra_content
-    return () if details is extra is msgspec.UNSET else state_blocks({DETAILS: details, EXTRA: extra})
+    spoken = audio_reference(message.audio) if message.audio else None
+    heard = () if spoken is None else (spoken,)
+    return heard if details is extra is msgspec.UNSET else (*state_blocks({DETAILS: details, EXTRA: extra}), *heard)
 
 
 def _marked(message: Message, parts: Sequence[ContentPart]) -> NativeContent:

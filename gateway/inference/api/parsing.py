@@ -243,9 +243,10 @@ def _join(path: str, name: str) -> str:
 
 def check_chat(body: ChatRequest) -> list[ChatMessage]:
     """The conversation, after everything that decoding could not check."""
-    refuse_given(body, ("audio",))
-    if any(kind not in ("text", "image") for kind in body.modalities or ()):
-        raise bad_request("Unsupported modalities: text and image are available.", MODALITIES, "unsupported_parameter")
+    if any(kind not in ("text", "image", "audio") for kind in body.modalities or ()):
+        raise bad_request(
+            "Unsupported modalities: text, image and audio are available.", MODALITIES, "unsupported_parameter"
+        )
     if body.max_tokens == 0:
         raise bad_request("max_tokens is 0: an answer needs at least 1.", "max_tokens", "invalid_value")
     if body.max_tokens and body.max_completion_tokens:
@@ -260,12 +261,6 @@ def check_chat(body: ChatRequest) -> list[ChatMessage]:
 
 def check_completion(body: CompletionRequest) -> list[Prompt]:
     """The prompts, one or more, each a text or token ids, after everything that decoding could not check."""
-    if body.suffix:
-        raise bad_request(
-            "Unsupported parameter suffix: the models here continue a text and cannot fill one in. Leave it out.",
-            "suffix",
-            "unsupported_parameter",
-        )
     if body.max_tokens == 0 and not body.echo:
         raise bad_request(
             "max_tokens is 0: give at least 1, or echo with logprobs to score the prompt alone.",

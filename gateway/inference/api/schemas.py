@@ -105,7 +105,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     reasoning_details: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     extra_content: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     annotations: Any = None
-    audio: Unsupported = None
+    audio: Any = None
     tool_calls: list[MessageToolCall] | None = None
     tool_call_id: str | None = None
     function_call: FunctionCall | None = None
@@ -267,7 +267,7 @@ class ChatRequest(Sampling, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     tool_choice: str | NamedToolChoice | None = None
     functions: Annotated[list[FunctionDefinition], Meta(max_length=MAX_TOOLS)] | None = None
     function_call: str | NamedFunction | None = None
-    audio: Unsupported = None
+    audio: dict[str, Any] | None = None
     prediction: Unsupported = None
     reasoning_effort: ReasoningEffort | None = None
     thinking_token_budget: NaturalInt | None = None
@@ -281,5 +281,5 @@ class CompletionRequest(Sampling, frozen=True, kw_only=True, forbid_unknown_fiel
     prompt: str | list[str | int | list[TokenId]]
     logprobs: Annotated[int, Meta(ge=0, le=5)] | None = None
     echo: bool | None = None
-    suffix: Unsupported = None
+    suffix: str | None = None
     best_of: Choices | None = None

@@ -101,6 +101,17 @@ async def test_images_that_a_model_made_are_passed_on(kind: str, whole: bool) ->
     assert kept_state(choice) is None
 
 
+@pytest.mark.parametrize("whole", [False, True])
+async def test_audio_that_a_model_made_is_passed_on_in_one_piece(whole: bool) -> None:
+    said = {"id": "audio_1", "data": "AAECAwQ=", "transcript": "Hello", "expires_at": 9}
+    pieces = [{"id": "audio_1", "transcript": "Hel"}, {"data": "AAE="}, {"data": "AgME", "transcript": "lo"}]
+    streamed = chunks({"content": None}, *({"audio": piece} for piece in pieces), {"audio": {"expires_at": 9}})
+    (choice,), _ = await answered(Case("", streamed, message(content=None, audio=said)), whole)
+    (state,) = collected_state(choice)
+    assert (state.type, json.loads(state.json), choice.finish_reason) == ("audio", said, "stop")
+    assert kept_state(choice) is None
+
+
 ANTHROPIC_COUNTS = [
     ({"input_tokens": 300}, {}),
     ({"input_tokens": 300}, {"input_tokens": 0}),

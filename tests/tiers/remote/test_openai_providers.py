@@ -42,6 +42,29 @@ async def test_azure_takes_its_key_in_its_own_header() -> None:
         assert server.looks == ["/v1/models"]
 
 
+@pytest.mark.parametrize(
+    ("extra", "name"),
+    [
+        ({"suffix": "return x"}, "suffix"),
+        ({"modalities": ["text", "audio"], "audio": {"voice": "alloy", "format": "wav"}}, "modalities"),
+    ],
+)
+async def test_what_makes_another_answer_goes_to_servers_that_have_it_and_to_no_other(extra: Any, name: str) -> None:
+    request = chat(extra=extra)
+    async with LoopbackServer(hello) as server:
+        for provider_name, takes in (("openai", True), ("openrouter", name == "modalities"), ("groq", False)):
+            spec = remote_spec(server.base_url, kind="openai-provider")
+            tier = RemoteTier(msgspec.structs.replace(spec, provider=provider_name))
+            refused = tier.refusal(request)
+            assert (refused is None) == takes
+            if refused is None:
+                await collect(tier, request)
+                assert server.calls[-1].body.items() >= extra.items()
+            else:
+                assert refused.param == name
+            await tier.close()
+
+
 async def test_defaults_of_the_api_are_not_sent_because_reasoning_models_refuse_them() -> None:
     async with provider("openai-provider") as (tier, server):
         await collect(tier, chat(sampling=SamplingParams(temperature=1.0, top_p=1.0)))
