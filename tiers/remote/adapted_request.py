@@ -23,6 +23,33 @@ _COMBINED = ("anyOf", "oneOf", "allOf")
 _NOT_AT_TOP = (*_COMBINED, "not", "enum")
 
 
+# Keywords whose values are schemas by other names, and those whose values are none.
+_BY_NAME = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
+_VALUES = ("enum", "const", "default", "examples", "example", "required")
+
+
+def without_keywords(schema: Any, refused: frozenset[str]) -> Any:
+    """Return a JSON schema without the `refused` keywords: it admits more. A constant becomes the one value of an
+    `enum`, and of several types the first one that is not null stays."""
+    if isinstance(schema, list):
+        return [without_keywords(one, refused) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    found: dict[str, Any] = {}
+    for name, value in schema.items():
+        if name in _BY_NAME and isinstance(value, dict):
+            value = {key: without_keywords(one, refused) for key, one in value.items()}
+        elif name not in _VALUES:
+            value = without_keywords(value, refused)
+        if name == "type" and name in refused:
+            found[name] = next((one for one in value if one != "null"), "null") if isinstance(value, list) else value
+        elif name == "const" and name in refused and isinstance(value, str):
+            found["enum"] = [value]
+        elif name not in refused:
+            found[name] = value
+    return found
+
+
 def fitting_schema(schema: dict[str, Any], *, combined: bool, needs_properties: bool) -> dict[str, Any]:
     """Return the schema of a tool's arguments as a server takes it: itself, where it fits.
 
@@ -77,6 +104,8 @@ def _names(value: Any) -> set[str]:
 
 # In the order in which they are named to the caller.
 _CHANGES = (
+    "tools",
+    "tool_choice",
     "tools.name",
     "tools.parameters",
     "messages",
@@ -154,6 +183,14 @@ def adapted(unadapted: GenerationRequest, rules: Rules, refused: frozenset[str] 
     )
 
 
+def _chosen(tooling: Tooling, rules: Rules) -> Tooling:
+    """Return the tools and the choice among them as the server takes it."""
+    if not tooling.is_forced or (rules.forced_calls and (rules.named_choice or tooling.choice == "required")):
+        return tooling
+    tools = tuple(tool for _, tool in tooling.callable_tools)
+    return msgspec.structs.replace(tooling, tools=tools, choice="required" if rules.forced_calls else "auto", name=None)
+
+
 _OBJECT_WANTED = "Answer with one JSON object and nothing else."
 _SCHEMA_WANTED = "Answer with JSON and nothing else, no code block around it. It follows this JSON schema:\n"
 
@@ -173,6 +210,18 @@ def _bound(request: GenerationRequest, rules: Rules, changed: set[str]) -> Gener
             fields["response_format"] = None if takes == "none" else {"type": "json_object"}
             fields["sampling"] = msgspec.structs.replace(request.sampling, grammar=None)
             changed.add("response_format")
+    if tooling is not None and (chosen := _chosen(tooling, rules)) is not tooling:
+        fields["tooling"] = tooling = chosen
+        changed.add("tool_choice")
+    elif tooling is None and rules.declares_tools:
+        called = {call.name: None for message in request.messages or () for call in message.tool_calls}
+        if called:
+            fields["tooling"] = Tooling(tools=tuple(Tool(name=name) for name in called), choice="none")
+            changed.add("tools")
+    unsaid = {"n"} if rules.one_choice else set()
+    unsaid |= {"tool_choice"} if not rules.forced_calls else set()
+    if unsaid & {*request.given}:
+        fields["given"] = tuple(name for name in request.given if name not in unsaid)
     if tooling is not None and tooling.is_forced and not rules.forced_thoughts and request.native is None:
         fields |= {"reasoning_effort": None, "reasoning_budget": None}
         if rules.server in TEMPLATED:
@@ -241,8 +290,12 @@ def _tooling(tooling: Tooling, rules: Rules, renamed: dict[str, str], changed: s
         if tool.name in renamed:
             fields["name"] = renamed[tool.name]
             changed.add("tools.name")
-        if tool.parameters is not None and (needed or not combined):
-            schema = fitting_schema(tool.parameters, combined=combined, needs_properties=needed)
+        if tool.parameters is not None and (needed or not combined or rules.refused_keywords):
+            taken = (
+                without_keywords(tool.parameters, rules.refused_keywords) if rules.refused_keywords else tool.parameters
+            )
+            schema = fitting_schema(taken, combined=combined, needs_properties=needed)
+            schema = tool.parameters if schema == tool.parameters else schema
             if schema is not tool.parameters:
                 fields["parameters"] = schema
                 if not _says_the_same(schema, tool.parameters):

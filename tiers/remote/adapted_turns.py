@@ -102,6 +102,9 @@ def adapted_turns(
             changed.add("messages")
     if rules.alternates:
         turns = _alternating(turns, changed)
+    if rules.named_results and [True for turn in turns if turn.role == "tool" and not turn.name]:
+        names = {call.id: call.name for turn in turns for call in turn.tool_calls}
+        turns = [_with_name(turn, names) for turn in turns]
     if rules.message_names != "any" and [True for turn in turns if turn.name]:
         turns = [_plainly_named(turn, rules, changed) for turn in turns]
     if rules.object_arguments and [True for turn in turns if turn.tool_calls]:
@@ -138,9 +141,16 @@ def _alternating(turns: list[ChatMessage], changed: set[str]) -> list[ChatMessag
     return found
 
 
+def _with_name(turn: ChatMessage, names: dict[str, str]) -> ChatMessage:
+    """The turn with the name of the call whose result it is."""
+    if turn.role != "tool" or turn.name:
+        return turn
+    return msgspec.structs.replace(turn, name=names.get(turn.tool_call_id or "", "function"))
+
+
 def _plainly_named(turn: ChatMessage, rules: Rules, changed: set[str]) -> ChatMessage:
     name = _NOT_IN_NAMES.sub("_", turn.name or "")[:_LONGEST_NAME] if rules.message_names == "plain" else None
-    if name == turn.name or turn.role == "tool":
+    if name == turn.name or (turn.role == "tool" and name is not None):
         return turn
     changed.add("messages.name")
     return msgspec.structs.replace(turn, name=name)

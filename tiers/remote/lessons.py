@@ -42,7 +42,7 @@ _REFUSED = (
 LESSONS = [
     Lesson(
         "tool_choice with thoughts",
-        r"tool_?choice.{0,120}\bthinking\b|\bthinking\b.{0,60}tool_?choice",
+        r"tool_?choice.{0,120}\bthinking\b|\bthinking\b.{0,60}tool_?choice|does not support this tool_?choice",
         {"forced_thoughts": False},
         "https://github.com/deepseek-ai/DeepSeek-V3/issues/1376",
     ),
@@ -69,7 +69,8 @@ LESSONS = [
     Lesson(
         CHOICES,
         r"\bn value\b|\bn ?= ?1\b.{0,20}supported|'n' ?:.{0,30}at most 1|range of n should|\bn must be\b|"
-        r"multiple (?:choices|completions|candidates).{0,30}not (?:supported|enabled)",
+        r"multiple (?:choices|completions|candidates).{0,30}not (?:supported|enabled)|"
+        rf"(?:property |parameter:? )?'n' (?:is )?{_REFUSED}",
         {"one_choice": True},
         "https://console.groq.com/docs/openai",
     ),
@@ -114,6 +115,32 @@ LESSONS = [
         r"enable-auto-tool-choice",
         {"parses_calls": False},
         "https://docs.vllm.ai/en/latest/features/tool_calling.html",
+    ),
+    Lesson(
+        "tool_choice: object",
+        r"invalid tool_choice type: 'object'|tool_choice: input should be '(?:none|auto|required)'",
+        {"named_choice": False},
+        "https://github.com/lmstudio-ai/lmstudio-bug-tracker/issues/670",
+    ),
+    Lesson(
+        "tool_choice: required",
+        r"^(?!.*\bthinking\b).*?(?:\btoolchoice\.(?:any|tool)\b|"
+        rf"tool_?choice\W{{0,4}}(?:=\W?|of )?\W?(?:required|any|specified)\b.{{0,30}}{_REFUSED}|"
+        r"tool_?choice.{0,40}\bonly (?:supports? )?\W?auto\b)",
+        {"forced_calls": False},
+        "https://github.com/pydantic/pydantic-ai/pull/3644",
+    ),
+    Lesson(
+        "tools of earlier calls",
+        r"must define tools|expects the \W?tools=|without \W?tools=|toolconfig field must be defined",
+        {"declares_tools": True},
+        "https://github.com/agentgateway/agentgateway/pull/2192",
+    ),
+    Lesson(
+        "messages.name: of results",
+        r"function_?response\.name|tool message\b.{0,20}\bname\b.{0,20}(?:required|missing)",
+        {"named_results": True},
+        "https://github.com/pydantic/pydantic-ai/issues/1879",
     ),
     Lesson(
         "messages.tool_calls.arguments",
@@ -172,7 +199,7 @@ LESSONS = [
     Lesson(
         "messages.role: no system",
         r"developer instruction is not enabled|system role (?:is )?not supported|"
-        r"not support (?:the )?system (?:role|message|prompt)",
+        r"not support (?:the )?system (?:role|message|prompt)|'messages\[\d+\]\.role' does not support 'system'",
         {"system": "none"},
         "https://huggingface.co/google/gemma-2-9b-it/blob/main/tokenizer_config.json",
     ),
@@ -308,6 +335,23 @@ _COMPILED = [(lesson.name, re.compile(lesson.pattern, re.IGNORECASE | re.DOTALL)
 _RULES = {lesson.name: lesson.rules for lesson in LESSONS}
 # It is the caller's schema that is wrong.
 _WRONG_SCHEMA = re.compile(r"invalid (?:json )?schema", re.IGNORECASE)
+# Keywords of a tool's schema that a server does not know: Google's, and OpenAI's of strict tools.
+_SCHEMAS = "tools.parameters."
+_KEYWORDS = [
+    re.compile(pattern, re.IGNORECASE | re.DOTALL)
+    for pattern in (
+        r"unknown name [\\\W]{0,3}([$\w]+)\W{0,4} at [^:]{0,200}(?:parameters|schema)",
+        r"at [^:]{0,200}(?:parameters|schema)[^:]{0,200}\b(type)\W{0,2} \(type\).{0,20}proto field is not repeating",
+        r"invalid schema for function.{0,200}?'([$\w]+)' is not permitted",
+        r"unsupported json schema (?:fields?|keywords?)\W{0,6}([$\w]+)",
+    )
+]
+# llama.cpp's, of a schema that it can make no grammar of: what no grammar needs.
+_NO_GRAMMAR = re.compile(
+    r"(?:parse|parsing) grammar|pattern must start|schema conversion failed|unrecognized schema|lookaround",
+    re.IGNORECASE,
+)
+_IN_GRAMMARS = ("pattern", "format", "minLength", "maxLength", "minItems", "maxItems", "not", "$schema")
 _EFFORT = "reasoning_effort"
 _VALUES = re.compile(
     r"(?:(?<!un)supported (?:reasoning )?(?:values?|levels?|efforts?)(?: are)?|(?<!in)valid \w+|one of|should be|"
@@ -423,6 +467,10 @@ def lessons_in(message: str, param: str | None, code: str | int | None) -> Itera
         # Whatever is wrong with it.
         yield named
         yield str(param)
+    for pattern in _KEYWORDS:
+        yield from (f"{_SCHEMAS}{found[1]}" for found in pattern.finditer(said))
+    if _NO_GRAMMAR.search(said) is not None:
+        yield from (f"{_SCHEMAS}{keyword}" for keyword in _IN_GRAMMARS)
     if str(code) == "unsupported_api_for_model":
         yield "chat/completions"
     if _NO_THOUGHTS.search(said) is not None:
@@ -437,6 +485,8 @@ def taught(rules: Rules, refused: frozenset[str]) -> Rules:
     fields: dict[str, Any] = {}
     for name in _RULES.keys() & refused:
         fields |= _RULES[name]
+    if keywords := {name.removeprefix(_SCHEMAS) for name in refused if name.startswith(_SCHEMAS)}:
+        fields["refused_keywords"] = frozenset(keywords)
     if ANY_FORMAT in refused:
         fields["formats"] = "none"
     if unknown := {name.partition("=")[2] for name in refused if name.startswith(f"{_EFFORT}=")}:

@@ -17,9 +17,10 @@ STREAM_OPTIONS, EDITS, FORMAT = "stream_options", "context_management", "respons
 LEFT_OUT = frozenset(
     {*ALL_SAMPLING, "logit_bias", "reasoning_effort", "parallel_tool_calls", STREAM_OPTIONS, EDITS, VARIABLES}
     | {*SERVICE_FIELDS, *TUNING}
-) - {"min_tokens", "ignore_eos", "stop_token_ids", "store", "safety_identifier"}
-"""Parameters that an answer can do without. Limits, tools, safety, `store` and what was said are not among them: a
-server that refuses these refuses the request, or says how it wants them (`tiers.remote.lessons`)."""
+) - {"min_tokens", "ignore_eos", "stop_token_ids", "safety_identifier"}
+"""Parameters that an answer can do without. Limits, tools, safety and what was said are not among them: a
+server that refuses these refuses the request, or says how it wants them (`tiers.remote.lessons`). A server that does
+not know `store` stores nothing for it, with the field or without."""
 RENAMED = {"max_tokens": "max_completion_tokens", "max_completion_tokens": "max_tokens"}
 """Limits are never left out: they have another name."""
 _CODES = ("unsupported_parameter", "unknown_parameter", "unrecognized_parameter")
@@ -27,7 +28,12 @@ _CODES = ("unsupported_parameter", "unknown_parameter", "unrecognized_parameter"
 _NO_OBJECT = re.compile(r"response_format\.type\W+must be \W?json_schema", re.IGNORECASE)
 _ANY_OBJECT = msgspec.Raw(b'{"type":"json_schema","json_schema":{"name":"answer","schema":{"type":"object"}}}')
 # Other names of the same: Anthropic's, Gemini's and Bedrock's, in lower case with underlines.
-_SAME = {"effort": "reasoning_effort", BUDGET: "reasoning_effort", "reasoning": "reasoning_effort"}
+_SAME = {
+    "effort": "reasoning_effort",
+    BUDGET: "reasoning_effort",
+    "reasoning": "reasoning_effort",
+    "include_usage": STREAM_OPTIONS,
+}
 
 _NAME = r"[`'\"]?(?P<name>\b[A-Za-z_][\w.]{0,63})[`'\"]?"
 _END = r"(?=\s*(?:$|[.,;:!)]|(?:field|parameter|param|argument|with|for|on|in|by)\b))"

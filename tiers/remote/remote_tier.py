@@ -353,7 +353,9 @@ class RemoteTier(Tier):
                     self._ignores_n, tally.sent = True, False
                     return None
                 more = error.refused - refused
-                if SCHEMA in error.refused and (SCHEMA in refused or not _is_schema(request)):
+                if request.response_format is None:
+                    more -= {SCHEMA}
+                elif SCHEMA in error.refused and (SCHEMA in refused or not _is_schema(request)):
                     # Nor is any other form of JSON taken.
                     more |= {ANY_FORMAT} - refused
                 again = call

@@ -50,6 +50,9 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     `object_arguments`: whether arguments of earlier calls must be JSON objects. `whole_tools`: whether a tool must have
     `parameters`, or be `described` as well; `strict_tools`: whether it may be `strict`. `null_content`: whether a turn
     with calls may have no text. `message_names`: whether turns may have names, of any characters or `plain` ones.
+    `named_results`: whether the result of a call must have its name. `declares_tools`: whether tools that were called
+    before must be among the tools. `named_choice`: whether the tool that must be called can be named, else it is the
+    only one; `forced_calls`: whether there can be such a tool at all. `refused_keywords`: of tools' JSON schemas.
     `alternates`: whether successive turns are of different roles. `least_temperature`, `most_temperature`: others are
     sent as the nearer one.
     """
@@ -95,6 +98,11 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     strict_tools: bool = True
     null_content: bool = True
     message_names: Literal["any", "plain", "none"] = "any"
+    named_results: bool = False
+    declares_tools: bool = False
+    named_choice: bool = True
+    forced_calls: bool = True
+    refused_keywords: frozenset[str] = frozenset()
     alternates: bool = False
     least_temperature: float = 0.0
     most_temperature: float = 2.0
@@ -332,6 +340,11 @@ ROWS: list[Row] = [
     Row(
         ("provider", "compatible"), r"(?i)gemini-([3-9]|\d\d)", {"signs_calls": True},
         "https://ai.google.dev/gemini-api/docs/thought-signatures", "2026-11",
+    ),
+    Row(
+        ("provider", "compatible"), r"(?i)gemini", {"named_results": True},
+        # "GenerateContentRequest.contents[2].parts[0].function_response.name: Name cannot be empty."
+        "https://github.com/pydantic/pydantic-ai/issues/1879", "2026-11",
     ),
     # Answers that go on from a last turn of the assistant
     Row(

@@ -138,6 +138,13 @@ SERVICES: Body = {"user": "u", "metadata": {"a": "b"}, "prompt_cache_key": "k", 
 SERVICES |= {"service_tier": "flex", "prompt_cache_retention": "24h"}
 NAMED = {"messages": [ChatMessage(role="user", content="Hi", name="Ada")]}
 THOUGHTS = loop(reasoning="Hm.")
+# With a property that is named as a keyword is.
+PATTERN: Body = {"type": "string", "pattern": "a"}
+KEYWORDS: Body = {"n": {"type": "integer", "exclusiveMinimum": 0}, "c": {"type": "string", "const": "x"}}
+KEYWORDS |= {"t": {"type": ["null", "string"]}, "exclusiveMinimum": {"type": "string"}, "pattern": PATTERN}
+WITH_KEYWORDS = {"tooling": Tooling(tools=(Tool(name="f", parameters={"type": "object", "properties": KEYWORDS}),))}
+TAKEN = {"type": "object", "properties": KEYWORDS | {"n": {"type": "integer"}, "t": {"type": "string"}}}
+TAKEN["properties"] |= {"c": {"type": "string", "enum": ["x"]}}
 ROWS = [
     *(Row(f"limit {place}", words, limit, LONG) for place, words in enumerate(LIMITS)),
     *(Row(f"format {place}", words, schema, JSON) for place, words in enumerate(FORMATS)),
@@ -246,6 +253,45 @@ ROWS = [
         {"tooling": Tooling(tools=(msgspec.structs.replace(WEATHER, strict=True),))}),
     Row("no parser", '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set',
         lambda body: body.get("tools") and body.get("tool_choice") != "none", TOOLS),
+    *(Row(f"a tool by its name {place}", words, lambda body: isinstance(body.get("tool_choice"), dict),
+          {"tooling": Tooling(tools=(Tool(name="f"), WEATHER), choice="named", name="get_weather")})
+      for place, words in enumerate((
+          "Invalid tool_choice type: 'object'. Supported string values: none, auto, required",
+          "tool_choice: Input should be 'none', 'auto' or 'required'"))),
+    *(Row(f"a call that must be {place}", words, lambda body: body.get("tool_choice") not in (None, "auto"), FORCED)
+      for place, words in enumerate((
+          "This model doesn't support the toolConfig.toolChoice.any field. Remove it and try again.",
+          "tool_choice: 'required' is not supported. Only 'auto' and 'none' are.",
+          "tool_choice=required is not supported by this model"))),
+    Row("forced, reasoner", "deepseek-reasoner does not support this tool_choice", thinking, FORCED),
+    *(Row(f"tools of earlier calls {place}", words, lambda body: not body.get("tools"),
+          {"messages": loop()["messages"]})
+      for place, words in enumerate((
+          "Requests which have `tool_use` or `tool_result` blocks in messages must define tools.",
+          "The toolConfig field must be defined when using toolUse and toolResult content blocks.",
+          "litellm.UnsupportedParamsError: Bedrock doesn't support tool calling without `tools=` param specified."))),
+    Row("names of results", "* GenerateContentRequest.contents[2].parts[0].function_response.name: Name cannot be empty",
+        turns(lambda turn: turn["role"] == "tool" and turn.get("name") != "get_weather"), loop()),
+    Row("no names of results", "messages.2.name: Extra inputs are not permitted",
+        turns(has("name")), loop() | {"messages": [*loop()["messages"][:2],
+        msgspec.structs.replace(loop()["messages"][2], name="get_weather")]}),
+    Row("keywords, Google", {"error": {"message": "Provider returned error", "metadata": {"raw": json.dumps({
+        "message": "Invalid JSON payload received. Unknown name \"exclusiveMinimum\" at 'tools[0].function_declarations"
+        "[0].parameters.properties[0].value': Cannot find field.\nUnknown name \"const\" at 'tools[0].function_"
+        "declarations[0].parameters.properties[1].value': Cannot find field.\nInvalid value at 'tools[0].function_"
+        "declarations[0].parameters.properties[2].value.type' (type), Proto field is not repeating, cannot start list."
+        })}}}, functions(lambda one: one["parameters"] != TAKEN), WITH_KEYWORDS),
+    Row("keywords, Cerebras", "Unsupported JSON schema fields: {'exclusiveMinimum'}",
+        functions(lambda one: "exclusiveMinimum" in one["parameters"]["properties"]["n"]), WITH_KEYWORDS),
+    Row("keywords, strict", "Invalid schema for function 'f': In context=('properties', 'n'), 'exclusiveMinimum' is "
+        "not permitted.", functions(lambda one: "exclusiveMinimum" in one["parameters"]["properties"]["n"]), WITH_KEYWORDS),
+    *(Row(f"no grammar {place}", words, functions(lambda one: "pattern" in one["parameters"]["properties"]["pattern"]),
+          WITH_KEYWORDS, status=400 + 100 * place)
+      for place, words in enumerate((
+          "JSON schema conversion failed:\nPattern must start with '^' and end with '$'",
+          "Failed to initialize samplers: failed to parse grammar"))),
+    Row("no choices", "property 'n' is unsupported", has("n"), {"given": ("n",)}),
+    Row("usage", "Unknown parameter: 'stream_options.include_usage'.", has("stream_options"), {}),
     Row("cold", "`temperature` must be strictly positive, got 0", lambda body: body.get("temperature", 1) <= 0,
         {"sampling": SamplingParams(temperature=0)}),
     Row("cold, Z.ai", "temperature 参数非法。取值范围为(0,1)", lambda body: body.get("temperature", 1) <= 0,

@@ -63,6 +63,8 @@ AS_SUCH: list[tuple[str, dict[str, Any], set[str]]] = [
     ("LM Studio", {"error": "'response_format.type' must be 'json_schema' or 'text'"}, {"response_format"}),
     ("others, extra", openai("Extra inputs are not permitted, field: 'seed', value: 1"), {"seed"}),
     ("others, schema", openai("Additional properties are not allowed ('seed' was unexpected)"), {"seed"}),
+    ("store, Mistral", {"detail": [extra("store")]}, {"store"}),
+    ("store, Cerebras", openai("body.store: property 'body.store' is unsupported"), {"store"}),
     ("TGI", {"error": "unknown field `stream_options`, expected one of `model`, `messages`"}, {"stream_options"}),
 ]  # fmt: skip
 OTHERWISE: list[tuple[str, dict[str, Any]]] = [
@@ -76,7 +78,6 @@ OTHERWISE: list[tuple[str, dict[str, Any]]] = [
     ("tools", openai("Unsupported parameter: 'tools' is not supported with this model.", "tools",
                      "unsupported_parameter")),
     ("a format", openai("'response_format' is not supported with this model")),
-    ("store", openai("Unknown parameter: 'store'.", "store", "unknown_parameter")),
     ("safety", openai("Unrecognized request argument supplied: safety_identifier")),
     ("a field of a message", {"detail": [extra("messages", "temperature")]}),
     ("a long text", openai("x" * 50_000)),
