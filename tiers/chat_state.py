@@ -45,9 +45,9 @@ def state_pieces(fields: Mapping[str, Given]) -> list[NativePiece]:
     return [NativePiece(FORM, block=block) for block in state_blocks(fields)]
 
 
-def media_piece(made: bytes, name: str = IMAGES) -> NativePiece:
+def media_piece(json: bytes, name: str = IMAGES) -> NativePiece:
     """Return images, the JSON of a list of parts, or a piece of audio, as a piece of an answer."""
-    return NativePiece(FORM, block=NativeBlock(json=made, type=name))
+    return NativePiece(FORM, block=NativeBlock(json=json, type=name))
 
 
 def audio_reference(audio: Any) -> NativeBlock | None:

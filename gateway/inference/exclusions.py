@@ -74,7 +74,7 @@ def is_plain(request: InferenceRequest) -> bool:
         or asked.echo
         or asked.include_stop
         or asked.n > 1
-        or unserved(asked.extra, ()) is not None
+        or (asked.extra and unserved(asked.extra, ()) is not None)
     )
     if extended or asked.messages is None or sampling_of(sampling)[FIRST_EXTENSION:] != NEUTRAL[FIRST_EXTENSION:]:
         return False
@@ -92,7 +92,7 @@ def lacks_of(request: InferenceRequest, needs: Collection[Need], tier: Tier, spe
     if spec.remote is None:
         native = request.generation.native
         own = [] if native is None else native.server_tools
-        if (lost := unserved(request.generation.extra, ())) is not None:
+        if (extra := request.generation.extra) and (lost := unserved(extra, ())) is not None:
             return [Need(None, lost, refusal=f"{lost}: tier '{spec.name}' runs here, where no model can do that")]
         refusal = f"tools: {', '.join(own)} is run by the provider that has it, and tier '{spec.name}' runs here"
         return [Need(None, "tools", refusal=refusal)] if own else []

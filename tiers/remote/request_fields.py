@@ -209,12 +209,12 @@ FORWARDABLE = frozenset().union(*FORWARDED.values())
 """Fields that at least one kind of server knows."""
 
 
-def unserved(extra: dict[str, Any], known: Collection[str]) -> str | None:
-    """Return the name of a field of `extra` without which an answer would be another one, and that is not among the
-    `known`; None without any."""
+def unserved(extra: dict[str, Any], available: Collection[str]) -> str | None:
+    """Return the name of a field of `extra` without which an answer would be another one, and that is not
+    `available`; None without any."""
     speaks = AUDIO in extra.get(MODALITIES, ())
     needed = [SUFFIX] * (SUFFIX in extra) + [MODALITIES] * speaks + [AUDIO] * (AUDIO in extra)
-    return next((name for name in needed if name not in known), None)
+    return next((name for name in needed if name not in available), None)
 
 
 def with_fields(body: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:

@@ -184,8 +184,7 @@ class ChatMessageBody(msgspec.Struct, frozen=True, omit_defaults=True):
 
     `content` is null where there is nothing but calls, or a `refusal`: what the model says instead of an answer.
     `annotations`: what the content cites. `reasoning_details`, `extra_content`: as the server gave them, which needs
-    them back. `images`, `audio`: what it made. `function_call`: in place of `tool_calls` for a caller that gave
-    `functions`.
+    them back. `images`, `audio`: what it made. `function_call`: instead of `tool_calls`, for a caller of `functions`.
     """
 
     role: str

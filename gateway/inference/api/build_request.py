@@ -197,6 +197,7 @@ def received(connection: ASGIConnection[Any, Any, Any, Any]) -> RequestHead:
 def chat_request(serving: Serving, head: RequestHead, body: ChatRequest) -> InferenceRequest:
     """The request of a chat. Raises `ApiError` 400 that names the parameter."""
     messages = check_chat(body)
+    media = {MODALITIES: body.modalities, AUDIO: body.audio}
     return _request_of(
         serving,
         head,
@@ -204,7 +205,8 @@ def chat_request(serving: Serving, head: RequestHead, body: ChatRequest) -> Infe
         {
             "sampling": sampling_params(body, (body.top_logprobs or 0) if body.logprobs else None),
             "passed": provider_fields(body, head.caller.priority_ceiling),
-            "extra": head.extra | _media_wanted(body),
+            "extra": head.extra
+            | {name: value for name, value in media.items() if value not in (None, {}, [], ["text"])},
             "messages": messages,
             "tooling": tooling_of(body),
             "response_format": format_of(body.response_format),
@@ -218,12 +220,6 @@ def chat_request(serving: Serving, head: RequestHead, body: ChatRequest) -> Infe
         user=body.user or body.safety_identifier,
         client=recognised(head.headers, body.metadata, messages),
     )
-
-
-def _media_wanted(body: ChatRequest) -> dict[str, Any]:
-    """What the answer is to have beside text."""
-    wanted = {MODALITIES: body.modalities} if {"image", "audio"} & {*(body.modalities or ())} else {}
-    return wanted | ({AUDIO: body.audio} if body.audio else {})
 
 
 def completion_request(serving: Serving, head: RequestHead, body: CompletionRequest) -> InferenceRequest:

@@ -29,7 +29,7 @@ from gateway.inference.service import Serving, serving_of
 from gateway.tenancy.guard import PlainRequest
 from inference_core.protocol import SamplingParams
 from tiers.prompt_bounds import num_bytes
-from tiers.remote.request_fields import ALL_SAMPLING, MODALITIES, SERVICE_FIELDS
+from tiers.remote.request_fields import ALL_SAMPLING, SERVICE_FIELDS
 from tiers.tier import ChatMessage
 
 Body = TypeVar("Body", bound=msgspec.Struct)
@@ -243,10 +243,6 @@ def _join(path: str, name: str) -> str:
 
 def check_chat(body: ChatRequest) -> list[ChatMessage]:
     """The conversation, after everything that decoding could not check."""
-    if any(kind not in ("text", "image", "audio") for kind in body.modalities or ()):
-        raise bad_request(
-            "Unsupported modalities: text, image and audio are available.", MODALITIES, "unsupported_parameter"
-        )
     if body.max_tokens == 0:
         raise bad_request("max_tokens is 0: an answer needs at least 1.", "max_tokens", "invalid_value")
     if body.max_tokens and body.max_completion_tokens:

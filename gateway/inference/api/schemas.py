@@ -262,7 +262,7 @@ class ChatRequest(Sampling, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     prompt_cache_retention: str | None = None
     parallel_tool_calls: bool | None = None
     response_format: ResponseFormat | None = None
-    modalities: list[str] | None = None
+    modalities: list[Literal["text", "image", "audio"]] | None = None
     tools: Annotated[list[ToolDefinition], Meta(max_length=MAX_TOOLS)] | None = None
     tool_choice: str | NamedToolChoice | None = None
     functions: Annotated[list[FunctionDefinition], Meta(max_length=MAX_TOOLS)] | None = None

@@ -270,7 +270,7 @@ ROWS = [
           "Requests which have `tool_use` or `tool_result` blocks in messages must define tools.",
           "The toolConfig field must be defined when using toolUse and toolResult content blocks.",
           "litellm.UnsupportedParamsError: Bedrock doesn't support tool calling without `tools=` param specified."))),
-    Row("names of results", "* GenerateContentRequest.contents[2].parts[0].function_response.name: Name cannot be empty",
+    Row("names of results", "* GenerateContentRequest.contents[2].parts[0].function_response.name: empty.",
         turns(lambda turn: turn["role"] == "tool" and turn.get("name") != "get_weather"), loop()),
     Row("no names of results", "messages.2.name: Extra inputs are not permitted",
         turns(has("name")), loop() | {"messages": [*loop()["messages"][:2],
@@ -284,7 +284,8 @@ ROWS = [
     Row("keywords, Cerebras", "Unsupported JSON schema fields: {'exclusiveMinimum'}",
         functions(lambda one: "exclusiveMinimum" in one["parameters"]["properties"]["n"]), WITH_KEYWORDS),
     Row("keywords, strict", "Invalid schema for function 'f': In context=('properties', 'n'), 'exclusiveMinimum' is "
-        "not permitted.", functions(lambda one: "exclusiveMinimum" in one["parameters"]["properties"]["n"]), WITH_KEYWORDS),
+        "not permitted.", functions(lambda one: "exclusiveMinimum" in one["parameters"]["properties"]["n"]),
+        WITH_KEYWORDS),
     *(Row(f"no grammar {place}", words, functions(lambda one: "pattern" in one["parameters"]["properties"]["pattern"]),
           WITH_KEYWORDS, status=400 + 100 * place)
       for place, words in enumerate((
