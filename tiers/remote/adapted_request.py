@@ -45,7 +45,7 @@ def without_keywords(schema: Any, refused: frozenset[str]) -> Any:
             found[name] = next((one for one in value if one != "null"), "null") if isinstance(value, list) else value
         elif name == "const" and name in refused and isinstance(value, str):
             found["enum"] = [value]
-        elif name not in refused:
+        elif name not in refused or (name == "properties" and value):
             found[name] = value
     return found
 
@@ -104,21 +104,10 @@ def _names(value: Any) -> set[str]:
 
 # In the order in which they are named to the caller.
 _CHANGES = (
-    "tools",
-    "tool_choice",
-    "tools.name",
-    "tools.parameters",
-    "messages",
-    "messages.role",
-    "messages.tool_calls.id",
-    "messages.tool_calls.arguments",
-    "messages.name",
-    "messages.image_url",
-    "response_format",
-    "reasoning_effort",
-    "temperature",
-    "stop",
-)
+    "tools", "tool_choice", "tools.name", "tools.parameters", "tools.description", "messages", "messages.role",
+    "messages.tool_calls.id", "messages.tool_calls.arguments", "messages.name", "messages.image_url",
+    "response_format", "reasoning_effort", "temperature", "stop",
+)  # fmt: skip
 _NEUTRAL = SamplingParams()
 _NOT_THINKING = {"enable_thinking": False, "thinking": False}
 
@@ -141,7 +130,7 @@ def adapted(unadapted: GenerationRequest, rules: Rules, refused: frozenset[str] 
     fields: dict[str, Any] = {}
     changed: set[str] = set()
     request = _bound(unadapted, rules, changed)
-    renamed = {} if rules.tool_names is None else _renamed_tools(request, rules.tool_names)
+    renamed = {} if rules.tool_names is None else _renamed_tools(request, rules.tool_names, rules)
     messages = request.messages
     if messages is not None:
         turns = adapted_turns(messages, rules, renamed, changed)
@@ -271,7 +260,7 @@ def nearest_effort(asked: str, taken: Sequence[str]) -> str:
     return next((one for one in taken if one in EFFORTS and EFFORTS.index(one) >= wanted), taken[-1])
 
 
-def _renamed_tools(request: GenerationRequest, form: tuple[str, int]) -> dict[str, str]:
+def _renamed_tools(request: GenerationRequest, form: tuple[str, int], rules: Rules) -> dict[str, str]:
     """The names to send, by the caller's, of tools whose names the server does not take."""
     fitting = fits(form)
     tools = () if request.tooling is None else request.tooling.tools
@@ -279,7 +268,11 @@ def _renamed_tools(request: GenerationRequest, form: tuple[str, int]) -> dict[st
     for message in request.messages or ():
         if message.tool_calls:
             named += [call.name for call in message.tool_calls]
-    return {name: fitting_name(name, form) for name in named if not fitting(name)}
+    return {
+        name: fitting_name(name, form)
+        for name in named
+        if not fitting(name) or (rules.letter_first and not (name[0].isalpha() or name[0] == "_"))
+    }
 
 
 def _tooling(tooling: Tooling, rules: Rules, renamed: dict[str, str], changed: set[str]) -> Tooling:
@@ -300,6 +293,12 @@ def _tooling(tooling: Tooling, rules: Rules, renamed: dict[str, str], changed: s
                 fields["parameters"] = schema
                 if not _says_the_same(schema, tool.parameters):
                     changed.add("tools.parameters")
+        if "properties" in rules.refused_keywords and not (tool.parameters or {}).get("properties"):
+            # A server that takes no object without properties takes a function without parameters.
+            fields["parameters"] = None
+        if 0 < rules.most_description < len(tool.description or ""):
+            fields["description"] = f"{(tool.description or '')[: rules.most_description - 1]}…"
+            changed.add("tools.description")
         if rules.whole_tools != "any":
             fields |= {"parameters": tool.schema} if tool.parameters is None else {}
         if rules.whole_tools == "described" and tool.description is None:

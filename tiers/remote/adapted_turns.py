@@ -86,6 +86,8 @@ def adapted_turns(
         turns = _right_types(turns, changed)
     if rules.paired_results:
         turns = _paired(turns, changed)
+    if rules.single_calls and [True for turn in turns if len(turn.tool_calls) > 1]:
+        turns = _one_by_one(turns, changed)
     if rules.system != "anywhere":
         turns = _placed(turns, rules.system, changed)
     if not rules.blank_answers and any(map(_is_blank, turns)):
@@ -206,6 +208,23 @@ def _paired(turns: list[ChatMessage], changed: set[str]) -> list[ChatMessage]:
             missing = Counter(call.id for call in turn.tool_calls)
             missing -= Counter(str(result.tool_call_id) for result in results[place])
             found += [_interrupted(turn, one) for one in missing.elements()]
+    changed.add("messages")
+    return found
+
+
+def _one_by_one(turns: list[ChatMessage], changed: set[str]) -> list[ChatMessage]:
+    """The conversation with each call in a turn of its own, before its result."""
+    found: list[ChatMessage] = []
+    results = {turn.tool_call_id: turn for turn in turns if turn.role == "tool"}
+    several = {call.id for turn in turns if len(turn.tool_calls) > 1 for call in turn.tool_calls}
+    for turn in turns:
+        if len(turn.tool_calls) > 1:
+            for place, call in enumerate(turn.tool_calls):
+                fields = {} if not place else {"content": "", "reasoning": "", "parts": (), "state": ()}
+                found.append(msgspec.structs.replace(turn, tool_calls=(call,), **fields))
+                found += [results[call.id]] if call.id in results else []
+        elif turn.role != "tool" or turn.tool_call_id not in several:
+            found.append(turn)
     changed.add("messages")
     return found
 

@@ -24,16 +24,9 @@ from tiers.tier import ChatMessage, GenerationRequest
 NAME = "Anthropic"
 # Older models take a budget of thinking tokens; newer ones think as much as `effort` lets them.
 BUDGET_MODELS = (
-    "claude-3",
-    "claude-haiku-4-5",
-    "claude-opus-4-0",
-    "claude-opus-4-1",
-    "claude-opus-4-2025",
-    "claude-opus-4-5",
-    "claude-sonnet-4-0",
-    "claude-sonnet-4-2025",
-    "claude-sonnet-4-5",
-)
+    "claude-3", "claude-haiku-4-5", "claude-opus-4-0", "claude-opus-4-1", "claude-opus-4-2025", "claude-opus-4-5",
+    "claude-sonnet-4-0", "claude-sonnet-4-2025", "claude-sonnet-4-5",
+)  # fmt: skip
 # These take both.
 HYBRID_MODELS = ("claude-opus-4-6", "claude-sonnet-4-6")
 # By OpenAI's names: which classes of service Anthropic's API has.
@@ -41,16 +34,9 @@ SERVICE_TIERS = {"auto": "auto", "default": "standard_only"}
 EFFORTS = {"minimal": "low", "low": "low", "medium": "medium", "high": "high", "xhigh": "xhigh", "max": "max"}
 # Fields of a caller of the same API that no other has, or that are said more exactly there.
 SAME_FIELDS = (
-    "max_tokens",
-    "tools",
-    "tool_choice",
-    "cache_control",
-    "context_management",
-    "container",
-    "inference_geo",
-    "mcp_servers",
-    "speed",
-)
+    "max_tokens", "tools", "tool_choice", "cache_control", "context_management", "container", "inference_geo",
+    "mcp_servers", "speed",
+)  # fmt: skip
 MARK = "cache_control"
 _MARK = b'"cache_control"'
 _CACHED = {"type": "ephemeral"}

@@ -2,6 +2,7 @@
 
 import os
 import re
+from collections import Counter
 from typing import Any
 from urllib.parse import quote
 
@@ -123,7 +124,7 @@ class BedrockWire(RemoteWire):
         streamed = not request.whole or self._remote.stream_whole
         body: dict[str, Any] = {"messages": message_turns(messages)}
         inference: dict[str, Any] = {} if max_tokens is None else {"maxTokens": max_tokens}
-        if system := system_text(messages):
+        if (system := system_text(messages)).strip():
             body["system"] = [{"text": system}]
         if request.stop:
             inference["stopSequences"] = list(request.stop)
@@ -351,9 +352,23 @@ class _Event(msgspec.Struct, rename="camel"):
     output: _Output | None = None
 
 
+NO_OUTPUT = "(no output)"
+"""What a tool said that said nothing: no text may be blank."""
+_FORMATS = frozenset({"pdf", "csv", "doc", "docx", "xls", "xlsx", "html", "txt", "md"})
+
+
 def message_turns(messages: list[ChatMessage]) -> list[dict[str, Any]]:
     """Return the conversation as Converse has it: turns alternate, and results of tools are a user's blocks."""
-    return alternating(messages, _marked_blocks)
+    turns = alternating(messages, _marked_blocks)
+    named: Counter[str] = Counter()
+    for turn in turns:
+        documents = [block["document"] for block in turn["content"] if isinstance(block, dict) and "document" in block]
+        for document in documents:
+            named[name] = named.get(name := document["name"], 0) + 1
+            document["name"] += f" ({named[name]})" * (named[name] > 1)
+        if documents and not any(isinstance(block, dict) and "text" in block for block in turn["content"]):
+            turn["content"].insert(0, {"text": documents[0]["name"]})
+    return turns
 
 
 def _marked_blocks(message: ChatMessage) -> list[dict[str, Any]]:
@@ -367,7 +382,7 @@ def _blocks_of(message: ChatMessage) -> list[Any]:
         # Thoughts of its own come first.
         content = [*(msgspec.Raw(block.json) for block in message.native.blocks), *content]
     if message.role == "tool":
-        result = {"toolUseId": message.tool_call_id or "", "content": content or [{"text": " "}]}
+        result = {"toolUseId": message.tool_call_id or "", "content": content or [{"text": NO_OUTPUT}]}
         content = [{"toolResult": result}]
     return content + [
         {"toolUse": {"toolUseId": call.id, "name": call.name, "input": call_arguments(call)}}
@@ -389,8 +404,10 @@ def content_blocks(message: ChatMessage) -> list[dict[str, Any]]:
         if media.kind == "image":
             blocks.append({"image": {"format": subtype, "source": {"bytes": media.data}}})
         else:
-            kind = {"plain": "txt", "markdown": "md"}.get(subtype, subtype)
-            # Names may hold few characters, and each only once.
+            ending = media.name.rpartition(".")[2].lower()
+            known = subtype in _FORMATS or ending not in _FORMATS
+            kind = {"plain": "txt", "markdown": "md"}.get(subtype, subtype) if known else ending
+            # Names may hold few characters; each stands only once in a conversation (`message_turns`).
             name = re.sub(r"[^A-Za-z0-9 ()\[\]-]+", " ", media.name).strip() or "file"
             blocks.append({"document": {"format": kind, "name": name, "source": {"bytes": media.data}}})
     return blocks

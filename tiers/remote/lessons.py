@@ -199,7 +199,8 @@ LESSONS = [
     Lesson(
         "messages.role: no system",
         r"developer instruction is not enabled|system role (?:is )?not supported|"
-        r"not support (?:the )?system (?:role|message|prompt)|'messages\[\d+\]\.role' does not support 'system'",
+        r"not support (?:the )?system (?:role|message|prompt)|only user and assistant roles are supported|"
+        r"'messages\[\d+\]\.role' does not support 'system'",
         {"system": "none"},
         "https://huggingface.co/google/gemma-2-9b-it/blob/main/tokenizer_config.json",
     ),
@@ -226,7 +227,8 @@ LESSONS = [
     Lesson(
         "messages.tool_call_id: unpaired",
         r"must be followed by tool messages|tool_call_ids? did not have response|"
-        r"must be a response to a prec\w+ message|"
+        r"must be a response to a prec\w+ message|not the same number of function calls and responses|"
+        r"number of function response parts|"
         r"tool_use\W{0,3} ids were found without|unexpected \W?tool_use_id",
         {"paired_results": True},
         "https://github.com/deepseek-ai/DeepSeek-V3/issues/1588",
@@ -240,7 +242,8 @@ LESSONS = [
     Lesson(
         "messages.tool_calls.id",
         r"tool_calls?\W.{0,20}\bid\b.{0,60}(?:too long|maximum length|at most)|"
-        r"tool_(?:use|call)(?:\.|_)id\b.{0,60}pattern",
+        r"tool_(?:use|call)(?:\.|_)id\b.{0,60}pattern|tool_?(?:use|call)\W{0,3} ids? must be unique|"
+        r"duplicate tool call id",
         {"call_ids": ("A-Za-z0-9_-", 40), "unique_call_ids": True},
         "https://platform.openai.com/docs/api-reference/chat/create",
     ),
@@ -248,8 +251,20 @@ LESSONS = [
         "tools.name",
         r"(?:function|tools?)\S{0,24}\.name\b.{0,80}(?:pattern|match|too long|at most|maximum)|invalid function name|"
         r"function name.{0,60}(?:must|can only|should)",
-        {"tool_names": USUAL_NAMES},
+        {"tool_names": USUAL_NAMES, "letter_first": True},
         "https://platform.openai.com/docs/api-reference/chat/create",
+    ),
+    Lesson(
+        "tools.description",
+        r"description\b.{0,20}too long.{0,60}maximum length 1024",
+        {"most_description": 1024},
+        "https://github.com/modelcontextprotocol/servers/issues/799",
+    ),
+    Lesson(
+        "messages.tool_calls: several",
+        r"only supports? single tool[- ]calls?",
+        {"single_calls": True},
+        "https://github.com/vllm-project/vllm/issues/11592",
     ),
     Lesson(
         "tools.parameters",
@@ -342,6 +357,7 @@ _KEYWORDS = [
     for pattern in (
         r"unknown name [\\\W]{0,3}([$\w]+)\W{0,4} at [^:]{0,200}(?:parameters|schema)",
         r"at [^:]{0,200}(?:parameters|schema)[^:]{0,200}\b(type)\W{0,2} \(type\).{0,20}proto field is not repeating",
+        r"(?:parameters|schema)\S*\.(properties)\W{1,3}should be non-empty for object",
         r"invalid schema for function.{0,200}?'([$\w]+)' is not permitted",
         r"unsupported json schema (?:fields?|keywords?)\W{0,6}([$\w]+)",
     )

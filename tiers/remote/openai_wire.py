@@ -12,7 +12,7 @@ from tiers.remote import responses_format
 from tiers.remote.event_stream import ServerSentEvent
 from tiers.remote.openai_answer import read_chunk
 from tiers.remote.openai_format import TEMPLATED, WireError, request_body, with_text_results
-from tiers.remote.provider_state import give_back
+from tiers.remote.provider_state import give_back, mark_parts
 from tiers.remote.request_fields import ALL_SAMPLING, BUDGET, SERVICE_FIELDS, THOUGHTS, VARIABLES, dropped_fields
 from tiers.remote.usage_counter import Tally
 from tiers.remote.wire import QueueMetric, RemoteWire, WireCall
@@ -55,6 +55,8 @@ class OpenAIWire(RemoteWire):
             body.pop(name, None)
         if request.messages is not None:
             dropped += give_back(body["messages"], request.messages, self.rules)
+            if self.rules.cache_points:
+                mark_parts(body["messages"], request.messages)
             if any(message.parts and message.role == "tool" for message in request.messages):
                 body["messages"] = with_text_results(body["messages"], answered=self.rules.answers_results)
             if not self.rules.null_content:

@@ -70,6 +70,15 @@ def put_points(body: dict[str, Any], *, tools: bool, system: bool, last: bool) -
         one["content"] = kept[::-1]
 
 
+def mark_parts(wires: Sequence[dict[str, Any]], messages: Sequence[ChatMessage]) -> None:
+    """Put marks of a cache onto the last parts of the last turns that have one, as OpenRouter takes them for Claude."""
+    marked = [wire for wire, message in zip(wires, messages, strict=True) if message.marked and wire["content"]]
+    for wire in marked[-MOST_POINTS:]:
+        said = wire["content"]
+        *before, last = [{"type": "text", "text": said}] if isinstance(said, str) else said
+        wire["content"] = [*before, last | {"cache_control": {"type": "ephemeral"}}]
+
+
 _NOT_KEPT = " "
 """Instead of thoughts that are not there any more, where a server refuses a turn without any: Moonshot's takes an empty
 text for none."""

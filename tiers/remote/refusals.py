@@ -77,6 +77,8 @@ _WORDINGS = [
         rf"additional properties are not allowed \({_NAME}",
     )
 ]
+# Anthropic's, which servers in front of it pass on.
+_WHILE_THINKING = re.compile(rf"{_NAME} (?:may only|must) be .{{0,60}}when thinking is enabled", re.IGNORECASE)
 _PENALTIES = re.compile(r"penalty is not enabled for", re.IGNORECASE)
 # A list of Pydantic's errors, written by Python into a text.
 _LOC = re.compile(
@@ -95,6 +97,7 @@ def refused_parameters(body: bytes, message: str, param: str | None, code: str |
     is_value = _VALUE.search(message) is not None or _VALUE_CODES.search(str(code)) is not None
     if param is not None and code in _CODES:
         names.add(param)
+    names |= {match["name"] for match in _WHILE_THINKING.finditer(message)}
     if not is_value:
         for wording in _WORDINGS:
             for match in wording.finditer(message):

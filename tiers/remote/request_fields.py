@@ -20,15 +20,9 @@ EXTENSIONS = ("top_k", "min_p", "repetition_penalty", "min_tokens", "ignore_eos"
 ALL_SAMPLING = SAMPLING + EXTENSIONS
 # What means something to a provider alone.
 SERVICE_FIELDS = (
-    "user",
-    "safety_identifier",
-    "prompt_cache_key",
-    "prompt_cache_retention",
-    "store",
-    "metadata",
-    "service_tier",
-    "verbosity",
-)
+    "user", "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "store", "metadata",
+    "service_tier", "verbosity",
+)  # fmt: skip
 MODALITIES, AUDIO, SUFFIX = "modalities", "audio", "suffix"
 BUDGET, VARIABLES, THOUGHTS = "thinking_token_budget", "chat_template_kwargs", "messages.reasoning_content"
 
@@ -63,122 +57,43 @@ def dropped_fields(request: GenerationRequest, known: frozenset[str]) -> tuple[s
     return tuple([name for name in names if name not in known]) if names else ()
 
 
-_THOUGHTS = frozenset(
-    [
-        "thinking",
-        "enable_thinking",
-        "thinking_budget",
-        "preserve_thinking",
-        "reasoning",
-        "include_reasoning",
-        "reasoning_format",
-        "reasoning_split",
-        "separate_reasoning",
-        "stream_reasoning",
-        "think",
-    ]
-)
-_SAMPLING = frozenset(
-    [
-        "top_a",
-        "typical_p",
-        "tfs_z",
-        "length_penalty",
-        "repeat_penalty",
-        "repeat_last_n",
-        "mirostat",
-        "mirostat_tau",
-        "mirostat_eta",
-        "mirostat_target",
-        "mirostat_lr",
-        "dry_multiplier",
-        "dry_base",
-        "dry_allowed_length",
-        "dry_penalty_last_n",
-        "dry_sequence_breakers",
-        "xtc_probability",
-        "xtc_threshold",
-        "dynatemp_range",
-        "dynatemp_exponent",
-        "top_n_sigma",
-        "samplers",
-        "min_keep",
-        "do_sample",
-        "bad_words",
-        "allowed_token_ids",
-    ]
-)
+_THOUGHTS = frozenset({
+    "thinking", "enable_thinking", "thinking_budget", "preserve_thinking", "reasoning", "include_reasoning",
+    "reasoning_format", "reasoning_split", "separate_reasoning", "stream_reasoning", "think",
+})  # fmt: skip
+_SAMPLING = frozenset({
+    "top_a", "typical_p", "tfs_z", "length_penalty", "repeat_penalty", "repeat_last_n", "mirostat",
+    "mirostat_tau", "mirostat_eta", "mirostat_target", "mirostat_lr", "dry_multiplier", "dry_base",
+    "dry_allowed_length", "dry_penalty_last_n", "dry_sequence_breakers", "xtc_probability", "xtc_threshold",
+    "dynatemp_range", "dynatemp_exponent", "top_n_sigma", "samplers", "min_keep", "do_sample", "bad_words",
+    "allowed_token_ids",
+})  # fmt: skip
 TUNING = _THOUGHTS | _SAMPLING
 """Fields beyond OpenAI's API without which an answer is one, too."""
-_GRAMMARS = frozenset(
-    [
-        "guided_json",
-        "guided_regex",
-        "guided_choice",
-        "guided_grammar",
-        "guided_whitespace_pattern",
-        "regex",
-        "ebnf",
-        "grammar",
-        "json_schema",
-    ]
-)
-_RENDERING = frozenset(
-    [
-        "add_generation_prompt",
-        "continue_final_message",
-        "add_special_tokens",
-        "skip_special_tokens",
-        "spaces_between_special_tokens",
-        "documents",
-        "no_stop_trim",
-        "parse_tool_calls",
-        "timings_per_token",
-        "return_progress",
-    ]
-)
-_SEARCH = frozenset(
-    [
-        "plugins",
-        "search_parameters",
-        "enable_search",
-        "search_options",
-        "search_settings",
-        "search_mode",
-        "search_domain_filter",
-        "search_recency_filter",
-        "search_context_size",
-        "return_images",
-        "return_related_questions",
-        "disable_search",
-        "exclude_domains",
-        "include_domains",
-        "citation_options",
-        "citations",
-        "compound_custom",
-        "web_search_options",
-    ]
-)
+_GRAMMARS = frozenset({
+    "guided_json", "guided_regex", "guided_choice", "guided_grammar", "guided_whitespace_pattern", "regex",
+    "ebnf", "grammar", "json_schema",
+})  # fmt: skip
+_RENDERING = frozenset({
+    "add_generation_prompt", "continue_final_message", "add_special_tokens", "skip_special_tokens",
+    "spaces_between_special_tokens", "documents", "no_stop_trim", "parse_tool_calls", "timings_per_token",
+    "return_progress",
+})  # fmt: skip
+_SEARCH = frozenset({
+    "plugins", "search_parameters", "enable_search", "search_options", "search_settings", "search_mode",
+    "search_domain_filter", "search_recency_filter", "search_context_size", "return_images",
+    "return_related_questions", "disable_search", "exclude_domains", "include_domains", "citation_options",
+    "citations", "compound_custom", "web_search_options",
+})  # fmt: skip
 _OPENROUTER = frozenset(
     ["provider", "transforms", "usage", "session_id", "trace", MODALITIES, AUDIO, "image_config", "cache_control"]
 )
 _MISTRAL = frozenset(["safe_prompt", "random_seed", "prompt_mode"])
-_OTHERS = frozenset(
-    [
-        "safety_model",
-        "context_length_exceeded_behavior",
-        "reasoning_history",
-        "tool_stream",
-        "partial",
-        "mask_sensitive_info",
-        "vl_high_resolution_images",
-        "translation_options",
-        "disable_tool_validation",
-        "response_mime_type",
-        "google",
-        SUFFIX,
-    ]
-)
+_OTHERS = frozenset({
+    "safety_model", "context_length_exceeded_behavior", "reasoning_history", "tool_stream", "partial",
+    "mask_sensitive_info", "vl_high_resolution_images", "translation_options", "disable_tool_validation",
+    "response_mime_type", "google", SUFFIX,
+})  # fmt: skip
 _LENIENT = _THOUGHTS | _SAMPLING | _GRAMMARS | _RENDERING | _SEARCH | _OPENROUTER | _MISTRAL | _OTHERS
 
 # By server (`rules.server_of`). Sources: each provider's reference of chat completions, and the protocols in the

@@ -21,8 +21,9 @@ EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
     """The rules of one server and model.
 
-    `server`: its name in `ROWS`. `tool_names`, `call_ids`: None takes any. `call_id_length`: exactly so many
-    characters; 0 for any number up to the most. `unique_call_ids`: whether an id may stand for one call alone.
+    `server`: its name in `ROWS`. `tool_names`, `call_ids`: None takes any. `letter_first`: no name of a tool may begin
+    with a digit. `most_description`: characters of a tool's description; 0 for any number. `call_id_length`: exactly so
+    many characters; 0 for any number up to the most. `unique_call_ids`: whether an id may stand for one call alone.
     `stops`: the most stop strings; None for any number. `blank_stops`: whether one may be of white space.
     `refused`: parameters that are never sent, by the caller's names.
     `refused_thinking`: those that are not sent with an effort to think.
@@ -35,8 +36,8 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     `paired_results`: whether the results of calls come right after them, one for each. `answers_results`: whether the
     assistant speaks between a result and the user.
     `combined_schemas`: whether a tool's schema may have `anyOf`, `oneOf` or `allOf` at its top. `needs_properties`:
-    whether it must have `properties`. `cache_points`: whether marks of a cache are Bedrock's `cachePoint`;
-    `cache_tools`: after tools, too.
+    whether it must have `properties`. `cache_points`: whether a mark of a cache is one of its turn (Bedrock's
+    `cachePoint`, OpenRouter's parts); `cache_tools`: of tools, too. `single_calls`: whether a turn has one at most.
     `thoughts`: the fields that earlier thoughts of its own go back in; empty for none, `content` for a part of it.
     `thoughts_of`: of `all` turns, or of those in a loop of tools (`loops`). `needs_thoughts`: whether a turn there
     must have some. `signs_calls`: whether calls must have Gemini's signature in `extra_content`.
@@ -60,6 +61,8 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     server: str = "compatible"
     tool_names: Names | None = None
     call_ids: Names | None = None
+    letter_first: bool = False
+    most_description: int = 0
     call_id_length: int = 0
     unique_call_ids: bool = False
     stops: int | None = None
@@ -103,6 +106,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     named_choice: bool = True
     forced_calls: bool = True
     refused_keywords: frozenset[str] = frozenset()
+    single_calls: bool = False
     alternates: bool = False
     least_temperature: float = 0.0
     most_temperature: float = 2.0
@@ -225,8 +229,8 @@ ROWS: list[Row] = [
     # Google
     Row(
         ("gemini",), "",
-        {"tool_names": ("A-Za-z0-9_.:-", 64), "stops": 5, "system": "first", "starts_with_user": True,
-         "blank_answers": False},
+        {"tool_names": ("A-Za-z0-9_.:-", 64), "letter_first": True, "stops": 5, "system": "first",
+         "starts_with_user": True, "blank_answers": False},
         "https://ai.google.dev/api/caching#FunctionDeclaration", "2026-11",
     ),
     # Providers with OpenAI's API
@@ -279,8 +283,13 @@ ROWS: list[Row] = [
         "https://docs.x.ai/docs/guides/reasoning", "2026-11",
     ),
     Row(
-        ("moonshot",), "", {"tool_names": USUAL_NAMES},
-        "https://platform.moonshot.ai/docs/api/tool-use", "2026-11",
+        ("openrouter",), r"(?i)claude", {"cache_points": True},
+        "https://openrouter.ai/docs/features/prompt-caching", "2026-11",
+    ),
+    Row(
+        ("moonshot",), "", {"tool_names": USUAL_NAMES, "letter_first": True},
+        # "function name is invalid, must start with a letter"
+        "https://github.com/MoonshotAI/kimi-cli/issues/1773", "2026-11",
     ),
     Row(
         ("moonshot", "provider", "compatible"), r"(?i)kimi", {"blank_answers": False},

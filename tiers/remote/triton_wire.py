@@ -294,18 +294,9 @@ class TritonVllmWire(TritonWire):
 
     needed = ("text_input", "sampling_parameters")
     names = (
-        "temperature",
-        "top_p",
-        "seed",
-        "presence_penalty",
-        "frequency_penalty",
-        "repetition_penalty",
-        "top_k",
-        "min_p",
-        "min_tokens",
-        "ignore_eos",
-        "stop_token_ids",
-    )
+        "temperature", "top_p", "seed", "presence_penalty", "frequency_penalty", "repetition_penalty", "top_k",
+        "min_p", "min_tokens", "ignore_eos", "stop_token_ids",
+    )  # fmt: skip
 
     def check(self, request: GenerationRequest) -> None:
         super().check(request)

@@ -93,6 +93,10 @@ def roles(body: Body) -> list[str]:
     return [turn["role"] for turn in body["messages"]]
 
 
+def ids_of(body: Body) -> list[str]:
+    return [call["id"] for turn in body["messages"] for call in turn.get("tool_calls") or ()]
+
+
 def many_stops(body: Body) -> bool:
     return len(body.get("stop", ())) > 4
 
@@ -138,6 +142,9 @@ SERVICES: Body = {"user": "u", "metadata": {"a": "b"}, "prompt_cache_key": "k", 
 SERVICES |= {"service_tier": "flex", "prompt_cache_retention": "24h"}
 NAMED = {"messages": [ChatMessage(role="user", content="Hi", name="Ada")]}
 THOUGHTS = loop(reasoning="Hm.")
+TWO_CALLS = TOOLS | {"messages": [USER, ChatMessage(role="assistant", content="", tool_calls=tuple(
+    ToolCall(id=one, name="get_weather", arguments="{}") for one in "ab")), *(
+    ChatMessage(role="tool", content="3", tool_call_id=one) for one in "ba"), USER]}  # fmt: skip
 # With a property that is named as a keyword is.
 PATTERN: Body = {"type": "string", "pattern": "a"}
 KEYWORDS: Body = {"n": {"type": "integer", "exclusiveMinimum": 0}, "c": {"type": "string", "const": "x"}}
@@ -291,6 +298,27 @@ ROWS = [
       for place, words in enumerate((
           "JSON schema conversion failed:\nPattern must start with '^' and end with '$'",
           "Failed to initialize samplers: failed to parse grammar"))),
+    Row("no properties", "* GenerateContentRequest.tools[0].function_declarations[0].parameters.properties: should be "
+        "non-empty for OBJECT type", functions(lambda one: one.get("parameters", CITY)["properties"] == {}),
+        {"tooling": Tooling(tools=(Tool(name="f", parameters={"type": "object", "properties": {}}),))}),
+    Row("a digit first", "function name is invalid, must start with a letter and can contain letters, numbers",
+        functions(lambda one: one["name"][0].isdigit()), {"tooling": Tooling(tools=(Tool(name="1c_find"),))}),
+    Row("a long description", "Invalid 'tools[0].function.description': string too long. Expected a string with "
+        "maximum length 1024, but got a string with length 3000.",
+        functions(lambda one: len(one["description"]) > 1024),
+        {"tooling": Tooling(tools=(Tool(name="f", description="d" * 3000),))}),
+    Row("single calls", "This model only supports single tool-calls at once!",
+        lambda body: roles(body) != ["user", *["assistant", "tool"] * 2, "user"], TWO_CALLS),
+    Row("ids that are unique", "messages.3.content.0: `tool_use` ids must be unique",
+        lambda body: len({*ids_of(body)}) < len(ids_of(body)),
+        TOOLS | {"messages": [*loop()["messages"], *loop()["messages"][1:]]}),
+    Row("as many results", "Not the same number of function calls and responses",
+        lambda body: roles(body).count("tool") < len(ids_of(body)),
+        TWO_CALLS | {"messages": [*TWO_CALLS["messages"][:3], USER]}),
+    Row("two roles", "Only user and assistant roles are supported!", lambda body: "system" in roles(body),
+        {"messages": [SYSTEM, USER]}),
+    Row("warm thoughts", "`temperature` may only be set to 1 when thinking is enabled.", has("temperature"),
+        {"sampling": SamplingParams(temperature=0.2)}),
     Row("no choices", "property 'n' is unsupported", has("n"), {"given": ("n",)}),
     Row("usage", "Unknown parameter: 'stream_options.include_usage'.", has("stream_options"), {}),
     Row("cold", "`temperature` must be strictly positive, got 0", lambda body: body.get("temperature", 1) <= 0,

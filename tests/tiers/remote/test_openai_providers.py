@@ -65,6 +65,21 @@ async def test_what_makes_another_answer_goes_to_servers_that_have_it_and_to_no_
             await tier.close()
 
 
+@pytest.mark.parametrize(("model", "is_marked"), [("anthropic/claude-sonnet-5", True), ("openai/gpt-5", False)])
+async def test_marks_of_a_cache_reach_claude_at_openrouter(model: str, is_marked: bool) -> None:
+    block = {"type": "text", "text": "Long.", "cache_control": {"type": "ephemeral"}}
+    marked = NativeContent("anthropic", (NativeBlock(json=msgspec.json.encode(block), type="text"),))
+    turns = [ChatMessage(role=role, content="Long.", native=marked) for role in ("system", *["user"] * 5)]
+    async with LoopbackServer(hello) as server:
+        spec = remote_spec(server.base_url, kind="openai-provider", model=model)
+        tier = RemoteTier(msgspec.structs.replace(spec, provider="openrouter"))
+        await collect(tier, msgspec.structs.replace(chat(), messages=turns))
+        await tier.close()
+    sent = [turn["content"] for turn in server.calls[0].body["messages"]]
+    # Anthropic takes four.
+    assert sent == ["Long."] * 2 + [[block]] * 4 if is_marked else ["Long."] * 6
+
+
 async def test_defaults_of_the_api_are_not_sent_because_reasoning_models_refuse_them() -> None:
     async with provider("openai-provider") as (tier, server):
         await collect(tier, chat(sampling=SamplingParams(temperature=1.0, top_p=1.0)))

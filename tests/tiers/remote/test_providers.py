@@ -30,7 +30,7 @@ from tests.tiers.remote.provider_shapes import (
 from tests.tiers.tier_world import chat, collect, remote_spec
 from tiers.catalog.tier_spec import TierSpec
 from tiers.errors import TierAnswerError, TierBusyError, TierError, TierKeyError, TierRequestError, TierUnavailableError
-from tiers.message_content import Tool, ToolCall, Tooling, media_part, text_part
+from tiers.message_content import ContentPart, Tool, ToolCall, Tooling, media_part, text_part
 from tiers.remote.remote_tier import RemoteTier
 from tiers.tier import ChatMessage, Delta, GenerationRequest, Usage
 
@@ -375,6 +375,34 @@ async def test_a_conversation_with_calls_has_geminis_form() -> None:
     thinking = {"includeThoughts": True, "thinkingLevel": "low"}
     assert body["generationConfig"]["thinkingConfig"] == thinking
     assert "temperature" not in body["generationConfig"]
+
+
+async def test_texts_and_documents_are_as_bedrock_takes_them() -> None:
+    def file(name: str, kind: str = "application/pdf") -> ContentPart:
+        return media_part("file", {"filename": name, "file_data": f"data:{kind};base64,AAAA"})
+
+    sheet = "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet"
+    call = ToolCall(id="c1", name="get_weather", arguments="{}")
+    turns = [
+        ChatMessage(role="system", content=" "),
+        ChatMessage.of_parts("user", [text_part("Read."), file("report.pdf"), file("sums.xlsx", sheet)]),
+        ChatMessage(role="assistant", content=" ", tool_calls=(call,)),
+        ChatMessage(role="tool", content="", tool_call_id="c1"),
+        ChatMessage(role="assistant", content="Yes."),
+        ChatMessage.of_parts("user", [file("report.pdf")]),
+    ]
+    body = await sent_to("bedrock", asking(*turns), "anthropic.claude-sonnet-4-5")
+    said = [block for turn in body["messages"] for block in turn["content"]]
+    documents = [block["document"] for block in said if "document" in block]
+    assert "system" not in body
+    assert [(one["name"], one["format"]) for one in documents] == [
+        ("report pdf", "pdf"),
+        ("sums xlsx", "xlsx"),
+        ("report pdf (2)", "pdf"),
+    ]
+    # No text is blank, and with a document there is one.
+    assert [block["toolResult"]["content"] for block in said if "toolResult" in block] == [[{"text": "(no output)"}]]
+    assert [block["text"] for block in said if "text" in block] == ["Read.", "Yes.", "report pdf (2)"]
 
 
 async def test_a_conversation_with_calls_has_bedrocks_form() -> None:
