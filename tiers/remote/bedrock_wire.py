@@ -360,12 +360,13 @@ _FORMATS = frozenset({"pdf", "csv", "doc", "docx", "xls", "xlsx", "html", "txt",
 def message_turns(messages: list[ChatMessage]) -> list[dict[str, Any]]:
     """Return the conversation as Converse has it: turns alternate, and results of tools are a user's blocks."""
     turns = alternating(messages, _marked_blocks)
-    named: Counter[str] = Counter()
+    named = Counter[str]()
     for turn in turns:
         documents = [block["document"] for block in turn["content"] if isinstance(block, dict) and "document" in block]
         for document in documents:
-            named[name] = named.get(name := document["name"], 0) + 1
-            document["name"] += f" ({named[name]})" * (named[name] > 1)
+            name = document["name"]
+            named[name] += 1
+            document["name"] = f"{name} ({named[name]})" if named[name] > 1 else name
         if documents and not any(isinstance(block, dict) and "text" in block for block in turn["content"]):
             turn["content"].insert(0, {"text": documents[0]["name"]})
     return turns
