@@ -50,10 +50,10 @@ def media_piece(json: bytes, name: str = IMAGES) -> NativePiece:
     return NativePiece(FORM, block=NativeBlock(json=json, type=name))
 
 
-def audio_reference(audio: Any) -> NativeBlock | None:
-    """Return what a server needs of audio that it made, in a later turn; None where it has no id."""
+def audio_reference(audio: Any) -> tuple[NativeBlock, ...]:
+    """Return what a server needs of audio that it made, in a later turn; nothing where it has no id."""
     named = audio.get("id") if isinstance(audio, dict) else None
-    return NativeBlock(json=_encode({"id": named}), type=AUDIO) if isinstance(named, str) and named else None
+    return (NativeBlock(json=_encode({"id": named}), type=AUDIO),) if isinstance(named, str) and named else ()
 
 
 def collected_state(choice: CollectedChoice) -> tuple[NativeBlock, ...]:

@@ -427,8 +427,7 @@ def _state_of(reasoning: str, state: Sequence[NativeBlock], calls: Sequence[Tool
     if reasoning:
         yield _digest(reasoning)
     for block in state:
-        given = audio_reference(msgspec.json.decode(block.json)) if block.type == AUDIO else block
-        if given is not None:
+        for given in audio_reference(msgspec.json.decode(block.json)) if block.type == AUDIO else (block,):
             yield _digest(given.json.decode(errors="replace"))
     for call in calls:
         if call.extra_content:

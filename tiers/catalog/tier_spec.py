@@ -84,22 +84,9 @@ class TierClass(StrEnum):
 
 
 RemoteKind = Literal[
-    "openai",
-    "vllm",
-    "sglang",
-    "llama-server",
-    "tensorrt-llm",
-    "tgi",
-    "triton-tensorrt-llm",
-    "triton-vllm",
-    "openai-provider",
-    "azure",
-    "anthropic",
-    "gemini",
-    "bedrock",
-    "vertex-gemini",
-    "vertex-anthropic",
-]
+    "openai", "vllm", "sglang", "llama-server", "tensorrt-llm", "tgi", "triton-tensorrt-llm", "triton-vllm",
+    "openai-provider", "azure", "anthropic", "gemini", "bedrock", "vertex-gemini", "vertex-anthropic",
+]  # fmt: skip
 ONE_CHOICE: tuple[RemoteKind, ...] = ("anthropic", "gemini", "bedrock", "vertex-gemini", "vertex-anthropic")
 """Kinds of servers whose answers have one choice, so that several are several requests."""
 OWN_SERVERS: frozenset[RemoteKind] = frozenset(
@@ -108,20 +95,9 @@ OWN_SERVERS: frozenset[RemoteKind] = frozenset(
 """Kinds of servers that one runs oneself."""
 
 ProviderName = Literal[
-    "anthropic",
-    "azure",
-    "bedrock",
-    "deepseek",
-    "fireworks",
-    "gemini",
-    "groq",
-    "mistral",
-    "openai",
-    "openrouter",
-    "together",
-    "vertex",
-    "xai",
-]
+    "anthropic", "azure", "bedrock", "deepseek", "fireworks", "gemini", "groq", "mistral", "openai", "openrouter",
+    "together", "vertex", "xai",
+]  # fmt: skip
 
 
 ServedEndpoint = Literal["rerank", "moderations", "images", "speech", "transcriptions"]

@@ -34,6 +34,15 @@ def with_mark(message: ChatMessage) -> ChatMessage:
     return msgspec.structs.replace(message, marked=True)
 
 
+def without_unsigned(message: ChatMessage) -> ChatMessage:
+    """Return the turn without thoughts that no model of Anthropic's has signed, which it refuses."""
+    native = message.native
+    if native is None or not any(block.type == "thinking" and not block.seal for block in native.blocks):
+        return message
+    blocks = tuple(block for block in native.blocks if block.type != "thinking" or block.seal)
+    return msgspec.structs.replace(message, native=NativeContent(native.form, blocks) if blocks else None)
+
+
 def marked_tools(tooling: Tooling, native: NativeRequest) -> Tooling:
     """Return the tools with a mark on the last one, where one of a native request's has it."""
     if MARK not in native.fields.get("tools", b"") or not tooling.tools:

@@ -36,7 +36,15 @@ from tiers.remote.http_transport import Reply, transport_to
 from tiers.remote.inline_text import SeenThoughts, opens_thoughts
 from tiers.remote.lessons import ANY_FORMAT, CHOICES, SCHEMA, taught, without_extras
 from tiers.remote.openai_format import WireError, parse_error
-from tiers.remote.provider_state import MAKERS, ReasoningMakers, maker_of, marked_tools, owned, with_mark
+from tiers.remote.provider_state import (
+    MAKERS,
+    ReasoningMakers,
+    maker_of,
+    marked_tools,
+    owned,
+    with_mark,
+    without_unsigned,
+)
 from tiers.remote.refusals import NOTHING, REFUSALS, LearnedRefusals, Place, without
 from tiers.remote.request_fields import FORWARDED, unserved
 from tiers.remote.server_failures import (
@@ -527,6 +535,8 @@ class RemoteTier(Tier):
             if self._wire.rules.cache_points:
                 own = list(map(with_mark, own))
             messages = [read(message, form, maker, is_only=self.is_only_maker) for message in own]
+            if form == "anthropic" and "claude" in self.model:
+                messages = list(map(without_unsigned, messages))
         elif native is None and reuse == request.cache_reuse:
             return request, lost
         tooling = request.tooling

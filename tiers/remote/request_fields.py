@@ -7,7 +7,7 @@ cache or code than the tier has: `models`, `best_of`, `n_predict`, `priority`, `
 `chat_template`, `custom_logit_processor` and what is like them.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -122,6 +122,12 @@ FORWARDED: dict[str, frozenset[str]] = {
 }
 FORWARDABLE = frozenset().union(*FORWARDED.values())
 """Fields that at least one kind of server knows."""
+
+
+def media_fields(modalities: Sequence[str] | None, audio: dict[str, Any] | None) -> dict[str, Any]:
+    """Return the fields of a chat whose answer is to have more than text."""
+    fields = {MODALITIES: modalities, AUDIO: audio}
+    return {name: value for name, value in fields.items() if value not in (None, {}, [], ["text"])}
 
 
 def unserved(extra: dict[str, Any], available: Collection[str]) -> str | None:

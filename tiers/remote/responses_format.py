@@ -26,16 +26,9 @@ from tiers.tier import ChatMessage, Delta, FinishReason, GenerationRequest, Usag
 SEALED = "reasoning.encrypted_content"
 # Fields of a caller of the same API that go on as they are.
 _SAME_FIELDS = (
-    "context_management",
-    "instructions",
-    "max_tool_calls",
-    "parallel_tool_calls",
-    "reasoning",
-    "text",
-    "tool_choice",
-    "tools",
-    "top_logprobs",
-)
+    "context_management", "instructions", "max_tool_calls", "parallel_tool_calls", "reasoning", "text",
+    "tool_choice", "tools", "top_logprobs",
+)  # fmt: skip
 _PASSED = ("metadata", "prompt_cache_key", "prompt_cache_retention", "safety_identifier", "service_tier", "user")
 # What of the sampling parameters the API has.
 _SAMPLING = ("temperature", "top_p")

@@ -47,7 +47,7 @@ from gateway.inference.service import Serving
 from inference_core.protocol import SamplingParams
 from tiers.catalog.consent import ALL, Consent
 from tiers.errors import HEADER, CallerCredential
-from tiers.remote.request_fields import AUDIO, MODALITIES, SUFFIX
+from tiers.remote.request_fields import SUFFIX, media_fields
 from tiers.tier import ChatMessage, GenerationRequest
 
 _CONVERSATION = re.compile(r"[A-Za-z0-9._:-]{1,128}\Z")
@@ -197,7 +197,6 @@ def received(connection: ASGIConnection[Any, Any, Any, Any]) -> RequestHead:
 def chat_request(serving: Serving, head: RequestHead, body: ChatRequest) -> InferenceRequest:
     """The request of a chat. Raises `ApiError` 400 that names the parameter."""
     messages = check_chat(body)
-    media = {MODALITIES: body.modalities, AUDIO: body.audio}
     return _request_of(
         serving,
         head,
@@ -205,8 +204,7 @@ def chat_request(serving: Serving, head: RequestHead, body: ChatRequest) -> Infe
         {
             "sampling": sampling_params(body, (body.top_logprobs or 0) if body.logprobs else None),
             "passed": provider_fields(body, head.caller.priority_ceiling),
-            "extra": head.extra
-            | {name: value for name, value in media.items() if value not in (None, {}, [], ["text"])},
+            "extra": head.extra | (media_fields(body.modalities, body.audio) if body.modalities or body.audio else {}),
             "messages": messages,
             "tooling": tooling_of(body),
             "response_format": format_of(body.response_format),

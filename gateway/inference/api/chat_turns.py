@@ -146,8 +146,7 @@ def _of_tools(message: Message) -> Message:
 def _state(message: Message) -> tuple[NativeBlock, ...]:
     """What an assistant's turn has that its server needs back."""
     details, extra = message.reasoning_details, message.extra_content
-    spoken = audio_reference(message.audio) if message.audio else None
-    heard = () if spoken is None else (spoken,)
+    heard = audio_reference(message.audio) if message.audio else ()
     return heard if details is extra is msgspec.UNSET else (*state_blocks({DETAILS: details, EXTRA: extra}), *heard)
 
 

@@ -30,7 +30,16 @@ from tests.tiers.remote.provider_shapes import (
 from tests.tiers.tier_world import chat, collect, remote_spec
 from tiers.catalog.tier_spec import TierSpec
 from tiers.errors import TierAnswerError, TierBusyError, TierError, TierKeyError, TierRequestError, TierUnavailableError
-from tiers.message_content import ContentPart, Tool, ToolCall, Tooling, media_part, text_part
+from tiers.message_content import (
+    ContentPart,
+    NativeBlock,
+    NativeContent,
+    Tool,
+    ToolCall,
+    Tooling,
+    media_part,
+    text_part,
+)
 from tiers.remote.remote_tier import RemoteTier
 from tiers.tier import ChatMessage, Delta, GenerationRequest, Usage
 
@@ -375,6 +384,19 @@ async def test_a_conversation_with_calls_has_geminis_form() -> None:
     thinking = {"includeThoughts": True, "thinkingLevel": "low"}
     assert body["generationConfig"]["thinkingConfig"] == thinking
     assert "temperature" not in body["generationConfig"]
+
+
+@pytest.mark.parametrize(("model", "kinds"), [("claude-sonnet-5", ["text"]), ("kimi-k3", ["thinking", "text"])])
+async def test_unsigned_thoughts_go_to_no_claude(model: str, kinds: list[str]) -> None:
+    given: list[dict[str, Any]] = [
+        {"type": "thinking", "thinking": "Hm.", "signature": ""},
+        {"type": "text", "text": "Yes."},
+    ]
+    blocks = tuple(NativeBlock(json=json.dumps(one).encode(), type=one["type"]) for one in given)
+    turn = ChatMessage(role="assistant", content="Yes.", native=NativeContent("anthropic", blocks))
+    request = asking(ChatMessage(role="user", content="So?"), turn, ChatMessage(role="user", content="Why?"))
+    body = await sent_to("anthropic", request, model)
+    assert [block["type"] for block in body["messages"][1]["content"]] == kinds
 
 
 async def test_texts_and_documents_are_as_bedrock_takes_them() -> None:
