@@ -65,8 +65,9 @@ async def test_base64_is_the_same_vector_in_fewer_bytes(encoding: RunningGateway
 
 
 async def test_token_ids_are_taken_as_they_are(encoding: RunningGateway) -> None:
-    tokens = encoding.serving.embedders["tiny"].tokens("hello there")
+    # The first request loads the encoder, and its tokeniser.
     by_text = vectors(await embedded(encoding, "hello there"))
+    tokens = encoding.serving.embedders["tiny"].tokens("hello there")
     for given in (tokens, [tokens]):
         answer = await embedded(encoding, given)
         np.testing.assert_allclose(vectors(answer), by_text, atol=1e-6)
