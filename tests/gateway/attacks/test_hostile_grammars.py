@@ -185,7 +185,8 @@ def one_is_busy(aio: ServedProcess) -> bool:
 
 
 def test_a_shutdown_waits_for_no_compilation_and_leaves_no_process(data: Path, tmp_path: Path) -> None:
-    with served(tmp_path, data / "cache", environment={"AIO_DRAIN_SECONDS": "1"}) as aio:
+    environment = {"AIO_DRAIN_SECONDS": "1"} | run_at_start(data / "patient", PATIENT)
+    with served(tmp_path, data / "cache", environment=environment) as aio:
         assert ask(aio, "none", choice("yes", "no")).status_code == 200
         with ThreadPoolExecutor(1) as threads:
             attack = threads.submit(ask, aio, "none", {"structured_outputs": {"grammar": gbnf_chain(4900)}})
