@@ -169,7 +169,8 @@ class RedisScripts:
         if self._waiting:
             self._start()
         if self._sending is not None and not self._sending.done():
-            await self._sending
+            # Others wait for the same calls.
+            await asyncio.shield(self._sending)
 
     def _start(self) -> None:
         if self._sending is None or self._sending.done():
