@@ -243,7 +243,7 @@ def shape_of(schema: Any, resolve: Resolve, level: int = 0) -> Shape:
     elif isinstance(schema.get("enum"), list):
         shape.values = schema["enum"]
     if shape.values is not None:
-        shape.types &= {_type(value) for value in shape.values}
+        shape.types &= {kind_of(value) for value in shape.values}
     shape.required = frozenset(name for name in list_in(schema, "required") if isinstance(name, str))
     properties = mapping_in(schema, "properties")
     shape.properties = {name: [part] for name, part in properties.items()}
@@ -288,7 +288,8 @@ def _names(schema: Mapping[str, Any]) -> list[str]:
     return [kind for kind in kinds if isinstance(kind, str)] if isinstance(kinds, list) else [str(kinds)]
 
 
-def _type(value: Any) -> str:
+def kind_of(value: Any) -> str:
+    """The type of a value; of every number `number`."""
     if value is None or isinstance(value, bool):
         return "null" if value is None else "boolean"
     if isinstance(value, str):
@@ -297,7 +298,7 @@ def _type(value: Any) -> str:
 
 
 def _same(one: Any, other: Any) -> bool:
-    return bool(_type(one) == _type(other) and one == other)
+    return bool(kind_of(one) == kind_of(other) and one == other)
 
 
 def list_in(schema: Mapping[str, Any], key: str) -> list[Any]:

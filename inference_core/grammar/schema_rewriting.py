@@ -5,11 +5,12 @@ exclusive: finished answers are therefore also validated. Every part stays in it
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import unquote
 
-from inference_core.grammar.exclusive_branches import TYPES, Resolve, list_in, mapping_in, narrowed, types_of
+from inference_core.grammar.exclusive_branches import TYPES, Resolve, kind_of, list_in, mapping_in, narrowed, types_of
 from inference_core.grammar.patterns import FORMATS, PARTS, library_pattern, most_repeats, without_lookaheads
 
 # Keywords whose value is a schema, a list of schemas, or a mapping of names to schemas.
@@ -28,6 +29,16 @@ _SAYS_NOTHING = frozenset(("title", "description", "default", "examples", "$comm
 _SAYS_NO_NAME = _SAYS_NOTHING | {"type"}
 _MOST_DEPENDENCIES = 4
 _MOST_REFERENCES = 6
+# Values and characters of an `enum` that is excluded.
+_LONGEST_ENUM = 300
+# What a bound excludes: of a type, by which keyword, how far from the bound.
+_OPPOSITES = {
+    "minimum": ("number", "exclusiveMaximum", 0), "maximum": ("number", "exclusiveMinimum", 0),
+    "exclusiveMinimum": ("number", "maximum", 0), "exclusiveMaximum": ("number", "minimum", 0),
+    "minLength": ("string", "maxLength", -1), "maxLength": ("string", "minLength", 1),
+    "minItems": ("array", "maxItems", -1), "maxItems": ("array", "minItems", 1),
+    "minProperties": ("object", "maxProperties", -1), "maxProperties": ("object", "minProperties", 1),
+}  # fmt: skip
 _PATTERNS = FORMATS | PARTS
 
 
@@ -82,12 +93,12 @@ def _with(root: Any, steps: Sequence[str], part: Any) -> Any:
 def _rewritten(schema: Any, resolve: Resolve) -> Any:
     if not isinstance(schema, dict):
         return schema
+    schema = _positive(schema, resolve)
     rewritten = {key: _inner(key, value, resolve) for key, value in schema.items()}
     for step in (_exact_values, _patterns, _annotations, _exact_bounds):
         step(rewritten)
     _property_names(rewritten, resolve)
     _dependent(rewritten, resolve)
-    _negated(rewritten)
     _counted(rewritten)
     _exclusive(schema, rewritten, resolve)
     return rewritten
@@ -156,8 +167,6 @@ def _annotations(schema: dict[str, Any]) -> None:
     for key in ("dependencies", "dependentRequired", "dependentSchemas"):
         if schema.get(key) == {}:
             del schema[key]
-    if schema.get("not") is False:
-        del schema["not"]
     if schema.get("propertyNames") in (True, {}, {"type": "string"}):
         del schema["propertyNames"]
     if "if" not in schema or not ("then" in schema or "else" in schema):
@@ -236,32 +245,100 @@ def _dependent(schema: dict[str, Any], resolve: Resolve) -> None:
         del schema[key]
 
 
-def _negated(schema: dict[str, Any]) -> None:
-    """Replace `not` of required properties by missing ones, and of types by the other types."""
-    given = schema.get("not")
-    if not isinstance(given, dict):
-        return
-    parts = [_negation(part) for part in (list_in(given, "anyOf") if given.keys() == {"anyOf"} else [given])]
-    if parts and all(parts):
-        for part in parts:
-            _also(schema, part)
+def _positive(schema: dict[str, Any], resolve: Resolve) -> dict[str, Any]:
+    """The schema without `not` and `if`, where a schema for what they leave is known: of `if` two branches that exclude
+    each other."""
+    schema = dict(schema)
+    if (left := _negation(schema.get("not"), resolve)) is not None:
+        _also(schema, left)
         del schema["not"]
+    conditional = "then" in schema or "else" in schema
+    if conditional and (left := _negation(schema.get("if"), resolve)) is not None:
+        branches = [[schema.pop("if"), schema.pop("then", {})], [left, schema.pop("else", {})]]
+        _also(schema, {"anyOf": [{"allOf": branch} for branch in branches]})
+    return schema
 
 
-def _negation(schema: Any) -> dict[str, Any]:
-    """A schema for what `schema` does not allow; {} if none is known."""
-    if not isinstance(schema, dict):
-        return {}
-    said = schema.keys() - _SAYS_NOTHING
-    required = list_in(schema, "required")
-    if said == {"required"} and required:
-        missing = [{"type": "object", "properties": {name: False}} for name in required]
-        return missing[0] if len(missing) == 1 else {"anyOf": missing}
-    kinds = schema.get("type")
-    names = frozenset(kinds if isinstance(kinds, list) else [kinds])
-    if said == {"type"} and names <= TYPES:
-        return {"type": sorted(TYPES - names)}
-    return {}
+def _negation(schema: Any, resolve: Resolve, level: int = 0) -> Any:
+    """A schema for what `schema` does not allow, exactly; None if none is known."""
+    if isinstance(schema, bool):
+        return not schema
+    if not isinstance(schema, dict) or level > _MOST_REFERENCES:
+        return None
+
+    def negated(part: Any) -> Any:
+        return _negation(part, resolve, level + 1)
+
+    said = {key: value for key, value in schema.items() if key not in _SAYS_NOTHING}
+    if said.keys() == {"$ref"}:
+        return negated(resolve(said["$ref"]))
+    return _one_of([_violated(key, value, negated) for key, value in said.items()])
+
+
+def _one_of(parts: list[Any]) -> Any:
+    """A schema for what any of `parts` allows; None if one of them is not known."""
+    if None in parts:
+        return None
+    parts = [part for part in parts if part is not False]
+    return {"anyOf": parts} if len(parts) > 1 else parts[0] if parts else False
+
+
+def _violated(key: str, value: Any, negated: Callable[[Any], Any]) -> Any:
+    """A schema for what a keyword excludes; None if none is known."""
+    match key, value:
+        case "type", str() | list():
+            names = frozenset(name for name in ([value] if isinstance(value, str) else value) if isinstance(name, str))
+            return ({"type": sorted(TYPES - names)} if names < TYPES else False) if names <= TYPES else None
+        case "required", list():
+            return _one_of([{"type": "object", "properties": {n: False}} for n in value if isinstance(n, str)])
+        case "properties", dict():
+            left = {name: negated(part) for name, part in value.items()}
+            wrong = [(name, part) for name, part in left.items() if part is not False]
+            parts = [{"type": "object", "required": [name], "properties": {name: part}} for name, part in wrong]
+            return None if None in left.values() else _one_of(parts)
+        case ("enum", list()) | ("const", _):
+            return _other_values(value if key == "enum" else [value])
+        case "not", _:
+            return value
+        case "allOf", list():
+            return _one_of([negated(part) for part in value])
+        case "anyOf", list():
+            parts = [negated(part) for part in value]
+            return None if None in parts else {"allOf": parts}
+        case _ if key in _OPPOSITES and isinstance(value, int | float) and not isinstance(value, bool):
+            kind, opposite, step = _OPPOSITES[key]
+            return {"type": kind, opposite: value + step} if value + step >= 0 or kind == "number" else False
+    return None
+
+
+def _other_values(values: list[Any]) -> Any:
+    """A schema for all but `values`; None for arrays, objects and long texts."""
+    kinds = {kind_of(value) for value in values}
+    texts = {value for value in values if isinstance(value, str)}
+    if kinds & {"array", "object"} or len(values) + sum(map(len, texts)) > _LONGEST_ENUM:
+        return None
+    bounds = sorted({value for value in values if kind_of(value) == "number"})
+    between = zip((None, *bounds), (*bounds, None), strict=True)
+    parts: list[Any] = [
+        {"type": "number"} | {k: v for k, v in (("exclusiveMinimum", low), ("exclusiveMaximum", high)) if v is not None}
+        for low, high in (between if bounds else ())
+    ]
+    if texts:
+        parts.append({"type": "string", "pattern": _other_texts(texts)})
+    if "boolean" in kinds:
+        parts += [{"const": known} for known in (False, True) if not any(value is known for value in values)]
+    return _one_of([{"type": sorted(TYPES - kinds)}, *parts] if kinds < TYPES else parts)
+
+
+def _other_texts(texts: set[str]) -> str:
+    """A pattern for all but `texts`: their beginnings, and what goes on from these in another way."""
+    begun = {text[:end] for text in texts for end in range(len(text) + 1)}
+    options = []
+    for start in sorted(begun):
+        following = "".join(re.escape(text[-1]) for text in sorted(begun) if text and text[:-1] == start)
+        other = rf"[^{following}][\s\S]*" if following else r"[\s\S]+"
+        options.append(re.escape(start) + (other if start in texts else f"(?:{other})?"))
+    return f"^(?:{'|'.join(options)})$"
 
 
 def _counted(schema: dict[str, Any]) -> None:

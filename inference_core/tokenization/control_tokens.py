@@ -163,9 +163,9 @@ class TextMask:
         self._marks = marks
         used: set[str] = set()
         for text in _strings(outside):
-            # In pieces, so that the interpreter lock is not held for the whole text.
-            for at in range(0, 0 if text.isascii() else len(text), _WINDOW):
-                used.update(text[at : at + _WINDOW])
+            # In pieces, so that the interpreter lock is not held for the whole text. An escape has up to 12 characters.
+            for at in range(0, 0 if text.isascii() and "\\" not in text else len(text), _WINDOW):
+                used.update(text[at : at + _WINDOW], map(_unescaped, _ESCAPED.findall(text, at, at + _WINDOW + 12)))
         free = (chr(code) for code in _PRIVATE_USE if chr(code) not in used)
         try:
             self._masks = {first: next(free) for first in marks.first.union(rest[0] for rest in marks.rests)}
@@ -191,6 +191,9 @@ class TextMask:
     def remove(self, text: str) -> str:
         for first, mask in () if text.isascii() else self._masks.items():
             text = text.replace(mask, first)
+        if "\\" in text:
+            firsts = {mask: first for first, mask in self._masks.items()}
+            text = _ESCAPED.sub(lambda escape: firsts.get(_unescaped(escape[0]), escape[0]), text)
         return text
 
     def _disguised(self, text: str) -> str:
@@ -211,6 +214,14 @@ class TextMask:
             self._masks[kept] if kept in marks.first and any(c.startswith(text[at:]) for c in marks.texts) else kept
             for at, kept in enumerate(disguised[end:], end)
         )
+
+
+# How a template writes a mask in a list or an object, and in JSON of ASCII alone.
+_ESCAPED = re.compile(r"\\U0010[0-9a-f]{4}|\\udb[c-f][0-9a-f]\\ud[c-f][0-9a-f]{2}")
+
+
+def _unescaped(escape: str) -> str:
+    return escape.encode().decode("unicode_escape").encode("utf-16", "surrogatepass").decode("utf-16")
 
 
 def _strings(value: Any) -> Iterator[str]:

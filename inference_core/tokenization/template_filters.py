@@ -1,7 +1,6 @@
 """Jinja's filters and tests for chat templates, paid for out of a `RenderBudget`."""
 
 import json
-import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, cast
 
@@ -173,15 +172,11 @@ def _to_json(
 ) -> Any:
     """Replaces Jinja's own filter, which escapes HTML: models were not trained on that."""
     budget = context.budget
-    encoder = json.JSONEncoder(ensure_ascii=False, indent=indent, separators=separators, sort_keys=sort_keys)
+    encoder = json.JSONEncoder(ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+    if indent is None and separators is None:
+        return budget.output(encoder.encode(value))
     budget.width(indent)
-    is_plain = indent is None and separators is None
-    text = "".join(map(budget.output, [encoder.encode(value)] if is_plain else encoder.iterencode(value)))
-    # Characters of private use stay: a mask is one.
-    return budget.output(_NOT_ASCII.sub(lambda of: json.dumps(of[0])[1:-1], text)) if ensure_ascii else text
-
-
-_NOT_ASCII = re.compile(r"[^\x00-\x7f\U00100000-\U0010fffd]+")
+    return "".join(map(budget.output, encoder.iterencode(value)))
 
 
 def _comparison(name: str) -> _Budgeted:

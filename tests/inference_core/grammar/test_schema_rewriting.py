@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 import pytest
+from jsonschema import Draft202012Validator
 
 from inference_core.errors import InvalidRequestError
 from inference_core.grammar.compiler import GrammarCompiler
@@ -126,6 +127,51 @@ def test_an_answer_may_end_where_its_schema_holds(schema: Any, allowed: list[str
     assert [text for text in excluded if allows(schema, text)] == []
 
 
+KINDS = {
+    "type": "object",
+    "properties": {"kind": {"enum": ["a", "b", "c"]}, "x": {"type": "integer"}, "y": {"type": "string"}},
+    "required": ["kind"],
+    "additionalProperties": False,
+}
+OBJECTS = [
+    dict(zip(("kind", "x", "y"), values, strict=False))
+    for kind in "abc"
+    for values in ((kind,), (kind, 1), (kind, 1, "q"))
+] + [{"kind": kind, "y": "q"} for kind in "abc"]
+VALUES = ["", "a", "ab", "abc", "b", '"', 'a"b', None, True, False, 1, 2, 2.5, -3, [], [1], {}, {"a": 1}, {"a": 2}]
+
+
+def when(kind: str, **then: Any) -> dict[str, Any]:
+    return {"if": {"properties": {"kind": {"const": kind}}, "required": ["kind"]}, "then": then}
+
+
+@pytest.mark.parametrize(
+    ("schema", "values"),
+    [
+        *(({"not": part}, VALUES) for part in (
+            {"const": "ab"}, {"enum": ["ab", "", 'a"b', None]}, {"enum": [1, 2.5, True, "b"]}, {"minLength": 2},
+            {"maxLength": 1}, {"minimum": 2}, {"exclusiveMaximum": 2}, {"minItems": 1}, {"minProperties": 1},
+            {"type": "object", "required": ["a"], "properties": {"a": {"const": 1}}}, {"not": {"type": "string"}},
+            {"anyOf": [{"type": "string"}, {"maximum": 2}]}, {"allOf": [{"type": "number"}, {"maximum": 2}]},
+        )),
+        ({"type": "integer", "not": {"const": 2}}, VALUES),
+        ({"enum": ["a", "b"], "not": {"$ref": "#/$defs/x"}, "$defs": {"x": {"const": "a"}}}, VALUES),
+        (KINDS | when("a", required=["x"]) | {"else": {"required": ["y"]}}, OBJECTS),
+        (KINDS | {"if": {"properties": {"x": {"minimum": 1}}}, "then": {"required": ["y"]}}, OBJECTS),
+        (KINDS | {"allOf": [when("a", required=["x"]), when("b", properties={"x": False})]}, OBJECTS),
+        (KINDS | {"if": {"properties": {"x": {"not": {}}}}, "then": {"required": ["y"]}}, OBJECTS),
+    ],
+)  # fmt: skip
+def test_what_is_excluded_is_left_out_and_nothing_else(schema: Any, values: list[Any]) -> None:
+    validator = Draft202012Validator(schema)
+
+    allowed = [allows(schema, json.dumps(value)) for value in values]
+
+    assert allowed == [validator.is_valid(value) for value in values]
+    assert any(allowed)
+    assert not all(allowed)
+
+
 @pytest.mark.parametrize(
     ("schema", "said"),
     [
@@ -143,7 +189,7 @@ def test_an_answer_may_end_where_its_schema_holds(schema: Any, allowed: list[str
         (
             {
                 "$schema": "http://json-schema.org/draft-07/schema#",
-                "definitions": {"x": {"not": {"minLength": 1}}, "unused": BAD},
+                "definitions": {"x": {"not": {"multipleOf": 2}}, "unused": BAD},
                 "properties": {"y": {"$ref": "#/definitions/x"}},
             },
             r'schema\.definitions\.x .*"not"',

@@ -91,6 +91,8 @@ def with_template(path: Path, tokens: list[str], merges: list[tuple[str, str]], 
         ("<|{{ messages[0].content | trim }}|><|im_end|>", " im_end"),
         ("<|im_{{ messages[0].content }}<|im_end|>", "end|>"),
         ("{{ messages[0].content | tojson(ensure_ascii=True) }}<|im_end|>", "<|im_end|>é😀\\udbc0\\udc00"),
+        ("{{ messages }}<|im_end|>", "<|im_end|>'\\U00100000\U00100001\\"),
+        ("{{ '%s' % [messages] ~ messages[0] }}<|im_end|>", "<|im_end|>"),
     ],
 )
 def test_what_a_template_does_to_text_does_not_arm_it(tmp_path: Path, template: str, content: str) -> None:
