@@ -16,9 +16,10 @@ _ENDPOINT = (
 # https://learn.microsoft.com/azure/ai-foundry/openai/reference (2026-11). A deployment's name may have slashes.
 # OpenAI's first clients called it an engine.
 _DEPLOYMENT = re.compile(rf"(?:/openai/deployments|(?:/v1)?/engines)/(.+?)({_ENDPOINT})", re.DOTALL)
-# What SDKs of a provider put before their paths; anything before /v1; and /v1 twice, where a base URL ends with it.
+# What SDKs of a provider put before their paths, such as Cohere's second version; anything before /v1; and /v1 twice,
+# where a base URL ends with it.
 _PREFIXED = re.compile(
-    rf"(?:/openai|/anthropic|/cursor|/v1beta/openai|(?:/[\w.-]+){{0,3}}?/v1)?(?:/v1)?({_ENDPOINT})", re.DOTALL
+    rf"(?:/openai|/anthropic|/cursor|/v1beta/openai|/v2(?=/rerank)|(?:/[\w.-]+){{0,3}}?/v1)?(?:/v1)?({_ENDPOINT})", re.S
 )
 # Where clients and load balancers look whether a server is there, as at others: Claude Code, LiteLLM, vLLM, SageMaker.
 _PROBES = dict.fromkeys(("/api/hello", "/healthz", "/health/liveliness", "/health/liveness", "/ping"), "/health/live")

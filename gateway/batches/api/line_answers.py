@@ -20,6 +20,7 @@ from gateway.inference.api.parsing import decoded_fields
 from gateway.inference.api.responses.as_chat import renamed
 from gateway.inference.api.responses.create import RESPONSES, ResponsesFormat
 from gateway.inference.api.responses.exchange import exchange_of
+from gateway.inference.api.responses.native_items import without_codex_items
 from gateway.inference.api.sending import BeforeEnd, whole_body
 from gateway.inference.service import Serving
 from gateway.tenancy.keys.directory import KeysUnavailableError, UnknownKeyError
@@ -79,8 +80,8 @@ async def _completion_line(serving: Serving, given: RequestHead, body: bytes, ta
 
 async def _responses_line(serving: Serving, given: RequestHead, body: bytes, tags: dict[str, str]) -> bytes:
     asked, _, extra, _ = await decoded_fields(serving, RESPONSES, body, given.caller)
-    given = msgspec.structs.replace(given, extra=extra)
-    exchange = await exchange_of(serving, given, asked, body)
+    asked, _ = without_codex_items(asked, keeps_own=serving.routing.served.has_responses)
+    exchange = await exchange_of(serving, msgspec.structs.replace(given, extra=extra), asked, body)
     answer_format = ResponsesFormat(serving, exchange)
     try:
         return await _generated(serving, exchange.request, answer_format, tags, answer_format.store)
@@ -90,9 +91,8 @@ async def _responses_line(serving: Serving, given: RequestHead, body: bytes, tag
 
 async def _embeddings_line(serving: Serving, given: RequestHead, body: bytes, tags: dict[str, str]) -> bytes:
     asked, _, extra, _ = await decoded_fields(serving, EMBEDDINGS, body, given.caller)
-    given = msgspec.structs.replace(given, extra=extra)
     asked = msgspec.structs.replace(asked, metadata=(asked.metadata or {}) | tags)
-    answer, _ = await embedded(serving, given, asked, _BATCH.priority)
+    answer, _ = await embedded(serving, msgspec.structs.replace(given, extra=extra), asked, _BATCH.priority)
     return msgspec.json.encode(answer)
 
 

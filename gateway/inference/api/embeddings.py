@@ -154,22 +154,21 @@ async def _passed_through(
     # Imported with the first such request: most gateways have no such model.
 
     answer, tokens, headers = await passed_through(serving, head, body, _inputs(body), model, priority)
-    form = body.encoding_format
     data = []
     for index, vector in enumerate(answer.vectors):
         if index % ROWS_AT_ONCE == ROWS_AT_ONCE - 1:
             await asyncio.sleep(0)
-        data.append(Embedding(index=index, embedding=vector.written(form)))
+        data.append(Embedding(index=index, embedding=vector.written(body.encoding_format)))
     return EmbeddingList(data=data, model=model.spec.name, usage=EmbeddingUsage(tokens, tokens)), headers
 
 
 def _model(serving: Serving, name: str, caller: Caller) -> "Embedder | EmbeddingClient":
     named = name if name in serving.embedders else serving.routing.served.unaliased(name, caller)
-    if (model := serving.embedders.get(named)) is not None:
+    there = [one for one in serving.embedders.values() if one.spec.is_remote and one.spec.model == named]
+    if (model := serving.embedders.get(named, there[0] if there else None)) is not None:
         return model
-    known = ", ".join(serving.embedders) or "none"
     raise ApiError(
-        404, f"The model {name!r} gives no embeddings here; those that do: {known}.",
+        404, f"The model {name!r} gives no embeddings here; those that do: {', '.join(serving.embedders) or 'none'}.",
         param="model", code="model_not_found",
     )  # fmt: skip
 

@@ -134,8 +134,15 @@ async def test_lines_go_behind_users_and_their_records_say_whose_and_what_batch(
     [
         ("/v1/completions", {"prompt": "Say"}, lambda body: body["choices"][0]["text"]),
         ("/v1/responses", {"input": "Say"}, lambda body: body["output"][0]["content"][0]["text"]),
+        # An item and a field that only OpenAI reads are left out, as by the endpoint.
+        (
+            "/v1/responses",
+            {"input": [{"role": "user", "content": "Say"}, {"type": "web_search_call", "id": "w"}],
+             "context_management": [{"type": "compaction"}]},
+            lambda body: body["output"][0]["content"][0]["text"],
+        ),
     ],
-)
+)  # fmt: skip
 async def test_other_endpoints_answer_in_their_own_shape(
     ada: openai.AsyncOpenAI, endpoint: str, body: dict[str, Any], text: Any
 ) -> None:

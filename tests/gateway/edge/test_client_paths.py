@@ -49,6 +49,8 @@ async def bounded(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Run
         ("/v1beta/openai/chat/completions", "/v1/chat/completions"),
         ("/inference/v1/completions", "/v1/completions"),
         ("/cursor/chat/completions", "/v1/chat/completions"),
+        ("/v2/rerank", "/v1/rerank"),
+        ("/v2/models", "/v2/models"),
         # A model's name may look like a prefix, and the gateway's own paths are its own.
         ("/v1/models/v1/models", "/v1/models/v1/models"),
         ("/chats", "/chats"),

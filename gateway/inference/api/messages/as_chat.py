@@ -109,6 +109,9 @@ class Chat(msgspec.Struct, frozen=True):
 def chat_of(body: CountTokensRequest, betas: str = "", *, keeps_own: bool = True) -> Chat:
     """The chat that says the same. `betas`: the header of that name. `keeps_own`: whether there is a tier that may run
     tools of Anthropic. Raises `ApiError` 400 that names the field."""
+    if body.thread is not None:
+        # Without the turns that a server of Anthropic would hold, the last one is answered as if it were the first.
+        raise bad_request("thread: send the whole conversation without it.", "thread", "thread_unsupported_request")
     conversation = conversation_of(body.system, body.messages)
     if conversation.foreign and not keeps_own:
         raise bad_request(

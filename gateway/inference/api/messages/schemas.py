@@ -30,17 +30,22 @@ _TYPES = {
     429: "rate_limit_error",
     503: "overloaded_error",
 }
+# Anthropic's clients send the whole conversation after it.
+_DETAILS: dict[str | None, dict[str, str]] = {
+    "thread_unsupported_request": {"error_code": "thread_unsupported_request"}
+}
 STATUSES = {(OVERLOADED if status == 503 else status): text for status, text in ERRORS.items()}
 
 _PLACE = re.compile(r"\[(\d+)\]")
 _encode = msgspec.json.Encoder().encode
 
 
-class MessagesErrorBody(msgspec.Struct, frozen=True):
-    """What went wrong; the message names the field."""
+class MessagesErrorBody(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What went wrong; the message names the field. `details`: by what a client knows what to do instead."""
 
     type: str
     message: str
+    details: dict[str, str] | None = None
 
 
 class MessagesErrorEnvelope(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,7 +78,7 @@ def envelope_of(failure: ApiError, request_id: str) -> MessagesErrorEnvelope:
         param = dotted(body.param)
         message = message.replace(body.param, param)
         message = message if param in message else f"{param}: {message}"
-    return MessagesErrorEnvelope(error=MessagesErrorBody(kind, message), request_id=request_id)
+    return MessagesErrorEnvelope(error=MessagesErrorBody(kind, message, _DETAILS.get(body.code)), request_id=request_id)
 
 
 def _too_long(failure: ContextLengthError) -> str:
@@ -246,7 +251,7 @@ class CountTokensRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     """`POST /v1/messages/count_tokens`. `output_format`: an earlier name of `output_config.format`.
 
     `tools` are `ToolEntry`s, and blocks of `system` are `Text`s. `cache_control`, `context_management`, `mcp_servers`,
-    `container` and what is like them reach tiers of Anthropic as they are.
+    `container` and what is like them reach tiers of Anthropic as they are. `thread` is refused.
     """
 
     model: Annotated[str, Meta(min_length=1, max_length=256)]
@@ -260,6 +265,7 @@ class CountTokensRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     cache_control: Any = None
     context_management: Any = None
     mcp_servers: Any = None
+    thread: Any = None
 
 
 class MessagesRequest(CountTokensRequest, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -26,7 +26,7 @@ MOST_TOKENS: Mapping[ServedEndpoint, int] = {"images": 16_384, "speech": 64, "tr
 class RerankRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A query and the texts that are put in order by it, in Cohere's and Jina's form."""
 
-    query: str
+    query: str | dict[str, Any]
     documents: Annotated[list[str | dict[str, Any]], Meta(min_length=1, max_length=10_000)]
     model: ModelName | None = None
     top_n: Annotated[int, Meta(ge=1)] | None = None
@@ -93,7 +93,7 @@ class FormFields(msgspec.Struct, frozen=True):
 
 
 def _rerank(body: RerankRequest) -> Asked:
-    texts = [body.query, *(one if isinstance(one, str) else str(one) for one in body.documents)]
+    texts = [one if isinstance(one, str) else str(one) for one in (body.query, *body.documents)]
     searches = math.ceil(len(body.documents) / DOCUMENTS_OF_A_SEARCH)
     return Asked(sum(len(text.encode()) for text in texts), searches, max(searches, len(body.documents)))
 

@@ -85,7 +85,7 @@ def chat_of(
 ) -> Chat:
     """The chat that says the same. `earlier`: the conversation of `previous_response_id`, and `before` its items as
     data; `given`: the items of `body`. Raises `ApiError` 400 that names the parameter."""
-    _check(body, has_native=given is not None)
+    _check(body)
     instructions = [] if body.instructions is None else [Message(role="system", content=body.instructions)]
     logprobs = wants_logprobs(body)
     joined = list(_joined(_all_turns(body.input, earlier, given, before)))
@@ -152,20 +152,17 @@ def renamed(error: ApiError) -> ApiError:
     return ApiError(error.status, message, param=where, code=error.body.code, type_=error.body.type)
 
 
-def _check(body: ResponsesRequest, *, has_native: bool) -> None:
-    refuse_given(body, ("prompt", "moderation") if has_native else ("prompt", "moderation", "context_management"))
-    if body.conversation is not None:
-        raise bad_request(
-            "Unsupported parameter conversation: give previous_response_id to go on from a stored response.",
-            "conversation",
-            "unsupported_parameter",
-        )
-    if body.background:
-        raise bad_request(
-            "Unsupported parameter background: an answer is given on the connection that asked for it. Leave it out.",
-            "background",
-            "unsupported_parameter",
-        )
+_INSTEAD = {
+    "conversation": "give previous_response_id to go on from a stored response",
+    "background": "an answer is given on the connection that asked for it. Leave it out",
+}
+
+
+def _check(body: ResponsesRequest) -> None:
+    refuse_given(body, ("prompt", "moderation"))
+    for name, said in _INSTEAD.items():
+        if getattr(body, name):
+            raise bad_request(f"Unsupported parameter {name}: {said}.", name, "unsupported_parameter")
     if body.stream_options is not None and not body.stream:
         raise bad_request("stream_options is only allowed when stream is true.", "stream_options", "invalid_value")
 

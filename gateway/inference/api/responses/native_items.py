@@ -171,18 +171,21 @@ def compacting(body: ResponsesRequest) -> ResponsesRequest:
 
 
 def without_codex_items(body: ResponsesRequest, *, keeps_own: bool) -> tuple[ResponsesRequest, list[str]]:
-    """The request with its tools in `tools` and summaries of ours as texts, and the names of tools that are left out:
-    of types that no model here can call. `keeps_own`: whether there is a tier that may have them."""
+    """The request with its tools in `tools` and summaries of ours as texts, and the names of what is left out: what no
+    model here can call or do. `keeps_own`: whether there is a tier that may have them."""
     left_out: dict[str, None] = {}
     tools = list(body.tools or ())
     callers = [tool for tool in tools if is_callers(tool.type, tool.execution)]
     if not keeps_own and callers:
         # Codex gives a search of the web next to its own tools.
         left_out, tools = {f"tools.{tool.type}": None for tool in tools if tool not in callers}, callers
+    if not keeps_own and body.context_management is not None:
+        # Nothing is compacted before the context is full.
+        left_out["context_management"], body = None, msgspec.structs.replace(body, context_management=None)
     if isinstance(body.input, str) or not any(
         item.type in _WITH_TOOLS or _is_own(item) or _is_providers(item) for item in body.input
     ):
-        return msgspec.structs.replace(body, tools=tools) if left_out else body, list(left_out)
+        return msgspec.structs.replace(body, tools=tools or None) if left_out else body, list(left_out)
     names = {(tool.type, tool.name) for tool in tools}
     for tool in (tool for item in body.input if item.type in _WITH_TOOLS for tool in item.tools or ()):
         if not (keeps_own or is_callers(tool.type, tool.execution)):

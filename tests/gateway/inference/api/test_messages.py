@@ -352,6 +352,7 @@ async def test_tokens_are_counted_without_answering(
         ({"mcp_servers": [{"name": "x"}]}, "mcp_servers"),
         ({"output_config": {"format": {"type": "json_schema"}}}, "output_config.format.schema"),
         ({"service_tier": "flex"}, "service_tier"),
+        ({"thread": {"type": "create"}}, "thread"),
     ],
 )
 async def test_a_refusal_names_the_field_as_the_caller_knows_it(
@@ -362,6 +363,20 @@ async def test_a_refusal_names_the_field_as_the_caller_knows_it(
     assert (answer["type"], answer["error"]["type"]) == ("error", "invalid_request_error")
     assert named in answer["error"]["message"]
     assert not gateway.tier(1).requests
+
+
+@pytest.mark.parametrize("path", ["/v1/messages", "/v1/messages/count_tokens"])
+async def test_a_thread_is_refused_by_the_code_after_which_clients_send_the_whole_conversation(
+    gateway: RunningGateway, path: str
+) -> None:
+    thread = {"type": "continue", "previous_message_id": "msg_1"}
+    body = {"model": "tier-1", "max_tokens": 9, "messages": HELLO}
+    refused = await gateway.http.post(path, json=body | {"thread": thread})
+    error = refused.json()["error"]
+    assert (refused.status_code, error["type"]) == (400, "invalid_request_error")
+    assert error["details"] == {"error_code": "thread_unsupported_request"}
+    assert (await gateway.http.post(path, json=body | {"thread": None})).status_code == 200
+    assert "details" not in (await ask(gateway, messages=[]))["error"]
 
 
 async def test_failures_are_the_clients_own_exceptions(

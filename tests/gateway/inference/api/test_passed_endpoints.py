@@ -48,6 +48,8 @@ model = "painter-1"
 serves = ["images", "rerank", "speech"]
 unit_prices = {{ images = 0.04, rerank = 2.0 }}
 """
+SPEAKER = "data:audio/wav;base64," + "A" * 1_300_000
+"""Ten seconds of a known speaker."""
 WAVE = b"RIFF" + b"\0" * 31_996
 
 
@@ -98,8 +100,8 @@ HARMLESS = {"id": "m", "model": "m", "results": [{"flagged": False}] * 2}
     [
         ("rerank", {"query": "q", "documents": ["a", {"text": "b"}], "top_n": 1}, RANKED, "painter-1", "rerank", 0.002,
          "1 searches, $0.002000"),
-        ("rerank", {"query": "q", "documents": ["a"] * 101}, {"results": []}, "painter-1", "rerank", 0.004,
-         "2 searches, $0.004000"),
+        ("rerank", {"query": {"image": "https://a/b.png"}, "documents": ["a"] * 101}, {"results": []}, "painter-1",
+         "rerank", 0.004, "2 searches, $0.004000"),
         ("moderations", {"input": ["a", "b"], "other": [1]}, HARMLESS, "whisper-1", "moderation", 0.002,
          "2 inputs, $0.002000"),
         ("images/generations", {"prompt": "a cat", "n": 2, "size": "1024x1024"}, IMAGES, "painter-1", "image", 0.08,
@@ -153,12 +155,14 @@ async def test_openais_client_speaks_draws_moderates_and_writes_down(
         assert [one.b64_json for one in images.data or []] == ["aGk="] * 2
         assert not (await aio.client.moderations.create(input=["a", "b"])).results[0].flagged
         raw = await aio.client.audio.transcriptions.with_raw_response.create(
-            model="media", file=("a.wav", WAVE, "audio/wav"), language="en"
-        )
+            model="media", file=("a.wav", WAVE, "audio/wav"), language="en",
+            known_speaker_names=["ann"], known_speaker_references=[SPEAKER],
+        )  # fmt: skip
         assert raw.parse().text == "hello"
         assert b"whisper-1" in aio.media.calls[-1].raw
         assert WAVE in aio.media.calls[-1].raw
         assert b'name="language"' in aio.media.calls[-1].raw
+        assert SPEAKER.encode() in aio.media.calls[-1].raw
         record = await aio.record(raw.http_response)
         # The list has whisper-1 at $0.36 an hour of audio.
         assert (record.api, record.cost_usd) == ("transcription", pytest.approx(0.003))

@@ -77,9 +77,16 @@ async def test_a_request_goes_on_from_the_conversation_of_a_previous_response(an
     assert turns(anyone)[-1] == ("assistant", SAID)
 
 
-async def test_who_asks_for_a_response_in_the_background_finds_it_completed(anyone: RunningGateway) -> None:
-    response = await anyone.openai.responses.create(model="tier-1", input="One", background=True)
+async def test_who_asks_for_a_response_in_the_background_or_compacted_finds_it_completed(
+    anyone: RunningGateway,
+) -> None:
+    compaction: Any = [{"type": "compaction", "compact_threshold": 1000}]
+    raw = await anyone.openai.responses.with_raw_response.create(
+        model="tier-1", input="One", background=True, context_management=compaction
+    )
+    response = raw.parse()
     assert response.status == "completed"
+    assert raw.headers["x-aio-ignored-fields"] == "background, context_management"
     assert await anyone.openai.responses.retrieve(response.id) == response
 
 
