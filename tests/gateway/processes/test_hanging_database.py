@@ -186,7 +186,7 @@ def test_a_gateway_ends_in_time_while_its_disk_stalls(catalog: str, tmp_path: Pa
         with calls.disk():
             assert callers.chat(plain).answer.status_code == 200
             aio.process.send_signal(signal.SIGTERM)
-            assert aio.process.wait(40) == 0
+            assert aio.process.wait(ENDED_SECONDS) == 0
 
 
 def _stored(data: Path) -> set[str]:
