@@ -19,7 +19,7 @@ from gateway.inference.api.messages import message_body as events_module
 from gateway.inference.api.messages.conversation import UNSIGNED, given_call_id
 from gateway.inference.api.messages.message_body import PING, MessageEvents, ThinkingShown, whole_message
 from tests.gateway.chats import chat
-from tiers.chat_state import image_piece
+from tiers.chat_state import media_piece
 from tiers.deltas import CollectedChoice
 from tiers.message_content import ToolCallDelta
 from tiers.tier import Delta, Usage
@@ -231,7 +231,7 @@ def test_arguments_that_are_cut_off_are_an_empty_input_in_a_whole_answer() -> No
 def test_images_that_a_model_made_are_blocks_after_all_others(slash: bytes) -> None:
     drawn = b'[{"type": "image_url", "image_url": {"url": "data:image%bpng;base64,AA=="}}]' % slash
     elsewhere = b'[{"type": "image_url", "image_url": {"url": "https://a.b/c.png"}}]'
-    pieces = [Delta(native=image_piece(image)) for image in (drawn, elsewhere)]
+    pieces = [Delta(native=media_piece(image)) for image in (drawn, elsewhere)]
     said, answer = streamed([*pieces, Delta(text="Here"), Delta(finish_reason="stop")])
     image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AA=="}}
     started = [event for event in parsed(said) if event["type"] == "content_block_start"]

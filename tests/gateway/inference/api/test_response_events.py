@@ -21,7 +21,7 @@ from gateway.inference.api.responses.exchange import Exchange
 from gateway.inference.api.responses.schemas import ResponsesRequest, ResponseTool
 from tests.gateway.running_gateway import RunningGateway
 from tiers.catalog.tier_spec import SamplingDefaults
-from tiers.chat_state import image_piece
+from tiers.chat_state import media_piece
 from tiers.deltas import CollectedChoice
 from tiers.message_content import NativePiece, ToolCallDelta
 from tiers.tier import Delta
@@ -112,7 +112,7 @@ def test_interleaved_calls_are_one_item_each_with_all_their_arguments() -> None:
 @pytest.mark.parametrize("text", ["Here", ""])
 def test_images_that_a_model_made_are_items_after_all_others(text: str) -> None:
     drawn = b'[{"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}]'
-    events, _ = streamed([Delta(native=image_piece(drawn)), Delta(text=text), Delta(finish_reason="stop")])
+    events, _ = streamed([Delta(native=media_piece(drawn)), Delta(text=text), Delta(finish_reason="stop")])
     *before, (item, _) = items_of(events)
     assert (item["type"], item["result"]) == ("image_generation_call", "AA==")
     assert [said for _, said in before] == [text] * bool(text)
