@@ -214,9 +214,7 @@ async def test_erasing_a_user_erases_her_files(keeping: RunningGateway) -> None:
 
 async def test_anthropics_client_uploads_reads_lists_and_deletes_in_its_own_form(keeping: RunningGateway) -> None:
     """It gives no purpose, and says in a header whose form it reads."""
-    ours = anthropic.AsyncAnthropic(
-        base_url=str(keeping.http.base_url), api_key=KEYS["ada"], http_client=keeping.http, max_retries=0
-    )
+    ours = anthropic.AsyncAnthropic(base_url=keeping.url, api_key=KEYS["ada"], max_retries=0)
     made = [await ours.beta.files.upload(file=(name, b"%PDF-1.4", "")) for name in ("a.pdf", "b.pdf")]
     assert [(one.type, one.filename, one.mime_type, one.size_bytes) for one in made] == [
         ("file", "a.pdf", "application/pdf", 8),

@@ -321,6 +321,6 @@ def test_whatever_a_tier_says_blocks_are_nested_numbered_and_complete(
     snapshot = None
     for event in parsed(said):
         if "partial_json" not in str(event):
-            snapshot = accumulate_event(event=EVENT.validate_python(event), current_snapshot=snapshot)
+            snapshot = accumulate_event(event=EVENT.validate_python(event), current_snapshot=snapshot, json_bufs={})
     assert snapshot is not None
     assert len(snapshot.content) == len(found)

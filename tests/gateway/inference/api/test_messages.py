@@ -64,9 +64,14 @@ async def test_a_text_is_answered_with_a_message_and_its_usage(
     gateway: RunningGateway, client: anthropic.AsyncAnthropic
 ) -> None:
     raw = await client.messages.with_raw_response.create(
-        model="tier-1", max_tokens=9, system="Be kind.", messages=HELLO, metadata={"user_id": "u-1"}, top_k=3
+        model="tier-1",
+        max_tokens=9,
+        system="Be kind.",
+        messages=HELLO,
+        metadata={"user_id": "u-1"},
+        extra_body={"top_k": 3},
     )
-    answer = raw.parse()
+    answer = await raw.parse()
     assert [block.model_dump(exclude_none=True) for block in answer.content] == [{"type": "text", "text": SAID}]
     assert (answer.type, answer.role, answer.stop_reason, answer.stop_sequence) == (
         "message", "assistant", "end_turn", None,

@@ -30,7 +30,7 @@ def asked(text: str) -> list[Any]:
 
 
 def test_a_stop_sequence_ends_the_answer_and_is_named(client: anthropic.Anthropic) -> None:
-    fields: dict[str, Any] = {"model": "tier-1", "max_tokens": 30, "temperature": 0}
+    fields: dict[str, Any] = {"model": "tier-1", "max_tokens": 30, "extra_body": {"temperature": 0}}
     whole = client.messages.create(messages=asked("What is the capital of France?"), **fields)
     assert whole.content[0].type == "text"
     word = whole.content[0].text.split()[2]

@@ -104,4 +104,4 @@ async def test_unknown_fields_are_ignored_and_named(noting: Noting, client: anth
         model="large-model", max_tokens=9, messages=[{"role": "user", "content": "Hi"}], extra_body={"speed": "fast"}
     )
     assert raw.headers["x-aio-ignored-fields"] == "speed"
-    assert raw.headers["request-id"] == raw.parse().id
+    assert raw.headers["request-id"] == (await raw.parse()).id
