@@ -110,6 +110,12 @@ MOST_DEATHS = 2
 # How long a shutdown waits for lines that are being taken.
 TAKING_SECONDS = 2.0
 
+# Of ids, as the endpoints' own answers have them: some clients go on by an id of that form alone.
+_PREFIXES = {
+    "/v1/responses": ("resp", "_"), "/v1/chat/completions": ("chatcmpl",), "/v1/completions": ("cmpl",),
+    "/v1/embeddings": ("embd",),
+}  # fmt: skip
+
 # Takes a batch, one of its lines, and its request id; returns the body of the answer.
 AnswerLine = Callable[[Batch, InputLine, str], Awaitable[bytes]]
 
@@ -313,7 +319,7 @@ class LineWorker:
             return _process_died(running, job.deaths)
         if job.deliveries > self._knobs().most_attempts:
             return _answer(job, "failed", error_line(line.custom_id, EXHAUSTED))
-        request_id = new_request_id("batchline")
+        request_id = new_request_id(*_PREFIXES[batch.endpoint])
         try:
             body = await self._answer(batch, line, request_id)
         except TierLostError:

@@ -194,11 +194,9 @@ class ServerFailures:
             self._suspected(body)
         else:
             self.cool_down()
-        reason = str(error) or type(error).__name__
+        reason = ": ".join(filter(None, (type(error).__name__, self.scrub(str(error)))))
         advice = " (is it running? check url in the catalogue)" if isinstance(error, _UNREACHED) else ""
-        return TierUnavailableError(
-            f"{self.where} cannot be reached: {type(error).__name__}: {self.scrub(reason)}{advice}"
-        )
+        return TierUnavailableError(f"{self.where} cannot be reached: {reason}{advice}")
 
     async def checked(
         self,

@@ -151,8 +151,6 @@ async def embedded(
 async def _passed_through(
     serving: Serving, head: RequestHead, body: EmbeddingsRequest, model: "EmbeddingClient", priority: int
 ) -> tuple[EmbeddingList, list[tuple[str, str]]]:
-    # Imported with the first such request: most gateways have no such model.
-
     answer, tokens, headers = await passed_through(serving, head, body, _inputs(body), model, priority)
     data = []
     for index, vector in enumerate(answer.vectors):

@@ -130,25 +130,28 @@ async def test_lines_go_behind_users_and_their_records_say_whose_and_what_batch(
 
 
 @pytest.mark.parametrize(
-    ("endpoint", "body", "text"),
+    ("endpoint", "form", "body", "text"),
     [
-        ("/v1/completions", {"prompt": "Say"}, lambda body: body["choices"][0]["text"]),
-        ("/v1/responses", {"input": "Say"}, lambda body: body["output"][0]["content"][0]["text"]),
+        ("/v1/chat/completions", "chatcmpl-", {}, lambda body: body["choices"][0]["message"]["content"]),
+        ("/v1/completions", "cmpl-", {"prompt": "Say"}, lambda body: body["choices"][0]["text"]),
+        ("/v1/responses", "resp_", {"input": "Say"}, lambda body: body["output"][0]["content"][0]["text"]),
         # An item and a field that only OpenAI reads are left out, as by the endpoint.
         (
-            "/v1/responses",
+            "/v1/responses", "resp_",
             {"input": [{"role": "user", "content": "Say"}, {"type": "web_search_call", "id": "w"}],
              "context_management": [{"type": "compaction"}]},
             lambda body: body["output"][0]["content"][0]["text"],
         ),
     ],
 )  # fmt: skip
-async def test_other_endpoints_answer_in_their_own_shape(
-    ada: openai.AsyncOpenAI, endpoint: str, body: dict[str, Any], text: Any
+async def test_endpoints_answer_in_their_own_shape(
+    ada: openai.AsyncOpenAI, endpoint: str, form: str, body: dict[str, Any], text: Any
 ) -> None:
     _, output, errors = await outcome(ada, (await made(ada, [request_line("a", endpoint, **body)], endpoint)).id)
     assert errors == {}
-    assert text(output["a"]["response"]["body"]) == TEXT
+    answer = output["a"]["response"]["body"]
+    assert text(answer) == TEXT
+    assert answer["id"].startswith(form)
 
 
 async def test_what_an_endpoint_refuses_is_a_line_of_errors_and_the_rest_is_answered(ada: openai.AsyncOpenAI) -> None:
