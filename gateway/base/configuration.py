@@ -42,9 +42,9 @@ def default_catalog(environment: Mapping[str, str], served_from: Path | None = N
     return DefaultCatalog("laptop", f"the demonstration model: there is no {CATALOG_FILE}; `aio init` writes one")
 
 
-def catalog_reason(settings: Settings) -> str:
-    """Return why the catalogue of `settings` is used."""
-    found = default_catalog(os.environ, settings.data_path)
+def catalog_reason(settings: Settings, served_from: Path | None = None) -> str:
+    """Return why the catalogue of `settings` is used. `served_from` as for `default_catalog`; a server has none."""
+    found = default_catalog(os.environ, served_from)
     return found.reason if found.catalog == settings.catalog else "as named by --catalog or AIO_CATALOG"
 
 

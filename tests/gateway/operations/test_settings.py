@@ -117,7 +117,7 @@ def test_commands_elsewhere_take_the_catalogue_of_the_gateway_whose_records_they
     found = settings_from(data_dir=str(data))
 
     assert found.catalog == str(here / "aio.toml")
-    assert str(data) in catalog_reason(found)
+    assert str(data) in catalog_reason(found, data)
     assert settings_from(data_dir=str(data), catalog="laptop").catalog == "laptop"
     assert settings_from(data_dir=str(tmp_path / "other")).catalog == "laptop"
     (here / "aio.toml").unlink()

@@ -66,7 +66,7 @@ def check(security: bool, as_json: bool, **options: Any) -> None:
     settings = settings_from(role="all", **options)
     catalog = load_catalog(settings.catalog)
     if not as_json:
-        click.echo(f"catalogue: {settings.catalog} ({catalog_reason(settings)})")
+        click.echo(f"catalogue: {settings.catalog} ({catalog_reason(settings, settings.data_path)})")
         click.echo(_lists(settings, catalog))
     answers = asyncio.run(ask_tiers(catalog, settings))
     embeddings = asyncio.run(ask_embeddings(catalog))
