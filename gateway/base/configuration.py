@@ -163,9 +163,12 @@ SETTINGS = _settings_described()
 """All settings by field, in the order of `Settings`."""
 
 
-def load_settings(environment: Mapping[str, str] | None = None, **overrides: Any) -> Settings:
+def load_settings(
+    environment: Mapping[str, str] | None = None, *, of_data_folder: bool = False, **overrides: Any
+) -> Settings:
     """Settings from `environment` (default: the process's), then `overrides` that are not None. OpenTelemetry's
-    variables count where AIO has none set (`standard_variables`).
+    variables count where AIO has none set (`standard_variables`). `of_data_folder`: the catalogue may be the one that
+    the data folder was served with (`default_catalog`).
 
     Raises `SettingsError` naming the variable. Keys never appear in a message.
     """
@@ -178,11 +181,12 @@ def load_settings(environment: Mapping[str, str] | None = None, **overrides: Any
         | given
         | {name: value for name, value in overrides.items() if value is not None}
     )
-    given["catalog"] = given.get("catalog") or default_catalog(environment).catalog
     settings = Settings()
     for name, value in given.items():
         settings = _with_field(settings, name, value)
-    return settings
+    served_from = settings.data_path if of_data_folder else None
+    catalog = given.get("catalog") or default_catalog(environment, served_from).catalog
+    return _with_field(settings, "catalog", catalog)
 
 
 def environment_of(settings: Settings) -> dict[str, str]:

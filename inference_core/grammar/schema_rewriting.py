@@ -272,10 +272,10 @@ def _negation(schema: Any, resolve: Resolve, level: int = 0) -> Any:
     said = {key: value for key, value in schema.items() if key not in _SAYS_NOTHING}
     if said.keys() == {"$ref"}:
         return negated(resolve(said["$ref"]))
-    return _one_of([_violated(key, value, negated) for key, value in said.items()])
+    return _any_of([_violated(key, value, negated) for key, value in said.items()])
 
 
-def _one_of(parts: list[Any]) -> Any:
+def _any_of(parts: list[Any]) -> Any:
     """A schema for what any of `parts` allows; None if one of them is not known."""
     if None in parts:
         return None
@@ -290,18 +290,18 @@ def _violated(key: str, value: Any, negated: Callable[[Any], Any]) -> Any:
             names = frozenset(name for name in ([value] if isinstance(value, str) else value) if isinstance(name, str))
             return ({"type": sorted(TYPES - names)} if names < TYPES else False) if names <= TYPES else None
         case "required", list():
-            return _one_of([{"type": "object", "properties": {n: False}} for n in value if isinstance(n, str)])
+            return _any_of([{"type": "object", "properties": {n: False}} for n in value if isinstance(n, str)])
         case "properties", dict():
             left = {name: negated(part) for name, part in value.items()}
             wrong = [(name, part) for name, part in left.items() if part is not False]
             parts = [{"type": "object", "required": [name], "properties": {name: part}} for name, part in wrong]
-            return None if None in left.values() else _one_of(parts)
+            return None if None in left.values() else _any_of(parts)
         case ("enum", list()) | ("const", _):
             return _other_values(value if key == "enum" else [value])
         case "not", _:
             return value
         case "allOf", list():
-            return _one_of([negated(part) for part in value])
+            return _any_of([negated(part) for part in value])
         case "anyOf", list():
             parts = [negated(part) for part in value]
             return None if None in parts else {"allOf": parts}
@@ -327,17 +327,18 @@ def _other_values(values: list[Any]) -> Any:
         parts.append({"type": "string", "pattern": _other_texts(texts)})
     if "boolean" in kinds:
         parts += [{"const": known} for known in (False, True) if not any(value is known for value in values)]
-    return _one_of([{"type": sorted(TYPES - kinds)}, *parts] if kinds < TYPES else parts)
+    return _any_of([{"type": sorted(TYPES - kinds)}, *parts] if kinds < TYPES else parts)
 
 
 def _other_texts(texts: set[str]) -> str:
-    """A pattern for all but `texts`: their beginnings, and what goes on from these in another way."""
-    begun = {text[:end] for text in texts for end in range(len(text) + 1)}
+    """A pattern for all but `texts`: each of their prefixes, followed by a character with which none of them goes on;
+    or alone, where it is none of them."""
+    prefixes = sorted({text[:end] for text in texts for end in range(len(text) + 1)})
     options = []
-    for start in sorted(begun):
-        following = "".join(re.escape(text[-1]) for text in sorted(begun) if text and text[:-1] == start)
-        other = rf"[^{following}][\s\S]*" if following else r"[\s\S]+"
-        options.append(re.escape(start) + (other if start in texts else f"(?:{other})?"))
+    for prefix in prefixes:
+        next_characters = "".join(re.escape(text[-1]) for text in prefixes if text and text[:-1] == prefix)
+        other = rf"[^{next_characters}][\s\S]*" if next_characters else r"[\s\S]+"
+        options.append(re.escape(prefix) + (other if prefix in texts else f"(?:{other})?"))
     return f"^(?:{'|'.join(options)})$"
 
 

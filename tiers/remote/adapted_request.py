@@ -130,7 +130,7 @@ def adapted(unadapted: GenerationRequest, rules: Rules, refused: frozenset[str] 
     fields: dict[str, Any] = {}
     changed: set[str] = set()
     request = _bound(unadapted, rules, changed)
-    renamed = {} if rules.tool_names is None else _renamed_tools(request, rules.tool_names, rules)
+    renamed = _renamed_tools(request, rules)
     messages = request.messages
     if messages is not None:
         turns = adapted_turns(messages, rules, renamed, changed)
@@ -260,8 +260,10 @@ def nearest_effort(asked: str, taken: Sequence[str]) -> str:
     return next((one for one in taken if one in EFFORTS and EFFORTS.index(one) >= wanted), taken[-1])
 
 
-def _renamed_tools(request: GenerationRequest, form: tuple[str, int], rules: Rules) -> dict[str, str]:
+def _renamed_tools(request: GenerationRequest, rules: Rules) -> dict[str, str]:
     """The names to send, by the caller's, of tools whose names the server does not take."""
+    if (form := rules.tool_names) is None:
+        return {}
     fitting = fits(form)
     tools = () if request.tooling is None else request.tooling.tools
     named = [tool.name for tool in tools]
@@ -284,12 +286,11 @@ def _tooling(tooling: Tooling, rules: Rules, renamed: dict[str, str], changed: s
             fields["name"] = renamed[tool.name]
             changed.add("tools.name")
         if tool.parameters is not None and (needed or not combined or rules.refused_keywords):
-            taken = (
-                without_keywords(tool.parameters, rules.refused_keywords) if rules.refused_keywords else tool.parameters
-            )
-            schema = fitting_schema(taken, combined=combined, needs_properties=needed)
-            schema = tool.parameters if schema == tool.parameters else schema
-            if schema is not tool.parameters:
+            schema = tool.parameters
+            if rules.refused_keywords:
+                schema = without_keywords(schema, rules.refused_keywords)
+            schema = fitting_schema(schema, combined=combined, needs_properties=needed)
+            if schema != tool.parameters:
                 fields["parameters"] = schema
                 if not _says_the_same(schema, tool.parameters):
                     changed.add("tools.parameters")

@@ -46,7 +46,7 @@ from tiers.remote.provider_state import (
     without_unsigned,
 )
 from tiers.remote.refusals import NOTHING, REFUSALS, LearnedRefusals, Place, without
-from tiers.remote.request_fields import FORWARDED, unserved
+from tiers.remote.request_fields import unserved
 from tiers.remote.server_failures import (
     FAILURES,
     MAX_ERROR_BYTES,
@@ -437,8 +437,7 @@ class RemoteTier(Tier):
                 "name a tier that runs here",
                 "echo",
             )
-        known = {*FORWARDED.get(self._wire.rules.server, ()), *self._remote.forward}
-        if request.extra and (lost := unserved(request.extra, known)) is not None:
+        if request.extra and (lost := unserved(request.extra, self._wire.passed_on(self._remote))) is not None:
             what = f"{lost}: the API of tier '{self.name}' does not have it; leave it out, or name another tier"
             return TierRequestError(what, lost)
         native = request.native

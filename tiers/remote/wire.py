@@ -120,6 +120,11 @@ class RemoteWire(ABC):
         """Raise `TierRequestError` for what this kind of server does not support and an answer cannot do without.
         Routing asks before it chooses a tier, so it takes no longer than to look at the fields."""
 
+    def passed_on(self, own: RemoteSpec) -> frozenset[str]:
+        """Return the names of a caller's fields that this server takes beyond its kind's API, by what it is or by the
+        catalogue's entry `own`."""
+        return FORWARDED.get(self.rules.server, _NOTHING).union(own.forward)
+
     def with_own_fields(
         self, body: dict[str, Any], request: GenerationRequest, own: RemoteSpec
     ) -> tuple[dict[str, Any], tuple[str, ...]]:
@@ -127,11 +132,11 @@ class RemoteWire(ABC):
         catalogue's entry `own`; and the names of the caller's that it does not get."""
         if not (request.extra or own.body):
             return body, ()
-        known: Collection[str] = FORWARDED.get(self.rules.server, _NOTHING)
+        known: Collection[str] = self.passed_on(own)
         if request.native is not None and request.native.form == self.form == "anthropic":
             # The caller's API is the server's: it knows more of its fields than we do.
             known = request.extra.keys()
-        extra = {name: value for name, value in request.extra.items() if name in known or name in own.forward}
+        extra = {name: value for name, value in request.extra.items() if name in known}
         dropped = tuple(name for name in request.extra if name not in extra)
         return with_fields(with_fields(body, extra), own.body), dropped
 

@@ -4,7 +4,6 @@ the width of the terminal that standard output goes to, and sentences broken to 
 """
 
 import asyncio
-import os
 import shutil
 import sys
 import textwrap
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 import msgspec
 
-from gateway.base.configuration import SETTINGS, default_catalog, load_settings
+from gateway.base.configuration import SETTINGS, load_settings
 from gateway.base.settings import Settings
 
 if TYPE_CHECKING:
@@ -89,10 +88,7 @@ def quality_of(text: str) -> float:
 def settings_from(**options: Any) -> Settings:
     """Return the settings of the environment, overridden by the given options, with the catalogue of the data folder's
     gateway where there is no other: records have its tiers. Raises `SettingsError`."""
-    settings = load_settings(**options)
-    named = options.get("catalog") or os.environ.get(SETTINGS["catalog"].variable)
-    found = named or default_catalog(os.environ, settings.data_path).catalog
-    return msgspec.structs.replace(settings, catalog=found)
+    return load_settings(of_data_folder=True, **options)
 
 
 def echo_json(value: Any) -> None:

@@ -129,3 +129,4 @@ async def test_a_loop_that_was_just_woken_is_closed(turns: int) -> None:
         await asyncio.sleep(0)
     async with asyncio.timeout(60):
         await loop.close()
+    assert asyncio.all_tasks() == {asyncio.current_task()}
