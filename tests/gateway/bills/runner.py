@@ -126,9 +126,10 @@ _HEAD = ("row", "published", "billed", "ratio", "outcome")
 _PAGE = """# Bills: what a provider charges, and what a key is charged
 
 `python -m tests.gateway.bills --markdown docs/results/bills.md` writes this page. Each row is a request of a key
-through a gateway in front of a scripted server, which answers with the usage that the provider would report. The published bill
-follows from the provider's price list and that usage. The command ends with 1 if a bill is not within a factor of
-{within} of it, unless the request was refused before it was sent, or the record marks its bill as an estimate.
+through a gateway in front of a scripted server, which answers with the usage that the provider would report. The
+published bill follows from the provider's price list and that usage. The command ends with 1 if a bill is not within
+a factor of {within} of it, unless the request was refused before it was sent, or the record marks its bill as an
+estimate.
 
 """
 
