@@ -96,6 +96,7 @@ async def running_readings(
         await figures.begin()
         status = ledger.status()
         metrics.ledger_lag.set(status.appended + status.adopted - status.stored - status.rejected)
+        metrics.journal_lost.set(status.lost)
         metrics.journal_lag.set(status.journal_lag_seconds)
         metrics.in_flight.set(service.in_flight)
         if isinstance(answers, MemoryStore):

@@ -74,6 +74,9 @@ class Metrics:
         self._replicas = ReplicaGauges(self.private)
         self.in_flight = gauge("aio_in_flight", "Answers in progress.")
         self.ledger_lag = gauge("aio_ledger_lag_records", "Records not in the database yet.")
+        self.journal_lost = gauge(
+            "aio_journal_lost_records", "Records of earlier processes that their damaged journals no longer hold."
+        )
         self.journal_lag = gauge("aio_journal_lag_seconds", "Age of the oldest record that is not on disk yet.")
         self._cache_entries = gauge("aio_cache_entries", "Answers in the response cache of this process.")
         self._cache_bytes = gauge("aio_cache_bytes", "Bytes in the response cache of this process.")

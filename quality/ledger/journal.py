@@ -1,9 +1,9 @@
 """The append-only journal: one thread writes, another fsyncs many payloads at once.
 
-Its files are segments of length- and checksum-framed payloads, so that a torn tail is detected, in a process's own
-folder, which is locked while the process lives and adopted by another process after its death. A frame is
-`<u32 length> <u32 crc> payload`, little-endian. The checksum covers length and payload, so that a tail of zeros,
-which some file systems leave after a power failure, is not a valid (empty) frame."""
+Its files are segments of framed payloads in a process's own folder, which is locked while the process lives and
+adopted by another process after its death. A frame is `MARKER <u32 length> <u32 crc> payload`, little-endian. The
+checksum covers length and payload, so that a tail of zeros, which some file systems leave after a power failure, is
+not a valid (empty) frame. The marker finds the next frame after a damaged one; frames of earlier versions have none."""
 
 import contextlib
 import fcntl
@@ -25,8 +25,11 @@ from typing import NamedTuple
 
 from inference_core.io.files import sync_folder
 
+# No payload contains it, whatever its caller wrote: msgpack never uses the byte 0xC1, no UTF-8 text has it, and a
+# number has at most eight bytes.
+MARKER = b"\xc1" * 9
 _HEADER = struct.Struct("<II")
-HEADER_BYTES = _HEADER.size
+HEADER_BYTES = len(MARKER) + _HEADER.size
 SEGMENT_SUFFIX = ".journal"
 
 
@@ -92,14 +95,19 @@ class SegmentWriter:
 
 
 class Recovered(NamedTuple):
-    """The payloads of a dead process's segment in the order of writing, and the bytes cut off its end."""
+    """The payloads of a dead process's segment in the order of writing, and what of it could not be read.
+
+    `unreadable_bytes`: bytes outside whole frames, because a write was not finished or the disk changed them.
+    `lost`: the number of frames that began there; at least 1 where an earlier version wrote them, without markers.
+    """
 
     frames: list[tuple[Location, bytes]]
-    torn_bytes: int
+    unreadable_bytes: int
+    lost: int
 
 
 def frame(payload: bytes) -> bytes:
-    return _HEADER.pack(len(payload), _checksum(payload)) + payload
+    return MARKER + _HEADER.pack(len(payload), _checksum(payload)) + payload
 
 
 def read_payload(location: Location) -> bytes:
@@ -125,32 +133,56 @@ def read_payloads(locations: Iterable[Location]) -> list[bytes]:
 
 
 def _read(descriptor: int, location: Location) -> bytes:
-    found = os.pread(descriptor, HEADER_BYTES + location.length, location.offset - HEADER_BYTES)
-    payload = found[HEADER_BYTES:]
-    if found[:HEADER_BYTES] != _HEADER.pack(location.length, _checksum(payload)):
+    data = os.pread(descriptor, _HEADER.size + location.length, location.offset - _HEADER.size)
+    payload = data[_HEADER.size :]
+    if data[: _HEADER.size] != _HEADER.pack(location.length, _checksum(payload)):
         raise SegmentError(f"{location.segment} is damaged at byte {location.offset}: restore the file or remove it")
     return payload
 
 
 def recover(segment: Path) -> Recovered:
-    """Read every whole frame of a segment without a writer, and cut off the torn tail."""
+    """Read every whole frame of a segment without a writer, and cut off what follows the last one."""
     data = segment.read_bytes()
     frames: list[tuple[Location, bytes]] = []
+    unreadable: list[bytes] = []
     end = 0
-    while (payload := _payload_at(data, end)) is not None:
-        frames.append((Location(segment, end + HEADER_BYTES, len(payload)), payload))
-        end += HEADER_BYTES + len(payload)
+    for start, location in _whole_frames(segment, data):
+        unreadable.append(data[end:start])
+        end = location.offset + location.length
+        frames.append((location, data[location.offset : end]))
+    unreadable.append(data[end:])
     if end < len(data):
         os.truncate(segment, end)
-    return Recovered(frames, len(data) - end)
+    return Recovered(frames, sum(map(len, unreadable)), sum(map(_frames_begun, unreadable)))
 
 
-def _payload_at(data: bytes, start: int) -> bytes | None:
-    if start + HEADER_BYTES > len(data):
+def _whole_frames(segment: Path, data: bytes) -> Iterator[tuple[int, Location]]:
+    """Yield where each whole frame begins and where its payload is. After a damaged frame, go on at the next marker."""
+    start = 0
+    while 0 <= start < len(data):
+        location = _frame_at(segment, data, start)
+        if location is None:
+            start = data.find(MARKER, start + 1)
+        else:
+            yield start, location
+            start = location.offset + location.length
+
+
+def _frame_at(segment: Path, data: bytes, start: int) -> Location | None:
+    """Return where the payload of a whole frame at `start` is, with or without a marker; None if there is none."""
+    header = start + len(MARKER) * data.startswith(MARKER, start)
+    offset = header + _HEADER.size
+    if offset > len(data):
         return None
-    length, checksum = _HEADER.unpack_from(data, start)
-    payload = data[start + HEADER_BYTES : start + HEADER_BYTES + length]
-    return payload if len(payload) == length and _checksum(payload) == checksum else None
+    length, checksum = _HEADER.unpack_from(data, header)
+    if offset + length > len(data) or _checksum(data[offset : offset + length]) != checksum:
+        return None
+    return Location(segment, offset, length)
+
+
+def _frames_begun(unreadable: bytes) -> int:
+    """Count the frames that began in bytes without a whole frame: none if nothing was written, else at least one."""
+    return max(1, unreadable.count(MARKER)) if unreadable.strip(b"\0") else 0
 
 
 def _checksum(payload: bytes) -> int:

@@ -40,7 +40,8 @@ class LedgerStatus(msgspec.Struct, frozen=True, kw_only=True):
     - `appended`: records taken; `adopted`: found in journals of dead processes; `journaled`: of `appended`, durable.
     - `stored`: in the database; `rejected`: the database will not take them, they stay in the journal and are tried
       again at the next start; `waiting`: durable, not stored yet.
-    - `refused`: not taken because the disk has stalled, the only ones that are lost.
+    - `refused`: not taken because the disk has stalled.
+    - `lost`: records that journals of dead processes can no longer give: unfinished writes and damage by the disk.
     - `pending_bytes`: in memory, waiting for the disk.
     - `journal_lag_seconds`, `store_lag_seconds`: age of the oldest record that is not durable, not stored.
     - `journal_error`, `store_error`: why the last attempt failed; None while it works.
@@ -54,6 +55,7 @@ class LedgerStatus(msgspec.Struct, frozen=True, kw_only=True):
     rejected: int
     waiting: int
     refused: int
+    lost: int
     pending_bytes: int
     journal_failures: int
     store_failures: int
@@ -204,7 +206,7 @@ class Ledger:
         self._growing: frozenset[Path] = frozenset()
         self._rotations = self._waited_for = 0
         self._appended = self._adopted = self._journaled = 0
-        self._stored = self._rejected = self._refused = self._store_failures = 0
+        self._stored = self._rejected = self._refused = self._lost = self._store_failures = 0
         self._store_error: str | None = None
 
         self._work, self._progress = asyncio.Event(), asyncio.Event()
@@ -333,6 +335,7 @@ class Ledger:
             rejected=self._rejected,
             waiting=len(self._backlog),
             refused=self._refused,
+            lost=self._lost,
             pending_bytes=self._journal.pending_bytes,
             journal_failures=self._journal.failures,
             store_failures=self._store_failures,
@@ -366,9 +369,14 @@ class Ledger:
     def _recover(self) -> None:
         now = time.monotonic()
         for segment in (segment for orphan in self._orphans for segment in orphan.segments()):
-            frames, torn_bytes = recover(segment)
-            if torn_bytes:
-                logger.warning("cut %d bytes of an unfinished write off %s", torn_bytes, segment)
+            frames, unreadable_bytes, lost = recover(segment)
+            if unreadable_bytes:
+                logger.warning(
+                    "%d records of %s are lost: %d bytes cannot be read, because a write was not finished or the disk "
+                    "changed them; the %d other records are replayed",
+                    *(lost, segment, unreadable_bytes, len(frames)),
+                )
+            self._lost += lost
             self._backlog.watch(segment, 0)
             self._adopted += len(frames)
             for location, payload in frames:

@@ -10,7 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quality.ledger.journal import Committed, Journal, JournalFullError, frame, read_payload, recover
+from quality.ledger.journal import (
+    HEADER_BYTES,
+    Committed,
+    Journal,
+    JournalFullError,
+    frame,
+    read_payload,
+    recover,
+)
 from tests.examples import examples
 from tests.polling import until
 
@@ -158,7 +166,7 @@ def test_segments_together_hold_everything_in_order_whatever_their_size(
 
 def test_a_full_segment_is_completed(tmp_path: Path) -> None:
     commits: Queue[Committed] = Queue()
-    journal = Journal(tmp_path, commits.put, segment_bytes=10)
+    journal = Journal(tmp_path, commits.put, segment_bytes=HEADER_BYTES + 10)
     journal.start()
 
     journal.append("a", b"more than ten bytes")

@@ -166,6 +166,26 @@ async def test_a_torn_tail_costs_only_the_record_that_was_never_acknowledged(
         assert sorted(await stored_ids(sqlite_engine)) == ["r-0", "r-1"]
 
 
+async def test_a_record_that_the_disk_changed_is_counted_and_said_and_costs_no_other(
+    tmp_path: Path, sqlite_engine: AsyncEngine, caplog: pytest.LogCaptureFixture
+) -> None:
+    journal_dir = tmp_path / "journal"
+    async with running(journal_dir, away(tmp_path / "away.db")) as ledger:
+        for n in range(3):
+            ledger.append(make_record(f"r-{n}"))
+    [segment] = segments(journal_dir)
+    damaged = bytearray(segment.read_bytes())
+    damaged[len(damaged) // 2] ^= 1
+    segment.write_bytes(damaged)
+
+    async with running(journal_dir, sqlite_engine) as ledger:
+        await ledger.flush()
+
+        assert ledger.status().lost == 1
+        assert f"1 records of {segment} are lost" in caplog.text
+        assert sorted(await stored_ids(sqlite_engine)) == ["r-0", "r-2"]
+
+
 async def test_the_folder_of_a_dead_process_goes_once_its_records_are_stored(
     tmp_path: Path, sqlite_engine: AsyncEngine
 ) -> None:
