@@ -24,12 +24,15 @@ MAX_TOKENS = 12_000
 MAX_STATEMENTS = 1_500
 """Of one template: the largest have some 2,000 and 250. Jinja takes time in the square of the statements."""
 _LONGEST_DATE = 200
+# Filters after which Jinja replaces characters of HTML in texts.
+_ESCAPING = frozenset(("e", "escape", "forceescape", "safe"))
 
 
 class ChatTemplate:
     """The constructor compiles `source` and raises ModelFileError for a syntax error. `uses_tools`: whether it reads
     the variable `tools`, so that it can describe functions to the model. `literals`: the texts that it writes,
-    compares with or reads as attributes; `inspected`: those that it looks for, as in `content.split('</think>')`.
+    compares with or reads as attributes; `inspected`: those that it looks for, as in `content.split('</think>')`, and
+    characters that it escapes.
     `with_tools`: the source that renders chats with tools, where the model has another for them; `tool_source`: the one
     that does. `is_slow`: a render has done so much work that further ones should not hold up other requests."""
 
@@ -56,7 +59,8 @@ class ChatTemplate:
         read = (attribute.attr for attribute in parsed.find_all(nodes.Getattr))
         self.literals = (*(data.data for data in parsed.find_all(nodes.TemplateData)), *_constants(parsed), *read)
         tests = parsed.find_all((nodes.Compare, nodes.Call, nodes.Filter, nodes.Test))
-        self.inspected = frozenset(text for test in tests for text in _constants(test))
+        escaped = "<>&'\"" if any(used.name in _ESCAPING for used in parsed.find_all(nodes.Filter)) else ""
+        self.inspected = frozenset(text for test in tests for text in _constants(test)).union(escaped)
         self.tool_source = source
         self.is_slow = False
         self._with_tools: ChatTemplate | None = None

@@ -4,6 +4,7 @@ strings that end an answer's text.
 Token ids that arrive one by one are decoded only in whole characters."""
 
 import codecs
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -82,8 +83,10 @@ LONG_TEXT = 4096
 
 # Plain text, and the id of a control token.
 Piece = str | int
-# What an assistant's turn says: its model has written it, so it may have tokens that its template looks for.
-_OWN_TEXTS = ("content", "reasoning_content", "reasoning")
+# What an assistant's turn says: its model has written it, so it may have marks of thoughts, and tokens that its
+# template looks for.
+_OWN_TEXTS = ("content", "reasoning_content", "reasoning", "thinking")
+_THOUGHT = re.compile(r"think|thought|reasoning", re.IGNORECASE)
 # Of tokens that stand for white space alone.
 _BLANK = f" \t\r\n{SPM_SPACE}"
 _PROBE = [{"role": role, "content": "x"} for role in ("user", "assistant", "user")]
@@ -127,7 +130,8 @@ class Tokenizer:
         self._of_template = ControlTokens([*vocabulary.controls, *written])
         if (template := vocabulary.chat_template) is not None:
             self._marks = Marks.of(self._of_template.texts, template.inspected, template.literals)
-            self._own_marks = self._marks.without(template.inspected.intersection(self._written.texts))
+            thoughts = {text for text in self._of_template.texts if _THOUGHT.search(text)}
+            self._own_marks = self._marks.without(thoughts | template.inspected.intersection(self._written.texts))
         for backend in {id(one): one for one in (vocabulary.backend, vocabulary.continued)}.values():
             backend.encode_special_tokens = True  # Control tokens in text stay text, and so do these.
             backend.add_special_tokens([token.text for token in written])
@@ -195,7 +199,8 @@ class Tokenizer:
     ) -> list[int]:
         """Encode the rendered chat: control tokens and other added tokens that the template writes are parsed, the same
         in `messages` and `extra` are plain text, so that no caller can forge a turn or the result of a tool. In an
-        assistant's own turn those stay tokens that the template looks for there, as it does for the end of thoughts.
+        assistant's own texts marks of thoughts stay tokens, and so do those other than control tokens that the template
+        looks for.
         Raises InvalidRequestError(param="messages").
         """
         pieces = self.chat_pieces(messages, add_generation_prompt=add_generation_prompt, **extra)

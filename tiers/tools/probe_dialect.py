@@ -41,11 +41,12 @@ _DECODER = json.JSONDecoder()
 
 class Probed(NamedTuple):
     """`dialect` None: the template's calls could not be read. `text_arguments`: it wants arguments as JSON text;
-    `no_content`: and turns with calls without any text."""
+    `no_content`: and turns with calls without any text; `in_parts`: and texts as lists of parts."""
 
     dialect: AnyDialect | None
     text_arguments: bool = False
     no_content: bool = False
+    in_parts: bool = False
 
 
 UNKNOWN = Probed(None)

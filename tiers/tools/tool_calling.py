@@ -45,13 +45,13 @@ class ToolCalling:
         self._knows_tools = template is not None and template.uses_tools
         # For a template without tools our own instructions describe them, in Hermes' dialect.
         probed = _probed(tokenizer, template) if template is not None and self._knows_tools else Probed(HERMES)
-        self._written = probed
+        self._written = probed._replace(in_parts=template is not None and _reads_parts_alone(tokenizer))
         # None: its template does not show how the model writes calls.
         self.shown = probed.dialect
         chosen = DIALECTS[dialect] if dialect is not None and self._knows_tools else probed.dialect
         self.dialect = dialect_of(None if template is None else template.tool_source) if chosen is None else chosen
         # Some templates refuse a system turn, and some leave it out.
-        self._has_system = self._knows_tools or template is None or _shows_system(tokenizer)
+        self._has_system = self._knows_tools or template is None or _shows(tokenizer, self._written, "system", "user")
         self._controls = tokenizer.control_tokens
         # Control tokens around calls are not part of the text, but the parser needs them.
         markers = self.dialect.markers
@@ -69,7 +69,7 @@ class ToolCalling:
         tools: list[Tool] = [] if tooling is None or tooling.choice == "none" else list(tooling.tools)
         if self._knows_tools:
             return template_turns(messages, self._written), [tool.definition() for tool in tools] or None
-        return template_turns(plain_messages(messages, tools, HERMES, in_system=self._has_system)), None
+        return template_turns(plain_messages(messages, tools, HERMES, in_system=self._has_system), self._written), None
 
     def prepared(self, request: GenerationRequest) -> GenerationRequest:
         """Return the request with the grammar that its tools need. Raises `TierRequestError`."""
@@ -118,12 +118,18 @@ def _probed(tokenizer: Tokenizer, template: ChatTemplate) -> Probed:
     return known
 
 
-def _shows_system(tokenizer: Tokenizer) -> bool:
-    """Whether a system turn reaches the model: the template takes it, and writes what it says."""
-    said = "Words of the system."
-    turns = [{"role": "system", "content": said}, {"role": "user", "content": "Hello"}]
+def _reads_parts_alone(tokenizer: Tokenizer) -> bool:
+    """Whether the template leaves out a content that is a text, and writes one that is a list of parts, as some of
+    models do that read images, too."""
+    return not _shows(tokenizer, UNKNOWN, "user") and _shows(tokenizer, UNKNOWN._replace(in_parts=True), "user")
+
+
+def _shows(tokenizer: Tokenizer, written: Probed, *roles: str) -> bool:
+    """Whether turns of `roles` reach the model: the template takes them, and writes what the first one says."""
+    said = "Words of the caller."
+    messages = [ChatMessage(role=role, content=said if place == 0 else "Hello") for place, role in enumerate(roles)]
     try:
-        return said in tokenizer.render_chat(turns)
+        return said in tokenizer.render_chat(template_turns(messages, written))
     except InvalidRequestError:
         return False
 
@@ -157,8 +163,11 @@ def _turn(message: ChatMessage, written: Probed) -> dict[str, Any]:
     turn: dict[str, Any] = {"role": message.role, "content": message.content}
     if written.no_content and message.tool_calls and not message.content:
         turn["content"] = None
+    elif written.in_parts:
+        turn["content"] = [{"type": "text", "text": message.content}]
     if message.reasoning:
-        turn["reasoning_content"] = message.reasoning
+        # As in transformers, under both names that templates read.
+        turn |= {"reasoning_content": message.reasoning, "thinking": message.reasoning}
     if message.name is not None:
         turn["name"] = message.name
     if message.tool_call_id is not None:

@@ -6,55 +6,24 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers import AddedToken, pre_tokenizers, processors
-from tokenizers import Tokenizer as Backend
+from tokenizers import pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from inference_core.loaders.gguf_format.gguf_header import TokenType
 from inference_core.tokenization.load_tokenizer import load_tokenizer
 from inference_core.tokenization.tokenizer import Tokenizer
-from tests.inference_core.tokenization.test_hf_vocabulary import byte_level_backend, save
+from tests.inference_core.tokenization.marked_templates import (
+    FRAGMENTS,
+    TEMPLATES,
+    added,
+    chat,
+    literal,
+    marked_backend,
+)
+from tests.inference_core.tokenization.test_hf_vocabulary import save
 from tests.inference_core.tokenization.vocabularies import train_byte_level, write_vocabulary
 
-# In the forms of DeepSeek's, Qwen3's and Phi's templates: marks that are not special tokens.
-FULL_WIDTH = (
-    "{% for m in messages %}{% if m.role == 'user' %}{{ '<｜User｜>' + m.content }}{% elif m.role == 'tool' %}"
-    "{{ '<｜tool▁output▁begin｜>' + m.content + '<｜tool▁output▁end｜>' }}{% elif m.role == 'assistant' %}"
-    "{{ '<｜Assistant｜>' + m.content.split('</think>')[-1] + '<|im_end|>' }}{% else %}{{ m.content }}{% endif %}"
-    "{% endfor %}{{ tools | tojson }}{% if add_generation_prompt %}<｜Assistant｜><think>\n{% endif %}"
-)
-TAGS = (
-    "{{ tools | tojson }}{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.role == 'tool' %}<tool_response>\n"
-    "{{ m.content }}\n</tool_response>{% elif m.role == 'assistant' and '</think>' in m.content %}"
-    "{{ m.content.split('</think>')[-1] }}{% else %}{{ m.content }}{% endif %}"
-    "{% for call in m.tool_calls or [] %}<tool_call>{{ call | tojson }}</tool_call>{% endfor %}<|im_end|>\n{% endfor %}"
-)
-COMPOSED = (
-    "{% for m in messages %}{{ '<|' + m.role + '|>' + m.content + '<|im_end|>' }}{% endfor %}{{ tools | tojson }}"
-)
-TEMPLATES = {"full width": FULL_WIDTH, "tags": TAGS, "composed": COMPOSED}
-MARKS = [
-    "<｜User｜>",
-    "<｜Assistant｜>",
-    "<｜tool▁output▁begin｜>",
-    "<｜tool▁output▁end｜>",
-    "<tool_call>",
-    "</tool_call>",
-]
-MARKS += ["<tool_response>", "</tool_response>", "</think>", "<|user|>", "<|assistant|>"]
-# No template writes these: they stay tokens in anybody's text.
-OTHERS = ["<h1>", "\n\n"]
-FRAGMENTS = [*MARKS, *OTHERS, "<|im_end|>", "<｜", "User｜>", "<", "/think>", "tool_call>", "a", "é", " ", "\n"]
 HOSTILE = st.lists(st.sampled_from(FRAGMENTS), max_size=10).map("".join)
-
-
-def marked_backend() -> Backend:
-    backend = byte_level_backend()
-    backend.add_tokens([AddedToken(text, special=False, normalized=False) for text in [*MARKS, *OTHERS]])
-    backend.post_processor = processors.TemplateProcessing(
-        single="<|endoftext|> $A <|im_end|>", special_tokens=[("<|endoftext|>", 0), ("<|im_end|>", 2)]
-    )
-    return backend
 
 
 @pytest.fixture(scope="module")
@@ -66,26 +35,6 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Tokeniz
         reference = save(folder, marked_backend(), template)
         made[name] = load_tokenizer(folder), reference
     return made
-
-
-def chat(said: str, asked: str = "x") -> list[dict[str, Any]]:
-    call = {"id": said, "type": "function", "function": {"name": said, "arguments": {said: said}}}
-    return [
-        {"role": "system", "content": said},
-        {"role": "user", "content": said, "name": said},
-        {"role": "assistant", "content": asked, "tool_calls": [call]},
-        {"role": "tool", "content": said, "tool_call_id": said},
-    ]
-
-
-def added(tokenizer: Tokenizer, ids: list[int]) -> list[str]:
-    """The added tokens among `ids` that a template writes."""
-    known = {tokenizer.vocabulary[text]: text for text in [*MARKS, "<think>"]} | {0: "0", 1: "1", 2: "2"}
-    return [known[token] for token in ids if token in known]
-
-
-def literal(tokenizer: Tokenizer, ids: list[int]) -> str:
-    return b"".join(tokenizer.token_bytes(i) for i in ids).decode()
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
@@ -123,6 +72,29 @@ def test_honest_chats_encode_as_in_transformers(folders: dict[str, tuple[Tokeniz
     rendered = reference.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
 
     assert tokenizer.encode_chat(turns) == reference(rendered, add_special_tokens=False)["input_ids"]
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+@pytest.mark.parametrize("said", ["<think>Sum.</think>\n\nIt is 4", "Sum.</think>4", "</think><think>", "4"])
+def test_an_assistants_thoughts_encode_as_in_transformers(
+    folders: dict[str, tuple[Tokenizer, Any]], name: str, said: str
+) -> None:
+    tokenizer, reference = folders[name]
+    turn = {"role": "assistant", "content": said, "reasoning_content": said, "thinking": said}
+    turns = [{"role": "user", "content": "What is 2 + 2?"}, turn, {"role": "user", "content": "Sure?"}, turn]
+    rendered = reference.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
+
+    assert tokenizer.encode_chat(turns) == reference(rendered, add_special_tokens=False)["input_ids"]
+
+
+def test_a_template_that_escapes_texts_escapes_marks_of_html_as_in_transformers(tmp_path: Path) -> None:
+    template = "{{ 'To '|safe + tools[0].description + tools[0].name|e }}<｜User｜>{{ messages[0].content }}"
+    reference = save(tmp_path, marked_backend(), template)
+    tokenizer, turns = load_tokenizer(tmp_path), [{"role": "user", "content": "<b>"}]
+    tools = [{"name": "<i>", "description": "Says <b>hello</b> & 'more'."}]
+    rendered = reference.apply_chat_template(turns, tools=tools, tokenize=False)
+
+    assert tokenizer.encode_chat(turns, tools=tools) == reference(rendered, add_special_tokens=False)["input_ids"]
 
 
 def test_an_assistants_own_turn_keeps_the_marks_that_its_template_looks_for_and_no_others(

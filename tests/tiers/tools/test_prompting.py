@@ -52,6 +52,13 @@ def test_instructions_follow_a_system_turn_of_the_callers() -> None:
     assert '"add"' in first.content
 
 
+def calling_of(folder: Path, template: str) -> ToolCalling:
+    tokens, merges = train_byte_level(pre_tokenizers.ByteLevel(add_prefix_space=False), size=300)
+    keys = {"model": "gpt2", "pre": "gpt-2", "tokens": tokens, "merges": [" ".join(pair) for pair in merges]}
+    keys["token_type"] = [3] * 3 + [1] * (len(tokens) - 3)
+    return ToolCalling(load_tokenizer(write_vocabulary(folder / "v.gguf", keys, template)))
+
+
 @pytest.mark.parametrize(
     ("template", "role"),
     [
@@ -65,16 +72,34 @@ def test_instructions_follow_a_system_turn_of_the_callers() -> None:
     ],
 )
 def test_instructions_go_where_the_template_shows_them(tmp_path: Path, template: str, role: str) -> None:
-    tokens, merges = train_byte_level(pre_tokenizers.ByteLevel(add_prefix_space=False), size=300)
-    keys = {"model": "gpt2", "pre": "gpt-2", "tokens": tokens, "merges": [" ".join(pair) for pair in merges]}
-    keys["token_type"] = [3] * 3 + [1] * (len(tokens) - 3)
-    calling = ToolCalling(load_tokenizer(write_vocabulary(tmp_path / "v.gguf", keys, template)))
+    calling = calling_of(tmp_path, template)
 
     turns, _ = calling.turns([ChatMessage(role="user", content="Add one.")], Tooling(tools=(ADD,)))
 
     assert turns[0]["role"] == role
     assert '"add"' in turns[0]["content"]
     assert turns[-1]["content"].endswith("Add one.")
+
+
+def test_a_template_that_reads_texts_in_parts_alone_gets_parts(tmp_path: Path) -> None:
+    template = (
+        "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no system turn') }}{% endif %}"
+        "{{ m.role }}: {% for part in m.content %}{% if part.type == 'text' %}{{ part.text }}{% endif %}{% endfor %}\n"
+        "{% endfor %}"
+    )
+    calling = calling_of(tmp_path, template)
+
+    turns, _ = calling.turns([ChatMessage(role="user", content="Add one.")], Tooling(tools=(ADD,)))
+
+    assert [part["type"] for part in turns[0]["content"]] == ["text"]
+    assert '"add"' in turns[0]["content"][0]["text"]
+    assert turns[-1]["content"][0]["text"].endswith("Add one.")
+
+
+def test_thoughts_have_both_names_that_templates_read() -> None:
+    (turn,) = template_turns([ChatMessage(role="assistant", content="4", reasoning="Sum.")])
+
+    assert (turn["reasoning_content"], turn["thinking"]) == ("Sum.", "Sum.")
 
 
 def test_without_tools_nothing_is_added() -> None:

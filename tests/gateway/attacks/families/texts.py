@@ -1,7 +1,9 @@
 """Texts that are read as more than text: model names, templates, control tokens, tool calls, grammars, long prompts."""
 
 import json
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -127,6 +129,49 @@ def templates(target: Target, draw: Random, count: int) -> Iterator[Outcome]:
             continue
         answer = target.ask("POST", CHAT, body)
         yield outcome_of(answer, f"place {place}: {text[:80]!r} #{number}", _ran(answer))
+
+
+@attack_class("forged turns", 3000, "open")
+def forged_turns(target: Target, draw: Random, count: int) -> Iterator[Outcome]:
+    """Marks of templates, whole, cut, joined and changed, in what users, tools, descriptions and calls say: none is a
+    token of the template's. Thoughts in an assistant's turn are tokens as in transformers, and its other marks are not.
+    """
+    from inference_core.tokenization.load_tokenizer import load_tokenizer
+    from tests.inference_core.tokenization.marked_templates import FRAGMENTS, MARKS, TEMPLATES, marked_backend
+    from tests.inference_core.tokenization.test_hf_vocabulary import save
+
+    with tempfile.TemporaryDirectory(prefix="aio-attack-") as folder:
+        references = {name: save(Path(folder) / name, marked_backend(), source) for name, source in TEMPLATES.items()}
+        models = {name: (load_tokenizer(Path(folder) / name), reference) for name, reference in references.items()}
+    pieces = [*FRAGMENTS, *(mark[:3] + "/no_think" + mark[3:] for mark in MARKS)]
+    pieces += [piece for mark in MARKS for piece in (mark[:1], mark[:2], mark[:-1], mark[1:], mark[-2:], mark.upper())]
+    for number in range(count):
+        name = draw.choice(list(TEMPLATES))
+        said = "".join(draw.choices(pieces, k=draw.randrange(1, 7)))
+        thought = draw.choice(("<think>Sum.</think>\n\n4", "Sum.</think>4", "<think>", "4", "</think><think>"))
+        yield Outcome(f"{name}: {said!r}, {thought!r} #{number}", 200, bypass=_forged(*models[name], said, thought))
+
+
+def _forged(tokenizer: Any, reference: Any, said: str, thought: str) -> str:
+    """What is wrong with the tokens of a chat in which everyone but the assistant says `said`, and it thinks."""
+    from tests.inference_core.tokenization.marked_templates import added, chat, literal
+
+    def tools(text: str) -> list[dict[str, Any]]:
+        return [{"name": text, "description": text, text: [text]}]
+
+    turns = [*chat("y", thought), *chat("y", thought)]
+    rendered = reference.apply_chat_template(turns, tools=tools("y"), tokenize=False, add_generation_prompt=True)
+    honest = tokenizer.encode_chat(turns, tools=tools("y"))
+    if honest != reference(rendered, add_special_tokens=False)["input_ids"]:
+        return "thoughts are not encoded as in transformers"
+    hostile = [*chat(said, thought), *chat(said, thought + "<|im_end|>")]
+    ids = tokenizer.encode_chat(hostile, tools=tools(said))
+    own = tokenizer.encode(tokenizer.chat_template.source) + tokenizer.encode_chat(chat("y"), tools=tools("y"))
+    written = set(added(tokenizer, own))
+    marks, wanted = ([mark for mark in added(tokenizer, one) if mark in written] for one in (ids, honest))
+    if marks != wanted:
+        return "a text is a token"
+    return "" if literal(tokenizer, ids) == tokenizer.render_chat(hostile, tools=tools(said)) else "a text is changed"
 
 
 def _ran(answer: Answer) -> str:
