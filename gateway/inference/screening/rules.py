@@ -13,39 +13,12 @@ they can.
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from html.entities import html5
 from typing import Final
 
-from gateway.inference.screening.private_forms import (
-    AMERICAN,
-    CARD,
-    DIGITS,
-    IBAN,
-    IN_BRACKETS,
-    INTERNATIONAL,
-    KEYS_OF_MAKERS,
-    LONG_WORD,
-    MOBILE,
-    NAMED_SECRETS,
-    NATIONAL,
-    NATIONAL_IDS,
-    PASSWORDS,
-    PLAIN_NATIONAL,
-    PRIVATE_KEY_BODIES,
-    PRIVATE_KEYS,
-    SPACED_CARD,
-    Check,
-    Form,
-    is_card,
-    is_iban,
-    is_international,
-    is_named_phone,
-    is_national,
-    is_spaced_card,
-    plain,
-)
-from tiers.catalog.catalog import PrivateSpec, RuleName
+from gateway.inference.screening.private_forms import Form, private_forms
+from tiers.catalog.catalog import PrivateSpec
 
 # After a break, "@" begins decorators and names more often than the rest of an address.
 _REST_OF_EMAIL = re.compile(
@@ -130,12 +103,14 @@ _STANDS |= {one: str(unicodedata.decimal(one)) for one in map(chr, range(0x660, 
 _TABLE = str.maketrans(_STANDS)
 _UNUSUAL = re.compile(f"[{_UNSEEN}{_COMPATIBLE}{''.join(_STANDS)}]+")
 
-# A backslash and what it escapes in JSON and JavaScript, a reference of HTML, or bytes in percent-encoding (RFC 3986).
+# A backslash and what it escapes in JSON, JavaScript and regular expressions, a reference of HTML, bytes in
+# percent-encoding (RFC 3986) and quoted-printable (RFC 2045), and a line that the latter breaks.
 _ENCODED = re.compile(
-    r"\\(?:u(?:\{([0-9a-fA-F]{1,6})\}|([0-9a-fA-F]{4}))|x([0-9a-fA-F]{2})|([nrtbf\"'/\\]))"
+    r"\\(?:u(?:\{([0-9a-fA-F]{1,6})\}|([0-9a-fA-F]{4}))|x([0-9a-fA-F]{2})|([nrtbf\"'/\\.@+: -]))"
     r"|&(?:#([0-9]{1,7})|#[xX]([0-9a-fA-F]{1,6})|([A-Za-z][A-Za-z0-9]{1,24}));?"
-    r"|((?:%[0-9a-fA-F]{2})+)"
+    r"|((?:%[0-9a-fA-F]{2})+|(?:=[0-9A-F]{2})+|=\r?\n)"
 )
+_MAY_ENCODE = re.compile(r"[\\&%=]")
 _WHITE = {"n": "\n", "r": "\r", "t": "\t", "b": "", "f": ""}
 
 
@@ -145,7 +120,7 @@ def readings(text: str) -> list[str]:
     found = [in_plain_characters(text)]
     if not text.isascii() and (parts := _parts(text, _UNUSUAL_RUN)):
         found.append(parts)
-    if ("\\" in text or "&" in text or "%" in text) and (parts := _parts(text, _ENCODED)):
+    if _MAY_ENCODE.search(text) and (parts := _parts(text, _ENCODED)):
         found.append(in_plain_characters(decoded(parts)))
     return found
 
@@ -163,7 +138,7 @@ def in_plain_characters(text: str) -> str:
 def decoded(text: str) -> str:
     """Return a text without its encodings; where they stand in each other, `ROUNDS` of them."""
     for _ in range(ROUNDS):
-        if "\\" not in text and "&" not in text and "%" not in text:
+        if not _MAY_ENCODE.search(text):
             break
         before, text = text, _ENCODED.sub(_as_decoded, text)
         if text == before:
@@ -193,7 +168,7 @@ def _as_plain(found: re.Match[str]) -> str:
 def _as_decoded(found: re.Match[str]) -> str:
     in_braces, of_four, of_two, escaped, decimal, hexadecimal, name, octets = found.groups()
     if octets is not None:
-        return bytes.fromhex(octets.replace("%", "")).decode("utf-8", "replace")
+        return bytes.fromhex(octets.replace("%", "").replace("=", "")).decode("utf-8", "replace")
     if escaped is not None:
         return _WHITE.get(escaped, escaped)
     if name is not None:
@@ -202,59 +177,15 @@ def _as_decoded(found: re.Match[str]) -> str:
     return chr(code) if code <= 0x10FFFF else found[0]
 
 
-Forms = tuple[Form, ...]
-Named = list[tuple[str, Forms]]
+Named = Sequence[tuple[str, tuple[Form, ...]]]
+
+LONG_WORD = 15
+"""The least characters without a space between them that a secret has."""
 
 WINDOW, OVERLAP = 1 << 15, 512
 """Characters that are searched at a time, so that other threads have their turns between, and those of them that the
 next window searches again: a longer match may be missed where it crosses a border."""
 
-_EMAILS = (
-    Form(
-        re.compile(
-            r"@(?<=[\w.%+\-\"]@)(?<!\bgit@)(?:[\w-]{1,63}\.){1,8}(?:[^\W\d_]{2,24}|xn--[a-z0-9]{2,59})(?![\w-])"
-        ),
-        ("@",),
-    ),
-    # "ada [at] example [dot] com"
-    Form(
-        re.compile(
-            r"[\[({<] ?(?:at|@) ?[\])}>] ?[\w-]{1,63}(?: ?(?:[\[({<] ?(?:dot|\.) ?[\])}>]|\.) ?[\w-]{2,63}){1,4}",
-            re.IGNORECASE,
-        ),
-        tuple(f"{word}{end}" for word in ("at", "AT", "At", "@") for end in ("]", ")", "}", ">", " ]", " )")),
-    ),
-    Form(re.compile(r"@(?<=[\w.%+\-\"]@)\[(?:\d{1,3}\.){3}\d{1,3}\]"), ("@[",)),
-)
-
-
-def _of_plain(check: Check) -> Callable[[re.Match[str]], bool]:
-    return lambda found: check(plain(found[0]))
-
-
-_OF_TEXTS: dict[RuleName, Forms] = {
-    "email": _EMAILS,
-    "card": (Form(SPACED_CARD, check=is_spaced_card),),
-    "api-key": PASSWORDS,
-    "private-key": PRIVATE_KEYS,
-}
-# Of texts with a long word, and of long words and what is before them.
-_OF_LONG_WORDS: dict[RuleName, Forms] = {"api-key": KEYS_OF_MAKERS, "private-key": PRIVATE_KEY_BODIES}
-_OF_NAMED_WORDS: dict[RuleName, Forms] = {"api-key": NAMED_SECRETS}
-_OF_NUMBERS: dict[RuleName, Forms] = {
-    "phone": (
-        *(Form(pattern, check=is_international) for pattern in INTERNATIONAL),
-        Form(AMERICAN),
-        Form(IN_BRACKETS),
-        Form(NATIONAL, check=is_national),
-        Form(PLAIN_NATIONAL, check=is_national),
-        Form(MOBILE, check=is_national),
-        Form(DIGITS, check=is_named_phone),
-    ),
-    "card": (Form(CARD, check=is_card),),
-    "iban": (Form(IBAN, check=is_iban),),
-    "national-id": tuple(Form(pattern, check=_of_plain(check)) for pattern, check in NATIONAL_IDS),
-}
 # Six digits, two of them without anything between, with at most twelve other characters between two: every rule of
 # numbers finds something there, or nowhere. Texts have few of them, so that these rules, which are slow, read little.
 _NUMBERS = re.compile(r"[0-9]{2}(?:[^0-9]{0,12}[0-9]){4,}")
@@ -270,8 +201,11 @@ class PrivateRules:
 
     def __init__(self, spec: PrivateSpec) -> None:
         self._own: Named = [(name, (Form(re.compile(pattern)),)) for name, pattern in spec.patterns.items()]
-        self._of_texts, self._of_numbers = _chosen(spec, _OF_TEXTS), _chosen(spec, _OF_NUMBERS)
-        self._of_long, self._of_named = _chosen(spec, _OF_LONG_WORDS), _chosen(spec, _OF_NAMED_WORDS)
+        texts, numbers = private_forms("text"), private_forms("numbers")
+        long, named = private_forms("long words"), private_forms("named words")
+        self._of_texts, self._of_numbers, self._of_long, self._of_named = (
+            [(name, forms[name]) for name in spec.rules if name in forms] for forms in (texts, numbers, long, named)
+        )
 
     def first(self, text: str) -> str | None:
         """The name of the first rule that finds something in a reading of `text`; None if none does. Takes about as
@@ -304,10 +238,6 @@ class PrivateRules:
         if found is None and self._of_numbers and (numbers := _numbers(text)):
             found = _first(self._of_numbers, numbers)
         return found
-
-
-def _chosen(spec: PrivateSpec, forms: dict[RuleName, Forms]) -> Named:
-    return [(name, forms[name]) for name in spec.rules if name in forms]
 
 
 def _windows(text: str) -> Iterator[str]:
