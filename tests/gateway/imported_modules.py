@@ -1,8 +1,9 @@
 """The modules of the project that a running `aio serve` has imported, in the gateway's process and in the cores', and
 their lines of code.
 
-`python -m tests.gateway.imported_modules [CATALOG]` prints the lines by package and folder, those imported and all. A line of code is neither blank nor a comment alone. The catalogue is the
-laptop's unless another one is named; its models are loaded, and one request is answered.
+`python -m tests.gateway.imported_modules [CATALOG]` prints the lines by package and folder, those imported and all. A
+line of code is neither blank nor a comment alone. The catalogue is the laptop's unless another one is named; its
+models are loaded, and one request is answered.
 """
 
 import re
