@@ -4,9 +4,11 @@ The result of asking one replica, as records and statistics report it. A caller'
 goes from the request's header to one server, and nowhere else.
 """
 
+import base64
 import re
 from collections.abc import Callable
 from typing import Literal, NoReturn
+from urllib.parse import quote
 
 import msgspec
 
@@ -48,7 +50,17 @@ HEADER = "x-aio-upstream-authorization"
 _FORM = re.compile(r"(?!(?:Bearer|Basic)\Z)(?:(?:Bearer|Basic) )?[\x21-\x7e]{1,8192}", re.IGNORECASE)
 _SHOWN = "[credential]"
 _LEAST_SECRET = 8
-"""Characters: what is shorter is no secret, and may stand in any text."""
+"""Characters: what is shorter is no secret, and may stand in any text; so may the beginning of a secret."""
+
+
+def without_credential(text: str, credential: str, mark: str) -> str:
+    """Return `text` with `mark` in place of `credential`, also of its beginning where the text ends with that."""
+    encoded = base64.b64encode(credential.encode()).decode()
+    for form in (credential, quote(credential, safe=""), encoded.rstrip("=")):
+        text = text.replace(form, mark)
+    most = min(len(credential), len(text))
+    cut = next((size for size in range(most, _LEAST_SECRET - 1, -1) if text.endswith(credential[:size])), 0)
+    return text[: len(text) - cut] + mark if cut else text
 
 
 class CallerCredential:
@@ -83,7 +95,7 @@ class CallerCredential:
     def scrub(self, text: str) -> str:
         """Return a server's words without it."""
         key = self._value.rpartition(" ")[2]
-        return text.replace(key, _SHOWN) if len(key) >= _LEAST_SECRET else text
+        return without_credential(text, key, _SHOWN) if len(key) >= _LEAST_SECRET else text
 
 
 CONTEXT_CODE = "context_length_exceeded"
@@ -93,12 +105,21 @@ CONTEXT_CODE = "context_length_exceeded"
 class TierError(Exception):
     """Base class; raised itself if a tier failed in a way that a retry on another tier may fix.
 
-    `tries`: the replicas that were asked, if the tier has several and none answered. `chain`: what was tried before and
-    passed over, in words for the caller; "" for one tier alone.
+    The message may be shown to the caller. `tries`: the replicas that were asked, if the tier has several and none
+    answered. `chain`: what was tried before and passed over, in words for the caller; "" for one tier alone. `server`:
+    the address of the server that failed, and `reason`: what the connection said, both for operators alone.
     """
 
     tries: tuple[ReplicaTry, ...] = ()
     chain: str = ""
+    server: str = ""
+    reason: str = ""
+
+    @property
+    def for_operators(self) -> str:
+        """The message with the server's address, which no caller is shown."""
+        where = ": ".join(filter(None, (self.server, self.reason)))
+        return f"{self} [{where}]" if where else str(self)
 
 
 class TierAnswerError(TierError):

@@ -17,15 +17,17 @@ import msgspec
 
 
 def with_first_cause(error: BaseException) -> str:
-    """Return the error's kind and that of the error which it comes from; of the disk, the network and the database also
-    its words, which hold no text of a user."""
-    first, name = error, type(error).__name__
+    """Return the error's kind and that of the error which it comes from, with the address of the server that failed;
+    of the disk, the network and the database also its words, which hold no text of a user."""
+    first, name, server = error, type(error).__name__, getattr(error, "server", "")
     while first.__cause__ is not None:
         first = first.__cause__
+        server = server or getattr(first, "server", "")
+    at = f" at {server}" if server else ""
     if first is error:
-        return name
+        return name + at
     is_plain = isinstance(first, OSError) or type(first).__name__ == "OperationalError"
-    return f"{name} from {type(first).__name__}{f' ({first})' if is_plain and str(first) else ''}"
+    return f"{name} from {type(first).__name__}{f' ({first})' if is_plain and str(first) else ''}{at}"
 
 
 class LogContext(msgspec.Struct, frozen=True):

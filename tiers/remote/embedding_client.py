@@ -173,7 +173,7 @@ class EmbeddingClient:
             raise errors.exceptions[0] from None
         vectors = [vector for task in tasks for vector in task.result()]
         if len({vector.size for vector in vectors}) > 1:
-            raise TierAnswerError(f"{self._failures.where} answered with vectors of several lengths")
+            raise self._unreadable("with vectors of several lengths")
         return Embedded(vectors=vectors, disputed=disputed)
 
     async def _call(
@@ -220,7 +220,8 @@ class EmbeddingClient:
                 self._client, request, most, self.spec.timeout_seconds, lenient=True
             )
         except RefusedBodyError as error:
-            raise TierAnswerTooLongError(f"{self._failures.where}: {error}") from error
+            said = f"{self._failures.where}: {self._failures.scrub(str(error))}"
+            raise self._failures.located(TierAnswerTooLongError(said)) from error
         except httpx.HTTPError as error:
             raise self._failures.unavailable(error) from error
         if response.status_code != 200:
@@ -234,8 +235,11 @@ class EmbeddingClient:
         if not vectors and b'"error' in answer[:READ_HERE_BYTES]:
             raise self._refusal(response, answer)
         if sorted(vectors) != list(range(len(part))):
-            raise TierAnswerError(f"{self._failures.where} answered with no list of {len(part)} vectors")
+            raise self._unreadable(f"with no list of {len(part)} vectors")
         return [vectors[index] for index in range(len(part))]
+
+    def _unreadable(self, what: str) -> TierAnswerError:
+        return self._failures.located(TierAnswerError(f"{self._failures.where} answered {what}"))
 
     def _billed(self, reply: _Reply | None, part: Sequence[Input], estimate: int, disputed: list[int]) -> int:
         usage = None if reply is None else reply.usage
@@ -252,7 +256,7 @@ class EmbeddingClient:
         said = parse_error(body[:MAX_ERROR_BYTES])
         refused = self._failures.of_status(response, said, self._server)
         if response.status_code in (400, 413, 422) and _TOO_MANY.search(said.message) is not None:
-            many = _TooManyError(str(refused), "input", None if said.code is None else str(said.code))
+            many = self._failures.located(_TooManyError(str(refused), "input", getattr(refused, "code", None)))
             many.counts = [int(one) for one in _COUNT.findall(said.message)]
             return many
         if isinstance(refused, TierContextError):

@@ -14,8 +14,11 @@ from tiers.errors import CallerCredential, CatalogError, MissingKeyError, TierEr
 from tiers.remote.http_exchange import IDENTITY, pieces_of, up_to
 from tiers.remote.http_transport import transport_to
 from tiers.remote.openai_format import parse_error
-from tiers.remote.server_failures import FAILURES, MAX_ERROR_BYTES, ServerFailures, ServerRequest
+from tiers.remote.server_failures import FAILURES, MAX_ERROR_BYTES, ServerFailures, ServerRequest, is_secret
 from tiers.remote.wire import wire_of
+
+# Of these an error may be a part, such as an event of a stream.
+_TEXTS = ("application/json", "text/")
 
 
 class PassedAnswer(msgspec.Struct, frozen=True):
@@ -67,21 +70,34 @@ class PassedServer:
                 try:
                     if response.status_code != 200:
                         raise await self._refusal(response, credential)
-                    kind = response.headers.get("content-type", "")
-                    yield PassedAnswer(kind, pieces_of(response))
+                    kind = self._failures.scrub(response.headers.get("content-type", ""), credential)
+                    pieces = pieces_of(response)
+                    if is_secret(self._key) and kind.lower().startswith(_TEXTS):
+                        pieces = _without(self._key.encode(), pieces)
+                    yield PassedAnswer(kind, pieces)
                 finally:
                     await response.aclose()
         except FAILURES as error:
-            named = self._failures.of_answer(error)
+            named = self._failures.of_answer(error, credential=credential)
             if named is error:
                 raise
             raise named from error
 
     async def _refusal(self, response: httpx.Response, credential: CallerCredential | None) -> TierError:
         error = parse_error(await up_to(MAX_ERROR_BYTES, pieces_of(response)))
-        if credential is not None:
-            error.message = credential.scrub(error.message)
-            refused = self._failures.of_caller(response, error, self._wire)
-            if refused is not None:
-                return refused
-        return self._failures.of_status(response, error, ServerRequest(self._wire, self.spec.model_name))
+        asked = ServerRequest(self._wire, self.spec.model_name, credential=credential)
+        return self._failures.of_caller(response, error, asked) or self._failures.of_status(response, error, asked)
+
+
+async def _without(key: bytes, pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Yield a body without `key`, wherever it is cut. What may be the beginning of it waits for the next piece."""
+    held = b""
+    async for piece in pieces:
+        data = (held + piece).replace(key, b"[key]")
+        most = min(len(key) - 1, len(data))
+        size = next((size for size in range(most, 0, -1) if data.endswith(key[:size])), 0)
+        data, held = data[: len(data) - size], data[len(data) - size :]
+        if data:
+            yield data
+    if held:
+        yield held

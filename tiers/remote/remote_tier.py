@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing, suppress
@@ -102,7 +103,7 @@ class RemoteTier(Tier):
         self._clock = clock
         self._failures = ServerFailures(f"tier '{spec.name}'", spec.remote, key, cooldown_seconds, clock)
         self._running = 0
-        self._ignores_n, self._claims = False, ImpossibleClaims(self._failures.where)
+        self._ignores_n, self._claims = False, ImpossibleClaims(f"tier '{spec.name}' ({spec.remote.base_url})")
         self._thoughts = SeenThoughts()
         self._queue = ServerQueue()
         self._watching: asyncio.Task[None] | None = None
@@ -111,9 +112,16 @@ class RemoteTier(Tier):
         self._makers, self._refusals = makers, refusals
         self.maker = maker_of(spec.remote, spec.provider)
         self.asks_credential = spec.asks_credential
-        sign = self._wire.signature if self._wire.signs else None
+        sign = self._signature if self._wire.signs else None
         headers, seconds = self._wire.key_headers(key), spec.remote.connect_timeout_seconds
         self._http = HttpClient(spec.remote.base_url, headers, seconds, connect, sign)
+
+    def _signature(self, request: httpx.Request) -> list[tuple[bytes, bytes]]:
+        headers = self._wire.signature(request)
+        for name, value in headers:
+            if name.lower() in (b"authorization", b"x-amz-security-token"):
+                self._failures.keep_secret(re.split(r" |Signature=", value.decode())[-1])
+        return headers
 
     async def start(self) -> None:
         """See `Tier.start`: the server must answer its kind's health path, with any status, and if it describes its
@@ -129,7 +137,7 @@ class RemoteTier(Tier):
             await asyncio.to_thread(self._wire.prepare)
         except TierUnavailableError as error:
             self._failures.cool_down()
-            raise TierUnavailableError(f"{self._failures.where}: {error}") from error
+            raise self._unavailable(f": {error}") from error
         if not self._wire.health_path:
             return
         if self.asks_credential:
@@ -146,7 +154,7 @@ class RemoteTier(Tier):
             problem = self._wire.model_problem(status, body)
             if problem is not None:
                 self._failures.cool_down()
-                raise TierUnavailableError(f"{self._failures.where} {self._failures.scrub(problem)}")
+                raise self._unavailable(f" {self._failures.scrub(problem)}")
             if self.max_output is None and status == 200:
                 self.max_output = self._wire.published_output(body)
 
@@ -170,7 +178,7 @@ class RemoteTier(Tier):
             if found is None and models:
                 names = ", ".join(model.name for model in models[:MOST_NAMED]) + ", …" * (len(models) > MOST_NAMED)
                 several = f'has several models: {names}; name one in the catalogue: model = "{models[0].name}"'
-                raise TierUnavailableError(f"{self._failures.where} {several}")
+                raise self._unavailable(f" {several}")
             self.model = self.name if found is None else found.name
             self._remote = msgspec.structs.replace(self._remote, model=self.model)
             self.maker = maker_of(self._remote, self._spec.provider)
@@ -187,12 +195,15 @@ class RemoteTier(Tier):
         response, body = await self._reply_to(path, most)
         if body.count(b",") > MAX_MODELS_COMMAS:
             too_many = f"answered GET {path} with more values than any list of models"
-            raise TierUnavailableError(f"{self._failures.where} {too_many}")
+            raise self._unavailable(f" {too_many}")
         refusal = parse_error(body) if response.status_code >= 400 else WireError()
         is_operators = path == self._wire.health_path and self._wire.is_about_model(refusal)
         if response.status_code in (401, 403) or response.status_code >= 500 or is_operators:
             raise self._failures.of_status(response, refusal, ServerRequest(self._wire, self.model))
         return response.status_code, body
+
+    def _unavailable(self, what: str) -> TierUnavailableError:
+        return self._failures.located(TierUnavailableError(f"{self._failures.where}{what}"))
 
     async def _reply_to(self, path: str, most: int) -> tuple[Reply | httpx.Response, bytes]:
         try:
@@ -344,14 +355,14 @@ class RemoteTier(Tier):
         credential = request.credential if self.asks_credential else None
         own_headers = [] if credential is None else credential.headers(self._wire.key_headers)
         patience = min(self._remote.read_timeout_seconds, seconds) if call.streamed else seconds
-        sent, refused = ServerRequest(self._wire, self.model, call.body), NOTHING
+        sent, refused = ServerRequest(self._wire, self.model, call.body, credential), NOTHING
         for tries_left in range(MOST_ADAPTED, -1, -1):
             reply = await self._http.send(
                 "POST", call.path, call.body, patience, deadline, request.trace, (*call.headers, *own_headers)
             )
             try:
                 pieces = pieces_of(reply, deadline, lenient=True)
-                pieces = await self._failures.checked(reply, pieces, sent, credential, streamed=call.streamed)
+                pieces = await self._failures.checked(reply, pieces, sent, streamed=call.streamed)
                 break
             except TierRequestError as error:
                 await reply.aclose()
@@ -394,13 +405,11 @@ class RemoteTier(Tier):
 
     def _named(self, error: Exception, request: GenerationRequest, body: bytes | None) -> TierError:
         """Return a failure of the request as the tier's error, without the caller's credential."""
-        is_callers = self.asks_credential and request.credential is not None
-        if is_callers:
-            error.args = (request.credential.scrub(str(error)), *error.args[1:])  # type: ignore[union-attr]
+        credential = request.credential if self.asks_credential else None
         failure = None
-        if isinstance(error, ServerSaidError) and not is_callers:
+        if isinstance(error, ServerSaidError) and credential is None:
             failure = self._failures.of_said(error.said, ServerRequest(self._wire, self.model, body))
-        named = failure or self._failures.of_answer(error, body)
+        named = failure or self._failures.of_answer(error, body, credential)
         if isinstance(named, TierContextError):
             named.param = "messages" if request.messages is not None else "prompt"
         if named is not error:

@@ -4,9 +4,10 @@ import math
 import re
 from collections.abc import AsyncIterator, Callable
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import httpx
+import msgspec
 
 from tiers.catalog.tier_spec import RemoteSpec
 from tiers.errors import (
@@ -29,6 +30,7 @@ from tiers.remote.http_transport import Reply
 from tiers.remote.lenient_json import NotAnObjectError
 from tiers.remote.lessons import ELSEWHERE, refused_in
 from tiers.remote.openai_format import WireError, parse_error, parse_reset, parse_retry_after, wait_in
+from tiers.remote.redaction import Redaction
 from tiers.remote.too_long import MOST_READ, ServerSaidError, is_unable, too_long
 from tiers.remote.wire import RemoteWire
 from tiers.server_words import one_line
@@ -113,16 +115,21 @@ MOST_SAID = 400
 _NOT_SERVED = re.compile(r"no endpoints found that", re.IGNORECASE)
 _LEAST_SECRET, _LONG = 8, 16
 _WORDS = re.compile(r"[A-Za-z]{1,14}(?:[-_. ][A-Za-z]{1,14})*")
-_UNREACHED = (httpx.ConnectError, httpx.ConnectTimeout)
+_UNREACHED = (httpx.ConnectError, httpx.ConnectTimeout, httpx.ProxyError)
 _CUT_OFF = (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError)
 
 
+Located = TypeVar("Located", bound=TierError)
+
+
 class ServerRequest(NamedTuple):
-    """What was asked: `model` over `wire`. `body`: of a request whose failure may be its own alone."""
+    """What was asked: `model` over `wire`. `body`: of a request whose failure may be its own alone. `credential`: the
+    caller's own, with which it was asked."""
 
     wire: RemoteWire
     model: str
     body: bytes | None = None
+    credential: CallerCredential | None = None
 
 
 class UnsettledError(TierRequestError):
@@ -134,7 +141,8 @@ class UnsettledError(TierRequestError):
 
 
 class ServerFailures:
-    """The errors of one server. They name its subject and its address, and never show its key.
+    """The errors of one server. They name its subject; callers see neither its address nor its key in them, whatever
+    field of its own error repeats these.
 
     `unhealthy_until`: by `clock`, minus infinity after an answer. A failure of the server moves it as far on as the
     server asks, else `cooldown_seconds`; of one that can be reached first `LEAST_COOLDOWN_SECONDS`, then twice as long
@@ -148,12 +156,19 @@ class ServerFailures:
         self, subject: str, remote: RemoteSpec, key: str, cooldown_seconds: float, clock: Callable[[], float]
     ) -> None:
         """`subject`: whose server it is, such as "tier 'x'", as errors name it."""
-        self.where = f"{subject} ({remote.base_url})"
+        self.where, self._address = subject, remote.base_url
+        self._redact = Redaction(remote.base_url)
+        if is_secret(key):
+            self.keep_secret(key)
         self.unhealthy_until = -math.inf
         self._suspect: int | None = None
         self._pause = 0.0
         self._key, self._key_variable = key, remote.api_key_env
         self._cooldown_seconds, self._clock = cooldown_seconds, clock
+
+    def keep_secret(self, credential: str) -> None:
+        """Show `credential`, with which requests are sent, in no error."""
+        self._redact.add(credential)
 
     def cool_down(self, seconds: float | None = None) -> None:
         self.unhealthy_until = self._clock() + (self._cooldown_seconds if seconds is None else seconds)
@@ -175,40 +190,53 @@ class ServerFailures:
         else:
             self._suspect = hash(body)
 
-    def of_answer(self, error: Exception, body: bytes | None = None) -> TierError:
-        """Return one of `FAILURES` as the tier's error: itself, if it says already what it is about."""
+    def located(self, error: Located) -> Located:
+        """Return `error` with the server's address, which is for operators."""
+        error.server = self._address
+        return error
+
+    def of_answer(
+        self, error: Exception, body: bytes | None = None, credential: CallerCredential | None = None
+    ) -> TierError:
+        """Return one of `FAILURES` as the tier's error: itself, if it says already what it is about. `credential`: the
+        caller's own, with which the server was asked."""
+        said = f"{self.where}: {self.scrub(str(error), credential)}"
         if isinstance(error, EventTooLargeError | httpx.DecodingError | OversizedHeadError):
-            return TierAnswerError(f"{self.where}: {error}")
+            return self.located(TierAnswerError(said))
         if isinstance(error, TierAnswerTooLongError):
-            return TierAnswerTooLongError(f"{self.where}: {error}")
+            return self.located(TierAnswerTooLongError(said))
         if isinstance(error, ServerSaidError):
-            message = f"{self.where}: {self.scrub(str(error))}"
-            return self._of_tier(error.said, message, 200) or TierAnswerError(message)
+            about_tier = self._of_tier(self._redacted(error.said, credential), said, 200)
+            return self.located(about_tier or TierAnswerError(said))
         if type(error) in (TierError, NotAnObjectError):
-            return TierAnswerError(f"{self.where}: {self.scrub(str(error))}")
+            return self.located(TierAnswerError(said))
         return error if isinstance(error, TierError) else self.unavailable(error, body)
 
     def unavailable(self, error: Exception, body: bytes | None = None) -> TierUnavailableError:
-        """Return the error of a server that cannot be reached."""
+        """Return the error of a server that cannot be reached. What the connection or a proxy says, which names
+        addresses, is for operators."""
         if isinstance(error, _CUT_OFF):
             self._suspected(body)
         else:
             self.cool_down()
-        reason = ": ".join(filter(None, (type(error).__name__, self.scrub(str(error)))))
-        advice = " (is it running? check url in the catalogue)" if isinstance(error, _UNREACHED) else ""
-        return TierUnavailableError(f"{self.where} cannot be reached: {reason}{advice}")
+        is_unreached, words = isinstance(error, _UNREACHED), self.scrub(str(error))
+        reason = type(error).__name__ if is_unreached or not words else f"{type(error).__name__}: {words}"
+        advice = " (is it running? check url in the catalogue)" if is_unreached else ""
+        failure = self.located(TierUnavailableError(f"{self.where} cannot be reached: {reason}{advice}"))
+        if is_unreached:
+            failure.reason = one_line(str(error))
+        return failure
 
     async def checked(
         self,
         reply: Reply | httpx.Response,
         pieces: AsyncIterator[bytes],
         request: ServerRequest,
-        credential: CallerCredential | None,
         *,
         streamed: bool,
     ) -> AsyncIterator[bytes]:
         """Return the pieces of the body of `reply`. Raises `TierError` unless this is the expected kind of answer; of a
-        caller's own `credential`, with which it was asked, what the server says of that."""
+        caller's own credential, with which it was asked, what the server says of that."""
         kind = reply.headers.get("content-type", "")
         is_answer = reply.status_code // 100 == 2
         if is_answer and "html" not in kind:
@@ -218,27 +246,18 @@ class ServerFailures:
             # PHP calls all that it sends a page.
             return preceded(first, pieces)
         body = await up_to(MAX_ERROR_BYTES, preceded(first, pieces) if is_answer else pieces)
-        raise self._refusal(reply, body, request, credential, streamed=streamed)
+        raise self._refusal(reply, body, request, streamed=streamed)
 
     def _refusal(
-        self,
-        reply: Reply | httpx.Response,
-        body: bytes,
-        request: ServerRequest,
-        credential: CallerCredential | None,
-        *,
-        streamed: bool,
+        self, reply: Reply | httpx.Response, body: bytes, request: ServerRequest, *, streamed: bool
     ) -> TierError:
         """Return what `body`, of an answer that is not of the expected kind, says."""
-        error = parse_error(body)
-        if credential is not None:
-            error.message = credential.scrub(error.message)
+        error = self._redacted(parse_error(body), request.credential)
         if reply.status_code // 100 == 2:
             kind, wanted = reply.headers.get("content-type", ""), "a stream" if streamed else "JSON"
-            return TierError(
-                f"answered {kind[:100] or 'bytes without a type'} instead of {wanted}: {error.message[:200]}"
-            )
-        if credential is not None and (refused := self.of_caller(reply, error, request.wire)) is not None:
+            kind = self.scrub(kind, request.credential)[:100] or "bytes without a type"
+            return TierError(f"answered {kind} instead of {wanted}: {error.message[:200]}")
+        if (refused := self.of_caller(reply, error, request)) is not None:
             return refused
         named, meant = refused_in(body, error), partial(self.of_status, reply, error, request)
         failure = UnsettledError(meant) if named and reply.status_code in ELSEWHERE else meant()
@@ -248,7 +267,7 @@ class ServerFailures:
 
     def of_status(self, response: Reply | httpx.Response, error: WireError, request: ServerRequest) -> TierError:
         """Return what the status of `response` and the `error` in its body say."""
-        status = response.status_code
+        error, status = self._redacted(error, request.credential), response.status_code
         did, words = f"answered {status}", f"{error.type} {error.code}"
         meant = _status_in(words)
         if meant in (0, 400) and status in (400, 403, 429, 503):
@@ -260,7 +279,7 @@ class ServerFailures:
         elif status == 400 and meant == 404:
             status = 404
         elif 300 <= status < 400 and (place := response.headers.get("location")):
-            did += f" to {one_line(place, 200)}, which the url in the catalogue should be"
+            did += f" to {self.scrub(place, request.credential)[:200]}, which the url in the catalogue should be"
         later = parse_retry_after(response.headers)
         if later is None and status in BUSY_STATUSES and error.retry_after_seconds is None:
             later = parse_reset(response.headers)
@@ -269,6 +288,7 @@ class ServerFailures:
     def of_said(self, error: WireError, request: ServerRequest) -> TierError | None:
         """Return what an `error` within an answer that began with 200 says, like a reply with the status that it names
         or means; None if it is about nothing that a status says."""
+        error = self._redacted(error, request.credential)
         code = str(error.code)
         status = int(code) if code.isdecimal() and len(code) == 3 else 0
         if status not in _STATUSES:
@@ -280,9 +300,12 @@ class ServerFailures:
         return self._of(status, "broke off", None, error, request) if is_told else None
 
     def _of(self, status: int, did: str, later: float | None, error: WireError, request: ServerRequest) -> TierError:
+        return self.located(self._meant(status, did, later, error, request))
+
+    def _meant(self, status: int, did: str, later: float | None, error: WireError, request: ServerRequest) -> TierError:
         if later is None:
             later = wait_in(error.message) if error.retry_after_seconds is None else error.retry_after_seconds
-        message = f"{self.where} {did}: {self.scrub(error.message)}"
+        message = f"{self.where} {did}: {one_line(error.message)}"
         if status == 403 and _FLAGGED.search(error.message):
             return TierRequestError(message, *_named(error))
         if status == 404 and _NOT_SERVED.search(error.message):
@@ -311,19 +334,23 @@ class ServerFailures:
         return TierCapabilityError(message, *_named(error)) if is_unable(error) else None
 
     def of_caller(
-        self, response: Reply | httpx.Response, error: WireError, wire: RemoteWire
+        self, response: Reply | httpx.Response, error: WireError, request: ServerRequest
     ) -> CallerCredentialError | None:
         """Return what the server says of the caller's own credential or its account, by which the tier is not avoided;
-        None if it says something else."""
+        None if it says something else, or was asked without one."""
         status = response.status_code
-        if status not in (*OPERATOR_STATUSES, 429) and not wire.is_about_model(error):
+        if request.credential is None:
             return None
-        later = parse_retry_after(response.headers)
-        return CallerCredentialError(
-            f"{self.where} answered {status} to your credential: {self.scrub(error.message)}",
-            403 if status == 407 else status,
-            None if error.code is None else one_line(str(error.code), 128),
-            error.retry_after_seconds if later is None else later,
+        if status not in (*OPERATOR_STATUSES, 429) and not request.wire.is_about_model(error):
+            return None
+        error, later = self._redacted(error, request.credential), parse_retry_after(response.headers)
+        return self.located(
+            CallerCredentialError(
+                f"{self.where} answered {status} to your credential: {one_line(error.message)}",
+                403 if status == 407 else status,
+                _named(error)[1],
+                error.retry_after_seconds if later is None else later,
+            )
         )
 
     def _asked_to_wait(self, error: TierUnavailableError, seconds: float | None) -> TierUnavailableError:
@@ -344,10 +371,19 @@ class ServerFailures:
             return "the server wants a key: name the environment variable that holds it as api_key_env in the catalogue"
         return f"check the key in {variable}" if self._key else f"set {variable}, where the key is expected"
 
-    def scrub(self, text: str) -> str:
-        """Return a server's own words for an error: without the key, on one line, and not for long. Servers that want
-        none are often given a word, which is no secret."""
-        return one_line(text.replace(self._key, "[key]") if is_secret(self._key) else text)
+    def scrub(self, text: str, credential: CallerCredential | None = None) -> str:
+        """Return a server's own words for an error: without its address and keys, on one line, and not for long."""
+        return one_line(self._redact(text if credential is None else credential.scrub(text)))
+
+    def _redacted(self, error: WireError, credential: CallerCredential | None) -> WireError:
+        """Return the error without the server's address and keys: every field that may be passed on."""
+
+        def cleaned(text: str) -> str:
+            return self._redact(text if credential is None else credential.scrub(text))
+
+        named = {name: getattr(error, name) for name in ("message", "type", "param", "code")}
+        said = {name: cleaned(given) for name, given in named.items() if isinstance(given, str)}
+        return msgspec.structs.replace(error, **said)
 
 
 def _status_in(words: str, meanings: tuple[tuple[int, re.Pattern[str]], ...] = _MEANINGS) -> int:
@@ -356,7 +392,8 @@ def _status_in(words: str, meanings: tuple[tuple[int, re.Pattern[str]], ...] = _
 
 
 def is_secret(key: str) -> bool:
-    """Whether a key looks like one, and not like words (`ollama`, `not-needed`) or a placeholder (`sk-1234`)."""
+    """Whether a key looks like one, and not like words (`ollama`, `not-needed`) or a placeholder (`sk-1234`), which
+    servers that want none are often given."""
     is_word = _WORDS.fullmatch(key) is not None and not key.startswith("sk-")
     return len(key) >= _LONG or (len(key) >= _LEAST_SECRET and not is_word)
 

@@ -93,7 +93,7 @@ class ReplicaCall:
                 replica=self.in_flight.replica.url,
                 outcome=outcome,
                 seconds=self._clock() - self.in_flight.began,
-                error=None if error is None else f"{type(error).__name__}: {error}",
+                error=None if error is None else f"{type(error).__name__}: {error.for_operators}",
             )
 
     async def _open(self, seconds: float) -> Delta:
@@ -101,9 +101,14 @@ class ReplicaCall:
             async with asyncio.timeout(seconds):
                 return await anext(self.deltas)
         except StopAsyncIteration:
-            raise TierError(f"{self.in_flight.replica.url} ended its answer before it began") from None
+            raise self._silent(TierError, "ended its answer before it began") from None
         except TimeoutError:
-            raise TierUnavailableError(f"{self.in_flight.replica.url} gave no token within {seconds:g} s") from None
+            raise self._silent(TierUnavailableError, f"gave no token within {seconds:g} s") from None
+
+    def _silent(self, kind: type[TierError], what: str) -> TierError:
+        error = kind(f"a replica {what}")
+        error.server = self.in_flight.replica.url
+        return error
 
 
 class ReplicaRace:
@@ -192,6 +197,7 @@ class ReplicaRace:
             answered = all(isinstance(e, TierAnswerError) for e in self._errors)
             kind = TierUnavailableError if unavailable else TierAnswerError if answered else TierError
             error = kind(f"tier '{self._name}': none of {len(self._errors)} replicas answered: {said}")
+            error.server = ", ".join(dict.fromkeys(one.server for one in self._errors if one.server))
             if isinstance(error, TierUnavailableError):
                 error.retry_after_seconds = min(e.retry_after_seconds for e in unavailable)
         error.tries = tuple(self.tries)

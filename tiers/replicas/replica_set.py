@@ -108,7 +108,7 @@ class ReplicaSet(Tier):
         for error in errors:
             if not isinstance(error, TierError) or len(errors) == len(outcomes):
                 raise error
-            log.warning("a replica is not there: %s", error)
+            log.warning("a replica is not there: %s", error.for_operators)
         started = [tier for tier, error in zip(self._tiers.values(), outcomes, strict=True) if error is None]
         self.model, self.max_context = started[0].model, min(tier.max_context for tier in started)
         self.max_output = min([tier.max_output for tier in started if tier.max_output is not None], default=None)

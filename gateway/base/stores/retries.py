@@ -90,7 +90,8 @@ async def retry_until_success(
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"
             if failures.get(name) != reason:
-                log.warning("%s: %s; trying again every %g s", name, reason, seconds)
+                told = f"{type(error).__name__}: {getattr(error, 'for_operators', error)}"
+                log.warning("%s: %s; trying again every %g s", name, told, seconds)
             failures[name] = reason
             await asyncio.sleep(seconds)
         else:

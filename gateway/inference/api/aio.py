@@ -28,6 +28,7 @@ from gateway.tenancy.guard import access_of, caller_of
 from quality.estimates.session_work import last_step
 from quality.records.record import EmbeddingRecord, Record, Recorded
 from quality.verification.feedback import Feedback, FeedbackTaken
+from tiers.errors import ReplicaTry
 from tiers.tier import ChatMessage
 
 
@@ -39,7 +40,19 @@ async def show_record(request: HttpRequest, request_id: FromPath[str]) -> Respon
 
     503 while the database is down and the journal no longer has the record.
     """
-    return Response(await record_of_caller(request, request_id), media_type="application/json")
+    record = await record_of_caller(request, request_id)
+    attempts = [msgspec.structs.replace(one, replicas=_unnamed(one.replicas)) for one in record.attempts]
+    return Response(msgspec.structs.replace(record, attempts=attempts), media_type="application/json")
+
+
+def _unnamed(tries: list[ReplicaTry]) -> list[ReplicaTry]:
+    """The replicas that were asked, without their addresses, which operators alone see."""
+    return [
+        msgspec.structs.replace(
+            one, replica=f"replica {place}", error=None if one.error is None else one.error.partition(":")[0]
+        )
+        for place, one in enumerate(tries, 1)
+    ]
 
 
 async def record_of_caller(request: HttpRequest, request_id: str) -> Recorded:

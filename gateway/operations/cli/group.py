@@ -71,7 +71,7 @@ class LazyGroup(click.Group):
             return super().invoke(ctx)
         except Exception as error:
             if (told := told_error(error)) is not None:
-                raise click.ClickException(str(told)) from error
+                raise click.ClickException(getattr(told, "for_operators", str(told))) from error
             if (needed := missing_extra(error)) is not None:
                 raise click.ClickException(needed) from error
             raise

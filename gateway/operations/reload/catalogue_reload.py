@@ -290,7 +290,7 @@ async def _started(catalog: Catalog, specs: list[TierSpec]) -> list[Tier]:
             await tiers[-1].start()
     except TierError as error:
         await asyncio.gather(*(tier.close() for tier in tiers))
-        raise CatalogError(f"a tier of the new catalogue does not answer: {error}") from error
+        raise CatalogError(f"a tier of the new catalogue does not answer: {error.for_operators}") from error
     return tiers
 
 

@@ -55,7 +55,7 @@ async def _ask_for_vector(spec: EmbeddingSpec) -> EmbeddingAnswer:
     try:
         [vector] = (await client.embed([TEXT], {}, EmbeddingCounter())).vectors
     except TierError as error:
-        return EmbeddingAnswer(spec.name, problem=str(error))
+        return EmbeddingAnswer(spec.name, problem=error.for_operators)
     finally:
         await client.close()
     return EmbeddingAnswer(spec.name, dimensions=vector.size)

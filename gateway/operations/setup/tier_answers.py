@@ -108,7 +108,7 @@ async def _asked(catalog: Catalog, spec: TierSpec, tier: Tier, problem: str | No
             "loading the model?"
         )
     except TierError as error:
-        problem = str(error) + await _models_there(spec, tier, error)
+        problem = error.for_operators + await _models_there(spec, tier, error)
     return msgspec.structs.replace(answer, problem=problem, model=_shown(spec, tier))
 
 

@@ -24,7 +24,7 @@ from random import Random
 
 from tests.gateway.attacks.hostile_wires import WIRES, HostileWire
 
-ANSWER_MODULES = tuple(f"tests.gateway.attacks.upstream_{name}" for name in ("floods", "claims", "cuts"))
+ANSWER_MODULES = tuple(f"tests.gateway.attacks.upstream_{name}" for name in ("floods", "claims", "cuts", "echoes"))
 MOST_BYTES, MOST_SECONDS = 96 * 2**20, 60.0
 """Of one answer."""
 _ASKED = re.compile(rb"hostile:([a-z_0-9]+):(\d+)")
@@ -69,6 +69,12 @@ class Asked:
         """Send the head and the beginning of a stream."""
         await self.head()
         await self.send(self.wire.begin())
+
+    @property
+    def address(self) -> str:
+        """The host and port at which this server was asked."""
+        host, port = self._writer.get_extra_info("sockname")[:2]
+        return f"{host}:{port}"
 
     async def pause(self, seconds: float) -> None:
         """Send nothing for so long."""

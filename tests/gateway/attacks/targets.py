@@ -19,6 +19,7 @@ from tests.gateway.attacks.hostile_catalog import hostile_engine, write_hostile_
 from tests.gateway.attacks.hostile_upstream import HostileUpstream, hostile_upstream
 from tests.gateway.attacks.mortal_cores import MortalCores, mortal_cores
 from tests.gateway.attacks.odd_guardrail import TIMEOUT_SECONDS, odd_guardrail
+from tests.gateway.attacks.upstream_echoes import KEY
 from tests.gateway.openid_answers import Provider, running_provider
 from tests.gateway.remote_catalog import write_remote_catalog
 from tests.gateway.served_process import ServedProcess, served
@@ -300,7 +301,7 @@ class Targets:
         if name == "hostile":
             hostile = stack.enter_context(hostile_upstream())
             options += ["--catalog", str(write_hostile_catalog(data / "catalog.toml", hostile))]
-            environment |= {"PATH": f"{hostile_engine(data / 'bin')}{os.pathsep}{os.environ['PATH']}", "THE_KEY": "k"}
+            environment |= {"PATH": f"{hostile_engine(data / 'bin')}{os.pathsep}{os.environ['PATH']}", "THE_KEY": KEY}
         elif name == "mortal":
             options += ["--role", "gateway"]
         elif name != "laptop":

@@ -7,7 +7,8 @@ import pytest
 
 from tests.tiers.remote.loopback_server import Call, LoopbackServer
 from tests.tiers.tier_world import chat, collect, remote_spec
-from tiers.errors import TierRequestError, TierUnavailableError
+from tiers.errors import TierError, TierRequestError, TierUnavailableError
+from tiers.remote.redaction import Redaction
 from tiers.remote.remote_tier import RemoteTier
 from tiers.remote.server_state import ServerModel, parse_models, sum_of_samples
 from tiers.remote.wire import wire_of
@@ -112,3 +113,73 @@ async def test_an_error_of_a_server_is_one_short_line(status: int) -> None:
 def test_a_text_is_cut_after_its_first_thousand_characters() -> None:
     assert one_line("a\nb\x00") == "a b\ufffd"
     assert len(one_line("x" * 5000)) == 1001
+
+
+KEY = "sk-upstream-4f9c7be12d08"
+
+
+@pytest.mark.parametrize("name", ["message", "type", "param", "code"])
+@pytest.mark.parametrize("said", [KEY, f"Bearer {KEY}", f"{'x' * 990}{KEY}", "{url}/chat failed", "host {place}"])
+@pytest.mark.parametrize(("status", "streamed"), [(400, False), (401, False), (422, False), (200, True)])
+async def test_no_field_of_an_error_shows_what_the_server_repeats(
+    monkeypatch: pytest.MonkeyPatch, name: str, said: str, status: int, streamed: bool
+) -> None:
+    monkeypatch.setenv("ECHOED_KEY", KEY)
+
+    async def refuse(call: Call) -> None:
+        place = call.headers["host"]
+        error = {"message": "no", "type": "t", "code": "c"} | {name: said.format(url=f"http://{place}/v1", place=place)}
+        if not streamed:
+            await call.reply(status, {"error": error})
+            return
+        await call.begin()
+        await call.event({"error": error})
+
+    async with LoopbackServer(refuse) as server:
+        url = server.base_url
+        tier = RemoteTier(remote_spec(url, api_key_env="ECHOED_KEY"))
+        with pytest.raises(TierError) as caught:
+            await collect(tier, chat())
+        await tier.close()
+    error = caught.value
+    shown = f"{error} {getattr(error, 'param', '')} {getattr(error, 'code', '')}"
+    assert KEY[:10] not in shown
+    assert url.split("/")[2] not in shown
+    assert url in error.for_operators
+
+
+async def test_a_server_that_is_away_is_named_for_operators_alone() -> None:
+    tier = RemoteTier(remote_spec("http://127.0.0.1:9/v1"))
+    with pytest.raises(TierUnavailableError) as caught:
+        await collect(tier, chat())
+    await tier.close()
+    assert "127.0.0.1" not in str(caught.value)
+    assert "ConnectError" in str(caught.value)
+    assert "[http://127.0.0.1:9/v1: " in caught.value.for_operators
+
+
+@pytest.mark.parametrize(
+    ("base_url", "said", "shown"),
+    [
+        (
+            "https://api.example/v1",
+            "see https://docs.example and api.example.",
+            "see https://docs.example and [server].",
+        ),
+        ("http://model:8000/v1", "no model; POST http://model:8000/v1/x", "no model; POST [server]/x"),
+        ("http://10.0.0.7:80/v1", "Pool(host='10.0.0.7', port=80) 10.0.0.77", "Pool(host='[server]) 10.0.0.77"),
+        ("http://[fd00::7]/v1", "http://[fd00::7]/v1 refused", "[server] refused"),
+        ("http://localhost:80/v1", "127.0.0.1:80 and 127.0.0.1:8080", "[server] and 127.0.0.1:8080"),
+        ("https://gateway.example/team/7/v1", "/team/7/v1/chat is unknown", "[server]/chat is unknown"),
+    ],
+)
+def test_the_address_of_a_server_is_found_in_its_words(base_url: str, said: str, shown: str) -> None:
+    assert Redaction(base_url)(said) == shown
+
+
+def test_a_key_is_found_in_other_forms_and_where_it_is_cut_off() -> None:
+    redacted = Redaction("http://server.example")
+    redacted.add("sk-a/b+c=0123456789")
+    assert redacted("sk-a%2Fb%2Bc%3D0123456789 c2stYS9iK2M9MDEyMzQ1Njc4OQ==") == "[key] [key]=="
+    assert redacted("the key sk-a/b+c=0") == "the key [key]"
+    assert redacted("the key sk-") == "the key sk-"

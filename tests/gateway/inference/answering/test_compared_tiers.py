@@ -114,6 +114,8 @@ async def test_each_answer_names_the_replicas_that_were_asked_for_it_once(
     record = await only_record(gateway, answer.headers["x-aio-decision-id"])
     assert answer.headers["x-aio-agreed"] == "true"
     assert [attempt.replicas for attempt in record.attempts] == [[asked], [asked]]
+    shown = (await gateway.http.get(f"/v1/requests/{record.request_id}")).json()
+    assert [attempt["replicas"][0]["replica"] for attempt in shown["attempts"]] == ["replica 1"] * 2
 
 
 async def test_where_they_differ_the_strongest_is_asked(gateway: RunningGateway) -> None:

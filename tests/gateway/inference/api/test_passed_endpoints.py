@@ -219,16 +219,31 @@ async def test_a_servers_refusal_is_the_callers_error_and_costs_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answered: int, status: int, code: str
 ) -> None:
     async def refuse(call: Call) -> None:
-        said = {"message": "no such voice, sk-media-secret", "param": "voice", "code": "bad"}
-        await call.reply(answered, {"error": said})
+        said = {"message": f"no such voice, sk-media-secret, at {call.headers['host']}", "param": "voice"}
+        await call.reply(answered, {"error": said | {"code": "bad", "type": "sk-media-secret"}})
 
     async with world(tmp_path, monkeypatch) as aio:
         aio.answers["moderations"] = refuse
         response = await aio.post("moderations", json={"input": "a"})
         assert (response.status_code, response.json()["error"]["code"]) == (status, code)
         assert "sk-media-secret" not in response.text
+        assert "127.0.0.1" not in response.text
         record = await aio.record(response)
         assert (record.status, record.cost_usd) == ("error", 0.0)
+
+
+async def test_a_key_that_an_event_repeats_is_not_passed_on_wherever_it_is_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fails(call: Call) -> None:
+        await call.begin(200)
+        for piece in (b'data: {"type":"error","code":"sk-med', b"ia-secret", b'","message":"sk-media"}\n\n', b"sk-"):
+            await call.send(piece)
+
+    async with world(tmp_path, monkeypatch) as aio:
+        aio.answers["audio/speech"] = fails
+        response = await aio.post("audio/speech", json={"model": "media", "input": "hi", "voice": "a"})
+        assert response.text == 'data: {"type":"error","code":"[key]","message":"sk-media"}\n\nsk-'
 
 
 async def test_a_page_of_html_is_no_answer_and_a_broken_stream_ends_the_connection(
