@@ -283,7 +283,8 @@ class Settings(DerivedSettings, msgspec.Struct, frozen=True, kw_only=True, forbi
         Meta(
             ge=0,
             description="US dollars a day that verification may cost beyond its budget while few similar prompts "
-            "are labelled, idle time instead where all models run in AIO; 0: nothing",
+            "are labelled, a quarter of it once for each team or lone key, idle time instead where all models run in "
+            "AIO; 0: nothing",
         ),
     ] = 1.0
     monitor: Annotated[bool, Meta(description="Run the quality loop: sample, verify and retrain")] = True

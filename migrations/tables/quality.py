@@ -62,6 +62,15 @@ verifications = Table(
         "cost_usd",
         "reserved_usd",
     ),
+    # What a tenant's verifications ever cost.
+    Index(
+        "ix_verifications_paid",
+        "key_id",
+        "finished_at",
+        "cost_usd",
+        sqlite_where=text("cost_usd > 0"),
+        postgresql_where=text("cost_usd > 0"),
+    ),
     Index(
         "ix_verifications_verdicts",
         "tier",

@@ -5,7 +5,7 @@ What a rule decides is also asked of the judge that asks a model, whose error ra
 
 import asyncio
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -60,6 +60,13 @@ class Panel:
     def named(self, name: str | None) -> Judge | None:
         return next((judge for judge in self.judges if judge.name == name), None)
 
+    def without(self, names: Collection[str]) -> "Panel":
+        """Return the panel without these judges."""
+        if not names:
+            return self
+        left = {name: calibration for name, calibration in self.calibrations.items() if name not in names}
+        return Panel([judge for judge in self.judges if judge.name not in names], left)
+
     def may_label(self, prompt: str, response_format: dict[str, Any] | None) -> bool:
         """Return whether a trusted judge may decide on answers to `prompt`; else a reference would be wasted."""
         return self.labels_open_answers or self._may_label(prompt, response_format)
@@ -70,7 +77,13 @@ class Panel:
         return any(judge.may_decide(prompt, response_format) for judge in rules)
 
     def _may_label(self, prompt: str, response_format: dict[str, Any] | None) -> bool:
-        return any(judge.name in self._trusted and judge.may_decide(prompt, response_format) for judge in self.judges)
+        return any(self.deciding(prompt, response_format))
+
+    def deciding(self, prompt: str, response_format: dict[str, Any] | None) -> Iterator[str]:
+        """Yield the names of the trusted judges that may decide on answers to `prompt`."""
+        for judge in self.judges:
+            if judge.name in self._trusted and judge.may_decide(prompt, response_format):
+                yield judge.name
 
     @property
     def labels_calls(self) -> bool:

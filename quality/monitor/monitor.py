@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections import Counter, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Awaitable, Callable, Sequence
 from functools import lru_cache
 
@@ -12,6 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from quality.estimates.verified_sample import UpgradeRate, UpgradeSettings, acceptance, recent_verdicts, upgrade_rate
 from quality.judges.panel import Panel
+from quality.judges.pauses import JudgePauses
 from quality.monitor.detectors import ShiftAlarm
 from quality.monitor.status import CalibrationDrift, InputWatch, MonitorStatus, calibration_drift
 from quality.monitor.watches import ShareAlarm, ShareWatch, ShiftWatch
@@ -22,7 +23,7 @@ from quality.verification.comparison import VerifiedComparison
 from quality.verification.families import STEADY, Families
 from quality.verification.job import Depth, Turn, redacted_turn
 from quality.verification.judging import prompt_text
-from quality.verification.queue import VerificationQueue
+from quality.verification.queue import Own, VerificationQueue
 from quality.verification.sampling import (
     Draw,
     Purpose,
@@ -46,6 +47,7 @@ log = logging.getLogger(__name__)
 # So many requests say how many come in a second.
 _PACED_AFTER = 100
 _ATTENTION_WINDOW = 100
+_MOST_KEYS = 4096
 # Why drawn answers are not verified, where their records do not say it themselves.
 _STORED: tuple[Reason, ...] = ("unable", "too large", "not kept", "no judge")
 
@@ -92,6 +94,7 @@ class Monitor:
             redact=redact,
             opinions=settings.second_opinions,
             can=can,
+            pauses=JudgePauses(clock),
         )
         self._redact, self._on_alarm, self._on_no_judge, self._clock = redact, on_alarm, on_no_judge, clock
         self._queue = VerificationQueue(
@@ -120,6 +123,8 @@ class Monitor:
         ]
         self._spending: Spending | None = None
         self._spent_at = 0.0
+        # By key, with the time when it was read.
+        self._own: OrderedDict[str, tuple[float, Own]] = OrderedDict()
         self._inputs = InputWatch(engine)
         self._watch = ShiftWatch(engine, settings.shift)
         self._shares = ShareWatch(engine, settings.upgrade) if settings.trigger == "share" else None
@@ -275,12 +280,14 @@ class Monitor:
         )
         if self._barred(record, "probe", turn) is not None:
             sampling = msgspec.structs.replace(sampling, probe_rate=0.0)
+        own = await self._recent_own(record.key_id)
         decided = draw(
             record,
             spending,
             self._verifier.likely_usd(record, purpose_of(record, sampling), turn),
             sampling,
             self._verifier.likely_usd(record, "probe", turn),
+            own=own.spending,
             has_turn=turn is not None,
         )
         reason = decided.reason
@@ -293,10 +300,12 @@ class Monitor:
             reason = "not kept" if turn is None else reason
         if reason == "drawn" and turn is not None and turn.is_too_large:
             reason = "too large"
-        if reason == "drawn" and not self._may_be_labelled(record, turn):
+        if reason == "drawn" and not self._may_be_labelled(self.panel, record, turn):
             # A reference would be paid for, and no label come of it.
             reason = "no judge"
             self._hold(record, decided, turn)
+        if reason == "drawn" and not self._may_be_labelled(self._verifier.panel_for(own.tenant), record, turn):
+            reason = "judges pause"
         if reason == "drawn":
             # A shadow's reference is the given answer, not the strongest tier's.
             compared = None if decided.purpose == "shadow" else offered.to_compare(decided.purpose)
@@ -348,21 +357,21 @@ class Monitor:
             return "unable"
         return None
 
-    def _may_be_labelled(self, record: Record, turn: Turn | None, *, by_rule: bool = False) -> bool:
+    def _may_be_labelled(self, panel: Panel, record: Record, turn: Turn | None, *, by_rule: bool = False) -> bool:
         """Whether a trusted judge may decide on such an answer; `by_rule`: one that asks no model."""
-        if turn is not None and (turn.calls or (turn.tooling is not None and turn.tooling.is_forced)):
-            return self.panel.labels_calls
+        if turn is not None and turn.is_about_calls:
+            return panel.labels_calls
         try:
             asked = prompt_text(record.messages or [])
         except (KeyError, IndexError):
             return not by_rule  # the verification says what is wrong with its messages
-        may_label = self.panel.may_label_by_rule if by_rule else self.panel.may_label
+        may_label = panel.may_label_by_rule if by_rule else panel.may_label
         return may_label(asked, record.response_format)
 
     def _at_family(self, record: Record, turn: Turn | None, sampling: SamplingSettings) -> SamplingSettings:
         """Return `sampling` with the least rates of the request's family: the few first ones at once, the others as
         paced as a cold start."""
-        phase = self._families.phase(record, lambda: self._may_be_labelled(record, turn, by_rule=True))
+        phase = self._families.phase(record, lambda: self._may_be_labelled(self.panel, record, turn, by_rule=True))
         if phase is STEADY:
             return sampling
         return _at_rates(sampling, phase.probe, min(phase.sample, self._pace))
@@ -397,6 +406,17 @@ class Monitor:
         if self._spending is None or now - self._spent_at >= self.settings.poll_seconds:
             self._spending, self._spent_at = await self._queue.spending(now), now
         return self._spending
+
+    async def _recent_own(self, key_id: str | None) -> Own:
+        """Return the cached spending of a key's tenant, as `_recent_spending`."""
+        now = self._clock()
+        known = self._own.pop(key_id or "", None)
+        if known is None or now - known[0] >= self.settings.poll_seconds:
+            known = now, await self._queue.own(key_id, now)
+        self._own[key_id or ""] = known
+        if len(self._own) > _MOST_KEYS:
+            self._own.popitem(last=False)
+        return known[1]
 
     async def _look_for_shifts(self) -> None:
         # Alarms of the sequential test are stored under either rule: they date the changes of tiers.

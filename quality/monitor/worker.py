@@ -21,7 +21,7 @@ from quality.records.record import Record
 from quality.verification.comparison import VerifiedComparison
 from quality.verification.job import Ruling, Turn, VerificationJob
 from quality.verification.judging import MOST_OPINIONS, OpinionsGiven
-from quality.verification.queue import VerificationQueue
+from quality.verification.queue import Claim, VerificationQueue
 from quality.verification.sampling import Purpose, SamplingSettings
 from quality.verification.training_rows import Encode, training_row
 from quality.verification.verifier import AttemptError, Verifier, Waited
@@ -239,17 +239,23 @@ class Worker:
             return False
         # Neither a job that the budget does not cover nor one whose tier is busy holds up those behind it.
         passed: list[int] = []
+        # One whose own budget does not cover its oldest job.
+        spent: set[str] = set()
         while most := min(_READ_AT_ONCE if passed else 1, _MOST_PASSED - len(passed)):
-            jobs = await self._queue.next_jobs(now, passed, most)
+            jobs = await self._queue.next_jobs(now, passed, most, spent)
             for job in jobs:
-                if not self._must_wait(job):
-                    if await self._claim_and_verify(job, now):
+                if self._verifier.is_paused(job):
+                    await self._queue.drop(job, "judges pause", now)
+                    return True
+                if job.tenant not in spent and not self._must_wait(job):
+                    claimed = await self._claim_and_verify(job, now)
+                    if job.compared is not None and claimed.startswith("no budget"):
+                        # A budget that does not cover the comparison as well may cover the verification.
+                        claimed = await self._claim_and_verify(msgspec.structs.replace(job, compared=None), now)
+                    if not claimed.startswith("no budget"):
                         return True
-                    # A budget that does not cover the comparison as well may cover the verification.
-                    if job.compared is not None and await self._claim_and_verify(
-                        msgspec.structs.replace(job, compared=None), now
-                    ):
-                        return True
+                    if claimed == "no budget of its own":
+                        spent.add(job.tenant)
                 passed.append(job.verification_id)
             if len(jobs) < most:
                 break
@@ -267,24 +273,24 @@ class Worker:
         asked = self._verifier.asked.asked(job)
         return any(tier.number in asked and tier.is_local for tier in self._tiers)
 
-    async def _claim_and_verify(self, job: VerificationJob, now: float) -> bool:
-        """Return False if the budget does not cover it; True also if another replica took it."""
+    async def _claim_and_verify(self, job: VerificationJob, now: float) -> Claim:
+        """Verify `job` if a budget covers it and no other replica took it; return what came of the claim."""
         try:
             # Prompts are counted for it: megabytes on a thread.
             long = sum(len(message["content"]) for message in job.messages) > LONG_TEXT
             bound = await asyncio.to_thread(self._verifier.bound_usd, job) if long else self._verifier.bound_usd(job)
         except AttemptError as error:
             # Claim it, so that the failure counts and a poisoned job cannot block the queue.
-            if await self._queue.claim(job, 0.0, now) == "claimed":
+            if (claimed := await self._queue.claim(job, 0.0, now)) == "claimed":
                 await self._fail(job, error)
-            return True
+            return claimed
         claimed = await self._queue.claim(job, bound, now, min(bound, self._verifier.expected_usd(job)))
         if claimed == "claimed":
             started_at, waited = self._clock(), Waited()
             await self._work_on(job, bound, waited)
             if self._is_local(job):
                 self._rest(started_at, waited.seconds)
-        return claimed != "no budget"
+        return claimed
 
     def _rest(self, started_at: float, waited_seconds: float) -> None:
         """Let local models rest after a job: for the time that it kept them busy, without that in which others had

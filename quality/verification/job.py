@@ -44,6 +44,11 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
         return frozenset(media | ({"tools"} if self.tooling is not None else set()))
 
     @property
+    def is_about_calls(self) -> bool:
+        """Whether the judge of calls decides: the answer has some, or had to."""
+        return bool(self.calls or (self.tooling is not None and self.tooling.is_forced))
+
+    @property
     def num_bytes(self) -> int:
         """About how much its messages and its answer take, without its tools."""
         return sum(map(_num_bytes, self.messages)) + len(self.text) + sum(len(call.arguments) for call in self.calls)
@@ -214,7 +219,7 @@ class VerificationJob(msgspec.Struct, frozen=True, kw_only=True):
     `completion_tokens`. `would_be_tier`: that of routing, if it was only observed. `consent`: of the request.
     `compared`: cheap tiers whose answers are compared as well. `turn`: the request and its answer with tools and
     attachments, if it has any; `next_step`: "failed" if the caller's next request says that a call of it failed.
-    `probability`: with which it was drawn."""
+    `probability`: with which it was drawn. `tenant`: who pays, the team of the key, else the key; "" without one."""
 
     verification_id: int
     request_id: str
@@ -232,6 +237,7 @@ class VerificationJob(msgspec.Struct, frozen=True, kw_only=True):
     turn: Turn | None = None
     next_step: Literal["failed"] | None = None
     probability: float = 1.0
+    tenant: str = ""
 
 
 class Ruling(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,23 +1,29 @@
 """The queue of verifications: rows in the database that survive restarts, with leases and reserved money."""
 
+import math
 import uuid
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 from sqlalchemy import (
     BindParameter,
     ColumnElement,
+    CompoundSelect,
     RowMapping,
     Select,
+    String,
+    Table,
     and_,
     bindparam,
     case,
     func,
     insert,
+    literal_column,
     null,
     or_,
     select,
+    true,
     union_all,
     update,
 )
@@ -26,12 +32,13 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from migrations.tables.audit import erasures
 from migrations.tables.quality import tool_definitions, training_rows, verifications
 from migrations.tables.requests import requests, routing_decisions
+from migrations.tables.tenancy import api_keys
 from quality.estimates.verified_sample import UNCERTAIN, newest_verifications
 from quality.records.record import Record, consent_of
 from quality.store.queries import exclusive, insert_into
 from quality.verification.comparison import VerifiedComparison
 from quality.verification.job import Depth, Ruling, Turn, VerificationJob, stored_turn, turn_from
-from quality.verification.sampling import WHY_NOT, Draw, Reason, SamplingSettings, Spending, admits
+from quality.verification.sampling import WHY_NOT, Draw, Reason, SamplingSettings, Spending, admits, covers
 
 # The columns shared by the rows of one request's rulings.
 _SHARED = ("request_id", "key_id", "sampled_probability", "sampled_reason", "attempts", "created_at")
@@ -45,6 +52,8 @@ _FREE = and_(
     or_(verifications.c.lease_until.is_(None), verifications.c.lease_until <= bindparam("now")),
 )
 _CLAIMABLE = and_(_FREE, verifications.c.attempts < bindparam("most_attempts"))
+# Who pays for a verification, as `quality.verification.training_rows.TENANT`.
+_TENANT = func.coalesce(api_keys.c.team_id, verifications.c.key_id, "")
 _NEXT_JOBS = (
     select(
         verifications.c.verification_id,
@@ -64,12 +73,15 @@ _NEXT_JOBS = (
         verifications.c.next_step,
         tool_definitions.c.tools,
         routing_decisions.c.would_be_tier,
+        _TENANT.label("tenant"),
     )
     .join(requests, requests.c.request_id == verifications.c.request_id)
     .outerjoin(routing_decisions, routing_decisions.c.request_id == verifications.c.request_id)
     .outerjoin(tool_definitions, tool_definitions.c.digest == verifications.c.tools_digest)
+    .outerjoin(api_keys, api_keys.c.key_id == verifications.c.key_id)
     .where(_CLAIMABLE, requests.c.messages.is_not(None), requests.c.answer.is_not(None))
     .where(verifications.c.verification_id.not_in(bindparam("without", expanding=True)))
+    .where(_TENANT.not_in(bindparam("without_tenants", expanding=True)))
     .order_by(verifications.c.created_at, verifications.c.verification_id)
     .limit(bindparam("most"))
 )
@@ -95,43 +107,91 @@ _SWEEP = (
 )
 
 
-def _spending_queries() -> tuple[Select[Any], ...]:
-    """Return what was served and saved, the answers by tier, and, of probes and others, the dollars and the count of
-    verifications: each since a time."""
-    since: BindParameter[float] = bindparam("since")
+_SINCE: BindParameter[float] = bindparam("since")
+_OWN_KEY: BindParameter[str] = bindparam("key_id", type_=String)
+
+
+def _keys_of_tenant() -> CompoundSelect[Any]:
+    """Return the keys of the team of a key, or that key alone."""
+    asked = api_keys.alias("asked_key")
+    team = select(api_keys.c.key_id).join(asked, asked.c.team_id == api_keys.c.team_id)
+    return union_all(select(_OWN_KEY), team.where(asked.c.key_id == _OWN_KEY))
+
+
+def _everybodys(table: Table) -> ColumnElement[bool]:
+    return true()
+
+
+def _tenants(table: Table) -> ColumnElement[bool]:
+    return table.c.key_id.in_(_keys_of_tenant())
+
+
+def _money_queries(whose: Callable[[Table], ColumnElement[bool]]) -> tuple[Select[Any], ...]:
+    """Return what was served and saved, the answers by tier, and the dollars of probes and of others: each since a
+    time, and of the rows that `whose` selects."""
     consenting = and_(requests.c.api == "chat", requests.c.status == "ok", requests.c.messages.is_not(None))
     # Requests are stored when they have ended, so what is saved here is settled.
     saved = func.sum(requests.c.baseline_cost_usd - requests.c.cost_usd)
     serving = select(func.sum(requests.c.cost_usd), saved).where(
-        requests.c.created_at > since, requests.c.tier.is_not(None)
+        requests.c.created_at > _SINCE, requests.c.tier.is_not(None), whose(requests)
     )
     tier = requests.c.tier
-    answered = select(tier, func.count()).where(requests.c.created_at > since, consenting).group_by(tier)
-    probe = (verifications.c.sampled_reason == "probe").label("probe")
+    answered = (
+        select(tier, func.count()).where(requests.c.created_at > _SINCE, consenting, whose(requests)).group_by(tier)
+    )
     usd = func.sum(verifications.c.cost_usd + verifications.c.reserved_usd).label("usd")
     ended = verifications.c.finished_at
     # Two halves, because PostgreSQL uses no index for an OR; one statement, because rows move between them.
-    halves = (select(probe, usd).where(half).group_by(probe) for half in (ended.is_(None), ended > since))
+    halves = (
+        select(_PROBE, usd).where(half, whose(verifications)).group_by(_PROBE)
+        for half in (ended.is_(None), ended > _SINCE)
+    )
     spent = union_all(*halves).subquery().c
     committed = select(spent.probe, func.sum(spent.usd)).group_by(spent.probe)
+    return serving, answered, committed
+
+
+def _verified_query() -> Select[Any]:
+    """Return the count of verifications since a time, of probes and of others."""
     # User feedback costs nothing. It is no condition of the query, for which SQLite would read all of its rows.
     paid = and_(verifications.c.status == "done", verifications.c.sampled_reason != "feedback")
     done = case((paid, verifications.c.request_id)).label("done")
-    verified = select(probe, done).where(ended > since).distinct().subquery().c
-    counted = select(verified.probe, func.count(verified.done)).group_by(verified.probe)
-    return serving, answered, committed, counted
+    verified = select(_PROBE, done).where(verifications.c.finished_at > _SINCE).distinct().subquery().c
+    return select(verified.probe, func.count(verified.done)).group_by(verified.probe)
 
 
-_SPENDING = _spending_queries()
+_PROBE = (verifications.c.sampled_reason == "probe").label("probe")
+_SPENDING, _VERIFIED = _money_queries(_everybodys), _verified_query()
+
+
+_OWN_SPENDING = _money_queries(_tenants)
+# The condition on the cost lets its index be used.
+_SPENT_BEFORE = select(func.sum(verifications.c.cost_usd)).where(
+    _tenants(verifications), verifications.c.finished_at <= _SINCE, verifications.c.cost_usd > literal_column("0")
+)
+_TEAM = select(api_keys.c.team_id).where(api_keys.c.key_id == _OWN_KEY)
+_MOST_STARTED = 10_000
+
+
+Claim = Literal["claimed", "taken", "no budget", "no budget of its own"]
+"""What came of a claim: another worker may hold the job, and the budget of all tenants or that of its own be spent."""
+
+
+class Own(NamedTuple):
+    """The `tenant` of a key (its team, else the key) and the spending of it; None for a tenant without a bound."""
+
+    tenant: str
+    spending: Spending | None
 
 
 class VerificationQueue:
     """Rows of `verifications`. The holder of a row's lease works on it, and only the holder may finish it.
 
-    Money: claiming reserves what an attempt is expected to cost, and at least the mean of the window's, in the same
-    exclusive transaction that checks the budget, for any number of replicas. So what is settled exceeds the budget
-    (SPEC QM-10) by at most what the attempts under way cost above that, and never the absolute cap, under which any
-    attempt must fit. The reservation of an attempt whose worker died counts as spent, because it may have been.
+    Money: claiming reserves the most that an attempt can cost, in the same exclusive transaction that checks the
+    budgets, for any number of replicas; what it does not cost goes back. That most must fit into what is left to the
+    answer's tenant and under the absolute cap, which are never exceeded. The budget of all tenants (SPEC QM-10) must
+    cover the expected price, or the mean of the window's if that is more, so that it is exceeded by at most what one
+    attempt costs above that. The reservation of an attempt whose worker died counts as spent, because it may have been.
     """
 
     def __init__(
@@ -142,6 +202,8 @@ class VerificationQueue:
         self._lease_seconds = lease_seconds
         self._max_attempts = max_attempts
         self.owner = f"monitor-{uuid.uuid4().hex}"
+        # By tenant whose start is spent, what was spent before the window, which only grows.
+        self._started: dict[str, float] = {}
 
     async def add(
         self,
@@ -193,18 +255,22 @@ class VerificationQueue:
         jobs = await self.next_jobs(now, without, 1)
         return jobs[0] if jobs else None
 
-    async def next_jobs(self, now: float, without: Collection[int], most: int) -> list[VerificationJob]:
-        """Return up to `most` jobs that could be claimed now and whose ids are not in `without`, the oldest first."""
-        limits = self._limits(now) | {"without": without, "most": most}
+    async def next_jobs(
+        self, now: float, without: Collection[int], most: int, without_tenants: Collection[str] = ()
+    ) -> list[VerificationJob]:
+        """Return up to `most` jobs that could be claimed now, the oldest first: without those whose ids or tenants are
+        given."""
+        limits = self._limits(now) | {"without": without, "without_tenants": without_tenants, "most": most}
         async with self._engine.connect() as connection:
             return [_job(row) for row in (await connection.execute(_NEXT_JOBS, limits)).mappings()]
 
     async def claim(
         self, job: VerificationJob, bound_usd: float, now: float, expected_usd: float | None = None
-    ) -> Literal["claimed", "taken", "no budget"]:
-        """Take the lease of `job`, which costs at most `bound_usd`, and reserve its price, if both are available.
+    ) -> Claim:
+        """Take the lease of `job`, and reserve `bound_usd`, the most that it costs, if both are available.
 
-        The price: `expected_usd`, or the mean of the window's verifications if that is more; the bound without it.
+        The budget of all tenants must cover `expected_usd`, or the mean of the window's verifications if that is more;
+        the bound without it.
         """
         async with exclusive(self._engine, _CLAIM_LOCK) as connection:
             spending = await self._spending(connection, now)
@@ -214,6 +280,9 @@ class VerificationQueue:
             capped = spending.committed_usd + spending.probe_usd + bound_usd > self.sampling.most_usd
             if capped or not admits(spending, usd, job.purpose, self.sampling):
                 return "no budget"
+            own = (await self._own(connection, job.key_id, now)).spending
+            if own is not None and not covers(own, bound_usd, self.sampling):
+                return "no budget of its own"
             taken = await connection.execute(
                 update(verifications)
                 .where(
@@ -226,7 +295,7 @@ class VerificationQueue:
                     lease_until=now + self._lease_seconds,
                     attempts=verifications.c.attempts + 1,
                     cost_usd=verifications.c.cost_usd + verifications.c.reserved_usd,
-                    reserved_usd=usd,
+                    reserved_usd=bound_usd,
                 ),
                 self._limits(now),
             )
@@ -286,6 +355,13 @@ class VerificationQueue:
                 )
             )
 
+    async def drop(self, job: VerificationJob, reason: Reason, now: float) -> None:
+        """End a job that nobody has claimed, without a verdict."""
+        unclaimed = and_(verifications.c.verification_id == job.verification_id, _CLAIMABLE)
+        ended = {**NO_TURN, "status": "skipped", "reason": WHY_NOT[reason], "lease_until": None, "finished_at": now}
+        async with self._engine.begin() as connection:
+            await connection.execute(update(verifications).where(unclaimed).values(**ended), self._limits(now))
+
     async def sweep(self, now: float, expire_before: float) -> int:
         """Fail rows that no worker will finish: from before `expire_before`, or whose last attempt died."""
         limits = self._limits(now) | {"expire_before": expire_before}
@@ -296,6 +372,11 @@ class VerificationQueue:
         """Return the serving and verification cost of the trailing window."""
         async with self._engine.connect() as connection:
             return await self._spending(connection, now)
+
+    async def own(self, key_id: str | None, now: float) -> Own:
+        """Return the tenant of a key and its spending of the trailing window."""
+        async with self._engine.connect() as connection:
+            return await self._own(connection, key_id, now)
 
     async def depth(self) -> Depth:
         """Count the waiting rows, and among the newest those done and failed, with their labels."""
@@ -316,20 +397,34 @@ class VerificationQueue:
         )
 
     async def _spending(self, connection: AsyncConnection, now: float) -> Spending:
-        served, answered, committed, counted = _SPENDING
         since = {"since": now - self.sampling.window_seconds}
-        committed_usd = {bool(is_probe): usd for is_probe, usd in await connection.execute(committed, since)}
-        verified_count = {bool(is_probe): count for is_probe, count in await connection.execute(counted, since)}
-        served_usd, saved_usd = (await connection.execute(served, since)).one()
-        return Spending(
-            serving_usd=served_usd or 0.0,
-            saved_usd=max(saved_usd or 0.0, 0.0),
-            answered=dict((await connection.execute(answered, since)).all()),
-            committed_usd=committed_usd.get(False, 0.0),
-            verifications=verified_count.get(False, 0),
-            probe_usd=committed_usd.get(True, 0.0),
-            probes=verified_count.get(True, 0),
-        )
+        counted = {bool(is_probe): count for is_probe, count in await connection.execute(_VERIFIED, since)}
+        money = await _money(connection, _SPENDING, since)
+        return msgspec.structs.replace(money, verifications=counted.get(False, 0), probes=counted.get(True, 0))
+
+    async def _own(self, connection: AsyncConnection, key_id: str | None, now: float) -> Own:
+        """Requests without a key are the operator's own, and have no bound but that of all tenants."""
+        if key_id is None:
+            return Own("", None)
+        since = {"since": now - self.sampling.window_seconds, "key_id": key_id}
+        tenant = await connection.scalar(_TEAM, since) or key_id
+        if math.isinf(self.sampling.start_usd):
+            return Own(tenant, None)
+        money = await _money(connection, _OWN_SPENDING, since)
+        return Own(tenant, msgspec.structs.replace(money, start_usd=await self._start_left(connection, tenant, since)))
+
+    async def _start_left(self, connection: AsyncConnection, tenant: str, since: Mapping[str, Any]) -> float:
+        """Return what is left of the tenant's start at the beginning of the window: the first dollars that its
+        verification ever cost are the start's."""
+        start_usd = self.sampling.start_usd
+        if self._started.get(tenant, -1.0) >= start_usd:
+            return 0.0
+        spent = await connection.scalar(_SPENT_BEFORE, since) or 0.0
+        if spent >= start_usd:
+            self._started[tenant] = spent
+            if len(self._started) > _MOST_STARTED:
+                del self._started[next(iter(self._started))]
+        return max(start_usd - spent, 0.0)
 
     def _limits(self, now: float) -> dict[str, Any]:
         return {"now": now, "most_attempts": self._max_attempts}
@@ -342,6 +437,19 @@ class VerificationQueue:
             verifications.c.owner == self.owner,
             verifications.c.attempts == job.attempts + 1,
         )
+
+
+async def _money(connection: AsyncConnection, queries: Sequence[Select[Any]], since: Mapping[str, Any]) -> Spending:
+    served, answered, committed = queries
+    committed_usd = {bool(is_probe): usd for is_probe, usd in await connection.execute(committed, since)}
+    served_usd, saved_usd = (await connection.execute(served, since)).one()
+    return Spending(
+        serving_usd=served_usd or 0.0,
+        saved_usd=max(saved_usd or 0.0, 0.0),
+        answered=dict((await connection.execute(answered, since)).all()),
+        committed_usd=committed_usd.get(False, 0.0),
+        probe_usd=committed_usd.get(True, 0.0),
+    )
 
 
 def _job(row: RowMapping) -> VerificationJob:

@@ -20,6 +20,9 @@ COLD_START_RATE = 0.25
 # The share of what routing saves that verification may cost, that of draws that go on for ever, and the first requests
 # of a family that all tiers answer.
 SAVING_SHARE, STEADY_SHARE, FIRST_PROBES = 0.2, 0.04, 30
+# The share of a cold start's dollars of a day that the verification of one tenant's answers may cost beyond its own
+# budget, once: enough for the first labels.
+START_SHARE = 0.25
 # The alarms are stated in verified answers: 2,000 between two false ones. More than so many a day tell of a change no
 # day sooner.
 STEADY_A_DAY = 400.0
@@ -58,6 +61,8 @@ class SamplingSettings(msgspec.Struct, frozen=True, kw_only=True, cache_hash=Tru
     probes at `least_probe_rate` and as samples at `least_rate` at least, from the same money; `first_probes`: so many
     of a family are probes, 0 where there are no families. The other draws, which go on for ever, have `steady_share` of
     what was saved in place of `saving_share`, and are at most `steady_a_day` for each of the two shares of the budget.
+    The answers of a tenant (a team, else a key) are verified for the same shares of its own cost and saving, and once
+    for `start_usd` beyond them; infinite: a tenant has no bound of its own.
     `key` is a secret per deployment, so that callers cannot choose request ids that are never
     sampled. Raises `ValueError`.
     """
@@ -79,6 +84,7 @@ class SamplingSettings(msgspec.Struct, frozen=True, kw_only=True, cache_hash=Tru
     least_rate: float = 0.0
     steady_share: float = 0.0
     steady_a_day: float = math.inf
+    start_usd: float = math.inf
     key: str = ""
 
     def __post_init__(self) -> None:
@@ -90,8 +96,9 @@ class SamplingSettings(msgspec.Struct, frozen=True, kw_only=True, cache_hash=Tru
                 raise ValueError(f"{name} is {getattr(self, name)}; it must lie between 0 and 1")
         if self.budget_share < 0.0:
             raise ValueError(f"verification budget share is {self.budget_share}; it must not be negative")
-        if self.cold_start_usd < 0.0:
-            raise ValueError(f"cold_start_usd is {self.cold_start_usd}; it must not be negative")
+        for name in ("cold_start_usd", "start_usd"):
+            if getattr(self, name) < 0.0:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must not be negative")
         if self.window_seconds <= 0.0:
             raise ValueError(f"budget window is {self.window_seconds} seconds; it must be positive")
 
@@ -146,16 +153,17 @@ def sampling_of(
         first_probes=FIRST_PROBES if is_on else 0,
         steady_share=STEADY_SHARE if is_on else 0.0,
         steady_a_day=STEADY_A_DAY,
+        start_usd=START_SHARE * cold_start_usd,
     )
 
 
 class Spending(msgspec.Struct, frozen=True, kw_only=True):
-    """US dollars and counts of the trailing window; `committed_usd` is spent plus reserved, and
-    `saved_usd` what the settled requests cost less than the strongest tier would have.
+    """US dollars and counts of the trailing window, of all tenants or of one; `committed_usd` is spent plus reserved,
+    and `saved_usd` what the settled requests cost less than the strongest tier would have.
 
     `answered`: consenting answered chats by tier, which get `attention` of their ceilings on average; `shadow_share` of
     them are observed ones that routing would have sent elsewhere. Probes are counted apart: `probe_usd`, committed, and
-    `probes`; `committed_usd` and `verifications` exclude them.
+    `probes`; `committed_usd` and `verifications` exclude them. `start_usd`: of one tenant, what is left of its start.
     """
 
     serving_usd: float = 0.0
@@ -167,6 +175,7 @@ class Spending(msgspec.Struct, frozen=True, kw_only=True):
     probes: int = 0
     attention: float = 1.0
     shadow_share: float = 0.0
+    start_usd: float = math.inf
 
     def committed(self, purpose: Purpose) -> float:
         return self.probe_usd if purpose == "probe" else self.committed_usd
@@ -196,7 +205,9 @@ Reason = Literal[
     "cached",
     "tried out",
     "no budget",
+    "no budget of its own",
     "no judge",
+    "judges pause",
 ]
 """Why an answer is verified, or why it is not; `WHY_NOT` says it in words."""
 
@@ -218,7 +229,9 @@ WHY_NOT: Mapping[Reason, str] = {
     "cached": "it is a copy of another request's answer, which would count twice",
     "tried out": "an administrator tried it out on the dashboard, and is asked for the label",
     "no budget": "the budget of verification is spent",
+    "no budget of its own": "what its team or key may cost verification is spent",
     "no judge": "no trusted judge can label such an answer",
+    "judges pause": "the judges of such answers could decide on none of the last ones of its team or key, and pause",
 }
 
 
@@ -259,6 +272,11 @@ def admits(spending: Spending, usd: float, purpose: Purpose, settings: SamplingS
     """Return whether a verification of about `usd` fits into the budget, with a cold start's extra."""
     whole = settings.budget_for(purpose, spending) + settings.beyond(purpose, spending)
     return spending.committed(purpose) + usd <= whole
+
+
+def covers(own: Spending, usd: float, settings: SamplingSettings) -> bool:
+    """Return whether a verification that costs at most `usd` fits into what is left to one tenant."""
+    return own.committed_usd + own.probe_usd + usd <= settings.budget(own) + own.start_usd
 
 
 def thinning(spending: Spending, bound_usd: float, purpose: Purpose, settings: SamplingSettings) -> float:
@@ -384,18 +402,20 @@ def draw(
     settings: SamplingSettings,
     probe_usd: float | None = None,
     *,
+    own: Spending | None = None,
     has_turn: bool = False,
 ) -> Draw:
     """Decide on `record`; the same request id with the same spending always gets the same result.
 
-    `bound_usd` and `probe_usd`: about what verifying it, or probing the request, costs. `has_turn`: see `refusal`.
+    `bound_usd` and `probe_usd`: about what verifying it, or probing the request, costs. `own`: the spending of its
+    tenant, None for one without a bound of its own. `has_turn`: see `refusal`.
     """
     refused = refusal(record, has_turn=has_turn)
     if refused is not None:
         return Draw(sampled=False, probability=0.0, reason=refused)
     usd = probe_usd or bound_usd
     least = cold_start_share(settings.least_probe_rate, spending, usd, "probe", settings)
-    probe = _drawn(record, "probe", settings.probe_rate, spending, usd, settings, least)
+    probe = _drawn(record, "probe", settings.probe_rate, spending, usd, settings, least, own)
     if probe.sampled:
         return probe
     purpose = purpose_of(record, settings)
@@ -407,7 +427,7 @@ def draw(
     if ceiling <= 0.0:
         return Draw(sampled=False, probability=0.0, reason="tier")
     least = cold_start_share(_cold_start_ceiling(record, settings), spending, bound_usd, purpose, settings)
-    return _drawn(record, purpose, ceiling, spending, bound_usd, settings, least)
+    return _drawn(record, purpose, ceiling, spending, bound_usd, settings, least, own)
 
 
 def _drawn(
@@ -417,9 +437,16 @@ def _drawn(
     spending: Spending,
     bound_usd: float,
     settings: SamplingSettings,
-    least: float = 0.0,
+    least: float,
+    own: Spending | None,
 ) -> Draw:
     share = affordable(spending, bound_usd, purpose, settings)
+    if own is not None:
+        if not covers(own, bound_usd, settings):
+            return Draw(sampled=False, probability=0.0, reason="no budget of its own", purpose=purpose)
+        # Its steady draws are thinned to its own money, at the price that the window of all tenants knows.
+        alike = msgspec.structs.replace(own, attention=spending.attention, shadow_share=spending.shadow_share)
+        share = min(share, thinning(alike, spending.price(purpose) or bound_usd, purpose, settings))
     rate = max(ceiling * share, least)
     if share == 0.0 and rate == 0.0:
         return Draw(sampled=False, probability=0.0, reason="no budget", purpose=purpose)

@@ -1,6 +1,7 @@
 """One verification: which tiers it asks and whether each may see the request and can take it; they answer the same
 prompt, and the panel compares with the strongest tier's answer."""
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -8,9 +9,11 @@ import msgspec
 
 from inference_core.protocol import Grammar, SamplingParams
 from quality.estimates.verified_sample import UNCERTAIN
+from quality.judges.json_answers import NAME
 from quality.judges.judge import JudgeVerdict
 from quality.judges.pairwise import PairwiseJudge
 from quality.judges.panel import Panel
+from quality.judges.pauses import JudgePauses
 from quality.records.record import Record
 from quality.records.redaction import DROPPED, RedactText, redacted_text
 from quality.verification.comparison import VerifiedComparison, agreeing, is_lost
@@ -145,7 +148,7 @@ class Verifier:
     the served answer, because its cost is measured too. `samples`: the number of sequences
     that an answer of a tier may be billed for. `redact` is applied to stored texts. `opinions`: the most further
     answers, 0 to 2, that are asked for before an answer is labelled worse; 0 takes the reference for the truth. `can`:
-    what a tier, by number, supports of what a turn needs.
+    what a tier, by number, supports of what a turn needs. `pauses`: of the judges, by tenant.
     """
 
     def __init__(
@@ -159,8 +162,10 @@ class Verifier:
         redact: RedactText | None = None,
         opinions: int = MOST_OPINIONS,
         can: Callable[[int, frozenset[Capability]], bool] = lambda tier, needs: True,
+        pauses: JudgePauses | None = None,
     ) -> None:
         self.panel = panel
+        self._pauses = pauses or JudgePauses(time.time)
         self.asked = AskedTiers(tiers, can)
         self._tiers = {tier.number: tier for tier in tiers}
         self._strongest = tiers[-1].number
@@ -169,6 +174,14 @@ class Verifier:
         self._samples = samples
         self._redact = redact
         self._opinions = opinions
+
+    def panel_for(self, tenant: str) -> Panel:
+        """Return the panel without the judges that pause for `tenant`."""
+        return self.panel.without(self._pauses.paused(tenant))
+
+    def is_paused(self, job: VerificationJob) -> bool:
+        """Whether all judges that could decide on the job's answers pause for its tenant."""
+        return bool(_deciding(self.panel, job)) and not _deciding(self.panel_for(job.tenant), job)
 
     def _reference(self, job: VerificationJob) -> int:
         return job.served_tier if job.purpose == "shadow" else self._strongest
@@ -294,13 +307,19 @@ class Verifier:
         return rulings
 
     async def _judge(self, run: _Run, number: int, reference: Reply) -> Verdict:
-        """Return the verdict on the tier's answer, and what it rests on."""
+        """Return the verdict on the tier's answer, and what it rests on; judges that get nowhere pause."""
+        panel = self.panel_for(run.job.tenant)
+        verdict = await self._judged_by(panel, run, number, reference)
+        self._pauses.note(run.job.tenant, _deciding(panel, run.job), labelled=verdict.label is not None)
+        return verdict
+
+    async def _judged_by(self, panel: Panel, run: _Run, number: int, reference: Reply) -> Verdict:
         if not reference.is_whole:
             return Verdict(answer=None, label=None, reason="the verifier's own answer is empty or was cut off")
         answer = await self._answer(run, number)
         if not answer.is_whole:
             return Verdict(answer=answer, label=None, reason=f"the answer of tier {number} is empty or was cut off")
-        finding = await find(self.panel, run.job, number, answer, reference)
+        finding = await find(panel, run.job, number, answer, reference)
         run.bill += [self._price(self._strongest, usage) for usage in finding.usage]
         verdict = Verdict.of(answer, finding)
         return await self._confirmed(run, number, reference, verdict)
@@ -447,6 +466,17 @@ class Verifier:
     def _bound(self, number: int, request: GenerationRequest, max_tokens: int) -> float:
         prompt_tokens = self._tiers[number].count_prompt_tokens(request)
         return self._price(number, Usage(prompt_tokens=prompt_tokens, completion_tokens=max_tokens))
+
+
+def _deciding(panel: Panel, job: VerificationJob) -> list[str]:
+    """Return the names of the judges that may decide on the job's answers; none where its messages cannot be read."""
+    turn = job.turn
+    if turn is not None and turn.is_about_calls:
+        return [NAME] if panel.labels_calls else []
+    try:
+        return list(panel.deciding(prompt_text(job.messages), job.response_format))
+    except (KeyError, IndexError):
+        return []
 
 
 def _grammar(response_format: dict[str, Any] | None) -> Grammar | None:

@@ -4,7 +4,7 @@
 from typing import TYPE_CHECKING
 
 from gateway.base.settings import Settings
-from quality.verification.sampling import SAVING_SHARE
+from quality.verification.sampling import SAVING_SHARE, START_SHARE
 
 if TYPE_CHECKING:
     from quality.judges.calibration import Calibration
@@ -40,13 +40,18 @@ def budget_text(settings: Settings, catalog: "Catalog") -> str:
     if not settings.verifies:
         return ""
     beyond = f"${settings.cold_start_usd:g}"
+    start = START_SHARE * settings.cold_start_usd
+    own = f". A team's or lone key's traffic is verified for the same shares of its own, and once for ${start:g} more"
     if has_idle_time(settings, catalog):
-        beyond = "idle time of this machine (its models are on no bill, so AIO_COLD_START_USD only switches it)"
+        beyond, own = (
+            "idle time of this machine (its models are on no bill, so AIO_COLD_START_USD only switches it)",
+            "",
+        )
     return (
         f"Verification costs at most {settings.verification_budget:.0%} of serving or {SAVING_SHARE:.0%} of what "
         f"routing saves against the strongest tier, whichever is more, and {beyond} beyond while "
-        f"little is known: never more than ${settings.verification_most_usd:g} a day (AIO_VERIFICATION_MOST_USD). It "
-        f"keeps local models busy for at most {MACHINE_SHARE:.0%} of the time, and stops for a request"
+        f"little is known: never more than ${settings.verification_most_usd:g} a day (AIO_VERIFICATION_MOST_USD){own}. "
+        f"It keeps local models busy for at most {MACHINE_SHARE:.0%} of the time, and stops for a request"
     )
 
 

@@ -3,6 +3,7 @@ plan of an experiment, and its guardrails where the operator states none: room f
 """
 
 import logging
+import math
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
@@ -71,7 +72,8 @@ def sampling_settings(settings: Settings, catalog: Catalog) -> SamplingSettings:
         settings.verification_most_usd,
     )
     if has_idle_time(settings, catalog) and sampling.first_probes:
-        sampling = msgspec.structs.replace(sampling, first_probes=PROBES_IN_IDLE_TIME)
+        # Where nothing is on a bill, no tenant spends money.
+        sampling = msgspec.structs.replace(sampling, first_probes=PROBES_IN_IDLE_TIME, start_usd=math.inf)
     return sampling
 
 

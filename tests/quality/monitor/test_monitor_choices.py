@@ -51,10 +51,11 @@ def draws(monkeypatch: pytest.MonkeyPatch) -> list[Seen]:
     seen, draw = list[Seen](), monitor_module.draw
 
     def noted(
-        record: Record, spending: Spending, bound: float, sampling: SamplingSettings, probe: float, *, has_turn: bool
-    ) -> Any:
+        record: Record, spending: Spending, bound: float, sampling: SamplingSettings, probe: float,
+        *, own: Spending | None, has_turn: bool,
+    ) -> Any:  # fmt: skip
         seen.append(Seen(spending, bound, sampling, probe, has_turn))
-        return draw(record, spending, bound, sampling, probe, has_turn=has_turn)
+        return draw(record, spending, bound, sampling, probe, own=own, has_turn=has_turn)
 
     monkeypatch.setattr(monitor_module, "draw", noted)
     return seen

@@ -307,3 +307,30 @@ def test_a_steady_sample_is_no_more_than_the_alarms_need() -> None:
     settings = SamplingSettings(rates=(0.05,), probe_rate=0.0, probe_share=0.0, steady_a_day=400.0)
     rich = Spending(serving_usd=1e9, answered={1: 5_000_000})
     assert thinning(rich, 0.01, "sample", settings) == pytest.approx(400 / 250_000)
+
+
+def test_what_is_left_to_a_tenant_bounds_its_draws_and_its_money_thins_the_steady_ones() -> None:
+    settings = SamplingSettings(
+        rates=(0.5,), least_attention=1.0, probe_rate=0.0, probe_share=0.0, budget_share=0.05, steady_share=0.04,
+        saving_share=0.2, start_usd=0.25,
+    )  # fmt: skip
+    everybody = Spending(serving_usd=1e6, saved_usd=1e6, answered={1: 1000})
+    asked = certain("req-1", 0.5, 1.0)
+
+    def rate(price: float, **own: Any) -> float:
+        spent = Spending(**({"answered": {1: 100}, "start_usd": 0.0} | own))
+        return draw(asked, everybody, price, settings, own=spent).probability
+
+    assert rate(1.0, saved_usd=50 / 0.04) == 0.5, "fifty of its answers are paid"
+    assert rate(1.0, saved_usd=5 / 0.04) == pytest.approx(0.05)
+    assert rate(1.0, saved_usd=5 / 0.04, committed_usd=24.1) == pytest.approx(0.0)
+    refused = draw(asked, everybody, 1.0, settings, own=Spending(start_usd=0.5, probe_usd=0.1))
+    assert (refused.sampled, refused.reason) == (False, "no budget of its own")
+    assert draw(asked, everybody, 1.0, settings).probability == 0.5, "without a bound of its own"
+
+
+def test_a_start_is_a_quarter_of_a_cold_start() -> None:
+    assert sampling_of(4, 0.05, 0.05, 1.0).start_usd == 0.25
+    assert sampling_of(4, 0.05, 0.05, 0.0).start_usd == 0.0
+    with pytest.raises(ValueError, match="start_usd"):
+        SamplingSettings(start_usd=-1.0)

@@ -13,6 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from migrations.tables.audit import erasures
 from migrations.tables.quality import training_rows, verifications
+from migrations.tables.tenancy import api_keys, teams
 from quality.store.database import migrate, open_database
 from quality.store.queries import insert_records
 from quality.verification.feedback import Feedback, FeedbackDesk
@@ -346,20 +347,94 @@ async def _play(engine: AsyncEngine, steps: list[tuple[str, float]], share: floa
         assert spending.committed_usd <= share * spending.serving_usd + 1e-12
 
 
-async def test_a_claim_reserves_the_expected_price_and_the_cap_holds_for_the_highest(engine: AsyncEngine) -> None:
-    sampling = SamplingSettings(budget_share=1.0, probe_share=0.0, most_usd=3.0)
+async def test_a_claim_reserves_the_most_that_it_may_cost_where_the_expected_price_fits(engine: AsyncEngine) -> None:
+    sampling = SamplingSettings(budget_share=1.0, probe_share=0.0, most_usd=5.0)
     queue = VerificationQueue(engine, sampling, lease_seconds=100.0, max_attempts=3)
-    jobs = []
-    for name in ("one", "two", "three"):
-        await store_request(engine, record(name, cost_usd=1.0))
-        await queue.add(record(name), DRAWN, 1000.0)
-        job = await queue.next_job(1000.0, [one.verification_id for one in jobs])
-        assert job is not None
-        jobs.append(job)
-    one, two, three = jobs
-    assert await queue.claim(one, 2.5, 1000.0, 0.5) == "claimed"
-    assert (await queue.spending(1000.0)).committed_usd == 0.5
-    # Expected prices fit; with the highest, the cap might be exceeded.
-    assert await queue.claim(two, 2.6, 1000.0, 0.5) == "no budget"
-    assert await queue.claim(two, 2.4, 1000.0, 0.5) == "claimed"
+    one, two, three = await _waiting_jobs(queue, engine, "one", "two", "three")
+    assert await queue.claim(one, 2.4, 1000.0, 0.5) == "claimed"
+    assert (await queue.spending(1000.0)).committed_usd == 2.4
+    # The expected price fits into three dollars; with the highest, the cap might be exceeded.
+    assert await queue.claim(two, 2.7, 1000.0, 0.5) == "no budget"
+    assert await queue.claim(two, 2.5, 1000.0, 0.5) == "claimed"
+    await queue.finish(one, [RULING], None, 1000.0)
+    await queue.finish(two, [RULING], None, 1000.0)
+    assert (await queue.spending(1000.0)).committed_usd == 1.0, "what they did not cost went back"
     assert await queue.claim(three, 2.1, 1000.0, 2.1) == "no budget"
+    assert await queue.claim(three, 2.1, 1000.0, 2.0) == "claimed"
+
+
+async def _waiting_jobs(
+    queue: VerificationQueue, engine: AsyncEngine, *names: str, key_id: str | None = "alice", **of_request: float
+) -> list[VerificationJob]:
+    jobs = list[VerificationJob]()
+    for name in names:
+        asked = record(name, key_id=key_id, **({"cost_usd": 1.0} | of_request))
+        await store_request(engine, asked)
+        await queue.add(asked, DRAWN, 1000.0)
+    for job in await queue.next_jobs(1000.0, (), 100):
+        if job.request_id in names:
+            jobs.append(job)
+    return jobs
+
+
+def _bounded(engine: AsyncEngine, **changes: float) -> VerificationQueue:
+    sampling = msgspec.structs.replace(
+        SamplingSettings(saving_share=0.2, cold_start_usd=1e6, start_usd=0.25), **changes
+    )
+    return VerificationQueue(engine, sampling, lease_seconds=LEASE, max_attempts=3)
+
+
+async def test_a_keys_verification_is_paid_from_its_own_saving_and_once_from_a_start(any_engine: AsyncEngine) -> None:
+    queue = _bounded(any_engine)
+    # A dollar served and a dollar saved: twenty cents of its own. Another key's savings do not count.
+    (one,) = await _waiting_jobs(queue, any_engine, "one")
+    await _waiting_jobs(queue, any_engine, "rich", key_id="bob", baseline_cost_usd=1000.0)
+
+    assert await queue.claim(one, 0.46, 1000.0, 0.01) == "no budget of its own"
+    assert await queue.claim(one, 0.45, 1000.0, 0.01) == "claimed"
+    await queue.finish(one, [msgspec.structs.replace(RULING, cost_usd=0.25)], None, 1000.0)
+
+    # The next day a restarted process knows that the start is spent, and that what was reserved went back.
+    tomorrow = 1000.0 + 86_401.0
+    queue = _bounded(any_engine)
+    asked = record("two", cost_usd=1.0, baseline_cost_usd=2.0, created_at=tomorrow)
+    await store_request(any_engine, asked)
+    await queue.add(asked, DRAWN, tomorrow)
+    two = next(job for job in await queue.next_jobs(tomorrow, (), 10) if job.request_id == "two")
+    assert await queue.claim(two, 0.21, tomorrow, 0.01) == "no budget of its own"
+    assert await queue.claim(two, 0.2, tomorrow, 0.01) == "claimed"
+
+
+async def test_the_keys_of_a_team_have_one_budget_and_those_without_a_key_all_of_it(any_engine: AsyncEngine) -> None:
+    await _add_keys(any_engine, "crew", "ann", "abe")
+    queue = _bounded(any_engine)
+    (one,) = await _waiting_jobs(queue, any_engine, "one", key_id="ann", cost_usd=0.0, baseline_cost_usd=0.0)
+    (two,) = await _waiting_jobs(queue, any_engine, "two", key_id="abe", cost_usd=0.0, baseline_cost_usd=0.0)
+    (mine,) = await _waiting_jobs(queue, any_engine, "mine", key_id=None, cost_usd=0.0, baseline_cost_usd=0.0)
+
+    assert (one.tenant, two.tenant, mine.tenant) == ("crew", "crew", "")
+    assert await queue.claim(one, 0.2, 1000.0) == "claimed"
+    assert await queue.claim(two, 0.06, 1000.0) == "no budget of its own"
+    assert await queue.claim(two, 0.05, 1000.0) == "claimed"
+    assert await queue.claim(mine, 5.0, 1000.0) == "claimed"
+
+
+async def test_workers_that_claim_at_once_share_what_one_key_may_cost(any_engine: AsyncEngine) -> None:
+    names = [f"r-{number}" for number in range(6)]
+    jobs = await _waiting_jobs(_bounded(any_engine), any_engine, *names, cost_usd=0.0, baseline_cost_usd=0.0)
+
+    claims = await asyncio.gather(*(_bounded(any_engine).claim(job, 0.1, 1000.0, 0.01) for job in jobs))
+
+    assert sorted(claims) == ["claimed"] * 2 + ["no budget of its own"] * 4
+
+
+async def _add_keys(engine: AsyncEngine, team: str, *key_ids: str) -> None:
+    async with engine.begin() as connection:
+        await connection.execute(insert(teams).values(team_id=team, name=team, created_at=1.0))
+        for key_id in key_ids:
+            await connection.execute(
+                insert(api_keys).values(
+                    key_id=key_id, name=key_id, team_id=team, prefix=key_id, digest=key_id, scopes=["inference"],
+                    consent=True, priority_ceiling=0, created_at=1.0,
+                )
+            )  # fmt: skip
