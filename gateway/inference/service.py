@@ -139,10 +139,10 @@ class Service:
         return answer
 
     @asynccontextmanager
-    async def reading(self, request: InferenceRequest) -> AsyncIterator[Admission]:
-        """Admit a request whose text is read and that gets no answer of a tier: it counts against the caller's limits
-        as any other, with the estimated tokens of its text unless the block settles for others."""
-        admission, entered = await self._enter(request.with_generation(max_tokens=0))
+    async def reading(self, request: InferenceRequest, tokens: int | None = None) -> AsyncIterator[Admission]:
+        """Admit a request that gets no answer of a tier: it counts against the caller's limits as any other, with
+        `tokens`, else with those that its text is estimated to have, unless the block settles for others."""
+        admission, entered = await self._enter(request.with_generation(max_tokens=0), tokens)
         try:
             yield admission
         finally:
@@ -260,11 +260,12 @@ class Service:
         if rows := self.kept_reasoning.keep(answer):
             await self.kept_reasoning.save(rows)
 
-    async def _enter(self, request: InferenceRequest) -> tuple[Admission, float]:
+    async def _enter(self, request: InferenceRequest, tokens: int | None = None) -> tuple[Admission, float]:
         """Admission by the caller's limits, and the time of entry to `overload`. Raises `ApiError` 429 or 503."""
         if self._draining:
             raise self.overload.shutting_down(request.generation.priority)
-        admission = Admission() if self._admission_control is None else await self._admission_control.enter(request)
+        control = self._admission_control
+        admission = Admission() if control is None else await control.enter(request, tokens)
         try:
             return admission, await self.overload.enter(request.generation.priority)
         except BaseException:

@@ -17,7 +17,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from gateway.base.errors import ApiError
+from gateway.base.errors import ApiError, bad_request
 from gateway.base.inference_request import Caller, InferenceRequest
 from gateway.base.stores.redis_store import RedisUnavailableError
 from gateway.tenancy.budgets.budget_leases import BudgetExceededError, BudgetLeases, BudgetsUnavailableError, Hold
@@ -100,6 +100,18 @@ def max_cost_usd(request: InferenceRequest, tier: Tier, spec: TierSpec) -> float
     return most_cost_usd(spec.price, most.prompt, most.answer)
 
 
+def check_max_cost(request: InferenceRequest, max_cost_usd: float) -> None:
+    """Raise `ApiError` 400 if the request, which may cost up to `max_cost_usd`, may not cost so much by its header or
+    by its key. For endpoints without a route: routing leaves out tiers that cost more."""
+    if request.max_cost_usd is not None and max_cost_usd > request.max_cost_usd:
+        raise bad_request(
+            f"This request may cost up to ${max_cost_usd:.6f}, above the maximum ${request.max_cost_usd:.6f} of the "
+            "header x-aio-max-cost or of the key.",
+            "x-aio-max-cost",
+            "no_tier_allowed",
+        )
+
+
 # The code of a refusal because a budget does not cover the request.
 QUOTA_EXCEEDED = "insufficient_quota"
 
@@ -168,10 +180,12 @@ class AdmissionControl:
         self._windows, self._budget_leases = windows, budget_leases
         self._expected = expected_answer_tokens
 
-    def enter(self, request: InferenceRequest) -> Awaitable[Admission]:
-        """Admit `request`. Raises `ApiError`: 429 if a limit of its key is reached, 503 if limits cannot be checked."""
+    def enter(self, request: InferenceRequest, tokens: int | None = None) -> Awaitable[Admission]:
+        """Admit `request`, of about so many `tokens`, which are estimated if they are not given. Raises `ApiError`: 429
+        if a limit of its key is reached, 503 if limits cannot be checked."""
         caller = request.caller
-        tokens = 0 if caller.allowance.tokens_per_minute is None else self._tokens(request)
+        if tokens is None:
+            tokens = 0 if caller.allowance.tokens_per_minute is None else self._tokens(request)
         return self._entered(caller, tokens, request.request_id)
 
     def enter_call(self, caller: Caller, member: str) -> Awaitable[Admission]:

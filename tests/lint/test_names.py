@@ -8,7 +8,7 @@ from pathlib import Path
 
 PACKAGES = ("gateway", "classifier", "tiers", "inference_core", "quality", "migrations")
 CEILINGS = {
-    "asked": 55,
+    "asked": 46,
     "begun": 6,
     "found": 63,
     "given": 79,
@@ -29,7 +29,7 @@ CEILINGS = {
     "sent": 9,
     "shown": 38,
     "taken": 22,
-    "told": 17,
+    "told": 16,
     "wanted": 46,
 }
 """Functions and parameters of these names in the product. A better name says what the value is: a participle makes a

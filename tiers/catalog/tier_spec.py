@@ -343,7 +343,8 @@ class TierSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     `fallback`, too, instead of to its targets alone.
     `serves`: the further endpoints of its server that are passed through for it, and `unit_prices`: US dollars of each:
     per thousand searches of `rerank` and inputs of `moderations`, per image, per million characters of `speech`, per
-    hour of `transcriptions`.
+    hour of `transcriptions`. Images may have a table of prices by size and quality: `"1024x1024"`, `"hd 1792x1024"`,
+    and `default` for requests that name neither.
     `local`: whether what it is sent stays in the operator's network; None: as `is_local` says.
     `SHORT_FORM`: further keys of an entry in TOML, which the reader moves to `remote`.
     """
@@ -375,7 +376,7 @@ class TierSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     fallback: list[str] | None = None
     fallback_named: bool = False
     serves: list[ServedEndpoint] = []
-    unit_prices: dict[ServedEndpoint, NonNegative] = {}
+    unit_prices: dict[ServedEndpoint, NonNegative | Annotated[dict[str, NonNegative], msgspec.Meta(min_length=1)]] = {}
     local: bool | None = None
 
     @property

@@ -294,6 +294,9 @@ def _check_served(where: str, tier: TierSpec) -> Iterator[str]:
         yield f"{where}.serves: needs one address of a server with OpenAI's API: {', '.join(kinds)}"
     if extra := sorted(set(tier.unit_prices) - set(tier.serves)):
         yield f"{where}.unit_prices: {', '.join(extra)}: not among what the entry serves; add it to serves"
+    for endpoint, price in tier.unit_prices.items():
+        if isinstance(price, dict) and endpoint != "images":
+            yield f"{where}.unit_prices.{endpoint}: only images have prices by size and quality; give one number"
 
 
 def _check_remote(where: str, tier: TierSpec, remote: RemoteSpec) -> Iterator[str]:

@@ -27,6 +27,7 @@ from gateway.inference.api.schemas import Metadata, PositiveInt, TokenId
 from gateway.inference.api.sending import WholeResponse, ignored_header
 from gateway.inference.embedding.embedder import Embedder, embedding_record, require_dimensions, unit_vectors
 from gateway.inference.service import Serving, serving_of
+from gateway.tenancy.admission import check_max_cost
 from gateway.tenancy.guard import inference_post
 from tiers.errors import TierAnswerError, TierError, TierRequestError, TierUnavailableError
 from tiers.tier import UsageMeter
@@ -108,8 +109,9 @@ async def embedded(
     model = cast(Embedder, model)
     await model.open()
     require_dimensions(model, body.dimensions)
+    options = routing_options(head.headers, serving.routing.served.strongest)
     inference_request = unanswered_request(
-        head, body.model, prompts=_inputs(body), priority=priority, metadata=body.metadata
+        head, body.model, prompts=_inputs(body), priority=priority, metadata=body.metadata, options=options
     )
     async with serving.service.reading(inference_request) as admission:
         rows = await serving.routing.threads.run(
@@ -118,6 +120,7 @@ async def embedded(
         tokens = sum(map(len, rows))
         price = model.spec.price
         cost = tokens * price.input_usd_per_million / 1e6
+        check_max_cost(inference_request, cost)
         await admission.reserve(head.caller, cost)
         started, failure, meter = time.monotonic(), None, UsageMeter()
         try:
@@ -260,10 +263,14 @@ async def passed_through(
     for place, prompt in enumerate(prompts):
         if not prompt:
             raise bad_request("An input is empty: give some text.", f"input[{place}]", "empty")
-    inference_request = unanswered_request(head, body.model, prompts=prompts, priority=priority, metadata=body.metadata)
+    inference_request = unanswered_request(
+        head, body.model, prompts=prompts, priority=priority, metadata=body.metadata, options=own
+    )
+    most_usd = client.most_tokens(prompts) * spec.usd_per_million / 1e6
+    check_max_cost(inference_request, most_usd)
     counter = EmbeddingCounter()
     async with serving.service.reading(inference_request) as admission:
-        await admission.reserve(head.caller, client.most_tokens(prompts) * spec.usd_per_million / 1e6)
+        await admission.reserve(head.caller, most_usd)
         # A reload may change it meanwhile: the record says what was billed.
         price, started = spec.price, time.monotonic()
         failure: BaseException | None = None

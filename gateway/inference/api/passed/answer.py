@@ -3,9 +3,10 @@ record after. A form with files is kept in memory within bounds and written agai
 
 import asyncio
 import json
+import math
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -14,22 +15,24 @@ from litestar.types import Receive, Scope, Send
 from multipart import MultipartSegment
 
 from gateway.base.errors import ApiError, as_api_error, bad_request
-from gateway.base.inference_request import InferenceRequest, PrivateMark
+from gateway.base.inference_request import InferenceRequest, PrivateMark, RoutingOptions
 from gateway.base.numbers import usd_text
 from gateway.edge.asgi import FormEvent, HttpRequest, read_form
 from gateway.edge.response_cycle import DisconnectWatch, StallWatch
 from gateway.inference.api.build_request import received, routing_options, unanswered_request
 from gateway.inference.api.parsing import decoded_body, json_of
-from gateway.inference.api.passed.endpoints import MOST_TOKENS, Asked, FormFields, PassedEndpoint
+from gateway.inference.api.passed.endpoints import READ_FIELDS, SPEECH_TOKENS_A_SECOND, Form, PassedEndpoint, Workload
 from gateway.inference.embedding.embedder import embedding_record
 from gateway.inference.service import Serving, serving_of
+from gateway.tenancy.admission import Admission, check_max_cost
 from inference_core.io.files import JSON_ERRORS
 from quality.records.record import Attempt
+from tiers.audio.duration import audio_duration
 from tiers.catalog.catalog import TargetSpec
 from tiers.catalog.consent import NO_CREDENTIAL, Consent, CredentialConsent, hidden_from
-from tiers.catalog.pricing import UnitPrice, unit_price
 from tiers.catalog.tier_spec import TierSpec
-from tiers.errors import HEADER, CallerCredential, TierAnswerError, TierAnswerTooLongError, TierError
+from tiers.catalog.unit_price import UnitPrice, tokens_of, unit_price
+from tiers.errors import HEADER, TierAnswerError, TierAnswerTooLongError, TierError
 from tiers.remote.passed_server import PassedAnswer, PassedServer
 
 # OpenAI takes recordings of known speakers, each up to 10 seconds long, as texts.
@@ -67,11 +70,14 @@ def announced_size(request: HttpRequest) -> int:
 
 
 class PassedForm:
-    """The parts of a form; `read` fills it."""
+    """The parts of a form of `endpoint`; `read` fills it. A field comes once: servers differ in which of several they
+    take, and what is billed is what they do."""
 
-    def __init__(self) -> None:
+    def __init__(self, endpoint: PassedEndpoint) -> None:
         self.fields: dict[str, str] = {}
-        self.files: dict[str, int] = {}
+        self.files: dict[str, list[bytearray]] = {}
+        self._endpoint = endpoint
+        self._names: set[str] = set()
         self._size = 0
         self._parts: list[tuple[MultipartSegment, bytearray]] = []
 
@@ -81,6 +87,7 @@ class PassedForm:
 
     async def _take(self, event: FormEvent) -> None:
         if isinstance(event, MultipartSegment):
+            self._check_name(event)
             self._parts.append((event, bytearray()))
             return
         part, content = self._parts[-1]
@@ -89,18 +96,28 @@ class PassedForm:
             if self._size > MOST_BYTES:
                 raise _too_large()
             content += event
-            if part.filename is None and len(content) > FIELD_BYTES:
+            if not part.filename and len(content) > FIELD_BYTES:
                 raise bad_request(f"{part.name[:64]} has more than {FIELD_BYTES} bytes.", part.name[:64], "too_long")
-        elif part.filename is None:
+        elif not part.filename:
             self.fields[part.name] = content.decode()
         else:
-            self.files[part.name] = self.files.get(part.name, 0) + len(content)
+            self.files.setdefault(part.name, []).append(content)
 
-    def read_fields(self, file: tuple[str, ...]) -> FormFields:
-        """Return what is read of the form, whose file is one of `file`. Raises `ApiError` 400 without one."""
+    def _check_name(self, part: MultipartSegment) -> None:
+        """Raise `ApiError` 400 for a second field of a name, and for another spelling of a field that is read."""
+        name, plain = part.name, part.name.partition("[")[0].strip().lower()
+        if plain in READ_FIELDS and (name != plain or part.filename):
+            raise bad_request(f"Send {plain} as one plain field of this name.", plain, "invalid_value")
+        if name in self._names and not name.endswith("[]") and name not in self._endpoint.repeated:
+            raise bad_request(f"The form has several fields {name[:64]!r}: send one.", name[:64], "repeated_field")
+        self._names.add(name)
+
+    def whole(self) -> Form:
+        """Return what is read of the form. Raises `ApiError` 400 without its file."""
+        file = self._endpoint.file
         if not self.files.keys() & set(file):
             raise bad_request(f"You must provide the parameter {file[0]}, with a file name.", file[0], "missing_file")
-        return FormFields(self.fields, sum(self.files.values()))
+        return Form(self.fields, self.files)
 
     @property
     def texts(self) -> dict[str, list[str]]:
@@ -108,20 +125,30 @@ class PassedForm:
         found: dict[str, list[str]] = {}
         for part, content in self._parts:
             texts = [part.name, *(value for _, value in part.headerlist)]
-            found.setdefault(part.name, []).extend(texts if part.filename is not None else [*texts, content.decode()])
+            found.setdefault(part.name, []).extend(texts if part.filename else [*texts, content.decode()])
         return found
 
     def written(self, model: str) -> tuple[str, bytes]:
-        """Return the form for `model`: its content type, and its bytes."""
+        """Return the form for `model`: its content type, and its bytes. The heads of parts are written anew, so that
+        the server reads the same names as this process."""
         boundary = f"aio-{secrets.token_hex(16)}"
         pieces: list[bytes | bytearray] = []
         for part, content in self._parts:
             if part.name == "model":
                 continue
-            head = "".join(f"{name}: {value}\r\n" for name, value in part.headerlist)
-            pieces += [f"--{boundary}\r\n{head}\r\n".encode(), content, b"\r\n"]
+            head = f'Content-Disposition: form-data; name="{_quoted(part.name)}"'
+            if part.filename:
+                head += f'; filename="{_quoted(part.filename)}"'
+            if part.header("Content-Type"):
+                head += f"\r\nContent-Type: {part.header('Content-Type')}"
+            pieces += [f"--{boundary}\r\n{head}\r\n\r\n".encode(), content, b"\r\n"]
         named = f'--{boundary}\r\nContent-Disposition: form-data; name="model"\r\n\r\n{model}\r\n--{boundary}--\r\n'
         return f"multipart/form-data; boundary={boundary}", b"".join([*pieces, named.encode()])
+
+
+def _quoted(name: str) -> str:
+    """Return a name as browsers write it into the head of a part."""
+    return name.replace('"', "%22").replace("\r", "%0D").replace("\n", "%0A")
 
 
 def _too_large() -> ApiError:
@@ -133,6 +160,8 @@ MOST_JSON_BYTES = 64 * 2**20
 # A page of HTML from a server elsewhere would run in the name of this one.
 KINDS = ("application/json", "text/event-stream", "text/plain", "text/vtt", "application/x-subrip", "audio/", "image/")
 _DECODED_AT_ONCE = 256 * 1024
+# OpenAI's `pcm`: 24,000 samples of 16 bits a second.
+_PLAIN_AUDIO, PLAIN_AUDIO_BYTES_A_SECOND = ("audio/pcm", "audio/l16"), 48_000
 _TAIL_BYTES = 4096
 """Of a stream of events: its last one ends with the usage, after an image of megabytes."""
 
@@ -145,13 +174,14 @@ class PassedOn:
         self._serving, self._head = serving_of(request), received(request)
         self._started = False
         self._units = 0.0
-        self._usage: dict[str, Any] | None = None
+        self._tokens: Mapping[str, float] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See ASGI."""
         with ExitStack() as stack:
-            asked, model, form, fields = await self._read(stack)
-            consent, credential, mark = await self._consent(form, fields)
+            workload, model, form, fields = await self._read(stack)
+            own = routing_options(self._head.headers, self._serving.routing.served.strongest)
+            consent, mark = await self._consent(own, form, fields)
             spec = self._chosen(model, consent)
             if (hidden := hidden_from(spec, consent)) is not None:
                 raise _not_shown(spec, hidden, mark)
@@ -162,7 +192,7 @@ class PassedOn:
                 kind, body = "application/json", msgspec.json.encode(fields | {"model": named})
             disconnect = DisconnectWatch(scope, receive)
             try:
-                await self._pass_on(spec, asked, model or spec.name, kind, body, credential, send)
+                await self._pass_on(spec, workload, model or spec.name, own, kind, body, send)
             except BaseException as error:
                 if disconnect.is_reason(error) or (self._started and isinstance(error, Exception)):
                     # Nothing is left to say: the connection ends before the body does.
@@ -171,19 +201,21 @@ class PassedOn:
             finally:
                 disconnect.end()
 
-    async def _read(self, stack: ExitStack) -> tuple[Asked, str | None, PassedForm | None, dict[str, msgspec.Raw]]:
-        """Return what is asked for, of which model, and the form, or the fields of the body."""
+    async def _read(self, stack: ExitStack) -> tuple[Workload, str | None, PassedForm | None, dict[str, msgspec.Raw]]:
+        """Return the work, of which model, and the form, or the fields of the body."""
         endpoint = self._endpoint
         if endpoint.body is None:
             stack.enter_context(held_room(announced_size(self._request)))
-            form = PassedForm()
+            form = PassedForm(endpoint)
             await form.read(self._request)
-            return endpoint.asked(form.read_fields(endpoint.file)), form.fields.get("model"), form, {}
+            threads, whole = self._serving.routing.threads, form.whole()
+            workload = await threads.run(self._head.caller.tenant, lambda: endpoint.workload(whole))
+            return workload, form.fields.get("model"), form, {}
         raw = await json_of(self._request)
         decoder = msgspec.json.Decoder(endpoint.body)
         body: Any = await decoded_body(self._serving, decoder, raw, self._head.caller)
         fields = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
-        return endpoint.asked(body), body.model, None, fields
+        return endpoint.workload(body), body.model, None, fields
 
     def _chosen(self, model: str | None, consent: Consent) -> TierSpec:
         """Return the entry that has the endpoint: the one with this name or model, else the first; one that may see the
@@ -204,10 +236,9 @@ class PassedOn:
         )  # fmt: skip
 
     async def _consent(
-        self, form: PassedForm | None, fields: dict[str, msgspec.Raw]
-    ) -> tuple[Consent, CallerCredential | None, PrivateMark | None]:
-        """Return what key and request consent to, the caller's own credential, and what makes the request private."""
-        own = routing_options(self._head.headers, self._serving.routing.served.strongest)
+        self, own: RoutingOptions, form: PassedForm | None, fields: dict[str, msgspec.Raw]
+    ) -> tuple[Consent, PrivateMark | None]:
+        """Return what key and request consent to, and what makes the request private."""
         consent = self._head.caller.consent.narrowed(own.consent)
         mark, screen = own.private, self._serving.service.screen
         if mark is None and screen is not None and screen.has_rules:
@@ -219,26 +250,28 @@ class PassedOn:
             consent = consent.narrowed(Consent(local=True))
         if own.credential is not None:
             consent = CredentialConsent.of(consent)
-        return consent, own.credential, mark
+        return consent, mark
 
     async def _pass_on(
-        self, spec: TierSpec, asked: Asked, model: str, kind: str, body: bytes, credential: CallerCredential | None,
-        send: Send,
-    ) -> None:  # fmt: skip
+        self, spec: TierSpec, workload: Workload, model: str, own: RoutingOptions, kind: str, body: bytes, send: Send
+    ) -> None:
         serving, endpoint, caller = self._serving, self._endpoint, self._head.caller
-        price = unit_price(spec, endpoint.serves)
+        price = unit_price(spec, endpoint.serves, workload.words)
+        if workload.unreadable and price.is_known:
+            raise bad_request(workload.unreadable, endpoint.file[0], "unsupported_file")
         failure: BaseException | None = None
-        most_usd = _most_usd(price, asked, endpoint)
-        request = unanswered_request(self._head, model, prompts=["x" * asked.text_bytes])
+        most_usd = price.usd(workload.most, workload.most_tokens) or 0.0
+        request = unanswered_request(self._head, model, options=own)
+        check_max_cost(request, most_usd)
         server = _server(serving, spec)
-        async with serving.service.reading(request) as admission:
+        async with serving.service.reading(request, math.ceil(sum(workload.tokens.values()))) as admission:
             await admission.reserve(caller, most_usd)
             started = time.monotonic()
             try:
-                async with server.sent(endpoint.path, kind, body, credential) as answer:
+                async with server.sent(endpoint.path, kind, body, own.credential) as answer:
                     # From here on it is billed, however it ends.
-                    self._units = asked.units
-                    await self._send(spec, asked, answer, price, dict(admission.headers), most_usd, send)
+                    self._units, self._tokens = workload.units, workload.tokens
+                    await self._send(spec, workload, answer, price, admission, send)
             except TierError as error:
                 failure = as_api_error(error)
                 raise failure from error
@@ -246,36 +279,41 @@ class PassedOn:
                 failure = error
                 raise
             finally:
-                usd = price.usd(self._units, self._usage) if self._units else 0.0
-                usd = None if usd is None else min(usd, most_usd)
-                admission.settle(usd or 0.0, asked.text_bytes // 4 + 1)
+                usd = self._usd(price, workload)
+                admission.settle(usd, math.ceil(sum(self._tokens.values())))
                 serving.records.append(self._record(request, spec, started, failure, usd, price))
 
+    def _usd(self, price: UnitPrice, workload: Workload) -> float:
+        """Return what is billed: of tokens at most what is held."""
+        usd = price.usd(self._units, self._tokens) if self._units else None
+        if usd is None:
+            return 0.0
+        return usd if price.usd_per_unit is not None else min(usd, price.usd(0.0, workload.most_tokens) or 0.0)
+
     def _record(
-        self, request: InferenceRequest, spec: TierSpec, started: float, failure: Any, usd: float | None,
-        price: UnitPrice,
-    ) -> Any:  # fmt: skip
+        self, request: InferenceRequest, spec: TierSpec, started: float, failure: Any, usd: float, price: UnitPrice
+    ) -> Any:
         record = embedding_record(
-            request, spec.model_name, started, failure, 0, usd or 0.0, self._serving.service.replica, spec.price
+            request, spec.model_name, started, failure, 0, usd, self._serving.service.replica, spec.price
         )
         attempt = Attempt(
             tier=0,
             model=spec.model_name,
             status=record.status,
-            cost_usd=usd or 0.0,
+            cost_usd=usd,
             error=record.error,
-            reason=price.said(self._units, usd),
+            reason=price.said(self._units, usd if price.is_known else None),
             target=spec.name if isinstance(spec, TargetSpec) else None,
         )
         return msgspec.structs.replace(record, api=self._endpoint.api, attempts=[attempt])
 
     async def _send(
-        self, spec: TierSpec, asked: Asked, answer: PassedAnswer, price: UnitPrice, limits: dict[str, str],
-        most_usd: float, send: Send,
+        self, spec: TierSpec, workload: Workload, answer: PassedAnswer, price: UnitPrice, admission: Admission,
+        send: Send,
     ) -> None:  # fmt: skip
         """Send the answer: JSON whole, because it says what is billed, and all else as it comes."""
         shown = answer.kind if answer.kind.lower().startswith(KINDS) else "application/octet-stream"
-        headers = limits | {
+        headers = dict(admission.headers) | {
             "content-type": shown,
             "x-content-type-options": "nosniff",
             "x-request-id": self._head.request_id,
@@ -284,14 +322,19 @@ class PassedOn:
         if isinstance(spec, TargetSpec):
             headers["x-aio-target"] = spec.name
         if shown.startswith("application/json"):
-            whole = await self._whole(asked, answer)
-            usd = price.usd(self._units, self._usage)
-            if usd is not None:
-                headers["x-aio-cost-usd"] = usd_text(min(usd, most_usd))
+            whole = await self._whole(workload, answer)
+            if price.is_known:
+                usd = self._usd(price, workload)
+                headers["x-aio-cost-usd"] = usd_text(usd)
+                if (more := usd - (price.usd(workload.most, workload.most_tokens) or 0.0)) > 0:
+                    # The answer shows more than was asked for. It is charged as far as the budget goes.
+                    await admission.make_room(self._head.caller, more)
+                    admission.affords(more)
             headers["content-length"] = str(len(whole))
             await self._begin(headers, send)
             await send({"type": "http.response.body", "body": whole, "more_body": False})
             return
+        heard = bytearray() if shown.startswith("audio/") and price.rates else None
         size, tail, stall = 0, b"", StallWatch(self._serving.settings.stalled_reader_seconds)
         try:
             async for piece in answer.pieces:
@@ -300,6 +343,8 @@ class PassedOn:
                 size += len(piece)
                 if size > MOST_ANSWER_BYTES:
                     raise TierAnswerTooLongError(f"'{spec.name}' answered more than {MOST_ANSWER_BYTES} bytes")
+                if heard is not None and size <= MOST_BYTES:
+                    heard += piece
                 tail = (tail + piece)[-_TAIL_BYTES:] if len(piece) < _TAIL_BYTES else piece[-_TAIL_BYTES:]
                 stall.sending()
                 await send({"type": "http.response.body", "body": piece, "more_body": True})
@@ -309,10 +354,28 @@ class PassedOn:
         if not self._started:
             raise TierAnswerError(f"'{spec.name}' answered nothing")
         if shown.startswith("text/event-stream") and (usage := _usage_at_end(tail)) is not None:
-            self._units, self._usage = self._endpoint.told({"usage": usage}, asked), usage
+            self._count({"usage": usage}, workload)
+        if heard is not None:
+            await self._count_heard(bytes(heard), shown)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _whole(self, asked: Asked, answer: PassedAnswer) -> bytes:
+    def _count(self, answer: dict[str, Any], workload: Workload) -> None:
+        """Take the units and tokens that an answer tells."""
+        self._units = workload.counted(self._endpoint.units(answer))
+        usage = answer.get("usage")
+        self._tokens = (tokens_of(usage) if isinstance(usage, dict) else None) or workload.tokens
+
+    async def _count_heard(self, audio: bytes, kind: str) -> None:
+        """Take the tokens of the speech that was sent: an answer of audio has no usage."""
+        if kind.lower().startswith(_PLAIN_AUDIO):
+            seconds: float | None = len(audio) / PLAIN_AUDIO_BYTES_A_SECOND
+        else:
+            duration = await self._serving.routing.threads.run(self._head.caller.tenant, lambda: audio_duration(audio))
+            seconds = None if duration is None else duration.most
+        if seconds is not None:
+            self._tokens = {**self._tokens, "output": seconds * SPEECH_TOKENS_A_SECOND}
+
+    async def _whole(self, workload: Workload, answer: PassedAnswer) -> bytes:
         body = bytearray()
         async for piece in answer.pieces:
             body += piece
@@ -322,8 +385,7 @@ class PassedOn:
         found = await asyncio.to_thread(_read, whole) if len(whole) > _DECODED_AT_ONCE else _read(whole)
         if found is None:
             raise TierAnswerError("the server's answer is no object of JSON")
-        self._units, usage = self._endpoint.told(found, asked), found.get("usage")
-        self._usage = usage if isinstance(usage, dict) else None
+        self._count(found, workload)
         return whole
 
     async def _begin(self, headers: dict[str, str], send: Send) -> None:
@@ -348,17 +410,6 @@ def _usage_at_end(tail: bytes) -> dict[str, Any] | None:
     except ValueError:
         return None
     return usage if isinstance(usage, dict) else None
-
-
-def _most_usd(price: UnitPrice, asked: Asked, endpoint: PassedEndpoint) -> float:
-    """Return the most that the request can cost."""
-    if price.usd_per_unit is not None:
-        return asked.most * price.usd_per_unit
-    if not price.rates:
-        return 0.0
-    # What is sent besides texts, images and audio, has at most as many tokens as what is made of it.
-    made = asked.most * MOST_TOKENS.get(endpoint.serves, 0)
-    return (asked.text_bytes * price.rates["input"] + made * sum(price.rates.values())) / 1e6
 
 
 def _not_shown(spec: TierSpec, hidden: str, mark: PrivateMark | None) -> ApiError:

@@ -10,17 +10,33 @@ from msgspec import Meta
 
 from gateway.base.errors import bad_request
 from gateway.base.numbers import whole_number
+from inference_core.tokenization.prompt_size import BYTES_PER_TOKEN
 from quality.records.record import PassedApi
+from tiers.audio.duration import READABLE, audio_duration
 from tiers.catalog.tier_spec import ServedEndpoint
 
 ModelName = Annotated[str, Meta(min_length=1, max_length=256)]
 MOST_IMAGES = 10
-# Cohere's unit of a search: a query with up to so many documents (https://cohere.com/pricing, 2026-11).
-DOCUMENTS_OF_A_SEARCH = 100
-# Bytes of a second of audio: the least that speech codecs make, and those of a usual MP3.
-LEAST_AUDIO_BYTES, USUAL_AUDIO_BYTES = 1000, 16_000
-# The most output tokens that a model makes of a unit, where only tokens have a price.
-MOST_TOKENS: Mapping[ServedEndpoint, int] = {"images": 16_384, "speech": 64, "transcriptions": 64}
+ImageCount = Annotated[int, Meta(ge=1, le=MOST_IMAGES)]
+# Cohere's unit of a search: a query with up to 100 documents; one that has more than 500 tokens with the query is
+# split, and each part counts as a document (https://cohere.com/pricing, 2026-11).
+DOCUMENTS_OF_A_SEARCH, TOKENS_OF_A_DOCUMENT, LEAST_TOKENS_OF_A_PART = 100, 500, 100
+# What is read of a file that lasts nobody knows how long: only where nothing is billed for it.
+USUAL_AUDIO_BYTES = 16_000
+# Tokens of a second of speech. Input: OpenAI's 10, Mistral's 12.5, Gemini's 32. Output of speech: OpenAI's 20.8
+# ($0.015 a minute at $12 a million), Gemini's 25. Of a transcript: fast speech has 5 words a second.
+AUDIO_TOKENS_A_SECOND, MOST_AUDIO_TOKENS_A_SECOND = 12.5, 32.0
+SPEECH_TOKENS_A_SECOND = 25.0
+TRANSCRIPT_TOKENS_A_SECOND, MOST_TRANSCRIPT_TOKENS_A_SECOND = 5.0, 16.0
+# Audio tokens of a character: six of a text token, and one of slow speech in Chinese; and of the silence around.
+SPEECH_TOKENS_A_CHARACTER, MOST_SPEECH_TOKENS_A_CHARACTER, MOST_SILENCE_TOKENS = 1.5, 16.0, 1500.0
+# A picture that is read: OpenAI's high fidelity takes up to 6,500 tokens besides its tiles.
+IMAGE_TOKENS, MOST_IMAGE_TOKENS = 1024.0, 8192.0
+# Of an image that is drawn, by quality: those of the GPT Image models up to 1536 x 1024, and the most of any size.
+DRAWN_TOKENS = {"low": 512.0, "medium": 2048.0, "high": 7168.0}
+DRAWN_PIXELS, MOST_DRAWN_TOKENS, PARTIAL_IMAGE_TOKENS = 1536 * 1024, 16_384.0, 100.0
+# A server may end up to a second later than the packets, because it rounds; and cut silence that a decoder adds.
+LEAST_HEARD, ROUNDING_SECONDS = 0.9, 1.0
 
 
 class RerankRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,11 +56,23 @@ class ModerationRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ImageRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What to draw, and how often."""
+    """What to draw, and how often: `n`, or by another server's name of it."""
 
     prompt: str
     model: ModelName | None = None
-    n: Annotated[int, Meta(ge=1, le=MOST_IMAGES)] | None = None
+    n: ImageCount | None = None
+    num_images: ImageCount | None = None
+    num_outputs: ImageCount | None = None
+    num_images_per_prompt: ImageCount | None = None
+    batch_size: ImageCount | None = None
+    samples: ImageCount | None = None
+    partial_images: Annotated[int, Meta(ge=0, le=MOST_IMAGES)] | None = None
+    size: str | float | None = None
+    quality: str | float | None = None
+    resolution: str | float | None = None
+    aspect_ratio: str | float | None = None
+    width: str | float | None = None
+    height: str | float | None = None
 
 
 class SpeechRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,6 +80,7 @@ class SpeechRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     input: Annotated[str, Meta(min_length=1)]
     model: ModelName | None = None
+    instructions: str | None = None
 
 
 class FileForm(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,19 +90,44 @@ class FileForm(msgspec.Struct, frozen=True, kw_only=True):
     model: str
 
 
-class Asked(msgspec.Struct, frozen=True):
-    """What a request asks for: the bytes of its texts, which count against a key's limits and cost input tokens; its
-    `units`, as they are billed unless the answer says otherwise, and the `most` that it can be billed."""
+class Workload(msgspec.Struct, frozen=True, kw_only=True):
+    """What a request makes a server do. `units`: billed unless the answer tells others, from `least` to `most`, which
+    is held, or to `visible` where the answer itself shows them. `tokens`, by kind, count against a key's limits, and
+    are billed where the price is one of tokens and the answer tells none; `most_tokens` are held. `words`: the size and
+    quality of images. `unreadable`: why the units of a file are not known; "" where they are."""
 
-    text_bytes: int
     units: float
+    least: float = 0.0
     most: float
+    visible: float = 0.0
+    tokens: dict[str, float]
+    most_tokens: dict[str, float]
+    words: frozenset[str] = frozenset()
+    unreadable: str = ""
+
+    def counted(self, units: object) -> float:
+        """Return the units that are billed where the answer tells `units`."""
+        try:
+            counted = float(units)  # type: ignore[arg-type]
+        except (TypeError, ValueError, OverflowError):
+            return self.units
+        if not counted > 0 or counted < self.least:
+            return self.units
+        return min(counted, max(self.most, self.visible))
+
+
+class Form(msgspec.Struct, frozen=True):
+    """What is read of a form: its fields, each of which comes once, and the content of its files by name."""
+
+    fields: Mapping[str, str]
+    files: Mapping[str, list[bytearray]]
 
 
 class PassedEndpoint(msgspec.Struct, frozen=True, kw_only=True):
     """One endpoint. `path`: below `/v1` here and below the server's address. `body`: the fields of its JSON that are
-    read; None for a form, whose `file` field is named. `asked`: reads the body, or a form's fields and the bytes of its
-    files; `told`: the units that a whole answer reports."""
+    read; None for a form, whose file has one of the names `file`. `repeated`: the fields of a form that may come
+    several times besides those whose name ends with `[]`. `workload`: of a body or a form; may take a second of a form.
+    `units`: those that an answer tells, of whatever type."""
 
     path: str
     serves: ServedEndpoint
@@ -81,101 +135,214 @@ class PassedEndpoint(msgspec.Struct, frozen=True, kw_only=True):
     summary: str
     body: type[msgspec.Struct] | None = None
     file: tuple[str, ...] = ()
-    asked: Callable[[Any], Asked]
-    told: Callable[[Mapping[str, Any], Asked], float] = lambda answer, asked: asked.units
+    repeated: tuple[str, ...] = ()
+    workload: Callable[[Any], Workload]
+    units: Callable[[Mapping[str, Any]], object] = lambda answer: None
 
 
-class FormFields(msgspec.Struct, frozen=True):
-    """What is read of a form: its fields, and how many bytes its files have."""
-
-    fields: Mapping[str, str]
-    file_bytes: int
+def _tokens(size: float) -> float:
+    return size / BYTES_PER_TOKEN
 
 
-def _rerank(body: RerankRequest) -> Asked:
-    texts = [one if isinstance(one, str) else str(one) for one in (body.query, *body.documents)]
-    searches = math.ceil(len(body.documents) / DOCUMENTS_OF_A_SEARCH)
-    return Asked(sum(len(text.encode()) for text in texts), searches, max(searches, len(body.documents)))
+def _size(value: object) -> int:
+    """Return the bytes of all texts of a part or a document, the names of its fields among them: at least as many as it
+    has tokens. Pictures are counted by themselves."""
+    if isinstance(value, dict):
+        inside = ((name, content) for name, content in value.items() if not _is_picture(name, content))
+        return sum(len(name.encode()) + 3 + _size(content) for name, content in inside)
+    if isinstance(value, list):
+        return sum(map(_size, value))
+    return len(value.encode()) if isinstance(value, str) else len(str(value))
 
 
-def _searches(answer: Mapping[str, Any], asked: Asked) -> float:
+def _pictures(value: object) -> int:
+    """Return how many pictures a part or a document shows: by address they are short, and they have many tokens."""
+    if not isinstance(value, dict):
+        return 0
+    return sum(1 if _is_picture(name, content) else _pictures(content) for name, content in value.items())
+
+
+def _is_picture(name: str, content: object) -> bool:
+    address = content.get("url") if isinstance(content, dict) else content
+    is_address = isinstance(address, str) and address.startswith(("data:", "https:", "http:"))
+    return is_address and ("image" in name or "video" in name)
+
+
+def _rerank(body: RerankRequest) -> Workload:
+    query, sizes = _size(body.query), [_size(document) for document in body.documents]
+    room = max(TOKENS_OF_A_DOCUMENT - query, LEAST_TOKENS_OF_A_PART)
+    parts = sum(max(1, math.ceil(size / room)) for size in sizes)
+    read = query * len(sizes) + sum(sizes)
+    pictures = sum(map(_pictures, (body.query, *body.documents)))
+    return Workload(
+        units=math.ceil(parts / DOCUMENTS_OF_A_SEARCH),
+        least=math.ceil(len(sizes) / DOCUMENTS_OF_A_SEARCH),
+        most=math.ceil(parts / DOCUMENTS_OF_A_SEARCH),
+        tokens={"input": _tokens(read) + pictures * IMAGE_TOKENS},
+        most_tokens={"input": read + pictures * MOST_IMAGE_TOKENS},
+    )
+
+
+def _searches(answer: Mapping[str, Any]) -> object:
     meta = answer.get("meta")
     billed = meta.get("billed_units") if isinstance(meta, dict) else None
-    return _within(billed.get("search_units") if isinstance(billed, dict) else None, asked)
+    return billed.get("search_units") if isinstance(billed, dict) else None
 
 
-def _moderation(body: ModerationRequest) -> Asked:
+def _moderation(body: ModerationRequest) -> Workload:
     inputs = [body.input] if isinstance(body.input, str) else body.input
-    texts = sum(len(one.encode()) if isinstance(one, str) else len(str(one.get("text", "")).encode()) for one in inputs)
-    return Asked(texts, len(inputs), len(inputs))
+    size, pictures = (
+        sum(map(_size, inputs)),
+        sum(map(_pictures, inputs))
+        + sum(
+            isinstance(part, dict) and part.get("type") == "image_url" and "image_url" not in part for part in inputs
+        ),
+    )
+    return Workload(
+        units=len(inputs),
+        most=len(inputs),
+        tokens={"input": _tokens(size) + pictures * IMAGE_TOKENS},
+        most_tokens={"input": size + pictures * MOST_IMAGE_TOKENS},
+    )
 
 
-def _image(body: ImageRequest) -> Asked:
-    return Asked(len(body.prompt.encode()), body.n or 1, body.n or 1)
+_COUNTS = ("n", "num_images", "num_outputs", "num_images_per_prompt", "batch_size", "samples")
+_FORMS_OF_IMAGES = ("size", "quality", "resolution", "aspect_ratio", "width", "height")
+READ_FIELDS = frozenset({"model", "prompt", "partial_images", *_COUNTS, *_FORMS_OF_IMAGES})
+"""Of forms: no other spelling of these is passed on, such as `n[]`."""
 
 
-def _edit(form: FormFields) -> Asked:
-    images = whole_number(form.fields.get("n", "1"), "n", 1, MOST_IMAGES)
-    return Asked(len(form.fields.get("prompt", "").encode()), images, images)
+def _drawn(prompt: str, fields: Mapping[str, Any], pictures: int) -> Workload:
+    """Return what images cost, of a form or of JSON. All of the counts that servers know bind: the greatest."""
+    images = max(fields[name] or 1 for name in _COUNTS)
+    forms = {name: str(value) for name in _FORMS_OF_IMAGES if (value := fields[name]) is not None}
+    each = DRAWN_TOKENS.get(forms.get("quality", ""), DRAWN_TOKENS["high"])
+    if forms.keys() - {"size", "quality"} or not _is_usual(forms.get("size")):
+        each = MOST_DRAWN_TOKENS
+    output = images * (each + PARTIAL_IMAGE_TOKENS * (fields["partial_images"] or 0))
+    size = _size(prompt)
+    return Workload(
+        units=images,
+        most=images,
+        visible=MOST_IMAGES,
+        tokens={"input": _tokens(size), "input_image": pictures * IMAGE_TOKENS, "output": output},
+        most_tokens={"input": size, "input_image": pictures * MOST_IMAGE_TOKENS, "output": output},
+        words=frozenset(forms.values()),
+    )
 
 
-def _images(answer: Mapping[str, Any], asked: Asked) -> float:
+def _is_usual(size: str | None) -> bool:
+    """Return whether an image of this size has at most `DRAWN_PIXELS`; a server chooses one of these by itself."""
+    if size in (None, "auto"):
+        return True
+    width, _, height = str(size).partition("x")
+    is_size = all(part.isascii() and part.isdecimal() and len(part) < 6 for part in (width, height))
+    return is_size and int(width) * int(height) <= DRAWN_PIXELS
+
+
+def _image(body: ImageRequest) -> Workload:
+    return _drawn(body.prompt, {name: getattr(body, name) for name in body.__struct_fields__}, 0)
+
+
+def _edit(form: Form) -> Workload:
+    fields: dict[str, Any] = {name: form.fields.get(name) for name in _FORMS_OF_IMAGES}
+    for name, least in ({"partial_images": 0} | dict.fromkeys(_COUNTS, 1)).items():
+        text = form.fields.get(name)
+        fields[name] = None if text is None else whole_number(text, name, least, MOST_IMAGES)
+    pictures = sum(map(len, form.files.values()))
+    return _drawn(form.fields.get("prompt", ""), fields, pictures)
+
+
+def _images(answer: Mapping[str, Any]) -> object:
     data = answer.get("data")
-    return _within(len(data) if isinstance(data, list) else None, asked)
+    return len(data) if isinstance(data, list) else None
 
 
-def _speech(body: SpeechRequest) -> Asked:
-    return Asked(len(body.input.encode()), len(body.input), len(body.input))
+def _speech(body: SpeechRequest) -> Workload:
+    size, characters = _size(body.input) + _size(body.instructions or ""), len(body.input)
+    most = characters * MOST_SPEECH_TOKENS_A_CHARACTER + MOST_SILENCE_TOKENS
+    return Workload(
+        units=characters,
+        most=characters,
+        tokens={"input": _tokens(size), "output": characters * SPEECH_TOKENS_A_CHARACTER},
+        most_tokens={"input": size, "output": most},
+    )
 
 
-def _audio(form: FormFields) -> Asked:
-    if not form.file_bytes:
+def _audio(form: Form) -> Workload:
+    content = b"".join(part for parts in form.files.values() for part in parts)
+    if not content:
         raise bad_request("The file is empty: send some audio.", "file", "empty")
-    most = form.file_bytes / LEAST_AUDIO_BYTES
-    return Asked(len(form.fields.get("prompt", "").encode()), form.file_bytes / USUAL_AUDIO_BYTES, most)
+    for name in ("url", "file_url", "audio_url", "file_id"):
+        if name in form.fields:
+            raise bad_request(
+                f"{name} names audio that is not here: send the file itself.", name, "unsupported_parameter"
+            )
+    duration, size = audio_duration(content), _size(form.fields.get("prompt", ""))
+    if duration is None:
+        least = most = len(content) / USUAL_AUDIO_BYTES
+        unreadable = f"It cannot be read how long the file is: send {READABLE}."
+    else:
+        (least, most), unreadable = duration, ""
+    return Workload(
+        units=_whole(most),
+        least=LEAST_HEARD * least - ROUNDING_SECONDS,
+        most=_whole(most) + ROUNDING_SECONDS,
+        tokens={
+            "input": _tokens(size),
+            "input_audio": most * AUDIO_TOKENS_A_SECOND,
+            "output": most * TRANSCRIPT_TOKENS_A_SECOND,
+        },
+        most_tokens={
+            "input": size,
+            "input_audio": (most + ROUNDING_SECONDS) * MOST_AUDIO_TOKENS_A_SECOND,
+            "output": (most + ROUNDING_SECONDS) * MOST_TRANSCRIPT_TOKENS_A_SECOND,
+        },
+        unreadable=unreadable,
+    )
 
 
-def _seconds(answer: Mapping[str, Any], asked: Asked) -> float:
+def _whole(seconds: float) -> float:
+    """Return the seconds that are billed. Containers end some hundredths after the audio."""
+    return float(math.ceil(round(seconds, 1)))
+
+
+def _seconds(answer: Mapping[str, Any]) -> object:
     usage = answer.get("usage")
-    told = usage.get("seconds") if isinstance(usage, dict) else None
-    return _within(answer.get("duration") if told is None else told, asked)
-
-
-def _within(told: object, asked: Asked) -> float:
-    """Return what a server counts, where it can be; else what was asked for."""
+    seconds = usage.get("seconds") if isinstance(usage, dict) else None
     try:
-        counted = float(told)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        return asked.units
-    return counted if 0 < counted <= asked.most else asked.units
+        # OpenAI bills whole seconds, and has written them as text.
+        return math.ceil(float(answer.get("duration") if seconds is None else seconds))  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        return None
 
 
 ENDPOINTS = (
     PassedEndpoint(
         path="rerank", serves="rerank", api="rerank", summary="Put texts in order by a query",
-        body=RerankRequest, asked=_rerank, told=_searches,
+        body=RerankRequest, workload=_rerank, units=_searches,
     ),
     PassedEndpoint(
         path="moderations", serves="moderations", api="moderation", summary="Say whether texts are harmful",
-        body=ModerationRequest, asked=_moderation,
+        body=ModerationRequest, workload=_moderation,
     ),
     PassedEndpoint(
         path="images/generations", serves="images", api="image", summary="Draw images",
-        body=ImageRequest, asked=_image, told=_images,
+        body=ImageRequest, workload=_image, units=_images,
     ),
     PassedEndpoint(
         path="images/edits", serves="images", api="image", summary="Change images",
-        file=("image", "image[]"), asked=_edit, told=_images,
+        file=("image", "image[]"), repeated=("image",), workload=_edit, units=_images,
     ),
     PassedEndpoint(
-        path="audio/speech", serves="speech", api="speech", summary="Speak a text", body=SpeechRequest, asked=_speech
+        path="audio/speech", serves="speech", api="speech", summary="Speak a text", body=SpeechRequest, workload=_speech
     ),
     PassedEndpoint(
         path="audio/transcriptions", serves="transcriptions", api="transcription", summary="Write down speech",
-        file=("file",), asked=_audio, told=_seconds,
+        file=("file",), workload=_audio, units=_seconds,
     ),
     PassedEndpoint(
         path="audio/translations", serves="transcriptions", api="transcription", summary="Write down speech in English",
-        file=("file",), asked=_audio, told=_seconds,
+        file=("file",), workload=_audio, units=_seconds,
     ),
 )  # fmt: skip

@@ -1,93 +1,25 @@
 """Endpoints that are passed through: to which server, with what, and what is limited, billed and recorded."""
 
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
-import openai
 import pytest
 
-from gateway.base.settings import Settings
 from gateway.inference.api.passed import answer as form
-from quality.records.record import EmbeddingRecord
 from tests.gateway.administrator import ADMIN_KEY
-from tests.gateway.chained_tiers import HELLO, well
+from tests.gateway.chained_tiers import HELLO
+from tests.gateway.inference.api.passed_world import world
 from tests.gateway.operations.dashboard.browsing import browser, sign_in
-from tests.gateway.running_gateway import RunningGateway, running_gateway
 from tests.polling import eventually
-from tests.tiers.remote.loopback_server import Call, LoopbackServer
+from tests.tiers.audio import samples
+from tests.tiers.remote.loopback_server import Call
 from tiers.errors import HEADER
 
-CATALOG = """
-[[tiers]]
-name = "small"
-url = "{chats}"
-model = "small-model"
-
-[[tiers]]
-name = "large"
-url = "{chats}"
-model = "large-model"
-
-[[targets]]
-name = "media"
-provider = "openai"
-url = "{media}"
-model = "whisper-1"
-api_key_env = "AIO_TEST_MEDIA_KEY"
-serves = ["transcriptions", "speech", "moderations"]
-unit_prices = {{ moderations = 1.0 }}
-
-[[targets]]
-name = "painter"
-url = "{media}"
-model = "painter-1"
-serves = ["images", "rerank", "speech"]
-unit_prices = {{ images = 0.04, rerank = 2.0 }}
-"""
 SPEAKER = "data:audio/wav;base64," + "A" * 1_300_000
 """Ten seconds of a known speaker."""
-WAVE = b"RIFF" + b"\0" * 31_996
-
-
-class World:
-    """`media`: the server of what is passed through; `answers` by path."""
-
-    def __init__(self) -> None:
-        self.answers: dict[str, Any] = {}
-        self.chats, self.media = LoopbackServer(well), LoopbackServer(self._answer)
-        self.gateway: RunningGateway
-        self.client: openai.AsyncOpenAI
-
-    async def _answer(self, call: Call) -> None:
-        answer = self.answers[call.path.removeprefix("/v1/")]
-        await (answer(call) if callable(answer) else call.reply(200, answer))
-
-    async def record(self, response: httpx.Response) -> EmbeddingRecord:
-        ledger, name = self.gateway.serving.records, response.headers["x-request-id"]
-        await ledger.recorded(name)  # type: ignore[attr-defined]
-        record = await ledger.find(name)
-        assert isinstance(record, EmbeddingRecord)
-        return record
-
-    async def post(self, path: str, **kwargs: Any) -> httpx.Response:
-        return await self.gateway.http.post(f"/v1/{path}", **kwargs)
-
-
-@asynccontextmanager
-async def world(folder: Path, monkeypatch: pytest.MonkeyPatch, more: str = "") -> AsyncIterator[World]:
-    monkeypatch.setenv("AIO_TEST_MEDIA_KEY", "sk-media-secret")
-    made = World()
-    async with made.chats, made.media:
-        file = folder / "catalog.toml"
-        file.write_text((CATALOG + more).format(chats=made.chats.base_url, media=made.media.base_url))
-        settings = Settings(data_dir=str(folder / "data"), catalog=str(file), monitor=False, drain_seconds=5)
-        async with running_gateway(settings, scripted=False) as made.gateway:
-            made.client = made.gateway.openai
-            yield made
+WAVE = samples.wav(4)
 
 
 RANKED = {"results": [{"index": 1, "relevance_score": 0.9}], "meta": {"billed_units": {"search_units": 1}}}
@@ -145,7 +77,7 @@ async def test_openais_client_speaks_draws_moderates_and_writes_down(
             "audio/speech": speak,
             "images/generations": IMAGES,
             "moderations": HARMLESS,
-            "audio/transcriptions": {"text": "hello", "usage": {"type": "duration", "seconds": 30}},
+            "audio/transcriptions": {"text": "hello", "usage": {"type": "duration", "seconds": 4}},
         }
         audio = await aio.client.audio.speech.create(model="painter", voice="alloy", input="Hello there")
         assert await audio.aread() == b"\xff\xf3" * 20_000
@@ -165,8 +97,8 @@ async def test_openais_client_speaks_draws_moderates_and_writes_down(
         assert SPEAKER.encode() in aio.media.calls[-1].raw
         record = await aio.record(raw.http_response)
         # The list has whisper-1 at $0.36 an hour of audio.
-        assert (record.api, record.cost_usd) == ("transcription", pytest.approx(0.003))
-        assert "30 seconds, $0.003000 (genai-prices" in str(record.attempts[0].reason)
+        assert (record.api, record.cost_usd) == ("transcription", pytest.approx(0.0004))
+        assert "4 seconds, $0.000400 (genai-prices" in str(record.attempts[0].reason)
 
 
 async def test_a_form_with_several_images_goes_on_whole_and_events_come_as_they_are(

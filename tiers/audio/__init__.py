@@ -1,0 +1,1 @@
+"""How long audio lasts, from its containers and packets."""
