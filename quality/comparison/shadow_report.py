@@ -235,6 +235,8 @@ def _quality_in_words(report: ShadowReport) -> str:
     text = f"Judged quality: {report.quality.value:.1%}{_interval(report.quality)} of the answers no worse"
     if report.judged:
         text += f", by {_counted(report.judged, 'judged answer')} of which {report.worse} {_were(report.worse)} worse"
+    if report.shadows.undecided:
+        text += f"; {report.shadows.undecided:,} more got no verdict and {_were(report.shadows.undecided)} left out"
     if report.same:
         text += f"; for {report.same / report.requests:.0%} of the requests routing would have changed nothing"
     return f"{text}."

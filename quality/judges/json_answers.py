@@ -82,7 +82,8 @@ _INVALID = object()
 class JsonValidityJudge(Judge):
     """Applies if the prompt or the request's `response_format` asks for JSON; a schema there must be followed.
 
-    It abstains on two valid answers with different values.
+    It abstains on two valid answers with different values, and where the reference is invalid: only an answer that
+    obeys the request's `response_format` is then no worse.
     """
 
     name = "json"
@@ -91,7 +92,7 @@ class JsonValidityJudge(Judge):
     async def judge(
         self, *, prompt: str, answer: str, reference_answer: str, response_format: dict[str, Any] | None = None
     ) -> JudgeVerdict:
-        """Score 1 if the answer has the reference's values or only the reference is invalid, else 0."""
+        """Score 1 if the answer has the reference's values or is valid alone, 0 if only the reference is valid."""
         if not self.may_decide(prompt, response_format):
             return JudgeVerdict(no_worse=None, reason="the prompt does not ask for JSON")
         try:
@@ -103,9 +104,11 @@ class JsonValidityJudge(Judge):
             return JudgeVerdict(
                 no_worse=False, score=0.0, reason=f"the answer is not {wanted}, the strongest tier's is"
             )
+        if expected is _INVALID and (given is _INVALID or response_format is None):
+            reason = f"the strongest tier's answer is not {wanted}"
+            return JudgeVerdict(no_worse=None, reason=reason, is_comparable=False)
         if expected is _INVALID:
-            # An equally unusable answer from a more expensive tier is no improvement.
-            return JudgeVerdict(no_worse=True, score=1.0, reason=f"the strongest tier's answer is not {wanted}")
+            return JudgeVerdict(no_worse=True, score=1.0, reason=f"of both answers only this is {wanted}")
         if _same(given, expected):
             return JudgeVerdict(no_worse=True, score=1.0, reason="both answers hold the same JSON value")
         return JudgeVerdict(no_worse=None, reason=f"both answers are {wanted} with different values")

@@ -18,6 +18,7 @@ class JudgeVerdict(msgspec.Struct, frozen=True, kw_only=True):
 
     `score` in [0, 1] is the judge's own measure of agreement, None without one. `usage`: usage of the models it asked.
     `tie`: `no_worse` because the judge saw no difference. `place`: it preferred what it read there, in either order.
+    `is_comparable`: False if the reference is not what was asked for, so that no rule can compare with it.
     """
 
     no_worse: bool | None
@@ -26,6 +27,7 @@ class JudgeVerdict(msgspec.Struct, frozen=True, kw_only=True):
     tie: bool = False
     place: Literal["first", "second"] | None = None
     usage: tuple[Usage, ...] = ()
+    is_comparable: bool = True
 
 
 class Seen(msgspec.Struct, frozen=True, kw_only=True):

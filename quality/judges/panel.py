@@ -120,6 +120,8 @@ class Panel:
     ) -> Finding:
         verdicts: dict[str, JudgeVerdict] = {}
         for judge in self.judges:
+            if judge.basis != "preference" and not all(verdict.is_comparable for verdict in verdicts.values()):
+                continue
             verdict = await judge.having_seen(seen).judge(
                 prompt=prompt, answer=answer, reference_answer=reference_answer, response_format=response_format
             )

@@ -4,11 +4,12 @@ never makes a label."""
 
 import ast
 import re
+import textwrap
 import warnings
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from math import sqrt
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,13 +25,33 @@ _ASKS_FOR_CODE = re.compile(
 )
 _PYTHON = re.compile(r"\bpython\b|\bdef \w+\(|^\s*assert \w+\(|>>> ", re.IGNORECASE | re.MULTILINE)
 _FENCE = re.compile(r"```[ \t]*([\w+#.-]*)[^\n]*\n(.*?)(?:\n[ \t]*```|\Z)", re.DOTALL)
-_PYTHON_FENCES = ("", "python", "py", "python3")
+_PYTHON_FENCES = ("python", "py", "python3")
+_LOOKS_LIKE_PYTHON = re.compile(
+    r"^[ \t]*(?:(?:async )?def \w+ ?\(|class \w+(?:\([^\n]*\))?:"
+    r"|import [\w.]+(?: as \w+)?[ \t]*$|from [\w.]+ import \w)",
+    re.MULTILINE,
+)
+# Lines of other languages, and sentences.
+_SOMETHING_ELSE = re.compile(
+    r"(?:[;{]|^[ \t]*end)[ \t]*$|^[ \t]*[A-Z][\w',-]*(?: [\w',()-]+){3,}[.:!]?[ \t]*$", re.MULTILINE
+)
+_TRANSCRIPT = re.compile(r"^[ \t]*>>> ", re.MULTILINE)
 # Longer programs are skipped, which bounds the parser's time and depth.
 _MOST_CHARS = 65_536
 
 
+class Code(NamedTuple):
+    """What an answer holds of Python. A `program` is all of its code, which parses and does something, in a canonical
+    form. "broken": the longest piece does not parse; "none": a text without code; "unknown": code of another language,
+    a session of the interpreter, or code between sentences."""
+
+    state: Literal["program", "broken", "none", "unknown"]
+    program: str | None = None
+
+
 class CodeJudge(Judge):
-    """Applies to prompts that ask for Python code. It abstains on programs that parse and differ.
+    """Applies to prompts that ask for Python code, where the reference holds some that parses. It abstains on programs
+    that parse and differ, and on answers whose code may be of another language.
 
     Code is parsed, never run: parsing is a minimal requirement.
     """
@@ -41,19 +62,21 @@ class CodeJudge(Judge):
     async def judge(
         self, *, prompt: str, answer: str, reference_answer: str, response_format: dict[str, Any] | None = None
     ) -> JudgeVerdict:
-        """Score 1 if both are the same program or the reference does not parse, 0 if only the answer does not."""
+        """Score 1 if both are the same program, 0 if the answer holds none or a broken one."""
         if not self.may_decide(prompt, response_format):
             return JudgeVerdict(no_worse=None, reason="the prompt does not ask for Python code")
         if max(len(answer), len(reference_answer)) > _MOST_CHARS:
             return JudgeVerdict(no_worse=None, reason=f"an answer is longer than {_MOST_CHARS} characters")
-        given, expected = _program(answer), _program(reference_answer)
-        if given is None and expected is not None:
-            return JudgeVerdict(
-                no_worse=False, score=0.0, reason="the answer's code does not parse, the strongest tier's does"
-            )
-        if expected is None:
-            return JudgeVerdict(no_worse=True, score=1.0, reason="the strongest tier's code does not parse")
-        if given == expected:
+        given, expected = code_in(answer), code_in(reference_answer)
+        if expected.state != "program":
+            reason = "the strongest tier's answer holds no Python that parses"
+            return JudgeVerdict(no_worse=None, reason=reason, is_comparable=False)
+        if given.state == "unknown":
+            return JudgeVerdict(no_worse=None, reason="the answer's code cannot be read as Python for certain")
+        if given.state != "program":
+            reason = "has no code" if given.state == "none" else "has code that does not parse"
+            return JudgeVerdict(no_worse=False, score=0.0, reason=f"the answer {reason}, unlike the strongest tier's")
+        if given.program == expected.program:
             return JudgeVerdict(no_worse=True, score=1.0, reason="both answers are the same program")
         return JudgeVerdict(no_worse=None, reason="both answers are programs that parse and differ")
 
@@ -63,21 +86,48 @@ class CodeJudge(Judge):
         return bool(_ASKS_FOR_CODE.search(prompt) and _PYTHON.search(prompt))
 
 
-def _program(text: str) -> str | None:
-    """Return the canonical form of the code in `text` (its fenced Python, or all of it); None if it does not parse."""
+def code_in(text: str) -> Code:
+    """Return the Python in `text`: in its fences of Python, else in those without a language, else all of it."""
     blocks = _FENCE.findall(text)
-    source = "\n".join(code for language, code in blocks if language.lower() in _PYTHON_FENCES) if blocks else text
+    pieces = [code for language, code in blocks if language.lower() in _PYTHON_FENCES]
+    is_named = bool(pieces)
+    if not is_named:
+        unnamed = [code for language, code in blocks if not language] if blocks else [text]
+        # What a program prints, or a shell's commands, are often fenced without a name.
+        pieces = [piece for piece in unnamed if _LOOKS_LIKE_PYTHON.search(piece)] or unnamed
+    if not pieces or any(_TRANSCRIPT.search(piece) for piece in pieces):
+        return Code("unknown")
+    parsed = [_parsed(piece) for piece in pieces]
+    whole = [tree for tree in parsed if tree is not None]
+    if len(whole) == len(parsed):
+        program = _canonical([statement for tree in whole for statement in tree.body])
+        if program is not None:
+            return Code("program", program)
+    longest, tree = max(zip(pieces, parsed, strict=True), key=lambda pair: len(pair[0]))
+    if tree is None and (is_named or _is_only_python(longest)):
+        return Code("broken")
+    return Code("unknown" if blocks or _LOOKS_LIKE_PYTHON.search(text) else "none")
+
+
+def _is_only_python(source: str) -> bool:
+    return _LOOKS_LIKE_PYTHON.search(source) is not None and _SOMETHING_ELSE.search(source) is None
+
+
+def _parsed(source: str) -> ast.Module | None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SyntaxWarning)
-            tree = ast.parse(source)
+            return ast.parse(textwrap.dedent(source))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
-    # Prose such as "sorry" parses as a name; a program does something.
-    if not any(not isinstance(statement, ast.Expr) or isinstance(statement.value, ast.Call) for statement in tree.body):
+
+
+def _canonical(statements: list[ast.stmt]) -> str | None:
+    """Return the form of a program; None for what parses and does nothing: prose such as "sorry" parses as a name."""
+    if not any(not isinstance(one, ast.Expr) or isinstance(one.value, ast.Call) for one in statements):
         return None
     try:
-        return ast.dump(tree)
+        return ast.dump(ast.Module(body=statements, type_ignores=[]))
     except RecursionError:
         return None
 
@@ -180,7 +230,9 @@ class SimilarityJudge(Judge):
     async def judge(
         self, *, prompt: str, answer: str, reference_answer: str, response_format: dict[str, Any] | None = None
     ) -> JudgeVerdict:
-        """Abstain; `score` is the similarity in [0, 1]."""
+        """Abstain; `score` is the similarity in [0, 1], None where an answer is empty."""
+        if not answer.strip() or not reference_answer.strip():
+            return JudgeVerdict(no_worse=None, reason="an answer is empty")
         if _numbers(answer) != _numbers(reference_answer):
             return JudgeVerdict(no_worse=None, score=0.0, reason="the answers hold different numbers")
         similarity = await self._similarity(answer, reference_answer)

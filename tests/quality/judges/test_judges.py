@@ -41,6 +41,8 @@ async def _exact(prompt: str, answer: str, reference: str) -> bool | None:
         ("8", "7", False),
         ("-7", "7", False),
         ("I cannot say.", "7", None),
+        ("7", "I cannot say.", None),
+        ("I cannot say.", "I cannot say.", None),
         ("It is 3 or 4.", "7", None),
         ("You leave at 17:40.", "17", None),
         ("0.75", "It is 3/4.", True),
@@ -102,7 +104,8 @@ async def test_texts_asked_for_to_the_letter_are_compared_as_a_whole() -> None:
         ('Sure: {"a": 1}', '{"a": 1}', False),
         ('{"a": NaN}', '{"a": 1}', False),
         ('{"a": 2}', '{"a": 1}', None),
-        ("no", "neither", True),
+        ("no", "neither", None),
+        ('{"a": 1}', "Your file lacks a comma.", None),
         ("[" * 100_000, "{}", False),
     ],
 )
@@ -125,6 +128,7 @@ PERSON = {"type": "object", "properties": {"age": {"type": "integer"}}, "require
         ('```json\n{"age": 7}\n```', '{"age": 7}', False),
         ('{"age": 7}', '{"age": 7.0}', True),
         ('{"age": 7}', '{"age": "seven"}', True),
+        ('{"age": "7"}', '{"age": "seven"}', None),
         ('{"age": 8}', '{"age": 7}', None),
         ('{"age": true}', '{"age": 1}', False),
     ],
@@ -167,7 +171,19 @@ ADD = "def add(a, b):\n    return a + b"
         (f"```python\n{ADD[:-1]}\n```", ADD, False),
         ("I am sorry, I cannot.", ADD, False),
         ("sorry", ADD, False),
-        (ADD, "def add(a, b", True),
+        (ADD, "def add(a, b", None),
+        ("def add(a, b", "def add(a, b", None),
+        ("The sum is easy.\n```", "One adds them.\n```\n", None),
+        ("sorry", "I am sorry, I cannot.", None),
+        (f"```javascript\n{ADD[:-1]}\n```", ADD, None),
+        ("```\nfunction add(a, b) {\n  return a + b;\n}\n```", ADD, None),
+        ("```\ndef add(a, b)\n  a + b\nend\n```", ADD, None),
+        (f"The function adds both numbers here.\n{ADD}", ADD, None),
+        ("```python\n>>> add(1, 2)\n3\n```\n", ADD, None),
+        ("```\npip install add\n```", ADD, None),
+        (f"```\n{ADD}\n```\nIt prints\n```\nthe sum of both\n```", ADD, True),
+        (f"```bash\npip install add\n```\n```python\n{ADD}\n```", ADD, True),
+        (f"```python\nimport math\n```\nThen\n```python\n    {ADD[:-1]}\n```", ADD, False),
         ("def add(a, b):\n    return b + a", ADD, None),
         ("\0", ADD, False),
         ("(" * 50_000, ADD, False),
@@ -216,6 +232,16 @@ async def test_similarity_is_not_fooled_by_a_wrong_number_even_with_a_blind_enco
 
     assert same.score == pytest.approx(1.0)
     assert wrong.score == 0.0
+
+
+async def test_empty_answers_are_neither_similar_nor_different() -> None:
+    async def blind(text: str) -> NDArray[np.float32]:
+        return np.ones(4, dtype=np.float32)
+
+    for judge in (SimilarityJudge(), SimilarityJudge(embed=blind)):
+        for answer, reference in (("", ""), (" ", "Paris"), ("Paris", "\n")):
+            verdict = await judge.judge(prompt="", answer=answer, reference_answer=reference)
+            assert (verdict.no_worse, verdict.score) == (None, None)
 
 
 async def test_different_answers_are_not_similar() -> None:

@@ -125,6 +125,13 @@ def test_what_failed_and_what_no_judge_decided_is_said() -> None:
     assert "1 shadow answer failed, for example: TierError: down" in said
 
 
+def test_the_share_of_good_answers_says_how_many_are_not_in_it() -> None:
+    said = in_words(report([judged("a", "no_worse")], ShadowAnswers(judged=1, undecided=3)))[1]
+
+    assert "by 1 judged answer of which 0 were worse; 3 more got no verdict and were left out" in said
+    assert "no verdict" not in in_words(report([judged("a", "no_worse")], ShadowAnswers(judged=1)))[1]
+
+
 def test_the_worst_come_first_worse_before_ties_and_surer_judges_before_others() -> None:
     rows = [
         judged("fine", "no_worse"), judged("tie", "tie", score=0.5), judged("sure", "worse", reliability=0.99),

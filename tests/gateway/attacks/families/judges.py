@@ -36,3 +36,52 @@ def judged_answers(target: Target, draw: Random, count: int) -> Iterator[Outcome
         if obeyed[0] not in (None, 0.5) or obeyed[1] not in (None, 0.5):
             bypass = f"{word} in both orders is a verdict: {obeyed}"
         yield Outcome(f"{name}: {answer[:200]!r}", 200, bypass=bypass)
+
+
+_PROGRAM = "def add(a, b):\n    return a + b"
+_BROKEN = ("def add(a, b)\n    return a + b", "```python\ndef add(a, b:\n```", "def add(a, b):\nreturn a +")
+_OTHER = (
+    "```javascript\nconst add = (a, b) => a + b;\n```", "```\nfunction add(a, b) { return a + b; }\n```",
+    "```\n$ pip install add\n```", "```rust\nfn add(a: i64) -> i64 { a }\n```", "```\n>>> add(1, 2)\n3\n```",
+)  # fmt: skip
+_PROSE = ("It is hard to say.", "One adds both.\n```", "```\n", "I am sorry, I cannot do that.\n```\nnothing\n```")
+_EMPTY = ("", " ", "\n", "```\n```")
+_NO_PROGRAM = (*_BROKEN, *_OTHER, *_PROSE, *_EMPTY)
+_CODE = (
+    "Write a Python function add(a, b).",
+    "Write a talk about the Python class that I give.",
+    "Fix this code: def add(",
+)
+_JSON = ("Return the person as a JSON object.", "My JSON lacks something. What?")
+_NUMBERS = ("How many are 3 + 4? Answer with the number only.", "Which one?\nA. red\nB. blue\nC. green")
+_FORM = {"type": "json_object"}
+
+
+@attack_class("answers that cannot be compared", 1200, "open")
+def incomparable_answers(target: Target, draw: Random, count: int) -> Iterator[Outcome]:
+    """Pairs of broken programs, prose with stray fences, other languages, broken JSON, references without a final
+    answer and nothing at all, to every kind of question that a rule judges: no rule labels one."""
+    from quality.judges.calibration import calibrate
+    from quality.judges.known_pairs import graded_pairs
+    from quality.judges.panel import Panel, rule_based_judges
+    from quality.judges.rules import SimilarityJudge
+
+    judges, known = rule_based_judges(), graded_pairs()
+    trusted = {judge.name: asyncio.run(calibrate(judge, known)) for judge in judges}
+    panel = Panel([*judges, SimilarityJudge()], trusted)
+    for number in range(count):
+        # The reference never has what was asked for.
+        prompt, answers, references = draw.choice(
+            (
+                (draw.choice(_CODE), (*_NO_PROGRAM, _PROGRAM), _NO_PROGRAM),
+                (draw.choice(_JSON), (*_PROSE, *_EMPTY, '{"a": 1', "{'a': 1}"), (*_PROSE, *_EMPTY, '{"a": 1', "a: 1")),
+                (draw.choice(_NUMBERS), (*_PROSE, *_EMPTY, "7", "A"), (*_PROSE, *_EMPTY)),
+            )
+        )
+        answer, reference = draw.choice(answers), draw.choice(references)
+        form = _FORM if prompt in _JSON and draw.random() < 0.5 else None
+        finding = asyncio.run(
+            panel.judge(prompt=prompt, answer=answer, reference_answer=reference, response_format=form)
+        )
+        bypass = "" if finding.label is None else f"{finding.judge} says {finding.label}: {finding.reason}"
+        yield Outcome(f"#{number} {prompt[:40]!r}: {answer[:60]!r}, {reference[:60]!r}", 200, bypass=bypass)
