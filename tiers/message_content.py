@@ -6,8 +6,10 @@ as bytes: only that form carries reasoning that its maker sealed, marks of cache
 Citations: addresses on the web, as servers that search there name them.
 """
 
+import base64
 import hashlib
 import json
+import math
 import secrets
 from typing import Any, Literal
 
@@ -109,7 +111,9 @@ MediaType = Literal["image_url", "video_url", "input_audio", "file"]
 # a megapixel, Qwen's models one per 28 by 28 pixels.
 IMAGE_TOKENS = 1024
 LOW_DETAIL_IMAGE_TOKENS = 85
-# Speech is 10 to 32 tokens a second, and 16 kB (MP3) to 48 kB (WAV) of it.
+# Speech is 10 tokens a second at OpenAI, 12.5 at Mistral, 32 at Gemini; a second has 16 kB (MP3) to 48 kB (WAV), where
+# it cannot be read how long the audio is.
+AUDIO_TOKENS_PER_SECOND = 12.5
 AUDIO_BYTES_PER_TOKEN = 1024
 # A PDF takes about 100 kB a page and a page 2,000 tokens, with its picture.
 FILE_BYTES_PER_TOKEN = 50
@@ -156,12 +160,51 @@ class ContentPart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
             return LOW_DETAIL_IMAGE_TOKENS if (self.data or {}).get("detail") == "low" else IMAGE_TOKENS
         if not self.num_bytes:
             return REFERENCE_TOKENS
-        return 1 + self.num_bytes // (AUDIO_BYTES_PER_TOKEN if self.type == "input_audio" else FILE_BYTES_PER_TOKEN)
+        seconds = self.audio_seconds
+        of_audio = 0 if seconds is None else math.ceil(round(seconds * AUDIO_TOKENS_PER_SECOND, 3))
+        if self.type == "input_audio":
+            return 1 + (of_audio or self.num_bytes // AUDIO_BYTES_PER_TOKEN)
+        return 1 + max(of_audio, self.num_bytes // FILE_BYTES_PER_TOKEN)
+
+    @property
+    def audio_seconds(self) -> float | None:
+        """The longest plausible seconds of audio; None if it is none that can be read. The first time may take a second
+        of CPU time where `is_long_audio`."""
+        if self.type not in ("input_audio", "file") or not self.num_bytes:
+            return None
+        if self.data is None or self.digest in _audio_seconds:
+            return _audio_seconds.get(self.digest)
+        if len(_audio_seconds) >= _MOST_LENGTHS:
+            _audio_seconds.clear()
+        seconds = _audio_seconds[self.digest] = _read_seconds(str(self.data.get(_BODIES[self.type])))
+        return seconds
+
+    @property
+    def is_long_audio(self) -> bool:
+        """Whether reading how long it is takes a while: not on the event loop."""
+        is_audio = self.type in ("input_audio", "file") and self.num_bytes > _READ_HERE_BYTES
+        return is_audio and self.digest not in _audio_seconds
 
     @property
     def without_data(self) -> "ContentPart":
         """The part with its digest alone: the same for the same data, and short."""
         return self if self.data is None else msgspec.structs.replace(self, data=None)
+
+
+# By digest: a part is counted several times, and the same one comes with each turn of its conversation.
+_audio_seconds: dict[str, float | None] = {}
+_MOST_LENGTHS, _READ_HERE_BYTES = 4096, 64 * 1024
+
+
+def _read_seconds(body: str) -> float | None:
+    """Return the seconds of audio in base64 text, with or without the head of a data URL."""
+    from tiers.audio.duration import audio_duration  # few requests have audio
+
+    try:
+        duration = audio_duration(base64.b64decode(body[body.find(",", 0, 256) + 1 :]))
+    except ValueError:
+        return None
+    return None if duration is None else duration.most
 
 
 def text_part(text: str) -> ContentPart:

@@ -264,6 +264,9 @@ class Service:
         """Admission by the caller's limits, and the time of entry to `overload`. Raises `ApiError` 429 or 503."""
         if self._draining:
             raise self.overload.shutting_down(request.generation.priority)
+        messages = request.generation.messages or ()
+        if long := [part for message in messages for part in message.parts if part.is_long_audio]:
+            await self.routing.threads.run(request.caller.tenant, lambda: [part.media_tokens for part in long])
         control = self._admission_control
         admission = Admission() if control is None else await control.enter(request, tokens)
         try:

@@ -1,6 +1,11 @@
+import base64
+
+import pytest
+
 from inference_core.protocol import SamplingParams
+from tests.tiers.audio import samples
 from tiers.catalog.tier_spec import RemoteSpec
-from tiers.message_content import IMAGE_TOKENS, LOW_DETAIL_IMAGE_TOKENS, media_part, text_part
+from tiers.message_content import IMAGE_TOKENS, LOW_DETAIL_IMAGE_TOKENS, MediaType, media_part, text_part
 from tiers.remote.openai_format import request_body
 from tiers.tier import ChatMessage, GenerationRequest
 
@@ -57,3 +62,21 @@ def test_tokens_of_media_are_estimated_by_kind_detail_and_size() -> None:
     assert media_part("file", {"file_id": "file-1"}).media_tokens > 0
     assert ChatMessage.of_parts("user", PARTS).media_tokens == LOW_DETAIL_IMAGE_TOKENS
     assert ChatMessage(role="user", content="long " * 100).media_tokens == 0
+
+
+@pytest.mark.parametrize("kind", ["input_audio", "file"])
+def test_tokens_of_audio_are_those_of_its_seconds_however_few_bytes_it_has(kind: MediaType) -> None:
+    silence = base64.b64encode(samples.flac(600, total=1)).decode()
+    name = "data" if kind == "input_audio" else "file_data"
+    part = media_part(kind, {name: f"data:audio/flac;base64,{silence}"})
+
+    assert 10 * 600 <= part.media_tokens <= 32 * 600
+    assert part.without_data.media_tokens == part.media_tokens
+
+
+def test_audio_of_megabytes_is_read_off_the_event_loop_the_first_time() -> None:
+    part = media_part("input_audio", {"data": base64.b64encode(samples.wav(60)).decode(), "format": "wav"})
+
+    assert part.is_long_audio
+    assert part.media_tokens == 751
+    assert not part.is_long_audio

@@ -29,7 +29,7 @@ def audio_duration(data: bytes) -> Duration | None:
     start = _after_id3(data)
     try:
         readings = [seconds for seconds in _readings(data, start) if 0.0 < seconds < float("inf")]
-    except (ValueError, IndexError, struct.error):
+    except (ValueError, IndexError, ArithmeticError, struct.error):
         return None
     return Duration(min(readings), max(readings)) if readings else None
 
@@ -69,7 +69,9 @@ _BITS = {_ALAW: 8, _MULAW: 8, 2: 4, 0x11: 4}
 def _wav_readings(data: bytes, start: int) -> list[float]:
     """Of the data as its chunks say, and of all bytes: a chunk may be declared shorter than it is."""
     at, rate, measured = start + 12, 0.0, 0
-    while at + 8 <= len(data):
+    for _ in range(MOST_STEPS):
+        if at + 8 > len(data):
+            break
         name, size = data[at : at + 4], struct.unpack_from("<I", data, at + 4)[0]
         at += 8
         if name == b"fmt ":

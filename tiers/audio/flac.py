@@ -14,7 +14,7 @@ _FRAME = re.compile(
 )  # fmt: skip
 _RATES = (0, 88_200, 176_400, 192_000, 8000, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000, 96_000)
 _LONGEST_HEADER = 16
-MOST_FRAMES = 2_000_000
+MOST_FRAMES = 300_000
 
 
 def flac_readings(data: bytes, start: int) -> list[float]:

@@ -82,6 +82,7 @@ def test_streams_one_after_another_in_one_ogg_file_are_added() -> None:
         b"no audio at all " * 100,
         b"#!AMR\n" + bytes(50_000) + made.mp3(1),
         made.wav(1)[:30],
+        made.vorbis(1, rate=16_000).replace((16_000).to_bytes(4, "little"), bytes(4)),
         b"\xff" * 10_000,
     ],
 )

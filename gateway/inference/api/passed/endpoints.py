@@ -12,8 +12,8 @@ from gateway.base.errors import bad_request
 from gateway.base.numbers import whole_number
 from inference_core.tokenization.prompt_size import BYTES_PER_TOKEN
 from quality.records.record import PassedApi
-from tiers.audio.duration import READABLE, audio_duration
 from tiers.catalog.tier_spec import ServedEndpoint
+from tiers.message_content import AUDIO_TOKENS_PER_SECOND
 
 ModelName = Annotated[str, Meta(min_length=1, max_length=256)]
 MOST_IMAGES = 10
@@ -25,7 +25,7 @@ DOCUMENTS_OF_A_SEARCH, TOKENS_OF_A_DOCUMENT, LEAST_TOKENS_OF_A_PART = 100, 500, 
 USUAL_AUDIO_BYTES = 16_000
 # Tokens of a second of speech. Input: OpenAI's 10, Mistral's 12.5, Gemini's 32. Output of speech: OpenAI's 20.8
 # ($0.015 a minute at $12 a million), Gemini's 25. Of a transcript: fast speech has 5 words a second.
-AUDIO_TOKENS_A_SECOND, MOST_AUDIO_TOKENS_A_SECOND = 12.5, 32.0
+MOST_AUDIO_TOKENS_A_SECOND = 32.0
 SPEECH_TOKENS_A_SECOND = 25.0
 TRANSCRIPT_TOKENS_A_SECOND, MOST_TRANSCRIPT_TOKENS_A_SECOND = 5.0, 16.0
 # Audio tokens of a character: six of a text token, and one of slow speech in Chinese; and of the silence around.
@@ -278,6 +278,8 @@ def _audio(form: Form) -> Workload:
             raise bad_request(
                 f"{name} names audio that is not here: send the file itself.", name, "unsupported_parameter"
             )
+    from tiers.audio.duration import READABLE, audio_duration  # few processes are sent audio
+
     duration, size = audio_duration(content), _size(form.fields.get("prompt", ""))
     if duration is None:
         least = most = len(content) / USUAL_AUDIO_BYTES
@@ -290,7 +292,7 @@ def _audio(form: Form) -> Workload:
         most=_whole(most) + ROUNDING_SECONDS,
         tokens={
             "input": _tokens(size),
-            "input_audio": most * AUDIO_TOKENS_A_SECOND,
+            "input_audio": most * AUDIO_TOKENS_PER_SECOND,
             "output": most * TRANSCRIPT_TOKENS_A_SECOND,
         },
         most_tokens={
