@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import NoReturn
 
 from inference_core.grammar.limits import allow, leave_group, set_limits
-from inference_core.grammar.validation import AnswerValidator
+from inference_core.grammar.validation import AnswerValidator, UncheckedError
 from inference_core.grammar.wire import Channel, Check, Checked
 
 
@@ -46,8 +46,8 @@ def _checked(given: Check) -> Checked:
     for place, (schema, text) in enumerate(given.pairs):
         try:
             error = AnswerValidator(schema).error(text)
-        except Exception as failure:
-            error = f"it cannot be checked: {type(failure).__name__}"
+        except UncheckedError as failure:
+            error = str(failure)
         if error is not None:
             return Checked(error, place)
     return Checked(None)

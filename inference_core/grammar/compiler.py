@@ -18,7 +18,7 @@ from llguidance.gbnf_to_lark import any_to_lark
 from inference_core.errors import InvalidRequestError
 from inference_core.grammar.matcher import GrammarMatcher
 from inference_core.grammar.schema_rewriting import LISTS, MAPPINGS, ONE, InexpressibleError, for_library
-from inference_core.grammar.validation import AnswerValidator
+from inference_core.grammar.validation import AnswerValidator, UncheckedError
 from inference_core.grammar.vocabulary import JSON_STYLE
 from inference_core.protocol import Grammar
 
@@ -194,7 +194,10 @@ class GrammarCompiler:
     def _factory(self, grammar: Grammar, start: LLMatcher) -> Callable[[], GrammarMatcher]:
         if grammar.kind != "json_schema":
             return partial(GrammarMatcher, start, self._tokenizer)
-        validator = AnswerValidator(grammar.text)
+        try:
+            validator = AnswerValidator(grammar.text)
+        except UncheckedError as error:
+            raise _refused(grammar.param, str(error)) from error
         avoided = turning_point(GrammarMatcher(start, self._tokenizer), self._tokenizer, validator, grammar.avoid)
         return lambda: GrammarMatcher(start, self._tokenizer, self._checked(validator.error), avoided)
 

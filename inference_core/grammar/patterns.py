@@ -9,8 +9,8 @@ are not listed are annotations, as JSON Schema says. Patterns of internationalis
 """
 
 import re
-from collections.abc import Iterator
-from functools import lru_cache
+from collections.abc import Collection, Iterator
+from functools import cache, lru_cache
 
 try:
     from llguidance import LLMatcher, LLTokenizer
@@ -102,6 +102,30 @@ class LinearPatterns:
         if not data:
             return matcher.is_accepting()
         return matcher.validate_tokens(data) == len(data) and matcher.consume_tokens(data) and matcher.is_accepting()
+
+    def only_among(self, pattern: str, names: Collection[str]) -> list[str] | None:
+        """Those of `names` that `pattern` matches, if it matches no other text; None if it does, or that is unknown."""
+        start, known = self._matcher(pattern), {name.encode("utf-8", "surrogatepass"): name for name in names}
+        found, longest, left = list[str](), max(map(len, known), default=0), [(start, b"")]
+        while left:
+            state, text = left.pop()
+            if state is None or len(text) > longest or (state.is_accepting() and text not in known):
+                return None
+            if state.is_accepting():
+                found.append(known[text])
+            mask = state.compute_bitmask()
+            left += [
+                (inner, text + bytes([byte]))
+                for byte in range(256)
+                if mask[byte // 8] >> byte % 8 & 1 and (inner := state.deep_copy()).consume_token(byte)
+            ]
+        return found
+
+
+@cache
+def linear_patterns() -> LinearPatterns:
+    """Those of this process."""
+    return LinearPatterns()
 
 
 @lru_cache(256)

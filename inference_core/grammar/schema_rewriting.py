@@ -7,11 +7,18 @@ exclusive: finished answers are therefore also validated. Every part stays in it
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 from urllib.parse import unquote
 
 from inference_core.grammar.exclusive_branches import TYPES, Resolve, kind_of, list_in, mapping_in, narrowed, types_of
-from inference_core.grammar.patterns import FORMATS, PARTS, library_pattern, most_repeats, without_lookaheads
+from inference_core.grammar.patterns import (
+    FORMATS,
+    PARTS,
+    library_pattern,
+    linear_patterns,
+    most_repeats,
+    without_lookaheads,
+)
 
 # Keywords whose value is a schema, a list of schemas, or a mapping of names to schemas.
 ONE = ("items", "additionalItems", "additionalProperties", "contains", "not", "if", "then", "else", "propertyNames")
@@ -51,6 +58,8 @@ class InexpressibleError(ValueError):
 def for_library(schema: Any) -> Any:
     """Rewrite a parsed schema, and what it refers to in places that no keyword of schemas holds, as
     `#/components/schemas/a`. Raises `InexpressibleError`, `RecursionError`."""
+    if isinstance(schema, dict) and "/draft-0" in str(schema.get("$schema")):
+        schema = {key: _without_ids(key, part) for key, part in schema.items()}
     resolve = _resolver(schema)
     rewritten = _rewritten(schema, resolve)
     # The shorter first: what they hold is rewritten with them.
@@ -59,6 +68,18 @@ def for_library(schema: Any) -> Any:
         if not _is_reached(steps) and (part := resolve(reference)) is not None:
             rewritten = _with(rewritten, steps, _at("".join(f".{step}" for step in steps), part, resolve))
     return rewritten
+
+
+def _without_ids(key: str, part: Any) -> Any:
+    """The value of a keyword without identifiers beside references, which name nothing before draft 2019-09."""
+    if key in ("const", "enum", "default", "examples"):
+        return part
+    if isinstance(part, list):
+        return [_without_ids("", inner) for inner in part]
+    if not isinstance(part, dict):
+        return part
+    dropped = ("$id", "id") if isinstance(part.get("$ref"), str) else ()
+    return {name: _without_ids(name, inner) for name, inner in part.items() if name not in dropped}
 
 
 def _references(part: Any) -> Iterator[str]:
@@ -144,9 +165,17 @@ def _patterns(schema: dict[str, Any]) -> None:
         longest = schema.get("maxLength")
         if isinstance(longest, int) and longest * most_repeats(pattern) > _MOST_STATES:
             del schema["maxLength"]  # left to the validation
-    patterns = schema.get("patternProperties")
+    patterns, properties = schema.get("patternProperties"), mapping_in(schema, "properties")
     if isinstance(patterns, dict):
-        schema["patternProperties"] = {library_pattern(key): value for key, value in patterns.items()}
+        schema["patternProperties"] = {}
+        for key, value in patterns.items():
+            # Of a pattern that leaves no other name the library would begin one, and could not end it.
+            known = linear_patterns().only_among(key, properties) if properties else None
+            if known is None:
+                schema["patternProperties"][library_pattern(key)] = value
+            else:
+                properties = {**properties, **{name: {"allOf": [properties[name], value]} for name in known}}
+                schema["properties"] = properties
     name = schema.get("format")
     if isinstance(name, str):
         del schema["format"]
@@ -160,6 +189,8 @@ def _patterns(schema: dict[str, Any]) -> None:
 
 def _annotations(schema: dict[str, Any]) -> None:
     """Drop keywords that say nothing."""
+    if not isinstance(schema.get("items"), list):
+        schema.pop("additionalItems", None)  # for which the library forgets `prefixItems`
     if schema.get("uniqueItems") is False or not _allows(schema, "array"):
         schema.pop("uniqueItems", None)
     if "uniqueItems" in schema and isinstance(schema.get("maxItems"), int) and schema["maxItems"] <= 1:
@@ -187,18 +218,41 @@ def _exact_values(schema: dict[str, Any]) -> None:
 
 
 def _exact_bounds(schema: dict[str, Any]) -> None:
-    """Move bounds that float64 lacks inwards, to the nearest ones that it has."""
-    for keys, towards in ((_LOWER, math.inf), (_UPPER, -math.inf)):
-        for key in keys:
+    """Move bounds that float64 lacks inwards, to the nearest ones that it has; draft 4's flags become bounds."""
+    for inclusive, exclusive in (_LOWER, _UPPER):
+        if isinstance(schema.get(exclusive), bool) and schema.pop(exclusive) and inclusive in schema:
+            schema[exclusive] = schema.pop(inclusive)
+    given = _range(schema)
+    for (inclusive, exclusive), towards in ((_LOWER, math.inf), (_UPPER, -math.inf)):
+        for key in (exclusive, inclusive):
             bound = schema.get(key)
-            if not isinstance(bound, int) or isinstance(bound, bool) or abs(bound) <= _EXACT:
+            if not _is_number(bound) or abs(bound) < _EXACT:
                 continue
             if abs(bound) > _MOST and (bound > 0) == (towards > 0):
                 raise InexpressibleError(f"{key}: {_named(bound)} is beyond the numbers of grammars")
             near = float(max(-_MOST, min(_MOST, bound)))
-            if (near < bound) if towards > 0 else (near > bound):
+            outside = near < bound if towards > 0 else near > bound
+            # The library has no integers next to an exclusive bound of this size.
+            if outside or (key == exclusive and near == bound):
                 near = math.nextafter(near, towards)
-            schema[key] = int(near)
+            del schema[key]
+            other = schema.get(inclusive)
+            bounds = [int(near), *([other] if _is_number(other) else ())]
+            schema[inclusive] = max(bounds) if towards > 0 else min(bounds)
+    low, high = _range(schema)
+    if low > high and given[0] <= given[1]:
+        raise InexpressibleError(
+            f"from {_named(given[0])} to {_named(given[1])} there is no number that grammars can hold exactly"
+        )
+
+
+def _range(schema: Mapping[str, Any]) -> tuple[float, float]:
+    low, high = ([n for n in map(schema.get, keys) if _is_number(n)] for keys in (_LOWER, _UPPER))
+    return max(low, default=-math.inf), min(high, default=math.inf)
+
+
+def _is_number(value: Any) -> TypeGuard[int | float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _property_names(schema: dict[str, Any], resolve: Resolve) -> None:

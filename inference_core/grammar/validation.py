@@ -7,25 +7,23 @@ document cannot be resolved.
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
-from jsonschema import Draft4Validator, Draft202012Validator
-from jsonschema.exceptions import UnknownType, ValidationError
+from jsonschema import Draft4Validator, Draft7Validator, Draft201909Validator, Draft202012Validator
+from jsonschema.exceptions import SchemaError, ValidationError
 from jsonschema.validators import extend, validator_for
 from referencing import Registry
 from referencing.exceptions import Unresolvable
 
-from inference_core.grammar.patterns import FORMATS, LinearPatterns
+from inference_core.grammar.patterns import FORMATS, linear_patterns
 
 # Beyond this power of ten a number is compared, but is a multiple of nothing.
 _MOST_EXPONENT = 4_000
 _FORMATS = {name: re.compile(pattern) for name, pattern in FORMATS.items()}
-_patterns = cache(LinearPatterns)
-# What a schema or a text can have so that it cannot be checked.
-_UNCHECKED = (re.error, ArithmeticError, RecursionError, UnknownType, Unresolvable)
 
 
 def exact_json(text: str) -> Any:
@@ -33,22 +31,31 @@ def exact_json(text: str) -> Any:
     return json.loads(text, parse_float=_decimal, parse_constant=_refuse_constant)
 
 
+class UncheckedError(ValueError):
+    """An answer cannot be checked against a schema. The message says why, for the caller whose schema it is."""
+
+
 class AnswerValidator:
-    """Validates answers against one schema."""
+    """Validates answers against one schema. The constructor raises `UncheckedError` for one that it cannot read."""
 
     def __init__(self, schema: str) -> None:
-        parsed = exact_json(schema)
-        kind = validator_for(parsed, default=Draft202012Validator) if isinstance(parsed, dict) else Draft202012Validator
-        self._validator = _exact(kind)(parsed, registry=Registry())
+        self._schema = exact_json(schema)
+        self._kind = _undeclared(_is_older(self._schema))
+        with self._failures():
+            if isinstance(self._schema, dict):
+                self._kind = validator_for(self._schema, default=self._kind)
+            self._validator = _exact(self._kind)(self._schema, registry=Registry())
 
     def _first_error(self, answer: str) -> ValidationError | None:
-        return next(self._validator.iter_errors(exact_json(answer)), None)
+        parsed = exact_json(answer)
+        with self._failures():
+            return next(self._validator.iter_errors(parsed), None)
 
     def failing_path(self, answer: str) -> list[str | int] | None:
         """The path of the value of a JSON text that does not hold; None if all of it holds or it cannot be checked."""
         try:
             found = self._first_error(answer)
-        except (*_UNCHECKED, ValueError):
+        except (RecursionError, ValueError):
             return None
         return None if found is None else list(found.absolute_path)
 
@@ -56,13 +63,33 @@ class AnswerValidator:
         """Why a text does not hold: the place and the keyword; None if it is valid."""
         try:
             found = self._first_error(answer)
-        except Unresolvable as error:
-            return f"it cannot be checked: {type(error).__name__} of a $ref"
-        except _UNCHECKED as error:
-            return f"it cannot be checked: {type(error).__name__}"
+        except UncheckedError as error:
+            return str(error)
+        except RecursionError:
+            return "it cannot be checked: RecursionError"
         except ValueError as error:
             return f"it is no JSON: {error}"
         return None if found is None else f"{found.json_path} does not hold for the keyword {found.validator!r}"
+
+    @contextmanager
+    def _failures(self) -> Iterator[None]:
+        """Turn what the validator raises into `UncheckedError`: it assumes that the schema is one of its dialect."""
+        try:
+            yield
+        except MemoryError:
+            raise
+        except Exception as error:
+            of = " of a $ref" if isinstance(error, Unresolvable) else self._wrong_part()
+            raise UncheckedError(f"it cannot be checked: {type(error).__name__}{of}") from error
+
+    def _wrong_part(self) -> str:
+        try:
+            self._kind.check_schema(self._schema)
+        except SchemaError as error:
+            return f", and {error.json_path} of the schema does not hold for the keyword {error.validator!r}"
+        except Exception:  # There may be as little to say of the schema as of the answer.
+            return ""
+        return ""
 
 
 def _decimal(text: str) -> Decimal:
@@ -98,7 +125,7 @@ def _multiple_of(validator: Any, divisor: Any, instance: Any, schema: Any) -> It
 
 
 def _pattern(validator: Any, pattern: str, instance: Any, schema: Any) -> Iterator[ValidationError]:
-    if isinstance(instance, str) and not _patterns().search(pattern, instance):
+    if isinstance(instance, str) and not linear_patterns().search(pattern, instance):
         yield ValidationError("no match")
 
 
@@ -111,7 +138,7 @@ def _pattern_properties(validator: Any, patterns: Any, instance: Any, schema: An
     if isinstance(instance, dict):
         for pattern, inner in patterns.items():
             for name, value in instance.items():
-                if _patterns().search(pattern, name):
+                if linear_patterns().search(pattern, name):
                     yield from validator.descend(value, inner, path=name, schema_path=pattern)
 
 
@@ -119,12 +146,47 @@ def _additional_properties(validator: Any, inner: Any, instance: Any, schema: An
     if isinstance(instance, dict):
         known, patterns = schema.get("properties", {}), schema.get("patternProperties", {})
         for name, value in instance.items():
-            if name in known or any(_patterns().search(pattern, name) for pattern in patterns):
+            if name in known or any(linear_patterns().search(pattern, name) for pattern in patterns):
                 continue
             if inner is False:
                 yield ValidationError("unexpected property", path=(name,))
             elif inner is not True:
                 yield from validator.descend(value, inner, path=name)
+
+
+def _by_draft(older: Any, is_older: Callable[[Any], bool], key: str) -> Callable[..., Iterator[ValidationError]]:
+    """A keyword as `older` has it where a schema `is_older`, otherwise as in 2020-12; it says nothing where they do not
+    have it."""
+
+    def keyword(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
+        check = (older if is_older(schema) else Draft202012Validator).VALIDATORS.get(key)
+        return iter(()) if check is None else check(validator, value, instance, schema) or iter(())
+
+    return keyword
+
+
+def _has_list(schema: Any) -> bool:
+    return isinstance(schema.get("items"), list)
+
+
+def _has_flag(exclusive: str, schema: Any) -> bool:
+    return isinstance(schema.get(exclusive), bool)
+
+
+@cache
+def _undeclared(is_older: bool) -> Any:
+    """The dialect of a schema that names none: what its keywords mean in the drafts that have them."""
+    known = {key: _by_draft(Draft201909Validator, _has_list, key) for key in ("items", "additionalItems")}
+    known |= {"prefixItems": Draft202012Validator.VALIDATORS["prefixItems"]}
+    known |= {"dependencies": Draft7Validator.VALIDATORS["dependencies"]}
+    return extend(Draft201909Validator if is_older else Draft202012Validator, known)  # type: ignore[no-untyped-call]
+
+
+def _is_older(part: Any) -> bool:
+    """Whether a schema has what only drafts before 2020-12 have: lists of `items`, or `$recursiveRef`."""
+    if isinstance(part, dict):
+        return _has_list(part) or "$recursiveRef" in part or any(map(_is_older, part.values()))
+    return isinstance(part, list) and any(map(_is_older, part))
 
 
 _EXACT: Mapping[str, Callable[..., Iterator[ValidationError]]] = {
@@ -133,6 +195,11 @@ _EXACT: Mapping[str, Callable[..., Iterator[ValidationError]]] = {
     "format": _format,
     "patternProperties": _pattern_properties,
     "additionalProperties": _additional_properties,
+    **{
+        key: _by_draft(Draft4Validator, partial(_has_flag, exclusive), key)
+        for inclusive, exclusive in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum"))
+        for key in (inclusive, exclusive)
+    },
 }
 
 
@@ -143,6 +210,9 @@ def _exact(kind: Any) -> Any:
     if kind is not Draft4Validator:
         checker = checker.redefine("integer", _is_integer)
     known = {key: keyword for key, keyword in _EXACT.items() if key in kind.VALIDATORS}
+    if kind is Draft202012Validator:
+        # The library follows lists in every draft.
+        known["items"] = _by_draft(Draft201909Validator, _has_list, "items")
     exact = extend(kind, known, type_checker=checker)  # type: ignore[no-untyped-call]
     exact.evolve = _evolved
     return exact

@@ -190,7 +190,8 @@ def _is_checkable(root: dict[str, Any], schema: Any, depth: int) -> bool:
     if isinstance(schema.get("items"), dict):
         return _is_checkable(root, schema["items"], depth + 1)
     kinds = schema.get("type")
-    named = {kinds} if isinstance(kinds, str) else {kind for kind in kinds or () if isinstance(kind, str)}
+    listed = kinds if isinstance(kinds, list) else [kinds]
+    named = {kind for kind in listed if isinstance(kind, str)}
     return bool(named - {"string", "null"})
 
 

@@ -69,6 +69,8 @@ def follows(matcher: GrammarMatcher, answer: str) -> bool:
         # Bounds beyond 2^53 move inwards.
         ({"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1}, ["0", "-9"], ["9223372036854775808"]),
         ({"type": "integer", "maximum": BIG}, ["1234567890123456000"], [str(BIG + 1), str(BIG + 100)]),
+        ({"type": "number", "minimum": -1e20, "maximum": 1e20}, ["0", "-9.5"], ["9223372036854775808"]),
+        ({"type": "integer", "exclusiveMinimum": 2**53, "maximum": 10**16}, [str(2**53 + 2)], [str(2**53)]),
         # A part with a dialect of its own is validated as exactly.
         ({"properties": {"n": {"$schema": "http://json-schema.org/draft-04/schema#", "oneOf": [
             {"type": "string", "format": "ipv4"}, {"type": "string", "format": "ipv6"}]}}},
@@ -127,6 +129,18 @@ def test_an_answer_may_end_where_its_schema_holds(schema: Any, allowed: list[str
     assert [text for text in excluded if allows(schema, text)] == []
 
 
+@pytest.mark.parametrize("pattern", ["^score$", "^(?:score|b)$", "^s?core$"])
+def test_after_all_names_of_a_pattern_no_other_name_is_begun(pattern: str) -> None:
+    properties = {name: {"type": "integer"} for name in ("score", "core", "b")}
+    schema = {"type": "object", "properties": properties, "patternProperties": {pattern: {"minimum": 5}}}
+    matcher = COMPILER.compile(Grammar(kind="json_schema", text=json.dumps(schema | {"additionalProperties": False})))()
+
+    assert allows(schema, '{"score": 7}')
+    assert not allows(schema, '{"score": 4}')
+    assert not follows(matcher, '{"score": 7, "core": 7, "b": 7,')
+    assert matcher.failure is None
+
+
 KINDS = {
     "type": "object",
     "properties": {"kind": {"enum": ["a", "b", "c"]}, "x": {"type": "integer"}, "y": {"type": "string"}},
@@ -178,6 +192,8 @@ def test_what_is_excluded_is_left_out_and_nothing_else(schema: Any, values: list
         ({"properties": {"n": {"const": BIG}}}, rf"schema\.properties\.n .*const: {BIG} "),
         ({"items": {"enum": [BIG]}}, rf"schema\.items .*enum: {BIG} "),
         ({"type": "integer", "minimum": 2**64}, "minimum: 18446744073709551616 "),
+        ({"type": "integer", "minimum": 1e19, "maximum": 1e20}, r"minimum: 1e\+19 is beyond"),
+        ({"type": "integer", "minimum": 2**53 + 1, "maximum": 2**53 + 1}, "from 9007199254740993 to .* hold exactly"),
         (
             {"type": "string", "pattern": r"^$|(^(?:\S+\s+){0,99}\S+$)", "allOf": [{"maxLength": 5000}]},
             "too many expressions",

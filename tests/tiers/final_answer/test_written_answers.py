@@ -110,6 +110,12 @@ def test_structured_outputs_agree_by_field_and_free_text_does_not_count() -> Non
     assert checked_fields(SCHEMA, "no JSON") == {}
 
 
+@pytest.mark.parametrize("kind", [5, True, None, {}, [5]])
+def test_a_schema_whose_type_is_none_has_nothing_to_check(kind: object) -> None:
+    form = {"type": "json_schema", "json_schema": {"schema": {"type": kind}}}
+    assert expected_kind("How many?", form) is None
+
+
 def test_a_schema_of_free_text_has_nothing_to_check() -> None:
     form = {"type": "json_schema", "json_schema": {"schema": {"properties": {"essay": {"type": "string"}}}}}
     assert expected_kind("How many?", form) is None

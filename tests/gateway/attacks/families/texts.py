@@ -13,6 +13,7 @@ from tests.gateway.attacks.families.framing import outcome_of
 from tests.gateway.attacks.outcome import Outcome, attack_class
 from tests.gateway.attacks.targets import CHAT, HELLO, Target
 from tests.gateway.attacks.test_hostile_grammars import ATTACKS as GRAMMARS
+from tests.inference_core.grammar.drawn_schemas import drawn_schema
 
 TEMPLATES = (
     "{{ 7*7 }}", "{{ ''.__class__.__mro__[1].__subclasses__() }}", "{{ self._TemplateReference__context }}",
@@ -226,6 +227,20 @@ def grammars(target: Target, draw: Random, count: int) -> Iterator[Outcome]:
             asked = _grammar(draw)
         body = {"model": "tier-1", "messages": HELLO, "max_tokens": 4} | asked
         yield outcome_of(target.ask("POST", CHAT, body), f"grammar #{number}: {json.dumps(asked)[:150]}")
+
+
+@attack_class("schemas of any draft", 120, "laptop")
+def drafts(target: Target, draw: Random, count: int) -> Iterator[Outcome]:
+    """Schemas of all drafts, most without `$schema`, with bounds beyond float64, patterns over properties and wrong
+    types: no answer fails for the server's part, whole, at its end or in the middle of a stream."""
+    for number in range(count):
+        schema = drawn_schema(draw, sound=draw.random() < 0.7)
+        body: dict[str, Any] = {"model": "tier-1", "messages": HELLO, "max_tokens": 40, "temperature": 1.5}
+        body |= {"stream": draw.random() < 0.5, "seed": number}
+        body["response_format"] = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+        answer = target.ask("POST", CHAT, body)
+        broke = answer.status == 200 and b'"server_error"' in answer.body
+        yield outcome_of(answer, f"{json.dumps(schema)[:200]} #{number}", "an answer broke off" if broke else "")
 
 
 def _grammar(draw: Random) -> dict[str, Any]:
