@@ -5,8 +5,10 @@ At the addresses of clouds' credential services no server of ours is, so nothing
 
 import ipaddress
 import re
-import socket
+import unicodedata
 from collections.abc import Sequence
+from contextlib import suppress
+from urllib.parse import unquote
 
 MOST_CONTEXT = 100_000_000
 """Tokens; no model has more, and larger numbers would not be those of a context."""
@@ -36,43 +38,172 @@ def one_line(text: str, most: int = MOST_SHOWN) -> str:
     return cut if len(text) <= most else cut + "…"
 
 
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 # AWS, Azure and Google use link-local addresses; the others are AWS's by IPv6, Alibaba's and Oracle's.
 METADATA: Sequence[Network] = [
     ipaddress.ip_network(network)
     for network in ("169.254.0.0/16", "fe80::/10", "fd00:ec2::254/128", "100.100.100.200/32", "192.0.0.192/32")
 ]
-METADATA_NAMES = frozenset({"metadata", "metadata.google.internal", "instance-data", "instance-data.ec2.internal"})
+METADATA_NAMES = frozenset({
+    "metadata", "metadata.google.internal", "metadata.goog", "metadata.tencentyun.com", "instance-data",
+    "instance-data.ec2.internal",
+})  # fmt: skip
+_LOOPBACK_NAMES = frozenset({"localhost", "localhost.localdomain", "ip6-localhost", "ip6-loopback"})
 # Networks whose IPv6 addresses end in an IPv4 address: NAT64 and IPv4-compatible ones.
 _HOLDING = [ipaddress.ip_network("64:ff9b::/96"), ipaddress.ip_network("::/96")]
+_LONGEST_NUMBER = 64
+_LONGEST_HEAD = 8192
+"""Characters of a URL up to the end of its host; the rest, such as an image, is not looked at."""
+_NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
+# What no host name has, once it is decoded and mapped (https://url.spec.whatwg.org/#forbidden-domain-code-point).
+_NO_HOST = re.compile(r"[\x00-\x20\x7f#%/:<>?@\[\\\]^|]")
+_STRIPPED = "".join(map(chr, range(0x21)))
+_SPECIAL = ("http", "https", "ws", "wss", "ftp", "file")
+_URL = re.compile(rf"(?:{'|'.join(_SPECIAL)}|data):|(?:[a-z][a-z0-9+.-]*:)+[/\\]|[/\\]{{2}}", re.IGNORECASE)
 
 
 def is_metadata_host(host: str) -> bool:
-    """Return whether a URL's host name or address is one of them; names are not resolved."""
-    name = host.rstrip(".")
-    return name.lower() in METADATA_NAMES or is_metadata_address(name)
+    """Return whether a URL's host name or address is one of them, however it is written; names are not resolved."""
+    try:
+        name = plain_host(host)
+    except ValueError:
+        return False
+    return name in METADATA_NAMES or is_metadata_address(name)
 
 
 def is_metadata_address(address: str) -> bool:
     """Return whether an address, in any notation, is one of them; False for anything that is no address."""
-    parsed = _parsed(address.strip("[]").partition("%")[0])
-    if parsed is None:
-        return False
-    found: list[ipaddress.IPv4Address | ipaddress.IPv6Address] = [parsed]
-    if isinstance(parsed, ipaddress.IPv6Address):
-        found += [inner for inner in (parsed.ipv4_mapped, parsed.sixtofour) if inner is not None]
-        if any(parsed in network for network in _HOLDING):
-            found.append(ipaddress.IPv4Address(int(parsed) & 0xFFFFFFFF))
-    return any(one in network for one in found for network in METADATA)
-
-
-def _parsed(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """Return the address, also of the notations that resolvers take: one number, hexadecimal, octal, fewer parts."""
     try:
-        return ipaddress.ip_address(address)
+        found = addresses_of(plain_host(address))
     except ValueError:
-        pass
+        return False
+    return any(part in network for one in found for part in (one, *_inner(one)) for network in METADATA)
+
+
+def is_loopback_url_host(host: str) -> bool:
+    """Return whether a URL's host can only mean this machine, however it is written; names are not resolved."""
     try:
-        return ipaddress.IPv4Address(socket.inet_aton(address))
-    except (OSError, ValueError):
-        return None
+        name = plain_host(host)
+        found = [part for one in addresses_of(name) for part in (*_inner(one), one)]
+    except ValueError:
+        return False
+    return _is_loopback_name(name) or any(one.is_loopback or one.is_unspecified for one in found)
+
+
+def looks_like_url(text: str) -> bool:
+    """Return whether a text that may be bytes in base64, too, is one that a library would open."""
+    return _URL.match(_trimmed(text)) is not None
+
+
+def url_problem(url: str) -> str:
+    """Return why no server is to open a caller's `url`; "" for a data: URL, or a public address by http or https.
+
+    Judged as a browser and as more lenient libraries read it. Names are not resolved."""
+    text = _trimmed(url)
+    scheme, colon, rest = text.partition(":")
+    if colon and scheme.lower() == "data":
+        return ""
+    if not colon or scheme.lower() not in ("http", "https"):
+        return "it is no http:, https: or data: URL"
+    authority = re.split("[/?#]", rest.removeprefix("//"), maxsplit=1)[0]
+    user, _, host = authority.rpartition("@")
+    # Readers do not agree on what these mean.
+    if not rest.startswith("//") or "@" in user or re.search(r"[\x00-\x20\\/?#]", unquote(authority)):
+        return "it is not well formed"
+    matched = re.fullmatch(r"(\[[^\[\]]*\]|[^:\[\]]+)(?::[0-9]{0,5})?", host)
+    try:
+        return "it has no valid host" if matched is None else host_problem(matched[1])
+    except ValueError:
+        return "it has no valid host"
+
+
+def host_problem(host: str) -> str:
+    """Return why no server is to open a caller's URL with this host; "" for a public one. Raises ValueError for what is
+    no host."""
+    name = plain_host(host)
+    addresses = addresses_of(name)
+    if name in METADATA_NAMES:
+        return "its host is a cloud's metadata server"
+    if _is_loopback_name(name):
+        return "its host is the server's own machine"
+    reached = [part for one in addresses for part in (_inner(one) or [one])]
+    is_public = all(one.is_global and not one.is_multicast for one in reached)
+    is_metadata = any(one in network for one in (*reached, *addresses) for network in METADATA)
+    return "" if is_public and not is_metadata else "its host is no public address"
+
+
+def _trimmed(text: str) -> str:
+    """Return the beginning of a text, without what browsers take from a URL."""
+    return re.sub(r"[\t\r\n]", "", text.strip(_STRIPPED)[:_LONGEST_HEAD])
+
+
+def plain_host(host: str) -> str:
+    """Return the host that a URL's means: percent-decoded, mapped as by IDNA (UTS 46), without brackets, zone and final
+    dot. Raises ValueError for what is none."""
+    if host.startswith("[") or host.count(":") > 1:
+        return str(ipaddress.IPv6Address(_mapped(unquote(host).strip("[]").partition("%")[0])))
+    name = _mapped(unquote(host, errors="strict"))
+    if not name or _NO_HOST.search(name):
+        raise ValueError("no host")
+    return name.rstrip(".")
+
+
+def _mapped(text: str) -> str:
+    """Return the text in lower case, with compatible characters for others, such as digits in circles, and without
+    those that are not seen."""
+    folded = unicodedata.normalize("NFKC", text).casefold().replace("\u3002", ".")
+    seen = (char for char in folded if unicodedata.category(char) != "Cf" and not _VARIANTS.match(char))
+    return unicodedata.normalize("NFKC", "".join(seen))
+
+
+# Selectors of variants, and others that IDNA ignores.
+_VARIANTS = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\ufe00-\ufe0f\u3164\uffa0\U000e0100-\U000e01ef]")
+
+
+def addresses_of(name: str) -> list[Address]:
+    """Return what a plain host that is an address may mean: IPv6, or IPv4 in any notation that resolvers take (one
+    number, hexadecimal, octal, fewer parts), where numbers with a leading 0 have two meanings; [] for a name. Raises
+    ValueError for what ends in a number and is no address."""
+    if ":" in name:
+        return [ipaddress.IPv6Address(name)]
+    parts = name.split(".")
+    if _NUMBER.fullmatch(parts[-1]) is None:
+        return []
+    found = []
+    for octal in (8, 10):
+        with suppress(ValueError):
+            found.append(_ipv4([_number(part, octal) for part in parts]))
+    if not found:
+        raise ValueError("no address")
+    return list(dict.fromkeys(found))
+
+
+def _number(part: str, octal: int) -> int:
+    """Return the number that a part of an address is; one with a leading 0 is of the base `octal`."""
+    if _NUMBER.fullmatch(part) is None or len(part) > _LONGEST_NUMBER:
+        raise ValueError("no number")
+    if part.startswith("0x"):
+        return int(part[2:] or "0", 16)
+    return int(part, octal if part.startswith("0") else 10)
+
+
+def _ipv4(numbers: list[int]) -> Address:
+    *first, last = numbers
+    if len(first) > 3 or max(first, default=0) > 255 or last >= 256 ** (4 - len(first)):
+        raise ValueError("no address")
+    return ipaddress.IPv4Address(last + sum(one << (24 - 8 * place) for place, one in enumerate(first)))
+
+
+def _inner(address: Address) -> list[Address]:
+    """Return the IPv4 address that an IPv6 address holds; [] for none."""
+    if isinstance(address, ipaddress.IPv4Address):
+        return []
+    held = [one for one in (address.ipv4_mapped, address.sixtofour) if one is not None]
+    if any(address in network for network in _HOLDING):
+        held.append(ipaddress.IPv4Address(int(address) & 0xFFFFFFFF))
+    return [*held]
+
+
+def _is_loopback_name(name: str) -> bool:
+    return name in _LOOPBACK_NAMES or name.endswith(".localhost")

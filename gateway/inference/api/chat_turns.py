@@ -4,12 +4,12 @@ import base64
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
-from urllib.parse import urlsplit
 
 import msgspec
 
 from classifier.features.stray_text import without_billing
 from gateway.base.errors import bad_request
+from gateway.inference.api.caller_urls import refuse_urls
 from gateway.inference.api.constraints import CUSTOM, arguments_of
 from gateway.inference.api.schemas import (
     MAX_MESSAGES,
@@ -22,7 +22,7 @@ from gateway.inference.api.schemas import (
 from tiers.chat_state import DETAILS, EXTRA, audio_reference, state_blocks, state_json
 from tiers.message_content import ContentPart as MessagePart
 from tiers.message_content import MediaType, NativeBlock, NativeContent, ToolCall, media_part, text_part
-from tiers.server_words import is_metadata_host
+from tiers.server_words import looks_like_url, url_problem
 from tiers.tier import ChatMessage
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
@@ -258,9 +258,9 @@ def _content_part(part: ContentPart, where: str) -> MessagePart:
             where,
             "invalid_value",
         )
-    if kind == "file" and str(given.get("file_data"))[:4].lower() == "http" and not _is_public(given["file_data"]):
+    if kind == "file" and (problem := _file_problem(str(given.get("file_data") or ""))):
         raise bad_request(
-            "A file is given as its bytes, or by its public address.", f"{where}.file_data", "invalid_value"
+            f"A file is given as its bytes, or by its public address: {problem}.", f"{where}.file_data", "invalid_value"
         )
     if kind == "file" and "file_data" not in bodies and _OWN_FILE.fullmatch(given["file_id"]):
         raise bad_request(
@@ -268,13 +268,14 @@ def _content_part(part: ContentPart, where: str) -> MessagePart:
             f"{where}.file_id",
             "file_not_found",
         )
-    if kind in ("image_url", "video_url") and not _is_media_url(given["url"]):
+    if kind in ("image_url", "video_url") and (problem := _media_problem(given["url"])):
         raise bad_request(
             f"{'An image' if kind == 'image_url' else 'A video'} is given as a data: URL of its bytes, or by its "
-            "public https: or http: address.",
+            f"public https: or http: address: {problem}.",
             f"{where}.url",
             "invalid_value",
         )
+    refuse_urls({kind: given}, where.rpartition(".")[0])
     if kind == "file" and (text := text_of(str(given.get("file_data")))) is not None:
         return text_part(f"{given['filename']}\n{text}" if given.get("filename") else text)
     return media_part(kind, given)
@@ -295,15 +296,11 @@ def _kind(part: ContentPart) -> str:
     return _OTHER_NAMES.get(part.type, part.type)
 
 
-def _is_media_url(url: str) -> bool:
-    return url[:11].lower() in ("data:image/", "data:video/") or _is_public(url)
+def _media_problem(url: str) -> str:
+    if url[:5].lower() == "data:":
+        return "" if url[:11].lower() in ("data:image/", "data:video/") else "its data are no image or video"
+    return url_problem(url)
 
 
-def _is_public(url: str) -> bool:
-    """Whether a model server may open it: not its own disk, nor the address where clouds keep credentials."""
-    try:
-        parsed = urlsplit(url)
-        host = parsed.hostname or ""
-    except ValueError:
-        return False
-    return parsed.scheme in ("http", "https") and host != "" and not is_metadata_host(host)
+def _file_problem(data: str) -> str:
+    return url_problem(data) if looks_like_url(data) else ""

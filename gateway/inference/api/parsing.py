@@ -20,6 +20,7 @@ from gateway.base.inference_request import (
 )
 from gateway.edge.asgi import HttpRequest
 from gateway.edge.client_paths import DEPLOYMENT
+from gateway.inference.api.caller_urls import refuse_urls
 from gateway.inference.api.chat_turns import turns_of
 from gateway.inference.api.constraints import grammar_of
 from gateway.inference.api.foreign_fields import FieldReader, whole_text
@@ -161,6 +162,7 @@ def _decode_fields(
             raise
         found, ignored, extra = _decoded(known_part, body, fields.body)
         again = error.body.code != UNKNOWN
+    refuse_urls(extra, "")
     given = [name for name in fields.harmless if getattr(found, name) is not None]
     if given and strict:
         refuse_given(found, fields.harmless)

@@ -13,6 +13,7 @@ from urllib.parse import urlencode
 
 from tests.gateway import private_forms
 from tests.gateway.administrator import ADMIN_KEY
+from tests.gateway.attacks import url_forms
 from tests.gateway.attacks.echo_upstream import Canary, EchoUpstream, echo_upstream
 from tests.gateway.attacks.exchange import Answer, Client
 from tests.gateway.attacks.hostile_catalog import hostile_engine, write_hostile_catalog
@@ -261,8 +262,9 @@ class Targets:
     `laptop`: the laptop catalogue's models. `shared`: two workers over PostgreSQL and Redis. `private`: without keys,
     with rules for personal data, a tier at home, and everything else at `upstream`. `sign-on`: with an OpenID provider,
     behind a proxy. `clock`: with a clock that jumps. `few files`: without keys, in a process that may open 40 files.
-    `guarded`: without keys, with a guardrail at a server that gives odd verdicts. `mortal`: on a core that ends in the
-    middle of answers.
+    `addresses`: without keys, with tiers that read media and tiers of OpenAI's and Anthropic's own APIs, all at
+    `upstream`. `guarded`: without keys, with a guardrail at a server that gives odd verdicts. `mortal`: on a core that
+    ends in the middle of answers.
     """
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
@@ -313,6 +315,9 @@ class Targets:
             able = "local = true\ncapabilities = { tools = true, json_schema = true }"
             text = text.replace('name = "tier-1"', f'name = "tier-1"\n{able}')
             catalog.write_text(text + private_forms.CATALOG.format(sink=self._upstream.base_url))
+        if name == "addresses":
+            catalog.write_text(url_forms.CATALOG.format(url=self._upstream.base_url))
+            environment |= {"OPENAI_API_KEY": KEY, "ANTHROPIC_API_KEY": KEY}
         if name == "guarded":
             url = stack.enter_context(odd_guardrail())
             with catalog.open("a") as file:
@@ -352,7 +357,7 @@ class Targets:
         if hostile is not None or cores is not None:
             _make_keys(target)
             aio.until_whole()
-        elif name not in ("open", "private", "few files", "guarded"):
+        elif name not in ("open", "private", "few files", "guarded", "addresses"):
             _make_keys(target)
             _make_texts(target)
             for _ in range(4):

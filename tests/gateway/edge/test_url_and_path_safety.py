@@ -1,6 +1,7 @@
 """Where URLs and paths lead: what a caller names is not fetched, and nothing is sent to a cloud's metadata."""
 
 import ipaddress
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,11 @@ import pytest
 import pytest_asyncio
 
 from gateway.app import create_app
+from gateway.base.errors import ApiError
 from gateway.base.settings import Settings, SettingsError
+from gateway.inference.api.caller_urls import refuse_turn, refuse_urls
 from gateway.telemetry.alert_channels import channels_of
+from tests.gateway.attacks.url_forms import PUBLIC, forbidden_urls
 from tests.gateway.running_gateway import RunningGateway, laptop_hash_core, running_gateway
 from tests.tiers.remote.loopback_server import Call, LoopbackServer
 from tests.tiers.tier_world import remote_spec
@@ -42,6 +46,13 @@ WRITTEN = [
     "0xA9FEA9FE",
     "0251.0376.0251.0376",
     "169.254.43518",
+    "169.0254.169.0254",
+    # As browsers map and decode them.
+    "１６９.２５４.１６９.２５４",
+    "169。254．169｡254",
+    "⑯9.254.①⑥⑨.254",
+    "%31%36%39.254.169.254",
+    "1\u00ad69.254.169.254",
 ]
 
 
@@ -75,6 +86,55 @@ async def test_a_catalogue_that_names_a_metadata_server_is_refused(host: str) ->
     remote = remote_spec(f"http://{host}/latest").remote
     catalog.tiers[0] = msgspec.structs.replace(catalog.tier(1), model=None, remote=remote)
     assert any("metadata" in problem for problem in check_rules(catalog))
+
+
+@pytest.mark.parametrize("url", forbidden_urls())
+async def test_a_callers_url_is_refused_in_every_notation(url: str) -> None:
+    with pytest.raises(ApiError) as refused:
+        refuse_urls({"image_url": {"url": url}}, "input[0]")
+    assert refused.value.body.param == "input[0].image_url.url"
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *({"image_url": url} for url in PUBLIC),
+        {"image_url": "data:image/png;base64,AAAA"},
+        {"image_url": "/9j/4AAQSkZJRg", "audio": "//uQxAAAAAAAAAAAAAAA", "url": "none yet"},
+        {"voice": "alloy", "file_id": "file-abc", "image_size": "1024", "images": 2, "url": None},
+        {"input": "http://127.0.0.1:3000 does not answer", "documents": ["http://localhost/"], "model": "http://0/"},
+    ],
+)
+async def test_public_addresses_bytes_and_texts_go_on(value: Any) -> None:
+    refuse_urls(value, "")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"imageUrl": "169.254.169.254/latest"},
+        {"fileUri": "localhost:80/x"},
+        {"image": "//127.0.0.1/x"},
+        {"audio": {"data": "file:///etc/passwd"}},
+        {"images": [{"link": "http://[::1]/"}]},
+        {"URLs": ["https://example.com", "user@10.0.0.7/x"]},
+    ],
+)
+async def test_a_field_that_names_a_url_is_known_by_its_name(value: Any) -> None:
+    with pytest.raises(ApiError):
+        refuse_urls(value, "")
+
+
+async def test_what_calls_of_tools_hold_is_text() -> None:
+    turn = [
+        {"type": "tool_use", "input": {"url": "http://localhost:3000"}},
+        {"type": "function_call", "arguments": {"url": "http://localhost:3000"}},
+        {"type": "web_fetch_tool_result", "content": {"url": "http://localhost:3000"}},
+        {"name": "open", "input_schema": {"properties": {"url": {"default": "http://localhost:3000"}}}},
+    ]
+    refuse_turn(json.dumps(turn).encode(), "content")
+    with pytest.raises(ApiError):
+        refuse_turn(json.dumps([*turn, {"type": "mcp", "server_url": "http://localhost"}]).encode(), "tools")
 
 
 @pytest.mark.parametrize("url", ["http://169.254.169.254/", "http://metadata/", "file:///etc/passwd", "gopher://x/"])

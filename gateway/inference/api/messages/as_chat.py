@@ -6,6 +6,7 @@ import msgspec
 
 from gateway.base.errors import ApiError, ContextLengthError, bad_request
 from gateway.base.inference_request import InferenceRequest
+from gateway.inference.api.caller_urls import refuse_turn, refuse_urls
 from gateway.inference.api.messages.conversation import conversation_of, decoded
 from gateway.inference.api.messages.schemas import (
     CountTokensRequest,
@@ -124,6 +125,9 @@ def chat_of(body: CountTokensRequest, betas: str = "", *, keeps_own: bool = True
     choice = body.tool_choice
     sampling = _sampling(body, betas) if isinstance(body, MessagesRequest) else {}
     entries = [decoded(raw, ToolEntry, f"tools.{place}") for place, raw in enumerate(body.tools or ())]
+    for place, raw in enumerate(body.tools or ()):
+        refuse_turn(bytes(raw), f"tools.{place}")
+    refuse_urls(body.mcp_servers, "mcp_servers")
     tools = [_tool(tool, f"tools.{place}") for place, tool in enumerate(entries) if tool.type in _CALLERS]
     own = [str(tool.type) for tool in entries if tool.type not in _CALLERS]
     left_out = [] if keeps_own or not tools else [kind for kind in own if not kind.startswith(_CALLERS_OWN)]

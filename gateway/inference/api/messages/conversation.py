@@ -18,6 +18,7 @@ import msgspec
 
 from classifier.features.stray_text import BILLING_HEADER
 from gateway.base.errors import ApiError, bad_request
+from gateway.inference.api.caller_urls import refuse_turn
 from gateway.inference.api.chat_turns import text_of
 from gateway.inference.api.messages.schemas import Block, ResultBlock, Source, Text, Turn
 from gateway.inference.api.parsing import refusal_of
@@ -234,10 +235,13 @@ def _placed(number: int, turn: Turn) -> list[Placed]:
         return []
     if isinstance(turn.content, str):
         return [Placed(number, 0, Block(type="text", text=turn.content))]
-    return [
+    placed = [
         Placed(number, place, decoded(raw, Block, f"messages.{number}.content.{place}"), bytes(raw))
         for place, raw in enumerate(turn.content)
     ]
+    for one in placed:
+        refuse_turn(one.json, one.where)
+    return placed
 
 
 def _user(placed: Sequence[Placed], foreign: list[str]) -> list[Said]:

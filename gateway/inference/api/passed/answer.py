@@ -7,7 +7,7 @@ import math
 import secrets
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 import msgspec
@@ -20,6 +20,7 @@ from gateway.base.numbers import usd_text
 from gateway.edge.asgi import FormEvent, HttpRequest, read_form
 from gateway.edge.response_cycle import DisconnectWatch, StallWatch
 from gateway.inference.api.build_request import received, routing_options, unanswered_request
+from gateway.inference.api.caller_urls import refuse_raw, refuse_urls
 from gateway.inference.api.parsing import decoded_body, json_of
 from gateway.inference.api.passed.endpoints import READ_FIELDS, SPEECH_TOKENS_A_SECOND, Form, PassedEndpoint, Workload
 from gateway.inference.embedding.embedder import embedding_record
@@ -119,6 +120,15 @@ class PassedForm:
             raise bad_request(f"You must provide the parameter {file[0]}, with a file name.", file[0], "missing_file")
         return Form(self.fields, self.files)
 
+    def refuse_urls(self) -> None:
+        """Raises `ApiError` 400 for a field with a URL that is not public; one may hold JSON."""
+        for part, content in self._parts:
+            if not part.filename:
+                text: Any = content.decode()
+                with suppress(*JSON_ERRORS):
+                    text = msgspec.json.decode(text)
+                refuse_urls({part.name: text}, "")
+
     @property
     def texts(self) -> dict[str, list[str]]:
         """The texts that are sent on, by the name of their part: those of fields, and the heads of all parts."""
@@ -209,11 +219,13 @@ class PassedOn:
             form = PassedForm(endpoint)
             await form.read(self._request)
             threads, whole = self._serving.routing.threads, form.whole()
+            form.refuse_urls()
             workload = await threads.run(self._head.caller.tenant, lambda: endpoint.workload(whole))
             return workload, form.fields.get("model"), form, {}
         raw = await json_of(self._request)
         decoder = msgspec.json.Decoder(endpoint.body)
         body: Any = await decoded_body(self._serving, decoder, raw, self._head.caller)
+        refuse_raw(raw, "")
         fields = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
         return endpoint.workload(body), body.model, None, fields
 

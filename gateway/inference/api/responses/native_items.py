@@ -22,6 +22,7 @@ from typing import Any
 import msgspec
 
 from gateway.inference.answer import Answer
+from gateway.inference.api.caller_urls import refuse_turn
 from gateway.inference.api.responses.schemas import Item, ResponsesRequest, ResponseTool
 from gateway.inference.api.responses.tools import SEARCH
 from inference_core.io.files import JSON_ERRORS
@@ -86,6 +87,8 @@ def given_items(body: bytes) -> GivenItems:
     given = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
     said = msgspec.json.decode(given["input"])
     items = [{"type": "message", "role": "user", "content": said}] if isinstance(said, str) else said
+    refuse_turn(bytes(given["input"]), "input")
+    refuse_turn(bytes(given.get("tools", b"null")), "tools")
     fields = {name: bytes(given[name]) for name in _FIELDS if name in given and bytes(given[name]) != b"null"}
     tools = msgspec.json.decode(fields.get("tools", b"[]"), type=list[dict[str, Any]])
     own = _others(tools, items)

@@ -5,9 +5,9 @@ from importlib import import_module
 from tests.gateway.attacks.outcome import CLASSES, AttackClass
 
 FAMILIES = (
-    "framing", "bodies", "texts", "streams", "access", "tenants", "disclosure", "private_forms", "upstream_floods",
-    "upstream_claims", "upstream_cuts", "upstream_echoes", "dependencies", "model_files", "sign_on", "clocks",
-    "judges", "neighbours", "upgrades", "few_files", "guardrails", "journals", "verification",
+    "framing", "bodies", "texts", "streams", "access", "tenants", "disclosure", "caller_urls", "private_forms",
+    "upstream_floods", "upstream_claims", "upstream_cuts", "upstream_echoes", "dependencies", "model_files",
+    "sign_on", "clocks", "judges", "neighbours", "upgrades", "few_files", "guardrails", "journals", "verification",
 )  # fmt: skip
 
 

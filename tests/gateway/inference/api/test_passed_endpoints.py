@@ -164,6 +164,17 @@ async def test_a_servers_refusal_is_the_callers_error_and_costs_nothing(
         assert (record.status, record.cost_usd) == ("error", 0.0)
 
 
+async def test_no_server_is_sent_an_address_that_is_not_public(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with world(tmp_path, monkeypatch) as aio:
+        image = {"type": "image_url", "image_url": {"url": "http://１６９.254.169.254/"}}
+        refused = await aio.post("moderations", json={"input": ["a", image]})
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "input[1].image_url.url")
+        fields = {"model": "media", "options": '{"file_url": "http://localhost/a.wav"}'}
+        refused = await aio.post("audio/transcriptions", data=fields, files={"file": ("a.wav", WAVE, "audio/wav")})
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "options.file_url")
+        assert aio.media.calls == []
+
+
 async def test_a_key_that_an_event_repeats_is_not_passed_on_wherever_it_is_cut(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
