@@ -45,10 +45,6 @@ class RopeScaling(msgspec.Struct, frozen=True, kw_only=True):
     short: tuple[float, ...] = ()
     long: tuple[float, ...] = ()
 
-    def longest(self, stated: int) -> int:
-        """The longest context: files of Qwen state (`stated`) the length before yarn stretches it."""
-        return max(stated, int(self.original_max_position * self.factor)) if self.kind == "yarn" else stated
-
 
 class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Hyper-parameters that decide the computation, in transformers' vocabulary.

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -52,7 +53,7 @@ def _settings(name: str, keys: dict[str, Any]) -> Change:
 
     def change(folder: Path) -> None:
         text = json.dumps(json.loads((folder / name).read_text()) | keys)
-        (folder / name).write_text(text.replace('"@', "").replace('@"', ""))
+        (folder / name).write_text(re.sub(r'"@([^"@]+)@"', r"\1", text))
 
     return change
 
@@ -71,6 +72,24 @@ def _rope(kind: str, number: object) -> dict[str, Any]:
 def _added(count: int, text: str = "<{}>") -> list[dict[str, Any]]:
     flags = dict.fromkeys(("lstrip", "rstrip", "single_word", "normalized"), False)
     return [{"id": 257 + n, "content": text.format(n), "special": True, **flags} for n in range(count)]
+
+
+def _padding(length: int | None, multiple: int | None = None) -> dict[str, Any]:
+    strategy = "BatchLongest" if length is None else {"Fixed": length}
+    token = {"pad_id": 0, "pad_type_id": 0, "pad_token": "<0>"}
+    return {"strategy": strategy, "direction": "Right", "pad_to_multiple_of": multiple, **token}
+
+
+def _processor(count: int) -> dict[str, Any]:
+    pieces = [{"SpecialToken": {"id": "a", "type_id": 0}}] * count + [{"Sequence": {"id": "A", "type_id": 0}}]
+    tokens = {"a": {"id": "a", "ids": [0], "tokens": ["a"]}}
+    return {"type": "TemplateProcessing", "single": pieces, "pair": pieces, "special_tokens": tokens}
+
+
+def _word_piece(count: int, length: int) -> dict[str, Any]:
+    words = {"a" * (length - n % 100) + str(n): n for n in range(count)} | {"[UNK]": count}
+    most = {"max_input_chars_per_word": 10**9, "continuing_subword_prefix": "##"}
+    return {"type": "WordPiece", "unk_token": "[UNK]", "vocab": words, **most}
 
 
 def _directory(count: int) -> bytes:
@@ -109,6 +128,36 @@ MODEL_FILES: dict[str, Change] = {
     "300,000 added tokens in the settings": _settings(
         "tokenizer_config.json", {"added_tokens_decoder": {str(257 + n): {"content": f"<{n}>"} for n in range(300_000)}}
     ),
+    "1,000,000 special tokens": _settings("tokenizer.json", {"added_tokens": _added(1_000_000)}),
+    "a padding of 1e9": _settings("tokenizer.json", {"padding": _padding(10**9)}),
+    "a padding to multiples of 1e9": _settings("tokenizer.json", {"padding": _padding(None, 10**9)}),
+    "a truncation with a stride": _settings(
+        "tokenizer.json",
+        {"truncation": {"direction": "Right", "max_length": 2, "strategy": "LongestFirst", "stride": 1}},
+    ),
+    **{
+        f"a prepend of {count} pieces": _settings(
+            "tokenizer.json", {"normalizer": {"type": "Prepend", "prepend": "a " * count}}
+        )
+        for count in (1_000, 100_000, 5_000_000, 50_000_000)
+    },
+    **{
+        f"a template of {count} pieces": _settings("tokenizer.json", {"post_processor": _processor(count)})
+        for count in (1_000, 100_000, 1_000_000)
+    },
+    "a WordPiece of long words": _settings("tokenizer.json", {"model": _word_piece(2_000, 20_000)}),
+    "a WordPiece of endless words": _settings("tokenizer.json", {"model": _word_piece(20_000, 20_000)}),
+    "a piece of 30 MB": _settings(
+        "tokenizer.json", {"model": {"type": "Unigram", "unk_id": 0, "vocab": [["<unk>", 0], ["ab" * 15_000_000, -1]]}}
+    ),
+    **{
+        f"yarn with {key} of {number[:8]}": _settings(
+            "config.json", {"rope_scaling": {"rope_type": "yarn", "factor": 2.0, key: f"@{number}@"}}
+        )
+        for key in ("factor", "attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim",
+                    "original_max_position_embeddings")
+        for number in ("1e308", "1e-308", "1e400", "-1", "0", "9" * 400)
+    },
     "500,000 tensors": _written("model.safetensors", _directory(500_000)),
     "an index of 500,000 tensors": _written(
         "model.safetensors.index.json", json.dumps({"weight_map": {f"t{n}": f"s{n}" for n in range(500_000)}})

@@ -12,6 +12,7 @@ from safetensors.numpy import load_file
 from classifier.encoders.checkpoint import CONFIG, TOKENIZER, checkpoint_files
 from classifier.errors import CheckpointError
 from classifier.native import KERNELS
+from inference_core.tokenization.tokenizer_trial import require_small_file
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -94,6 +95,7 @@ class NativeTransformer:
             raise CheckpointError(f"{folder} needs tokenizers: pip install 'aio-gateway[encoder]'.") from error
         try:
             arrays = _arrays(folder, config)
+            require_small_file(folder / TOKENIZER)
             tokenizer = Tokenizer.from_file(str(folder / TOKENIZER))
             heads, epsilon = _heads(config), float(config.get("layer_norm_eps", 1e-12))
             tokenizer.no_padding()

@@ -20,6 +20,7 @@ from transformers import AttentionInterface, AutoModel
 from classifier.encoders.checkpoint import TOKENIZER, checkpoint_files
 from classifier.encoders.native_transformer import MAX_TOKENS, cut_to
 from classifier.errors import CheckpointError
+from inference_core.tokenization.tokenizer_trial import require_small_file
 
 Indices = npt.NDArray[np.intp]
 
@@ -158,6 +159,7 @@ class PooledTransformer:
             model = AutoModel.from_pretrained(
                 folder, local_files_only=True, trust_remote_code=False, use_safetensors=True
             ).float()
+            require_small_file(folder / TOKENIZER)
             tokenizer = Tokenizer.from_file(str(folder / TOKENIZER))
         except Exception as error:  # each library raises its own errors for damaged files
             raise CheckpointError(f"{folder} cannot be loaded by transformers: {error}") from error

@@ -146,8 +146,6 @@ def _check_rope_scaling(path: Path, config: ModelConfig) -> None:
     scaling = config.rope_scaling
     if scaling is None:
         return
-    if not 0 < scaling.factor < math.inf:
-        raise ModelFileError(f"{path}: the rope scaling factor is {scaling.factor}; it must be a positive number")
     low, high = scaling.low_freq_factor, scaling.high_freq_factor
     if scaling.kind == "llama3" and not (0 < low < high < math.inf and scaling.original_max_position > 0):
         raise ModelFileError(

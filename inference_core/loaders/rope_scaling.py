@@ -54,6 +54,8 @@ def llama3_scaling(path: Path, factors: NDArray[np.float32], theta: float, head_
     return scaling
 
 
+MAX_CONTEXT, MAX_FACTOR = 1 << 32, 1_000_000
+"""Positions before scaling, and how many times more there are after it; real models have a million and 128."""
 KINDS = ("default", "linear", "llama3", "yarn", "longrope")
 
 
@@ -157,3 +159,16 @@ def _longrope(file: Path, rope: Rope, max_position: int, length: int) -> RopeSca
         short=tuple(rope.short_factor),
         long=tuple(rope.long_factor),
     )
+
+
+def max_context(path: Path, scaling: RopeScaling | None, stated: int) -> int:
+    """Return the longest context: files of Qwen state (`stated`) the length before yarn stretches it. Raises
+    ModelFileError for a factor that no model has."""
+    if scaling is None:
+        return stated
+    if not (0 < scaling.factor <= MAX_FACTOR and scaling.original_max_position <= MAX_CONTEXT):
+        raise ModelFileError(
+            f"{path}: the rope scaling factor is {scaling.factor}, of {scaling.original_max_position} positions; a "
+            f"positive factor of at most {MAX_FACTOR:,} and at most {MAX_CONTEXT:,} positions are supported"
+        )
+    return max(stated, int(scaling.original_max_position * scaling.factor)) if scaling.kind == "yarn" else stated

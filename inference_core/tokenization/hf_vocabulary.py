@@ -20,6 +20,7 @@ from inference_core.tokenization.control_tokens import SPM_SPACE, ControlToken, 
 from inference_core.tokenization.token_bound import TokenBound, byte_fallback_bound, byte_level_bound, producible
 from inference_core.tokenization.tokenizer import Vocabulary
 from inference_core.tokenization.tokenizer_limits import require_bounded, require_few_added, runs_of_added
+from inference_core.tokenization.tokenizer_trial import require_small
 
 _SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
 # Of several templates: for chats, and for chats with tools.
@@ -137,6 +138,7 @@ class _Step(msgspec.Struct):
     pattern: Any = None
     content: str | None = None
     replacement: str | None = None
+    prepend: str | None = None
 
 
 class _Model(msgspec.Struct):
@@ -156,6 +158,7 @@ class _TokenizerFile(msgspec.Struct):
     decoder: _Step | None = None
     pre_tokenizer: _Step | None = None
     normalizer: _Step | None = None
+    post_processor: Any = None
 
 
 prepare_types(AddedToken, _TokenizerFile)
@@ -169,7 +172,8 @@ def read_hf_vocabulary(folder: Path) -> Vocabulary:
     settings = TokenizerSettings(folder)
     listed = [*described.added_tokens, *settings.added]
     require_few_added(file, (token.content for token in listed), (token.content for token in listed if token.special))
-    require_bounded(file, _steps(described.normalizer), _steps(described.pre_tokenizer))
+    require_bounded(file, _steps(described.normalizer), _steps(described.pre_tokenizer), described.post_processor)
+    require_small(file, content)
     backend = _backend(file, content)
     starts_with_space = any(
         step.type == "Metaspace" and step.prepend_scheme == "first" for step in _steps(described.pre_tokenizer)
@@ -279,12 +283,12 @@ _UNLIKELY = "a \U0010fffd"
 def _backend(file: Path, content: bytes) -> Tokenizer:
     try:
         backend = Tokenizer.from_buffer(content)
+        backend.no_truncation()
+        backend.no_padding()
         # Some kinds of models refuse characters that they do not have, unless they have a token for all of these.
         backend.encode(_UNLIKELY)
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:  # The library raises plain Exception, and its panics are not even that.
         raise ModelFileError(f"{file} is not a tokeniser that `tokenizers` can read: {error}") from error
-    backend.no_truncation()
-    backend.no_padding()
     return backend

@@ -17,6 +17,8 @@ MAX_CONTROL_TOKENS = 20_000
 """Of those that are special: every rendered chat is searched for them. Codebooks are not."""
 MAX_ADDED_WORK = 2_000_000
 """Tokens that the library sorts while those are added that only the settings list: at each step all that it has."""
+MAX_ADDED_TO_TEXT = 64
+"""Characters that normalisers put before a text, and tokens that a template puts around it: real models have two."""
 MAX_GROWTH = 64
 """Characters that the normalisers make of one: those of real models make three at most."""
 _MOST_OF_UNICODE = 18  # NFKD of U+FDFA
@@ -43,6 +45,7 @@ class Step(Protocol):
     type: str
     pattern: Any
     content: str | None
+    prepend: str | None
 
 
 def require_few_added(file: Path, tokens: Iterable[str], controls: Iterable[str]) -> None:
@@ -72,10 +75,15 @@ def runs_of_added(file: Path, tokens: Iterable[Added], known: int) -> Iterator[t
         yield special, added
 
 
-def require_bounded(file: Path, normalizers: Iterable[Step], splits: Iterable[Step]) -> None:
-    """Raise ModelFileError for normalisers that make a text much longer, and for patterns whose search may take time
-    in more than a low power of it."""
+def require_bounded(file: Path, normalizers: Iterable[Step], splits: Iterable[Step], processor: Any) -> None:
+    """Raise ModelFileError for normalisers and a post-processor that make a text much longer, and for patterns whose
+    search may take time in more than a low power of it."""
     normalizers = list(normalizers)
+    added = max(sum(len(step.prepend or "") for step in normalizers), _pieces(processor))
+    if added > MAX_ADDED_TO_TEXT:
+        raise ModelFileError(
+            f"{file} adds {added} characters or tokens to every text; at most {MAX_ADDED_TO_TEXT} are supported"
+        )
     growth = prod(map(_growth, normalizers))
     if growth > MAX_GROWTH:
         raise ModelFileError(f"{file}: its normalisers make up to {growth:.0f} characters of one; at most {MAX_GROWTH}")
@@ -83,6 +91,17 @@ def require_bounded(file: Path, normalizers: Iterable[Step], splits: Iterable[St
         pattern = step.pattern.get("Regex") if isinstance(step.pattern, dict) else None
         if isinstance(pattern, str) and (problem := _problem(pattern)):
             raise ModelFileError(f"{file}: the pattern {pattern[:100]!r} {problem}, which may take time without end")
+
+
+def _pieces(processor: Any) -> int:
+    """Return the length of the longest list anywhere in a post-processor, which says what it puts around a text."""
+    longest, parts = 0, [processor]
+    while parts:
+        part = parts.pop()
+        if isinstance(part, list):
+            longest = max(longest, len(part))
+        parts += part if isinstance(part, list) else part.values() if isinstance(part, dict) else ()
+    return longest
 
 
 def _growth(step: Step) -> float:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from inference_core.errors import ModelFileError
 from inference_core.loaders.gguf_format.gguf_header import GGUFHeader, end_of_generation_ids
-from inference_core.loaders.rope_scaling import llama3_scaling
+from inference_core.loaders.rope_scaling import llama3_scaling, max_context
 from inference_core.model_config import Architecture, ModelConfig, RopeScaling
 
 # Keys of llama.cpp that change what some architecture computes, and the architectures for which they are read.
@@ -226,7 +226,7 @@ def read_config(header: GGUFHeader, factors: Factors) -> ModelConfig:
         num_heads=num_heads,
         num_kv_heads=metadata.integer("attention.head_count_kv", num_heads),
         head_dim=head_dim,
-        max_position=scaling.longest(length) if scaling else length,
+        max_position=max_context(header.path, scaling, length),
         rms_eps=metadata.written("attention.layer_norm_rms_epsilon") / residual**2,
         rope_theta=metadata.written("rope.freq_base", 10000.0),
         rope_scaling=scaling,

@@ -16,7 +16,7 @@ from inference_core.errors import ModelFileError
 from inference_core.io.files import JSON_ERRORS, prepare_types
 from inference_core.loaders.huggingface.hf_quantization import LayerFormat, Sparsity, layer_format, sparsity
 from inference_core.loaders.model_file import MAX_SETTINGS, read_model_file
-from inference_core.loaders.rope_scaling import Rope, read_ropes, rope_scaling
+from inference_core.loaders.rope_scaling import Rope, max_context, read_ropes, rope_scaling
 from inference_core.model_config import Activation, Architecture, ModelConfig
 
 log = logging.getLogger(__name__)
@@ -171,7 +171,7 @@ def read_config(folder: Path) -> ModelConfig:
         num_heads=heads,
         num_kv_heads=config.num_key_value_heads or heads,
         head_dim=head_dim,
-        max_position=scaling.longest(config.max_position_embeddings) if scaling else config.max_position_embeddings,
+        max_position=max_context(file, scaling, config.max_position_embeddings),
         # What is added to a stream that is divided by Granite's residual multiplier needs no multiplier, and norms of
         # it differ in this number alone.
         rms_eps=config.rms_norm_eps / residual**2,

@@ -18,6 +18,8 @@ from tests.inference_core.tokenization.drawn_templates import drawn_template
 from tests.model_files import MODEL_FILES, Change
 
 MOST_SECONDS, MOST_BYTES = 2.0, 300 * 2**20
+# Where the child that reads a tokeniser first is ended at its limit of 10 s.
+_MOST_SECONDS_IF_TOO_LARGE = 12.0
 # After it a check that does not end is ended.
 _LONGEST = 20
 # Of the address space, so that what eats memory ends before the machine does.
@@ -135,6 +137,6 @@ def _outcome(name: str, status: int, text: str, seconds: float, taken: int, *, w
     problem = ""
     if status not in wanted or "Traceback" in text:
         problem = f"status {status}: {text[-300:]}"
-    elif seconds > MOST_SECONDS or taken > MOST_BYTES:
+    elif seconds > (_MOST_SECONDS_IF_TOO_LARGE if "too large" in text else MOST_SECONDS) or taken > MOST_BYTES:
         problem = f"{seconds:.1f} s and {taken >> 20} MB"
     return Outcome(name, 200, bypass=problem)

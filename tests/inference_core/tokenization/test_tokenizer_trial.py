@@ -1,0 +1,58 @@
+"""A tokeniser that takes too much memory or time is refused by a child process, and each file is read by one once."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from inference_core.errors import ModelFileError
+from inference_core.tokenization.hf_vocabulary import read_hf_vocabulary
+from inference_core.tokenization.tokenizer_trial import require_small
+from tests.inference_core.quantization.tiny_model import write_tiny_model
+
+FILE = Path("tokenizer.json")
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def unigram(piece: str) -> bytes:
+    model = {"type": "Unigram", "unk_id": 0, "vocab": [["<unk>", 0], [piece, -1]]}
+    return json.dumps({"version": "1.0", "added_tokens": [], "model": model}).encode()
+
+
+def test_a_tokeniser_that_takes_gigabytes_is_too_large() -> None:
+    with pytest.raises(ModelFileError, match=r"tokenizer\.json is too large: reading it takes more than 2 GB"):
+        require_small(FILE, unigram("ab" * 15_000_000))
+
+
+def test_a_file_that_passed_is_not_read_by_a_child_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    require_small(FILE, unigram("ab"))
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise AssertionError("a second child was started")
+
+    monkeypatch.setattr("inference_core.tokenization.tokenizer_trial.subprocess.run", refuse)
+    require_small(FILE, unigram("ab"))
+    with pytest.raises(AssertionError, match="second child"):
+        require_small(FILE, unigram("abc"))
+
+
+def test_what_the_library_cannot_read_is_refused_in_its_own_words(tmp_path: Path) -> None:
+    folder = write_tiny_model(tmp_path / "model")
+    settings = json.loads((folder / "tokenizer.json").read_text())
+    settings["pre_tokenizer"] = {"type": "Split", "pattern": {"Regex": "(a"}, "behavior": "Isolated", "invert": False}
+    (folder / "tokenizer.json").write_text(json.dumps(settings))
+
+    with pytest.raises(ModelFileError, match="is not a tokeniser that `tokenizers` can read"):
+        read_hf_vocabulary(folder)
+
+
+def test_a_cache_that_cannot_be_written_costs_a_child_and_no_error(cache: Path) -> None:
+    cache.write_text("no folder")
+
+    require_small(FILE, unigram("ab"))
