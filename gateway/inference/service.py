@@ -139,10 +139,13 @@ class Service:
         return answer
 
     @asynccontextmanager
-    async def reading(self, request: InferenceRequest, tokens: int | None = None) -> AsyncIterator[Admission]:
+    async def reading(
+        self, request: InferenceRequest, tokens: int | None = None, admission: Admission | None = None
+    ) -> AsyncIterator[Admission]:
         """Admit a request that gets no answer of a tier: it counts against the caller's limits as any other, with
-        `tokens`, else with those that its text is estimated to have, unless the block settles for others."""
-        admission, entered = await self._enter(request.with_generation(max_tokens=0), tokens)
+        `tokens`, else with those that its text is estimated to have, unless the block settles for others. `admission`:
+        of `limited`, if the body has arrived after that."""
+        admission, entered = await self._enter(request.with_generation(max_tokens=0), tokens, admission)
         try:
             yield admission
         finally:
@@ -260,20 +263,33 @@ class Service:
         if rows := self.kept_reasoning.keep(answer):
             await self.kept_reasoning.save(rows)
 
-    async def _enter(self, request: InferenceRequest, tokens: int | None = None) -> tuple[Admission, float]:
-        """Admission by the caller's limits, and the time of entry to `overload`. Raises `ApiError` 429 or 503."""
-        if self._draining:
-            raise self.overload.shutting_down(request.generation.priority)
+    async def limited(self, request: InferenceRequest, tokens: int | None = None) -> Admission:
+        """Admit `request` by its caller's limits alone, without a place of an answer. Raises `ApiError` 429 or 503."""
+        self._refuse_in_shutdown(request)
         messages = request.generation.messages or ()
         if long := [part for message in messages for part in message.parts if part.is_long_audio]:
             await self.routing.threads.run(request.caller.tenant, lambda: [part.media_tokens for part in long])
         control = self._admission_control
-        admission = Admission() if control is None else await control.enter(request, tokens)
+        return Admission() if control is None else await control.enter(request, tokens)
+
+    async def _enter(
+        self, request: InferenceRequest, tokens: int | None = None, admission: Admission | None = None
+    ) -> tuple[Admission, float]:
+        """Admission by the caller's limits, and the time of entry to `overload`. Raises `ApiError` 429 or 503."""
+        if admission is None:
+            admission = await self.limited(request, tokens)
+        else:
+            self._refuse_in_shutdown(request)
+            await admission.claim(request.caller, tokens or 0)
         try:
             return admission, await self.overload.enter(request.generation.priority)
         except BaseException:
             admission.close(None)
             raise
+
+    def _refuse_in_shutdown(self, request: InferenceRequest) -> None:
+        if self._draining:
+            raise self.overload.shutting_down(request.generation.priority)
 
     async def _source(self, request: InferenceRequest, admission: Admission) -> AnswerSource:
         """Choose a tier, reserve what it may cost, and return a generation by it or what the cache has instead."""

@@ -18,7 +18,7 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from gateway.base.errors import ApiError, bad_request
-from gateway.base.inference_request import Caller, InferenceRequest
+from gateway.base.inference_request import Allowance, Caller, InferenceRequest
 from gateway.base.stores.redis_store import RedisUnavailableError
 from gateway.tenancy.budgets.budget_leases import BudgetExceededError, BudgetLeases, BudgetsUnavailableError, Hold
 from gateway.tenancy.budgets.lease_book import MICRO, microusd, microusd_at_least, period_bounds, period_key
@@ -145,6 +145,11 @@ class Admission(msgspec.Struct):
             return False
         return True
 
+    async def claim(self, caller: Caller, tokens: int) -> None:
+        """Count the tokens of a text that was read after its request was admitted. Raises `ApiError` 429 or 503."""
+        if self.entry is not None and self.admission_control is not None:
+            self.entry = await self.admission_control.claimed(self.entry, caller, tokens)
+
     def affords(self, max_cost_usd: float) -> bool:
         """Hold this much more, for another attempt, if that is possible without waiting."""
         return self.hold is None or self.closed or self.hold.extend(microusd_at_least(max_cost_usd))
@@ -198,16 +203,12 @@ class AdmissionControl:
         bounded = allowance.requests_per_minute, allowance.tokens_per_minute, allowance.concurrency
         if caller.key_id is None or bounded == (None, None, None):
             return admission
-        try:
-            entry = await self._windows.enter(caller.key_id, allowance, tokens, member)
-        except RedisUnavailableError as error:
-            raise ApiError(
-                503, "The limits of this key cannot be checked. Try again later.", code="limits_unavailable"
-            ) from error
-        if entry.refused:
-            raise _refusal(entry, allowance.concurrency)
-        admission.entry = entry
+        admission.entry = await _admitted(self._windows.enter(caller.key_id, allowance, tokens, member), allowance)
         return admission
+
+    def claimed(self, entry: Entry, caller: Caller, tokens: int) -> Awaitable[Entry]:
+        """Return the entry of an admitted request with `tokens` more. Raises `ApiError` 429 or 503."""
+        return _admitted(self._windows.claim(entry, caller.allowance, tokens), caller.allowance)
 
     async def hold(self, caller: Caller, max_cost_usd: float, advice: Callable[[float], str] | None = None) -> Hold:
         try:
@@ -244,6 +245,18 @@ class AdmissionControl:
                 len(p) if isinstance(p, list) else len(p.encode()) // BYTES_PER_TOKEN for p in request.prompts or ()
             )
         return 1 + prompt + request.choices * (self._expected if asked.max_tokens is None else asked.max_tokens)
+
+
+async def _admitted(entering: Awaitable[Entry], allowance: Allowance) -> Entry:
+    try:
+        entry = await entering
+    except RedisUnavailableError as error:
+        raise ApiError(
+            503, "The limits of this key cannot be checked. Try again later.", code="limits_unavailable"
+        ) from error
+    if entry.refused:
+        raise _refusal(entry, allowance.concurrency)
+    return entry
 
 
 def _quota_text(caller: Caller, error: BudgetExceededError, advice: str) -> str:

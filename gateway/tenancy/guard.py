@@ -11,11 +11,12 @@ Guards wait for nothing, but litestar runs a plain function in a thread, so they
 """
 
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from litestar import Request
 from litestar.datastructures import State
@@ -103,9 +104,15 @@ LARGE_BODY, MOST_HELD = 1 << 22, 1 << 28
 
 
 class _LargeBodies:
-    """How many bytes of large bodies the requests of this process hold."""
+    """How many bytes of large bodies the requests of this process hold, and those of each tenant.
+
+    A tenant's bodies have at most as much room as they leave free: half of it for the only one, a third for each of
+    two. So no tenant, and no number of them, takes the room of one that comes later. What was announced and has not
+    arrived takes none.
+    """
 
     held = 0
+    of_tenant: ClassVar[Counter[str]] = Counter()
 
 
 class PlainRequest(Request[Any, Any, State]):
@@ -124,24 +131,37 @@ class PlainRequest(Request[Any, Any, State]):
 
     def become(self, body: bytes) -> None:
         """Have another body from now on. Raises `ApiError` 503."""
-        if len(body) > max(LARGE_BODY, self.held):
-            self._hold(len(body) - self.held)
+        self.hold(len(body))
         self._body = body
 
     def let_go(self) -> None:
         """Say that the body is not needed any more."""
         _LargeBodies.held -= self.held
+        _LargeBodies.of_tenant[self._tenant] -= self.held
+        if not _LargeBodies.of_tenant[self._tenant]:
+            del _LargeBodies.of_tenant[self._tenant]
         self.held = 0
 
-    def _hold(self, more: int) -> None:
-        if _LargeBodies.held + more > MOST_HELD:
+    def hold(self, size: int) -> None:
+        """Say that `size` bytes of the body are here; a body that is not large needs no room. Raises `ApiError` 503."""
+        if size <= max(LARGE_BODY, self.held):
+            return
+        more, tenant = size - self.held, self._tenant
+        if _LargeBodies.of_tenant[tenant] + more > MOST_HELD - _LargeBodies.held - more:
             raise ApiError(
                 503,
-                f"Bodies of more than {LARGE_BODY} bytes may have {MOST_HELD} bytes together here. Try again later.",
+                f"Bodies of more than {LARGE_BODY} bytes may have {MOST_HELD} bytes together here, and those of one key"
+                " or team as much as they leave free. Try again later.",
                 code="too_many_large_bodies",
             )
         _LargeBodies.held += more
+        _LargeBodies.of_tenant[tenant] += more
         self.held += more
+
+    @property
+    def _tenant(self) -> str:
+        caller: Caller = self.scope["state"][CALLER]
+        return caller.tenant
 
     async def _whole(self) -> bytes:
         most = self.route_handler.resolve_request_max_body_size()
@@ -158,8 +178,7 @@ class PlainRequest(Request[Any, Any, State]):
             size += len(part)
             if most is not None and size > most:
                 raise RequestEntityTooLarge
-            if size > LARGE_BODY:
-                self._hold(size - self.held)
+            self.hold(size)
             parts.append(part)
             more = message.get("more_body", False)
         self.is_connected = False

@@ -57,6 +57,11 @@ class Windows(ABC):
         """Admit the request `member` (unique), if the limits of its key allow it."""
 
     @abstractmethod
+    async def claim(self, entry: Entry, allowance: Allowance, tokens: int) -> Entry:
+        """Count `tokens` more for an admitted request, and return its entry; or return one that is `refused`, counting
+        nothing."""
+
+    @abstractmethod
     def leave(self, entry: Entry, tokens: int) -> None:
         """The request has ended. Does not wait."""
 
@@ -111,6 +116,18 @@ class LocalWindows(Windows):
             window.in_flight += 1
         return entry
 
+    async def claim(self, entry: Entry, allowance: Allowance, tokens: int) -> Entry:
+        now = self._clock()
+        second, window = math.floor(now), self._windows[entry.key_id]
+        window.forget(second)
+        sums = Sums(window.requests, window.tokens, window.in_flight)
+        last = window.seconds[-1][0] if window.seconds else second
+        more = Entry(entry.key_id, requested_tokens=tokens, second=second)
+        more = judged(more, _of_tokens(allowance), sums, window.seconds, now, last)
+        if not more.refused:
+            window.add(second, 0, tokens)
+        return _claimed(entry, more)
+
     def leave(self, entry: Entry, tokens: int) -> None:
         window = self._windows[entry.key_id]
         window.in_flight -= 1
@@ -119,6 +136,19 @@ class LocalWindows(Windows):
             window.add(entry.second, 0, tokens - entry.requested_tokens)
         if not window.in_flight and not window.seconds:
             del self._windows[entry.key_id]
+
+
+def _of_tokens(allowance: Allowance) -> Allowance:
+    """The limit of tokens alone."""
+    return Allowance(tokens_per_minute=allowance.tokens_per_minute)
+
+
+def _claimed(entry: Entry, more: Entry) -> Entry:
+    """Return the entry of a request that was admitted, with the tokens of `more`; `more` if it is refused."""
+    if more.refused:
+        return more
+    tokens = entry.requested_tokens + more.requested_tokens
+    return msgspec.structs.replace(entry, tokens=more.tokens, requested_tokens=tokens, second=more.second)
 
 
 class Sums(msgspec.Struct, frozen=True):
@@ -180,11 +210,12 @@ _NO_LIMIT = -1
 
 # KEYS: hash, and sorted set of requests in flight by their expiry. The hash holds the counts of each second,
 # "r<second>" and "t<second>", their sums "r" and "t", and "first", the oldest second that the sums may include. ARGV:
-# most requests, most tokens, most in flight, requested tokens, member, window, seconds in flight.
+# most requests, most tokens, most in flight, requested tokens, member, window, seconds in flight, and how many requests
+# to count, 1 if that is missing.
 _ENTER = script("""
 local time = redis.call('TIME')
 local now = time[1] + time[2] / 1e6
-local second, window = tonumber(time[1]), tonumber(ARGV[6])
+local second, window, counted = tonumber(time[1]), tonumber(ARGV[6]), tonumber(ARGV[8] or 1)
 local sums = redis.call('HMGET', KEYS[1], 'r', 't', 'first')
 local requests, tokens, first = tonumber(sums[1]) or 0, tonumber(sums[2]) or 0, tonumber(sums[3]) or second
 if first < second - window then
@@ -208,9 +239,9 @@ if (most >= 0 and requests + 1 > most) or (most_tokens >= 0 and tokens + asked >
   or (most_flying >= 0 and flying >= most_flying) then
   return {tostring(now), requests, tokens, flying, redis.call('HGETALL', KEYS[1])}
 end
-redis.call('HINCRBY', KEYS[1], 'r' .. second, 1)
+redis.call('HINCRBY', KEYS[1], 'r' .. second, counted)
 if asked > 0 then redis.call('HINCRBY', KEYS[1], 't' .. second, asked) end
-redis.call('HSET', KEYS[1], 'r', requests + 1, 't', tokens + asked, 'first', first)
+redis.call('HSET', KEYS[1], 'r', requests + counted, 't', tokens + asked, 'first', first)
 redis.call('EXPIRE', KEYS[1], window + 2)
 if most_flying >= 0 then
   redis.call('ZADD', KEYS[2], now + ARGV[7], ARGV[5])
@@ -250,19 +281,37 @@ class RedisWindows(Windows):
         given: list[int] = [_NO_LIMIT if bound is None else bound for bound in bounds]
         arguments: list[Argument] = [*given, tokens, member, WINDOW_SECONDS, IN_FLIGHT_SECONDS]
         try:
-            answer = await self._scripts.run(Call(_ENTER, _names(key_id), arguments))
+            entry = await self._judged(Entry(key_id, requested_tokens=tokens, member=member), allowance, arguments)
         except RedisUnavailableError:
             if self._closed:
                 raise
             return await self._alone.enter(key_id, allowance, tokens, "")
-        now, requests, used, flying, seen = answer
-        seconds = _seconds(seen)
-        entry = Entry(key_id, requested_tokens=tokens, second=int(float(now)), member=member)
-        last = seconds[-1][0] if seconds else entry.second
-        entry = judged(entry, allowance, Sums(requests, used, flying), seconds, float(now), last)
         if not entry.refused and allowance.concurrency is not None:
             self._in_flight.setdefault(key_id, set()).add(member)
         return entry
+
+    async def claim(self, entry: Entry, allowance: Allowance, tokens: int) -> Entry:
+        """See `Windows`. Raises `RedisUnavailableError` if configured to reject then; else nothing more is counted of
+        a request that Redis had admitted."""
+        if not entry.member:
+            return await self._alone.claim(entry, allowance, tokens)
+        most = _NO_LIMIT if allowance.tokens_per_minute is None else allowance.tokens_per_minute
+        arguments: list[Argument] = [_NO_LIMIT, most, _NO_LIMIT, tokens, "", WINDOW_SECONDS, IN_FLIGHT_SECONDS, 0]
+        try:
+            more = await self._judged(Entry(entry.key_id, requested_tokens=tokens), _of_tokens(allowance), arguments)
+        except RedisUnavailableError:
+            if self._closed:
+                raise
+            return entry
+        return _claimed(entry, more)
+
+    async def _judged(self, entry: Entry, allowance: Allowance, arguments: list[Argument]) -> Entry:
+        """Return `entry` as Redis has judged it, whose script has these arguments."""
+        now, requests, used, flying, seen = await self._scripts.run(Call(_ENTER, _names(entry.key_id), arguments))
+        seconds = _seconds(seen)
+        entry = msgspec.structs.replace(entry, second=int(float(now)))
+        last = seconds[-1][0] if seconds else entry.second
+        return judged(entry, allowance, Sums(requests, used, flying), seconds, float(now), last)
 
     def leave(self, entry: Entry, tokens: int) -> None:
         """See `Windows`. The place in flight is released at once; tokens are corrected with the next round trip."""

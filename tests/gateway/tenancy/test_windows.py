@@ -74,6 +74,23 @@ async def test_tokens_are_estimated_at_first_and_put_right_when_the_request_ends
     assert (third.refused, third.tokens and third.tokens.remaining) == ("tokens", 0)
 
 
+async def test_tokens_that_are_known_later_are_claimed_and_count_no_second_request(both: list[Windows]) -> None:
+    allowance = Allowance(requests_per_minute=2, tokens_per_minute=100, concurrency=2)
+    first = await both[0].enter("ada", allowance, 0, "r1")
+    first = await both[0].claim(first, allowance, 60)
+    assert (first.refused, first.tokens and first.tokens.remaining, first.requested_tokens) == ("", 40, 60)
+    second = await both[1].enter("ada", allowance, 0, "r2")
+    assert not second.refused
+    refused = await both[1].claim(second, allowance, 41)
+    assert (refused.refused, refused.retry_seconds is not None) == ("tokens", True)
+    assert (await both[1].claim(second, allowance, 101)).retry_seconds is None
+    both[0].leave(first, 10)
+    await both[0].close() if isinstance(both[0], RedisWindows) else None
+    second = await both[1].claim(second, allowance, 90)
+    assert not second.refused
+    both[1].leave(second, 90)
+
+
 async def test_a_request_for_more_than_a_minute_holds_is_never_let_in(both: list[Windows]) -> None:
     entry = await both[0].enter("ada", Allowance(tokens_per_minute=100), 101, "r1")
     assert (entry.refused, entry.retry_seconds) == ("tokens", None)

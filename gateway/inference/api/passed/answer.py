@@ -6,8 +6,8 @@ import json
 import math
 import secrets
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import msgspec
@@ -26,6 +26,7 @@ from gateway.inference.api.passed.endpoints import READ_FIELDS, SPEECH_TOKENS_A_
 from gateway.inference.embedding.embedder import embedding_record
 from gateway.inference.service import Serving, serving_of
 from gateway.tenancy.admission import Admission, check_max_cost
+from gateway.tenancy.guard import PlainRequest
 from inference_core.io.files import JSON_ERRORS
 from quality.records.record import Attempt
 from tiers.audio.duration import audio_duration
@@ -40,41 +41,14 @@ from tiers.remote.passed_server import PassedAnswer, PassedServer
 MOST_PARTS, FIELD_BYTES = 64, 4 * 2**20
 MOST_BYTES = 64 * 2**20
 """Of one form; OpenAI takes 25 MB of audio, and 50 MB of an image."""
-MOST_HELD_BYTES = 2 * MOST_BYTES
-"""Of all forms that a process holds, each of which it copies once or twice."""
-
-
-class _Held:
-    bytes = 0
-
-
-@contextmanager
-def held_room(size: int) -> Iterator[None]:
-    """Hold room for a form of `size` bytes. Raises `ApiError` 503 if there is none now."""
-    if _Held.bytes + size > MOST_HELD_BYTES:
-        raise ApiError(503, "Too many files are being passed through. Try again later.", code="overloaded")
-    _Held.bytes += size
-    try:
-        yield
-    finally:
-        _Held.bytes -= size
-
-
-def announced_size(request: HttpRequest) -> int:
-    """Return the most bytes that the body can have. Raises `ApiError` 413 for more than a form may have."""
-    length = request.headers.get("content-length")
-    if length is None or "content-encoding" in request.headers:
-        return MOST_BYTES
-    if not length.isdecimal() or int(length) > MOST_BYTES:
-        raise _too_large()
-    return int(length)
 
 
 class PassedForm:
-    """The parts of a form of `endpoint`; `read` fills it. A field comes once: servers differ in which of several they
-    take, and what is billed is what they do."""
+    """The parts of a form of `endpoint`; `read` fills it, and tells `hold` how many bytes have arrived. A field comes
+    once: servers differ in which of several they take, and what is billed is what they do."""
 
-    def __init__(self, endpoint: PassedEndpoint) -> None:
+    def __init__(self, endpoint: PassedEndpoint, hold: Callable[[int], None]) -> None:
+        self._hold = hold
         self.fields: dict[str, str] = {}
         self.files: dict[str, list[bytearray]] = {}
         self._endpoint = endpoint
@@ -83,7 +57,10 @@ class PassedForm:
         self._parts: list[tuple[MultipartSegment, bytearray]] = []
 
     async def read(self, request: HttpRequest) -> None:
-        """Read the form. Raises `ApiError`: 415 for another content type, 400 for a malformed form, 413."""
+        """Read the form. Raises `ApiError`: 415 for another content type, 400 for a malformed form, 413, 503."""
+        length = request.headers.get("content-length", "0")
+        if "content-encoding" not in request.headers and (not length.isdecimal() or int(length) > MOST_BYTES):
+            raise _too_large()
         await read_form(request, MOST_PARTS, self._take)
 
     async def _take(self, event: FormEvent) -> None:
@@ -96,6 +73,7 @@ class PassedForm:
             self._size += len(event)
             if self._size > MOST_BYTES:
                 raise _too_large()
+            self._hold(self._size)
             content += event
             if not part.filename and len(content) > FIELD_BYTES:
                 raise bad_request(f"{part.name[:64]} has more than {FIELD_BYTES} bytes.", part.name[:64], "too_long")
@@ -179,9 +157,11 @@ _TAIL_BYTES = 4096
 class PassedOn:
     """The ASGI application of one request."""
 
-    def __init__(self, request: HttpRequest, endpoint: PassedEndpoint) -> None:
+    def __init__(self, request: PlainRequest, endpoint: PassedEndpoint) -> None:
         self._request, self._endpoint = request, endpoint
         self._serving, self._head = serving_of(request), received(request)
+        self._admission: Admission | None = None
+        """By the caller's limits, of a form."""
         self._started = False
         self._units = 0.0
         self._tokens: Mapping[str, float] = {}
@@ -215,8 +195,10 @@ class PassedOn:
         """Return the work, of which model, and the form, or the fields of the body."""
         endpoint = self._endpoint
         if endpoint.body is None:
-            stack.enter_context(held_room(announced_size(self._request)))
-            form = PassedForm(endpoint)
+            # Before it is read: a form takes as long as its sender likes.
+            self._admission = await self._serving.service.limited(unanswered_request(self._head, "auto"))
+            stack.callback(self._admission.settle, 0.0, 0)
+            form = PassedForm(endpoint, self._request.hold)
             await form.read(self._request)
             threads, whole = self._serving.routing.threads, form.whole()
             form.refuse_urls()
@@ -276,7 +258,8 @@ class PassedOn:
         request = unanswered_request(self._head, model, options=own)
         check_max_cost(request, most_usd)
         server = _server(serving, spec)
-        async with serving.service.reading(request, math.ceil(sum(workload.tokens.values()))) as admission:
+        tokens = math.ceil(sum(workload.tokens.values()))
+        async with serving.service.reading(request, tokens, self._admission) as admission:
             await admission.reserve(caller, most_usd)
             started = time.monotonic()
             try:

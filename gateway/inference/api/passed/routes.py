@@ -1,5 +1,7 @@
 """The routes of the endpoints that are passed through; what passes them on is imported with the first request."""
 
+from typing import cast
+
 import msgspec
 from litestar.handlers import HTTPRouteHandler
 from litestar.types import ASGIApp
@@ -7,7 +9,7 @@ from litestar.types import ASGIApp
 from gateway.edge.asgi import HttpRequest
 from gateway.edge.openapi import describe, describe_form
 from gateway.inference.api.passed.endpoints import ENDPOINTS, FileForm, PassedEndpoint
-from gateway.tenancy.guard import inference_post
+from gateway.tenancy.guard import PlainRequest, inference_post
 
 
 class PassedObject(msgspec.Struct, frozen=True):
@@ -18,7 +20,7 @@ def _route(endpoint: PassedEndpoint) -> HTTPRouteHandler:
     async def passed(request: HttpRequest) -> ASGIApp:
         from gateway.inference.api.passed.answer import PassedOn
 
-        return PassedOn(request, endpoint)
+        return PassedOn(cast(PlainRequest, request), endpoint)
 
     passed.__name__ = passed.__qualname__ = endpoint.path.replace("/", "_")
     passed.__doc__ = (

@@ -8,6 +8,7 @@ FAMILIES = (
     "framing", "bodies", "texts", "streams", "access", "tenants", "disclosure", "caller_urls", "private_forms",
     "upstream_floods", "upstream_claims", "upstream_cuts", "upstream_echoes", "dependencies", "model_files",
     "sign_on", "clocks", "judges", "neighbours", "upgrades", "few_files", "guardrails", "journals", "verification",
+    "databases", "uploads",
 )  # fmt: skip
 
 

@@ -8,6 +8,7 @@ import httpx
 import pytest
 
 from gateway.inference.api.passed import answer as form
+from gateway.tenancy import guard
 from tests.gateway.administrator import ADMIN_KEY
 from tests.gateway.chained_tiers import HELLO
 from tests.gateway.inference.api.passed_world import world
@@ -316,8 +317,9 @@ async def test_forms_beyond_what_a_process_may_hold_are_refused_and_room_is_give
     async with world(tmp_path, monkeypatch) as aio:
         aio.answers["audio/transcriptions"] = {"text": "hello"}
         sent = {"data": {"model": "media"}, "files": {"file": ("a.wav", WAVE)}}
-        monkeypatch.setattr(form, "MOST_HELD_BYTES", 40_000)
+        monkeypatch.setattr(guard, "LARGE_BODY", 1000)
+        monkeypatch.setattr(guard, "MOST_HELD", 80_000)
         assert [(await aio.post("audio/transcriptions", **sent)).status_code for _ in range(3)] == [200] * 3
-        monkeypatch.setattr(form, "MOST_HELD_BYTES", 30_000)
+        monkeypatch.setattr(guard, "MOST_HELD", 60_000)
         refused = await aio.post("audio/transcriptions", **sent)
-    assert (refused.status_code, refused.json()["error"]["code"]) == (503, "overloaded")
+    assert (refused.status_code, refused.json()["error"]["code"]) == (503, "too_many_large_bodies")
