@@ -1,5 +1,8 @@
 """The documentation: any caller may ask for it, so that deriving it must not hold up the others."""
 
+import base64
+import hashlib
+import re
 import threading
 from typing import Any
 
@@ -30,6 +33,20 @@ async def test_the_schema_is_derived_outside_the_event_loop(
     assert "/v1/chat/completions" in page.text
     assert threads
     assert threading.get_ident() not in threads
+
+
+async def test_no_other_site_shows_the_page_and_nothing_but_its_own_style_is_used(gateway: RunningGateway) -> None:
+    page = await gateway.http.get("/docs")
+    (style,) = re.findall("<style>(.*?)</style>", page.text, re.S)
+    allowed = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    policy = dict(part.strip().split(" ", 1) for part in page.headers["content-security-policy"].split(";"))
+    assert (policy["default-src"], policy["frame-ancestors"]) == ("'none'", "'none'")
+    assert policy["style-src"] == f"'sha256-{allowed}'"
+    assert "<script" not in page.text
+    assert " style=" not in page.text
+    for path in ("/docs", "/docs/openapi.json"):
+        answer = await gateway.http.get(path)
+        assert (answer.headers["x-content-type-options"], answer.headers["x-frame-options"]) == ("nosniff", "DENY")
 
 
 async def test_the_end_of_no_trial_is_no_failure(gateway: RunningGateway) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from tests.gateway.attacks.families.bodies import ODD_IDS, operations
-from tests.gateway.attacks.families.framing import BODY, outcome_of
+from tests.gateway.attacks.families.framing import BODY, ROUTES, outcome_of
 from tests.gateway.attacks.outcome import Outcome, attack_class
 from tests.gateway.attacks.targets import CHAT, FORM, HELLO, Browser, Target
 
@@ -28,6 +28,27 @@ PAGES = (
     "/overview/events",
 )
 SESSION = "aio_session"
+
+
+@attack_class("headers of pages", 240, "keyed", "open")
+def headers_of_pages(target: Target, draw: Random, count: int) -> Iterator[Outcome]:
+    """Every page, with a session and without: no other site may frame it, and it runs nothing but its own."""
+    for number in range(count):
+        path = draw.choice((*ROUTES, *(f"/admin{page}" for page in PAGES), "/docs/", "/nothing", "/admin/nothing"))
+        headers = {"accept": "text/html"}
+        if target.browsers and draw.random() < 0.7:
+            headers["cookie"] = target.browsers[0].cookie
+        answer = target.client.ask(draw.choice(("GET", "GET", "GET", "POST")), path, headers=headers)
+        lacks = ""
+        if "html" in answer.headers.get("content-type", ""):
+            policy = answer.headers.get("content-security-policy", "")
+            wanted = {
+                "a policy": "default-src 'none'" in policy and "frame-ancestors 'none'" in policy,
+                "nosniff": answer.headers.get("x-content-type-options") == "nosniff",
+                "x-frame-options": answer.headers.get("x-frame-options") == "DENY",
+            }
+            lacks = ", ".join(name for name, has in wanted.items() if not has)
+        yield outcome_of(answer, f"{path} #{number}", lacks and f"the page lacks {lacks}")
 
 
 @attack_class("sign-in", 350, "keyed", "shared")
