@@ -408,6 +408,7 @@ class Composition:
             log.warning("the database is down (%s); requests are served and journaled", error)
             name = "database migrations"
             await self._keep(partial(retry_until_success, migrated, name, {}, 5.0), name)
+        await self._keep(partial(outages.follow, self.settings.keys_poll_seconds), "the database's faults")
         ledger = Ledger(self.settings.journal_path, engine)
         await ledger.start()
         self.stack.push_async_callback(ledger.close)

@@ -41,7 +41,8 @@ def health_of(operations: Operations) -> Health:
     if (overdue := _retraining_overdue(operations)) is not None:
         problems["retraining"] = overdue
     labels = operations.labels(costs=False) or ""
-    takes_none = operations.not_ready or operations.ledger.is_full() or len(down) == len(tiers)
+    is_closed = operations.access.tenancy.directory.is_unusable
+    takes_none = operations.not_ready or operations.ledger.is_full() or is_closed or len(down) == len(tiers)
     status = NOT_READY if takes_none else "degraded" if problems else "ok"
     # It serves what it can: nothing is missing that will come.
     raw = {f"chats of tier {tier.number}": WITHOUT_CHATS for tier in tiers.values() if not tier.takes_chats}
@@ -75,8 +76,8 @@ async def live() -> Health:
     responses={503: ResponseSpec(Health, generate_examples=False, description="Not now.")},
 )
 async def ready(request: HttpRequest) -> Response[Health]:
-    """503 while no tier takes requests, before start, after shutdown has started, and while so many records wait for
-    the disk that new requests are refused."""
+    """503 while no tier takes requests, before start, after shutdown has started, while so many records wait for the
+    disk that new requests are refused, and while all keys are stored ones that cannot be read."""
     operations = operations_of(request)
     if operations.redis is not None:
         await operations.redis.look()

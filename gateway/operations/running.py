@@ -86,14 +86,15 @@ class Operations:
 
     @property
     def problems(self) -> dict[str, str]:
-        """What is missing now, with the reason: cores, servers, engines, the database, the journal's disk, itself."""
+        """What is missing now, with the reason: cores, servers, engines, database, keys, the journal's disk, itself."""
         engines = {f"tier {tier.number}": tier.engine() for tier in self.serving.routing.served.tiers.values()}
         waiting = {name: one.detail for name, one in engines.items() if one is not None and one.state != "ready"}
         suspended = self.ledger.status().suspended
         journal = {} if suspended is None else {"journal": suspended}
-        database = {"database": "it is away: records wait in the journal"} if self.outages.is_away else {}
+        asked = {"database": self.outages.problem, "keys": self.access.tenancy.directory.problem}
+        stored = {name: problem for name, problem in asked.items() if problem is not None}
         redis = {"redis": "it is away: limits and caches do without"} if self.redis and self.redis.is_failing else {}
-        return {**self.away, **waiting, **database, **redis, **journal, **self.not_ready}
+        return {**self.away, **waiting, **stored, **redis, **journal, **self.not_ready}
 
 
 def operations_of(request: HttpRequest) -> Operations:

@@ -13,6 +13,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.base.settings import Settings
+from gateway.base.stores.data_folder import KEYS_REQUIRED
 from gateway.base.stores.database import DatabaseTime
 from gateway.base.stores.redis_store import RedisStore
 from gateway.base.stores.retries import background, retry_until_success
@@ -68,7 +69,7 @@ async def running_tenancy(
         keys,
         clock,
         may_be_open=settings.insecure or not is_reachable_from_elsewhere(settings.host),
-        marker=settings.data_path / "keys_required",
+        marker=settings.data_path / KEYS_REQUIRED,
         open_at_first=is_loopback_host(settings.host),
     )
     try:

@@ -5,10 +5,10 @@ import errno
 import fcntl
 import socket
 import sqlite3
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 from sqlalchemy import Connection, event, inspect, text
@@ -43,6 +43,20 @@ _DATA_SQLSTATES = ("22", "23")
 # 08 connection, 28 authorization, 3D no such database, 53 out of resources, 57P shutting down or starting.
 _AWAY_SQLSTATES = ("08", "28", "3D", "53", "57P")
 _UNREACHABLE = (None, errno.EHOSTUNREACH, errno.ENETUNREACH)
+# Of PostgreSQL and of SQLite: pages that are damaged, a table that is missing.
+_DAMAGED = ("XX001", "XX002", sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+_INCOMPLETE = ("42P01", sqlite3.SQLITE_ERROR)
+_NO_TABLE = "no such table"
+_UNWRITABLE: Mapping[str | int, str] = {
+    "53100": "the disk is full",
+    "25006": "it cannot be written",
+    sqlite3.SQLITE_FULL: "the disk is full",
+    sqlite3.SQLITE_IOERR: "the disk is full or fails",
+    sqlite3.SQLITE_READONLY: "it cannot be written",
+    sqlite3.SQLITE_CANTOPEN: "it cannot be opened",
+    sqlite3.SQLITE_PERM: "it cannot be opened",
+}
+RESTORE = "stop the server and restore a backup"
 _NO_HELPER_FILES = "disk I/O error"
 """What SQLite says where it cannot make or extend the -wal and -shm files."""
 _OLDEST_COMMIT = "b6445069"
@@ -60,7 +74,14 @@ class SchemaError(RuntimeError):
 
 
 class DatabaseAwayError(RuntimeError):
-    """A command needs the database, which does not answer; the message names it and the reason."""
+    """A command needs the database, which does not answer or is damaged; the message names it and the reason."""
+
+
+class DatabaseFault(NamedTuple):
+    """What is wrong with a database that answers, in a line without values of rows."""
+
+    kind: Literal["damaged", "incomplete", "unwritable"]
+    says: str
 
 
 def open_database(url: str) -> AsyncEngine:
@@ -136,18 +157,39 @@ async def require_schema(url: str) -> None:
 
 @contextmanager
 def database_needed(url: str) -> Iterator[None]:
-    """Turn the errors of a database that does not answer into one that a command shows in a sentence.
+    """Turn the errors of a database that does not answer, or is damaged, into one that a command shows in a sentence.
 
     Raises:
-        DatabaseAwayError: the database cannot be reached, or refuses the connection.
+        DatabaseAwayError: the database cannot be reached, refuses the connection, or is damaged.
     """
     try:
         yield
     except Exception as error:
-        if not is_away(error):
+        if (why := said_of_unusable(error)) is None:
             raise
-        shown, why = _parse(url).render_as_string(), away_reason(error)
-        raise DatabaseAwayError(f"the database {shown} cannot be used ({why}); see AIO_DATABASE_URL") from error
+        raise DatabaseAwayError(f"the database {_parse(url).render_as_string()} {why}") from error
+
+
+def said_of_unusable(error: Exception) -> str | None:
+    """Return in a line that the database cannot be used, why, and what to do; None if `error` does not say that."""
+    fault = fault_of(error)
+    if is_away(error) and (fault is None or fault.kind == "unwritable"):
+        return f"cannot be used ({away_reason(error)}); see AIO_DATABASE_URL"
+    return None if fault is None else f"cannot be used: {fault.says}"
+
+
+def fault_of(error: BaseException | None) -> DatabaseFault | None:
+    """Return what `error` says is wrong with the database itself: it is damaged, incomplete, or cannot be written."""
+    error = getattr(error, "orig", None) or error
+    words = (str(error).splitlines() or [""])[0]
+    sqlite_code = getattr(error, "sqlite_errorcode", None)
+    code = getattr(error, "sqlstate", None) if sqlite_code is None else sqlite_code & 0xFF
+    if code in _DAMAGED:
+        return DatabaseFault("damaged", f"it is damaged ({words}): {RESTORE}")
+    if code in _INCOMPLETE and (code != sqlite3.SQLITE_ERROR or words.startswith(_NO_TABLE)):
+        return DatabaseFault("incomplete", f"a table is missing ({words}): {RESTORE}")
+    said = _UNWRITABLE.get(code) if code is not None else None
+    return None if said is None else DatabaseFault("unwritable", f"{said} ({words})")
 
 
 def away_reason(error: Exception) -> str:

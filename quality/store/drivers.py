@@ -95,6 +95,20 @@ class LimitedSqlite(aiosqlite.Connection):
         """Of each call under way: the loop's time at which it fails."""
         self._watch: asyncio.TimerHandle | None = None
         self._committed = False
+        self._stopped: asyncio.Future[Any] | None = None
+
+    async def _connect(self) -> aiosqlite.Connection:
+        try:
+            return await super()._connect()
+        except Exception:
+            # Its thread still says that it has stopped, which it cannot to an event loop that has ended.
+            if self._stopped is not None:
+                await asyncio.wait({self._stopped}, timeout=CLOSE_SECONDS)
+            raise
+
+    def stop(self) -> asyncio.Future[Any] | None:
+        self._stopped = super().stop()
+        return self._stopped
 
     @contextmanager
     async def cursor(self) -> aiosqlite.Cursor:

@@ -17,9 +17,11 @@ log = logging.getLogger(__name__)
 PRIVATE_UMASK = 0o077
 _OTHERS = 0o077
 _SERVER_LOCK = "server.lock"
+KEYS_REQUIRED = "keys_required"
+"""The file that says that callers needed a stored key; while it exists they need one."""
 # Folders and files that AIO makes there, as patterns.
 _FOLDERS = ("journal", "classifier", "probes", "cluster", "engines", "measured", "bench")
-_FILES = ("aio.sqlite3*", "*knobs.json", "keys_required", "*.sock", "*.lock", "*.json")
+_FILES = ("aio.sqlite3*", "*knobs.json", KEYS_REQUIRED, "*.sock", "*.lock", "*.json")
 # What a volume or a home directory holds besides.
 _NOT_FOREIGN = ("lost+found", ".*")
 

@@ -1,8 +1,10 @@
-"""The database as requests see it: its outages, a line in the log when one begins and one when it ends, not one by
-each of its users; what callers are answered while it is down; and its time, so that a step of this machine's clock
-moves no period and no expiry."""
+"""The database as requests see it: its outages and faults, a line in the log when one begins and one when it ends, not
+one by each of its users; what callers are answered while it is down; and its time, so that a step of this machine's
+clock moves no period and no expiry."""
 
+import asyncio
 import logging
+import os
 import sqlite3
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -10,32 +12,47 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from sqlalchemy import event, text
+from sqlalchemy import event, inspect, text, update
 from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from gateway.base.errors import ApiError, bad_request
 from gateway.base.logs import OF_OUTAGE
-from quality.store.database import away_reason, blames_data, is_away
+from migrations.tables.columns import metadata
+from migrations.tables.tenancy import tenancy_state
+from quality.store.database import RESTORE, DatabaseFault, away_reason, blames_data, fault_of, is_away, writing_first
 
 log = logging.getLogger(__name__)
 
 
-class DatabaseOutages:
-    """Watches an engine: a server of PostgreSQL may be away, a file of SQLite locked by another process that writes.
-    What else fails of a file, such as a full disk, fails one statement.
+_SQLITE_HEAD = b"SQLite format 3\0"
 
-    The first error of an outage is logged, of locks one in `LOCKED_SECONDS`; it and all others are marked, so that
-    further lines about them are left out of the log (`log_format.OF_OUTAGE`). An outage ends with the next connection
-    that works.
+
+class DatabaseOutages:
+    """Watches an engine: a server of PostgreSQL may be away, a file of SQLite locked by another process that writes or
+    replaced by another file; and either database may be damaged, incomplete, or on a full disk.
+
+    The first error of an outage or fault is logged, of locks one in `LOCKED_SECONDS`; it and all others are marked, so
+    that further lines about them are left out of the log (`log_format.OF_OUTAGE`). An outage ends with the next
+    connection that works, a fault when `follow` has found the database whole and written to it. Damage lasts until
+    this process ends.
     """
 
     LOCKED_SECONDS: Final = 60.0
+    CALM_SECONDS: Final = 10.0
+    """Without an error, before a fault may be over: on a full disk a small transaction may find room, a larger none."""
+    LEAST_FREE: Final = 1 << 20
+    """Bytes of SQLite's disk."""
 
     def __init__(self, engine: AsyncEngine) -> None:
-        self._name = engine.url.render_as_string()
+        self._engine, self._name = engine, engine.url.render_as_string()
         self._since: float | None = None
+        self._fault: DatabaseFault | None = None
+        self._failed_at, self._was_whole = 0.0, False
+        self._file: tuple[int, int] | None = None
+        """Device and number of SQLite's file as it was at first."""
+        event.listen(engine.sync_engine, "handle_error", self._failed)
         self._is_server = engine.dialect.name == "postgresql"
         if self._is_server:
             # Before a connection is made, lost, and given to somebody after it has been tested.
@@ -53,9 +70,18 @@ class DatabaseOutages:
         """Whether a server is; of a file only locks are known, which pass."""
         return self._is_server and self._since is not None
 
+    @property
+    def problem(self) -> str | None:
+        """What is wrong with the database now, and what to do; None if nothing is known."""
+        if self.is_away:
+            return "it is away: records wait in the journal"
+        return None if self._fault is None else self._fault.says
+
     def note(self, error: Exception) -> None:
-        """Note an error of the database; one that does not say that it is away changes nothing."""
-        if not is_away(error):
+        """Note an error of the database; one that says neither that it is away nor of a fault changes nothing."""
+        if (fault := fault_of(error)) is not None and self._takes(fault):
+            _mark(error)
+        if fault is not None or not is_away(error):
             return
         if self._since is None:
             self._since = time.monotonic()
@@ -76,6 +102,94 @@ class DatabaseOutages:
         except Exception as error:
             self.note(error)
             raise
+
+    async def follow(self, seconds: float) -> None:
+        """Every `seconds`, look whether all tables are there, SQLite's file is the one that was opened, and whether a
+        fault is over."""
+        while True:
+            if (fault := await self._looked_for()) is not None:
+                self._note_fault(fault)
+            elif self._fault is not None and self._fault.kind != "damaged":
+                is_calm = time.monotonic() - self._failed_at > self.CALM_SECONDS
+                if is_calm and await self._is_writable() and self._fault is not None:
+                    log.info("the database %s works again", self._name)
+                    self._fault = None
+            await asyncio.sleep(seconds)
+
+    async def _looked_for(self) -> DatabaseFault | None:
+        """What is wrong though no statement has failed."""
+        # On a thread: the disk may not answer.
+        if not self._is_server and (fault := await asyncio.to_thread(self._fault_of_file)) is not None:
+            return fault
+        try:
+            async with self._engine.connect() as connection:
+                tables = await connection.run_sync(lambda plain: set(inspect(plain).get_table_names()))
+        except (SQLAlchemyError, OSError):
+            # Noted where it was raised.
+            return None
+        missing = sorted(metadata.tables.keys() - tables)
+        self._was_whole |= not missing
+        # Else the schema is not made yet.
+        if not missing or not (self._was_whole or "alembic_version" in tables):
+            return None
+        return DatabaseFault("incomplete", f"a table is missing ({', '.join(missing[:3])}): {RESTORE}")
+
+    def _fault_of_file(self) -> DatabaseFault | None:
+        """What is written to a file that has lost its name is lost when the process ends. Pages in memory hide that the
+        file has other contents."""
+        try:
+            with open(self._engine.url.database or "", "rb") as file:
+                status, head = os.stat(file.fileno()), file.read(len(_SQLITE_HEAD))
+        except OSError as error:
+            if self._file is None:
+                return None
+            return DatabaseFault("incomplete", f"its file is gone ({error.strerror}): {RESTORE}")
+        now = status.st_dev, status.st_ino
+        if self._file is None and head == _SQLITE_HEAD:
+            self._file = now
+        if self._file is None or (now == self._file and head == _SQLITE_HEAD):
+            return None
+        if head != _SQLITE_HEAD:
+            return DatabaseFault("damaged", f"it is damaged (its file is none of SQLite): {RESTORE}")
+        return DatabaseFault("incomplete", f"its file was replaced while this server uses it: {RESTORE}")
+
+    async def _is_writable(self) -> bool:
+        try:
+            if not self._is_server:
+                disk = await asyncio.to_thread(os.statvfs, os.path.dirname(self._engine.url.database or "") or ".")
+                if disk.f_bavail * disk.f_frsize < self.LEAST_FREE:
+                    return False
+            async with writing_first(self._engine).begin() as connection:
+                same = update(tenancy_state).values(revision=tenancy_state.c.revision)
+                return (await connection.execute(same)).rowcount == 1
+        except (SQLAlchemyError, OSError):
+            return False
+
+    def _failed(self, context: ExceptionContext) -> None:
+        if (fault := fault_of(context.original_exception)) is not None and self._takes(fault):
+            _mark(context.original_exception)
+            _mark(context.sqlalchemy_exception)
+
+    def _takes(self, fault: DatabaseFault) -> bool:
+        """Note a fault that a statement met. A table may be missing because the schema is not made yet: `follow` says
+        whether it was there."""
+        if fault.kind == "incomplete" and self._fault is None:
+            return False
+        self._note_fault(fault)
+        return True
+
+    def _note_fault(self, fault: DatabaseFault) -> None:
+        """Log what is new. Of a damaged database further errors say less."""
+        self._failed_at = time.monotonic()
+        if self._fault is not None and self._fault.kind in ("damaged", fault.kind):
+            return
+        self._fault = fault
+        log.error(
+            "the database %s: %s. What does not need it is served, records wait in the journal; further errors of this"
+            " kind are logged at level debug only",
+            self._name,
+            fault.says,
+        )
 
     def _connect(self, dialect: Any, _record: object, arguments: list[Any], named: dict[str, Any]) -> Any:
         with self.noted():

@@ -72,7 +72,7 @@ class LazyGroup(click.Group):
         except Exception as error:
             if (told := told_error(error)) is not None:
                 raise click.ClickException(getattr(told, "for_operators", str(told))) from error
-            if (needed := missing_extra(error)) is not None:
+            if (needed := missing_extra(error) or unusable_database(error)) is not None:
                 raise click.ClickException(needed) from error
             raise
 
@@ -94,6 +94,16 @@ def told_error(error: BaseException | None) -> BaseException | None:
             return error
         error = error.exceptions[0] if isinstance(error, BaseExceptionGroup) else error.__cause__
     return None
+
+
+def unusable_database(error: Exception) -> str | None:
+    """Return a sentence if `error` says that the database is away or damaged, else None."""
+    if not type(error).__module__.startswith("sqlalchemy."):
+        return None
+    from quality.store.database import said_of_unusable
+
+    said = said_of_unusable(error)
+    return None if said is None else f"the database {said}"
 
 
 def missing_extra(error: Exception) -> str | None:

@@ -14,6 +14,7 @@ import msgspec
 from sqlalchemy import make_url
 
 from gateway.base.settings import Settings, SettingsError
+from gateway.base.stores.data_folder import KEYS_REQUIRED
 from gateway.edge.proxies import TrustedProxies, is_loopback_host, is_reachable_from_elsewhere
 from gateway.operations.security.stored_keys import StoredKeys, stored_keys
 from tiers.catalog.catalog import Catalog
@@ -41,7 +42,8 @@ class Facts(NamedTuple):
     @property
     def needs_keys(self) -> bool:
         """Whether callers need a key for answers; unread stored keys count as none."""
-        return bool(self.settings.api_keys) or (self.stored is not None and self.stored.for_answers)
+        needed_before = (self.settings.data_path / KEYS_REQUIRED).exists()
+        return bool(self.settings.api_keys) or needed_before or (self.stored is not None and self.stored.for_answers)
 
 
 class Finding(NamedTuple):

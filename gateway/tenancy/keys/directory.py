@@ -18,6 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from classifier.complexity.quality_setting import target_of
 from gateway.base.inference_request import KEYLESS, Allowance, BudgetRef, Caller
+from gateway.base.stores.data_folder import KEYS_REQUIRED
 from gateway.base.stores.database import DatabaseTime
 from gateway.tenancy.budgets.lease_book import MICRO
 from gateway.tenancy.keys.key_secrets import ApiKeys, SettingsKeys, bearer_of, digest_of
@@ -70,10 +71,6 @@ class KnownKeys:
     def ask_for_answers(self) -> bool:
         """Whether any key may request answers, ended ones included."""
         return bool(self._inference)
-
-    @property
-    def has_any(self) -> bool:
-        return bool(self._by_id)
 
     def may_answer(self, now: float) -> bool:
         """Whether any key valid at `now` (epoch seconds) may request answers."""
@@ -189,8 +186,9 @@ class Directory:
     """The keys of the settings, and the stored ones.
 
     `may_be_open`: whether callers without a key are admitted where no keys for answers exist. `marker`: a file that
-    records that stored keys are required, so that a restart without the database does not open a closed gateway;
-    `open_at_first`: whether callers without a key are admitted before anything could be read and without the marker.
+    records that stored keys are required. While it exists callers need a key, whatever the database says: a database
+    that is away, lost or emptied does not open a closed gateway. `open_at_first`: whether callers without a key are
+    admitted before anything could be read and without the marker.
     """
 
     def __init__(
@@ -208,21 +206,23 @@ class Directory:
         self._keys = keys.answers
         self._administrators = ((keys.admins, ADMINISTRATION), (keys.viewers, VIEWING))
         self._is_closed = not may_be_open
-        self._marker, self._open_at_first = marker, open_at_first and not marker.exists()
+        self._marker, self._open_at_first = marker, open_at_first
         self._revision: int | None = None
         self._budgets_revision: int | None = None
         self._known = KnownKeys(catalog.current, {})
         self._static: Mapping[str, Allowance] = {}
-        self._stored_inference = self._stored_admin = self._may_answer = False
+        self._is_marked = self._requires_keys = marker.exists()
+        self._stored_admin = self._may_answer = self._is_lost = False
+        self._failure: str | None = None
         self._loading = asyncio.Lock()
 
     @property
     def asks_for_keys(self) -> bool:
-        """Whether callers need a key: keys for answers exist, ended ones too, or the gateway may not be open."""
+        """Whether callers need a key: keys for answers exist or existed, or the gateway may not be open."""
         return (
             self._is_closed
             or bool(self._keys)
-            or self._stored_inference
+            or self._requires_keys
             or (self._revision is None and not self._open_at_first)
         )
 
@@ -230,6 +230,22 @@ class Directory:
     def is_read(self) -> bool:
         """Whether the stored keys have been read."""
         return self._revision is not None
+
+    @property
+    def is_unusable(self) -> bool:
+        """Whether every caller is refused because the keys cannot be read: none has a key of the settings."""
+        return self._revision is None and self._failure is not None and self.asks_for_keys and not self._keys
+
+    @property
+    def problem(self) -> str | None:
+        """Why stored keys do not work, or may be outdated; None if they work."""
+        if self._revision is None and self._failure is not None:
+            return f"stored keys cannot be read ({self._failure}): requests with them get 503"
+        if self._failure is not None:
+            return f"changes of stored keys cannot be read ({self._failure}): known keys stay valid"
+        if self._is_lost:
+            return f"there is none for answers, but {KEYS_REQUIRED} says that there were some: every caller is refused"
+        return None
 
     @property
     def has_admin(self) -> bool:
@@ -300,7 +316,17 @@ class Directory:
         raise UnknownKeyError("Wrong API key.")
 
     async def load(self) -> bool:
-        """Read the changes of what is stored; return whether there were any. Raises what the database raises.
+        """Read the changes of what is stored; return whether there were any. Raises what the database raises."""
+        try:
+            changed = await self._load()
+        except (SQLAlchemyError, OSError) as error:
+            self._failure = type(error).__name__
+            raise
+        self._failure = None
+        return changed
+
+    async def _load(self) -> bool:
+        """As `load`.
 
         Reads a page at a time: no query returns more than `PAGE` rows, and other work runs in between. Keys committed
         meanwhile have a later revision and come with the next call.
@@ -311,6 +337,7 @@ class Directory:
             revision, of_budgets = (await connection.execute(select(state.revision, state.budgets_revision))).one()
             if revision == self._revision:
                 self._say_an_end(now)
+                self._mark()
                 return False
             since = _UNREAD if self._revision is None else self._revision
             # The revision only decreases if an earlier state of the database was restored; then everything is read.
@@ -326,13 +353,19 @@ class Directory:
         if charges is not None:
             charged = {name: charges.get(("key", name)) for name in self._keys.names}
             self._static = {name: Allowance(budgets=refs) for name, refs in charged.items() if refs}
+        self._is_lost = self._is_marked and not known.ask_for_answers and not self._keys
+        if afresh and self._is_lost:
+            log.warning(
+                "the database has no key for answers, but %s says that there were some, so every caller needs a key: "
+                "restore a backup of the database or make a key (`aio keys create NAME`). To serve callers without a "
+                "key again, stop the server and remove the file",
+                self._marker,
+            )
         # A gateway that asked for keys goes on asking, though the only key was given another scope.
-        self._stored_inference |= known.ask_for_answers or (self._marker.exists() and known.has_any)
+        self._requires_keys |= known.ask_for_answers
         self._say_an_end(now)
         self._stored_admin = known.administer(now)
-        if self._stored_inference:
-            with suppress(OSError):
-                self._marker.touch()
+        self._mark()
         return True
 
     async def renew(self) -> None:
@@ -355,6 +388,13 @@ class Directory:
                 if not away:
                     log.warning("keys cannot be read (%s); known keys stay valid", type(error).__name__)
                 away = True
+
+    def _mark(self) -> None:
+        """Make the marker if keys are required, at the next look if the disk refuses it now."""
+        if self._requires_keys and not self._is_marked:
+            with suppress(OSError):
+                self._marker.touch()
+                self._is_marked = True
 
     def _say_an_end(self, now: float) -> None:
         """Warn once where no stored key may request answers any more: by a change, or because its time is over."""

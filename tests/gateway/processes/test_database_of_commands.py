@@ -152,6 +152,29 @@ def test_a_database_that_does_not_answer_is_named_in_one_sentence(words: list[st
     assert said.endswith("); see AIO_DATABASE_URL")
 
 
+@pytest.mark.parametrize("words", [["keys", "list"], ["keys", "create", "app"], ["report", "live"], ["migrate"]])
+@pytest.mark.parametrize("damage", ["pages", "head", "text"])
+def test_a_damaged_database_is_named_in_one_sentence_and_kept(
+    words: list[str], damage: str, settings: Settings, database: Path
+) -> None:
+    assert command("migrate", settings=settings).returncode == 0
+    with closing(sqlite3.connect(database)) as opened:
+        opened.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    with database.open("r+b") as file:
+        if damage == "pages":
+            file.seek(4096)
+            file.write(b"\xa5" * (database.stat().st_size - 4096))
+        else:
+            file.write(bytes(100) if damage == "head" else b"no database " * 1000)
+    before = database.read_bytes()
+
+    said = refusal(*words, settings=settings)
+
+    assert said.startswith(f"the database sqlite+aiosqlite:///{database} cannot be used: it is damaged (")
+    assert said.endswith("): stop the server and restore a backup")
+    assert database.read_bytes() == before
+
+
 def test_the_checklist_fails_while_the_database_does_not_answer(settings: Settings) -> None:
     with closing(held_port()) as held:
         url = f"postgresql://aio:secret@127.0.0.1:{held.getsockname()[1]}/aio"

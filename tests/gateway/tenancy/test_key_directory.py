@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 import pytest_asyncio
-from sqlalchemy import event, insert, select
+from sqlalchemy import delete, event, insert, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.base.inference_request import KEYLESS, Allowance, BudgetRef, Caller
@@ -30,6 +30,7 @@ from gateway.tenancy.keys.key_commands import (
 from gateway.tenancy.keys.key_secrets import keys_of, make_key
 from migrations.tables.tenancy import api_keys, budgets
 from quality.store.database import open_database
+from tests.database_outage import outage
 from tests.database_servers import migrated
 from tests.polling import eventually
 from tiers.catalog.catalog import CatalogInUse
@@ -214,6 +215,56 @@ async def test_a_restart_without_the_database_opens_no_gateway_that_had_keys(dir
     )
     await directory.load()
     assert directory.has_admin, "a viewer"
+
+
+async def test_a_database_that_lost_its_keys_opens_nothing_until_the_marker_is_removed(
+    directories: Directories, caplog: pytest.LogCaptureFixture
+) -> None:
+    await create_key(directories.engine, "ada", None, KeyTerms(), ORDER)
+    await directories.loaded()
+    async with directories.engine.begin() as connection:
+        await connection.execute(delete(api_keys))
+    lost = await directories.loaded()
+    assert lost.asks_for_keys
+    with pytest.raises(UnknownKeyError, match="required now"):
+        lost.caller_of(None)
+    assert "there is none for answers" in str(lost.problem)
+    assert f"but {directories.marker} says that there were some" in caplog.text
+    made = await create_key(directories.engine, "eve", None, KeyTerms(), ORDER)
+    await lost.load()
+    assert (lost.inference_caller(bearer(made.key)).name, lost.problem) == ("eve", None)
+    async with directories.engine.begin() as connection:
+        await connection.execute(delete(api_keys))
+    directories.marker.unlink()
+    assert not (await directories.loaded()).asks_for_keys
+
+
+async def test_a_marker_that_the_disk_refuses_is_made_at_a_later_look(directories: Directories) -> None:
+    await create_key(directories.engine, "ada", None, KeyTerms(), ORDER)
+    folder = directories.marker.parent
+    directories.marker = folder / "missing" / "keys_required"
+    directory = await directories.loaded()
+    (folder / "missing").mkdir()
+    assert not await directory.load()
+    assert directories.marker.exists()
+
+
+async def test_unread_keys_are_a_problem_and_unusable_where_callers_need_them(directories: Directories) -> None:
+    directory, open_, static = (
+        directories.new(open_=False), directories.new(), directories.new(open_=False, api_keys=f"app={APP}"),
+    )  # fmt: skip
+    with outage(directories.engine):
+        for one in (directory, open_, static):
+            with pytest.raises(OSError, match="does not answer"):
+                await one.load()
+    assert [one.is_unusable for one in (directory, open_, static)] == [True, False, False]
+    assert directory.problem == "stored keys cannot be read (OSError): requests with them get 503"
+    await directory.load()
+    assert (directory.problem, directory.is_unusable) == (None, False)
+    with outage(directories.engine), pytest.raises(OSError, match="does not answer"):
+        await directory.load()
+    assert directory.problem == "changes of stored keys cannot be read (OSError): known keys stay valid"
+    assert not directory.is_unusable
 
 
 async def test_another_scope_for_the_only_key_opens_nothing_and_is_said(
