@@ -23,16 +23,17 @@ def _text_of(message: Any) -> str:
 
 
 class EchoUpstream:
-    """`asked` counts the requests; `last` is the body of the latest."""
+    """`asked` counts the requests; `last` is the body of the latest, and `raw` its bytes."""
 
     def __init__(self) -> None:
         self.base_url, self.asked = "", 0
         self.last: dict[str, Any] = {}
+        self.raw = b""
         self.server = LoopbackServer(self._answer)
 
     async def _answer(self, call: Call) -> None:
         self.asked += 1
-        self.last = call.body
+        self.last, self.raw = call.body, call.raw
         self.server.calls.clear()
         messages = call.body.get("messages") or [{}]
         text = _text_of(messages[-1])[:20_000]

@@ -46,6 +46,16 @@ SHORT_TIMES = {
 }
 
 
+PASSED = """
+[[targets]]
+name = "passed"
+url = "{url}"
+model = "passed"
+serves = ["rerank", "moderations", "images", "speech", "transcriptions"]
+unit_prices = {{ rerank = 1.0, moderations = 1.0, speech = 1.0, images = 1.0, transcriptions = 1.0 }}
+"""
+
+
 class Browser:
     """Keeps cookies, as a browser does, and signs in to the dashboard."""
 
@@ -318,6 +328,9 @@ class Targets:
         if name == "addresses":
             catalog.write_text(url_forms.CATALOG.format(url=self._upstream.base_url))
             environment |= {"OPENAI_API_KEY": KEY, "ANTHROPIC_API_KEY": KEY}
+        if name == "open":
+            with catalog.open("a") as file:
+                file.write(PASSED.format(url=self._upstream.base_url))
         if name == "guarded":
             url = stack.enter_context(odd_guardrail())
             with catalog.open("a") as file:

@@ -6,7 +6,7 @@ import json
 import math
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack, suppress
 from typing import Any
 
@@ -84,9 +84,8 @@ class PassedForm:
 
     def _check_name(self, part: MultipartSegment) -> None:
         """Raise `ApiError` 400 for a second field of a name, and for another spelling of a field that is read."""
-        name, plain = part.name, part.name.partition("[")[0].strip().lower()
-        if plain in READ_FIELDS and (name != plain or part.filename):
-            raise bad_request(f"Send {plain} as one plain field of this name.", plain, "invalid_value")
+        name = part.name
+        _check_spelling(f"{name}[]" if part.filename else name, READ_FIELDS)
         if name in self._names and not name.endswith("[]") and name not in self._endpoint.repeated:
             raise bad_request(f"The form has several fields {name[:64]!r}: send one.", name[:64], "repeated_field")
         self._names.add(name)
@@ -132,6 +131,14 @@ class PassedForm:
             pieces += [f"--{boundary}\r\n{head}\r\n\r\n".encode(), content, b"\r\n"]
         named = f'--{boundary}\r\nContent-Disposition: form-data; name="model"\r\n\r\n{model}\r\n--{boundary}--\r\n'
         return f"multipart/form-data; boundary={boundary}", b"".join([*pieces, named.encode()])
+
+
+def _check_spelling(name: str, read: Collection[str]) -> None:
+    """Raise `ApiError` 400 for another spelling of a field that is `read`: some servers take it for the field, as Go's
+    JSON does with `N`."""
+    plain = name.partition("[")[0].strip().lower()
+    if plain in read and name != plain:
+        raise bad_request(f"Send {plain} as one plain field of this name.", plain, "invalid_value")
 
 
 def _quoted(name: str) -> str:
@@ -209,6 +216,8 @@ class PassedOn:
         body: Any = await decoded_body(self._serving, decoder, raw, self._head.caller)
         refuse_raw(raw, "")
         fields = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
+        for name in fields:
+            _check_spelling(name, endpoint.body.__struct_fields__)
         return endpoint.workload(body), body.model, None, fields
 
     def _chosen(self, model: str | None, consent: Consent) -> TierSpec:

@@ -209,7 +209,7 @@ def _moderation(body: ModerationRequest) -> Workload:
 _COUNTS = ("n", "num_images", "num_outputs", "num_images_per_prompt", "batch_size", "samples")
 _FORMS_OF_IMAGES = ("size", "quality", "resolution", "aspect_ratio", "width", "height")
 READ_FIELDS = frozenset({"model", "prompt", "partial_images", *_COUNTS, *_FORMS_OF_IMAGES})
-"""Of forms: no other spelling of these is passed on, such as `n[]`."""
+"""Of forms."""
 
 
 def _drawn(prompt: str, fields: Mapping[str, Any], pictures: int) -> Workload:

@@ -6,7 +6,8 @@ from tests.gateway.attacks.outcome import CLASSES, AttackClass
 
 FAMILIES = (
     "framing", "bodies", "texts", "streams", "access", "tenants", "disclosure", "caller_urls", "private_forms",
-    "upstream_floods", "upstream_claims", "upstream_cuts", "upstream_echoes", "dependencies", "model_files",
+    "passed_bills", "upstream_floods", "upstream_claims", "upstream_cuts", "upstream_echoes", "dependencies",
+    "model_files",
     "sign_on", "clocks", "judges", "neighbours", "upgrades", "few_files", "guardrails", "journals", "verification",
     "databases", "uploads",
 )  # fmt: skip

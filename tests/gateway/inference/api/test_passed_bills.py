@@ -388,6 +388,16 @@ async def test_tokens_a_minute_count_audio_and_images(tmp_path: Path, monkeypatc
     assert (refused.status_code, refused.json()["error"]["code"]) == (429, "rate_limit_exceeded")
 
 
+@pytest.mark.parametrize("name", ["N", "n[]", " n", "Prompt"])
+async def test_another_spelling_of_a_field_of_json_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    async with world(tmp_path, monkeypatch, MORE) as aio:
+        response = await aio.post("images/generations", json={"model": "painter", "prompt": "a", name: 10})
+        assert (response.status_code, response.json()["error"]["param"]) == (400, name.strip(" []").lower())
+        assert aio.media.calls == []
+
+
 async def test_fields_given_twice_in_json_are_sent_once_as_they_are_billed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
