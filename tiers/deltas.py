@@ -1,4 +1,5 @@
-"""Streams of deltas: several merged in the order in which their items arrive, and one choice collected.
+"""Streams of deltas: several merged in the order in which their items arrive, one choice collected, and how uncertain
+its tokens are.
 
 Async generators or answers become one stream; the deltas of a choice become its text, reasoning, log-probabilities and
 tool calls.
@@ -11,8 +12,9 @@ from typing import TypeVar
 
 import msgspec
 
+from inference_core.protocol.commands import EvidenceRequest
 from tiers.message_content import NativePiece, ToolCall, ToolCallDelta, UrlCitation
-from tiers.tier import Delta, FinishReason, TextLogprob, Usage
+from tiers.tier import Delta, FinishReason, GenerationRequest, TextLogprob, Tier, Usage
 
 T = TypeVar("T")
 
@@ -168,3 +170,27 @@ class CollectedChoice(msgspec.Struct):
     @property
     def reasoning(self) -> str:
         return "".join(self.thoughts)
+
+
+# Temperature of a second sample: at a low temperature it would only repeat the first, with which it is compared.
+SECOND_TEMPERATURE = 0.8
+
+
+def asking_uncertainty(request: GenerationRequest, tier: Tier, tells_logprobs: bool) -> GenerationRequest:
+    """Return `request` with a request for the entropy of each token's distribution if the tier's model reports it, else
+    for log-probabilities where the tier `tells_logprobs`: others may reject that."""
+    if tier.num_layers:
+        return msgspec.structs.replace(request, evidence=EvidenceRequest(tokens=True))
+    if request.sampling.logprobs is not None or not tells_logprobs:
+        return request
+    return msgspec.structs.replace(request, sampling=msgspec.structs.replace(request.sampling, logprobs=0))
+
+
+def uncertainty_of(delta: Delta) -> list[float]:
+    """Return the uncertainty of each token of the answer's text in `delta`, in nats: the entropy of its distribution if
+    reported, else its negative log-probability; empty for thoughts, and if neither is reported."""
+    if delta.reasoning or delta.echo:
+        return []
+    if delta.evidence is not None:
+        return [token.entropy for token in delta.evidence.tokens]
+    return [-one.logprob for one in delta.logprobs or [] if one.logprob is not None]

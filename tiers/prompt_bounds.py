@@ -1,12 +1,13 @@
 """Bounds of a prompt's tokens that hold for every tokeniser: for budgets, and for what servers report."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 
 from inference_core.tokenization.prompt_size import BYTES_PER_TOKEN
-from tiers.message_content import NativeRequest, Tooling
+from tiers.message_content import ContentPart, NativeRequest, Tooling
 from tiers.tier import ChatMessage, GenerationRequest
 
 TOLERANCE = 64
@@ -29,6 +30,50 @@ class PromptBounds(NamedTuple):
 
     least: int
     most: int
+
+
+class ImageTokens(NamedTuple):
+    """`low`: the most tokens of an image with `detail: low`, `most`: of any other."""
+
+    models: str
+    low: int
+    most: int
+    source: str
+
+
+_OPENAI = "https://platform.openai.com/docs/guides/images-vision#calculating-costs"
+# How an image is counted differs by family of models, and the size of one that is given by its address is not known.
+# The bound is that of the largest image; of a model without a row that of the dearest open model. How long audio or a
+# video is, and how many pages a file has, does not follow from its bytes.
+# Read 2026-11. Tiled models: at most eight tiles of 512 pixels. Patched: at most 1,536 patches times the multiplier.
+IMAGE_ROWS = (
+    ImageTokens("^gpt-4o-mini", 2833, 2833 + 8 * 5667, _OPENAI),
+    ImageTokens(r"^(gpt-5-mini|gpt-4\.1-mini|o4-mini)", 2642, 2642, _OPENAI),
+    ImageTokens(r"^(gpt-5-nano|gpt-4\.1-nano)", 3779, 3779, _OPENAI),
+    ImageTokens(r"^(gpt-4o|gpt-4\.1|gpt-4\.5|gpt-4-turbo|o1|o3)", 85, 85 + 8 * 170, _OPENAI),
+    ImageTokens(r"^gpt-5(\.1)?(-20|-chat|-codex|-pro|$)", 70, 70 + 8 * 140, _OPENAI),
+    # Up to 10,000 patches with `detail: original`, and a multiplier of 2.46 of the smallest.
+    ImageTokens("^gpt-", 24_600, 24_600, _OPENAI),
+    ImageTokens("claude", 4784, 4784, "https://platform.claude.com/docs/en/build-with-claude/vision"),
+    # 16 tiles of 258 tokens, and 2,240 at the highest resolution of Gemini 3.
+    ImageTokens("gemini", 4128, 4128, "https://ai.google.dev/gemini-api/docs/image-understanding"),
+    # Qwen's largest image has 12,845,056 pixels, a token for 28 by 28 each.
+    ImageTokens("", 16_384, 16_384, "https://huggingface.co/Qwen/Qwen2.5-VL-7B-Instruct"),
+)
+
+
+def most_media_tokens(parts: Iterable[ContentPart], model: str, max_context: int) -> int:
+    """Return the most tokens that `model` counts of `parts` that are no texts; audio, a video or a file may fill its
+    context."""
+    name = model.rpartition("/")[2]
+    row = next(row for row in IMAGE_ROWS if re.search(row.models, name))
+    total = 0
+    for part in parts:
+        if part.type == "image_url":
+            total += row.low if (part.data or {}).get("detail") == "low" else row.most
+        elif part.type != "text":
+            return max_context
+    return total
 
 
 class Conversation(msgspec.Struct, frozen=True):
@@ -59,10 +104,11 @@ class Conversation(msgspec.Struct, frozen=True):
         return text + TEMPLATE_TOKENS_PER_TURN * len(self.messages) + TEMPLATE_TOKENS
 
 
-def prompt_bounds(request: GenerationRequest, max_context: int) -> PromptBounds:
-    """Return the bounds of the prompt of `request` at a server elsewhere. Tokens of images, audio and files do not
-    follow from their bytes: a prompt with any has at most `max_context`, which the tier can read. Their tokens, those
-    of tools and of earlier thoughts, which a server may leave out, raise no lower bound."""
+def prompt_bounds(request: GenerationRequest, max_context: int, reads: int = 1) -> PromptBounds:
+    """Return the bounds of the prompt of `request` at a server elsewhere, which reads it at most `reads` times. Tokens
+    of images, audio and files do not follow from their bytes: a prompt with any has at most `max_context`, which the
+    tier can read. Their tokens, those of tools and of earlier thoughts, which a server may leave out, raise no lower
+    bound."""
     if request.messages is None:
         own = most_tokens_of(request.prompt or "")
         least = _least(own if isinstance(request.prompt, list) else _estimate(own))
@@ -72,7 +118,7 @@ def prompt_bounds(request: GenerationRequest, max_context: int) -> PromptBounds:
     most = SERVER_TOKENS + conversation.most_tokens()
     if any(message.parts for message in request.messages) or (request.native and request.native.server_tools):
         # A tool that the provider runs may read as much.
-        most = max(most, max_context)
+        most = max(most, max_context) * reads
     return PromptBounds(_least(sum(_estimate(num_bytes(message.content)) for message in request.messages)), most)
 
 

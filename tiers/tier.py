@@ -1,6 +1,7 @@
 """The interface of every tier: a request goes in, an async iterator of deltas comes out."""
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from typing import Any, Literal
 
@@ -110,7 +111,8 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     """Billed token counts. `completion_tokens` includes `reasoning_tokens` and discarded samples; `prompt_tokens`
     includes `cached_tokens`, read from a prefix cache, and `cache_write_tokens`, which a provider wrote into its cache
     and bills at a price of their own; `cache_write_1h_tokens` are those of the latter that stay for an hour.
-    `cost_usd`: the US dollars that the server says it charges for all this; 0 where it does not tell."""
+    `cost_usd`: the US dollars that the server says it charges for all this; 0 where it does not tell. `extras`: what
+    else it says that it bills, by the names of `tiers.remote.extras`."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
@@ -119,15 +121,22 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     cache_write_1h_tokens: int = 0
     reasoning_tokens: int = 0
     cost_usd: float = 0.0
+    extras: dict[str, int] = {}
 
     @classmethod
     def total(cls, usages: Iterable["Usage"]) -> "Usage":
         """Return the sum; its cost is 0 unless each part with tokens states one."""
         every = list(usages)
-        total = cls(**{name: sum([getattr(usage, name) for usage in every]) for name in cls.__struct_fields__})
+        total = cls(**{name: sum([getattr(usage, name) for usage in every]) for name in USAGE_COUNTS})
+        if any(usage.extras for usage in every):
+            extras = sum((Counter(usage.extras) for usage in every), Counter[str]())
+            total = msgspec.structs.replace(total, extras=dict(extras))
         if total.cost_usd and not all(usage.cost_usd or not usage.completion_tokens for usage in every):
             return msgspec.structs.replace(total, cost_usd=0.0)
         return total
+
+
+USAGE_COUNTS = tuple(name for name in Usage.__struct_fields__ if name != "extras")
 
 
 class UsageMeter:

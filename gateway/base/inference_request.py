@@ -341,6 +341,11 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
         temperature = spec.sampling.temperature if left_open else self.generation.sampling.temperature
         return self.generation.sampling.seed is not None or temperature == 0
 
+    @property
+    def is_bounded(self) -> bool:
+        """Whether its caller has a budget, or it a maximum cost."""
+        return bool(self.caller.allowance.budgets) or self.max_cost_usd is not None
+
     def most_prompt_tokens(self) -> int:
         """Return an upper bound on the prompt's tokens, from its bytes; the longest prompt's, of several."""
         read = self.generation.prompts_read

@@ -24,10 +24,9 @@ from gateway.inference.router import RoutingService
 from gateway.inference.routing_knobs import RoutingKnobFile, RoutingKnobs
 from tiers.catalog.catalog import CatalogInUse
 from tiers.catalog.tier_spec import TierSpec
-from tiers.deltas import CollectedChoice
+from tiers.deltas import SECOND_TEMPERATURE, CollectedChoice, uncertainty_of
 from tiers.final_answer.extract import agreement, final_answer
 from tiers.tier import Delta, GenerationRequest, Tier, UsageMeter
-from tiers.uncertainty import SECOND_TEMPERATURE, uncertainty_of
 
 Stage = Literal["opening", "whole", "agreement"]
 

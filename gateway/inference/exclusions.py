@@ -13,6 +13,7 @@ from classifier.policy.utility import worths
 from gateway.base.errors import ApiError, ContextLengthError, bad_request
 from gateway.base.inference_request import InferenceRequest
 from gateway.inference.served_catalogue import ServedCatalogue
+from gateway.tenancy.admission import unbounded_extra
 from quality.records.record import Record
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.consent import ALL, NO_CREDENTIAL, hidden_from
@@ -75,6 +76,7 @@ def is_plain(request: InferenceRequest) -> bool:
         or asked.include_stop
         or asked.n > 1
         or (asked.extra and unserved(asked.extra, ()) is not None)
+        or ((asked.passed or asked.extra or asked.native is not None) and request.is_bounded)
     )
     if extended or asked.messages is None or sampling_of(sampling)[FIRST_EXTENSION:] != NEUTRAL[FIRST_EXTENSION:]:
         return False
@@ -89,6 +91,8 @@ def lacks_of(request: InferenceRequest, needs: Collection[Need], tier: Tier, spe
     lacks = lacking(needs, spec) if needs else []
     if lacks:
         return lacks
+    if spec.remote is not None and request.is_bounded and (unbounded := unbounded_extra(request, spec)) is not None:
+        return [Need(None, unbounded.param, refusal=str(unbounded))]
     if spec.remote is None:
         native = request.generation.native
         own = [] if native is None else native.server_tools

@@ -21,7 +21,7 @@ from gateway.inference.tier_attempt import RefusedLengths, SideAnswer, TierAttem
 from gateway.tenancy.admission import Admission, max_cost_usd, most_tokens
 from quality.records.record import Attempt, AttemptStatus, CacheUse, ComparedAs
 from tiers.catalog.consent import hidden_from
-from tiers.deltas import CollectedChoice
+from tiers.deltas import CollectedChoice, asking_uncertainty
 from tiers.errors import (
     InvalidAnswerError,
     TierCapabilityError,
@@ -32,7 +32,6 @@ from tiers.errors import (
     TierUnavailableError,
 )
 from tiers.tier import Delta, GenerationRequest, Tier, Usage
-from tiers.uncertainty import asking_uncertainty
 
 if TYPE_CHECKING:
     from gateway.inference.rules_and_chains import FallbackChain
@@ -424,8 +423,12 @@ class Generation:
         if self._admission.hold is not None:
             most = most_tokens(self._asking, tier, spec)
             requests = [msgspec.structs.replace(one, max_tokens=most.choice) for one in requests]
+            if spec.remote is not None:
+                from tiers.remote.extras import with_bounds
+
+                requests = [with_bounds(spec, one) for one in requests]
         if judged:
-            requests = [asking_uncertainty(one, tier, spec) for one in requests]
+            requests = [asking_uncertainty(one, tier, spec.tells_logprobs) for one in requests]
         return TierAttempt(tier, spec, requests, most, self._generated(tier, requests, n))
 
     def _generated(self, tier: Tier, requests: list[GenerationRequest], n: int) -> AsyncGenerator[Delta, None]:

@@ -6,6 +6,7 @@ too long for every tier loses its oldest turns, not the request: `truncation: au
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
@@ -31,7 +32,7 @@ from gateway.inference.kept_reasoning import KeptReasoning
 from gateway.inference.response_cache import ResponseCache
 from gateway.inference.router import RoutingService
 from gateway.runtime.cores.adapters import CoreAdapters
-from gateway.tenancy.admission import Admission, OverloadQueue, max_cost_usd, smaller_answer
+from gateway.tenancy.admission import Admission, OverloadQueue, max_cost_usd, require_bounded, smaller_answer
 from gateway.tenancy.tenancy import Tenancy
 from inference_core.io.background_tasks import once
 from quality.records.record import Record, Recorded
@@ -313,7 +314,10 @@ class Service:
             if agreement is None or not agreement.is_taken:
                 spec = self.routing.served.spec_of(tier)
                 advice = partial(smaller_answer, request, tier, spec)
-                await admission.reserve(request.caller, max_cost_usd(request, tier, spec), advice)
+                most_usd = max_cost_usd(request, tier, spec)
+                if most_usd == math.inf:
+                    require_bounded(request, spec)
+                await admission.reserve(request.caller, most_usd, advice)
             # A reload may have replaced it meanwhile; the key of the response cache is that of the catalogue now.
             tier = self.routing.served.chosen(decision)
         if agreement is not None:

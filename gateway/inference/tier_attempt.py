@@ -16,7 +16,7 @@ import msgspec
 
 from gateway.tenancy.admission import MostTokens
 from quality.records.record import Attempt, AttemptStatus, ComparedAs
-from tiers.catalog.pricing import cost_usd, long_price, most_cost_usd
+from tiers.catalog.pricing import calls_of, cost_usd, long_price, scaled
 from tiers.catalog.tier_spec import USUAL_CONTEXT, TierSpec
 from tiers.deltas import CollectedChoice, merged_answers
 from tiers.errors import (
@@ -114,6 +114,7 @@ def _is_assumed(tier: Tier, spec: TierSpec) -> bool:
     return spec.remote is not None and spec.remote.max_context is None and tier.max_context == USUAL_CONTEXT
 
 
+_UNUSED = Usage()
 MOST_CHARGED_USD = 100.0
 """The most that a server is believed to charge for an attempt without a budget: no honest answer costs so much."""
 
@@ -143,8 +144,7 @@ class TierAttempt:
             return usage
         bounded = self.most.bound(usage)
         if bounded.cost_usd:
-            held = most_cost_usd(self.spec.price, self.most.prompt, self.most.answer)
-            return msgspec.structs.replace(bounded, cost_usd=min(bounded.cost_usd, held))
+            return msgspec.structs.replace(bounded, cost_usd=min(bounded.cost_usd, self.most.usd))
         return bounded
 
     def used_so_far(self, error: Exception | None = None) -> Usage:
@@ -169,7 +169,7 @@ class TierAttempt:
             error=None if error is None else f"{type(error).__name__}: {error}",
             replicas=[*self.replicas, *(error.tries if isinstance(error, TierError) else ())],
             claimed=claimed(self.requests),
-            **billed(self.spec, used, prompts=len(self.requests) + len(again), choices=first.n),
+            **billed(self.spec, used, first, len(self.requests) + len(again), self.most),
             added=list(first.sent.added),
             target=self.tier.name if self.tier.is_target else None,
             resumed=bool(again),
@@ -177,14 +177,30 @@ class TierAttempt:
         )
 
 
-def billed(spec: TierSpec, usage: Usage, *, prompts: int, choices: int) -> dict[str, Any]:
-    """The fields of an attempt of `prompts` with `choices` each that say what is billed at which price, and what of its
-    prompt a server's cache had, and got."""
-    price = long_price(spec, usage, prompts, choices) if spec.price.steps else spec.price
+def billed(
+    spec: TierSpec, usage: Usage, request: GenerationRequest, prompts: int, most: MostTokens | None
+) -> dict[str, Any]:
+    """The fields of an attempt of `prompts` like `request` that say what is billed at which price, at `most` what is
+    held, and what of its prompt a server's cache had, and got."""
+    price = long_price(spec, usage, prompts, request.n) if spec.price.steps else spec.price
     charged = min(usage.cost_usd, MOST_CHARGED_USD)
+    beside, notes = 0.0, list[str]()
+    if spec.remote is not None and usage != _UNUSED:
+        # A gateway of local models alone does without it.
+        from tiers.remote.extras import billed_extras
+
+        extras = billed_extras(spec, request, usage, calls_of(spec, prompts, request.n))
+        beside, notes = extras.usd, list(extras.notes)
+        price = price if extras.factor == 1.0 else scaled(price, extras.factor)
+    tokens_usd = cost_usd(spec, usage, price)
+    held = MOST_CHARGED_USD if most is None else most.usd
+    extras_usd = 0.0 if charged else min(beside, max(0.0, held - tokens_usd))
+    usd = charged or tokens_usd + extras_usd
     return {
-        "cost_usd": charged or cost_usd(spec, usage, price),
+        "cost_usd": usd if most is None else min(usd, most.usd),
         "charged_usd": charged or None,
+        "extras": notes,
+        "extras_usd": extras_usd,
         "price": price,
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,

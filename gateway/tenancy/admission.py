@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
 
@@ -25,21 +25,24 @@ from gateway.tenancy.budgets.lease_book import MICRO, microusd, microusd_at_leas
 from gateway.tenancy.windows import Entry, Room, Windows
 from inference_core.tokenization.prompt_size import BYTES_PER_TOKEN
 from quality.records.record import Record
-from tiers.catalog.pricing import most_cost_usd
+from tiers.catalog.pricing import calls_of, most_cost_usd
 from tiers.catalog.tier_spec import TierSpec
+from tiers.prompt_bounds import most_media_tokens
 from tiers.tier import Tier, Usage
 
-# An image, audio or a file may have so many times the estimated tokens, as a text may.
-_MEDIA_FACTOR = 4
+if TYPE_CHECKING:
+    from tiers.remote.extras import UnboundedCostError
 
 
 class MostTokens(NamedTuple):
-    """The most tokens of one attempt, over all prompts and choices: what is held for it, and the most of its bill.
-    `choice`: the limit of one choice, with which it is asked for."""
+    """The most tokens of one attempt, over all prompts and choices, and the most US dollars: what is held for it, and
+    the most of its bill. `choice`: the limit of one choice, with which it is asked for. `usd`: infinite where what is
+    billed beside tokens has no bound."""
 
     prompt: int
     answer: int
     choice: int
+    usd: float
 
     def bound(self, usage: Usage) -> Usage:
         """Return `usage` with no more tokens than these."""
@@ -61,11 +64,35 @@ class MostTokens(NamedTuple):
 
 def most_tokens(request: InferenceRequest, tier: Tier, spec: TierSpec) -> MostTokens:
     """Return the most tokens of one attempt by `tier`."""
-    media = sum(message.media_tokens for message in request.generation.messages or () if message.parts)
-    prompt = (request.most_prompt_tokens() + (_MEDIA_FACTOR - 1) * media) * len(request.prompts or [None])
+    prompts = len(request.prompts or [None])
+    parts = [part for message in request.generation.messages or () for part in message.parts]
+    prompt = request.most_prompt_tokens() * prompts
+    if parts:
+        prompt += most_media_tokens(parts, spec.model_name, tier.max_context)
     choice = _most_of_a_choice(request, tier, spec)
-    drawn = len(request.prompts or [None]) * request.drawn * spec.samples_per_choice
-    return MostTokens(prompt, drawn * choice, choice)
+    answer = prompts * request.drawn * spec.samples_per_choice * choice
+    if spec.remote is None:
+        return MostTokens(prompt, answer, choice, most_cost_usd(spec.price, prompt, answer))
+    prompt, usd = _most_with_extras(request, spec, prompt, answer, tier.max_context)
+    return MostTokens(prompt, answer, choice, usd)
+
+
+def _most_with_extras(
+    request: InferenceRequest, spec: TierSpec, prompt: int, answer: int, max_context: int
+) -> tuple[int, float]:
+    """Return the most prompt tokens of an attempt, and the most US dollars, infinite where they have no bound. Without
+    tools that the provider runs there are at most `prompt` and `answer` tokens; each use of such a tool may read the
+    whole context."""
+    # A gateway of local models alone does without it.
+    from tiers.remote.extras import UnboundedCostError, most_extra_costs
+
+    calls = calls_of(spec, len(request.prompts or [None]), request.drawn)
+    try:
+        extras = most_extra_costs(spec, request.generation, prompt, answer, calls)
+    except UnboundedCostError:
+        return prompt, math.inf
+    prompt += extras.reads * max(prompt, max_context * calls) if extras.reads else 0
+    return prompt, most_cost_usd(spec.price, prompt, answer) * extras.factor + extras.usd
 
 
 def _most_of_a_choice(request: InferenceRequest, tier: Tier, spec: TierSpec) -> int:
@@ -96,8 +123,24 @@ def smaller_answer(request: InferenceRequest, tier: Tier, spec: TierSpec, left_u
 
 def max_cost_usd(request: InferenceRequest, tier: Tier, spec: TierSpec) -> float:
     """Return the most US dollars of one attempt by `tier`."""
-    most = most_tokens(request, tier, spec)
-    return most_cost_usd(spec.price, most.prompt, most.answer)
+    return most_tokens(request, tier, spec).usd
+
+
+def unbounded_extra(request: InferenceRequest, spec: TierSpec) -> "UnboundedCostError | None":
+    """Return why the cost of `request` at the tier of `spec` has no bound; None if it has one."""
+    from tiers.remote.extras import UnboundedCostError, most_extra_costs
+
+    try:
+        most_extra_costs(spec, request.generation, 0, 0, 1)
+    except UnboundedCostError as error:
+        return error
+    return None
+
+
+def require_bounded(request: InferenceRequest, spec: TierSpec) -> None:
+    """Raise `ApiError` 400 where the cost of `request` at the tier of `spec` has no bound."""
+    if (unbounded := unbounded_extra(request, spec)) is not None:
+        raise bad_request(f"{unbounded}.", unbounded.param or None, "unsupported_parameter")
 
 
 def check_max_cost(request: InferenceRequest, max_cost_usd: float) -> None:
@@ -137,6 +180,8 @@ class Admission(msgspec.Struct):
 
     async def reserves(self, caller: Caller, max_cost_usd: float) -> bool:
         """As `reserve`; False, holding nothing, if the caller's budgets cover less. Raises `ApiError` 503."""
+        if not math.isfinite(max_cost_usd):
+            return False
         try:
             await self.reserve(caller, max_cost_usd)
         except ApiError as error:
@@ -152,11 +197,13 @@ class Admission(msgspec.Struct):
 
     def affords(self, max_cost_usd: float) -> bool:
         """Hold this much more, for another attempt, if that is possible without waiting."""
-        return self.hold is None or self.closed or self.hold.extend(microusd_at_least(max_cost_usd))
+        if self.hold is None or self.closed:
+            return True
+        return math.isfinite(max_cost_usd) and self.hold.extend(microusd_at_least(max_cost_usd))
 
     async def make_room(self, caller: Caller, max_cost_usd: float) -> None:
         """Lease this much more, so that `affords` finds it without waiting; nothing where budgets cover less."""
-        if self.hold is not None and self.admission_control is not None:
+        if self.hold is not None and self.admission_control is not None and math.isfinite(max_cost_usd):
             with suppress(ApiError):
                 (await self.admission_control.hold(caller, max_cost_usd)).settle(0)
 

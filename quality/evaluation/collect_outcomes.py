@@ -27,12 +27,11 @@ from quality.evaluation.task_set import Kind, Task, check, tasks
 from quality.evaluation.tier_accuracy import ANSWER_TOKENS, collected, in_turn, question_request
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.tier_spec import TierSpec
-from tiers.deltas import CollectedChoice
+from tiers.deltas import SECOND_TEMPERATURE, CollectedChoice, asking_uncertainty, uncertainty_of
 from tiers.final_answer.extract import agreement, final_answer
 from tiers.final_answer.quantities import final_number
 from tiers.final_answer.short_answers import choice_letter, options
 from tiers.tier import Delta, Tier
-from tiers.uncertainty import SECOND_TEMPERATURE, asking_uncertainty, uncertainty_of
 
 Progress = Callable[[str, float], None]
 
@@ -220,7 +219,7 @@ async def _answered(tier: Tier, spec: TierSpec, how: Collection, number: int, qu
 async def _sampled(tier: Tier, spec: TierSpec, question: Question, temperature: float) -> _Answered:
     request_id = f"outcome-{tier.number}-{question.row}-{temperature:g}"
     request = question_request(spec, request_id, question.prompt, temperature, whole=True)
-    return await collected(tier, asking_uncertainty(request, tier, spec), _Answered())
+    return await collected(tier, asking_uncertainty(request, tier, spec.tells_logprobs), _Answered())
 
 
 def _outcomes(questions: Sequence[Question], answers: Sequence[_Answered], prompts: PromptModel) -> Outcomes:

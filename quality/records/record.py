@@ -43,7 +43,8 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     after so many characters, which failed attempts before it had given; `resumed`: the core that computed it was
     lost, and another one went on after its tokens. `price`: what its
     tokens were billed at, with the step of a long prompt; `cost_usd` follows from it and the tokens, unless the server
-    said what it charges: then `charged_usd` is that, within what was held, and it was billed.
+    said what it charges: then `charged_usd` is that, within what was held, and it was billed. `extras`: what was
+    billed beside tokens, or has no known price; `extras_usd` of `cost_usd` are for that.
     """
 
     tier: int
@@ -68,6 +69,8 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     completion_tokens: int = 0
     price: Price | None = None
     charged_usd: float | None = None
+    extras: list[str] = []
+    extras_usd: float = 0.0
     continued_at: int | None = None
     resumed: bool = False
 

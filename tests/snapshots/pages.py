@@ -23,6 +23,7 @@ from gateway.runtime.cores.knob_profiles import PROFILES
 from inference_core.protocol import Knobs
 from tests.snapshots.interfaces import METHODS
 from tiers.catalog.replica_spec import BalancingSpec
+from tiers.remote.extras import EXTRAS, USES, Extra
 
 Json = dict[str, Any]
 MOST_FIELDS = 16  # of a body that a row names; more are for `/docs`
@@ -38,6 +39,55 @@ def settings_page() -> str:
         "certificates of `SSL_CERT_FILE`. `aio settings` prints this table.",
         settings_table(),
     )
+
+
+def extras_page() -> str:
+    rows = [
+        [
+            f"`{row.name}`",
+            ", ".join(row.servers) or "any",
+            f"`{row.models}`" if row.models else "",
+            _asked(row),
+            _price(row),
+            _bound(row),
+            f"[page]({row.source})" if row.source.startswith("https:") else row.source,
+        ]
+        for row in EXTRAS
+    ]
+    return page(
+        "What is billed beside tokens",
+        "What a provider bills beside tokens at the price list's price. The first row that matches a field of the "
+        "request holds; models are regular expressions. The provider's own count of the uses, or the class of service "
+        "that its answer names, is billed. A tool or plugin without a row has no known price. What has no known price "
+        "is refused to keys with a budget or a maximum cost (400, with the field), and the records of other keys say "
+        "that it is `unpriced`. `extra_prices` of a tier or target set prices: `extra_prices = { web_search = 0.008, "
+        "mcp = 0.0 }` in US dollars of a use; of what multiplies prices of tokens, the factor. Where the server says "
+        "what it charges, that is billed. `extras` and `extras_usd` of an attempt in a record say what was billed. A "
+        f"search without a bound of its own gets one of {USES} uses where a budget holds. An image is held as the "
+        "largest of its family of models; audio, a video or a file may fill the model's context. Pages were read in "
+        "November 2026.",
+        table(["name", "servers", "models", "asked by", "price", "most uses", "source"], rows),
+    )
+
+
+def _asked(row: Extra) -> str:
+    if not row.asked:
+        return "every request"
+    return f"`{row.asked}`" if not row.where else f"`{row.asked}` with `{row.where}`"
+
+
+def _price(row: Extra) -> str:
+    if row.factor is not None:
+        return f"tokens × {row.factor:g}"
+    if row.listed:
+        return f"the list's `{row.listed}`" + ("" if row.usd is None else ", else the price of texts")
+    return "not known" if row.usd is None else f"${row.usd:g}" if row.usd else "its tokens alone"
+
+
+def _bound(row: Extra) -> str:
+    if row.bound:
+        return f"`{row.bound}`, else {USES if row.most is None else row.most}"
+    return "" if row.most is None else str(row.most)
 
 
 def commands_page() -> str:

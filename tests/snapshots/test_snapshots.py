@@ -19,7 +19,7 @@ from quality.store.database import migrate, open_database
 from tests.gateway.running_gateway import laptop_hash_core, running_gateway
 from tests.gateway.telemetry.fake_nvml import H200, FakeNvml
 from tests.snapshots.interfaces import OpenApiLines, command_lines, metric_lines, schema_lines, settings_lines
-from tests.snapshots.pages import api_page, commands_page, knobs_page, metrics_page, settings_page
+from tests.snapshots.pages import api_page, commands_page, extras_page, knobs_page, metrics_page, settings_page
 
 Compare = Callable[[str, Iterable[str]], None]
 ComparePage = Callable[[str, str], None]
@@ -89,6 +89,10 @@ def test_commands_and_their_options_are_those_of_the_snapshot(compare: Compare, 
 def test_settings_are_those_of_the_snapshot(compare: Compare, compare_page: ComparePage) -> None:
     compare("settings.txt", settings_lines())
     compare_page("settings.md", settings_page())
+
+
+def test_the_page_of_what_is_billed_beside_tokens_is_current(compare_page: ComparePage) -> None:
+    compare_page("extras.md", extras_page())
 
 
 def test_the_page_of_live_knobs_is_current(compare_page: ComparePage) -> None:

@@ -91,8 +91,19 @@ LEAST_COST_USD = 1e-9
 def long_price(tier: TierSpec, usage: Usage, prompts: int, choices: int) -> Price:
     """Return the price of `usage` where a tier's price has steps. Each call of the server has its own length: the
     tokens are those of `prompts`, and of some kinds of servers for each of `choices`."""
-    calls = prompts * (choices if tier.remote is not None and tier.remote.kind in ONE_CHOICE else 1)
-    return tier.price.of_prompt(usage.prompt_tokens / max(1, calls))
+    return tier.price.of_prompt(usage.prompt_tokens / max(1, calls_of(tier, prompts, choices)))
+
+
+def calls_of(tier: TierSpec, prompts: int, choices: int) -> int:
+    """Return how many calls of the tier's server answer `prompts` with `choices` each."""
+    return prompts * (choices if tier.remote is not None and tier.remote.kind in ONE_CHOICE else 1)
+
+
+def scaled(price: Price, factor: float) -> Price:
+    """Return the price of tokens times `factor`, without its steps."""
+    names = [name for name in Price.__struct_fields__ if name.endswith("_usd_per_million")]
+    rates = {name: value * factor for name in names if (value := getattr(price, name)) is not None}
+    return msgspec.structs.replace(price, **rates, steps=[])
 
 
 def cost_usd(tier: TierSpec, usage: Usage, price: Price | None = None) -> float:

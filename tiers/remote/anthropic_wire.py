@@ -43,7 +43,7 @@ from tiers.remote.provider_format import (
 )
 from tiers.remote.request_fields import BUDGET, dropped_fields
 from tiers.remote.too_long import ServerSaidError
-from tiers.remote.usage_counter import Tally
+from tiers.remote.usage_counter import MOST_NAME, Tally
 from tiers.remote.wire import RemoteWire, WireCall
 from tiers.tier import Delta, GenerationRequest, Usage
 
@@ -87,12 +87,19 @@ class _Written(msgspec.Struct):
     ephemeral_1h_input_tokens: int | None = None
 
 
+# By their names in the usage.
+_BILLED_TOOLS = ("web_search_requests", "web_fetch_requests", "tool_search_requests")
+
+
 class _Usage(msgspec.Struct):
     input_tokens: int | None = None
     cache_read_input_tokens: int | None = None
     cache_creation_input_tokens: int | None = None
     cache_creation: _Written | None = None
     output_tokens: int | None = None
+    server_tool_use: dict[str, int | None] | None = None
+    speed: str | None = None
+    inference_geo: str | None = None
 
 
 class _Message(msgspec.Struct):
@@ -319,6 +326,11 @@ def _report(usage: _Usage | None, tally: Tally) -> None:
     """Store the counts. Those of a stream's end are totals, and may repeat the prompt's, in part or as 0."""
     if usage is None:
         return
+    if usage.server_tool_use:
+        tally.note_extras({name: usage.server_tool_use.get(name) for name in _BILLED_TOOLS})
+    for name, value in (("speed", usage.speed), ("inference_geo", usage.inference_geo)):
+        if value is not None:
+            tally.note_extras({f"{name}={value[:MOST_NAME]}": 1})
     known = tally.reported or Usage()
     prompt, cached, written = known.prompt_tokens, known.cached_tokens, known.cache_write_tokens
     for_an_hour = known.cache_write_1h_tokens

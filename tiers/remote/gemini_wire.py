@@ -32,7 +32,7 @@ from tiers.remote.provider_format import (
 )
 from tiers.remote.request_fields import BUDGET, MODALITIES, dropped_fields
 from tiers.remote.too_long import ServerSaidError
-from tiers.remote.usage_counter import Tally
+from tiers.remote.usage_counter import MOST_NAME, Tally
 from tiers.remote.wire import RemoteWire, WireCall
 from tiers.tier import ChatMessage, Delta, FinishReason, GenerationRequest, Usage
 
@@ -182,12 +182,19 @@ class _Candidate(msgspec.Struct, rename="camel"):
     citation_metadata: _Citations | None = None
 
 
+class _Modality(msgspec.Struct, rename="camel"):
+    modality: str = ""
+    token_count: int = 0
+
+
 class _Counts(msgspec.Struct, rename="camel"):
     prompt_token_count: int = 0
     cached_content_token_count: int = 0
     tool_use_prompt_token_count: int = 0
     candidates_token_count: int = 0
     thoughts_token_count: int = 0
+    prompt_tokens_details: list[_Modality] | None = None
+    candidates_tokens_details: list[_Modality] | None = None
 
 
 class _Feedback(msgspec.Struct, rename="camel"):
@@ -370,6 +377,10 @@ def _report(counts: _Counts, tally: Tally) -> None:
     if not completion and tally.reported is None:
         tally.read_prompt(prompt)
         return
+    for what, details in (("prompt", counts.prompt_tokens_details), ("completion", counts.candidates_tokens_details)):
+        if details is not None:
+            tally.note_extras({f"{one.modality[:MOST_NAME].lower()}_{what}_tokens": one.token_count for one in details
+                               if one.modality in ("AUDIO", "IMAGE")})  # fmt: skip
     tally.report(
         Usage(
             prompt_tokens=prompt,

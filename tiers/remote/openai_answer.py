@@ -20,7 +20,7 @@ from tiers.remote.lenient_json import Calls, LenientDecoder, fitted, plain_json
 from tiers.remote.openai_chunk import Choice, Chunk, Message, Part, ToolCall, logprobs_of, text_of
 from tiers.remote.openai_format import finish_of, is_failure, is_filtered, parse_error
 from tiers.remote.too_long import ServerSaidError
-from tiers.remote.usage_counter import Tally
+from tiers.remote.usage_counter import MOST_NAME, Tally
 from tiers.tier import Delta
 
 _PART_FIELDS = frozenset(Part.__struct_fields__) - {"id", "name", "input", "summary", "content"}
@@ -46,6 +46,8 @@ def read_chunk(data: bytes, tally: Tally) -> list[Delta]:
         return _failed(data)
     if chunk.usage is not None:
         chunk.usage.report(tally)
+        if chunk.service_tier is not None:
+            tally.note_extras({f"service_tier={chunk.service_tier[:MOST_NAME]}": 1})
     elif (chunk.timings or chunk.x_groq) is not None and (counts := chunk.further_counts) is not None:
         counts.report(tally)
     choices = chunk.choices

@@ -223,6 +223,7 @@ class Chunk(msgspec.Struct):
 
     choices: list[Choice] | None = None
     usage: ChatUsage | None = None
+    service_tier: str | None = None
     error: Any = None
     x_groq: _Groq | None = None
     timings: _Timings | None = None

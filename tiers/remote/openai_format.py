@@ -366,6 +366,7 @@ class _PromptDetails(msgspec.Struct):
     """`cache_write_tokens`: OpenRouter's name, `cache_creation_tokens`: LiteLLM's."""
 
     cached_tokens: int | None = None
+    audio_tokens: int | None = None
     cache_read_tokens: int | None = None
     cache_write_tokens: int | None = None
     cache_creation_tokens: int | None = None
@@ -374,6 +375,8 @@ class _PromptDetails(msgspec.Struct):
 
 class _CompletionDetails(msgspec.Struct):
     reasoning_tokens: int | None = None
+    audio_tokens: int | None = None
+    image_tokens: int | None = None
 
 
 class _CostDetails(msgspec.Struct):
@@ -386,7 +389,8 @@ class _Cost(msgspec.Struct):
 
 
 _NOTHING_USED = Usage()
-_TICKS = 10**10
+TICKS = 10**10
+"""Of xAI's, in a US dollar."""
 
 
 class ChatUsage(msgspec.Struct):
@@ -420,6 +424,7 @@ class ChatUsage(msgspec.Struct):
     cost_in_usd_ticks: int | None = None
     is_byok: bool | None = None
     cost_details: _CostDetails | None = None
+    num_sources_used: int | None = None
 
     def report(self, tally: Tally) -> None:
         """Note the counts. What is left out here was counted before, or is not counted at all."""
@@ -436,7 +441,10 @@ class ChatUsage(msgspec.Struct):
             if prompt is not None and known is None:
                 tally.read_prompt(prompt)
             return
+        read = self.prompt_tokens_details or self.input_tokens_details
         details = self.completion_tokens_details or self.output_tokens_details
+        if read is not None or details is not None or self.num_sources_used:
+            self._report_extras(read, details, tally)
         reasoning = None if details is None else details.reasoning_tokens
         before = known or _NOTHING_USED
         if prompt is None:
@@ -452,6 +460,14 @@ class ChatUsage(msgspec.Struct):
                 cost_usd=self._cost() or before.cost_usd,
             )
         )
+
+    def _report_extras(self, read: _PromptDetails | None, details: _CompletionDetails | None, tally: Tally) -> None:
+        found = {"num_sources_used": self.num_sources_used}
+        if read is not None:
+            found["audio_prompt_tokens"] = read.audio_tokens
+        if details is not None:
+            found |= {"audio_completion_tokens": details.audio_tokens, "image_completion_tokens": details.image_tokens}
+        tally.note_extras(found)
 
     def _prompt(self, apart: int) -> int | None:
         stated = self.input_tokens if self.prompt_tokens is None else self.prompt_tokens
@@ -489,7 +505,7 @@ class ChatUsage(msgspec.Struct):
     def _cost(self) -> float:
         """US dollars; 0 where the server does not tell, or nothing that can be."""
         cost: Any = self.cost.total_cost or self.cost.total if isinstance(self.cost, _Cost) else self.cost
-        cost = cost or self.total_cost or self.estimated_cost or (self.cost_in_usd_ticks or 0) / _TICKS
+        cost = cost or self.total_cost or self.estimated_cost or (self.cost_in_usd_ticks or 0) / TICKS
         if self.is_byok and self.cost_details is not None:
             cost += self.cost_details.upstream_inference_cost or 0.0
         return cost if math.isfinite(cost) and cost > 0 else 0.0

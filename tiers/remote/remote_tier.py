@@ -32,6 +32,7 @@ from tiers.errors import (
 from tiers.prompt_bounds import prompt_bounds
 from tiers.remote.adapted_request import Adapted, adapted
 from tiers.remote.answer_reader import ReplyReader
+from tiers.remote.extras import extra_reads
 from tiers.remote.http_exchange import HttpClient, is_whole, pieces_of, preceded, read_rest
 from tiers.remote.http_transport import Reply, transport_to
 from tiers.remote.inline_text import SeenThoughts, opens_thoughts
@@ -260,7 +261,8 @@ class RemoteTier(Tier):
 
     def tally(self, request: GenerationRequest) -> Tally:
         """Return the count of one request's usage, before it is sent."""
-        bounds = partial(prompt_bounds, request, self.max_context)
+        reads = 1 + extra_reads(self._spec, request)
+        bounds = partial(prompt_bounds, request, self.max_context, reads)
         return Tally(request.n, self.count_prompt_tokens(request), bounds)
 
     async def answer(self, request: GenerationRequest, tally: Tally, seconds: float) -> AsyncGenerator[Delta, None]:

@@ -6,6 +6,7 @@ they were.
 """
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -16,11 +17,11 @@ from tiers.errors import TierError
 from tiers.message_content import ContentPart, Form, NativeBlock, NativePiece, ToolCallDelta, UrlCitation
 from tiers.remote.event_stream import ServerSentEvent
 from tiers.remote.lenient_json import LenientDecoder, arguments_text
-from tiers.remote.openai_format import WireError, parse_error
+from tiers.remote.openai_format import TICKS, WireError, parse_error
 from tiers.remote.provider_format import THINKING_TOKENS, Blocks, blocks_of
 from tiers.remote.request_fields import NEUTRAL, sampling_of
 from tiers.remote.too_long import ServerSaidError
-from tiers.remote.usage_counter import Tally
+from tiers.remote.usage_counter import MOST_NAME, Tally
 from tiers.tier import ChatMessage, Delta, FinishReason, GenerationRequest, Usage
 
 SEALED = "reasoning.encrypted_content"
@@ -216,6 +217,8 @@ class _Item(msgspec.Struct):
     content: list[_Part] | str | None = None
     summary: list[_Part] | None = None
     encrypted_content: str | None = None
+    action: Any = None
+    container_id: str | None = None
 
     @property
     def parts(self) -> list[_Part]:
@@ -236,6 +239,7 @@ class _Usage(msgspec.Struct):
     input_tokens: int | None = None
     output_tokens: int | None = None
     cost: float | None = None
+    cost_in_usd_ticks: int | None = None
     input_tokens_details: _Cached | None = None
     output_tokens_details: _Thought | None = None
 
@@ -249,6 +253,7 @@ class _Response(msgspec.Struct):
     output: list[msgspec.Raw] = []
     output_text: str | None = None
     usage: _Usage | None = None
+    service_tier: str | None = None
     incomplete_details: _Why | None = None
     error: WireError | str | None = None
 
@@ -316,6 +321,7 @@ def _read(said: _Event, blocks: Blocks, tally: Tally, data: bytes) -> tuple[list
     if kind == "response.output_item.done" and said.item:
         tally.notes.setdefault(_DONE, []).append(said.output_index)
         item = _decode_item(said.item)
+        _note_billed(said.output_index, item, tally)
         return _closed(said.output_index, item, blocks, tally), _native(said.item, item)
     if kind in ("response.failed", "error"):
         error = said.response.error if said.response is not None else None
@@ -341,6 +347,7 @@ def _answered_items(response: _Response, blocks: Blocks, tally: Tally) -> list[D
     deltas = list[Delta]()
     for index, raw in enumerate(response.output):
         item = _decode_item(raw, tally)
+        _note_billed(index, item, tally)
         if item.type == "function_call":
             deltas.append(_open(index, item, blocks))
         deltas += _closed(index, item, blocks, tally)
@@ -356,6 +363,7 @@ def _left_out(response: _Response, blocks: Blocks, tally: Tally) -> list[Delta]:
     items = [_decode_item(raw, tally) for raw in response.output]
     missing = sum(item.type in _CALLS for item in items) - blocks.num_opened
     for index, item in enumerate(items):
+        _note_billed(index, item, tally)
         if item.type in _CALLS and missing > 0 and not blocks.has_opened(item.call_id, item.id):
             missing -= 1
             deltas += _closed(~index, item, blocks, tally)
@@ -453,12 +461,33 @@ def _native(raw: msgspec.Raw, item: _Item) -> NativeBlock:
     return NativeBlock(json=given, type=item.type, seal=item.encrypted_content or "")
 
 
+def _note_billed(index: int, item: _Item, tally: Tally) -> None:
+    """Note an item that the provider bills by its number. Of searches those are billed that search, not those that read
+    a page; of code, each container that it ran in (https://platform.openai.com/docs/pricing, read 2026-11)."""
+    key: Any = index
+    match item.type:
+        case "web_search_call":
+            if isinstance(item.action, dict) and item.action.get("type", "search") != "search":
+                return
+        case "code_interpreter_call":
+            key = item.container_id
+        case "file_search_call":
+            pass
+        case _:
+            return
+    seen: dict[Any, str] = tally.notes.setdefault("billed items", {})
+    seen[key] = "code_interpreter_container" if item.type == "code_interpreter_call" else item.type
+    tally.note_extras(Counter(seen.values()))
+
+
 def _end(response: _Response, blocks: Blocks, tally: Tally) -> list[Delta]:
     if response.error or response.status in ("failed", "cancelled"):
         raise ServerSaidError(_said(response.error) or WireError(f"{response.status}, and it is not said why"))
     blocks.check_form()
     if _UNNAMED in tally.notes and not blocks.calls:
         raise TierError("the server sent arguments of a call that it has not named")
+    if response.service_tier is not None:
+        tally.note_extras({f"service_tier={response.service_tier[:MOST_NAME]}": 1})
     if response.usage is not None:
         _report(response.usage, tally)
     elif not blocks.said and response.status == "completed" and not tally.native:
@@ -481,7 +510,7 @@ def _report(usage: _Usage, tally: Tally) -> None:
             cached_tokens=(read.cached_tokens or 0) if read is not None else 0,
             cache_write_tokens=(read.cache_write_tokens or 0) if read is not None else 0,
             reasoning_tokens=(thought.reasoning_tokens or 0) if thought is not None else 0,
-            cost_usd=max(0.0, usage.cost or 0.0),
+            cost_usd=max(0.0, usage.cost or (usage.cost_in_usd_ticks or 0) / TICKS),
         )
     )
 

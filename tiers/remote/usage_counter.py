@@ -7,7 +7,7 @@ import json
 import logging
 import math
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
@@ -17,7 +17,7 @@ from inference_core.tokenization.prompt_size import BYTES_PER_TOKEN, TOKENS_PER_
 from tiers.errors import TierAnswerTooLongError
 from tiers.message_content import Form, ToolCallDelta
 from tiers.prompt_bounds import SERVER_TOKENS, TOLERANCE, PromptBounds, least_tokens
-from tiers.tier import Delta, GenerationRequest, Usage
+from tiers.tier import USAGE_COUNTS, Delta, GenerationRequest, Usage
 
 log = logging.getLogger(__name__)
 
@@ -89,6 +89,8 @@ _AROUND = re.compile(
 )
 # Where nothing else bounds a count.
 MOST_TOKENS = 2**31 - 1
+MOST_NAME = 32
+"""Characters of a server's name for a class of service that are kept."""
 
 
 class Tally:
@@ -103,7 +105,7 @@ class Tally:
     others are dropped. `texts`: the pieces of each choice's text. `has_thought`: whether there were thoughts.
     `tool_names`: as they were sent. `find_bounds`: of the prompt; None once no more is reported, because it holds the
     request, whose meter holds this count. `joins_characters`: whether halves of characters were seen. `further`: the
-    counts of further requests for choices that the server left out.
+    counts of further requests for choices that the server left out. `extras`: as `Usage.extras`.
     """
 
     reported: Usage | None = None
@@ -129,6 +131,7 @@ class Tally:
         self._text: dict[int, int] = {}
         self._reasoning: dict[int, int] = {}
         self.further: list[Tally] = []
+        self.extras: dict[str, int] = {}
         # The last finish reason of each choice: some servers send one early, or with every event.
         self._ends: dict[int, Delta] = {}
         self._spoken: set[int] = set()
@@ -160,6 +163,12 @@ class Tally:
             reasoning_tokens=usage.reasoning_tokens and _within(usage.reasoning_tokens, completion),
             cost_usd=usage.cost_usd,
         )
+
+    def note_extras(self, uses: Mapping[str, int | None]) -> None:
+        """Store how often the server says that what it bills beside tokens was used."""
+        for name, count in uses.items():
+            if count:
+                self.extras[name] = _within(count, MOST_TOKENS)
 
     def read_prompt(self, tokens: int) -> None:
         """Take the server's count of the prompt in place of our estimate."""
@@ -295,7 +304,7 @@ class Tally:
         if known.completion_tokens < least_tokens(self._size):
             own = min(math.ceil(self._size / BYTES_PER_TOKEN), self._limit)
             known = msgspec.structs.replace(known, completion_tokens=own)
-        return known
+        return msgspec.structs.replace(known, extras=dict(self.extras)) if self.extras else known
 
     def impossible_claim(self) -> Usage | None:
         """Return the server's own counts, at most 2³¹ - 1, if they are not what is billed, because no honest tokeniser
@@ -309,7 +318,7 @@ class Tally:
         if same and not too_few:
             return None
         # A record holds no number beyond a machine word.
-        return Usage(**{name: _signed(getattr(claimed, name)) for name in Usage.__struct_fields__})
+        return msgspec.structs.replace(claimed, **{name: _signed(getattr(claimed, name)) for name in USAGE_COUNTS})
 
     def streamed_tokens(self) -> int | None:
         """Return the server's count of the tokens that it streamed, without thoughts that it kept to itself; None if it

@@ -41,11 +41,15 @@ api_key_env = "{key}"
 
 
 class Bill(NamedTuple):
-    """What became of a row. `billed`: US dollars. `outcome`: `billed`, `refused`, `estimate` or an error in words."""
+    """What became of a row. `billed`: US dollars. `outcome`: `billed`, `refused`, `estimate` or an error in words;
+    `why`: the message of a refusal, which is shown of a wrong one. `is_unpriced`: whether the record says that
+    something has no known price."""
 
     row: Row
     billed: float
     outcome: str
+    why: str = ""
+    is_unpriced: bool = False
 
     @property
     def ratio(self) -> float | None:
@@ -88,14 +92,15 @@ async def _bill(gateway: RunningGateway, row: Row, key: str) -> Bill:
     async with httpx.AsyncClient(base_url=gateway.url, timeout=60, headers=headers) as client:
         answered = await (_post(client, row) if row.send is None else row.send(client))
     if 400 <= answered.status < 500:
-        return Bill(row, 0.0, "refused")
+        return Bill(row, 0.0, "refused", answered.text)
     ledger = gateway.serving.records
     await ledger.recorded(answered.request_id)  # type: ignore[attr-defined]
     record = await ledger.find(answered.request_id)
     if record is None or answered.status != 200:
         return Bill(row, 0.0, f"{answered.status}: {answered.text[:200]}")
     is_estimate = any(getattr(attempt, "estimated", False) for attempt in record.attempts)
-    return Bill(row, record.cost_usd, "estimate" if is_estimate else "billed")
+    is_unpriced = any("unpriced" in said for attempt in record.attempts for said in getattr(attempt, "extras", ()))
+    return Bill(row, record.cost_usd, "estimate" if is_estimate else "billed", is_unpriced=is_unpriced)
 
 
 async def _post(client: httpx.AsyncClient, row: Row) -> Answered:
@@ -138,7 +143,7 @@ def cells(bill: Bill) -> tuple[str, ...]:
     """The cells of a row."""
     refused = bill.outcome == "refused"
     ratio = "" if bill.ratio is None else f"{bill.ratio:.3f}"
-    outcome = bill.outcome if bill.is_right else f"WRONG, {bill.row.expected} expected: {bill.outcome}"
+    outcome = bill.outcome if bill.is_right else f"WRONG, {bill.row.expected} expected: {bill.outcome} {bill.why}"
     return bill.row.name, f"${bill.row.usd:.6f}", "" if refused else f"${bill.billed:.6f}", ratio, outcome
 
 

@@ -13,7 +13,7 @@ from tests.gateway.chats import chat
 from tests.gateway.scripted_tier import ScriptedTier
 from tiers.catalog.load import load_catalog
 from tiers.catalog.tier_spec import RemoteSpec
-from tiers.message_content import media_part
+from tiers.message_content import MediaType, media_part
 from tiers.tier import ChatMessage, Usage
 
 
@@ -55,7 +55,7 @@ def test_dollars_are_micro_dollars_with_their_fraction_and_rounded_up_where_whol
 
 
 def test_a_bill_has_no_more_tokens_than_were_held_and_its_parts_stay_within_it() -> None:
-    most = MostTokens(prompt=100, answer=50, choice=25)
+    most = MostTokens(prompt=100, answer=50, choice=25, usd=1.0)
     within = Usage(prompt_tokens=100, completion_tokens=50, cached_tokens=90)
     assert most.bound(within) is within
     beyond = Usage(
@@ -75,24 +75,49 @@ def test_a_bill_has_no_more_tokens_than_were_held_and_its_parts_stay_within_it()
 def test_an_attempt_may_be_billed_for_every_prompt_choice_and_sample() -> None:
     tier, (plain, _, voting, _) = ScriptedTier(1, max_context=256), load_catalog("laptop").tiers
     # 10 bytes, a turn and the template.
-    assert most_tokens(chat(max_tokens=5), tier, plain) == MostTokens(10 + 16 + 64, 5, 5)
+    assert most_tokens(chat(max_tokens=5), tier, plain)[:3] == (10 + 16 + 64, 5, 5)
     assert voting.samples_per_choice == 5
-    assert most_tokens(chat(max_tokens=7, n=2, best_of=3), tier, voting) == MostTokens(90, 3 * 5 * 7, 7)
+    assert most_tokens(chat(max_tokens=7, n=2, best_of=3), tier, voting)[:3] == (90, 3 * 5 * 7, 7)
     two = chat(messages=None, prompts=["one two three", "one"], max_tokens=7)
     longest = two.most_prompt_tokens()
     assert longest >= len("one two three")
-    assert most_tokens(two, tier, voting) == MostTokens(2 * longest, 2 * 5 * 7, 7)
+    assert most_tokens(two, tier, voting)[:3] == (2 * longest, 2 * 5 * 7, 7)
     price = plain.price
     assert max_cost_usd(chat(max_tokens=5), tier, plain) == pytest.approx(
         (90 * price.input_usd_per_million + 5 * price.output_usd_per_million) / 1e6
     )
 
 
-def test_an_image_may_have_four_times_its_estimate() -> None:
-    image = media_part("image_url", {"url": "https://images.example/1", "detail": "low"})
-    request = chat(messages=[ChatMessage(role="user", content="Look", parts=(image,))], max_tokens=5)
-    most = most_tokens(request, ScriptedTier(1), load_catalog("laptop").tiers[0])
-    assert most.prompt == request.most_prompt_tokens() + 3 * 85
+@pytest.mark.parametrize(
+    ("model", "parts", "most"),
+    [
+        # OpenAI's page on images and vision; each image is the largest that there is.
+        ("gpt-4o", [{"detail": "low"}] * 5, 5 * 85),
+        ("gpt-4o", [{}], 85 + 8 * 170),
+        ("gpt-4o-mini", [{"detail": "low"}] * 5, 5 * 2833),
+        ("openai/gpt-4o-mini", [{"detail": "high"}], 2833 + 8 * 5667),
+        ("gpt-5-nano", [{"detail": "low"}], 3779),
+        ("claude-opus-5", [{"detail": "low"}], 4784),
+        ("unknown-vl", [{"detail": "low"}, {}], 2 * 16_384),
+    ],
+)
+def test_an_image_may_have_what_the_largest_has_in_its_family_of_models(
+    model: str, parts: list[dict[str, str]], most: int
+) -> None:
+    images = tuple(media_part("image_url", {"url": "https://images.example/1"} | one) for one in parts)
+    request = chat(messages=[ChatMessage(role="user", content="Look", parts=images)], max_tokens=5)
+    spec = msgspec.structs.replace(
+        load_catalog("laptop").tiers[0], model=None, remote=RemoteSpec(base_url="http://127.0.0.1:9/v1", model=model)
+    )
+    assert most_tokens(request, ScriptedTier(1), spec).prompt == request.most_prompt_tokens() + most
+
+
+@pytest.mark.parametrize("kind", ["input_audio", "file", "video_url"])
+def test_audio_a_video_or_a_file_may_fill_the_context(kind: MediaType) -> None:
+    part = media_part(kind, {"url": "https://a.example/1", "data": "AAAA", "file_data": "AAAA"})
+    request = chat(messages=[ChatMessage(role="user", content="Look", parts=(part,))], max_tokens=5)
+    tier = ScriptedTier(1, max_context=100_000)
+    assert most_tokens(request, tier, load_catalog("laptop").tiers[0]).prompt >= 100_000
 
 
 def test_without_a_limit_an_answer_may_fill_the_context_after_the_shortest_prompt() -> None:

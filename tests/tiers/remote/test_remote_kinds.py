@@ -16,12 +16,12 @@ from tiers.catalog.load import load_catalog
 from tiers.catalog.replica_spec import BalancingSpec
 from tiers.catalog.tier_spec import RemoteKind, RemoteSpec
 from tiers.catalog.validate import check_rules
+from tiers.deltas import asking_uncertainty
 from tiers.errors import TierRequestError, TierUnavailableError
 from tiers.remote.remote_tier import RemoteTier
 from tiers.remote.server_state import sum_of_samples
 from tiers.remote.wire import WIRES, RemoteWire, wire_of
 from tiers.replicas.replica_set import ReplicaSet
-from tiers.uncertainty import asking_uncertainty
 
 VLLM_PAGE = """# HELP vllm:num_requests_running Number of requests in model execution batches.
 # TYPE vllm:num_requests_running gauge
@@ -238,10 +238,10 @@ def test_a_triton_models_name_is_no_path() -> None:
 def test_logprobs_are_asked_only_of_kinds_of_servers_that_all_give_them(kind: str, asked: int | None) -> None:
     spec = remote_spec(base_url="http://127.0.0.1:9/v1", kind=kind)
     tier = RemoteTier(spec)
-    request = asking_uncertainty(chat("hello"), tier, spec)
+    request = asking_uncertainty(chat("hello"), tier, spec.tells_logprobs)
     assert (request.sampling.logprobs, request.evidence) == (asked, None)
     wanted = msgspec.structs.replace(chat("hello"), sampling=SamplingParams(logprobs=3))
-    assert asking_uncertainty(wanted, tier, spec).sampling.logprobs == 3
+    assert asking_uncertainty(wanted, tier, spec.tells_logprobs).sampling.logprobs == 3
 
 
 @pytest.mark.parametrize(

@@ -413,13 +413,14 @@ async def test_the_cache_is_marked_from_the_second_step_on_and_the_record_says_s
     assert "cache_control" not in json.dumps(recorded.got)
 
 
-async def test_tokens_are_billed_by_kind_of_cache(recorded: Recorded) -> None:
+async def test_tokens_are_billed_by_kind_of_cache_and_a_search_beside_them(recorded: Recorded) -> None:
     told = await recorded.asked("/v1/messages", {"model": "claude"} | ASKED)
     attempt = await recorded.attempt(told)
     kinds = {name: attempt[name] for name in ("cached_tokens", "cache_write_tokens", "cache_write_1h_tokens")}
     assert kinds == {"cached_tokens": 100, "cache_write_tokens": 40, "cache_write_1h_tokens": 30}
     # Twice the price of the prompt for an hour, 1.25 times for five minutes.
-    micro = 10 * 3 + 100 * 0.3 + 10 * 3.75 + 30 * 6 + 42 * 15
+    micro = 10 * 3 + 100 * 0.3 + 10 * 3.75 + 30 * 6 + 42 * 15 + 10_000
+    assert (attempt["extras"], attempt["extras_usd"]) == (["web_search: 1 x $0.01"], pytest.approx(0.01))
     assert attempt["cost_usd"] == pytest.approx(micro / 1e6)
     assert float(told.headers["x-aio-cost-usd"]) == pytest.approx(micro / 1e6)
     shown = {"cached_tokens": 100, "cache_write_tokens": 40}

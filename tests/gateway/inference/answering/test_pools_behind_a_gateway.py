@@ -18,10 +18,10 @@ from tests.gateway.running_gateway import laptop_hash_core, running_gateway
 from tests.polling import eventually
 from tests.tiers.tier_world import chat, collect, tier_spec
 from tiers.catalog.tier_spec import Capabilities, RemoteSpec, TierSpec
+from tiers.deltas import asking_uncertainty, uncertainty_of
 from tiers.remote.remote_tier import RemoteTier
 from tiers.replicas.replica_set import ReplicaSet
 from tiers.tier import ChatMessage, GenerationRequest, Tier
-from tiers.uncertainty import asking_uncertainty, uncertainty_of
 
 KEY = make_key().key
 # The settings of the front's tiers in deploy/helm/aio/values/multi-node.yaml: one address for all pods, and each pod's.
@@ -63,7 +63,7 @@ async def test_a_pool_gives_log_probabilities_and_tokens_of_whole_answers(
     tmp_path: Path, model: str, options: dict[str, Any]
 ) -> None:
     async with pool(tmp_path) as url, front_tier(url, model, options) as (tier, spec):
-        request = asking_uncertainty(chat("Say hello.", whole=True, max_tokens=200), tier, spec)
+        request = asking_uncertainty(chat("Say hello.", whole=True, max_tokens=200), tier, spec.tells_logprobs)
         deltas = [delta async for delta in tier.generate(request)]
     assert sum(len(uncertainty_of(delta)) for delta in deltas) > 0
     assert not any(delta.at_once for delta in deltas), "streamed, so the time to its first token is known"

@@ -1,0 +1,131 @@
+"""What a provider bills beside tokens, asked of a gateway: what a key with a budget may ask for, and what records say.
+`tests/gateway/bills` compares the bills."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import pytest_asyncio
+
+from gateway.base.settings import Settings
+from tests.gateway.administrator import bearer
+from tests.gateway.running_gateway import RunningGateway, running_gateway
+from tests.polling import eventually
+from tests.tiers.remote.loopback_server import Call, LoopbackServer
+from tiers.remote.extras import USES
+
+CATALOG = """
+[[tiers]]
+name = "small"
+url = "{url}"
+model = "small"
+[[tiers]]
+name = "openai"
+provider = "openai"
+url = "{url}"
+model = "gpt-5"
+[[tiers]]
+name = "claude"
+provider = "anthropic"
+url = "{url}"
+model = "claude-sonnet-4-5"
+"""
+HI = [{"role": "user", "content": "Hi"}]
+SEARCH = {"type": "web_search_20250305", "name": "web_search"}
+MCP = {"type": "mcp", "server_label": "x", "server_url": "https://x.example/"}
+
+
+async def answer(call: Call) -> None:
+    if call.path.endswith("/messages"):
+        usage = {"input_tokens": 10, "output_tokens": 5}
+        said = {"type": "message", "content": [{"type": "text", "text": "Hi"}], "stop_reason": "end_turn"}
+        await call.reply(200, said | {"usage": usage})
+    elif call.path.endswith("/responses"):
+        usage = {"input_tokens": 10, "output_tokens": 5, "total_tokens": 15}
+        await call.reply(200, {"status": "completed", "output": [], "output_text": "Hi", "usage": usage})
+    else:
+        await call.say("Hi", usage={"prompt_tokens": 10, "completion_tokens": 5})
+
+
+class World:
+    """`keys`: the secrets of a key with a budget, and of one without."""
+
+    def __init__(self, gateway: RunningGateway, server: LoopbackServer, keys: dict[str, str]) -> None:
+        self.gateway, self.server, self.keys = gateway, server, keys
+
+    async def ask(self, key: str, path: str, body: dict[str, Any], **headers: str) -> httpx.Response:
+        headers |= bearer(self.keys[key]) | {"x-aio-cache": "off"}
+        return await self.gateway.http.post(f"/v1/{path}", json=body, headers=headers)
+
+
+@pytest_asyncio.fixture
+async def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
+    for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY"):
+        monkeypatch.setenv(name, "sk-test")
+    async with LoopbackServer(answer) as server:
+        catalog = tmp_path / "catalog.toml"
+        catalog.write_text(CATALOG.format(url=server.base_url))
+        settings = Settings(data_dir=str(tmp_path), catalog=str(catalog), monitor=False, drain_seconds=5)
+        async with running_gateway(settings, scripted=False, protocol="httptools") as gateway:
+            keys = {name: await gateway.key(name) for name in ("bounded", "open")}
+            await gateway.budget("bounded", 100.0)
+            yield World(gateway, server, keys)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        ("responses", {"model": "openai", "input": "Hi", "tools": [MCP]}, "tools"),
+        ("messages", {"model": "claude", "max_tokens": 9, "messages": HI, "speed": "fast"}, "speed"),
+        ("chat/completions", {"model": "openai", "messages": HI, "modalities": ["text", "audio"],
+                              "audio": {"voice": "alloy", "format": "mp3"}}, "modalities"),
+    ],
+)  # fmt: skip
+async def test_what_has_no_price_is_refused_to_keys_with_a_budget_or_a_maximum_cost_and_marked_for_others(
+    world: World, path: str, body: dict[str, Any], param: str
+) -> None:
+    limited = {"x-aio-max-cost": "5"}
+    for refused in (await world.ask("bounded", path, body), await world.ask("open", path, body, **limited)):
+        error = refused.json()["error"]
+        assert refused.status_code == 400, refused.text
+        assert f"{param}: what '" in error["message"]
+        assert "extra_prices" in error["message"]
+        assert path == "messages" or (error["param"], error["code"]) == (param, "unsupported_parameter")
+    assert world.server.calls == [], "nothing was sent"
+    passed = await world.ask("open", path, body)
+    assert passed.status_code == 200, passed.text
+
+    async def recorded() -> Any:
+        shown = await world.gateway.http.get(
+            f"/v1/requests/{passed.headers['x-aio-decision-id']}", headers=bearer(world.keys["open"])
+        )
+        return shown.json() if shown.status_code == 200 else None
+
+    record = await eventually(recorded)
+    assert "unpriced" in record["attempts"][-1]["extras"][0]
+
+
+async def test_a_search_without_a_bound_gets_one_for_a_key_with_a_budget_alone(world: World) -> None:
+    message = {"model": "claude", "max_tokens": 9, "messages": HI, "tools": [SEARCH]}
+    response = {"model": "openai", "input": "Hi", "tools": [{"type": "web_search"}]}
+    for key, bound in (("bounded", USES), ("open", None)):
+        assert (await world.ask(key, "messages", message)).status_code == 200
+        assert world.server.calls[-1].body["tools"][0].get("max_uses") == bound
+        assert (await world.ask(key, "responses", response)).status_code == 200
+        assert world.server.calls[-1].body.get("max_tool_calls") == bound
+
+
+async def test_a_request_that_may_go_anywhere_goes_where_it_costs_tokens_alone(world: World) -> None:
+    asked = {"model": "auto", "messages": HI, "modalities": ["text"], "service_tier": "priority"}
+    told = await world.ask("bounded", "chat/completions", asked)
+    assert told.status_code == 200, told.text
+
+
+async def test_the_bound_that_is_held_has_what_the_searches_may_cost(world: World) -> None:
+    world.keys["poor"] = await world.gateway.key("poor")
+    await world.gateway.budget("poor", 1.0)
+    message = {"model": "claude", "max_tokens": 9, "messages": HI, "tools": [SEARCH | {"max_uses": 200}]}
+    refused = await world.ask("poor", "messages", message)
+    assert (refused.status_code, "$1.000000 left" in refused.text) == (429, True)

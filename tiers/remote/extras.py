@@ -1,0 +1,394 @@
+"""What a provider bills beside tokens at the price list's price: searches and other tools that it runs, classes of
+service, audio. One table says what each costs, and what asks for it; the bound that is held for a request and the bill
+of its answer both follow from the table.
+
+What has no known price, or no bound on how often it is used, is refused to callers with a budget or a maximum cost.
+Others may use it, and their record says that it is unpriced. The catalogue's `extra_prices` give a tier prices of its
+own.
+"""
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import msgspec
+
+from tiers.catalog.tier_spec import TierSpec
+from tiers.message_content import NativeRequest
+from tiers.remote.rules import server_of
+from tiers.tier import GenerationRequest, Usage
+
+ROUNDS = 10
+"""How often a provider reads the prompt again where its tools may be used any number of times: Anthropic pauses a turn
+after so many (https://platform.claude.com/docs/en/build-with-claude/handling-stop-reasons, read 2026-11)."""
+USES = 10
+"""The most uses of a tool that a caller with a budget gets where the request sets no bound."""
+MOST_USES = 2**31 - 1
+
+
+class Extra(NamedTuple):
+    """A row of the table. The first row of a field that matches is the one that holds.
+
+    `name`: by which the catalogue's `extra_prices` name it. `servers` (`rules.server_of`; empty: all) and `models`, a
+    regular expression (empty: all), have it. `asked`: a field of the request; after `=`, a regular expression for its
+    value, and for `type`, `id` or the value itself of each element of a list. Empty: every request uses it. `where`: a
+    regular expression that is found in the JSON of the element. `counted`: names in `Usage.extras` of its uses, or of
+    the value that the answer reports for the field; empty: each call of the server is a use.
+
+    `usd`: US dollars of a use; `factor`: what the prices of all tokens are multiplied by; neither: the price is not
+    known. `listed`: the field of the price list with the price per million uses, which are tokens that are counted at
+    the usual price, too. `bound`: the field that limits the uses, of the element itself where it begins with the name
+    of the asking field; `most`: the uses without it. Where there is a `bound` and no `most`, the server is sent `USES`
+    for a caller with a budget. `reads`: whether each use makes the server read the prompt again.
+    """
+
+    name: str
+    source: str
+    servers: tuple[str, ...] = ()
+    models: str = ""
+    asked: str = ""
+    where: str = ""
+    counted: tuple[str, ...] = ()
+    usd: float | None = None
+    factor: float | None = None
+    listed: str = ""
+    bound: str = ""
+    most: int | None = None
+    reads: bool = False
+
+    @property
+    def field(self) -> str:
+        """The name of the asking field."""
+        return self.asked.partition("=")[0]
+
+
+OPENAI = ("openai", "azure")
+_PRIORITY = "https://openai.com/api-priority-processing/"
+_FLEX = "https://platform.openai.com/docs/guides/flex-processing"
+_OPENAI = "https://platform.openai.com/docs/pricing"
+_CLAUDE = "https://platform.claude.com/docs/en/about-claude/pricing"
+_FAST = "https://platform.claude.com/docs/en/build-with-claude/fast-mode"
+_BEDROCK = "https://aws.amazon.com/bedrock/pricing/"
+_XAI = "https://docs.x.ai/developers/pricing"
+_OPENROUTER = "https://openrouter.ai/docs/web-search"
+_OPENROUTER_PDF = "https://openrouter.ai/docs/features/multimodal/pdfs"
+_PERPLEXITY = "https://docs.perplexity.ai/getting-started/pricing"
+_GROQ = "https://console.groq.com/docs/compound"
+_TIER, _SPEED, _GEO = "service_tier=priority", "speed=fast", "inference_geo=us"
+_NO_PRICE = "no published price that follows from the request"
+
+
+def _priority(
+    models: str, factor: float | None, servers: tuple[str, ...] = ("openai",), source: str = _PRIORITY
+) -> Extra:
+    return Extra("priority", source, servers, models, _TIER, counted=(_TIER,), factor=factor)
+
+
+def _tool(name: str, servers: tuple[str, ...], types: str, source: str, **more: Any) -> Extra:
+    return Extra(name, source, servers, asked=f"tools={types}", **more)
+
+
+_SEARCHES: dict[str, Any] = {"counted": ("web_search_call",), "bound": "max_tool_calls", "reads": True}
+_CONTAINER: dict[str, Any] = {"counted": ("code_interpreter_container",), "most": 1, "reads": True}
+
+# Sources are published pages, read 2026-11.
+EXTRAS: tuple[Extra, ...] = (
+    # Classes of service.
+    _priority(r"^gpt-5\.5(?!-pro)", 2.5),
+    _priority(r"^gpt-5-mini", 1.8),
+    _priority(r"^gpt-5(\.[124])?(-codex|-mini|-20|-chat|$)", 2.0),
+    _priority(r"^gpt-4\.1-nano", 2.0),
+    _priority(r"^(gpt-4\.1|o3(?!-(pro|deep|mini)))", 1.75),
+    _priority(r"^gpt-4o-mini(?!-)|^gpt-4o-mini-20", 1.6667),
+    _priority(r"^gpt-4o-2024-05", 1.75),
+    _priority(r"^gpt-4o(-20|$)", 1.7),
+    _priority(r"^o4-mini(?!-deep)", 1.8182),
+    _priority("", 1.75, ("bedrock",), _BEDROCK),
+    _priority("", 2.5, ("openrouter",), "https://openrouter.ai/docs/guides/features/service-tiers"),
+    _priority("", 1.0, ("anthropic",), "https://platform.claude.com/docs/en/api/service-tiers"),
+    _priority("", None, ("openai", "azure", "xai", "fireworks", "together", "provider"), _NO_PRICE),
+    Extra("flex", _FLEX, ("openai",), "^(gpt-[5-9]|o3|o4-mini)", "service_tier=flex",
+          counted=("service_tier=flex",), factor=0.5),
+    Extra("flex", _BEDROCK, ("bedrock",), "", "service_tier=flex", factor=0.5),
+    Extra("fast", _FAST, ("anthropic",), "opus-4-[67]", _SPEED, counted=(_SPEED,), factor=6.0),
+    Extra("fast", _FAST, ("anthropic",), r"opus-5(?:[-@]20\d+)?$", _SPEED, counted=(_SPEED,), factor=2.0),
+    Extra("fast", _NO_PRICE, ("anthropic",), "", _SPEED, counted=(_SPEED,)),
+    Extra("inference_geo", "https://platform.claude.com/docs/en/manage-claude/data-residency", ("anthropic",), "", _GEO,
+          counted=(_GEO,), factor=1.1),
+    Extra("inference_geo", _NO_PRICE, ("anthropic",), "", "inference_geo=(?!global$).*"),
+    # Tools that Anthropic runs, and the caller's own of its types.
+    _tool("caller's tools", ("anthropic",), "(bash|text_editor|computer|memory)_.*", _CLAUDE, usd=0.0, most=0),
+    _tool("web_search", ("anthropic",), "web_search_.*", _CLAUDE, usd=0.01, counted=("web_search_requests",),
+          bound="tools.max_uses", reads=True),
+    _tool("web_fetch", ("anthropic",), "web_fetch_.*", _CLAUDE, usd=0.0, counted=("web_fetch_requests",),
+          bound="tools.max_uses", most=ROUNDS, reads=True),
+    _tool("tool_search", ("anthropic",), "tool_search_tool_.*", _CLAUDE, usd=0.0, counted=("tool_search_requests",),
+          most=ROUNDS, reads=True),
+    _tool("code_execution", ("anthropic",), "code_execution_.*", _CLAUDE),
+    Extra("code_execution", _CLAUDE, ("anthropic",), asked="container"),
+    Extra("mcp", _NO_PRICE, ("anthropic",), asked="mcp_servers"),
+    # Tools that OpenAI runs.
+    _tool("web_search_preview", OPENAI, "web_search_preview.*", _OPENAI, usd=0.025, models="^gpt-4", **_SEARCHES),
+    _tool("web_search", OPENAI, "web_search.*", _OPENAI, usd=0.01, **_SEARCHES),
+    _tool("file_search", OPENAI, "file_search", _OPENAI, usd=0.0025, counted=("file_search_call",),
+          bound="max_tool_calls", reads=True),
+    _tool("code_interpreter 4g", OPENAI, "code_interpreter", _OPENAI, where='"4g"', usd=0.12, **_CONTAINER),
+    _tool("code_interpreter 16g", OPENAI, "code_interpreter", _OPENAI, where='"16g"', usd=0.48, **_CONTAINER),
+    _tool("code_interpreter 64g", OPENAI, "code_interpreter", _OPENAI, where='"64g"', usd=1.92, **_CONTAINER),
+    _tool("code_interpreter", OPENAI, "code_interpreter", _OPENAI, where='"auto"', usd=0.03, **_CONTAINER),
+    _tool("caller's tools", OPENAI, "computer.*", _OPENAI, usd=0.0, most=0),
+    # Searches of chats.
+    Extra("web_search", _OPENAI, OPENAI, "search-preview", usd=0.025),
+    Extra("web_search", _OPENAI, OPENAI, "search-api", usd=0.01),
+    Extra("web_search", _OPENAI, OPENAI, "search-(preview|api)", "web_search_options", usd=0.0),
+    Extra("live_search", _XAI, ("xai",), "", "search_parameters", where='"mode": ?"off"', usd=0.0),
+    Extra("live_search", _XAI, ("xai",), "", "search_parameters", usd=0.025, counted=("num_sources_used",),
+          bound="search_parameters.max_search_results", most=20),
+    Extra("web", _OPENROUTER, ("openrouter",), "", "plugins=web", where='"engine": ?"exa"', usd=0.004,
+          counted=("web_results",), bound="plugins.max_results", most=5),
+    Extra("plugin", _OPENROUTER_PDF, ("openrouter",), "", "plugins=file-parser",
+          where='"engine": ?"(pdf-text|native|cloudflare-ai)"', usd=0.0),
+    Extra("plugin", _OPENROUTER_PDF, ("openrouter",), "", "plugins=response-healing|context-compression", usd=0.0),
+    Extra("provider", _NO_PRICE, ("openrouter",), "", "provider"),
+    Extra("search", _PERPLEXITY, (), "(^|/)sonar(-reasoning)?$", usd=0.012),
+    Extra("search", _PERPLEXITY, (), "(^|/)sonar(-reasoning)?-pro$", usd=0.014),
+    Extra("search", _PERPLEXITY, (), "(^|/)sonar-deep-research"),
+    Extra("compound", _GROQ, ("groq",), "compound"),
+    *(Extra(name, _NO_PRICE, (), "", name) for name in (
+        "web_search_options", "search_parameters", "plugins", "enable_search", "search_options", "search_settings",
+        "compound_custom")),
+    # Audio and images, in tokens that are counted as text, too.
+    Extra("audio input", _OPENAI, OPENAI, "", "parts=input_audio", counted=("audio_prompt_tokens",),
+          listed="input_audio_mtok"),
+    Extra("audio input", "https://ai.google.dev/gemini-api/docs/pricing", ("gemini",), "", "parts=input_audio",
+          usd=0.0, counted=("audio_prompt_tokens",), listed="input_audio_mtok"),
+    Extra("audio output", _OPENAI, (), "", "modalities=audio", counted=("audio_completion_tokens",),
+          listed="output_audio_mtok"),
+    Extra("image output", "https://ai.google.dev/gemini-api/docs/pricing", (), "", "modalities=image",
+          counted=("image_completion_tokens",), listed="output_image_mtok"),
+)  # fmt: skip
+_LISTS = ("tools", "plugins")
+"""Fields whose elements are billed where no row knows them."""
+
+
+class Asked(NamedTuple):
+    """An extra that a request uses. `param`: the field that says so. `most`: how often at most; None: any number."""
+
+    extra: Extra
+    param: str
+    most: int | None
+    usd: float | None
+
+
+class ExtraCosts(NamedTuple):
+    """`usd` beside tokens, and the `factor` of the prices of all tokens. `reads`: how often the prompt may be read
+    again. `notes`: each extra in words, for the record."""
+
+    usd: float = 0.0
+    factor: float = 1.0
+    reads: int = 0
+    notes: tuple[str, ...] = ()
+
+
+NOTHING = ExtraCosts()
+
+
+class UnboundedCostError(ValueError):
+    """The cost of a request at a tier has no bound. `param`: the field because of which; "" for the model itself."""
+
+    def __init__(self, message: str, param: str) -> None:
+        super().__init__(message)
+        self.param = param
+
+
+def asked_extras(spec: TierSpec, request: GenerationRequest) -> list[Asked]:
+    """Return the extras that `request` uses at the tier of `spec`; those of a tier in process are none."""
+    if spec.remote is None:
+        return []
+    found = []
+    rows = _rows_of(server_of(spec.remote, spec.provider), spec.model_name)
+    for field, elements in _fields(request):
+        for element in elements:
+            row = next((row for row in rows if row.field == field and _matches(row, element)), None)
+            if row is None and field in _LISTS:
+                row = Extra(_value(element), _NO_PRICE, asked=field)
+            if row is not None:
+                found.append(Asked(row, field, _most(row, element, request), _usd(spec, row)))
+    found += [Asked(row, "", 1, _usd(spec, row)) for row in rows if not row.asked]
+    return found
+
+
+def most_extra_costs(
+    spec: TierSpec, request: GenerationRequest, prompt_tokens: int, answer_tokens: int, calls: int
+) -> ExtraCosts:
+    """Return the most that the extras of `calls` calls cost, which read and write at most so many tokens. Raises
+    `UnboundedCostError`."""
+    asked = asked_extras(spec, request)
+    if not asked:
+        return NOTHING
+    usd, factor, reads = 0.0, 1.0, 0
+    for one in asked:
+        row, most = one.extra, one.most
+        if row.factor is None and one.usd is None:
+            raise UnboundedCostError(_unpriced(spec, one), one.param)
+        if row.factor is not None:
+            factor *= max(1.0, row.factor if one.usd is None else one.usd)
+            continue
+        if row.listed:
+            most = prompt_tokens if row.listed.startswith("input") else answer_tokens
+        most = USES if most is None else most
+        usd += max(0.0, one.usd or 0.0) * most * (1 if row.listed else calls)
+        reads += most if row.reads else 0
+    return ExtraCosts(usd, factor, reads)
+
+
+def extra_reads(spec: TierSpec, request: GenerationRequest) -> int:
+    """Return how often the server may read the prompt again, for tools that it runs."""
+    if request.native is None or not request.native.server_tools:
+        return 0
+    asked = (one for one in asked_extras(spec, request) if one.extra.reads or one.extra.source == _NO_PRICE)
+    return sum(ROUNDS if one.most is None or not one.extra.reads else one.most for one in asked)
+
+
+def billed_extras(spec: TierSpec, request: GenerationRequest, usage: Usage, calls: int) -> ExtraCosts:
+    """Return what the extras of an answer cost: those that `usage` reports, and those that were asked for and that the
+    server need not report."""
+    told = usage.extras
+    asked = asked_extras(spec, request)
+    if told and spec.remote is not None:
+        rows = {name: row for row in reversed(_rows_of(server_of(spec.remote, spec.provider), spec.model_name))
+                for name in row.counted}  # fmt: skip
+        known = {name for one in asked for name in one.extra.counted}
+        unasked = dict.fromkeys(row for name, row in rows.items() if name in told and name not in known)
+        asked += [Asked(row, row.field, None, _usd(spec, row)) for row in unasked]
+    usd, factor, notes = 0.0, 1.0, []
+    for row, price in {one.extra: one.usd for one in asked}.items():
+        uses = sum(told.get(name, 0) for name in row.counted) if row.counted else calls
+        is_told = any(name.startswith(f"{row.field}=") for name in told)
+        if row.factor is not None or (row.counted and "=" in row.counted[0]):
+            if is_told and not uses:
+                continue
+            by = row.factor if price is None else price
+            factor *= 1.0 if by is None else by
+            notes.append(f"{row.name}: unpriced" if by is None else f"{row.name}: tokens x {by:g}")
+        elif price is None:
+            notes.append(f"{row.name}: unpriced")
+        elif uses and (price or not row.listed):
+            usd += price * uses
+            notes.append(f"{row.name}: {uses} x ${price:.6g}")
+    return ExtraCosts(usd, factor, notes=tuple(dict.fromkeys(notes)))
+
+
+def with_bounds(spec: TierSpec, request: GenerationRequest) -> GenerationRequest:
+    """Return the request of a caller with a budget: it bounds the uses that `most_extra_costs` has counted as bounded
+    by `USES`."""
+    native = request.native
+    unset = [one for one in asked_extras(spec, request) if one.most is None and one.extra.bound]
+    if native is None or not unset:
+        return request
+    fields = dict(native.fields)
+    for row in {one.extra for one in unset}:
+        name = row.bound.rpartition(".")[2]
+        if not row.bound.startswith(f"{row.field}."):
+            fields[name] = msgspec.json.encode(USES)
+            continue
+        elements = msgspec.json.decode(fields[row.field], type=list[dict[str, Any]])
+        fields[row.field] = msgspec.json.encode([
+            element | {name: USES} if _matches(row, element) and _whole(element.get(name)) is None else element
+            for element in elements
+        ])  # fmt: skip
+    return msgspec.structs.replace(request, native=msgspec.structs.replace(native, fields=fields))
+
+
+@lru_cache(maxsize=256)
+def _rows_of(server: str, model: str) -> tuple[Extra, ...]:
+    name = model.rpartition("/")[2] if server != "openrouter" else model
+    return tuple(
+        row for row in EXTRAS
+        if (not row.servers or server in row.servers) and (not row.models or re.search(row.models, name))
+    )  # fmt: skip
+
+
+_NO_NATIVE = NativeRequest("chat")
+_FIELDS = dict.fromkeys(row.field for row in EXTRAS if row.asked and row.field != "parts")
+
+
+def _fields(request: GenerationRequest) -> Iterator[tuple[str, Sequence[Any]]]:
+    """The fields of a request that the table knows, and their values."""
+    native = request.native
+    for name, given in (*request.passed.items(), *request.extra.items()):
+        if name in _FIELDS and given not in (None, False):
+            yield name, given if isinstance(given, list) else [given]
+    if native is None:
+        native = _NO_NATIVE
+    for name, raw in native.fields.items():
+        if name in _FIELDS and raw not in (b"null", b"false"):
+            given = msgspec.json.decode(raw)
+            if name == "tools":
+                given = [tool for tool in given if isinstance(tool, dict) and tool.get("type") in native.server_tools]
+            yield name, given if isinstance(given, list) else [given]
+    kinds = {part.type: None for message in request.messages or () if message.parts for part in message.parts}
+    yield "parts", list(kinds)
+
+
+def _value(element: Any) -> str:
+    return str(element.get("type") or element.get("id") or "") if isinstance(element, dict) else str(element)
+
+
+def _matches(row: Extra, element: Any) -> bool:
+    value = row.asked.partition("=")[2]
+    if value and re.fullmatch(value, _value(element)) is None:
+        return False
+    return not row.where or re.search(row.where, msgspec.json.encode(element).decode()) is not None
+
+
+def _most(row: Extra, element: Any, request: GenerationRequest) -> int | None:
+    if not row.bound:
+        return 1 if row.most is None else row.most
+    name = row.bound.rpartition(".")[2]
+    if row.bound.startswith(f"{row.field}."):
+        given = element.get(name) if isinstance(element, dict) else None
+    else:
+        raw = None if request.native is None else request.native.fields.get(name)
+        given = None if raw is None else msgspec.json.decode(raw)
+    found = _whole(given)
+    return row.most if found is None else found
+
+
+def _whole(bound: Any) -> int | None:
+    return bound if isinstance(bound, int) and not isinstance(bound, bool) and 0 <= bound <= MOST_USES else None
+
+
+def _usd(spec: TierSpec, row: Extra) -> float | None:
+    """US dollars of a use, beyond what its tokens cost as text; of a row with a factor what replaces that. None: as the
+    row's factor says, or not known."""
+    if (given := spec.extra_prices.get(row.name)) is not None:
+        return given
+    if not row.listed:
+        return row.usd
+    listed = _listed(spec, row.listed)
+    if listed is None:
+        return row.usd
+    usual = spec.price.input_usd_per_million if row.listed.startswith("input") else spec.price.output_usd_per_million
+    return (listed - usual) / 1e6
+
+
+def _listed(spec: TierSpec, field: str) -> float | None:
+    from tiers.catalog.price_list import listed_info
+
+    assert spec.remote is not None
+    found = listed_info(spec.model_name, provider=spec.provider, base_url=spec.remote.base_url)
+    price = None if found is None else getattr(found.get_prices(datetime.now(UTC)), field, None)
+    price = getattr(price, "base", price)
+    return None if price is None or not math.isfinite(float(price)) else float(price)
+
+
+def _unpriced(spec: TierSpec, extra: Asked) -> str:
+    what = f"{extra.param}: " * bool(extra.param) + f"what '{extra.extra.name}' costs"
+    return (
+        f"{what} at tier '{spec.name}' is not known, so a key with a budget or a maximum cost cannot use it. Leave it "
+        "out, or ask the operator to set its price in the catalogue's extra_prices"
+    )
