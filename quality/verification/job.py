@@ -216,10 +216,11 @@ Label = Literal["no_worse", "worse", "tie", "uncertain"]
 
 class VerificationJob(msgspec.Struct, frozen=True, kw_only=True):
     """One pending verification with the texts it needs, as stored by the ledger; `served_tier` gave `answer`, of
-    `completion_tokens`. `would_be_tier`: that of routing, if it was only observed. `consent`: of the request.
-    `compared`: cheap tiers whose answers are compared as well. `turn`: the request and its answer with tools and
-    attachments, if it has any; `next_step`: "failed" if the caller's next request says that a call of it failed.
-    `probability`: with which it was drawn. `tenant`: who pays, the team of the key, else the key; "" without one."""
+    `completion_tokens`, to a prompt of `prompt_tokens` as its server counts them. `would_be_tier`: that of routing, if
+    it was only observed. `consent`: of the request. `compared`: cheap tiers whose answers are compared as well. `turn`:
+    the request and its answer with tools and attachments, if it has any; `next_step`: "failed" if the caller's next
+    request says that a call of it failed. `probability`: with which it was drawn. `tenant`: who pays, the team of the
+    key, else the key; "" without one."""
 
     verification_id: int
     request_id: str
@@ -229,6 +230,7 @@ class VerificationJob(msgspec.Struct, frozen=True, kw_only=True):
     messages: list[dict[str, str]]
     answer: str
     attempts: int
+    prompt_tokens: int = 0
     completion_tokens: int = 0
     response_format: dict[str, Any] | None = None
     would_be_tier: int | None = None

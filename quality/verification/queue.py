@@ -64,6 +64,7 @@ _NEXT_JOBS = (
         requests.c.tier.label("served_tier"),
         requests.c.messages,
         requests.c.answer,
+        requests.c.prompt_tokens,
         requests.c.completion_tokens,
         requests.c.response_format,
         requests.c.consent,

@@ -211,7 +211,12 @@ class Verifier:
                 asked |= {*compared.tiers} - {job.served_tier}
                 again += compared.sampled_again
             generating = sum(
-                self._bound(number, self._request(job, number), self._most_tokens(job) * self._samples(number))
+                self._bound(
+                    number,
+                    self._request(job, number),
+                    self._most_tokens(job) * self._samples(number),
+                    self._uncounted(job, number),
+                )
                 for number in [*asked, *again]
                 if self.asked.takes(number, job)
             )
@@ -258,11 +263,13 @@ class Verifier:
         bound = 0.0
         for judge in self.panel.judges:
             if isinstance(judge, PairwiseJudge):
-                # The other answer does not exist yet: a word per token bounds it.
-                longest = "word " * self._most_tokens(job)
+                # The other answer does not exist yet: a word per token bounds it, and a served one of short tokens.
+                served_tokens = min(job.completion_tokens, len(job.answer.encode()))
+                longest = "word " * max(self._most_tokens(job), served_tokens)
+                uncounted = self._uncounted(job, self._strongest)
                 served = max(job.answer, longest, key=len)
                 for request in judge.having_seen(seen_with(job)).requests(prompt_text(job.messages), served, longest):
-                    bound += self._bound(self._strongest, request, judge.max_tokens)
+                    bound += self._bound(self._strongest, request, judge.max_tokens, uncounted)
         return bound
 
     def _require_permission(self, job: VerificationJob) -> None:
@@ -463,8 +470,13 @@ class Verifier:
             judging=finding.judging if finding is not None else None,
         )
 
-    def _bound(self, number: int, request: GenerationRequest, max_tokens: int) -> float:
-        prompt_tokens = self._tiers[number].count_prompt_tokens(request)
+    def _uncounted(self, job: VerificationJob, number: int) -> int:
+        """Return how many tokens the server that answered counted of the prompt beyond what tier `number` estimates: a
+        text may have four times as many as its bytes let expect."""
+        return max(job.prompt_tokens - self._tiers[number].count_prompt_tokens(self._request(job, number)), 0)
+
+    def _bound(self, number: int, request: GenerationRequest, max_tokens: int, uncounted: int = 0) -> float:
+        prompt_tokens = self._tiers[number].count_prompt_tokens(request) + uncounted
         return self._price(number, Usage(prompt_tokens=prompt_tokens, completion_tokens=max_tokens))
 
 

@@ -196,6 +196,19 @@ async def test_code_must_parse(answer: str, reference: str, verdict: bool | None
     assert (await CodeJudge().judge(prompt=prompt, answer=answer, reference_answer=reference)).no_worse is verdict
 
 
+async def test_no_rule_compares_with_a_reference_that_is_not_what_was_asked_for() -> None:
+    """Equal words with equal numbers would be the same answer, were they one."""
+    judges: list[Judge] = rule_based_judges()
+    panel = Panel(judges, {judge.name: await calibrate(judge, graded_pairs()) for judge in judges})
+
+    for prompt, broken in (
+        ("Return the person as a JSON object.", '{"age": 7'),
+        ("Fix this: def add(", "def add(1, 2"),
+    ):
+        finding = await panel.judge(prompt=f"{prompt} Write code.", answer=broken, reference_answer=broken)
+        assert (finding.label, finding.judge) == (None, None)
+
+
 @pytest.mark.parametrize("prompt", ["Write a function in Rust that adds.", "What does the Python interpreter do?"])
 async def test_other_questions_about_programs_are_not_judged_as_python(prompt: str) -> None:
     assert (await CodeJudge().judge(prompt=prompt, answer="fn", reference_answer=ADD)).no_worse is None

@@ -7,12 +7,15 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from migrations.tables.quality import verifications
+from quality.judges.pairwise import PairwiseJudge
+from quality.judges.panel import Panel
 from quality.judges.pauses import MOST_UNDECIDED, PAUSE_SECONDS
 from quality.monitor.monitor import Monitor
 from quality.verification.queue import VerificationQueue
 from quality.verification.sampling import Draw
-from tests.quality.loop_world import ScriptedTier, record, rows, store_request
-from tests.quality.monitor.monitors import ALL, EVERY, running_monitor, serve
+from quality.verification.verifier import Verifier
+from tests.quality.loop_world import ScriptedTier, ladder, price, record, rows, store_request
+from tests.quality.monitor.monitors import ALL, EVERY, monitor_of, running_monitor, serve
 
 DRAWN = Draw(sampled=True, probability=1.0, reason="drawn")
 # Nobody has money of its own, and all together have plenty.
@@ -97,6 +100,25 @@ async def test_a_tenant_without_money_of_its_own_is_not_drawn_and_holds_up_no_ot
         await monitor.drain()
 
     assert monitor.not_sampled["no budget of its own"] == 1
+
+
+async def test_a_prompt_of_more_tokens_than_its_text_lets_expect_is_reserved_for_them(engine: AsyncEngine) -> None:
+    panel = (await monitor_of(engine, ScriptedTier())).panel
+    judges = [*panel.judges, PairwiseJudge(ScriptedTier())]
+    trusted = panel.calibrations | {"pairwise": panel.calibrations["exact"]}
+    verifier = Verifier(ladder(ScriptedTier()), Panel(judges, trusted), price, max_tokens=64, opinions=0)
+    await store_request(engine, record("r"))
+    queue = VerificationQueue(engine, EVERY, lease_seconds=600.0, max_attempts=3)
+    await queue.add(record("r"), DRAWN, 1400.0)
+    job = await queue.next_job(1500.0)
+    assert job is not None
+    words = len(str(record("r").messages[0]["content"]).split())
+    assert job.prompt_tokens == words
+
+    dense = msgspec.structs.replace(job, prompt_tokens=words + 1000)
+
+    # The strongest tier reads the prompt once to answer, and twice to judge.
+    assert verifier.bound_usd(dense) - verifier.bound_usd(job) == pytest.approx(3 * 4 * 1000 / 1000)
 
 
 async def test_what_a_key_may_cost_outlives_a_restart(engine: AsyncEngine) -> None:

@@ -419,6 +419,19 @@ async def test_the_keys_of_a_team_have_one_budget_and_those_without_a_key_all_of
     assert await queue.claim(mine, 5.0, 1000.0) == "claimed"
 
 
+async def test_what_probes_cost_counts_for_their_key_too(engine: AsyncEngine) -> None:
+    queue = _bounded(engine)
+    probed = record("probed", cost_usd=0.0, baseline_cost_usd=0.0)
+    await store_request(engine, probed)
+    await queue.add(probed, msgspec.structs.replace(DRAWN, purpose="probe"), 999.0)
+    probe = await queue.next_job(1000.0)
+    assert probe is not None
+    (sample,) = await _waiting_jobs(queue, engine, "sample", cost_usd=0.0, baseline_cost_usd=0.0)
+
+    assert await queue.claim(probe, 0.2, 1000.0) == "claimed"
+    assert await queue.claim(sample, 0.1, 1000.0) == "no budget of its own"
+
+
 async def test_workers_that_claim_at_once_share_what_one_key_may_cost(any_engine: AsyncEngine) -> None:
     names = [f"r-{number}" for number in range(6)]
     jobs = await _waiting_jobs(_bounded(any_engine), any_engine, *names, cost_usd=0.0, baseline_cost_usd=0.0)

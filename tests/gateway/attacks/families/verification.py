@@ -46,7 +46,7 @@ def usd(tier: int, usage: Usage) -> float:
 
 class Traffic(NamedTuple):
     """What a tenant asks: the form of its prompts, the words in front of them, how many tokens the served answer and
-    the strongest tier's have, and what the strongest tier answers."""
+    the strongest tier's have, what the strongest tier answers, and the tokens that servers count of a word."""
 
     name: str
     prompt: str
@@ -54,6 +54,7 @@ class Traffic(NamedTuple):
     served_tokens: int = 3
     reference_tokens: int = 3
     reference: str = "7"
+    tokens_of_word: int = 1
 
 
 HONEST = Traffic("honest", _NUMBER)
@@ -63,6 +64,7 @@ HOSTILE = (
     Traffic("long prompts over which the strongest tier thinks too long", _NUMBER, words=3000, reference_tokens=9999),
     Traffic("numbers that the strongest tier does not give", _NUMBER, reference="It is hard to say."),
     Traffic("questions about which the judge says nothing", "Tell me of {} and {}.", reference="It is hard to say."),
+    Traffic("prompts of more tokens than are expected", _NUMBER, words=1000, tokens_of_word=4),
     Traffic("answers that differ, so that others are asked again", _NUMBER, reference="8"),
 )
 
@@ -82,7 +84,8 @@ class HostileTier(ScriptedTier):
         yield Delta(text="no verdict" if is_judge else asked.reference if strongest else "7")
         tokens, most = asked.reference_tokens if strongest else asked.served_tokens, request.max_tokens or 1
         yield Delta(finish_reason="stop" if tokens < most else "length")
-        usage = Usage(prompt_tokens=self.count_prompt_tokens(request), completion_tokens=min(tokens, most))
+        prompt_tokens = self.count_prompt_tokens(request) * asked.tokens_of_word
+        usage = Usage(prompt_tokens=prompt_tokens, completion_tokens=min(tokens, most))
         yield Delta(end=AnswerEnd(usage=usage, times=StepTimes()))
 
 
@@ -178,7 +181,7 @@ def _monitor(engine: AsyncEngine, clock: Any) -> Monitor:
 def _asked(draw: Random, of: Traffic, key_id: str, request_id: str, now: float, times: float = 1.0) -> Record:
     """A request as it is recorded, answered by the cheapest tier; it costs and saves so many `times` its prices."""
     prompt = f"<{of.name}> " + "word " * of.words + of.prompt.format(draw.randrange(100), draw.randrange(100))
-    usage = Usage(prompt_tokens=len(prompt.split()), completion_tokens=of.served_tokens)
+    usage = Usage(prompt_tokens=len(prompt.split()) * of.tokens_of_word, completion_tokens=of.served_tokens)
     return record(
         request_id, tier=1, prompt=prompt, answer="7", key_id=key_id, created_at=now, cost_usd=times * usd(1, usage),
         baseline_cost_usd=times * usd(len(PRICES), usage), prompt_tokens=usage.prompt_tokens,
