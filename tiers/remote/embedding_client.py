@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import math
 import os
 import re
 import time
@@ -49,7 +50,7 @@ BYTES_OF_A_VECTOR, MOST_BYTES = 256 * 1024, 256 * 1024 * 1024
 READ_HERE_BYTES = 256 * 1024
 # A server's own count is believed down to this share of our estimate of four bytes per token.
 LEAST_SHARE = 1 / 64
-SPECIAL_TOKENS = 2
+SPECIAL_TOKENS, _LONGEST_SETTING = 2, 64
 """What an encoder may add to a text."""
 
 
@@ -146,9 +147,12 @@ class EmbeddingClient:
     async def close(self) -> None:
         await self._client.aclose()
 
-    def most_tokens(self, inputs: Sequence[Input]) -> int:
-        """Return the most tokens that `inputs` can have: one per byte, and no more than the model reads."""
-        return sum(min(_size(one) + SPECIAL_TOKENS, self.spec.max_tokens) for one in inputs)
+    def most_tokens(self, inputs: Sequence[Input], fields: Mapping[str, Any]) -> int:
+        """Return the most tokens that `inputs` can have, one per byte, and no more than the model reads; and those of
+        further texts in `fields`, which some servers read in each call."""
+        calls = math.ceil(len(inputs) / min(self.spec.max_inputs, self._most_inputs))
+        own = sum(min(_size(one) + SPECIAL_TOKENS, self.spec.max_tokens) for one in inputs)
+        return own + calls * sum(len(msgspec.json.encode(value)) for value in fields.values() if _has_texts(value))
 
     async def embed(self, inputs: Sequence[Input], fields: Mapping[str, Any], counter: EmbeddingCounter) -> Embedded:
         """Return the vectors of `inputs`; `fields` go to the server as they are. Raises `TierError`: of the first call
@@ -213,7 +217,8 @@ class EmbeddingClient:
         body = msgspec.json.encode({"model": self.spec.model, "input": part} | dict(fields))
         request = self._client.build_request("POST", self._base.join("embeddings"), headers=self._headers, content=body)
         most = min(len(part) * BYTES_OF_A_VECTOR + READ_HERE_BYTES, MOST_BYTES)
-        estimate = min(sum(_size(one) for one in part) // 4 + 1, self.most_tokens(part))
+        tokens = self.most_tokens(part, fields)
+        estimate = min(sum(_size(one) for one in part) // 4 + 1, tokens)
         counter.sent += estimate
         try:
             response, answer = await bounded_answer(
@@ -231,7 +236,7 @@ class EmbeddingClient:
         is_long = len(answer) > READ_HERE_BYTES
         reply, vectors = await asyncio.to_thread(_read, answer) if is_long else _read(answer)
         counter.sent -= estimate
-        counter.finished += self._billed(reply, part, estimate, disputed)
+        counter.finished += self._billed(reply, tokens, estimate, disputed)
         if not vectors and b'"error' in answer[:READ_HERE_BYTES]:
             raise self._refusal(response, answer)
         if sorted(vectors) != list(range(len(part))):
@@ -241,12 +246,11 @@ class EmbeddingClient:
     def _unreadable(self, what: str) -> TierAnswerError:
         return self._failures.located(TierAnswerError(f"{self._failures.where} answered {what}"))
 
-    def _billed(self, reply: _Reply | None, part: Sequence[Input], estimate: int, disputed: list[int]) -> int:
+    def _billed(self, reply: _Reply | None, most: int, estimate: int, disputed: list[int]) -> int:
         usage = None if reply is None else reply.usage
         told = None if usage is None else usage.prompt_tokens or usage.total_tokens
         if told is None:
             return estimate
-        most = self.most_tokens(part)
         if told > most or told < estimate * LEAST_SHARE:
             disputed.append(told)
             return most if told > most else estimate
@@ -262,6 +266,11 @@ class EmbeddingClient:
         if isinstance(refused, TierContextError):
             refused.param = "input"
         return refused
+
+
+def _has_texts(value: Any) -> bool:
+    """Whether a further field may hold more than a setting."""
+    return isinstance(value, dict | list) or (isinstance(value, str) and len(value) > _LONGEST_SETTING)
 
 
 def _size(one: Input) -> int:

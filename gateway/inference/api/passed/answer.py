@@ -86,6 +86,7 @@ class PassedForm:
         """Raise `ApiError` 400 for a second field of a name, and for another spelling of a field that is read."""
         name = part.name
         _check_spelling(f"{name}[]" if part.filename else name, READ_FIELDS)
+        _refuse_names([name], self._endpoint)
         if name in self._names and not name.endswith("[]") and name not in self._endpoint.repeated:
             raise bad_request(f"The form has several fields {name[:64]!r}: send one.", name[:64], "repeated_field")
         self._names.add(name)
@@ -141,6 +142,14 @@ def _check_spelling(name: str, read: Collection[str]) -> None:
         raise bad_request(f"Send {plain} as one plain field of this name.", plain, "invalid_value")
 
 
+def _refuse_names(names: Collection[str], endpoint: PassedEndpoint) -> None:
+    """Raise `ApiError` 400 for a field that a server may take instead of the one that is counted."""
+    for name in endpoint.refused:
+        if name in names:
+            message = f"{name} is not passed on: a server may take it instead of what is counted. Leave it out."
+            raise bad_request(message, name, "unsupported_parameter")
+
+
 def _quoted(name: str) -> str:
     """Return a name as browsers write it into the head of a part."""
     return name.replace('"', "%22").replace("\r", "%0D").replace("\n", "%0A")
@@ -157,6 +166,8 @@ KINDS = ("application/json", "text/event-stream", "text/plain", "text/vtt", "app
 _DECODED_AT_ONCE = 256 * 1024
 # OpenAI's `pcm`: 24,000 samples of 16 bits a second.
 _PLAIN_AUDIO, PLAIN_AUDIO_BYTES_A_SECOND = ("audio/pcm", "audio/l16"), 48_000
+# As of chats: a server's own count of tokens is believed down to this share of our estimate.
+LEAST_SHARE = 1 / 64
 _TAIL_BYTES = 4096
 """Of a stream of events: its last one ends with the usage, after an image of megabytes."""
 
@@ -218,6 +229,7 @@ class PassedOn:
         fields = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
         for name in fields:
             _check_spelling(name, endpoint.body.__struct_fields__)
+        _refuse_names(fields, endpoint)
         return endpoint.workload(body), body.model, None, fields
 
     def _chosen(self, model: str | None, consent: Consent) -> TierSpec:
@@ -367,7 +379,9 @@ class PassedOn:
         """Take the units and tokens that an answer tells."""
         self._units = workload.counted(self._endpoint.units(answer))
         usage = answer.get("usage")
-        self._tokens = (tokens_of(usage) if isinstance(usage, dict) else None) or workload.tokens
+        counts = tokens_of(usage) if isinstance(usage, dict) else {}
+        is_too_few = sum(counts.values()) < LEAST_SHARE * sum(workload.tokens.values())
+        self._tokens = workload.tokens if is_too_few else counts
 
     async def _count_heard(self, audio: bytes, kind: str) -> None:
         """Take the tokens of the speech that was sent: an answer of audio has no usage."""

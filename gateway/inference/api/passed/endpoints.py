@@ -76,9 +76,10 @@ class ImageRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SpeechRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A text to be spoken."""
+    """A text to be spoken. `text`: another server's name of it."""
 
     input: Annotated[str, Meta(min_length=1)]
+    text: str | None = None
     model: ModelName | None = None
     instructions: str | None = None
 
@@ -126,7 +127,8 @@ class Form(msgspec.Struct, frozen=True):
 class PassedEndpoint(msgspec.Struct, frozen=True, kw_only=True):
     """One endpoint. `path`: below `/v1` here and below the server's address. `body`: the fields of its JSON that are
     read; None for a form, whose file has one of the names `file`. `repeated`: the fields of a form that may come
-    several times besides those whose name ends with `[]`. `workload`: of a body or a form; may take a second of a form.
+    several times besides those whose name ends with `[]`. `refused`: other servers' names of what is counted, which
+    they would take instead. `workload`: of a body or a form; may take a second of a form.
     `units`: those that an answer tells, of whatever type."""
 
     path: str
@@ -136,6 +138,7 @@ class PassedEndpoint(msgspec.Struct, frozen=True, kw_only=True):
     body: type[msgspec.Struct] | None = None
     file: tuple[str, ...] = ()
     repeated: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ()
     workload: Callable[[Any], Workload]
     units: Callable[[Mapping[str, Any]], object] = lambda answer: None
 
@@ -259,7 +262,8 @@ def _images(answer: Mapping[str, Any]) -> object:
 
 
 def _speech(body: SpeechRequest) -> Workload:
-    size, characters = _size(body.input) + _size(body.instructions or ""), len(body.input)
+    text = max(body.input, body.text or "", key=len)
+    size, characters = _size(text) + _size(body.instructions or ""), len(text)
     most = characters * MOST_SPEECH_TOKENS_A_CHARACTER + MOST_SILENCE_TOKENS
     return Workload(
         units=characters,
@@ -273,11 +277,6 @@ def _audio(form: Form) -> Workload:
     content = b"".join(part for parts in form.files.values() for part in parts)
     if not content:
         raise bad_request("The file is empty: send some audio.", "file", "empty")
-    for name in ("url", "file_url", "audio_url", "file_id"):
-        if name in form.fields:
-            raise bad_request(
-                f"{name} names audio that is not here: send the file itself.", name, "unsupported_parameter"
-            )
     from tiers.audio.duration import READABLE, audio_duration  # few processes are sent audio
 
     duration, size = audio_duration(content), _size(form.fields.get("prompt", ""))
@@ -319,14 +318,15 @@ def _seconds(answer: Mapping[str, Any]) -> object:
         return None
 
 
+_AUDIO_ELSEWHERE = ("url", "file_url", "audio_url", "file_id")
 ENDPOINTS = (
     PassedEndpoint(
         path="rerank", serves="rerank", api="rerank", summary="Put texts in order by a query",
-        body=RerankRequest, workload=_rerank, units=_searches,
+        body=RerankRequest, refused=("texts", "passages", "inputs", "candidates"), workload=_rerank, units=_searches,
     ),
     PassedEndpoint(
         path="moderations", serves="moderations", api="moderation", summary="Say whether texts are harmful",
-        body=ModerationRequest, workload=_moderation,
+        body=ModerationRequest, refused=("inputs", "texts"), workload=_moderation,
     ),
     PassedEndpoint(
         path="images/generations", serves="images", api="image", summary="Draw images",
@@ -341,10 +341,10 @@ ENDPOINTS = (
     ),
     PassedEndpoint(
         path="audio/transcriptions", serves="transcriptions", api="transcription", summary="Write down speech",
-        file=("file",), workload=_audio, units=_seconds,
+        file=("file",), refused=_AUDIO_ELSEWHERE, workload=_audio, units=_seconds,
     ),
     PassedEndpoint(
         path="audio/translations", serves="transcriptions", api="transcription", summary="Write down speech in English",
-        file=("file",), workload=_audio, units=_seconds,
+        file=("file",), refused=_AUDIO_ELSEWHERE, workload=_audio, units=_seconds,
     ),
 )  # fmt: skip

@@ -398,6 +398,53 @@ async def test_another_spelling_of_a_field_of_json_is_refused(
         assert aio.media.calls == []
 
 
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        ("rerank", {"query": "q", "documents": ["a"], "texts": ["a"] * 1000}, "texts"),
+        ("moderations", {"input": "a", "inputs": ["a"] * 1000}, "inputs"),
+    ],
+)
+async def test_what_a_server_may_read_instead_of_what_is_counted_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, body: dict[str, Any], param: str
+) -> None:
+    async with world(tmp_path, monkeypatch, MORE) as aio:
+        response = await aio.post(path, json=body)
+        assert (response.status_code, response.json()["error"]["param"]) == (400, param)
+        assert aio.media.calls == []
+
+
+async def test_the_longer_of_two_texts_to_speak_is_billed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with world(tmp_path, monkeypatch, MORE) as aio:
+        aio.answers["audio/speech"] = text_of("audio/mpeg", b"x")
+        body = {"model": "reader", "input": "a", "text": "a" * 1000, "voice": "a"}
+        record = await aio.record(await aio.post("audio/speech", json=body))
+    assert record.cost_usd == pytest.approx(1000 * 15 / 1e6)
+
+
+async def test_texts_of_an_embedding_in_a_field_of_the_servers_own_are_held_and_billed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = {"model": "vectors", "input": "a", "passages": ["word " * 200]}
+    async with world(tmp_path, monkeypatch, MORE) as aio:
+        refused = await aio.post("embeddings", json=body, headers={"x-aio-max-cost": "0.5"})
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "x-aio-max-cost")
+        vector = {"index": 0, "embedding": [1.0]}
+        aio.answers["embeddings"] = {"data": [vector], "usage": {"prompt_tokens": 201, "total_tokens": 201}}
+        sent = await aio.post("embeddings", json=body)
+    assert float(sent.headers["x-aio-cost-usd"]) == pytest.approx(0.201)
+
+
+async def test_a_count_of_tokens_far_below_our_estimate_is_not_believed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with world(tmp_path, monkeypatch, MORE) as aio:
+        aio.answers["rerank"] = {"results": [], "usage": {"total_tokens": 1}}
+        body = {"model": "by-tokens", "query": "word " * 100, "documents": ["word " * 100] * 50}
+        record = await aio.record(await aio.post("rerank", json=body))
+    assert record.cost_usd == pytest.approx(50 * 200 * 0.02 / 1e6, rel=0.3)
+
+
 async def test_fields_given_twice_in_json_are_sent_once_as_they_are_billed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
