@@ -1,5 +1,6 @@
 """The interface of every tier: a request goes in, an async iterator of deltas comes out."""
 
+import asyncio
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
@@ -112,7 +113,8 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     includes `cached_tokens`, read from a prefix cache, and `cache_write_tokens`, which a provider wrote into its cache
     and bills at a price of their own; `cache_write_1h_tokens` are those of the latter that stay for an hour.
     `cost_usd`: the US dollars that the server says it charges for all this; 0 where it does not tell. `extras`: what
-    else it says that it bills, by the names of `tiers.remote.extras`."""
+    else it says that it bills, by the names of `tiers.remote.extras`. `estimated`: whether a server elsewhere has not
+    counted all of it, because its answer was left or it tells no counts."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
@@ -122,6 +124,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     reasoning_tokens: int = 0
     cost_usd: float = 0.0
     extras: dict[str, int] = {}
+    estimated: bool = False
 
     @classmethod
     def total(cls, usages: Iterable["Usage"]) -> "Usage":
@@ -131,12 +134,14 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
         if any(usage.extras for usage in every):
             extras = sum((Counter(usage.extras) for usage in every), Counter[str]())
             total = msgspec.structs.replace(total, extras=dict(extras))
+        if any(usage.estimated for usage in every):
+            total = msgspec.structs.replace(total, estimated=True)
         if total.cost_usd and not all(usage.cost_usd or not usage.completion_tokens for usage in every):
             return msgspec.structs.replace(total, cost_usd=0.0)
         return total
 
 
-USAGE_COUNTS = tuple(name for name in Usage.__struct_fields__ if name != "extras")
+USAGE_COUNTS = tuple(name for name in Usage.__struct_fields__ if name not in ("extras", "estimated"))
 
 
 class UsageMeter:
@@ -145,14 +150,15 @@ class UsageMeter:
     Every source of tokens (a core's decoder, the connection to a remote server) adds a function that returns its own
     count. So layers between source and caller, which may buffer, drop or never yield tokens, cannot hide them from the
     bill of an answer that ends without a usage delta. `claims`: counts of servers elsewhere that cannot be, and that
-    are not billed.
+    are not billed. `unsettled`: answers that are read on after their caller left; at their end the meter has all.
     """
 
-    __slots__ = ("_counts", "claims")
+    __slots__ = ("_counts", "claims", "unsettled")
 
     def __init__(self) -> None:
         self._counts: list[Callable[[], Usage]] = []
         self.claims: list[Usage] = []
+        self.unsettled: list[asyncio.Task[None]] = []
 
     @property
     def is_empty(self) -> bool:

@@ -4,6 +4,7 @@ Its stamps say when the stages of the request began and ended; its bill what it 
 one who pays for it.
 """
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Literal, Protocol
@@ -15,6 +16,7 @@ from gateway.base.errors import CLIENT_CLOSED_REQUEST, as_api_error, mark_record
 from gateway.base.inference_request import InferenceRequest, slo_class
 from gateway.inference.agent_session import on_strongest
 from gateway.inference.router import RoutingService
+from inference_core.io.background_tasks import once
 from inference_core.protocol import NO_TIMES, StepTimes
 from quality.records.record import Attempt, CacheUse, Record, Timings, comparison_of
 from tiers.deltas import CollectedChoice
@@ -181,12 +183,17 @@ class AnswerSource(Protocol):
     async def aclose(self) -> None:
         """Stop reading. Idempotent."""
 
+    def unsettled(self) -> list[asyncio.Task[None]]:
+        """After `aclose`: the answers that servers elsewhere still give, and that this reader may be charged for."""
+
     def bill(self) -> Bill:
         """What this reader is charged; after the end or `aclose`."""
 
 
 class Answer:
-    """Iterate over it for the deltas, and always `aclose` it. After the end `record` is set."""
+    """Iterate over it for the deltas, and always `aclose` it. After the end `record` is set. If its reader leaves early
+    and a server elsewhere bills more than was read, it is set once that server has counted the answer, or is given up.
+    """
 
     def __init__(
         self,
@@ -197,10 +204,12 @@ class Answer:
         replica: str | None = None,
         rate_headers: Mapping[str, str] = NO_HEADERS,
         ending: "Callable[[Answer], Awaitable[None]] | None" = None,
+        left: "Callable[[Answer], None] | None" = None,
     ) -> None:
         """`finished` is called exactly once per opened answer. `replica`: the name of this process, for the record.
         `rate_headers`: what is left of the caller's limits, for the response. `ending`: awaited after the last delta of
-        a whole answer, before its caller sees that it has ended."""
+        a whole answer, before its caller sees that it has ended. `left`: called if its reader has left and the record
+        waits for what a server elsewhere bills."""
         self.request = request
         self.source = source
         self.stamps = Stamps(arrival=request.generation.arrival, routed=time.monotonic(), attempted=source.attempted)
@@ -212,6 +221,8 @@ class Answer:
         self.billed: Usage | None = None  # tokens of the bill, also where it broke before its tier reported them
         self.rate_headers = rate_headers
         self._routing, self._finished, self._replica, self._ending = routing, finished, replica, ending
+        self._left = left
+        self._settling: asyncio.Task[None] | None = None
         self._opening: Delta | None = None
 
     async def open(self) -> None:
@@ -266,7 +277,31 @@ class Answer:
             await self.source.aclose()
         finally:
             # Recorded and charged even if the closing itself is cancelled.
-            self._give_up("aborted", None)
+            if self.record is None and self._settling is None:
+                self._leave()
+
+    @property
+    def is_left(self) -> bool:
+        """Whether its reader has left, and its record waits for what a server elsewhere bills."""
+        return self._settling is not None
+
+    def settle(self) -> None:
+        """Record and charge an answer that was left by what is known now."""
+        self._give_up("aborted", None)
+
+    def _leave(self) -> None:
+        unsettled = self.source.unsettled()
+        if not unsettled:
+            self.settle()
+            return
+        self.stamps.finished = time.monotonic()
+        self._settling = once(self._settle(unsettled), "bill of an answer that was left")
+        if self._left is not None:
+            self._left(self)
+
+    async def _settle(self, unsettled: list[asyncio.Task[None]]) -> None:
+        await asyncio.wait(unsettled)
+        self.settle()
 
     @property
     def decision(self) -> Decision:
@@ -362,7 +397,7 @@ class Answer:
             self._finish(status, 200 if started else http_status, error)
 
     def _finish(self, status: Status, http_status: int, error: Exception | None) -> None:
-        self.stamps.finished = time.monotonic()
+        self.stamps.finished = self.stamps.finished or time.monotonic()
         bill = self.source.bill()
         self.record, self.billed = self._recorded(status, http_status, error, bill), bill.usage
         self._finished(self, self.record)

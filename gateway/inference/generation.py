@@ -1,5 +1,6 @@
 """Generate an answer by one or more tiers, with hold, escalation and fall-over, and record each attempt's cost."""
 
+import asyncio
 import logging
 import time
 from collections import deque
@@ -87,6 +88,7 @@ class Generation:
         self.attempts: list[Attempt] = []
         self._routing, self._admission, self._agreement = routing, admission, agreement
         self._lengths = RefusedLengths()
+        self._made: list[TierAttempt] = []
         self._escalation: Escalation | None = None
         self._compared_as: ComparedAs | None = None
         self._held: deque[Delta] = deque()
@@ -171,8 +173,16 @@ class Generation:
     def changed(self) -> tuple[str, ...]:
         return self._attempt.requests[0].sent.changed
 
+    def unsettled(self) -> list[asyncio.Task[None]]:
+        """See `AnswerSource`."""
+        return [task for made in self._made for task in made.unsettled]
+
     def bill(self) -> Bill:
         """The bill so far; before the end, as if the generation were aborted now."""
+        for made in self._made:
+            before, settled = made.recorded, made.settle()
+            if settled is not None:
+                self.attempts = [settled if one is before else one for one in self.attempts]
         if self._over:
             return Bill(attempts=self.attempts, usage=self._attempt.usage or Usage())
         usage = self._attempt.usage or self._attempt.used_so_far()
@@ -258,7 +268,7 @@ class Generation:
         """Return a second answer of the same tier to compare with the first; None if it fails. It is billed as a
         separate attempt, even if the caller disconnects before its end."""
         sample, failed, deltas = CollectedChoice(), None, self._generated(self.tier, [request], 1)
-        attempt = TierAttempt(self.tier, self._attempt.spec, [request], self._attempt.most, deltas)
+        attempt = self._note_made(TierAttempt(self.tier, self._attempt.spec, [request], self._attempt.most, deltas))
         try:
             async with aclosing(deltas):
                 async for delta in deltas:
@@ -429,7 +439,11 @@ class Generation:
                 requests = [with_bounds(spec, one) for one in requests]
         if judged:
             requests = [asking_uncertainty(one, tier, spec.tells_logprobs) for one in requests]
-        return TierAttempt(tier, spec, requests, most, self._generated(tier, requests, n))
+        return self._note_made(TierAttempt(tier, spec, requests, most, self._generated(tier, requests, n)))
+
+    def _note_made(self, attempt: TierAttempt) -> TierAttempt:
+        self._made.append(attempt)
+        return attempt
 
     def _generated(self, tier: Tier, requests: list[GenerationRequest], n: int) -> AsyncGenerator[Delta, None]:
         """The deltas of `n` choices for each of `requests` by `tier`, if it may still see them: every attempt and every

@@ -208,6 +208,9 @@ class Service:
             async with asyncio.timeout(seconds):
                 await self.idle()
                 await asyncio.gather(*self._redacting)
+        for answer in list(self._open):
+            if answer.is_left:
+                answer.settle()
         for task in self._redacting:
             task.cancel()
         await asyncio.gather(*self._redacting, return_exceptions=True)
@@ -236,8 +239,9 @@ class Service:
             admission.close(None)
             raise
         finished = partial(self._finished, admission, entered)
+        left = partial(self._note_left, admission, entered)
         ending = self._keep_state if request.generation.messages and self.routing.served.has_servers else None
-        answer = Answer(request, source, self.routing, finished, self.replica, admission.headers, ending)
+        answer = Answer(request, source, self.routing, finished, self.replica, admission.headers, ending, left)
         self._open.add(answer)
         self._idle.clear()
         return answer
@@ -356,12 +360,19 @@ class Service:
     def _most_usd(self, request: InferenceRequest, tier: Tier) -> float:
         return max_cost_usd(request, tier, self.routing.served.spec_of(tier))
 
+    def _note_left(self, admission: Admission, entered: float, answer: Answer) -> None:
+        """Give back the places of an answer that a server elsewhere is still counting; its budget stays held."""
+        self.overload.leave(entered, answered=False)
+        used = answer.source.bill().usage
+        admission.leave(used.prompt_tokens + used.completion_tokens)
+
     def _finished(self, admission: Admission, entered: float, answer: Answer, record: Record) -> None:
         """Account for an answer that has ended."""
         if record.status == "ok":
             self.routing.remember(answer.request, record.decision.would_be or record.tier, _answered(answer, record))
         self._open.discard(answer)
-        self.overload.leave(entered, answered=record.status == "ok")
+        if not answer.is_left:
+            self.overload.leave(entered, answered=record.status == "ok")
         admission.close(record)
         if not self._open:
             self._idle.set()

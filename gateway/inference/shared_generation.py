@@ -85,6 +85,10 @@ class Replay:
     async def aclose(self) -> None:
         """See `AnswerSource`: there is nothing to stop."""
 
+    def unsettled(self) -> list[asyncio.Task[None]]:
+        """See `AnswerSource`: there is nothing to charge."""
+        return []
+
     def bill(self) -> Bill:
         return Bill(attempts=self.attempts, usage=self._usage, paid=False)
 
@@ -263,6 +267,11 @@ class SharedGenerationReader:
         self._leave()
         if self._current.abandoned:
             await self._current.stopped()
+
+    def unsettled(self) -> list[asyncio.Task[None]]:
+        """See `AnswerSource`."""
+        paid = [shared.generation for shared in self._generations if shared.payer is self]
+        return [task for generation in paid for task in generation.unsettled()]
 
     def bill(self) -> Bill:
         *failed, last = self._generations

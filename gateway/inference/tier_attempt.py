@@ -121,9 +121,10 @@ MOST_CHARGED_USD = 100.0
 
 class TierAttempt:
     """The `deltas` of `tier` for `requests`. `most`: the tokens that a budget holds for it, None without a budget.
-    `began`: monotonic seconds. Its reader notes the `replicas` that were asked, and at the end the `usage`."""
+    `began`: monotonic seconds. Its reader notes the `replicas` that were asked, and at the end the `usage`. `recorded`:
+    its part of the record, once that is made."""
 
-    __slots__ = ("began", "deltas", "most", "replicas", "requests", "spec", "tier", "usage")
+    __slots__ = ("began", "deltas", "most", "recorded", "replicas", "requests", "spec", "tier", "usage")
 
     def __init__(
         self,
@@ -137,6 +138,20 @@ class TierAttempt:
         self.began = time.monotonic()
         self.replicas: list[ReplicaTry] = []
         self.usage: Usage | None = None
+        self.recorded: Attempt | None = None
+
+    @property
+    def unsettled(self) -> list[asyncio.Task[None]]:
+        """The answers that are read on for their counts, after they were left."""
+        return [task for request in self.requests for task in request.meter.unsettled if not task.done()]
+
+    def settle(self) -> Attempt | None:
+        """Bill what servers elsewhere have told since it was left; return its record, None if nothing was read on."""
+        if self.recorded is None or not any(request.meter.unsettled for request in self.requests):
+            return None
+        self.usage = self.used_so_far()
+        self.recorded = msgspec.structs.replace(self.recorded, **self._billed(self.usage))
+        return self.recorded
 
     def within_hold(self, usage: Usage) -> Usage:
         """Return what is billed of `usage`: at most what is held, whatever a server counts or charges."""
@@ -158,23 +173,27 @@ class TierAttempt:
     def record(self, status: AttemptStatus, error: Exception | None, **judged: Any) -> Attempt:
         """Return its part of the record; `judged`: the fields that say what came of its answer."""
         first, used = self.requests[0], self.usage or self.used_so_far(error)
-        again = first.sent.read_again
-        if again:
-            used = msgspec.structs.replace(used, prompt_tokens=used.prompt_tokens + sum(again))
-        return Attempt(
+        self.recorded = Attempt(
             tier=self.tier.number,
             model=self.tier.model,
             status=status,
             max_tokens=first.sent.max_tokens,
             error=None if error is None else f"{type(error).__name__}: {error}",
             replicas=[*self.replicas, *(error.tries if isinstance(error, TierError) else ())],
-            claimed=claimed(self.requests),
-            **billed(self.spec, used, first, len(self.requests) + len(again), self.most),
+            **self._billed(used),
             added=list(first.sent.added),
             target=self.tier.name if self.tier.is_target else None,
-            resumed=bool(again),
+            resumed=bool(first.sent.read_again),
             **judged,
         )
+        return self.recorded
+
+    def _billed(self, used: Usage) -> dict[str, Any]:
+        first, again = self.requests[0], self.requests[0].sent.read_again
+        if again:
+            used = msgspec.structs.replace(used, prompt_tokens=used.prompt_tokens + sum(again))
+        fields = billed(self.spec, used, first, len(self.requests) + len(again), self.most)
+        return fields | {"claimed": claimed(self.requests)}
 
 
 def billed(
@@ -207,6 +226,7 @@ def billed(
         "cached_tokens": usage.cached_tokens,
         "cache_write_tokens": usage.cache_write_tokens,
         "cache_write_1h_tokens": usage.cache_write_1h_tokens,
+        "estimated": usage.estimated,
     }
 
 

@@ -166,6 +166,7 @@ class Admission(msgspec.Struct):
     entry: Entry | None = None
     hold: Hold | None = None
     closed: bool = False
+    left: bool = False
 
     @property
     def headers(self) -> dict[str, str]:
@@ -221,7 +222,12 @@ class Admission(msgspec.Struct):
         self.closed = True
         if self.hold is not None:
             self.hold.settle(microusd(cost_usd))
-        if self.entry is not None and self.admission_control is not None:
+        self.leave(tokens)
+
+    def leave(self, tokens: int) -> None:
+        """Release the place of a request that used so many tokens; what it may cost stays held. Idempotent."""
+        if self.entry is not None and self.admission_control is not None and not self.left:
+            self.left = True
             self.admission_control.leave(self.entry, tokens)
 
 

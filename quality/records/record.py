@@ -44,7 +44,8 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     lost, and another one went on after its tokens. `price`: what its
     tokens were billed at, with the step of a long prompt; `cost_usd` follows from it and the tokens, unless the server
     said what it charges: then `charged_usd` is that, within what was held, and it was billed. `extras`: what was
-    billed beside tokens, or has no known price; `extras_usd` of `cost_usd` are for that.
+    billed beside tokens, or has no known price; `extras_usd` of `cost_usd` are for that. `estimated`: a server
+    elsewhere has not counted all its tokens, because the answer was left or broke off, or it tells no counts.
     """
 
     tier: int
@@ -71,6 +72,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     charged_usd: float | None = None
     extras: list[str] = []
     extras_usd: float = 0.0
+    estimated: bool = False
     continued_at: int | None = None
     resumed: bool = False
 

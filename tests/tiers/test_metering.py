@@ -207,18 +207,19 @@ async def test_a_stream_that_is_left_is_estimated_by_its_text_thoughts_and_calls
     call = {"index": 0, "function": {"name": "add", "arguments": "12345"}}
     events = said("four"), said(reasoning_content="eight by"), said(tool_calls=[call])
     used = await remote_usage(*events, wait_for=3)
-    assert used == Usage(prompt_tokens=24, completion_tokens=5, reasoning_tokens=2)
+    assert used == Usage(prompt_tokens=24, completion_tokens=5, reasoning_tokens=2, estimated=True)
 
 
 async def test_what_comes_after_a_servers_report_is_estimated_on_top_of_it() -> None:
     events = said("x" * 400, usage=(9, 3)), said("four"), said("y" * 400, usage=(9, 5)), said("four")
-    assert await remote_usage(events[0], wait_for=1) == Usage(prompt_tokens=9, completion_tokens=3)
-    assert await remote_usage(*events, wait_for=4) == Usage(prompt_tokens=9, completion_tokens=6)
+    opening, whole = await remote_usage(events[0], wait_for=1), await remote_usage(*events, wait_for=4)
+    assert opening == Usage(prompt_tokens=9, completion_tokens=3, estimated=True)
+    assert whole == Usage(prompt_tokens=9, completion_tokens=6, estimated=True)
 
 
 @pytest.mark.parametrize("whole", [False, True])
 async def test_of_a_server_that_has_said_nothing_the_prompt_is_known(whole: bool) -> None:
-    assert await remote_usage(wait_for=0, whole=whole) == Usage(prompt_tokens=24)
+    assert await remote_usage(wait_for=0, whole=whole) == Usage(prompt_tokens=24, estimated=True)
 
 
 TEXTS = st.text(max_size=24)

@@ -1,9 +1,14 @@
 """From the reply of a server elsewhere to deltas: counted, within the bounds of the answer, in its caller's words.
 
-Stop strings that a server does not take: its answer is cut here, as the server would have cut it.
+Stop strings that a server does not take: its answer is cut here, as the server would have cut it. An answer whose
+caller has left is read to its end where its provider bills it to the end: counts come last, and without them a caller
+who leaves early would pay for what it has read alone.
 """
 
-from collections.abc import AsyncIterator, Callable
+import asyncio
+from collections import Counter
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing
 
 from inference_core.tokenization.tokenizer import StopStrings
 from tiers.remote.adapted_request import Adapted, restored
@@ -15,7 +20,7 @@ from tiers.remote.openai_format import WireError, parse_error
 from tiers.remote.too_long import ServerSaidError
 from tiers.remote.usage_counter import UNCOUNTED_JSON_BYTES, AnswerBounds, Tally
 from tiers.remote.wire import RemoteWire
-from tiers.tier import Delta
+from tiers.tier import Delta, GenerationRequest
 
 
 class StopsHere:
@@ -238,3 +243,119 @@ def _with_pieces(deltas: list[Delta]) -> list[Delta]:
     if said:
         said[0].pieces = len(said)
     return deltas
+
+
+READ_SECONDS = 120.0
+READ_BYTES = 2**20
+"""Of texts, thoughts and calls after the caller has left."""
+MOST_READ, MOST_READ_OF_ONE = 256, 32
+"""Answers of this process, and of one tenant, that are read on at once. Further ones are closed, and estimated."""
+AHEAD = 16
+"""Deltas that are read before the caller takes them."""
+
+
+class ReadingOn:
+    """The answers of a process that are read on without their callers."""
+
+    def __init__(
+        self,
+        most: int = MOST_READ,
+        most_of_one: int = MOST_READ_OF_ONE,
+        seconds: float = READ_SECONDS,
+        size: int = READ_BYTES,
+    ) -> None:
+        self._most, self._most_of_one, self._seconds, self._size = most, most_of_one, seconds, size
+        self._tenants: Counter[str] = Counter()
+
+    @property
+    def running(self) -> int:
+        """The number of answers that are read on now."""
+        return self._tenants.total()
+
+    async def answer(
+        self,
+        deltas: AsyncGenerator[Delta, None],
+        request: GenerationRequest,
+        tally: Tally,
+        left: Callable[[], bool],
+        tasks: set[asyncio.Task[None]],
+    ) -> AsyncGenerator[Delta, None]:
+        """Yield `deltas`. If the caller closes them early, `left` is called; where it returns True, they are read on
+        by a task, which is among `tasks` until its end, and in the request's meter. `tally`: counts them.
+        """
+        reader = _DetachedReader(deltas, tally)
+        task = asyncio.create_task(reader.read(), name="answer of a server elsewhere")
+        try:
+            while (delta := await reader.next()) is not None:
+                yield delta
+        finally:
+            if not task.done():
+                if left() and self._has_room(request.salt):
+                    reader.leave(self._size)
+                    self._read_on(task, request)
+                    tasks.add(task)
+                    task.add_done_callback(tasks.discard)
+                else:
+                    task.cancel()
+                    await asyncio.wait([task])
+
+    def _has_room(self, tenant: str) -> bool:
+        return self.running < self._most and self._tenants[tenant] < self._most_of_one
+
+    def _read_on(self, task: asyncio.Task[None], request: GenerationRequest) -> None:
+        tenant = request.salt
+        self._tenants[tenant] += 1
+        request.meter.unsettled.append(task)
+        timer = asyncio.get_running_loop().call_later(self._seconds, task.cancel)
+
+        def end(_: asyncio.Task[None]) -> None:
+            timer.cancel()
+            self._tenants[tenant] -= 1
+            if not self._tenants[tenant]:
+                del self._tenants[tenant]
+
+        task.add_done_callback(end)
+
+
+class _DetachedReader:
+    """Reads `deltas` a few ahead of their caller, and after it has left without it."""
+
+    def __init__(self, deltas: AsyncGenerator[Delta, None], tally: Tally) -> None:
+        self._deltas, self._tally = deltas, tally
+        self._ahead: asyncio.Queue[Delta | None] = asyncio.Queue(AHEAD)
+        self._most: int | None = None
+        self._error: Exception | None = None
+
+    async def next(self) -> Delta | None:
+        """Return the next delta; None at the end. Raises what ended them."""
+        delta = await self._ahead.get()
+        if delta is None and self._error is not None:
+            error, self._error = self._error, None
+            try:
+                raise error
+            finally:
+                # Otherwise the error's traceback would lead back to the error, by this frame.
+                del error
+        return delta
+
+    def leave(self, size: int) -> None:
+        """Drop all that comes, and stop after so many more bytes."""
+        self._most = self._tally.said + size
+        while not self._ahead.empty():
+            self._ahead.get_nowait()
+
+    async def read(self) -> None:
+        try:
+            async with aclosing(self._deltas):
+                async for delta in self._deltas:
+                    if self._most is None:
+                        await self._ahead.put(delta)
+                    elif self._tally.said > self._most:
+                        break
+        except Exception as error:
+            self._error = error
+        if self._most is None:
+            await self._ahead.put(None)
+
+
+READING_ON = ReadingOn()

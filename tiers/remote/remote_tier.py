@@ -31,7 +31,7 @@ from tiers.errors import (
 )
 from tiers.prompt_bounds import prompt_bounds
 from tiers.remote.adapted_request import Adapted, adapted
-from tiers.remote.answer_reader import ReplyReader
+from tiers.remote.answer_reader import READING_ON, ReadingOn, ReplyReader
 from tiers.remote.extras import extra_reads
 from tiers.remote.http_exchange import HttpClient, is_whole, pieces_of, preceded, read_rest
 from tiers.remote.http_transport import Reply, transport_to
@@ -59,7 +59,7 @@ from tiers.remote.server_failures import (
 )
 from tiers.remote.server_state import ServerModel, ServerQueue, Stream, chosen_model, parse_models
 from tiers.remote.too_long import ServerSaidError
-from tiers.remote.usage_counter import ImpossibleClaims, Tally, bounds_of, estimated_prompt_tokens
+from tiers.remote.usage_counter import HiddenThoughts, ImpossibleClaims, Tally, bounds_of, estimated_prompt_tokens
 from tiers.remote.wire import WireCall, wire_of
 from tiers.tier import AnswerEnd, Delta, GenerationRequest, Tier, TierLoad
 
@@ -72,6 +72,8 @@ MOST_ADAPTED = 3
 """Refusals of one request that are answered by the same request without what was refused."""
 # Time limit of a look at the server's queue, and the pause after one without a report.
 QUEUE_SECONDS, SILENT_SECONDS = 1.0, 10.0
+CUT_SECONDS = 5.0
+"""The caller's end waits so long for the counts of an answer that is cut here and billed to its own end."""
 
 
 class RemoteTier(Tier):
@@ -92,9 +94,11 @@ class RemoteTier(Tier):
         connect: Callable[[httpx.URL], httpx.AsyncBaseTransport] = transport_to,
         makers: ReasoningMakers = MAKERS,
         refusals: LearnedRefusals = REFUSALS,
+        reading_on: ReadingOn = READING_ON,
     ) -> None:
         """`makers`: where it notes the reasoning that its model has sealed, and looks up whose an earlier one is.
-        `refusals`: where it notes the parameters that its server refuses."""
+        `refusals`: where it notes the parameters that its server refuses. `reading_on`: reads answers to their end that
+        their callers have left."""
         if spec.remote is None:
             raise CatalogError(f"tier '{spec.name}' has no remote table")
         self.name, self.number, self.model = spec.name, spec.number, spec.model_name
@@ -111,6 +115,8 @@ class RemoteTier(Tier):
         self._wire = wire_of(spec.remote, spec.provider)
         self.continues_chats = self._wire.rules.continues and self._wire.rules.prefill == "taken"
         self._makers, self._refusals = makers, refusals
+        self._reading_on, self._left = reading_on, set[asyncio.Task[None]]()
+        self._hidden = HiddenThoughts()
         self.maker = maker_of(spec.remote, spec.provider)
         self.asks_credential = spec.asks_credential
         sign = self._signature if self._wire.signs else None
@@ -247,6 +253,10 @@ class RemoteTier(Tier):
         if watching is not None:
             watching.cancel()
             await asyncio.wait([watching])
+        for task in self._left:
+            task.cancel()
+        if self._left:
+            await asyncio.wait(self._left)
         await self._http.close()
 
     def generate(self, request: GenerationRequest) -> AsyncGenerator[Delta, None]:
@@ -265,17 +275,36 @@ class RemoteTier(Tier):
         bounds = partial(prompt_bounds, request, self.max_context, reads)
         return Tally(request.n, self.count_prompt_tokens(request), bounds)
 
-    async def answer(self, request: GenerationRequest, tally: Tally, seconds: float) -> AsyncGenerator[Delta, None]:
-        """Like `generate`, within `seconds`; a new `tally` counts usage, also of an answer that does not end."""
+    def answer(self, request: GenerationRequest, tally: Tally, seconds: float) -> AsyncGenerator[Delta, None]:
+        """Like `generate`, within `seconds`; a new `tally` counts usage, also of an answer that does not end. One whose
+        provider bills more of it than its caller has taken is read to its end for its counts."""
+        deltas = self._answer(request, tally, seconds)
+        if self._wire.rules.bills_unread == "no":
+            return deltas
+        left = partial(self._note_left, request, tally)
+        return self._reading_on.answer(deltas, request, tally, left, self._left)
+
+    def _note_left(self, request: GenerationRequest, tally: Tally) -> bool:
+        """Estimate what is hidden of an answer that has not ended; return whether what was not read is billed."""
+        if not tally.sent or tally.over:
+            return False
+        rules = self._wire.rules
+        bills_on = rules.bills_unread == "all" or (rules.bills_unread == "whole" and not tally.streamed)
+        seconds = self._clock() - tally.sent_at
+        tally.hidden = self._hidden.estimate(request, tally, rules.hides_thoughts, seconds, bills_on=bills_on)
+        return bills_on or tally.is_ended
+
+    async def _answer(self, request: GenerationRequest, tally: Tally, seconds: float) -> AsyncGenerator[Delta, None]:
         self._running += 1
         reply: Reply | httpx.Response | None = None
         stream: Stream | None = None
         body: bytes | None = None
+        is_cut = False
         try:
             call, fitted, place = self._call(request, tally)
             body = call.body
             deadline = asyncio.get_running_loop().time() + seconds
-            tally.sent = True
+            tally.sent, tally.sent_at, tally.streamed = True, self._clock(), call.streamed
             if call.streamed:
                 stream = self._queue.send(self._clock(), tally.prompt_tokens)
             sent = await self._ask(call, fitted, place, request, tally, seconds, deadline)
@@ -303,7 +332,10 @@ class RemoteTier(Tier):
                             self._queue.first_token(stream, self._clock())
                         for delta in deltas:
                             yield delta
-                        if reader.ended or (reader.cut is not None and not tally.unfinished):
+                        if reader.ended:
+                            break
+                        if reader.cut is not None and not tally.unfinished:
+                            is_cut = not (self._note_left(request, tally) and await _read_counts(reader, pieces))
                             break
                 except httpx.TransportError:
                     # All has come but the mark of the end.
@@ -320,6 +352,11 @@ class RemoteTier(Tier):
             self._failures.end_well()
             if reader.inline is not None:
                 self._thoughts.note(reader.inline, tally)
+            if not tally.is_counted:
+                self._note_left(request, tally)
+            elif not is_cut and request.credential is None:
+                self._hidden.note(request, tally, self._clock() - tally.sent_at)
+            tally.over = not is_cut
             if stream is None:
                 yield Delta(end=AnswerEnd(usage=tally.usage(), maker=self.maker), at_once=True)
             else:
@@ -327,9 +364,14 @@ class RemoteTier(Tier):
                 told = tally.streamed_tokens()
                 end = AnswerEnd(usage=tally.usage(), times=times, streamed_tokens=told, maker=self.maker)
                 yield Delta(end=end)
-                if reader.cut is None:
+                if not is_cut:
                     await read_rest(reply, pieces)
+        except (GeneratorExit, asyncio.CancelledError):
+            self._note_left(request, tally)
+            raise
         except FAILURES as error:
+            if tally.has_spoken:
+                self._note_left(request, tally)
             # Not a local variable: the frame, which the error's traceback holds, would hold the error.
             raise self._named(error, request, body)  # noqa: B904 - it says its cause itself
         finally:
@@ -563,6 +605,18 @@ class RemoteTier(Tier):
             return False
         self.max_output = most
         return True
+
+
+async def _read_counts(reader: ReplyReader, pieces: AsyncIterator[bytes]) -> bool:
+    """Read the rest of an answer that is cut here for its counts; return whether it ended within `CUT_SECONDS`."""
+    with suppress(TimeoutError, *FAILURES):
+        async with asyncio.timeout(CUT_SECONDS):
+            async for piece in pieces:
+                reader.piece(piece)
+                if reader.ended:
+                    break
+            return True
+    return False
 
 
 def _is_schema(request: GenerationRequest) -> bool:

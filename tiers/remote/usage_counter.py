@@ -1,12 +1,14 @@
 """The usage of one request on a remote server, choice by choice, as billed: the server's word within our own bounds.
 
-A server may answer far more than any honest answer within its limit of tokens has, and not more than that.
+A server may answer far more than any honest answer within its limit of tokens has, and not more than that. Where it
+does not count an answer, because its caller has left, hidden thoughts are estimated.
 """
 
 import json
 import logging
 import math
 import re
+from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple
@@ -102,23 +104,27 @@ class Tally:
     with a single choice; None before the first. `sent`: whether the request is on its way to the server. `notes`: what
     a wire remembers of the answer between its events. `native`: whether the answer is wanted in the form of the
     server's API, too; `form`: that form, where a wire has several. `scored`: whether log-probabilities were asked for;
-    others are dropped. `texts`: the pieces of each choice's text. `has_thought`: whether there were thoughts.
-    `tool_names`: as they were sent. `find_bounds`: of the prompt; None once no more is reported, because it holds the
-    request, whose meter holds this count. `joins_characters`: whether halves of characters were seen. `further`: the
-    counts of further requests for choices that the server left out. `extras`: as `Usage.extras`.
+    others are dropped. `texts`: the pieces of each choice's text. `tool_names`: as they were sent. `find_bounds`: of
+    the prompt; None once no more is reported, because it holds the request, whose meter holds this count.
+    `joins_characters`: whether halves of characters were seen. `further`: the counts of further requests for choices
+    that the server left out. `extras`: as `Usage.extras`. `sent_at`: when it was sent, by the tier's clock.
+    `streamed`: whether the answer comes in pieces. `over`: whether it has ended. `hidden`: an estimate of the thoughts
+    that were not shown, for an answer whose tokens the server has not counted.
     """
 
     reported: Usage | None = None
     claimed: Usage | None = None
-    max_tokens = 0
+    max_tokens = hidden = 0
+    sent_at = 0.0
+    streamed = over = False
     tool_names: Collection[str] = ()
     heard: str | None = None
     sent = scored = native = joins_characters = False
     form: Form | Literal["chat"] | None = None
     _bounds: PromptBounds | None = None
     # Bytes of all texts, thoughts and calls, and of other output.
-    _size = _beside = 0
-    _covered = has_thought = False
+    _size = _thought_size = _beside = 0
+    _covered = False
 
     def __init__(self, n: int, prompt_tokens: int, bounds: Callable[[], PromptBounds] | None = None) -> None:
         self.unfinished = set(range(n))
@@ -170,6 +176,31 @@ class Tally:
             if count:
                 self.extras[name] = _within(count, MOST_TOKENS)
 
+    @property
+    def is_counted(self) -> bool:
+        """Whether the server has counted all that was heard of it."""
+        return self.reported is not None and not any(self._text.values()) and not any(self._reasoning.values())
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the answer has ended and the server has counted it."""
+        return self.over and self.is_counted
+
+    @property
+    def has_answered(self) -> bool:
+        """Whether text or calls were heard, so that the thoughts before them have ended."""
+        return bool(self.texts or self._calling)
+
+    @property
+    def has_thought(self) -> bool:
+        """Whether there were thoughts."""
+        return self._thought_size > 0
+
+    @property
+    def own_count(self) -> tuple[int, int]:
+        """Return our estimate of the tokens of all that was heard, and of the thoughts among that."""
+        return math.ceil(self._size / BYTES_PER_TOKEN), math.ceil(self._thought_size / BYTES_PER_TOKEN)
+
     def read_prompt(self, tokens: int) -> None:
         """Take the server's count of the prompt in place of our estimate."""
         self.prompt_tokens = self._possible_prompt(tokens)
@@ -192,7 +223,7 @@ class Tally:
             if delta.reasoning:
                 thought = len(delta.reasoning.encode())
                 self._reasoning[index] = self._reasoning.get(index, 0) + thought
-                self.has_thought = True
+                self._thought_size += thought
                 self._size += thought
             if delta.tool_calls and self.tool_names:
                 delta.tool_calls = [self._called(call) if call.name else call for call in delta.tool_calls]
@@ -280,7 +311,8 @@ class Tally:
             self._beside += LOGPROB_BYTES * (1 + len(one.top)) + len(one.token)
 
     def usage(self) -> Usage:
-        """Return the server's last reported counts plus an estimate of the output since then, at four bytes per token.
+        """Return the server's last reported counts plus an estimate of the output since then, at four bytes per token,
+        and of hidden thoughts.
 
         The output is at most the limit. Where the counts are too few for the text that was heard, our own count is
         billed instead. Nothing is used before the request is sent.
@@ -304,7 +336,18 @@ class Tally:
         if known.completion_tokens < least_tokens(self._size):
             own = min(math.ceil(self._size / BYTES_PER_TOKEN), self._limit)
             known = msgspec.structs.replace(known, completion_tokens=own)
-        return msgspec.structs.replace(known, extras=dict(self.extras)) if self.extras else known
+        if self.extras:
+            known = msgspec.structs.replace(known, extras=dict(self.extras))
+        if self.is_settled:
+            return known
+        hidden = min(self.hidden, max(0, self._limit - known.completion_tokens))
+        return msgspec.structs.replace(
+            known,
+            completion_tokens=known.completion_tokens + hidden,
+            reasoning_tokens=known.reasoning_tokens + hidden,
+            cost_usd=0.0 if hidden or not self.is_counted else known.cost_usd,
+            estimated=True,
+        )
 
     def impossible_claim(self) -> Usage | None:
         """Return the server's own counts, at most 2³¹ - 1, if they are not what is billed, because no honest tokeniser
@@ -323,7 +366,7 @@ class Tally:
     def streamed_tokens(self) -> int | None:
         """Return the server's count of the tokens that it streamed, without thoughts that it kept to itself; None if it
         has not counted all of them."""
-        if self.reported is None or any(self._text.values()) or any(self._reasoning.values()):
+        if self.reported is None or not self.is_counted:
             return None
         hidden = 0 if self.has_thought else self.reported.reasoning_tokens
         return (self.reported.completion_tokens - hidden) or None
@@ -397,3 +440,77 @@ class ImpossibleClaims:
             self._where, request.request_id, claimed.prompt_tokens, claimed.completion_tokens,
             billed.prompt_tokens, billed.completion_tokens,
         )  # fmt: skip
+
+
+HidesThoughts = Literal["no", "asked", "always"]
+USUAL_TOKENS = 3_000
+"""Hidden tokens of a choice at medium effort."""
+SHARES = {"minimal": 0.1, "low": 0.2, "medium": 0.5, "high": 0.8, "xhigh": 0.95, "max": 0.95}
+USUAL_SPEED, MOST_SPEED = 100.0, 3_000.0
+"""Tokens per second of a choice: usual for reasoning models of providers, and of the fastest hardware
+(https://artificialanalysis.ai/leaderboards/models)."""
+REMEMBERED = 64
+"""Counted answers of each effort."""
+
+
+class _Counted(NamedTuple):
+    """Tokens of a choice of a counted answer, those of them that were hidden, and the answer's seconds."""
+
+    hidden: float
+    tokens: float
+    seconds: float
+
+
+class HiddenThoughts:
+    """What the newest counted answers of one model had of thoughts that it bills and does not show, by effort.
+
+    Before there are any, an estimate follows from what providers publish: a model generates "from a few hundred to tens
+    of thousands" of reasoning tokens (https://platform.openai.com/docs/guides/reasoning), whose geometric mean is about
+    3,000, and efforts stand for shares of an answer (https://openrouter.ai/docs/use-cases/reasoning-tokens).
+    """
+
+    def __init__(self) -> None:
+        self._counted: dict[str | None, deque[_Counted]] = {}
+
+    def note(self, request: GenerationRequest, tally: Tally, seconds: float) -> None:
+        """Remember an answer that the server has counted. Half of what it counts beyond our own count is no evidence of
+        thoughts: its tokeniser may make more tokens of a text than one of four bytes each."""
+        counted = tally.reported
+        if counted is None:
+            return
+        own, shown = tally.own_count
+        hidden = max(counted.reasoning_tokens - shown, counted.completion_tokens - 2 * own, 0) / tally.n
+        known = self._counted.setdefault(request.reasoning_effort, deque(maxlen=REMEMBERED))
+        known.append(_Counted(hidden, counted.completion_tokens / tally.n, seconds))
+
+    def estimate(
+        self, request: GenerationRequest, tally: Tally, hides: HidesThoughts, seconds: float, *, bills_on: bool
+    ) -> int:
+        """Return the hidden tokens of an answer that was left after so many seconds. `bills_on`: it is billed to its
+        end; else, if neither text nor calls have come, the model has thought for no longer than until then."""
+        counted = tally.reported
+        if counted is not None and tally.has_answered and tally.is_counted:
+            # The server counts with every event, thoughts included.
+            return 0
+        known = self._counted.get(request.reasoning_effort)
+        if known:
+            tokens = sum(one.hidden for one in known) / len(known)
+            most = max(one.hidden for one in known)
+            spent = sum(one.seconds for one in known)
+            speed = min(MOST_SPEED, sum(one.tokens for one in known) / spent) if spent else MOST_SPEED
+        else:
+            tokens = most = _usual(request, hides)
+            speed = USUAL_SPEED
+        if not bills_on and not tally.has_answered:
+            tokens = min(seconds * speed, most)
+        _, shown = tally.own_count
+        return max(0, round(tokens * tally.n) - shown)
+
+
+def _usual(request: GenerationRequest, hides: HidesThoughts) -> float:
+    """Return the hidden tokens of a choice before any answer was counted."""
+    effort, budget = request.reasoning_effort, request.reasoning_budget
+    if hides == "no" or effort == "none" or budget == 0 or (hides == "asked" and effort is None and budget is None):
+        return 0.0
+    tokens = USUAL_TOKENS * SHARES[effort or "medium"] / SHARES["medium"]
+    return tokens if budget is None else min(tokens, budget)

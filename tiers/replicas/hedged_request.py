@@ -103,6 +103,8 @@ class ReplicaCall:
         except StopAsyncIteration:
             raise self._silent(TierError, "ended its answer before it began") from None
         except TimeoutError:
+            # What a replica thought that was too slow is not its caller's.
+            self.tally.hidden = 0
             raise self._silent(TierUnavailableError, f"gave no token within {seconds:g} s") from None
 
     def _silent(self, kind: type[TierError], what: str) -> TierError:

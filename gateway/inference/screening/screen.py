@@ -1,6 +1,7 @@
 """The screen of a catalogue: every request passes it before it is routed, and every answer before it is sent, which is
 held back until guardrails have judged all of it."""
 
+import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -89,6 +90,10 @@ class GuardedAnswer:
 
     async def aclose(self) -> None:
         await self._source.aclose()
+
+    def unsettled(self) -> list[asyncio.Task[None]]:
+        """See `AnswerSource`."""
+        return self._source.unsettled()
 
     def bill(self) -> Bill:
         """See `AnswerSource`; the last attempt names the guardrails that changed its answer."""

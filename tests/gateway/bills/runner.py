@@ -93,6 +93,8 @@ async def _bill(gateway: RunningGateway, row: Row, key: str) -> Bill:
         answered = await (_post(client, row) if row.send is None else row.send(client))
     if 400 <= answered.status < 500:
         return Bill(row, 0.0, "refused", answered.text)
+    # A caller that left: its record waits for what the provider bills.
+    await gateway.serving.service.idle()
     ledger = gateway.serving.records
     await ledger.recorded(answered.request_id)  # type: ignore[attr-defined]
     record = await ledger.find(answered.request_id)

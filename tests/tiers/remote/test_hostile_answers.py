@@ -69,7 +69,7 @@ def test_bytes_of_a_token_that_are_none_are_those_of_its_text() -> None:
 )
 def test_counts_that_cannot_be_are_bounded(reported: Usage, billed: Usage) -> None:
     tally = Tally(1, 7)
-    tally.sent = True
+    tally.sent = tally.over = True
 
     tally.report(reported)
 
@@ -78,7 +78,7 @@ def test_counts_that_cannot_be_are_bounded(reported: Usage, billed: Usage) -> No
 
 def test_a_negative_count_of_the_prompt_alone_lowers_no_bill() -> None:
     tally = Tally(1, 7)
-    tally.sent = True
+    tally.sent = tally.over = True
 
     wire("gemini").read_whole(b'{"usageMetadata": {"promptTokenCount": -100}}', tally)
 

@@ -24,7 +24,7 @@ from tiers.errors import CallerCredential, CatalogError, TierUnavailableError
 from tiers.message_content import NativeRequest, media_part
 from tiers.remote import vertex_wire
 from tiers.remote.remote_tier import RemoteTier
-from tiers.remote.rules import server_of
+from tiers.remote.rules import rules_of, server_of
 from tiers.remote.vertex_wire import GoogleCredentials, taken_betas
 from tiers.tier import ChatMessage
 
@@ -153,7 +153,8 @@ def test_the_provider_is_an_address_by_project_and_location(
     tiers = [{"name": "small", "url": "http://127.0.0.1:9/v1"}, {"name": "v", "provider": "vertex", "model": model}]
     spec = parse_catalog({"name": "c", "tiers": tiers}, "c").tier(2)
     assert spec.remote is not None
-    assert (spec.remote.kind, server_of(spec.remote, spec.provider)) == (kind, rules)
+    assert spec.remote.kind == server_of(spec.remote, spec.provider) == kind
+    assert rules_of(kind, model).server == rules
     assert spec.remote.base_url == f"https://{host}/v1/projects/p-1/locations/{location or 'global'}"
     assert spec.price.listed, "the list has the maker's price"
 

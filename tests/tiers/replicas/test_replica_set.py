@@ -297,7 +297,7 @@ async def test_what_another_server_says_it_has_used_is_billed_too() -> None:
 
     async with replicas(use_and_fail, well) as (tier, _):
         _, usage = await collect(tier, chat())
-    assert usage == Usage(prompt_tokens=14, completion_tokens=3)
+    assert usage == Usage(prompt_tokens=14, completion_tokens=3, estimated=True)
 
 
 async def test_of_an_answer_that_is_left_the_failed_and_the_answering_replica_are_metered() -> None:
@@ -314,14 +314,18 @@ async def test_of_an_answer_that_is_left_the_failed_and_the_answering_replica_ar
         request = chat("y" * 80)
         async with aclosing(tier.generate(request)) as deltas:
             await anext(deltas)
-        assert request.meter.usage() == Usage(prompt_tokens=7 + 24, completion_tokens=1 + 3)
+        assert request.meter.usage() == Usage(prompt_tokens=7 + 24, completion_tokens=1 + 3, estimated=True)
 
 
 @pytest.mark.parametrize(
     ("loser", "racing", "billed"),
     [
-        (begin_and_hang, Usage(prompt_tokens=7, completion_tokens=1), Usage(prompt_tokens=14, completion_tokens=3)),
-        (hang, Usage(prompt_tokens=24), Usage(prompt_tokens=7, completion_tokens=2)),
+        (
+            begin_and_hang,
+            Usage(prompt_tokens=7, completion_tokens=1, estimated=True),
+            Usage(prompt_tokens=14, completion_tokens=3, estimated=True),
+        ),
+        (hang, Usage(prompt_tokens=24, estimated=True), Usage(prompt_tokens=7, completion_tokens=2)),
     ],
     ids=["reported", "silent"],
 )

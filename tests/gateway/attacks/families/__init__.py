@@ -9,7 +9,7 @@ FAMILIES = (
     "passed_bills", "upstream_floods", "upstream_claims", "upstream_cuts", "upstream_echoes", "dependencies",
     "model_files",
     "sign_on", "clocks", "judges", "neighbours", "upgrades", "few_files", "guardrails", "journals", "verification",
-    "databases", "uploads", "extras",
+    "databases", "uploads", "extras", "hang_ups",
 )  # fmt: skip
 
 
