@@ -30,7 +30,8 @@ def opus_seconds(packet: bytes) -> float:
 
 
 def _vorbis_packet_seconds(head: bytes) -> float:
-    """Return the longest packet's seconds, by Vorbis's identification header."""
+    """Return the longest packet's seconds, by Vorbis's identification header. Which packets are short is known only to
+    a decoder that has read all of the setup header; its end alone can be read in two ways."""
     return (1 << (head[28] >> 4)) / 2 / int(struct.unpack_from("<I", head, 12)[0])
 
 
@@ -313,7 +314,11 @@ def _elements(data: bytes, start: int) -> Iterator[tuple[int, int, int]]:
     while at + 2 <= len(data):
         width = 9 - data[at].bit_length()
         if width > 4:
-            raise ValueError("no id of an element")
+            # As decoders do: what follows is lost up to the next cluster.
+            at = data.find(_CLUSTER.to_bytes(4, "big"), at)
+            if at < 0:
+                return
+            continue
         name = int.from_bytes(data[at : at + width], "big")
         size, at = _number(data, at + width)
         yield name, at, min(at + size, len(data))

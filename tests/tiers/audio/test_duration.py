@@ -22,6 +22,7 @@ from tiers.audio.duration import audio_duration
         made.mp4(60, fragments=True),
         made.webm(60),
         made.webm(60, duration=60, endless=False),
+        made.webm(60) + bytes(1000),
     ],
 )
 def test_an_honest_file_is_as_long_as_its_audio(data: bytes) -> None:
@@ -46,6 +47,7 @@ def test_an_honest_file_is_as_long_as_its_audio(data: bytes) -> None:
         made.mp4(60, ticks=1, duration=1),
         made.mp4(60, ticks=1, duration=1, fragments=True),
         made.webm(60, duration=0.1),
+        made.webm(1, duration=0.1) + bytes(100) + made.webm(59)[60:],
         made.webm(60, duration=0.1, endless=False),
     ],
 )
