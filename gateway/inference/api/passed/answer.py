@@ -183,6 +183,7 @@ class PassedOn:
         self._started = False
         self._units = 0.0
         self._tokens: Mapping[str, float] = {}
+        self._tells_units = self._tells_tokens = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See ASGI."""
@@ -293,6 +294,9 @@ class PassedOn:
                 raise failure from error
             except BaseException as error:
                 failure = error
+                if not isinstance(error, Exception) and not self._units:
+                    # The caller leaves before the answer begins: the server works, and bills, to the end.
+                    self._units, self._tokens = workload.units, workload.tokens
                 raise
             finally:
                 usd = self._usd(price, workload)
@@ -320,8 +324,16 @@ class PassedOn:
             error=record.error,
             reason=price.said(self._units, usd if price.is_known else None),
             target=spec.name if isinstance(spec, TargetSpec) else None,
+            estimated=price.is_known and self._units > 0 and (failure is not None or not self._is_counted(price)),
         )
         return msgspec.structs.replace(record, api=self._endpoint.api, attempts=[attempt])
+
+    def _is_counted(self, price: UnitPrice) -> bool:
+        """Whether what a whole answer is billed by was counted: only the parts of documents, and tokens, are not known
+        from the request itself."""
+        if price.rates:
+            return self._tells_tokens
+        return self._tells_units or self._endpoint.serves != "rerank"
 
     async def _send(
         self, spec: TierSpec, workload: Workload, answer: PassedAnswer, price: UnitPrice, admission: Admission,
@@ -377,11 +389,12 @@ class PassedOn:
 
     def _count(self, answer: dict[str, Any], workload: Workload) -> None:
         """Take the units and tokens that an answer tells."""
-        self._units = workload.counted(self._endpoint.units(answer))
+        units = self._endpoint.units(answer)
+        self._units, self._tells_units = workload.counted(units), units is not None
         usage = answer.get("usage")
         counts = tokens_of(usage) if isinstance(usage, dict) else {}
         is_too_few = sum(counts.values()) < LEAST_SHARE * sum(workload.tokens.values())
-        self._tokens = workload.tokens if is_too_few else counts
+        self._tokens, self._tells_tokens = (workload.tokens, False) if is_too_few else (counts, bool(counts))
 
     async def _count_heard(self, audio: bytes, kind: str) -> None:
         """Take the tokens of the speech that was sent: an answer of audio has no usage."""

@@ -1,5 +1,6 @@
 """What is billed, held and limited of endpoints that are passed through, where requests or answers say too little."""
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -260,15 +261,41 @@ async def test_a_reader_who_leaves_before_the_usage_of_an_image_is_billed_for_it
         await aio.media.disconnected.wait()
         record = await aio.record(response)
     # OpenAI bills 4,160 tokens of $40 a million for such an image.
-    assert record.status == "aborted"
+    assert (record.status, record.attempts[0].estimated) == ("aborted", True)
     assert 4160 * 40 / 1e6 <= record.cost_usd <= 2 * 4160 * 40 / 1e6
+
+
+async def test_a_caller_who_leaves_before_the_answer_begins_is_billed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arrived, leave = asyncio.Event(), asyncio.Event()
+
+    async def draw(call: Call) -> None:
+        arrived.set()
+        await leave.wait()
+
+    async with world(tmp_path, monkeypatch, MORE) as aio:
+        aio.answers["images/generations"] = draw
+        body = {"prompt": "a", "model": "painter", "n": 3}
+        asking = asyncio.create_task(aio.post("images/generations", json=body))
+        await arrived.wait()
+        asking.cancel()
+        rows: list[Any] = []
+
+        async def is_recorded() -> bool:
+            rows[:] = (await aio.gateway.http.get("/admin/api/requests")).json()["rows"]
+            return bool(rows)
+
+        assert await eventually(is_recorded)
+        leave.set()
+    assert (rows[0]["status"], rows[0]["cost_usd"]) == ("aborted", pytest.approx(0.12))
 
 
 async def test_a_rerank_is_billed_by_the_parts_of_its_documents(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with world(tmp_path, monkeypatch, MORE) as aio:
-        billed = []
+        billed, estimated = [], []
         huge = {"query": "q", "documents": ["word " * 500_000]}
         many = {"query": "q", "documents": ["a"] * 250}
         for body, units in ((huge, 50), (huge, None), (huge, 1e9), (many, 1), (many, 3)):
@@ -276,6 +303,8 @@ async def test_a_rerank_is_billed_by_the_parts_of_its_documents(
             aio.answers["rerank"] = answer
             record = await aio.record(await aio.post("rerank", json=body | {"model": "painter"}))
             billed.append(record.cost_usd / 0.002)
+            estimated.append(record.attempts[0].estimated)
+    assert estimated == [False, True, False, False, False]
     # 2,500,000 bytes are at most 5,011 parts of 499 tokens.
     assert billed == pytest.approx([50, 51, 51, 3, 3])
 
