@@ -1,4 +1,4 @@
-"""What a tenant's verifications ever cost is read from an index alone, before each of them."""
+"""What a tenant's requests cost and saved, and its verifications ever cost, is read from indexes alone."""
 
 from alembic import op
 from sqlalchemy import text
@@ -8,20 +8,21 @@ down_revision = "0042"
 branch_labels = None
 depends_on = None
 
+_REQUESTS, _VERIFICATIONS = "ix_requests_key_id_created_at", "ix_verifications_paid"
+_OF_KEYS = ["key_id", "created_at"]
 _PAID = text("cost_usd > 0")
 
 
 def upgrade() -> None:
-    """Index the verifications that cost anything, by key."""
-    op.create_index(
-        "ix_verifications_paid",
-        "verifications",
-        ["key_id", "finished_at", "cost_usd"],
-        sqlite_where=_PAID,
-        postgresql_where=_PAID,
-    )
+    """Index the costs of requests by key, and the verifications that cost anything."""
+    op.drop_index(_REQUESTS, "requests")
+    op.create_index(_REQUESTS, "requests", [*_OF_KEYS, "tier", "cost_usd", "baseline_cost_usd"])
+    paid = ["key_id", "finished_at", "cost_usd"]
+    op.create_index(_VERIFICATIONS, "verifications", paid, sqlite_where=_PAID, postgresql_where=_PAID)
 
 
 def downgrade() -> None:
-    """Drop the index."""
-    op.drop_index("ix_verifications_paid", "verifications")
+    """Index requests by key and time alone."""
+    op.drop_index(_VERIFICATIONS, "verifications")
+    op.drop_index(_REQUESTS, "requests")
+    op.create_index(_REQUESTS, "requests", _OF_KEYS)

@@ -2,7 +2,7 @@
 
 import math
 import uuid
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -13,7 +13,6 @@ from sqlalchemy import (
     RowMapping,
     Select,
     String,
-    Table,
     and_,
     bindparam,
     case,
@@ -23,7 +22,6 @@ from sqlalchemy import (
     null,
     or_,
     select,
-    true,
     union_all,
     update,
 )
@@ -119,57 +117,53 @@ def _keys_of_tenant() -> CompoundSelect[Any]:
     return union_all(select(_OWN_KEY), team.where(asked.c.key_id == _OWN_KEY))
 
 
-def _everybodys(table: Table) -> ColumnElement[bool]:
-    return true()
-
-
-def _tenants(table: Table) -> ColumnElement[bool]:
-    return table.c.key_id.in_(_keys_of_tenant())
-
-
-def _money_queries(whose: Callable[[Table], ColumnElement[bool]]) -> tuple[Select[Any], ...]:
-    """Return what was served and saved, the answers by tier, and the dollars of probes and of others: each since a
-    time, and of the rows that `whose` selects."""
+def _spending_queries() -> tuple[Select[Any], ...]:
+    """Return what was served and saved, the answers by tier, and, of probes and others, the dollars and the count of
+    verifications: each since a time."""
     consenting = and_(requests.c.api == "chat", requests.c.status == "ok", requests.c.messages.is_not(None))
-    # Requests are stored when they have ended, so what is saved here is settled.
-    saved = func.sum(requests.c.baseline_cost_usd - requests.c.cost_usd)
-    serving = select(func.sum(requests.c.cost_usd), saved).where(
-        requests.c.created_at > _SINCE, requests.c.tier.is_not(None), whose(requests)
-    )
     tier = requests.c.tier
-    answered = (
-        select(tier, func.count()).where(requests.c.created_at > _SINCE, consenting, whose(requests)).group_by(tier)
-    )
+    serving = select(func.sum(requests.c.cost_usd), _SAVED).where(requests.c.created_at > _SINCE, tier.is_not(None))
+    answered = select(tier, func.count()).where(requests.c.created_at > _SINCE, consenting).group_by(tier)
+    probe = (verifications.c.sampled_reason == "probe").label("probe")
     usd = func.sum(verifications.c.cost_usd + verifications.c.reserved_usd).label("usd")
     ended = verifications.c.finished_at
     # Two halves, because PostgreSQL uses no index for an OR; one statement, because rows move between them.
-    halves = (
-        select(_PROBE, usd).where(half, whose(verifications)).group_by(_PROBE)
-        for half in (ended.is_(None), ended > _SINCE)
-    )
+    halves = (select(probe, usd).where(half).group_by(probe) for half in (ended.is_(None), ended > _SINCE))
     spent = union_all(*halves).subquery().c
     committed = select(spent.probe, func.sum(spent.usd)).group_by(spent.probe)
-    return serving, answered, committed
-
-
-def _verified_query() -> Select[Any]:
-    """Return the count of verifications since a time, of probes and of others."""
     # User feedback costs nothing. It is no condition of the query, for which SQLite would read all of its rows.
     paid = and_(verifications.c.status == "done", verifications.c.sampled_reason != "feedback")
     done = case((paid, verifications.c.request_id)).label("done")
-    verified = select(_PROBE, done).where(verifications.c.finished_at > _SINCE).distinct().subquery().c
-    return select(verified.probe, func.count(verified.done)).group_by(verified.probe)
+    verified = select(probe, done).where(ended > _SINCE).distinct().subquery().c
+    counted = select(verified.probe, func.count(verified.done)).group_by(verified.probe)
+    return serving, answered, committed, counted
 
 
-_PROBE = (verifications.c.sampled_reason == "probe").label("probe")
-_SPENDING, _VERIFIED = _money_queries(_everybodys), _verified_query()
+def _own_queries() -> tuple[Select[Any], ...]:
+    """Return of a tenant the answers by tier with what they cost and saved, and the dollars of its verifications, each
+    since a time; and the dollars until then. They read indexes alone, but for the few waiting verifications."""
+    mine = requests.c.key_id.in_(_keys_of_tenant())
+    served = (
+        select(requests.c.tier, func.count(), func.sum(requests.c.cost_usd), _SAVED)
+        .where(requests.c.created_at > _SINCE, requests.c.tier.is_not(None), mine)
+        .group_by(requests.c.tier)
+    )
+    v = verifications.c
+    mine = v.key_id.in_(_keys_of_tenant())
+    # A constant, without which SQLite does not use the index of what cost anything.
+    paid = and_(mine, v.cost_usd > literal_column("0"))
+    halves = (
+        select(func.sum(v.cost_usd + v.reserved_usd).label("usd")).where(mine, v.finished_at.is_(None)),
+        select(func.sum(v.cost_usd).label("usd")).where(paid, v.finished_at > _SINCE),
+    )
+    committed = select(func.sum(union_all(*halves).subquery().c.usd))
+    return served, committed, select(func.sum(v.cost_usd)).where(paid, v.finished_at <= _SINCE)
 
 
-_OWN_SPENDING = _money_queries(_tenants)
-# The condition on the cost lets its index be used.
-_SPENT_BEFORE = select(func.sum(verifications.c.cost_usd)).where(
-    _tenants(verifications), verifications.c.finished_at <= _SINCE, verifications.c.cost_usd > literal_column("0")
-)
+# Requests are stored when they have ended, so what is saved here is settled.
+_SAVED = func.sum(requests.c.baseline_cost_usd - requests.c.cost_usd)
+_SPENDING = _spending_queries()
+_OWN_SERVED, _OWN_COMMITTED, _SPENT_BEFORE = _own_queries()
 _TEAM = select(api_keys.c.team_id).where(api_keys.c.key_id == _OWN_KEY)
 _MOST_STARTED = 10_000
 
@@ -398,10 +392,20 @@ class VerificationQueue:
         )
 
     async def _spending(self, connection: AsyncConnection, now: float) -> Spending:
+        served, answered, committed, counted = _SPENDING
         since = {"since": now - self.sampling.window_seconds}
-        counted = {bool(is_probe): count for is_probe, count in await connection.execute(_VERIFIED, since)}
-        money = await _money(connection, _SPENDING, since)
-        return msgspec.structs.replace(money, verifications=counted.get(False, 0), probes=counted.get(True, 0))
+        committed_usd = {bool(is_probe): usd for is_probe, usd in await connection.execute(committed, since)}
+        verified_count = {bool(is_probe): count for is_probe, count in await connection.execute(counted, since)}
+        served_usd, saved_usd = (await connection.execute(served, since)).one()
+        return Spending(
+            serving_usd=served_usd or 0.0,
+            saved_usd=max(saved_usd or 0.0, 0.0),
+            answered=dict((await connection.execute(answered, since)).all()),
+            committed_usd=committed_usd.get(False, 0.0),
+            verifications=verified_count.get(False, 0),
+            probe_usd=committed_usd.get(True, 0.0),
+            probes=verified_count.get(True, 0),
+        )
 
     async def _own(self, connection: AsyncConnection, key_id: str | None, now: float) -> Own:
         """Requests without a key are the operator's own, and have no bound but that of all tenants."""
@@ -411,8 +415,15 @@ class VerificationQueue:
         tenant = await connection.scalar(_TEAM, since) or key_id
         if math.isinf(self.sampling.start_usd):
             return Own(tenant, None)
-        money = await _money(connection, _OWN_SPENDING, since)
-        return Own(tenant, msgspec.structs.replace(money, start_usd=await self._start_left(connection, tenant, since)))
+        served = (await connection.execute(_OWN_SERVED, since)).all()
+        spending = Spending(
+            serving_usd=sum(cost for _, _, cost, _ in served),
+            saved_usd=max(sum(saved for *_, saved in served), 0.0),
+            answered={tier: count for tier, count, _, _ in served},
+            committed_usd=await connection.scalar(_OWN_COMMITTED, since) or 0.0,
+            start_usd=await self._start_left(connection, tenant, since),
+        )
+        return Own(tenant, spending)
 
     async def _start_left(self, connection: AsyncConnection, tenant: str, since: Mapping[str, Any]) -> float:
         """Return what is left of the tenant's start at the beginning of the window: the first dollars that its
@@ -438,19 +449,6 @@ class VerificationQueue:
             verifications.c.owner == self.owner,
             verifications.c.attempts == job.attempts + 1,
         )
-
-
-async def _money(connection: AsyncConnection, queries: Sequence[Select[Any]], since: Mapping[str, Any]) -> Spending:
-    served, answered, committed = queries
-    committed_usd = {bool(is_probe): usd for is_probe, usd in await connection.execute(committed, since)}
-    served_usd, saved_usd = (await connection.execute(served, since)).one()
-    return Spending(
-        serving_usd=served_usd or 0.0,
-        saved_usd=max(saved_usd or 0.0, 0.0),
-        answered=dict((await connection.execute(answered, since)).all()),
-        committed_usd=committed_usd.get(False, 0.0),
-        probe_usd=committed_usd.get(True, 0.0),
-    )
 
 
 def _job(row: RowMapping) -> VerificationJob:

@@ -163,7 +163,8 @@ class Spending(msgspec.Struct, frozen=True, kw_only=True):
 
     `answered`: consenting answered chats by tier, which get `attention` of their ceilings on average; `shadow_share` of
     them are observed ones that routing would have sent elsewhere. Probes are counted apart: `probe_usd`, committed, and
-    `probes`; `committed_usd` and `verifications` exclude them. `start_usd`: of one tenant, what is left of its start.
+    `probes`; `committed_usd` and `verifications` exclude them.
+    Of one tenant, `committed_usd` has its probes too, and `start_usd` is what is left of its start.
     """
 
     serving_usd: float = 0.0
@@ -276,7 +277,7 @@ def admits(spending: Spending, usd: float, purpose: Purpose, settings: SamplingS
 
 def covers(own: Spending, usd: float, settings: SamplingSettings) -> bool:
     """Return whether a verification that costs at most `usd` fits into what is left to one tenant."""
-    return own.committed_usd + own.probe_usd + usd <= settings.budget(own) + own.start_usd
+    return own.committed_usd + usd <= settings.budget(own) + own.start_usd
 
 
 def thinning(spending: Spending, bound_usd: float, purpose: Purpose, settings: SamplingSettings) -> float:

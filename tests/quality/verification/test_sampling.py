@@ -324,7 +324,7 @@ def test_what_is_left_to_a_tenant_bounds_its_draws_and_its_money_thins_the_stead
     assert rate(1.0, saved_usd=50 / 0.04) == 0.5, "fifty of its answers are paid"
     assert rate(1.0, saved_usd=5 / 0.04) == pytest.approx(0.05)
     assert rate(1.0, saved_usd=5 / 0.04, committed_usd=24.1) == pytest.approx(0.0)
-    refused = draw(asked, everybody, 1.0, settings, own=Spending(start_usd=0.5, probe_usd=0.1))
+    refused = draw(asked, everybody, 1.0, settings, own=Spending(start_usd=0.5, committed_usd=0.1))
     assert (refused.sampled, refused.reason) == (False, "no budget of its own")
     assert draw(asked, everybody, 1.0, settings).probability == 0.5, "without a bound of its own"
 
