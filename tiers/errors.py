@@ -161,10 +161,11 @@ class TierLostError(TierUnavailableError):
 
 
 class TierRequestError(TierError):
-    """The request is invalid for this tier; `param` names the field. Never retried. `refused`: parameters that a server
-    elsewhere refuses as such, whatever their value."""
+    """The request is invalid for this tier; `param` names the field. Never retried. `refused`: what a server elsewhere
+    refuses of it (`tiers.remote.lessons.refused_in`), and `said` the status and the code with which it does."""
 
     refused: frozenset[str] = frozenset()
+    said: str = ""
 
     def __init__(self, message: str, param: str | None = None, code: str | None = None) -> None:
         super().__init__(message)

@@ -37,6 +37,8 @@ def answer_limit(requested: int | None, published: int | None, context: int, pro
     return max(1, room if wanted is None else min(wanted, room))
 
 
+REPLAYED = "quality"
+"""Begins the `salt` of requests in which AIO sends callers' words once more, to check an answer."""
 FinishReason = Literal["stop", "length", "tool_calls", "content_filter", "error"]
 ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 # Why a thought was ended early: its probes agreed, or the model was sure of the answer of one (SPEC TI-16).

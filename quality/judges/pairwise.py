@@ -14,7 +14,7 @@ from inference_core.tokenization.tokenizer import LONG_TEXT
 from quality.judges.judge import NOTHING_ELSE, Judge, JudgeVerdict, Seen
 from tiers.deltas import CollectedChoice
 from tiers.message_content import text_part
-from tiers.tier import ChatMessage, GenerationRequest, Tier, Usage
+from tiers.tier import REPLAYED, ChatMessage, GenerationRequest, Tier, Usage
 
 _VERDICT = r"(?:FIRST|SECOND|TIE)"
 _WHICH = r"(?:this|the first|the second|the other|my|our) (?:answer|response|reply)"
@@ -174,7 +174,7 @@ class PairwiseJudge(Judge):
             sampling=SamplingParams(temperature=0.0),
             max_tokens=self.max_tokens,
             priority=self._priority,
-            salt="quality",
+            salt=REPLAYED,
         )
 
     async def _ask(self, request: GenerationRequest) -> tuple[str | None, Usage]:

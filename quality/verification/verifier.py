@@ -40,7 +40,7 @@ from tiers.catalog.tier_spec import Capability
 from tiers.deltas import CollectedChoice
 from tiers.errors import TierError
 from tiers.final_answer.extract import final_answer, question_of
-from tiers.tier import ChatMessage, GenerationRequest, Tier, Usage
+from tiers.tier import REPLAYED, ChatMessage, GenerationRequest, Tier, Usage
 
 
 class AskedTiers:
@@ -442,7 +442,7 @@ class Verifier:
             response_format=job.response_format,
             max_tokens=self._most_tokens(job),
             priority=IDLE_PRIORITY,
-            salt=f"quality/{job.key_id or ''}",
+            salt=f"{REPLAYED}/{job.key_id or ''}",
         )
 
     async def _ruling(

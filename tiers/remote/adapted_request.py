@@ -160,6 +160,8 @@ def adapted(unadapted: GenerationRequest, rules: Rules, refused: frozenset[str] 
     unwanted = rules.refused | refused if refused else rules.refused
     if rules.refused_thinking and (fields.get("reasoning_effort") or request.reasoning_effort) not in (None, "none"):
         unwanted |= rules.refused_thinking
+    if not rules.whole_top_p and request.sampling.top_p >= 1:
+        unwanted |= {"top_p"}
     left_out = _leave_out(request, unwanted, fields) if unwanted else ()
     if not fields and request is unadapted:
         return Adapted(request=request)

@@ -1,8 +1,8 @@
 """From the reply of a server elsewhere to deltas: counted, within the bounds of the answer, in its caller's words.
 
-Stop strings that a server does not take: its answer is cut here, as the server would have cut it. An answer whose
-caller has left is read to its end where its provider bills it to the end: counts come last, and without them a caller
-who leaves early would pay for what it has read alone.
+An answer ends at the caller's stop strings also where its server takes no notice of them, or does not take them. An
+answer whose caller has left is read to its end where its provider bills it to the end: counts come last, and without
+them a caller who leaves early would pay for what it has read alone.
 """
 
 import asyncio
@@ -24,11 +24,12 @@ from tiers.tier import Delta, GenerationRequest
 
 
 class StopsHere:
-    """Cuts the text of each choice of one answer before the first of `stops`."""
+    """Cuts the text of each choice of one answer before the first of `stops`. `has_cut`: whether one was there."""
 
     def __init__(self, stops: tuple[str, ...], tally: Tally, *, include: bool) -> None:
         self._stops, self._tally, self._include = stops, tally, include
         self._choices: dict[int, StopStrings] = {}
+        self.has_cut = False
 
     def cut(self, deltas: list[Delta]) -> list[Delta]:
         """Return the deltas up to the end of each choice; what follows it is not read any more."""
@@ -43,6 +44,7 @@ class StopsHere:
             if delta.text:
                 delta.text, stop = choice.push(delta.text)
                 if stop is not None:
+                    self.has_cut = True
                     delta.tool_calls = []
                     end = Delta(index=delta.index, finish_reason="stop", stop_sequence=stop, at_once=delta.at_once)
                     found += [delta, end]
@@ -187,7 +189,7 @@ class AnswerReader:
 
 class ReplyReader(AnswerReader):
     """Reads the reply to a request that was sent as `fitted`: deltas have the caller's names of tools, and end at its
-    stop strings. `size`: bytes of a stream so far. `cut`: what cuts the answer, of which the server may say more."""
+    `stops`. `size`: bytes of a stream so far."""
 
     def __init__(
         self,
@@ -197,14 +199,20 @@ class ReplyReader(AnswerReader):
         note_seals: Callable[[list[Delta]], None],
         inline: InlineText | None,
         fitted: Adapted,
+        stops: tuple[str, ...],
         *,
         include_stop: bool,
     ) -> None:
         super().__init__(wire, tally, bounds, note_seals, inline)
         self.inline, self.size = inline, 0
-        self.cut = StopsHere(fitted.stops, tally, include=include_stop) if fitted.stops else None
+        self._stopping = StopsHere(stops, tally, include=include_stop) if stops else None
         self._parser, self._tool_names = wire.parser(), fitted.tool_names
-        self._is_adapted = bool(self.cut or self._tool_names)
+        self._is_adapted = bool(self._stopping or self._tool_names)
+
+    @property
+    def has_cut(self) -> bool:
+        """Whether the answer was cut at a stop string."""
+        return self._stopping is not None and self._stopping.has_cut
 
     async def reply(self, pieces: AsyncIterator[bytes]) -> list[Delta]:
         """Return the deltas of a reply that is no stream."""
@@ -228,7 +236,7 @@ class ReplyReader(AnswerReader):
     def _as_asked(self, deltas: list[Delta]) -> list[Delta]:
         if self._tool_names and deltas:
             deltas = restored(deltas, self._tool_names)
-        return deltas if self.cut is None else self.cut.cut(deltas)
+        return deltas if self._stopping is None else self._stopping.cut(deltas)
 
 
 def _at_once(deltas: list[Delta]) -> list[Delta]:

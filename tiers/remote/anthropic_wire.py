@@ -390,7 +390,7 @@ class AnthropicWire(RemoteWire):
 
     def is_about_model(self, error: WireError) -> bool:
         """See `RemoteWire.is_about_model`: an account without credit is refused with 400."""
-        return "credit balance" in error.message
+        return "credit balance" in error.words
 
     def check(self, request: GenerationRequest) -> None:
         check_provider(request, NAME)

@@ -107,7 +107,7 @@ class BedrockWire(RemoteWire):
         return EventStreamParser()
 
     def is_about_model(self, error: WireError) -> bool:
-        return "model identifier" in error.message or "on-demand throughput" in error.message
+        return "model identifier" in error.words or "on-demand throughput" in error.words
 
     def check(self, request: GenerationRequest) -> None:
         check_provider(request, NAME)

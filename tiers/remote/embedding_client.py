@@ -5,11 +5,12 @@ import base64
 import math
 import os
 import re
+import sys
 import time
 from binascii import Error as Base64Error
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx
 import msgspec
@@ -29,6 +30,7 @@ from tiers.errors import (
 from tiers.remote.http_exchange import RefusedBodyError, bounded_answer, headers_of
 from tiers.remote.http_transport import transport_to
 from tiers.remote.openai_format import parse_error
+from tiers.remote.refusals import REFUSALS, LearnedRefusals, Place
 from tiers.remote.server_failures import MAX_ERROR_BYTES, ServerFailures, ServerRequest
 from tiers.remote.wire import wire_of
 
@@ -42,6 +44,7 @@ _TOO_MANY = re.compile(
     re.IGNORECASE,
 )
 _COUNT = re.compile(r"\b\d{1,4}\b", re.ASCII)
+_INPUTS = "input<="
 TOGETHER = 4
 """Calls of one request at a time."""
 # A vector of 8,192 numbers has 180 kB as text.
@@ -122,24 +125,31 @@ class EmbeddingCounter:
         return self.finished + self.sent
 
 
+class _SharedByCalls(NamedTuple):
+    """What all calls of one request share. `disputed`: as in `Embedded`."""
+
+    fields: Mapping[str, Any]
+    counter: EmbeddingCounter
+    tenant: str
+    disputed: list[int]
+
+
 class EmbeddingClient:
     """The model of `spec` at its server. The key is read from the environment once and never shown. Belongs to one
     event loop; `close` it."""
 
-    def __init__(self, spec: EmbeddingSpec) -> None:
-        self.spec = spec
+    def __init__(self, spec: EmbeddingSpec, refusals: LearnedRefusals = REFUSALS) -> None:
+        """`refusals`: where it notes what its server refuses."""
+        self.spec, self._refusals = spec, refusals
         self._base = httpx.URL(str(spec.url).rstrip("/") + "/")
-        # Whether the server was found to refuse `encoding_format`: then it gives numbers.
-        self._numbers_only = False
-        # Texts of one call: fewer than in the catalogue where the server was found to take fewer.
-        self._most_inputs = spec.max_inputs
         self._key = os.environ.get(spec.api_key_env or "", "").strip()
         kind: RemoteKind = "azure" if spec.provider == "azure" else "openai"
         remote = RemoteSpec(kind=kind, base_url=str(spec.url), model=spec.model or "", api_key_env=spec.api_key_env)
         wire = wire_of(remote, spec.provider)
         # What lists the models of tiers knows none of these.
         wire.models_path = None
-        self._server = ServerRequest(wire, remote.model)
+        self._wire = wire
+        self._place = Place(spec.name, str(spec.url), "embeddings", remote.model)
         self._failures = ServerFailures(f"embeddings '{spec.name}'", remote, self._key, 0.0, time.monotonic)
         self._headers = headers_of(self._base, wire.key_headers(self._key))
         self._client = httpx.AsyncClient(transport=transport_to(self._base), trust_env=False, follow_redirects=False)
@@ -147,28 +157,34 @@ class EmbeddingClient:
     async def close(self) -> None:
         await self._client.aclose()
 
-    def most_tokens(self, inputs: Sequence[Input], fields: Mapping[str, Any]) -> int:
+    def _inputs_of_a_call(self, tenant: str) -> int:
+        """Return the most texts of a call: fewer than in the catalogue where the server was found to take fewer."""
+        return min([self.spec.max_inputs, *map(_most_inputs, self._refusals.at(self._place, tenant))])
+
+    def most_tokens(self, inputs: Sequence[Input], fields: Mapping[str, Any], tenant: str = "") -> int:
         """Return the most tokens that `inputs` can have, one per byte, and no more than the model reads; and those of
         further texts in `fields`, which some servers read in each call."""
-        calls = math.ceil(len(inputs) / min(self.spec.max_inputs, self._most_inputs))
+        calls = math.ceil(len(inputs) / self._inputs_of_a_call(tenant))
         own = sum(min(_size(one) + SPECIAL_TOKENS, self.spec.max_tokens) for one in inputs)
         return own + calls * sum(len(msgspec.json.encode(value)) for value in fields.values() if _has_texts(value))
 
-    async def embed(self, inputs: Sequence[Input], fields: Mapping[str, Any], counter: EmbeddingCounter) -> Embedded:
-        """Return the vectors of `inputs`; `fields` go to the server as they are. Raises `TierError`: of the first call
-        that fails, and the others are cancelled."""
+    async def embed(
+        self, inputs: Sequence[Input], fields: Mapping[str, Any], counter: EmbeddingCounter, tenant: str = ""
+    ) -> Embedded:
+        """Return the vectors of `inputs`; `fields` go to the server as they are, without those that it was found to
+        refuse to the `tenant`. Raises `TierError`: of the first call that fails, and the others are cancelled."""
         if self.spec.api_key_env is not None and not self._key:
             raise TierUnavailableError(
                 f"embeddings '{self.spec.name}': its API key is expected in the environment variable "
                 f"{self.spec.api_key_env}, which is not set"
             )
-        room, step = asyncio.Semaphore(TOGETHER), min(self.spec.max_inputs, self._most_inputs)
+        shared = _SharedByCalls(fields, counter, tenant, [])
+        room, step = asyncio.Semaphore(TOGETHER), self._inputs_of_a_call(tenant)
         parts = [inputs[first : first + step] for first in range(0, len(inputs), step)]
-        disputed: list[int] = []
 
         async def one(part: Sequence[Input]) -> list[Vector]:
             async with room:
-                return await self._call(part, fields, counter, disputed)
+                return await self._call(part, shared)
 
         try:
             async with asyncio.TaskGroup() as group:
@@ -178,46 +194,43 @@ class EmbeddingClient:
         vectors = [vector for task in tasks for vector in task.result()]
         if len({vector.size for vector in vectors}) > 1:
             raise self._unreadable("with vectors of several lengths")
-        return Embedded(vectors=vectors, disputed=disputed)
+        return Embedded(vectors=vectors, disputed=shared.disputed)
 
-    async def _call(
-        self, part: Sequence[Input], fields: Mapping[str, Any], counter: EmbeddingCounter, disputed: list[int]
-    ) -> list[Vector]:
+    async def _call(self, part: Sequence[Input], shared: "_SharedByCalls") -> list[Vector]:
         """Return the vectors, in the form that was asked for or in the server's own: many know only numbers, and refuse
         the field that asks for another form."""
-        plain = {name: value for name, value in fields.items() if name != FORM}
-        if self._numbers_only or FORM not in fields:
-            return await self._split(part, plain, counter, disputed)
+        plain = shared._replace(fields={name: value for name, value in shared.fields.items() if name != FORM})
+        if FORM not in shared.fields or FORM in self._refusals.at(self._place, shared.tenant):
+            return await self._split(part, plain)
         try:
-            return await self._split(part, fields, counter, disputed)
+            return await self._split(part, shared)
         except TierRequestError as error:
-            if error.param != FORM and FORM not in str(error):
+            if FORM not in error.refused:
                 raise
-        vectors = await self._split(part, plain, counter, disputed)
-        self._numbers_only = True
+            said = error.said
+        vectors = await self._split(part, plain)
+        self._refusals.learn(self._place, {FORM}, shared.tenant, said)
         return vectors
 
-    async def _split(
-        self, part: Sequence[Input], fields: Mapping[str, Any], counter: EmbeddingCounter, disputed: list[int]
-    ) -> list[Vector]:
+    async def _split(self, part: Sequence[Input], shared: "_SharedByCalls") -> list[Vector]:
         """Return the vectors, by several calls where the server refuses so many texts in one."""
         try:
-            return await self._asked(part, fields, counter, disputed)
+            return await self._answered(part, shared)
         except _TooManyError as error:
             if len(part) == 1:
                 raise
-            step = max((one for one in error.counts if 0 < one < len(part)), default=len(part) // 2)
-        self._most_inputs = min(self._most_inputs, step)
+            step, said = max((one for one in error.counts if 0 < one < len(part)), default=len(part) // 2), error.said
         parts = [part[first : first + step] for first in range(0, len(part), step)]
-        return [vector for one in parts for vector in await self._split(one, fields, counter, disputed)]
+        vectors = [vector for one in parts for vector in await self._split(one, shared)]
+        self._refusals.learn(self._place, {f"{_INPUTS}{step}"}, shared.tenant, said)
+        return vectors
 
-    async def _asked(
-        self, part: Sequence[Input], fields: Mapping[str, Any], counter: EmbeddingCounter, disputed: list[int]
-    ) -> list[Vector]:
-        body = msgspec.json.encode({"model": self.spec.model, "input": part} | dict(fields))
+    async def _answered(self, part: Sequence[Input], shared: "_SharedByCalls") -> list[Vector]:
+        counter = shared.counter
+        body = msgspec.json.encode({"model": self.spec.model, "input": part} | dict(shared.fields))
         request = self._client.build_request("POST", self._base.join("embeddings"), headers=self._headers, content=body)
         most = min(len(part) * BYTES_OF_A_VECTOR + READ_HERE_BYTES, MOST_BYTES)
-        tokens = self.most_tokens(part, fields)
+        tokens = self.most_tokens(part, shared.fields, shared.tenant)
         estimate = min(sum(_size(one) for one in part) // 4 + 1, tokens)
         counter.sent += estimate
         try:
@@ -231,14 +244,14 @@ class EmbeddingClient:
             raise self._failures.unavailable(error) from error
         if response.status_code != 200:
             counter.sent -= estimate
-            raise self._refusal(response, answer)
+            raise await self._refusal(response, answer, body, shared.tenant)
         # What was answered is billed, also if it cannot be read.
         is_long = len(answer) > READ_HERE_BYTES
         reply, vectors = await asyncio.to_thread(_read, answer) if is_long else _read(answer)
         counter.sent -= estimate
-        counter.finished += self._billed(reply, tokens, estimate, disputed)
+        counter.finished += self._billed(reply, tokens, estimate, shared.disputed)
         if not vectors and b'"error' in answer[:READ_HERE_BYTES]:
-            raise self._refusal(response, answer)
+            raise await self._refusal(response, answer, body, shared.tenant)
         if sorted(vectors) != list(range(len(part))):
             raise self._unreadable(f"with no list of {len(part)} vectors")
         return [vectors[index] for index in range(len(part))]
@@ -256,21 +269,31 @@ class EmbeddingClient:
             return most if told > most else estimate
         return told
 
-    def _refusal(self, response: httpx.Response, body: bytes) -> TierError:
-        said = parse_error(body[:MAX_ERROR_BYTES])
-        refused = self._failures.of_status(response, said, self._server)
-        if response.status_code in (400, 413, 422) and _TOO_MANY.search(said.message) is not None:
+    async def _refusal(self, response: httpx.Response, answer: bytes, body: bytes, tenant: str) -> TierError:
+        request = ServerRequest(self._wire, self._place.model, body, tenant=tenant)
+        said = await self._failures.read(parse_error(answer[:MAX_ERROR_BYTES]), request)
+        refused = self._failures.of_status(response, said, request)
+        if response.status_code in (400, 413, 422) and _TOO_MANY.search(said.words) is not None:
             many = self._failures.located(_TooManyError(str(refused), "input", getattr(refused, "code", None)))
-            many.counts = [int(one) for one in _COUNT.findall(said.message)]
-            return many
-        if isinstance(refused, TierContextError):
+            many.counts = [int(one) for one in _COUNT.findall(said.words)]
+            refused = many
+        elif isinstance(refused, TierContextError):
             refused.param = "input"
+        elif isinstance(refused, TierRequestError) and (said.param == FORM or FORM in said.words):
+            refused.refused = frozenset({FORM})
+        if isinstance(refused, TierRequestError):
+            refused.said = f"{response.status_code} {said.code}"
         return refused
 
 
 def _has_texts(value: Any) -> bool:
     """Whether a further field may hold more than a setting."""
     return isinstance(value, dict | list) or (isinstance(value, str) and len(value) > _LONGEST_SETTING)
+
+
+def _most_inputs(refused: str) -> int:
+    """Return the most texts of a call that the name of a refusal tells."""
+    return int(refused.removeprefix(_INPUTS)) if refused.startswith(_INPUTS) else sys.maxsize
 
 
 def _size(one: Input) -> int:

@@ -76,7 +76,7 @@ class GeminiWire(RemoteWire):
 
     def is_about_model(self, error: WireError) -> bool:
         """See `RemoteWire.is_about_model`: a wrong key is refused with 400."""
-        return "API key" in error.message or "API Key" in error.message
+        return "API key" in error.words or "API Key" in error.words
 
     def check(self, request: GenerationRequest) -> None:
         check_provider(request, NAME)

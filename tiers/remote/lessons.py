@@ -6,7 +6,7 @@ refusal of a parameter.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import msgspec
@@ -18,6 +18,8 @@ from tiers.remote.request_fields import SERVICE_FIELDS
 from tiers.remote.rules import EFFORTS, USUAL_NAMES, Rules
 
 SCHEMA, ANY_FORMAT, CHOICES = "response_format.json_schema", "response_format.type", "n"
+LIMIT, THIS_VALUE = "max_tokens<=", "=?"
+"""Before the most tokens of an answer; behind a parameter of which a value is refused, which another may not be."""
 MOST_READ = 1500
 """Characters of a refusal; what follows is often the request itself."""
 ELSEWHERE = (404, 405, 500, 501)
@@ -318,14 +320,8 @@ LESSONS = [
     Lesson(
         "top_p",
         r"top_?p\b.{0,60}(?:less than 1|< ?1\b|\(0(?:\.0)?, ?1(?:\.0)?\))",
-        {},
+        {"whole_top_p": False},
         "https://docs.bigmodel.cn/cn/api/introduction",
-    ),
-    Lesson(
-        "top_k",
-        r"\btop_?k\b.{0,60}(?:supported range|less than|at most|maximum)",
-        {},
-        "https://ai.google.dev/api/generate-content",
     ),
     Lesson(
         "include",
@@ -338,12 +334,6 @@ LESSONS = [
         r"verified to generate reasoning summaries",
         {},
         "https://platform.openai.com/docs/guides/reasoning",
-    ),
-    Lesson(
-        "seed",
-        r"\bseed\b.{0,60}(?:less than or equal|out of range|too large|2147483647|[iu]nt32|i32)",
-        {},
-        "https://docs.mistral.ai/api",
     ),
 ]  # fmt: skip
 _COMPILED = [(lesson.name, re.compile(lesson.pattern, re.IGNORECASE | re.DOTALL)) for lesson in LESSONS]
@@ -368,6 +358,18 @@ _NO_GRAMMAR = re.compile(
     re.IGNORECASE,
 )
 _IN_GRAMMARS = ("pattern", "format", "minLength", "maxLength", "minItems", "maxItems", "not", "$schema")
+# How servers refuse a limit above what the model can answer: Anthropic, OpenAI and Bedrock, then any.
+_MOST_ANSWERED = re.compile(
+    r"max_tokens: \d{1,10} > (\d{1,10}), which is the maximum|supports at most (\d{1,10}) completion tokens|"
+    r"exceeds the model limit of (\d{1,10})|max(?:imum)?[_ ]?(?:output|completion|new)?[_ ]?tokens.{0,80}?"
+    r"(?:at most|less than or equal to|<=|≤|maximum (?:allowed )?(?:value|output tokens|number)[^\d]{0,30}|"
+    r"\[1, ?|from 1 \(inclusive\) to )[ `]*(\d{1,10})(?P<beyond> \(exclusive\))?",
+    re.IGNORECASE,
+)
+# The value, or what it stands with, is what is refused.
+_THIS_ONE = re.compile(
+    r"only (?:allowed|available|supported)|not (?:allowed|available|supported) (?:for|with|on|in|when)", re.I
+)
 _EFFORT = "reasoning_effort"
 _VALUES = re.compile(
     r"(?:(?<!un)supported (?:reasoning )?(?:values?|levels?|efforts?)(?: are)?|(?<!in)valid \w+|one of|should be|"
@@ -385,19 +387,35 @@ _NO_THOUGHTS = re.compile(
 
 def refused_in(body: bytes, error: WireError) -> frozenset[str]:
     """Return what a refusal with this `body`, read as `error`, is about: parameters (`refused_parameters`), lessons."""
-    known = refused_parameters(body, error.message, error.param, error.code)
+    known = refused_parameters(body, error.words, error.param, error.code)
     if FORMAT in known:
         return known
-    lessons = set(lessons_in(error.message, error.param, error.code))
+    lessons = set(lessons_in(error.words, error.param, error.code))
     # A server that lists the values of an effort takes some.
     is_listed = any(name.startswith(f"{_EFFORT}=") for name in lessons)
     return frozenset((known - {_EFFORT} if is_listed else known) | lessons)
 
 
+def told_limit(words: str) -> int:
+    """Return the most tokens that the model can answer, where a request was refused for more; else 0."""
+    told = _MOST_ANSWERED.search(words[:MOST_READ])
+    return 0 if told is None else int(next(filter(None, told.groups()))) - (told["beyond"] is not None)
+
+
+def most_answer(refused: Iterable[str]) -> int | None:
+    """Return the most tokens of an answer that these names tell; None if they tell none."""
+    return min((int(name.removeprefix(LIMIT)) for name in refused if name.startswith(LIMIT)), default=None)
+
+
+def of_this_request(refused: Iterable[str]) -> frozenset[str]:
+    """Return what is refused for the value that this request has, by the names of the parameters."""
+    return frozenset(name.removesuffix(THIS_VALUE) for name in refused if name.endswith(THIS_VALUE))
+
+
 ADAPTIVE, BLOCKS, BLANK = "thinking.type: adaptive", "system: blocks", "messages.content: empty"
 # Fields of Anthropic's API and of Responses that servers of the same API may not know, and that an answer can do
 # without.
-_EXTRAS = frozenset(
+EXTRAS = frozenset(
     {"cache_control", "ttl", "scope", "eager_input_streaming", "defer_loading", "strict", "input_examples", "speed",
      "allowed_callers", "metadata", "service_tier", "thinking", "display", "inference_geo", "output_config", "summary",
      "verbosity", "include", "truncation", "max_tool_calls"}
@@ -412,7 +430,7 @@ _LEAST_BUDGET = 1024
 def without_extras(body: bytes, refused: frozenset[str]) -> tuple[bytes, tuple[str, ...], tuple[str, ...]]:
     """Return the body of a request of Anthropic's form or of Responses without what its server does not know, the
     names of the fields that were left out, and those of the fields that were changed."""
-    paths = [name for name in refused if name.rpartition(".")[2] in _EXTRAS]
+    paths = [name for name in refused if name.rpartition(".")[2] in EXTRAS]
     if not (paths or refused & {ADAPTIVE, BLOCKS, BLANK}):
         return body, (), ()
     said = msgspec.json.decode(body, type=dict[str, Any])
@@ -470,19 +488,20 @@ def _remove(node: Any, parts: list[str]) -> bool:
 
 def lessons_in(message: str, param: str | None, code: str | int | None) -> Iterator[str]:
     """Yield the names of what a refusal with these words teaches: those of `LESSONS`, and `reasoning_effort=VALUE` for
-    each value of the effort that it does not list among those that it takes."""
+    each value of the effort that it does not list among those that it takes, `max_tokens<=N`, and `NAME=?` for a value
+    of a parameter that answers can do without."""
     said = f"{message[:MOST_READ]} {code or ''}"
     for name, pattern in _COMPILED:
         if pattern.search(said) is not None and not (name == SCHEMA and _WRONG_SCHEMA.search(said)):
             yield name
     for found in _EXTRA.finditer(said):
         parts = [part for part in (found[1] or found[2]).split(".") if not part.isdecimal()]
-        if parts[-1] in _EXTRAS:
+        if parts[-1] in EXTRAS:
             yield ".".join(parts)
-    if (named := str(param).rpartition(".")[2]) in LEFT_OUT and named in SERVICE_FIELDS:
-        # Whatever is wrong with it.
-        yield named
-        yield str(param)
+    if param in SERVICE_FIELDS and param in LEFT_OUT and (code == "unsupported_value" or _THIS_ONE.search(said)):
+        yield f"{param}{THIS_VALUE}"
+    if (most := told_limit(message)) > 0:
+        yield f"{LIMIT}{most}"
     for pattern in _KEYWORDS:
         yield from (f"{_SCHEMAS}{found[1]}" for found in pattern.finditer(said))
     if _NO_GRAMMAR.search(said) is not None:

@@ -17,6 +17,7 @@ import msgspec
 from inference_core.io.files import JSON_ERRORS
 from tiers.catalog.tier_spec import RemoteSpec
 from tiers.message_content import Tool
+from tiers.remote.refusals import ENVELOPES
 from tiers.remote.request_fields import ALL_SAMPLING, NEUTRAL, SERVICE_FIELDS, sampling_of
 from tiers.remote.usage_counter import Tally
 from tiers.tier import ChatMessage, FinishReason, GenerationRequest, Usage
@@ -34,13 +35,20 @@ _OF_COMPLETIONS = ("user",)
 
 class WireError(msgspec.Struct):
     """The error object of OpenAI and of most compatible servers. `retry_after_seconds`: as other servers say it in
-    their body instead of a header."""
+    their body instead of a header. `message`: what is shown. `own`: of it what is no echo of the request
+    (`tiers.remote.echoes`), once that is known."""
 
     message: str = ""
     type: str | None = None
     param: str | None = None
     code: str | int | None = None
     retry_after_seconds: float | None = None
+    own: str | None = None
+
+    @property
+    def words(self) -> str:
+        """What the message means is concluded from these."""
+        return self.message if self.own is None else self.own
 
 
 def request_body(
@@ -167,6 +175,7 @@ def _wire_tool(tool: Tool) -> dict[str, Any]:
 
 _WITHIN = ("error", "errors", "base_resp", "detail", "message", "fault", "exception")
 """What may hold the error proper: `base_resp` is MiniMax's, lists are Google's, Cloudflare's and FastAPI's."""
+_MOST_DEPTH = 8
 _MESSAGES = ("message", "detail", "msg", "status_msg", "error_message", "Message", "error_msg", "errorMessage", "error",
              "errmsg", "err_msg", "faultstring", "description", "reason", "title")  # fmt: skip
 # Fields that say that what is no answer reports a failure.
@@ -177,15 +186,13 @@ _KINDS = ("type", "error_type")
 
 def parse_error(body: bytes) -> WireError:
     """Return the error of a reply: OpenAI's envelope, an error object at any depth, or else the text itself."""
-    wait = _WAIT_IN_BODY.search(body)
-    is_milliseconds = wait is not None and b"m" in (wait[1] or b"").lower()
-    seconds = None if wait is None else _seconds_until(wait[2].decode(), is_milliseconds=is_milliseconds)
     try:
         inner = msgspec.json.decode(body)
     except JSON_ERRORS:
         page = _TITLE.search(body)
         text = (body if page is None else page[1]).decode("utf-8", errors="replace")
-        return WireError(message=text[:500].strip(), retry_after_seconds=seconds)
+        return WireError(message=text[:500].strip())
+    seconds = _stated_wait(inner, _MOST_DEPTH)
     around: Any = {}
     while isinstance(inner, list | dict) and inner:
         if isinstance(inner, list):
@@ -210,6 +217,24 @@ def parse_error(body: bytes) -> WireError:
     code = next((one[name] for one in tables for name in _CODES if isinstance(one.get(name), str | int)), None)
     kind = next((one[name] for one in tables for name in _KINDS if isinstance(one.get(name), str)), None)
     return WireError(message, kind, param if isinstance(param, str) else None, code, seconds)
+
+
+def _stated_wait(node: Any, depth: int) -> float | None:
+    """Return the seconds that a field of an error's envelope gives until the next try; None without any. What else
+    there is may repeat the request."""
+    if isinstance(node, list):
+        found = [_stated_wait(one, depth) for one in node[:_MOST_DEPTH]]
+        return next((seconds for seconds in found if seconds is not None), None)
+    if not isinstance(node, dict) or not depth:
+        return None
+    for name, value in node.items():
+        if isinstance(value, str | int | float) and (named := _WAIT.fullmatch(name)) is not None:
+            seconds = _seconds_until(str(value)[:40], is_milliseconds="m" in (named[1] or "").lower())
+        else:
+            seconds = _stated_wait(value, depth - 1) if name in ENVELOPES else None
+        if seconds is not None:
+            return seconds
+    return None
 
 
 def is_failure(value: Any) -> bool:
@@ -348,9 +373,9 @@ _AGAIN = re.compile(
     rf"(?:(?:in|after|for|at least|about) ){{0,2}}(?=\d){_SPAN}",
     re.IGNORECASE,
 )
-_WAIT_IN_BODY = re.compile(
-    rb'"(?:retry_?(?:after|delay)|resets?_?(?:in|at|after|time)|estimated_time|x-ratelimit-reset(?:-after)?)'
-    rb'(?:_?(s|sec|seconds|ms|millis|milliseconds))?"\s*:\s*"?([\w.:+-]{1,40})',
+_WAIT = re.compile(
+    r"(?:retry_?(?:after|delay)|resets?_?(?:in|at|after|time)|estimated_time|x-ratelimit-reset(?:-after)?)"
+    r"(?:_?(s|sec|seconds|ms|millis|milliseconds))?",
     re.IGNORECASE,
 )
 _TITLE = re.compile(rb"<title[^>]{0,100}>\s*([^<]{1,200})", re.IGNORECASE)

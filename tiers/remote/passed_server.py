@@ -69,7 +69,7 @@ class PassedServer:
                 response = await self._client.send(request, stream=True)
                 try:
                     if response.status_code != 200:
-                        raise await self._refusal(response, credential)
+                        raise await self._refusal(response, body, credential)
                     kind = self._failures.scrub(response.headers.get("content-type", ""), credential)
                     pieces = pieces_of(response)
                     if is_secret(self._key) and kind.lower().startswith(_TEXTS):
@@ -83,10 +83,10 @@ class PassedServer:
                 raise
             raise named from error
 
-    async def _refusal(self, response: httpx.Response, credential: CallerCredential | None) -> TierError:
-        error = parse_error(await up_to(MAX_ERROR_BYTES, pieces_of(response)))
-        asked = ServerRequest(self._wire, self.spec.model_name, credential=credential)
-        return self._failures.of_caller(response, error, asked) or self._failures.of_status(response, error, asked)
+    async def _refusal(self, response: httpx.Response, body: bytes, credential: CallerCredential | None) -> TierError:
+        request = ServerRequest(self._wire, self.spec.model_name, body, credential)
+        error = await self._failures.read(parse_error(await up_to(MAX_ERROR_BYTES, pieces_of(response))), request)
+        return self._failures.of_caller(response, error, request) or self._failures.of_status(response, error, request)
 
 
 async def _without(key: bytes, pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

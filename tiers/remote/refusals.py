@@ -5,7 +5,7 @@ What was refused is left out of further requests, or sent by another name.
 
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, NamedTuple
 
 import msgspec
@@ -40,7 +40,8 @@ _END = r"(?=\s*(?:$|[.,;:!)]|(?:field|parameter|param|argument|with|for|on|in|by
 # What is refused is a value, so that another one is taken.
 _VALUE = re.compile(
     r"supported values|must be|may only be|should be|range|between|less than|greater than|at most|at least|"
-    r"invalid value|is not one of",
+    r"invalid value|is not one of|too (?:long|many|large|small|big|high|low)|out of range|(?:above|below|beyond) the|"
+    r"exceed|longer than|more than",
     re.IGNORECASE,
 )
 _VALUE_CODES = re.compile(r"invalid_(?:value|type)|_(?:above|below)_")
@@ -50,7 +51,7 @@ _WORDINGS = [
         # OpenAI, Azure: https://platform.openai.com/docs/guides/error-codes
         rf"unsupported parameter:? {_NAME}",
         rf"unknown parameter:? {_NAME}",
-        rf"{_NAME} does not support \S{{1,32}} with this model",
+        r"\b(?P<name>temperature|top_?p|(?:presence|frequency)_?penalty)\W? does not support \S{1,32} with this model",
         r"unrecognized request arguments? supplied: (?P<names>[\w., ]{1,200})",
         # Anthropic: https://platform.claude.com/docs/en/api/errors
         rf"{_NAME} is deprecated",
@@ -68,7 +69,7 @@ _WORDINGS = [
         rf"unknown field {_NAME}",
         # vLLM, SGLang, Fireworks, Together and others
         rf"{_NAME}(?: (?:parameter|field|argument|option))? (?:is|are) (?:currently )?"
-        r"(?:not (?:supported|allowed|permitted|available|enabled)|unsupported)",
+        r"(?:not (?:supported|allowed|permitted|available|enabled)|unsupported)(?! to\b)",
         rf"does(?:n't| not) (?:support|allow|accept) (?:the )?(?:use of )?(?:parameters?:? |field )?{_NAME}{_END}",
         rf"unexpected (?:keyword )?(?:argument|field):? {_NAME}",
         # Moonshot: https://github.com/logancyang/obsidian-copilot/issues/2959
@@ -86,6 +87,10 @@ _LOC = re.compile(
 )
 _MOST_BYTES, _MOST_CHARS = 64 * 1024, 4000
 _MOST_DEPTH = 6
+ENVELOPES = frozenset(
+    ("error", "errors", "base_resp", "detail", "message", "fault", "exception", "details", "metadata", "headers")
+)
+"""Fields of a refusal in which its details are. Others may hold the request."""
 
 
 def refused_parameters(body: bytes, message: str, param: str | None, code: str | int | None) -> frozenset[str]:
@@ -141,8 +146,9 @@ def _of_errors(said: Any, depth: int) -> Iterator[str]:
         if len(path) == 1 and isinstance(path[0], str):
             yield path[0]
         return
-    for one in said.values():
-        yield from _of_errors(one, depth - 1)
+    for name in ENVELOPES & said.keys():
+        # Elsewhere may be what was sent.
+        yield from _of_errors(said[name], depth - 1)
 
 
 MOST = 1000
@@ -150,6 +156,8 @@ MOST = 1000
 SECONDS = 86_400.0
 """For how long a refusal is remembered."""
 NOTHING: frozenset[str] = frozenset()
+MOST_NAMES, ENOUGH = 256, 2
+"""Names that are known of a place, and tenants that have to know one until all do."""
 
 
 class Place(NamedTuple):
@@ -162,7 +170,8 @@ class Place(NamedTuple):
 
 
 class LearnedRefusal(msgspec.Struct, frozen=True, kw_only=True):
-    """`parameters` that the server refuses; `until`: when that is forgotten, seconds since 1970."""
+    """`parameters` that the server refuses; `until`: when that is forgotten, seconds since 1970. `tenants`: of how many
+    each was refused some of them alone, which hold for it; 0: they hold for all."""
 
     tier: str
     url: str
@@ -170,27 +179,51 @@ class LearnedRefusal(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     parameters: list[str]
     until: float
+    tenants: int = 0
+
+
+Said = tuple[str, str]
+"""What was refused, and the status and the code by which it was."""
 
 
 class LearnedRefusals:
-    """The parameters that were refused at at most `most` places, each for `seconds`. Only what a retry without them has
-    shown is noted. `known`: until when each is refused, by place."""
+    """What was refused at at most `most` places, each for `seconds`. Only what a retry without it has shown is noted.
+
+    A refusal may be about one caller's values, or repeat its words, so it holds for the tenant alone whose request got
+    it. Once that of a second tenant gets the same one, by the same status and code, it holds for all. What requests
+    without a tenant get holds for all at once: they are AIO's own, or nobody has a key.
+    """
 
     def __init__(self, most: int = MOST, seconds: float = SECONDS, clock: Callable[[], float] = time.time) -> None:
         self._most, self._seconds, self._clock = most, seconds, clock
-        self.known: dict[Place, dict[str, float]] = {}  # oldest first
+        # By place, the oldest first: until when each tenant that was refused something knows it.
+        self.known: dict[Place, dict[Said, dict[str, float]]] = {}
 
-    def at(self, place: Place) -> frozenset[str]:
-        """Return the parameters that are refused there."""
+    def at(self, place: Place, tenant: str = "") -> frozenset[str]:
+        """Return what is refused there to a tenant."""
         if (known := self.known.get(place)) is None:
             return NOTHING
-        now = self._clock()
-        return frozenset(name for name, until in known.items() if until > now)
+        return frozenset(name for (name, _), told in known.items() if self._holds(told, tenant))
 
-    def learn(self, place: Place, parameters: frozenset[str]) -> None:
-        """Note that the server at `place` refuses `parameters`."""
+    def _holds(self, known_until: dict[str, float], tenant: str | None) -> bool:
+        """Whether it holds for a tenant; for None, for all."""
+        now = self._clock()
+        live = [one for one, until in known_until.items() if until > now]
+        return len(live) > 1 or "" in live or (tenant is not None and tenant in live)
+
+    def learn(self, place: Place, parameters: Collection[str], tenant: str = "", cause: str = "") -> None:
+        """Note that the server at `place` refuses `parameters` to a tenant. `cause`: the status and the code."""
+        if not parameters:
+            return
         known = self.known.pop(place, {})
-        known |= dict.fromkeys(parameters, self._clock() + self._seconds)
+        until = self._clock() + self._seconds
+        for name in sorted(parameters)[:MOST_NAMES]:
+            told = {one: end for one, end in known.pop((name, cause), {}).items() if end > self._clock()}
+            if tenant in told or len(told) < ENOUGH:
+                told[tenant] = until
+            known[name, cause] = told
+        for oldest in list(known)[:-MOST_NAMES]:
+            del known[oldest]
         self.known[place] = known
         if len(self.known) > self._most:
             del self.known[next(iter(self.known))]
@@ -199,10 +232,15 @@ class LearnedRefusals:
         """Return what is known, the latest last."""
         now, found = self._clock(), list[LearnedRefusal]()
         for place, known in self.known.items():
-            names = sorted(name for name, until in known.items() if until > now)
-            if names:
-                until = max(known[name] for name in names)
-                found.append(LearnedRefusal(**place._asdict(), parameters=names, until=until))
+            live = {said: told for said, told in known.items() if any(until > now for until in told.values())}
+            for is_all in (True, False):
+                some = {said[0]: told for said, told in live.items() if self._holds(told, None) is is_all}
+                if some:
+                    until = max(until for told in some.values() for until in told.values())
+                    tenants = 0 if is_all else len({tenant for told in some.values() for tenant in told})
+                    found.append(
+                        LearnedRefusal(**place._asdict(), parameters=sorted(some), until=until, tenants=tenants)
+                    )
         return found
 
     def forget(self, tier: str | None = None) -> int:

@@ -4,7 +4,7 @@ import asyncio
 import os
 import re
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Mapping
 from contextlib import aclosing, suppress
 from copy import copy
 from functools import partial
@@ -36,7 +36,17 @@ from tiers.remote.extras import extra_reads
 from tiers.remote.http_exchange import HttpClient, is_whole, pieces_of, preceded, read_rest
 from tiers.remote.http_transport import Reply, transport_to
 from tiers.remote.inline_text import SeenThoughts, opens_thoughts
-from tiers.remote.lessons import ANY_FORMAT, CHOICES, SCHEMA, taught, without_extras
+from tiers.remote.lessons import (
+    ANY_FORMAT,
+    CHOICES,
+    LIMIT,
+    SCHEMA,
+    THIS_VALUE,
+    most_answer,
+    of_this_request,
+    taught,
+    without_extras,
+)
 from tiers.remote.openai_format import WireError, parse_error
 from tiers.remote.provider_state import (
     MAKERS,
@@ -55,13 +65,12 @@ from tiers.remote.server_failures import (
     ServerFailures,
     ServerRequest,
     UnsettledError,
-    told_limit,
 )
 from tiers.remote.server_state import ServerModel, ServerQueue, Stream, chosen_model, parse_models
 from tiers.remote.too_long import ServerSaidError
 from tiers.remote.usage_counter import HiddenThoughts, ImpossibleClaims, Tally, bounds_of, estimated_prompt_tokens
 from tiers.remote.wire import WireCall, wire_of
-from tiers.tier import AnswerEnd, Delta, GenerationRequest, Tier, TierLoad
+from tiers.tier import REPLAYED, AnswerEnd, Delta, GenerationRequest, Tier, TierLoad
 
 MAX_METRICS_BYTES = 2 * 2**20
 MAX_MODELS_BYTES = 4 * 2**20
@@ -261,13 +270,17 @@ class RemoteTier(Tier):
 
     def generate(self, request: GenerationRequest) -> AsyncGenerator[Delta, None]:
         """See `Tier.generate`; closing the iterator closes the connection, which tells the server."""
-        one_each = self._ignores_n or self._remote.kind in ONE_CHOICE or self._wire.rules.one_choice
-        if request.n > 1 and one_each:
+        if request.n > 1 and self._answers_one(request):
             one = msgspec.structs.replace(request, n=1)
             return merged_answers([self.generate(one) for _ in range(request.n)], 1)
         tally = self.tally(request)
         request.meter.add(tally.usage)
         return self.answer(request, tally, self._remote.total_timeout_seconds)
+
+    def _answers_one(self, request: GenerationRequest) -> bool:
+        """Whether the server gives one choice at a time."""
+        is_known = self._ignores_n or self._remote.kind in ONE_CHOICE or self._wire.rules.one_choice
+        return is_known or CHOICES in self._refusals.at(self._place(""), request.salt)
 
     def tally(self, request: GenerationRequest) -> Tally:
         """Return the count of one request's usage, before it is sent."""
@@ -334,7 +347,7 @@ class RemoteTier(Tier):
                             yield delta
                         if reader.ended:
                             break
-                        if reader.cut is not None and not tally.unfinished:
+                        if reader.has_cut and not tally.unfinished:
                             is_cut = not (self._note_left(request, tally) and await _read_counts(reader, pieces))
                             break
                 except httpx.TransportError:
@@ -372,6 +385,8 @@ class RemoteTier(Tier):
         except FAILURES as error:
             if tally.has_spoken:
                 self._note_left(request, tally)
+            if isinstance(error, ServerSaidError):
+                await self._failures.read(error.said, self._server_request(request, body))
             # Not a local variable: the frame, which the error's traceback holds, would hold the error.
             raise self._named(error, request, body)  # noqa: B904 - it says its cause itself
         finally:
@@ -399,32 +414,27 @@ class RemoteTier(Tier):
         credential = request.credential if self.asks_credential else None
         own_headers = [] if credential is None else credential.headers(self._wire.key_headers)
         patience = min(self._remote.read_timeout_seconds, seconds) if call.streamed else seconds
-        sent, refused = ServerRequest(self._wire, self.model, call.body, credential), NOTHING
+        refused: dict[str, str] = {}
         for tries_left in range(MOST_ADAPTED, -1, -1):
             reply = await self._http.send(
                 "POST", call.path, call.body, patience, deadline, request.trace, (*call.headers, *own_headers)
             )
             try:
                 pieces = pieces_of(reply, deadline, lenient=True)
+                sent = self._server_request(request, call.body)
                 pieces = await self._failures.checked(reply, pieces, sent, streamed=call.streamed)
                 break
             except TierRequestError as error:
                 await reply.aclose()
-                # What one caller's account is refused says nothing of the others'.
-                learns = credential is None and self._learns_limit(error, tally)
                 if CHOICES in error.refused and request.n > 1:
-                    self._ignores_n, tally.sent = True, False
+                    self._learn(self._place(""), {CHOICES: error.said}, request)
+                    tally.sent = False
                     return None
-                more = error.refused - refused
-                if request.response_format is None:
-                    more -= {SCHEMA}
-                elif SCHEMA in error.refused and (SCHEMA in refused or not _is_schema(request)):
-                    # Nor is any other form of JSON taken.
-                    more |= {ANY_FORMAT} - refused
+                more = self._news(error, refused.keys(), request, tally)
                 again = call
-                if tries_left and (more or learns):
-                    refused |= more
-                    again, fitted, _ = self._call(request, tally, refused)
+                if tries_left and more:
+                    refused |= dict.fromkeys(more, error.said)
+                    again, fitted, _ = self._call(request, tally, frozenset(refused))
                 if (again.body, again.path) == (call.body, call.path):
                     if isinstance(error, UnsettledError):
                         raise error.meant() from None
@@ -433,9 +443,37 @@ class RemoteTier(Tier):
             except BaseException:
                 await reply.aclose()
                 raise
-        if refused and credential is None:
-            self._refusals.learn(refused_at, refused)
+        self._learn(refused_at, refused, request)
         return reply, pieces, fitted
+
+    def _server_request(self, request: GenerationRequest, body: bytes | None) -> ServerRequest:
+        credential = request.credential if self.asks_credential else None
+        return ServerRequest(self._wire, self.model, body, credential, request.salt)
+
+    def _news(
+        self, error: TierRequestError, refused: Collection[str], request: GenerationRequest, tally: Tally
+    ) -> set[str]:
+        """Return what a refusal says that the request has not been adapted to yet."""
+        more = {name for name in error.refused if not name.startswith(LIMIT)}.difference(refused)
+        if request.response_format is None:
+            more.discard(SCHEMA)
+        elif SCHEMA in error.refused and (SCHEMA in refused or not _is_schema(request)):
+            # Nor is any other form of JSON taken.
+            more |= {ANY_FORMAT}.difference(refused)
+        if 0 < (most := most_answer(error.refused) or 0) < tally.max_tokens:
+            more.add(f"{LIMIT}{most}")
+        return more
+
+    def _learn(self, where: Place, refused: dict[str, str], request: GenerationRequest) -> None:
+        """Note what the request was not refused without, by the status and the code of each refusal. What a caller's
+        own account is refused, or its choice of providers, says nothing of the others; and AIO's checks send a caller's
+        words once more."""
+        is_own = (self.asks_credential and request.credential is not None) or "provider" in request.extra
+        if is_own or request.salt.startswith(REPLAYED):
+            return
+        for said in set(refused.values()):
+            names = {name for name, one in refused.items() if one == said and not name.endswith(THIS_VALUE)}
+            self._refusals.learn(where, names, request.salt, said)
 
     def _reader(self, request: GenerationRequest, fitted: Adapted, tally: Tally) -> ReplyReader:
         logprobs = request.sampling.logprobs
@@ -445,14 +483,17 @@ class RemoteTier(Tier):
         inline = self._thoughts.reader(request, fitted.request, tally, usual=usual)
         bounds = bounds_of(request.n, tally.max_tokens, logprobs, cumulative=self._remote.cumulative_text)
         note, include = partial(self._makers.note_all, maker=self.maker), request.include_stop
-        return ReplyReader(self._wire, tally, bounds, note, inline, fitted, include_stop=include)
+        # Blocks of the server's own API go on as they are, and vLLM looks for no stop string among the first tokens.
+        is_plain = not (tally.native or request.sampling.min_tokens)
+        stops = request.stop if is_plain else fitted.stops
+        return ReplyReader(self._wire, tally, bounds, note, inline, fitted, stops, include_stop=include)
 
     def _named(self, error: Exception, request: GenerationRequest, body: bytes | None) -> TierError:
         """Return a failure of the request as the tier's error, without the caller's credential."""
         credential = request.credential if self.asks_credential else None
         failure = None
         if isinstance(error, ServerSaidError) and credential is None:
-            failure = self._failures.of_said(error.said, ServerRequest(self._wire, self.model, body))
+            failure = self._failures.of_said(error.said, self._server_request(request, body))
         named = failure or self._failures.of_answer(error, body, credential)
         if isinstance(named, TierContextError):
             named.param = "messages" if request.messages is not None else "prompt"
@@ -542,8 +583,12 @@ class RemoteTier(Tier):
         readable, lost = self._readable(request)
         fitted = adapted(readable, self._wire.rules)
         call = self._wire.call(fitted.request, limit)
-        place = self._place(call)
-        if known := refused | self._refusals.at(place) if self._refusals.known else refused:
+        place = self._place(call.form or call.path.partition("?")[0])
+        if known := refused | self._refusals.at(place, request.salt) if self._refusals.known else refused:
+            known |= of_this_request(known)
+            if (most := most_answer(known)) is not None:
+                tally.max_tokens = min(tally.max_tokens, most)
+                limit = None if limit is None else tally.max_tokens
             wire = copy(self._wire)
             wire.rules = taught(wire.rules, known)
             fitted = adapted(readable, wire.rules, known)
@@ -570,8 +615,8 @@ class RemoteTier(Tier):
         tally.native = tally.form not in (None, "chat") and (request.wants_native or same_form) and not fitted.stops
         return call, fitted, place
 
-    def _place(self, call: WireCall) -> Place:
-        return Place(self.name, self._remote.base_url, call.form or call.path.partition("?")[0], self.model)
+    def _place(self, api: str) -> Place:
+        return Place(self.name, self._remote.base_url, api, self.model)
 
     def _readable(self, request: GenerationRequest) -> tuple[GenerationRequest, tuple[str, ...]]:
         """Return the request without what is in the form of another API, or is reasoning that another model made; and
@@ -598,13 +643,6 @@ class RemoteTier(Tier):
         return msgspec.structs.replace(
             request, messages=messages, native=native, tooling=tooling, cache_reuse=reuse
         ), lost
-
-    def _learns_limit(self, refusal: TierRequestError, tally: Tally) -> bool:
-        """Return whether a limit was refused with the most that the model can answer, which is known from now on."""
-        if not 0 < (most := told_limit(refusal)) < tally.max_tokens:
-            return False
-        self.max_output = most
-        return True
 
 
 async def _read_counts(reader: ReplyReader, pieces: AsyncIterator[bytes]) -> bool:

@@ -58,7 +58,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     (`no`), as of servers that stop; nothing but of `whole` answers, which are made to their end; or `all`.
     `hides_thoughts`: whether the model bills thoughts that it does not show, where it is `asked` to think, or `always`.
     `alternates`: whether successive turns are of different roles. `least_temperature`, `most_temperature`: others are
-    sent as the nearer one.
+    sent as the nearer one. `whole_top_p`: whether a `top_p` of 1 is taken, which means no more than none.
     """
 
     server: str = "compatible"
@@ -114,6 +114,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     bills_unread: Literal["no", "whole", "all"] = "all"
     hides_thoughts: Literal["no", "asked", "always"] = "no"
     least_temperature: float = 0.0
+    whole_top_p: bool = True
     most_temperature: float = 2.0
 
 

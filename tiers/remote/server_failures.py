@@ -1,5 +1,6 @@
 """What the failures of a server elsewhere mean: typed errors, and for how long its tier is avoided."""
 
+import asyncio
 import math
 import re
 from collections.abc import AsyncIterator, Callable
@@ -23,6 +24,7 @@ from tiers.errors import (
     TierRequestError,
     TierUnavailableError,
 )
+from tiers.remote.echoes import own_words
 from tiers.remote.event_stream import EventTooLargeError
 from tiers.remote.http_connection import OversizedHeadError
 from tiers.remote.http_exchange import preceded, up_to
@@ -59,14 +61,6 @@ _MEANINGS = (
     (402, re.compile(r"insufficient.{0,6}(?:balance|credit|quota)|arrear|billing|credit balance", re.I)),
     (401, re.compile(r"authentication|invalid.?api.?key|unauthori[sz]ed|login fail", re.I)),
     (400, re.compile(r"invalid.?request|invalid.?argument|invalid.?params|bad.?request", re.I)),
-)
-# How servers refuse a limit above what the model can answer: Anthropic, OpenAI and Bedrock, then any.
-_MOST_ANSWERED = re.compile(
-    r"max_tokens: \d{1,10} > (\d{1,10}), which is the maximum|supports at most (\d{1,10}) completion tokens|"
-    r"exceeds the model limit of (\d{1,10})|max(?:imum)?[_ ]?(?:output|completion|new)?[_ ]?tokens.{0,80}?"
-    r"(?:at most|less than or equal to|<=|≤|maximum (?:allowed )?(?:value|output tokens|number)[^\d]{0,30}|"
-    r"\[1, ?|from 1 \(inclusive\) to )[ `]*(\d{1,10})(?P<beyond> \(exclusive\))?",
-    re.IGNORECASE,
 )
 # The same in whole sentences, and what is about the model: in the words of a 400, a 403 or a 429, which servers use for
 # it too.
@@ -112,7 +106,8 @@ _FLAGGED = re.compile(
 )
 MOST_SAID = 400
 """Characters of an error in which it says what it is."""
-_NOT_SERVED = re.compile(r"no endpoints found that", re.IGNORECASE)
+_NOT_SERVED = re.compile(r"no (?:endpoints (?:found|available)|allowed providers)", re.IGNORECASE)
+_READ_HERE_BYTES = 64 * 1024
 _LEAST_SECRET, _LONG = 8, 16
 _WORDS = re.compile(r"[A-Za-z]{1,14}(?:[-_. ][A-Za-z]{1,14})*")
 _UNREACHED = (httpx.ConnectError, httpx.ConnectTimeout, httpx.ProxyError)
@@ -123,13 +118,14 @@ Located = TypeVar("Located", bound=TierError)
 
 
 class ServerRequest(NamedTuple):
-    """What was asked: `model` over `wire`. `body`: of a request whose failure may be its own alone. `credential`: the
-    caller's own, with which it was asked."""
+    """What was asked: `model` over `wire`. `body`: what was sent; without it a failure is no request's own.
+    `credential`: the caller's own, with which it was asked. `tenant`: whose request it was; "" is AIO itself."""
 
     wire: RemoteWire
     model: str
     body: bytes | None = None
     credential: CallerCredential | None = None
+    tenant: str = ""
 
 
 class UnsettledError(TierRequestError):
@@ -149,7 +145,7 @@ class ServerFailures:
     with each failure: mostly it answers again at once, and who asks for its tier alone has no other. A failure that may
     be of one request alone, whose `body` is named, does so only if it is not the first since an answer: else a request
     that a server cannot bear would take its tier from everybody, and then the next tier. Asked again it is still that
-    request.
+    request. What only the words of a failure say of the server, one tenant's requests alone are not believed.
     """
 
     def __init__(
@@ -162,6 +158,8 @@ class ServerFailures:
             self.keep_secret(key)
         self.unhealthy_until = -math.inf
         self._suspect: int | None = None
+        # By the status that words meant: the first tenant that was told so since an answer.
+        self._told: dict[int, str] = {}
         self._pause = 0.0
         self._key, self._key_variable = key, remote.api_key_env
         self._cooldown_seconds, self._clock = cooldown_seconds, clock
@@ -176,6 +174,7 @@ class ServerFailures:
     def end_well(self) -> None:
         """Note that the server answered now."""
         self.unhealthy_until, self._suspect, self._pause = -math.inf, None, 0.0
+        self._told.clear()
 
     def _back_off(self) -> None:
         now = self._clock()
@@ -194,6 +193,15 @@ class ServerFailures:
         """Return `error` with the server's address, which is for operators."""
         error.server = self._address
         return error
+
+    def _is_confirmed(self, meaning: int, tenant: str) -> bool:
+        """Whether AIO itself, or a second tenant, was told so too."""
+        return not tenant or self._told.setdefault(meaning, tenant) != tenant
+
+    async def read(self, error: WireError, request: ServerRequest) -> WireError:
+        """Return the error of a refusal, whose own words are known: a long request is compared on a thread."""
+        is_long = len(request.body or b"") > _READ_HERE_BYTES
+        return await asyncio.to_thread(_with_own_words, error, request) if is_long else _with_own_words(error, request)
 
     def of_answer(
         self, error: Exception, body: bytes | None = None, credential: CallerCredential | None = None
@@ -246,13 +254,20 @@ class ServerFailures:
             # PHP calls all that it sends a page.
             return preceded(first, pieces)
         body = await up_to(MAX_ERROR_BYTES, preceded(first, pieces) if is_answer else pieces)
-        raise self._refusal(reply, body, request, streamed=streamed)
+        error = await self.read(parse_error(body), request)
+        raise self._refusal(reply, body, error, request, streamed=streamed)
 
     def _refusal(
-        self, reply: Reply | httpx.Response, body: bytes, request: ServerRequest, *, streamed: bool
+        self,
+        reply: Reply | httpx.Response,
+        body: bytes,
+        error: WireError,
+        request: ServerRequest,
+        *,
+        streamed: bool,
     ) -> TierError:
-        """Return what `body`, of an answer that is not of the expected kind, says."""
-        error = self._redacted(parse_error(body), request.credential)
+        """Return what an answer that is not of the expected kind says: `body`, read as `error`."""
+        error = self._redacted(error, request.credential)
         if reply.status_code // 100 == 2:
             kind, wanted = reply.headers.get("content-type", ""), "a stream" if streamed else "JSON"
             kind = self.scrub(kind, request.credential)[:100] or "bytes without a type"
@@ -262,56 +277,76 @@ class ServerFailures:
         named, meant = refused_in(body, error), partial(self.of_status, reply, error, request)
         failure = UnsettledError(meant) if named and reply.status_code in ELSEWHERE else meant()
         if isinstance(failure, TierRequestError):
-            failure.refused = named
+            failure.refused, failure.said = named, f"{reply.status_code} {error.code}"
         return failure
 
     def of_status(self, response: Reply | httpx.Response, error: WireError, request: ServerRequest) -> TierError:
         """Return what the status of `response` and the `error` in its body say."""
-        error, status = self._redacted(error, request.credential), response.status_code
-        did, words = f"answered {status}", f"{error.type} {error.code}"
-        meant = _status_in(words)
+        error, status = self._redacted(_with_own_words(error, request), request.credential), response.status_code
+        did, typed, is_doubted = f"answered {status}", f"{error.type} {error.code}", False
+        meant = _status_in(typed)
         if meant in (0, 400) and status in (400, 403, 429, 503):
-            meant = _status_in(f"{words} {error.message[:MOST_SAID]}", _SENTENCES)
-        if (status in (400, 429) and meant == 402) or (status in (400, 500) and meant == 401):
-            status = meant
-        elif status in (400, 403, 500, 503) and meant == 429:
-            status = 429
-        elif status == 400 and meant == 404:
-            status = 404
-        elif 300 <= status < 400 and (place := response.headers.get("location")):
+            meant = _status_in(typed, _SENTENCES) or _status_in(error.words[:MOST_SAID], _SENTENCES)
+            is_worded = _status_in(typed, _SENTENCES) == 0 and _as_meant(status, meant) != status
+            # 403 and 429 say themselves that the tier is to be avoided.
+            if is_worded and status in (400, 503) and not self._is_confirmed(meant, request.tenant):
+                meant, is_doubted = status, status == 400
+        status = _as_meant(status, meant)
+        if 300 <= status < 400 and (place := response.headers.get("location")):
             did += f" to {self.scrub(place, request.credential)[:200]}, which the url in the catalogue should be"
         later = parse_retry_after(response.headers)
         if later is None and status in BUSY_STATUSES and error.retry_after_seconds is None:
             later = parse_reset(response.headers)
-        return self._of(status, did, later, error, request)
+        return self._of(status, did, later, error, request, is_doubted=is_doubted)
 
     def of_said(self, error: WireError, request: ServerRequest) -> TierError | None:
         """Return what an `error` within an answer that began with 200 says, like a reply with the status that it names
         or means; None if it is about nothing that a status says."""
-        error = self._redacted(error, request.credential)
-        code = str(error.code)
+        error, code = self._redacted(_with_own_words(error, request), request.credential), str(error.code)
         status = int(code) if code.isdecimal() and len(code) == 3 else 0
         if status not in _STATUSES:
-            words = f"{error.type} {code} {error.message[:MOST_READ]}"
-            meant = _status_in(words) or _status_in(words[:MOST_SAID], _SENTENCES)
+            typed, words = f"{error.type} {code}", error.words[:MOST_READ]
+            meant = _status_in(typed) or _status_in(typed, _SENTENCES)
+            if meant == 0:
+                meant = _status_in(words) or _status_in(words[:MOST_SAID], _SENTENCES)
+                if meant not in (0, 400) and not self._is_confirmed(meant, request.tenant):
+                    meant = 0
             status = meant if status < 500 or (meant == 429 and status in (500, 503)) else status
         # One answer that fails says nothing of the next one, nor does one upstream of a server's for the others.
         is_told = status in BUSY_STATUSES or 400 <= status < 500
         return self._of(status, "broke off", None, error, request) if is_told else None
 
-    def _of(self, status: int, did: str, later: float | None, error: WireError, request: ServerRequest) -> TierError:
-        return self.located(self._meant(status, did, later, error, request))
+    def _of(
+        self,
+        status: int,
+        did: str,
+        later: float | None,
+        error: WireError,
+        request: ServerRequest,
+        *,
+        is_doubted: bool = False,
+    ) -> TierError:
+        """`is_doubted`: its words alone, to one tenant, say that it is no concern of the caller's."""
+        return self.located(self._meant(status, did, later, error, request, is_doubted=is_doubted))
 
-    def _meant(self, status: int, did: str, later: float | None, error: WireError, request: ServerRequest) -> TierError:
+    def _meant(
+        self, status: int, did: str, later: float | None, error: WireError, request: ServerRequest, *, is_doubted: bool
+    ) -> TierError:
         if later is None:
-            later = wait_in(error.message) if error.retry_after_seconds is None else error.retry_after_seconds
+            later = wait_in(error.words) if error.retry_after_seconds is None else error.retry_after_seconds
         message = f"{self.where} {did}: {one_line(error.message)}"
+        # By all words, because these two leave the tier as it is.
         if status == 403 and _FLAGGED.search(error.message):
             return TierRequestError(message, *_named(error))
         if status == 404 and _NOT_SERVED.search(error.message):
             # OpenRouter's, of what none of its providers has.
             return TierCapabilityError(message, *_named(error))
-        if status in OPERATOR_STATUSES or request.wire.is_about_model(error):
+        is_operators = status in OPERATOR_STATUSES
+        if not is_operators and request.wire.is_about_model(error):
+            typed = msgspec.structs.replace(error, own="")
+            is_operators = request.wire.is_about_model(typed) or self._is_confirmed(404, request.tenant)
+            is_doubted = not is_operators
+        if is_operators:
             kind = TierKeyError if status in KEY_STATUSES else TierUnavailableError
             return self._asked_to_wait(kind(f"{message} ({self._remedy(status, request)})"), later)
         if status in BUSY_STATUSES or (status == 503 and later is not None):
@@ -325,7 +360,7 @@ class ServerFailures:
         if status in TRY_LATER_STATUSES or status >= 500 or status < 400:
             self._suspected(request.body if 400 <= status <= 500 else None)
             return TierUnavailableError(message)
-        return about_tier or TierRequestError(message, *_named(error))
+        return about_tier or (TierCapabilityError if is_doubted else TierRequestError)(message, *_named(error))
 
     def _of_tier(self, error: WireError, message: str, status: int) -> TierCapabilityError | None:
         """Return what this tier cannot take, where another may; None if that is not what was refused."""
@@ -386,6 +421,22 @@ class ServerFailures:
         return msgspec.structs.replace(error, **said)
 
 
+def _as_meant(status: int, meant: int) -> int:
+    """Return the status that a reply with this one has where its error means another one."""
+    taken = {402: (400, 429), 401: (400, 500), 429: (400, 403, 500, 503), 404: (400,)}
+    return meant if status in taken.get(meant, ()) else status
+
+
+def _with_own_words(error: WireError, request: ServerRequest) -> WireError:
+    if error.own is None:
+        error.own = own_words(error.message, request.body)
+        # What is no identifier are words too.
+        for name in ("type", "code"):
+            if isinstance(said := getattr(error, name), str) and " " in said:
+                setattr(error, name, own_words(said, request.body))
+    return error
+
+
 def _status_in(words: str, meanings: tuple[tuple[int, re.Pattern[str]], ...] = _MEANINGS) -> int:
     """Return the status that the words of an error mean; 0 for none."""
     return next((status for status, pattern in meanings if pattern.search(words)), 0)
@@ -401,9 +452,3 @@ def is_secret(key: str) -> bool:
 def _named(error: WireError) -> list[str | None]:
     """Return the field that a refusal names, and its code."""
     return [None if said is None else one_line(str(said), 128) for said in (error.param, error.code)]
-
-
-def told_limit(refusal: TierRequestError) -> int:
-    """Return the most tokens that the model can answer, where a request was refused for more; else 0."""
-    told = _MOST_ANSWERED.search(str(refusal))
-    return 0 if told is None else int(next(filter(None, told.groups()))) - (told["beyond"] is not None)

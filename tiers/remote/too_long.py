@@ -318,7 +318,7 @@ _UNABLE = re.compile(
 
 def too_long(error: WireError, status: int = 400) -> TooLong | None:
     """Return what a refusal with `status` tells of a prompt that is too long; None if that is not what it says."""
-    text = error.message[:MOST_READ]
+    text = error.words[:MOST_READ]
     for pattern in _COMPILED:
         if (said := pattern.search(text)) is not None:
             return _counts(said.groupdict())
@@ -329,7 +329,7 @@ def too_long(error: WireError, status: int = 400) -> TooLong | None:
 
 def is_unable(error: WireError) -> bool:
     """Return whether a refusal says that the model, or its server, cannot do what is asked at all."""
-    return _UNABLE.search(error.message[:MOST_READ]) is not None
+    return _UNABLE.search(error.words[:MOST_READ]) is not None
 
 
 def _counts(said: dict[str, str | None]) -> TooLong:

@@ -116,7 +116,7 @@ class TritonWire(RemoteWire):
 
     def is_about_model(self, error: WireError) -> bool:
         """See `RemoteWire.is_about_model`: Triton uses 400 for an unloaded model and for bad input."""
-        return _UNKNOWN_MODEL.match(error.message) is not None
+        return _UNKNOWN_MODEL.match(error.words) is not None
 
     @property
     def _asked(self) -> Iterable[str]:

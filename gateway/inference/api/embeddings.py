@@ -267,7 +267,7 @@ async def passed_through(
         head, body.model, prompts=prompts, priority=priority, metadata=body.metadata, options=own
     )
     fields = head.extra | _fields(body)
-    most_usd = client.most_tokens(prompts, fields) * spec.usd_per_million / 1e6
+    most_usd = client.most_tokens(prompts, fields, head.caller.tenant) * spec.usd_per_million / 1e6
     check_max_cost(inference_request, most_usd)
     counter = EmbeddingCounter()
     async with serving.service.reading(inference_request) as admission:
@@ -276,7 +276,7 @@ async def passed_through(
         price, started = spec.price, time.monotonic()
         failure: BaseException | None = None
         try:
-            answer = await client.embed(prompts, fields, counter)
+            answer = await client.embed(prompts, fields, counter, head.caller.tenant)
         except TierError as error:
             failure = _as_api_error(error)
             raise failure from error

@@ -92,7 +92,7 @@ async def test_a_maximum_that_a_refusal_tells_is_kept_to_from_then_on() -> None:
         sent = [call.body["max_tokens"] for call in server.calls]
         assert sent[0] == tier.max_context - tier.count_prompt_tokens(first)
         assert sent[1:] == [MOST, MOST]
-        assert (first.sent.max_tokens, second.sent.max_tokens, tier.max_output) == (MOST, MOST, MOST)
+        assert (first.sent.max_tokens, second.sent.max_tokens) == (MOST, MOST)
         await tier.close()
 
 

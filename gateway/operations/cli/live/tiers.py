@@ -98,10 +98,17 @@ def refusals(forget: bool, tier: str | None, url: str, key: str | None, as_json:
         return
     shown = ask_server(url, key, "GET", "/refusals")
     rows = [
-        [one["tier"], one["model"], one["api"], ", ".join(one["parameters"]), _time(one["until"])]
+        [
+            one["tier"],
+            one["model"],
+            one["api"],
+            ", ".join(one["parameters"]),
+            f"{one['tenants']} alone" if one["tenants"] else "all",
+            _time(one["until"]),
+        ]
         for one in shown["refusals"]
     ]
-    found = table(["tier", "model", "API", "left out", "until"], rows)
+    found = table(["tier", "model", "API", "left out", "tenants", "until"], rows)
     echo_answer(as_json, shown, found if rows else "No server was found to refuse a parameter.")
 
 
