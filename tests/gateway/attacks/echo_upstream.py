@@ -1,7 +1,11 @@
-"""The model server behind the attacked gateways: it never fails, whatever is asked, and repeats the last message."""
+"""The model server behind the attacked gateways: it never fails, whatever is asked, and repeats the last message.
+
+A request whose `user` says so gets a refusal by its number, or is told what was sent.
+"""
 
 import asyncio
 import contextlib
+import json
 import socket
 import threading
 from collections.abc import Iterator
@@ -10,9 +14,12 @@ from typing import Any
 
 from tests.loop_thread import on_a_thread
 from tests.tiers.remote.loopback_server import Call, LoopbackServer
+from tests.tiers.remote.scripted_refusals import refusal
 
 PAUSE = "pause"
 """A streamed answer to a message that starts with it has many words, slowly."""
+REFUSED, TOLD = "refused ", "told"
+"""The user of a request that gets the refusal of the number behind it, and of one that is told its own fields."""
 
 
 def _text_of(message: Any) -> str:
@@ -35,7 +42,20 @@ class EchoUpstream:
         self.asked += 1
         self.last, self.raw = call.body, call.raw
         self.server.calls.clear()
-        messages = call.body.get("messages") or [{}]
+        messages, user = call.body.get("messages") or [{}], str(call.body.get("user"))
+        if user.startswith(REFUSED) and "seed" in call.body:
+            # Without it, the request is taken: what else was changed may be learned.
+            found = refusal(int(user.removeprefix(REFUSED)))
+            if found.status != 200:
+                await call.reply(found.status, found.body)
+                return
+            await call.begin()
+            await call.event(found.body)
+            return
+        if user == TOLD:
+            # In hexadecimal, so that no stop string stands in it.
+            await call.say(json.dumps(call.body).encode().hex())
+            return
         text = _text_of(messages[-1])[:20_000]
         usage = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
         if not call.body.get("stream") or not text.startswith(PAUSE):

@@ -5,6 +5,7 @@ from importlib import import_module
 from tests.gateway.attacks.outcome import CLASSES, AttackClass
 
 FAMILIES = (
+    "refusals",
     "framing", "bodies", "texts", "streams", "access", "tenants", "disclosure", "caller_urls", "private_forms",
     "passed_bills", "upstream_floods", "upstream_claims", "upstream_cuts", "upstream_echoes", "dependencies",
     "model_files",
