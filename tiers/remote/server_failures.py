@@ -14,6 +14,7 @@ from tiers.catalog.tier_spec import RemoteSpec
 from tiers.errors import (
     CallerCredential,
     CallerCredentialError,
+    Redaction,
     TierAnswerError,
     TierAnswerTooLongError,
     TierBusyError,
@@ -32,7 +33,6 @@ from tiers.remote.http_transport import Reply
 from tiers.remote.lenient_json import NotAnObjectError
 from tiers.remote.lessons import ELSEWHERE, refused_in
 from tiers.remote.openai_format import WireError, parse_error, parse_reset, parse_retry_after, wait_in
-from tiers.remote.redaction import Redaction
 from tiers.remote.too_long import MOST_READ, ServerSaidError, is_unable, too_long
 from tiers.remote.wire import RemoteWire
 from tiers.server_words import one_line

@@ -7,8 +7,7 @@ import pytest
 
 from tests.tiers.remote.loopback_server import Call, LoopbackServer
 from tests.tiers.tier_world import chat, collect, remote_spec
-from tiers.errors import TierError, TierRequestError, TierUnavailableError
-from tiers.remote.redaction import Redaction
+from tiers.errors import Redaction, TierError, TierRequestError, TierUnavailableError
 from tiers.remote.remote_tier import RemoteTier
 from tiers.remote.server_state import ServerModel, parse_models, sum_of_samples
 from tiers.remote.wire import wire_of
