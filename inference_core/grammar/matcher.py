@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from llguidance import LLMatcher, LLTokenizer
 
 from inference_core.errors import InvalidRequestError
+from inference_core.grammar.validation import UNCHECKED
 from inference_core.grammar.wire import remaining_forced
 
 _FINE_ENDS = ("NotStopped", "NoExtension", "NoExtensionBias", "EndOfSentence")
@@ -40,7 +41,7 @@ class GrammarMatcher:
         self.reason: str | None = None
         """The library's message about an exceeded limit or a token that does not fit."""
         self.has_invalid_end = False
-        """Whether `reason` is that the answer could only end invalid."""
+        """Whether `reason` is that the answer could only end invalid, not that none can be checked."""
 
     @property
     def failure(self) -> InvalidRequestError | None:
@@ -108,7 +109,7 @@ class GrammarMatcher:
             if self._avoided is not None and self._avoided[0] == self._text_ids:
                 mask = _without(mask, [self._avoided[1]]) or mask
             if not drafted and error is not None and not any(mask):
-                self.has_invalid_end = True
+                self.has_invalid_end = not error.startswith(UNCHECKED)
                 self._give_up(f"the finished answer is not valid: {error}")
         return mask if self.reason is None else bytes(4 * self.num_words)
 

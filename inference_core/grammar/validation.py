@@ -31,6 +31,10 @@ def exact_json(text: str) -> Any:
     return json.loads(text, parse_float=_decimal, parse_constant=_refuse_constant)
 
 
+UNCHECKED = "it cannot be checked"
+"""How a reason begins that lies in the schema, not in the answer."""
+
+
 class UncheckedError(ValueError):
     """An answer cannot be checked against a schema. The message says why, for the caller whose schema it is."""
 
@@ -66,7 +70,7 @@ class AnswerValidator:
         except UncheckedError as error:
             return str(error)
         except RecursionError:
-            return "it cannot be checked: RecursionError"
+            return "it is nested too deeply"
         except ValueError as error:
             return f"it is no JSON: {error}"
         return None if found is None else f"{found.json_path} does not hold for the keyword {found.validator!r}"
@@ -80,7 +84,7 @@ class AnswerValidator:
             raise
         except Exception as error:
             of = " of a $ref" if isinstance(error, Unresolvable) else self._wrong_part()
-            raise UncheckedError(f"it cannot be checked: {type(error).__name__}{of}") from error
+            raise UncheckedError(f"{UNCHECKED}: {type(error).__name__}{of}") from error
 
     def _wrong_part(self) -> str:
         try:

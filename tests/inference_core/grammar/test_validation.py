@@ -12,7 +12,7 @@ from inference_core.protocol import Grammar
 from tests.examples import examples
 from tests.inference_core.grammar.drawn_schemas import drawn_schema
 from tests.inference_core.grammar.test_answers_obey import COMPILER, random_answer
-from tests.inference_core.grammar.test_schema_rewriting import allows
+from tests.inference_core.grammar.test_schema_rewriting import allows, follows
 
 PAIR = {"type": "array", "items": [{"type": "integer"}, {"type": "string"}], "minItems": 2, "maxItems": 2}
 DRAFT_7 = "http://json-schema.org/draft-07/schema#"
@@ -65,6 +65,24 @@ def test_a_schema_that_no_answer_can_be_checked_against_is_refused_before_an_ans
     with pytest.raises(InvalidRequestError, match=r"cannot be compiled: .*\$id.* of the schema") as caught:
         COMPILER.compile(Grammar(kind="json_schema", text=json.dumps(schema), param="response_format"))
     assert caught.value.param == "response_format"
+
+
+@pytest.mark.parametrize(
+    ("schema", "is_answers_fault"),
+    [
+        ({"oneOf": [{"const": "a"}, {"type": None}]}, False),
+        ({"anyOf": [{"$ref": "#"}, {"const": "a"}]}, False),
+        ({"oneOf": [{"type": "string", "pattern": "^a$"}, {"type": "string", "minLength": 1}]}, True),
+    ],
+)
+def test_at_an_end_that_cannot_be_checked_the_schema_is_at_fault(
+    schema: dict[str, Any], is_answers_fault: bool
+) -> None:
+    matcher = COMPILER.compile(Grammar(kind="json_schema", text=json.dumps(schema)))()
+
+    assert not follows(matcher, '"a"')
+    assert isinstance(matcher.failure, InvalidRequestError)
+    assert matcher.has_invalid_end == is_answers_fault
 
 
 def test_an_identifier_beside_a_reference_of_draft_7_names_nothing() -> None:

@@ -232,15 +232,19 @@ def grammars(target: Target, draw: Random, count: int) -> Iterator[Outcome]:
 @attack_class("schemas of any draft", 120, "laptop")
 def drafts(target: Target, draw: Random, count: int) -> Iterator[Outcome]:
     """Schemas of all drafts, most without `$schema`, with bounds beyond float64, patterns over properties and wrong
-    types: no answer fails for the server's part, whole, at its end or in the middle of a stream."""
+    types: no answer fails for the server's part, whole, at its end or in the middle of a stream. One whose schema has
+    branches of `oneOf` that cannot be told apart may end as none of them twice."""
     for number in range(count):
-        schema = drawn_schema(draw, sound=draw.random() < 0.7)
+        sound = draw.random() < 0.7
+        schema = drawn_schema(draw, sound=sound)
         body: dict[str, Any] = {"model": "tier-1", "messages": HELLO, "max_tokens": 40, "temperature": 1.5}
         body |= {"stream": draw.random() < 0.5, "seed": number}
         body["response_format"] = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
         answer = target.ask("POST", CHAT, body)
         broke = answer.status == 200 and b'"server_error"' in answer.body
-        yield outcome_of(answer, f"{json.dumps(schema)[:200]} #{number}", "an answer broke off" if broke else "")
+        outcome = outcome_of(answer, f"{json.dumps(schema)[:200]} #{number}", "an answer broke off" if broke else "")
+        is_known = not sound and b"does not hold for the keyword 'oneOf'" in answer.body
+        yield outcome._replace(expected=is_known, bypass="" if is_known else outcome.bypass)
 
 
 def _grammar(draw: Random) -> dict[str, Any]:
