@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from functools import cache
 from typing import NamedTuple
 
-from tiers.audio.containers import MOST_STEPS, matroska_readings, mp4_readings, ogg_readings
-from tiers.audio.flac import flac_readings
+from tiers.audio.containers import MOST_STEPS, flac_readings, matroska_readings, mp4_readings, ogg_readings
 
 READABLE = "WAV, FLAC, MP3, AAC (ADTS), Ogg, MP4 (M4A) and WebM"
 

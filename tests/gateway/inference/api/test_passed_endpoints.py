@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.inference.api.passed import answer as form
+from gateway.inference.api.passed import form
 from gateway.tenancy import guard
 from tests.gateway.administrator import ADMIN_KEY
 from tests.gateway.chained_tiers import HELLO
