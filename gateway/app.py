@@ -395,8 +395,9 @@ class Composition:
     async def _start_store(self) -> tuple[AsyncEngine, Ledger, DatabaseOutages]:
         """Start database and ledger. A database that is down delays nothing: the journal keeps its records."""
         engine = open_database(self.settings.database)
-        self.stack.push_async_callback(engine.dispose)
         outages = DatabaseOutages(engine)
+        self.stack.callback(outages.close)
+        self.stack.push_async_callback(engine.dispose)
 
         async def migrated() -> None:
             with outages.noted():

@@ -49,9 +49,10 @@ class DatabaseOutages:
         self._engine, self._name = engine, engine.url.render_as_string()
         self._since: float | None = None
         self._fault: DatabaseFault | None = None
-        self._failed_at, self._was_whole = 0.0, False
-        self._file: tuple[int, int] | None = None
-        """Device and number of SQLite's file as it was at first."""
+        self._failed_at = 0.0
+        self._was_file = self._was_whole = False
+        self._file: int | None = None
+        """A descriptor of SQLite's file as it was at first."""
         event.listen(engine.sync_engine, "handle_error", self._failed)
         self._is_server = engine.dialect.name == "postgresql"
         if self._is_server:
@@ -137,21 +138,30 @@ class DatabaseOutages:
     def _fault_of_file(self) -> DatabaseFault | None:
         """What is written to a file that has lost its name is lost when the process ends. Pages in memory hide that the
         file has other contents."""
+        path = self._engine.url.database or ""
         try:
-            with open(self._engine.url.database or "", "rb") as file:
-                status, head = os.stat(file.fileno()), file.read(len(_SQLITE_HEAD))
-        except OSError as error:
+            named = os.stat(path)
             if self._file is None:
+                # Open until the end: to close any descriptor of the file drops the locks that SQLite has on it.
+                self._file = os.open(path, os.O_RDONLY)
+            held, is_whole = os.fstat(self._file), os.pread(self._file, len(_SQLITE_HEAD), 0) == _SQLITE_HEAD
+        except OSError as error:
+            found = f"its file is gone ({error.strerror})"
+        else:
+            self._was_file |= is_whole
+            is_same = (named.st_dev, named.st_ino) == (held.st_dev, held.st_ino)
+            if is_same and not is_whole and self._was_file:
+                return DatabaseFault("damaged", f"it is damaged (its file is none of SQLite): {RESTORE}")
+            if is_same:
                 return None
-            return DatabaseFault("incomplete", f"its file is gone ({error.strerror}): {RESTORE}")
-        now = status.st_dev, status.st_ino
-        if self._file is None and head == _SQLITE_HEAD:
-            self._file = now
-        if self._file is None or (now == self._file and head == _SQLITE_HEAD):
-            return None
-        if head != _SQLITE_HEAD:
-            return DatabaseFault("damaged", f"it is damaged (its file is none of SQLite): {RESTORE}")
-        return DatabaseFault("incomplete", f"its file was replaced while this server uses it: {RESTORE}")
+            found = "its file was replaced while this server uses it"
+        return DatabaseFault("incomplete", f"{found}: {RESTORE}") if self._was_file else None
+
+    def close(self) -> None:
+        """Let go of SQLite's file, once no connection of this process has it open."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
 
     async def _is_writable(self) -> bool:
         try:

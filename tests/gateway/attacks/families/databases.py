@@ -270,7 +270,8 @@ def damaged_databases(target: Target, draw: Random, count: int) -> Iterator[Outc
             damage(data / FILE, draw)
             label = f"{damage.__name__} while stopped"
             yield from _of_commands(data, draw, each, label)
-            if damage is not emptied and damage is not deleted:
+            # Of the others a start makes a new database.
+            if damage not in (emptied, deleted, replaced):
                 with _gateway(target, data, AIO_API_KEYS=f"app={SETTINGS_KEY}") as running:
                     yield from _of_callers(running, draw, each, stored, label)
                     yield _named(running, label)
