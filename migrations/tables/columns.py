@@ -53,7 +53,9 @@ _DICTIONARY = (
 _WINDOW_BITS = -13
 # What attempts have had at their end since the dictionary was made.
 _ADDED = b',"price":null,"charged_usd":null,"continued_at":null,"resumed":false}]'
-_PREFIX = zstandard.ZstdCompressionDict(_DICTIONARY + _ADDED, dict_type=zstandard.DICT_TYPE_RAWCONTENT)
+# And since then: what is put before the rest leaves the references of what is stored as they are.
+_LATER = b'"charged_usd":null,"extras":[],"extras_usd":0.0,"estimated":false,"continued_at":null,"resumed":false}]'
+_PREFIX = zstandard.ZstdCompressionDict(_LATER + _DICTIONARY + _ADDED, dict_type=zstandard.DICT_TYPE_RAWCONTENT)
 _LEVEL = 3
 _PREFIX.precompute_compress(level=_LEVEL)
 

@@ -35,6 +35,7 @@ requests = Table(
     Column("reasoning_tokens", Integer, nullable=False),
     Column("cost_usd", Double, nullable=False),
     Column("baseline_cost_usd", Double, nullable=False),
+    Column("estimated_usd", Double),  # of cost_usd: what no server has counted; NULL: nothing
     Column("route_ms", Double, nullable=False),
     Column("ttft_ms", Double),
     Column("e2e_ms", Double, nullable=False),

@@ -28,13 +28,15 @@ _DAY = 86_400
 
 class Spent(msgspec.Struct, frozen=True, kw_only=True):
     """Sums in US dollars, each request's exact to the nano-dollar. `baseline_usd`: what the strongest tier alone would
-    have cost, plus the actual cost of embeddings. `saving` is a share of the baseline; None where the baseline is 0."""
+    have cost, plus the actual cost of embeddings. `estimated_usd` of the cost are an estimate, because no server has
+    counted the tokens (`Attempt.estimated`). `saving` is a share of the baseline; None where the baseline is 0."""
 
     requests: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cost_usd: float = 0.0
     baseline_usd: float = 0.0
+    estimated_usd: float = 0.0
 
     @property
     def cost_per_1k_tokens_usd(self) -> float | None:
@@ -183,12 +185,13 @@ async def _grouped(
     connection: AsyncConnection, by: dict[str, ColumnElement[Any]], within: tuple[Any, ...]
 ) -> list[tuple[_Group, Spent]]:
     used = requests.c
-    figures = [used.prompt_tokens, used.completion_tokens, used.cost_usd, used.baseline_cost_usd]
+    estimated = func.coalesce(used.estimated_usd, 0.0).label("estimated_usd")
+    figures = [used.prompt_tokens, used.completion_tokens, used.cost_usd, used.baseline_cost_usd, estimated]
     # Build each group expression once: PostgreSQL treats two equal expressions with parameters as different.
     rows = select(*(one.label(f"group_{name}") for name, one in by.items()), *figures).where(*within).subquery()
     groups = [rows.c[f"group_{name}"] for name in by]
     sums = [func.count(), func.sum(rows.c.prompt_tokens), func.sum(rows.c.completion_tokens)]
-    costs = [_nano(rows.c.cost_usd), _nano(rows.c.baseline_cost_usd)]
+    costs = [_nano(rows.c.cost_usd), _nano(rows.c.baseline_cost_usd), _nano(rows.c.estimated_usd)]
     found = await connection.execute(select(*groups, *sums, *costs).group_by(*groups))
     count = len(by)
     return [(_Group(**dict(zip(by, row[:count], strict=True))), _spent(*map(int, row[count:]))) for row in found.all()]
@@ -264,19 +267,20 @@ async def _would_be(
     ]
 
 
-def _spent(count: int, prompt: int, answer: int, nano: int, baseline: int) -> Spent:
+def _spent(count: int, prompt: int, answer: int, nano: int, baseline: int, estimated: int) -> Spent:
     return Spent(
         requests=count,
         prompt_tokens=prompt,
         completion_tokens=answer,
         cost_usd=nano / NANO,
         baseline_usd=baseline / NANO,
+        estimated_usd=estimated / NANO,
     )
 
 
-def _figures(spent: Spent) -> tuple[int, int, int, int, int]:
-    nano, baseline = round(spent.cost_usd * NANO), round(spent.baseline_usd * NANO)
-    return spent.requests, spent.prompt_tokens, spent.completion_tokens, nano, baseline
+def _figures(spent: Spent) -> tuple[int, ...]:
+    costs = (spent.cost_usd, spent.baseline_usd, spent.estimated_usd)
+    return spent.requests, spent.prompt_tokens, spent.completion_tokens, *(round(usd * NANO) for usd in costs)
 
 
 def _sum(parts: list[Spent]) -> Spent:

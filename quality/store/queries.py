@@ -369,6 +369,7 @@ _NO_ANSWER: dict[str, Any] = {
     "stream": False, "tier": None, "messages": None, "answer": None, "reasoning": None,
     "response_format": None, "consent": None, "finish_reason": None,
     "completion_tokens": 0, "cached_tokens": 0, "reasoning_tokens": 0, "compared": None,
+    "estimated_usd": None,
     "route_ms": 0.0, "ttft_ms": None, "queue_ms": None, "prefill_ms": None, "decode_ms": None, "cache": None,
 }  # fmt: skip
 # Fields of a record that are columns of `requests`, as they are.
@@ -386,6 +387,7 @@ def request_row(record: Recorded) -> dict[str, Any]:
     # Nearly all requests have one attempt.
     found = record.comparison if len(record.attempts) > 1 and record.is_made else None
     row["compared"] = None if found is None else found.compared_as.kind
+    row["estimated_usd"] = sum([attempt.cost_usd for attempt in record.attempts if attempt.estimated]) or None
     return row
 
 

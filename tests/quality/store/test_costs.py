@@ -12,7 +12,7 @@ from migrations.tables.audit import JUDGE_TEST, audit_events
 from migrations.tables.quality import verifications
 from migrations.tables.tenancy import api_keys, teams
 from quality.estimates.costs import CostReport, Part, cost_report
-from quality.records.record import Record, Recorded
+from quality.records.record import Attempt, Record, Recorded
 from quality.store.queries import insert_records
 from tiers.catalog.load import load_catalog
 from tiers.catalog.pricing import cost_usd
@@ -214,3 +214,16 @@ async def test_without_traffic_there_is_no_saving_to_speak_of(engine: AsyncEngin
     )  # fmt: skip
     assert report == empty
     assert (report.total.spent.requests, report.total.saving, report.total.cost_per_1k_tokens_usd) == (0, None, None)
+
+
+async def test_what_no_server_has_counted_is_summed_apart(engine: AsyncEngine) -> None:
+    counted = Attempt(tier=1, model="m", status="error", cost_usd=0.25)
+    guessed = Attempt(tier=2, model="m", status="aborted", cost_usd=0.5, estimated=True)
+    await stored(
+        engine,
+        make_record("left", key_id="a", attempts=[counted, guessed], cost_usd=0.75, created_at=DAY),
+        make_record("whole", key_id="b", attempts=[counted], cost_usd=0.25, created_at=DAY),
+    )
+    report = await cost_report(engine, 0.0, 2 * DAY, price)
+    assert (report.total.spent.cost_usd, report.total.spent.estimated_usd) == (1.0, 0.5)
+    assert {part.name: part.spent.estimated_usd for part in report.by_key} == {"a": 0.5, "b": 0.0}
