@@ -1,7 +1,9 @@
-"""What a tenant's requests cost and saved, and its verifications ever cost, is read from indexes alone."""
+"""What a tenant's requests cost and saved, and its verifications ever cost, is read from indexes alone; the part of a
+request's cost that no server has counted is a column.
+"""
 
 from alembic import op
-from sqlalchemy import text
+from sqlalchemy import Column, Double, text
 
 revision = "0043"
 down_revision = "0042"
@@ -14,7 +16,9 @@ _PAID = text("cost_usd > 0")
 
 
 def upgrade() -> None:
-    """Index the costs of requests by key, and the verifications that cost anything."""
+    """Index the costs of requests by key, and the verifications that cost anything; add the part of costs that is an
+    estimate, NULL for nothing."""
+    op.add_column("requests", Column("estimated_usd", Double))
     op.drop_index(_REQUESTS, "requests")
     op.create_index(_REQUESTS, "requests", [*_OF_KEYS, "tier", "cost_usd", "baseline_cost_usd"])
     paid = ["key_id", "finished_at", "cost_usd"]
@@ -22,7 +26,8 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Index requests by key and time alone."""
+    """Drop the estimates, and index requests by key and time alone."""
     op.drop_index(_VERIFICATIONS, "verifications")
     op.drop_index(_REQUESTS, "requests")
     op.create_index(_REQUESTS, "requests", _OF_KEYS)
+    op.drop_column("requests", "estimated_usd")

@@ -68,7 +68,8 @@ async def world(
 
 
 def asked(**fields: Any) -> GenerationRequest:
-    return chat(**{"max_tokens": 20_000, "salt": "t"} | fields)
+    given: dict[str, Any] = {"max_tokens": 20_000, "salt": "t"} | fields
+    return chat(**given)
 
 
 def saying(go: asyncio.Event, *, finish: bool = False) -> Handler:
