@@ -4,9 +4,12 @@ import atexit
 import importlib
 from typing import Any
 
+import httpx
+
 from gateway.base.settings import SettingsError
 from gateway.telemetry.error_reports import RELEASE, ErrorReport, Raised, Send
 from gateway.telemetry.telemetry_url import refuse_metadata_behind, telemetry_url
+from tiers.remote.environment_proxy import proxy_url
 
 SETTING = "AIO_ERROR_REPORT_DSN"
 # How long the end of a process waits for unsent reports.
@@ -36,7 +39,9 @@ def sentry_sender(dsn: str) -> Send:
     except ImportError:
         raise SettingsError(f"{SETTING} needs the library sentry-sdk: pip install 'aio-gateway[sentry]'") from None
     try:
-        client = sdk.Client(dsn=dsn, release=RELEASE, **_NOTHING_ELSE)
+        # An empty one turns the library's own choice off.
+        proxy = proxy_url(httpx.URL(dsn))
+        client = sdk.Client(dsn=dsn, release=RELEASE, http_proxy=proxy, https_proxy=proxy, **_NOTHING_ELSE)
     except sdk.utils.BadDsn as error:
         raise SettingsError(f"{SETTING} is no DSN: {error}") from None
     atexit.register(client.close, timeout=FLUSH_SECONDS)

@@ -30,6 +30,7 @@ from gateway.inference.answer import Answer
 from gateway.telemetry.request_metrics import operation_name
 from gateway.telemetry.telemetry_url import refuse_metadata_behind, telemetry_url
 from quality.records.record import Record
+from tiers.remote.environment_proxy import proxy_url
 
 CUT = " [cut]"
 MAX_MESSAGES = 256
@@ -180,8 +181,21 @@ def span_exporter(settings: Settings) -> SpanExporter | None:
         otlp = importlib.import_module("opentelemetry.exporter.otlp.proto.http.trace_exporter")
     except ImportError as error:
         raise SettingsError(f"AIO_TRACE_EXPORTER=otlp: {error}; pip install 'aio-gateway[otlp]'") from None
-    exporter: SpanExporter = otlp.OTLPSpanExporter(endpoint=endpoint)
+    exporter: SpanExporter = otlp.OTLPSpanExporter(endpoint=endpoint, session=_session())
     return exporter
+
+
+def _session() -> Any:
+    """Return a session of `requests`, with which the exporter sends, that goes by our choice of the proxy."""
+    import requests
+
+    class Session(requests.Session):
+        def merge_environment_settings(self, url: Any, *options: Any) -> Any:
+            settings = super().merge_environment_settings(url, *options)
+            proxy = proxy_url(httpx.URL(url))
+            return {**settings, "proxies": {"all": proxy} if proxy else {}}
+
+    return Session()
 
 
 def look_up_collector(settings: Settings) -> None:

@@ -1,6 +1,9 @@
 """The images: the Dockerfile linter's findings, and our own rules for containers."""
 
+import json
+import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -9,6 +12,7 @@ import pytest
 from gateway.base.configuration import variable_of
 from gateway.base.settings import Settings
 from tests.deploy.files import DEPLOY, ROOT, run
+from tests.tiers.remote.recording_proxy import recording_proxy
 
 pytestmark = pytest.mark.deploy
 DOCKERFILE = DEPLOY / "docker" / "Dockerfile"
@@ -51,6 +55,26 @@ def problems(text: str) -> list[str]:
             if instruction in ("ENV", "ARG") and re.search(r"(?i)(password|secret|token|_keys?\b)", rest):
                 found.append(f"{name}: {rest} would stay in a layer")
     return found
+
+
+def test_the_health_check_asks_no_proxy() -> None:
+    command = next(
+        rest for instruction, rest in stages(DOCKERFILE.read_text())["runtime"] if instruction == "HEALTHCHECK"
+    )
+    python, *arguments = json.loads(command.partition("CMD ")[2])
+    assert python == "python"
+    with recording_proxy() as proxy, recording_proxy() as server:
+        code = arguments[1].replace("127.0.0.1:8080", server.place)
+        variables = dict.fromkeys(("HTTP_PROXY", "http_proxy", "ALL_PROXY"), f"http://{proxy.place}")
+        environment = {"PATH": os.environ["PATH"]} | variables
+        for status, ended in ((200, 0), (503, 1)):
+            server.status = status
+            check = subprocess.run(
+                [sys.executable, arguments[0], code], env=environment, capture_output=True, check=False
+            )
+            assert check.returncode == ended
+        assert [line for line, _ in server.asked] == ["GET /health/live HTTP/1.1"] * 2
+        assert proxy.asked == []
 
 
 def test_the_linter_finds_nothing() -> None:

@@ -35,8 +35,9 @@ def settings_page() -> str:
         "Settings",
         "Every setting is an environment variable; the common ones are options of `aio serve` as well. OpenTelemetry's "
         "variables (`OTEL_…`) count where AIO has none of its own set ([traces](../observability.md#traces)); requests "
-        "to other servers go through `HTTP_PROXY`, `HTTPS_PROXY`, `ALL_PROXY` and `NO_PROXY`, and trust the "
-        "certificates of `SSL_CERT_FILE`. `aio settings` prints this table.",
+        "to other servers go through [`HTTP_PROXY`, `HTTPS_PROXY`, `ALL_PROXY` and "
+        "`NO_PROXY`](../remote-tiers.md#a-proxy), and trust the certificates of `SSL_CERT_FILE`. "
+        "`aio settings` prints this table.",
         settings_table(),
     )
 

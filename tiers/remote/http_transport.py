@@ -9,10 +9,10 @@ import asyncio
 import ssl
 from collections import deque
 from collections.abc import AsyncIterator, Iterable
-from urllib.request import getproxies, proxy_bypass
 
 import httpx
 
+from tiers.remote.environment_proxy import ProxyingTransport, proxy_url
 from tiers.remote.http_connection import HttpConnection
 from tiers.server_words import is_metadata_address
 
@@ -146,17 +146,11 @@ class Reply(httpx.AsyncByteStream):
 
 
 def transport_to(url: httpx.URL) -> httpx.AsyncBaseTransport:
-    """Return the transport to the server at `url`: persistent connections, or httpx's own if the environment has a
-    HTTP proxy for it (`HTTPS_PROXY`, `ALL_PROXY`, `NO_PROXY` and similar). Both trust `SSL_CERT_FILE`."""
-    known = getproxies()
-    everything = known.get("all", "")
-    proxy = known.get(url.scheme) or (everything if everything.startswith("http") else None)
-    # Exemptions may name a port.
-    if proxy is None or proxy_bypass(url.host) or proxy_bypass(url.netloc.decode()):
+    """Return the transport to the server at `url`: persistent connections, or httpx's own through the environment's
+    proxy for it. Both trust `SSL_CERT_FILE`."""
+    if not proxy_url(url):
         return HttpTransport(url)
-    return httpx.AsyncHTTPTransport(
-        proxy=proxy, limits=httpx.Limits(max_connections=MAX_CONNECTIONS, max_keepalive_connections=MAX_IDLE)
-    )
+    return ProxyingTransport(httpx.Limits(max_connections=MAX_CONNECTIONS, max_keepalive_connections=MAX_IDLE))
 
 
 def request_bytes(request: httpx.Request) -> bytes:

@@ -17,10 +17,11 @@ import msgspec
 from tiers.catalog.tier_spec import RemoteSpec
 from tiers.errors import TierRequestError, TierUnavailableError
 from tiers.remote.anthropic_wire import AnthropicWire
+from tiers.remote.environment_proxy import BlockingTransport
 from tiers.remote.gemini_wire import GeminiWire
 from tiers.remote.provider_format import media_of, media_parts
 from tiers.remote.wire import RemoteWire, WireCall
-from tiers.server_words import is_metadata_host, one_line
+from tiers.server_words import one_line
 from tiers.tier import GenerationRequest
 
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"
@@ -101,12 +102,11 @@ def _fetched(
     timeout: float | None = None,
     **_: Any,
 ) -> _Fetched:
-    """google-auth's transport. A cloud's metadata server is asked directly, without the environment's proxy."""
+    """google-auth's transport."""
     seconds = min(timeout or SECONDS, SECONDS)
-    own = not is_metadata_host(httpx.URL(url).host)
     try:
         with (
-            httpx.Client(timeout=seconds, trust_env=own, follow_redirects=False) as client,
+            httpx.Client(transport=BlockingTransport(), timeout=seconds, follow_redirects=False) as client,
             client.stream(method, url, content=body, headers=headers) as response,
         ):
             data = bytearray()

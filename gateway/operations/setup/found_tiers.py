@@ -17,6 +17,7 @@ from inference_core.errors import ModelFileError
 from inference_core.io.files import JSON_ERRORS
 from tiers.catalog.price_list import listed_model
 from tiers.catalog.tier_spec import Capabilities
+from tiers.remote.environment_proxy import ProxyingTransport
 from tiers.remote.http_exchange import bounded_answer
 from tiers.remote.server_state import ServerModel, parse_models
 from tiers.server_words import context_of, is_name
@@ -59,7 +60,7 @@ async def find_servers(ports: Iterable[int]) -> list[Server]:
 async def ask_server(url: str, key: str = "") -> Server:
     """Return the server at `url`, here or elsewhere; one that cannot be used says why in `problem`."""
     headers = {"authorization": f"Bearer {key}"} if key else {}
-    async with httpx.AsyncClient(headers=headers, follow_redirects=False) as client:
+    async with httpx.AsyncClient(headers=headers, transport=ProxyingTransport(), follow_redirects=False) as client:
         return await _server(client, url.rstrip("/"), FAR_SECONDS, FAR_SECONDS)
 
 

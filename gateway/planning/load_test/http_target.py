@@ -20,6 +20,7 @@ from gateway.base.settings import Settings
 from gateway.planning.load_test.run import AskError, BenchTarget, Timing
 from gateway.planning.load_test.workload import Job
 from gateway.processes.announcement import ServerStartError
+from tiers.remote.environment_proxy import ProxyingTransport
 from tiers.remote.event_stream import EventParser
 from tiers.remote.http_exchange import HttpClient, pieces_of
 from tiers.remote.http_transport import HttpTransport
@@ -177,7 +178,7 @@ async def _announced_url(process: asyncio.subprocess.Process) -> str:
 
 async def _until_ready(url: str) -> None:
     """A gateway process serves before its core is up; it is ready when it says so."""
-    async with httpx.AsyncClient(base_url=url) as client:
+    async with httpx.AsyncClient(base_url=url, transport=ProxyingTransport()) as client:
         # Polled: the event happens in another process.
         while (await client.get("/health/ready")).status_code != httpx.codes.OK:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
@@ -185,7 +186,7 @@ async def _until_ready(url: str) -> None:
 
 async def _until_loaded(url: str) -> None:
     """Return once `/health/ready` names no core and no model that still loads."""
-    async with httpx.AsyncClient(base_url=url) as client:
+    async with httpx.AsyncClient(base_url=url, transport=ProxyingTransport()) as client:
         while any(name.startswith(("core", "model ")) for name in (await _problems(client))):  # noqa: ASYNC110
             await asyncio.sleep(0.05)
 

@@ -24,6 +24,7 @@ from gateway.planning.scaling.predictive import (
 )
 from gateway.telemetry.metrics import CONTENT_TYPE
 from inference_core.io.background_tasks import repeated
+from tiers.remote.environment_proxy import ProxyingTransport
 from tiers.remote.http_exchange import bounded_answer
 
 _COUNTERS = {
@@ -191,7 +192,7 @@ class TargetService:
 
     async def run(self) -> None:
         """Scrape at steady times until cancelled."""
-        async with httpx.AsyncClient(timeout=_SCRAPE_TIMEOUT_S) as client:
+        async with httpx.AsyncClient(transport=ProxyingTransport(), timeout=_SCRAPE_TIMEOUT_S) as client:
             due = time.monotonic()
             while True:
                 await self.scrape(client)

@@ -27,6 +27,7 @@ import msgspec
 from gateway.base.settings import Settings, SettingsError
 from gateway.tenancy.users.users import ROLES, ProviderUser, Role, UserName
 from inference_core.io.files import JSON_ERRORS
+from tiers.remote.environment_proxy import ProxyingTransport
 from tiers.remote.http_exchange import bounded_answer
 from tiers.server_words import one_line
 
@@ -170,7 +171,8 @@ class IdentityProvider:
     def _client(self) -> httpx.AsyncClient:
         """The one client of all sign-ins, made at the first of them; it keeps no cookies, which would be of others."""
         nobody = CookieJar(DefaultCookiePolicy(allowed_domains=[]))
-        return httpx.AsyncClient(timeout=_TIMEOUT_SECONDS, headers={"accept": "application/json"}, cookies=nobody)
+        transport, headers = ProxyingTransport(), {"accept": "application/json"}
+        return httpx.AsyncClient(transport=transport, timeout=_TIMEOUT_SECONDS, headers=headers, cookies=nobody)
 
     async def close(self) -> None:
         if "_client" in self.__dict__:

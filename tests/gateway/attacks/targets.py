@@ -26,6 +26,7 @@ from tests.gateway.remote_catalog import write_remote_catalog
 from tests.gateway.served_process import ServedProcess, served
 from tests.polling import until
 from tests.process_tree import family
+from tests.tiers.remote.recording_proxy import RecordingProxy, recording_proxy
 
 IN_PROCESS = Path(__file__).parent / "in_process"
 CANARY = "cormorant-7e21"
@@ -97,7 +98,7 @@ class Target:
     """A running gateway. `keys`: secrets by the names of `_make_keys`. `ids`: what ada has, by kind. `browsers`: where
     the second administrator signed in before any attack. `hostile`: the server behind the target of this name.
     `services`: PostgreSQL and Redis of the target `shared`. `provider`: where users of the target `sign-on` are.
-    `cores`: those of the target `mortal`."""
+    `cores`: those of the target `mortal`. `proxy`: what the environment of `proxied` names, which is `proxied`."""
 
     def __init__(self, name: str, aio: ServedProcess, data: Path, upstream: EchoUpstream, canary: Canary) -> None:
         self.name, self.aio, self.data, self.upstream, self.canary = name, aio, data, upstream, canary
@@ -111,6 +112,8 @@ class Target:
         self.services: dict[str, Any] = {}
         self.provider: Provider | None = None
         self.cores: MortalCores | None = None
+        self.proxy: RecordingProxy | None = None
+        self.proxied: dict[str, str] = {}
         self._lags_read: dict[Path, int] = {}
         self._log_read = 0
 
@@ -273,8 +276,8 @@ class Targets:
     with rules for personal data, a tier at home, and everything else at `upstream`. `sign-on`: with an OpenID provider,
     behind a proxy. `clock`: with a clock that jumps. `few files`: without keys, in a process that may open 40 files.
     `addresses`: without keys, with tiers that read media and tiers of OpenAI's and Anthropic's own APIs, all at
-    `upstream`. `guarded`: without keys, with a guardrail at a server that gives odd verdicts. `mortal`: on a core that
-    ends in the middle of answers.
+    `upstream`. `proxied`: the same, with a recording proxy in its environment. `guarded`: without keys, with a
+    guardrail at a server that gives odd verdicts. `mortal`: on a core that ends in the middle of answers.
     """
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
@@ -325,7 +328,15 @@ class Targets:
             able = "local = true\ncapabilities = { tools = true, json_schema = true }"
             text = text.replace('name = "tier-1"', f'name = "tier-1"\n{able}')
             catalog.write_text(text + private_forms.CATALOG.format(sink=self._upstream.base_url))
-        if name == "addresses":
+        proxy = None
+        if name == "proxied":
+            proxy = stack.enter_context(recording_proxy())
+            proxied = dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"), f"http://user:pw@{proxy.place}")
+            proxied |= {"NO_PROXY": ""} | dict.fromkeys(("http_proxy", "https_proxy", "all_proxy", "no_proxy"), "")
+            place = f"http://127.0.0.1:{self._canary.port}"
+            environment |= proxied | {"AIO_TRACE_EXPORTER": "otlp", "AIO_OTLP_ENDPOINT": place}
+            environment |= {"AIO_ALERT_WEBHOOK": place, "AIO_ERROR_REPORT_DSN": f"http://key@{place[7:]}/1"}
+        if name in ("addresses", "proxied"):
             catalog.write_text(url_forms.CATALOG.format(url=self._upstream.base_url))
             environment |= {"OPENAI_API_KEY": KEY, "ANTHROPIC_API_KEY": KEY}
         if name == "open":
@@ -366,11 +377,13 @@ class Targets:
         target.hostile = hostile
         target.services = services
         target.provider, target.cores = provider, cores
+        if proxy is not None:
+            target.proxy, target.proxied = proxy, proxied
         stack.callback(target.client.close)
         if hostile is not None or cores is not None:
             _make_keys(target)
             aio.until_whole()
-        elif name not in ("open", "private", "few files", "guarded", "addresses"):
+        elif name not in ("open", "private", "few files", "guarded", "addresses", "proxied"):
             _make_keys(target)
             _make_texts(target)
             for _ in range(4):

@@ -24,6 +24,7 @@ from inference_core.errors import CoreError
 from inference_core.transport.core_thread import ThreadCoreClient
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 from tests.http_server import Asked, Reply, answering
+from tests.tiers.remote.recording_proxy import recording_proxy
 
 TRACE_ID = "0af7651916cd43dd8448eb211c80319c"
 CANARY = "xylophone-canary"
@@ -200,3 +201,17 @@ def test_a_dsn_is_never_shown() -> None:
     with pytest.raises(SettingsError) as refused:
         load_settings({}, error_report_dsn=["http://secret@127.0.0.1/1"])
     assert "secret" not in str(refused.value)
+
+
+def test_a_report_for_a_tracker_of_this_machine_goes_through_no_proxy(
+    tracker: Tracker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("sentry_sdk")
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    report = ErrorReport(event_id="0" * 32, timestamp=1.0, level="error", logger="x", raised=[], role="gateway")
+    with recording_proxy() as proxy:
+        monkeypatch.setenv("HTTP_PROXY", f"http://{proxy.place}")
+        sentry_sender(tracker.dsn)(report)
+        event, _ = tracker.received.get(timeout=30)
+        assert proxy.asked == []
+    assert event["event_id"] == report.event_id

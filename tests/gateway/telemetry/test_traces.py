@@ -6,6 +6,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from gateway.base.identity import TraceContext, trace_context
@@ -17,6 +19,7 @@ from quality.records.record import Record
 from tests.gateway.running_gateway import RunningGateway, laptop_hash_core, running_gateway
 from tests.gateway.telemetry.otlp_collector import attribute, running_collector
 from tests.tiers.remote.loopback_server import Call, LoopbackServer
+from tests.tiers.remote.recording_proxy import recording_proxy
 from tests.tiers.tier_world import remote_spec
 from tiers.remote.remote_tier import RemoteTier
 
@@ -210,3 +213,18 @@ def test_traces_can_be_closed_without_a_request(tmp_path: Path) -> None:
     exporter = InMemorySpanExporter()
     Traces(exporter).close()
     assert exporter.get_finished_spans() == ()
+
+
+def test_spans_for_a_collector_of_this_machine_go_through_no_proxy(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    with running_collector() as collector, recording_proxy() as proxy:
+        monkeypatch.setenv("HTTP_PROXY", f"http://{proxy.place}")
+        for url in (collector.url, "http://collector.example"):
+            exporting = msgspec.structs.replace(settings, trace_exporter="otlp", otlp_endpoint=url)
+            provider = TracerProvider()
+            provider.add_span_processor(SimpleSpanProcessor(span_exporter(exporting)))  # type: ignore[arg-type]
+            provider.get_tracer("test").start_span("look up").end()
+    assert [span.name for span in collector.spans] == ["look up"]
+    assert [line for line, _ in proxy.asked] == ["POST http://collector.example/v1/traces HTTP/1.1"]

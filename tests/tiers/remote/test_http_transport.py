@@ -10,7 +10,7 @@ import pytest
 
 from tiers.remote import http_transport
 from tiers.remote.http_exchange import pieces_of, up_to
-from tiers.remote.http_transport import HttpTransport, transport_to
+from tiers.remote.http_transport import HttpTransport
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 WHOLE = b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello"
@@ -224,18 +224,3 @@ async def test_more_connections_than_allowed_are_refused_at_once(monkeypatch: py
         with pytest.raises(httpx.PoolTimeout):
             await server.post()
         await response.aclose()
-
-
-def test_a_proxy_of_the_environment_is_used_unless_the_host_is_exempt(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("https_proxy", "http://127.0.0.1:3128")
-    monkeypatch.setenv("no_proxy", "10.0.0.7")
-    assert isinstance(transport_to(httpx.URL("https://api.example.com/v1")), httpx.AsyncHTTPTransport)
-    assert isinstance(transport_to(httpx.URL("https://10.0.0.7/v1")), HttpTransport)
-
-
-def test_a_proxy_for_everything_is_used_and_an_exemption_may_name_a_port(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("all_proxy", "http://127.0.0.1:3128")
-    monkeypatch.setenv("no_proxy", "10.0.0.7:8000")
-    assert isinstance(transport_to(httpx.URL("https://api.example.com/v1")), httpx.AsyncHTTPTransport)
-    assert isinstance(transport_to(httpx.URL("http://10.0.0.7:9000/v1")), httpx.AsyncHTTPTransport)
-    assert isinstance(transport_to(httpx.URL("http://10.0.0.7:8000/v1")), HttpTransport)

@@ -141,10 +141,12 @@ def ask_server(
     """Return the server's answer. Raises `click.ClickException` with its error message, or why there is none."""
     import httpx
 
+    from tiers.remote.environment_proxy import ask
+
     headers = {} if key is None else {"authorization": f"Bearer {key}"}
     try:
-        answer = httpx.request(
-            method, f"{url.rstrip('/')}/v1/admin{path}", headers=headers, json=body, params=query, timeout=timeout
+        answer = ask(
+            method, f"{url.rstrip('/')}/v1/admin{path}", timeout=timeout, headers=headers, json=body, params=query
         )
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise click.ClickException(

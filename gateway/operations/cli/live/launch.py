@@ -162,9 +162,12 @@ def _check_gateway(url: str, key: str | None) -> None:
     """Raises `click.ClickException` where no gateway answers, or where it refuses the key."""
     import httpx
 
+    from tiers.remote.environment_proxy import ask
+
     address = f"{url.rstrip('/').removesuffix('/v1')}/v1/models"
     try:
-        answer = httpx.get(address, headers={} if key is None else {"authorization": f"Bearer {key}"}, timeout=SECONDS)
+        headers = {} if key is None else {"authorization": f"Bearer {key}"}
+        answer = ask("GET", address, timeout=SECONDS, headers=headers)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise click.ClickException(
             f"no answer from {url} ({error}); is `aio serve` running there? --url says where"

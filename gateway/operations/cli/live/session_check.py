@@ -51,11 +51,13 @@ def post(url: str, key: str | None, session: str, passed: bool) -> None:
     """Tell the gateway at `url` how the check of the last answer of `session` ended."""
     import httpx
 
+    from tiers.remote.environment_proxy import ask
+
     body = {"session": session, "check": "passed" if passed else "failed"}
     headers = {} if key is None else {"authorization": f"Bearer {key}"}
     for _ in range(ATTEMPTS):
         try:
-            answer = httpx.post(f"{url}/v1/feedback", json=body, headers=headers, timeout=SECONDS)
+            answer = ask("POST", f"{url}/v1/feedback", timeout=SECONDS, json=body, headers=headers)
         except (httpx.HTTPError, httpx.InvalidURL):
             return
         if answer.status_code != 404:

@@ -10,7 +10,7 @@ FAMILIES = (
     "passed_bills", "upstream_floods", "upstream_claims", "upstream_cuts", "upstream_echoes", "dependencies",
     "model_files",
     "sign_on", "clocks", "judges", "neighbours", "upgrades", "few_files", "guardrails", "journals", "verification",
-    "databases", "uploads", "extras", "hang_ups",
+    "databases", "uploads", "extras", "hang_ups", "proxies",
 )  # fmt: skip
 
 
