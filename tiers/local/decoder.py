@@ -404,15 +404,20 @@ class Decoder:
         return TierError(message)
 
 
-def _calling(tokenizer: Tokenizer, dialect: DialectName | None, tier: str) -> ToolCalling:
+def calling_of(tokenizer: Tokenizer, dialect: DialectName | None = None) -> ToolCalling:
+    """Return how a model's chats are written and read."""
     if "<|channel|>" in tokenizer.control_tokens:
         # Few vocabularies have it, and a process that serves none of them does without the format.
         from tiers.harmony import HarmonyFormat, speaks_harmony
 
         if speaks_harmony(tokenizer):
             return HarmonyFormat(tokenizer)
-    calling = ToolCalling(tokenizer, dialect)
-    if calling.shown is None and dialect is None:
+    return ToolCalling(tokenizer, dialect)
+
+
+def _calling(tokenizer: Tokenizer, dialect: DialectName | None, tier: str) -> ToolCalling:
+    calling = calling_of(tokenizer, dialect)
+    if calling.shown is None and dialect is None and not calling.thinks:
         log.warning(
             "tier '%s': the model's chat template takes tools, and does not show how the model writes calls; they are "
             "read as %s models write them (tool_dialect in the catalogue names another way)",

@@ -36,8 +36,8 @@ from gateway.inference.service import Serving, serving_of
 from gateway.tenancy.guard import caller_of, inference_post
 from inference_core.errors import InvalidRequestError
 from inference_core.tokenization.tokenizer import Tokenizer
+from tiers.local.decoder import calling_of
 from tiers.tier import ChatMessage, Tier
-from tiers.tools.tool_calling import ToolCalling
 
 CHAT = FieldReader("/v1/chat/completions", ChatRequest, HARMLESS, "known", "chat")
 _ITEMS = FieldReader("/v1/chat/completions", ResponsesRequest, forwards="known", mend="responses")
@@ -197,7 +197,7 @@ def _tokens(
         if messages is None:
             pieces = tokenizer.text_pieces(body.prompt or "")
         else:
-            turns, _ = ToolCalling(tokenizer, None).turns(messages, None)
+            turns, _ = calling_of(tokenizer).turns(messages, None)
             pieces = tokenizer.chat_pieces(turns, add_generation_prompt=body.add_generation_prompt)
         _require_few(tokenizer.least_tokens(pieces), param)
         marked = messages is None and body.add_special_tokens is not False

@@ -155,6 +155,15 @@ def test_a_tool_is_called_and_its_result_read(aio: ServedProcess) -> None:
     assert after.usage.prompt_tokens > 0
 
 
+def test_tokens_of_a_chat_are_counted_as_it_is_read(aio: ServedProcess) -> None:
+    call = {"id": "c", "type": "function", "function": {"name": "add", "arguments": '{"a": 2}'}}
+    said = {"role": "assistant", "content": "I add.", "reasoning_content": "Two.", "tool_calls": [call]}
+    messages = [*MESSAGES, said, {"role": "tool", "tool_call_id": "c", "content": "4"}]
+    counted: Any = aio.client.post("/tokenize", body={"model": "first", "messages": messages}, cast_to=object)
+
+    assert counted["count"] == chat(aio, messages=messages, max_tokens=1).usage.prompt_tokens
+
+
 @pytest.mark.parametrize("fields", [{}, {"reasoning_effort": "none"}])
 def test_a_structured_answer_keeps_its_schema(aio: ServedProcess, fields: dict[str, str]) -> None:
     form = {"type": "json_schema", "json_schema": {"name": "sum", "schema": SCHEMA, "strict": True}}
