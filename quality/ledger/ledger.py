@@ -29,7 +29,7 @@ from quality.ledger.journal import (
     read_payloads,
     recover,
 )
-from quality.records.record import Recorded, decoded, encoded
+from quality.records.record import Begun, Record, Recorded, decoded, encoded, is_begun
 from quality.store.database import blames_data
 from quality.store.queries import get_request, insert_records
 
@@ -41,6 +41,7 @@ class LedgerStatus(msgspec.Struct, frozen=True, kw_only=True):
     - `stored`: in the database; `rejected`: the database will not take them, they stay in the journal and are tried
       again at the next start; `waiting`: durable, not stored yet.
     - `refused`: not taken because the disk has stalled.
+    - `interrupted`: of `adopted`, requests that a dead process had begun and not ended.
     - `lost`: records that journals of dead processes can no longer give: unfinished writes and damage by the disk.
     - `pending_bytes`: in memory, waiting for the disk.
     - `journal_lag_seconds`, `store_lag_seconds`: age of the oldest record that is not durable, not stored.
@@ -55,6 +56,7 @@ class LedgerStatus(msgspec.Struct, frozen=True, kw_only=True):
     rejected: int
     waiting: int
     refused: int
+    interrupted: int
     lost: int
     pending_bytes: int
     journal_failures: int
@@ -201,12 +203,14 @@ class Ledger:
         self._running = self._stalled = False
 
         self._unjournaled: dict[str, float] = {}  # request id → monotonic seconds of its append
+        self._begun: dict[str, Location | None] = {}  # request id → its frame, None until that is durable
         self._fresh: dict[str, Recorded] = {}
         self._backlog = Backlog()
         self._growing: frozenset[Path] = frozenset()
         self._rotations = self._waited_for = 0
         self._appended = self._adopted = self._journaled = 0
-        self._stored = self._rejected = self._refused = self._lost = self._store_failures = 0
+        self._stored = self._rejected = self._refused = self._store_failures = 0
+        self._interrupted = self._lost = 0
         self._store_error: str | None = None
 
         self._work, self._progress = asyncio.Event(), asyncio.Event()
@@ -232,6 +236,19 @@ class Ledger:
         self._running = True
         self._work.set()
         self._storing = repeated(self._store_forever, "ledger")
+
+    def begin(self, record: Record) -> None:
+        """Note a request whose answer begins: if this process dies before `append` gets the request's own record, the
+        next one stores `record`. Never waits and does no I/O; a stalled disk may leave the request out.
+
+        Raises:
+            LedgerClosedError: the ledger is not running.
+        """
+        self._check_running()
+        if record.request_id not in self._begun:
+            with contextlib.suppress(JournalFullError):
+                self._journal.append(record.request_id, encoded(Begun(record)))
+                self._begun[record.request_id] = None
 
     def append(self, record: Recorded) -> None:
         """Append `record`; never waits and does no I/O.
@@ -335,6 +352,7 @@ class Ledger:
             rejected=self._rejected,
             waiting=len(self._backlog),
             refused=self._refused,
+            interrupted=self._interrupted,
             lost=self._lost,
             pending_bytes=self._journal.pending_bytes,
             journal_failures=self._journal.failures,
@@ -367,42 +385,72 @@ class Ledger:
             raise LedgerClosedError("the ledger is not running: await start() first, and use it before close()")
 
     def _recover(self) -> None:
-        now = time.monotonic()
-        for segment in (segment for orphan in self._orphans for segment in orphan.segments()):
-            frames, unreadable_bytes, lost = recover(segment)
-            if unreadable_bytes:
+        for orphan in self._orphans:
+            begun: dict[str, Location] = {}
+            ended: dict[str, Location] = {}
+            for segment in orphan.segments():
+                for location, payload in self._read_segment(segment):
+                    try:
+                        request_id = decoded(payload).request_id
+                    except msgspec.DecodeError:
+                        self._adopted += 1
+                        self._rejected += 1
+                        self._backlog.watch(segment, 1)
+                        logger.exception("a record in %s is not one of this version; the file is kept", segment)
+                    else:
+                        (begun if is_begun(payload) else ended).setdefault(request_id, location)
+            interrupted = {request_id: location for request_id, location in begun.items() if request_id not in ended}
+            if interrupted:
                 logger.warning(
-                    "%d records of %s are lost: %d bytes cannot be read, because a write was not finished or the disk "
-                    "changed them; the %d other records are replayed",
-                    *(lost, segment, unreadable_bytes, len(frames)),
+                    "%d requests were under way when the process of %s ended: they are recorded as interrupted, at the "
+                    "most that they may have cost",
+                    *(len(interrupted), orphan.path),
                 )
-            self._lost += lost
-            self._backlog.watch(segment, 0)
-            self._adopted += len(frames)
-            for location, payload in frames:
-                try:
-                    record = decoded(payload)
-                except msgspec.DecodeError:
-                    self._rejected += 1
-                    self._backlog.watch(segment, 1)
-                    logger.exception("a record in %s is not one of this version; the file is kept", segment)
-                else:
-                    self._backlog.add([Entry(record.request_id, location, now)])
+            now = time.monotonic()
+            found = {**ended, **interrupted}
+            self._backlog.add(Entry(request_id, location, now) for request_id, location in found.items())
+            self._adopted += len(found)
+            self._interrupted += len(interrupted)
+
+    def _read_segment(self, segment: Path) -> list[tuple[Location, bytes]]:
+        """Return the whole frames of a dead process's segment, and say what of it is lost."""
+        frames, unreadable_bytes, lost = recover(segment)
+        if unreadable_bytes:
+            logger.warning(
+                "%d records of %s are lost: %d bytes cannot be read, because a write was not finished or the disk "
+                "changed them; the %d other records are replayed",
+                *(lost, segment, unreadable_bytes, len(frames)),
+            )
+        self._lost += lost
+        self._backlog.watch(segment, 0)
+        return frames
 
     def _commit_from_thread(self, committed: Committed) -> None:
         self._loop.call_soon_threadsafe(self._committed, committed)
 
     def _committed(self, committed: Committed) -> None:
         now = time.monotonic()
-        for request_id, _ in committed.frames:
+        ended = [Entry(*frame, now) for frame in committed.frames if not self._is_beginning(*frame)]
+        for request_id, _, _ in ended:
             self._unjournaled.pop(request_id, None)
-        self._backlog.add(Entry(request_id, location, now) for request_id, location in committed.frames)
-        self._journaled += len(committed.frames)
+            if (begun := self._begun.pop(request_id, None)) is not None:
+                self._backlog.watch(begun.segment, -1)
+        self._backlog.add(ended)
+        self._journaled += len(ended)
         self._log_stall(now)
         self._growing = committed.growing
         self._rotations = committed.rotations
         self._store_soon()
         self._announce()
+
+    def _is_beginning(self, request_id: str, location: Location) -> bool:
+        """Return whether this durable frame says that a request has begun, which comes before its record; its segment
+        is then kept until the request has ended."""
+        if self._begun.get(request_id, location) is not None:
+            return False
+        self._begun[request_id] = location
+        self._backlog.watch(location.segment, 1)
+        return True
 
     def _store_soon(self) -> None:
         """Have the records that wait stored, at once or a little later, together with others."""

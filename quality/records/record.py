@@ -227,23 +227,38 @@ class EmbeddingRecord(msgspec.Struct, frozen=True, kw_only=True):
 Recorded = Record | EmbeddingRecord
 
 
+class Begun(msgspec.Struct, frozen=True):
+    """A request whose answer is under way. `begun` is recorded if its process dies before the answer ends."""
+
+    begun: Record
+
+
 ANSWERS = ("chat", "completion")
 
 
 class _Kind(msgspec.Struct):
-    api: str
+    api: str = ""
 
 
 _kind = msgspec.msgpack.Decoder(_Kind)
 _decode_answer = msgspec.msgpack.Decoder(Record)
 _decode_embedding = msgspec.msgpack.Decoder(EmbeddingRecord)
+_decode_begun = msgspec.msgpack.Decoder(Begun)
 
 encoded = msgspec.msgpack.Encoder().encode
 
 
 def decoded(payload: bytes) -> Recorded:
-    """Decode what `encoded` returned. Raises `msgspec.DecodeError`."""
-    return (_decode_answer if _kind.decode(payload).api in ANSWERS else _decode_embedding).decode(payload)
+    """Decode a record, or the record of a begun request, that `encoded` returned. Raises `msgspec.DecodeError`."""
+    api = _kind.decode(payload).api
+    if not api:
+        return _decode_begun.decode(payload).begun
+    return (_decode_answer if api in ANSWERS else _decode_embedding).decode(payload)
+
+
+def is_begun(payload: bytes) -> bool:
+    """Return whether `payload` is that of a begun request."""
+    return not _kind.decode(payload).api
 
 
 def consent_of(stored: Any) -> Consent:

@@ -186,6 +186,60 @@ async def test_a_record_that_the_disk_changed_is_counted_and_said_and_costs_no_o
         assert sorted(await stored_ids(sqlite_engine)) == ["r-0", "r-2"]
 
 
+async def test_a_request_that_was_under_way_when_its_process_died_is_recorded_as_it_was_begun(
+    tmp_path: Path, sqlite_engine: AsyncEngine, caplog: pytest.LogCaptureFixture
+) -> None:
+    journal_dir = tmp_path / "journal"
+    begun = make_record("cut", status="aborted", cost_usd=0.5)
+    async with running(journal_dir, away(tmp_path / "away.db")) as ledger:
+        ledger.begin(make_record("whole", status="aborted", cost_usd=0.5))
+        ledger.begin(begun)
+        ledger.append(make_record("whole"))
+
+    async with running(journal_dir, sqlite_engine) as ledger:
+        assert ledger.find_waiting("cut") == begun
+        await ledger.flush()
+
+        assert (ledger.status().adopted, ledger.status().interrupted) == (2, 1)
+        assert "1 requests were under way" in caplog.text
+        assert await ledger.find("cut") == begun
+        assert await ledger.find("whole") == make_record("whole")
+        assert segments(journal_dir) == []
+
+
+async def test_a_request_that_has_begun_is_neither_found_nor_stored_before_it_ends(
+    tmp_path: Path, sqlite_engine: AsyncEngine
+) -> None:
+    async with running(tmp_path / "journal", sqlite_engine) as ledger:
+        ledger.begin(make_record("r-1", status="aborted"))
+        ledger.append(make_record("r-2"))
+        await ledger.flush()
+
+        assert await ledger.find("r-1") is None
+        assert await stored_ids(sqlite_engine) == ["r-2"]
+        assert ledger.status().appended == 1
+
+        ledger.append(make_record("r-1"))
+        await ledger.flush()
+        assert await ledger.find("r-1") == make_record("r-1")
+
+
+async def test_what_a_request_that_has_begun_needs_is_kept_until_it_ends_and_then_goes(
+    tmp_path: Path, sqlite_engine: AsyncEngine
+) -> None:
+    journal_dir = tmp_path / "journal"
+    async with running(journal_dir, sqlite_engine) as ledger:
+        ledger.begin(make_record("r-1"))
+        ledger.append(make_record("r-2"))
+        await ledger.flush()
+        assert len(segments(journal_dir)) == 1
+
+        ledger.append(make_record("r-1"))
+        await ledger.flush()
+
+        assert segments(journal_dir) == []
+
+
 async def test_the_folder_of_a_dead_process_goes_once_its_records_are_stored(
     tmp_path: Path, sqlite_engine: AsyncEngine
 ) -> None:
