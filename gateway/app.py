@@ -264,7 +264,9 @@ class Composition:
         )
         self.sinks.append(agreements.observe)
         await self._keep(partial(agreements.follow, database), "counts of agreement")
-        service = Service(routing, self.sinks, probes, tenancy, overload, cache, self._redaction, agreements)
+        service = Service(
+            routing, self.sinks, probes, tenancy, overload, cache, self._redaction, agreements, ledger.begin
+        )
         service.screen = self._screen
         stack.push_async_callback(service.close_screen)
         if self._redaction is None:

@@ -138,6 +138,7 @@ class Bill(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Status = Literal["ok", "error", "aborted"]
+INTERRUPTED = "interrupted: the process of the gateway ended before the answer did"
 NO_HEADERS: Mapping[str, str] = {}
 
 
@@ -402,9 +403,39 @@ class Answer:
         self.record, self.billed = self._recorded(status, http_status, error, bill), bill.usage
         self._finished(self, self.record)
 
+    def interrupted(self, held_usd: float | None) -> Record:
+        """Return what is recorded, without texts, if this process dies before the answer ends: its server may bill up
+        to `held_usd`; where nothing is held for it, what such an answer is expected to cost."""
+        tier, decision = self.tier, self.decision
+        cost_usd = decision.inputs.costs[tier.number - 1] if held_usd is None else held_usd
+        attempt = Attempt(
+            tier=tier.number,
+            model=tier.model,
+            status="aborted",
+            cost_usd=cost_usd,
+            error=INTERRUPTED,
+            target=tier.name if tier.is_target else None,
+            estimated=True,
+        )
+        bill = Bill(attempts=[attempt], usage=Usage(), paid=False)
+        record = self._recorded_without_texts("error", 500, None, bill)
+        return msgspec.structs.replace(record, error=INTERRUPTED, cache=None, baseline_cost_usd=cost_usd)
+
     def _recorded(self, status: Status, http_status: int, error: Exception | None, bill: Bill) -> Record:
-        request, first, usage, tier = self.request, self.choices[0], bill.usage, self.tier
-        consent = request.consent
+        record = self._recorded_without_texts(status, http_status, error, bill)
+        if not self.request.consent.reuse:
+            return record
+        first = self.choices[0]
+        return msgspec.structs.replace(
+            record,
+            messages=self.request.recorded_messages(),
+            answer=_recorded_answer(first),
+            reasoning=first.reasoning or None,
+            response_format=self.request.generation.response_format,
+        )
+
+    def _recorded_without_texts(self, status: Status, http_status: int, error: Exception | None, bill: Bill) -> Record:
+        request, usage, tier = self.request, bill.usage, self.tier
         return Record(
             request_id=request.request_id,
             created_at=request.created_at,
@@ -419,19 +450,18 @@ class Answer:
             tier=tier.number,
             model=tier.model,
             attempts=bill.attempts,
-            messages=request.recorded_messages(),
-            answer=_recorded_answer(first) if consent.reuse else None,
-            reasoning=(first.reasoning or None) if consent.reuse else None,
-            finish_reason=first.finish_reason,
+            messages=None,
+            answer=None,
+            reasoning=None,
+            finish_reason=self.choices[0].finish_reason,
             prompt_tokens=usage.prompt_tokens,
             completion_tokens=usage.completion_tokens,
             cached_tokens=usage.cached_tokens,
             reasoning_tokens=usage.reasoning_tokens,
             cost_usd=bill.cost_usd,
             baseline_cost_usd=self._baseline_usd(usage) if bill.paid else 0.0,
-            timings=self._timings(self.stamps.finished),
-            response_format=request.generation.response_format if consent.reuse else None,
-            consent=consent.recorded,
+            timings=self._timings(self.stamps.finished or time.monotonic()),
+            consent=request.consent.recorded,
             cache=self.source.cached,
             tags=request.metadata,
             replica=self._replica,

@@ -95,7 +95,8 @@ class Service:
 
     `redaction` is applied to the texts of a record before any of `sinks` gets it. Without `tenancy` no limits apply,
     without `cache` every answer is generated, and without `agreements` no tiers are compared. `screen`: what the
-    catalogue asks for before and after, None for nothing; a reload replaces it.
+    catalogue asks for before and after, None for nothing; a reload replaces it. `begin` is called before a tier is
+    asked, with what is to be recorded if this process dies before the answer ends.
     """
 
     def __init__(
@@ -108,6 +109,7 @@ class Service:
         cache: ResponseCache | None = None,
         redaction: "RedactionProcess | None" = None,
         agreements: Agreements | None = None,
+        begin: Callable[[Record], None] | None = None,
     ) -> None:
         self.routing = routing
         self.replica = None if tenancy is None else tenancy.replica
@@ -115,7 +117,7 @@ class Service:
         self._admission_control = None if tenancy is None else tenancy.admission_control
         self.probes = probes
         self.screen: Screen | None = None
-        self._cache, self._sinks = cache, sinks
+        self._cache, self._sinks, self._begin = cache, sinks, begin
         self.kept_reasoning = KeptReasoning()
         self._redaction, self.agreements = redaction, agreements
         self._redacting: set[asyncio.Task[None]] = set()
@@ -244,7 +246,16 @@ class Service:
         answer = Answer(request, source, self.routing, finished, self.replica, admission.headers, ending, left)
         self._open.add(answer)
         self._idle.clear()
+        if source.cached in (None, "miss"):
+            self._note_begun(answer, admission)
         return answer
+
+    def _note_begun(self, answer: Answer, admission: Admission) -> None:
+        if self._begin is not None:
+            try:
+                self._begin(answer.interrupted(admission.held_usd))
+            except Exception:
+                log.exception("request %s is answered, unrecorded if this process dies", answer.request.request_id)
 
     async def _with_agent_context(self, request: InferenceRequest) -> InferenceRequest:
         """The request with what its conversation's earlier steps mean for servers elsewhere: who made them, their

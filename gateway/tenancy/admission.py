@@ -173,6 +173,11 @@ class Admission(msgspec.Struct):
         """`x-ratelimit-…` as OpenAI has them; none without limits."""
         return {} if self.entry is None else rate_headers(self.entry)
 
+    @property
+    def held_usd(self) -> float | None:
+        """US dollars held of the caller's budgets; None without budgets."""
+        return None if self.hold is None else self.hold.amount / MICRO
+
     async def reserve(self, caller: Caller, max_cost_usd: float, advice: Callable[[float], str] | None = None) -> None:
         """Hold the most that the answer may cost. `advice`: what a caller could do with this many US dollars left, as a
         sentence or "". Raises `ApiError`: 429 `insufficient_quota`, 503."""
