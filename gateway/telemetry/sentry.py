@@ -9,7 +9,7 @@ import httpx
 from gateway.base.settings import SettingsError
 from gateway.telemetry.error_reports import RELEASE, ErrorReport, Raised, Send
 from gateway.telemetry.telemetry_url import refuse_metadata_behind, telemetry_url
-from tiers.remote.environment_proxy import proxy_url
+from tiers.remote.http_transport import proxy_url
 
 SETTING = "AIO_ERROR_REPORT_DSN"
 # How long the end of a process waits for unsent reports.

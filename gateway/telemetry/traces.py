@@ -30,7 +30,7 @@ from gateway.inference.answer import Answer
 from gateway.telemetry.request_metrics import operation_name
 from gateway.telemetry.telemetry_url import refuse_metadata_behind, telemetry_url
 from quality.records.record import Record
-from tiers.remote.environment_proxy import proxy_url
+from tiers.remote.http_transport import proxy_url
 
 CUT = " [cut]"
 MAX_MESSAGES = 256

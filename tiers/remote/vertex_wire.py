@@ -17,8 +17,8 @@ import msgspec
 from tiers.catalog.tier_spec import RemoteSpec
 from tiers.errors import TierRequestError, TierUnavailableError
 from tiers.remote.anthropic_wire import AnthropicWire
-from tiers.remote.environment_proxy import BlockingTransport
 from tiers.remote.gemini_wire import GeminiWire
+from tiers.remote.http_transport import BlockingTransport
 from tiers.remote.provider_format import media_of, media_parts
 from tiers.remote.wire import RemoteWire, WireCall
 from tiers.server_words import one_line

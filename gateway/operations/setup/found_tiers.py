@@ -17,8 +17,8 @@ from inference_core.errors import ModelFileError
 from inference_core.io.files import JSON_ERRORS
 from tiers.catalog.price_list import listed_model
 from tiers.catalog.tier_spec import Capabilities
-from tiers.remote.environment_proxy import ProxyingTransport
 from tiers.remote.http_exchange import bounded_answer
+from tiers.remote.http_transport import ProxyingTransport
 from tiers.remote.server_state import ServerModel, parse_models
 from tiers.server_words import context_of, is_name
 

@@ -20,10 +20,9 @@ from gateway.base.settings import Settings
 from gateway.planning.load_test.run import AskError, BenchTarget, Timing
 from gateway.planning.load_test.workload import Job
 from gateway.processes.announcement import ServerStartError
-from tiers.remote.environment_proxy import ProxyingTransport
 from tiers.remote.event_stream import EventParser
 from tiers.remote.http_exchange import HttpClient, pieces_of
-from tiers.remote.http_transport import HttpTransport
+from tiers.remote.http_transport import HttpTransport, ProxyingTransport
 
 _CONNECT_SECONDS = 30.0
 # `LoadRun` ends an answer that takes too long.

@@ -24,8 +24,8 @@ from gateway.planning.scaling.predictive import (
 )
 from gateway.telemetry.metrics import CONTENT_TYPE
 from inference_core.io.background_tasks import repeated
-from tiers.remote.environment_proxy import ProxyingTransport
 from tiers.remote.http_exchange import bounded_answer
+from tiers.remote.http_transport import ProxyingTransport
 
 _COUNTERS = {
     "aio_requests_total": "requests",

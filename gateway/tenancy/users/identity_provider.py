@@ -27,8 +27,8 @@ import msgspec
 from gateway.base.settings import Settings, SettingsError
 from gateway.tenancy.users.users import ROLES, ProviderUser, Role, UserName
 from inference_core.io.files import JSON_ERRORS
-from tiers.remote.environment_proxy import ProxyingTransport
 from tiers.remote.http_exchange import bounded_answer
+from tiers.remote.http_transport import ProxyingTransport
 from tiers.server_words import one_line
 
 ATTEMPT_SECONDS = 600

@@ -141,7 +141,7 @@ def ask_server(
     """Return the server's answer. Raises `click.ClickException` with its error message, or why there is none."""
     import httpx
 
-    from tiers.remote.environment_proxy import ask
+    from tiers.remote.http_transport import ask
 
     headers = {} if key is None else {"authorization": f"Bearer {key}"}
     try:

@@ -162,7 +162,7 @@ def _check_gateway(url: str, key: str | None) -> None:
     """Raises `click.ClickException` where no gateway answers, or where it refuses the key."""
     import httpx
 
-    from tiers.remote.environment_proxy import ask
+    from tiers.remote.http_transport import ask
 
     address = f"{url.rstrip('/').removesuffix('/v1')}/v1/models"
     try:

@@ -15,7 +15,7 @@ from tests.gateway.attacks.families.framing import outcome_of
 from tests.gateway.attacks.outcome import Outcome, attack_class
 from tests.gateway.attacks.targets import Target
 from tests.gateway.attacks.url_forms import places
-from tiers.remote.environment_proxy import ask
+from tiers.remote.http_transport import ask
 
 COMMANDS = (("knobs", "show"), ("refusals",), ("reload", "--reason", "x"), ("alerts",), ("check",))
 EVERY = 60

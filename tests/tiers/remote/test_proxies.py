@@ -10,8 +10,7 @@ from tests.tiers.remote.loopback_server import Call, LoopbackServer
 from tests.tiers.remote.recording_proxy import RecordingProxy, recording_proxy
 from tests.tiers.tier_world import chat, collect, remote_spec
 from tiers.errors import TierUnavailableError
-from tiers.remote.environment_proxy import ProxyingTransport, ask, proxy_url, shown_proxy
-from tiers.remote.http_transport import HttpTransport, transport_to
+from tiers.remote.http_transport import HttpTransport, ProxyingTransport, ask, proxy_url, shown_proxy, transport_to
 from tiers.remote.remote_tier import RemoteTier
 
 NAMES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
@@ -106,7 +105,7 @@ async def test_a_proxys_user_and_password_are_sent_and_not_shown(proxy: Recordin
 @pytest.mark.parametrize("scheme", ["socks5", "socks5h", "socks4", "ftp"])
 async def test_a_proxy_that_cannot_be_used_is_refused_by_name(monkeypatch: pytest.MonkeyPatch, scheme: str) -> None:
     monkeypatch.setenv("ALL_PROXY", f"{scheme}://user:s3cret@proxy.example:1080")
-    monkeypatch.setattr("tiers.remote.environment_proxy.find_spec", lambda name: None)
+    monkeypatch.setattr("tiers.remote.http_transport.find_spec", lambda name: None)
     tier = RemoteTier(remote_spec("http://server.example/v1"))
     with pytest.raises(TierUnavailableError) as caught:
         await collect(tier, chat())
