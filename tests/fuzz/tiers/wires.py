@@ -18,7 +18,7 @@ from tiers.remote.server_state import chosen_model, parse_models, sum_of_samples
 from tiers.remote.too_long import ServerSaidError
 from tiers.remote.usage_counter import AnswerBounds, Tally
 from tiers.remote.wire import RemoteWire, wire_of
-from tiers.tier import Delta
+from tiers.tier import USAGE_COUNTS, Delta
 
 _MOST_TOKENS = 2**40
 
@@ -47,7 +47,7 @@ def checked(deltas: Iterable[Delta], tally: Tally) -> str:
     text.encode()
     tally.sent = True
     used = tally.usage()
-    counts = [getattr(used, name) for name in used.__struct_fields__]
+    counts = [*(getattr(used, name) for name in USAGE_COUNTS), *used.extras.values()]
     assert all(0 <= count < _MOST_TOKENS for count in counts), f"billed {used}"
     assert used.cached_tokens + used.cache_write_tokens <= used.prompt_tokens, f"billed {used}"
     return text
