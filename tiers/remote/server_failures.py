@@ -275,7 +275,11 @@ class ServerFailures:
         if (refused := self.of_caller(reply, error, request)) is not None:
             return refused
         named, meant = refused_in(body, error), partial(self.of_status, reply, error, request)
-        failure = UnsettledError(meant) if named and reply.status_code in ELSEWHERE else meant()
+        is_elsewhere = reply.status_code in ELSEWHERE
+        if is_elsewhere and not named and refused_in(body, msgspec.structs.replace(error, own=None)):
+            # Words of the request may be what hides a lesson: then such a status says nothing of the tier.
+            return self.located(TierCapabilityError(f"{self.where}: {one_line(error.message)}", *_named(error)))
+        failure = UnsettledError(meant) if named and is_elsewhere else meant()
         if isinstance(failure, TierRequestError):
             failure.refused, failure.said = named, f"{reply.status_code} {error.code}"
         return failure

@@ -223,6 +223,14 @@ async def test_what_is_repeated_says_nothing_of_the_server_also_to_aio_itself(wo
         assert learned.listed() == []
 
 
+async def test_no_caller_hides_by_its_own_words_that_a_status_is_about_the_request() -> None:
+    words = "This model is only supported in v1/responses."
+    async with asked(refusing(lambda _: True, error(words), 404)) as (tier, _, _):
+        with pytest.raises(TierCapabilityError):
+            await collect(tier, asking("one", stop=(words,)))
+        assert tier.load().healthy
+
+
 @pytest.mark.parametrize("include", [False, True])
 @pytest.mark.parametrize("whole", [False, True])
 async def test_an_answer_ends_at_its_stop_string_also_where_the_server_ignores_it(whole: bool, include: bool) -> None:
