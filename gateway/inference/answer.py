@@ -133,7 +133,7 @@ class Bill(msgspec.Struct, frozen=True, kw_only=True):
 
     def unpaid(self) -> "Bill":
         """The same for a reader who owes nothing."""
-        free = [msgspec.structs.replace(attempt, cost_usd=0.0) for attempt in self.attempts]
+        free = [msgspec.structs.replace(attempt, cost_usd=0.0, extras_usd=0.0) for attempt in self.attempts]
         return Bill(attempts=free, usage=self.usage, paid=False)
 
 

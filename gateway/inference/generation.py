@@ -433,10 +433,10 @@ class Generation:
         if self._admission.hold is not None:
             most = most_tokens(self._asking, tier, spec)
             requests = [msgspec.structs.replace(one, max_tokens=most.choice) for one in requests]
-            if spec.remote is not None:
-                from tiers.remote.extras import with_bounds
+        if spec.remote is not None and self._asking.is_bounded:
+            from tiers.remote.extras import with_bounds
 
-                requests = [with_bounds(spec, one) for one in requests]
+            requests = [with_bounds(spec, one) for one in requests]
         if judged:
             requests = [asking_uncertainty(one, tier, spec.tells_logprobs) for one in requests]
         return self._note_made(TierAttempt(tier, spec, requests, most, self._generated(tier, requests, n)))

@@ -127,13 +127,19 @@ def max_cost_usd(request: InferenceRequest, tier: Tier, spec: TierSpec) -> float
 
 
 def unbounded_extra(request: InferenceRequest, spec: TierSpec) -> "UnboundedCostError | None":
-    """Return why the cost of `request` at the tier of `spec` has no bound; None if it has one."""
+    """Return why the cost of `request` at the tier of `spec` has no bound, or one above its maximum cost beside tokens
+    alone; None if it has neither."""
     from tiers.remote.extras import UnboundedCostError, most_extra_costs
 
     try:
-        most_extra_costs(spec, request.generation, 0, 0, 1)
+        usd = most_extra_costs(spec, request.generation, 0, 0, 1).usd
     except UnboundedCostError as error:
         return error
+    if request.max_cost_usd is not None and usd > request.max_cost_usd:
+        what = f"what it may use beside tokens at tier '{spec.name}' may cost ${usd:.6f}, above the maximum"
+        return UnboundedCostError(
+            f"{what} ${request.max_cost_usd:.6f} of x-aio-max-cost or of the key", "x-aio-max-cost"
+        )
     return None
 
 

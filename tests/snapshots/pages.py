@@ -64,7 +64,8 @@ def extras_page() -> str:
         "that it is `unpriced`. `extra_prices` of a tier or target set prices: `extra_prices = { web_search = 0.008, "
         "mcp = 0.0 }` in US dollars of a use; of what multiplies prices of tokens, the factor. Where the server says "
         "what it charges, that is billed. `extras` and `extras_usd` of an attempt in a record say what was billed. A "
-        f"search without a bound of its own gets one of {USES} uses where a budget holds. An image is held as the "
+        f"search without a bound gets one of {USES} uses where a budget or a maximum cost holds. Each use is "
+        "held with another reading of the model's whole context. An image is held as the "
         "largest of its family of models; audio, a video or a file may fill the model's context. Pages were read in "
         "November 2026.",
         table(["name", "servers", "models", "asked by", "price", "most uses", "source"], rows),

@@ -91,6 +91,15 @@ class _Written(msgspec.Struct):
 _BILLED_TOOLS = ("web_search_requests", "web_fetch_requests", "tool_search_requests")
 
 
+class _Iteration(msgspec.Struct):
+    """One reading of the prompt. A `compaction` is billed, and is not in the sums of the usage (https://platform.claude.
+    com/docs/en/build-with-claude/compaction, read 2026-11)."""
+
+    type: str = ""
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+
+
 class _Usage(msgspec.Struct):
     input_tokens: int | None = None
     cache_read_input_tokens: int | None = None
@@ -100,6 +109,7 @@ class _Usage(msgspec.Struct):
     server_tool_use: dict[str, int | None] | None = None
     speed: str | None = None
     inference_geo: str | None = None
+    iterations: list[_Iteration] | None = None
 
 
 class _Message(msgspec.Struct):
@@ -168,6 +178,8 @@ def read_event(event: ServerSentEvent, tally: Tally) -> list[Delta] | None:
         case "content_block_start":
             ended = _left_open(blocks, tally, said.index)
             deltas = _start(said.index, said.content_block, blocks)
+            if said.index in blocks.own:
+                _note_use(said.content_block, tally)
         case "content_block_stop":
             deltas = blocks.close(said.index)
         case "message_start" if said.message is not None:
@@ -297,6 +309,13 @@ def _start(index: int, raw: msgspec.Raw, blocks: Blocks) -> list[Delta]:
     return []
 
 
+def _note_use(raw: msgspec.Raw, tally: Tally) -> None:
+    """Count a use of a tool that the provider runs; the usage at the end counts them, but for callers that left."""
+    block = _decode_block(raw)
+    if block.type == "server_tool_use" and (name := f"{block.name}_requests") in _BILLED_TOOLS:
+        tally.note_extras({name: tally.extras.get(name, 0) + 1})
+
+
 def _delta(said: _Event, blocks: Blocks) -> list[Delta]:
     delta = said.delta
     if delta is not None:
@@ -341,10 +360,12 @@ def _report(usage: _Usage | None, tally: Tally) -> None:
         prompt = fresh + cached + written
     if usage.cache_creation is not None:
         for_an_hour = usage.cache_creation.ephemeral_1h_input_tokens or 0
+    answered = known.completion_tokens if usage.output_tokens is None else usage.output_tokens
+    compacted = [one for one in usage.iterations or () if one.type == "compaction"]
     tally.report(
         Usage(
-            prompt_tokens=prompt or tally.prompt_tokens,
-            completion_tokens=known.completion_tokens if usage.output_tokens is None else usage.output_tokens,
+            prompt_tokens=(prompt or tally.prompt_tokens) + sum(one.input_tokens or 0 for one in compacted),
+            completion_tokens=answered + sum(one.output_tokens or 0 for one in compacted),
             cached_tokens=cached,
             cache_write_tokens=written,
             cache_write_1h_tokens=for_an_hour,

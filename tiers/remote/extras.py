@@ -18,6 +18,7 @@ import msgspec
 
 from tiers.catalog.tier_spec import TierSpec
 from tiers.message_content import NativeRequest
+from tiers.remote.request_fields import FORWARDED
 from tiers.remote.rules import server_of
 from tiers.tier import GenerationRequest, Usage
 
@@ -130,6 +131,8 @@ EXTRAS: tuple[Extra, ...] = (
     _tool("code_execution", ("anthropic",), "code_execution_.*", _CLAUDE),
     Extra("code_execution", _CLAUDE, ("anthropic",), asked="container"),
     Extra("mcp", _NO_PRICE, ("anthropic",), asked="mcp_servers"),
+    Extra("compaction", "https://platform.claude.com/docs/en/build-with-claude/compaction", ("anthropic",), "",
+          "context_management", where='"compact_', usd=0.0, most=1, reads=True),
     # Tools that OpenAI runs.
     _tool("web_search_preview", OPENAI, "web_search_preview.*", _OPENAI, usd=0.025, models="^gpt-4", **_SEARCHES),
     _tool("web_search", OPENAI, "web_search.*", _OPENAI, usd=0.01, **_SEARCHES),
@@ -209,8 +212,12 @@ def asked_extras(spec: TierSpec, request: GenerationRequest) -> list[Asked]:
     if spec.remote is None:
         return []
     found = []
-    rows = _rows_of(server_of(spec.remote, spec.provider), spec.model_name)
+    server = server_of(spec.remote, spec.provider)
+    rows, sent = _rows_of(server, spec.model_name), FORWARDED.get(server)
     for field, elements in _fields(request):
+        if field in request.extra and sent is not None and field not in sent and field not in spec.remote.forward:
+            # The server does not get it.
+            continue
         for element in elements:
             row = next((row for row in rows if row.field == field and _matches(row, element)), None)
             if row is None and field in _LISTS:
@@ -247,7 +254,8 @@ def most_extra_costs(
 
 def extra_reads(spec: TierSpec, request: GenerationRequest) -> int:
     """Return how often the server may read the prompt again, for tools that it runs."""
-    if request.native is None or not request.native.server_tools:
+    native = request.native
+    if native is None or not (native.server_tools or "context_management" in native.fields):
         return 0
     asked = (one for one in asked_extras(spec, request) if one.extra.reads or one.extra.source == _NO_PRICE)
     return sum(ROUNDS if one.most is None or not one.extra.reads else one.most for one in asked)

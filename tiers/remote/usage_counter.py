@@ -91,8 +91,9 @@ _AROUND = re.compile(
 )
 # Where nothing else bounds a count.
 MOST_TOKENS = 2**31 - 1
-MOST_NAME = 32
-"""Characters of a server's name for a class of service that are kept."""
+MOST_NAME = MOST_EXTRAS = 32
+"""Characters of a server's name for a class of service that are kept, and the most things that it may bill beside
+tokens."""
 
 
 class Tally:
@@ -173,8 +174,10 @@ class Tally:
     def note_extras(self, uses: Mapping[str, int | None]) -> None:
         """Store how often the server says that what it bills beside tokens was used."""
         for name, count in uses.items():
-            if count:
+            if count and (name in self.extras or len(self.extras) < MOST_EXTRAS):
                 self.extras[name] = _within(count, MOST_TOKENS)
+            elif count == 0:
+                self.extras.pop(name, None)
 
     @property
     def is_counted(self) -> bool:

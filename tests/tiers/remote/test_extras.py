@@ -143,6 +143,13 @@ def test_the_callers_own_tools_and_a_tier_in_process_cost_nothing_beside_tokens(
     assert asked_extras(here, request(passed={"service_tier": "priority"})) == []
 
 
+def test_a_field_that_the_server_does_not_get_costs_nothing() -> None:
+    asked = request(extra={"search_parameters": {"mode": "on"}})
+    assert asked_extras(spec("vllm", "m"), asked) == []
+    with pytest.raises(UnboundedCostError, match="search_parameters"):
+        most_extra_costs(spec("openai", "m"), asked, 10, 10, 1)
+
+
 def test_a_tool_makes_the_server_read_the_prompt_again() -> None:
     assert extra_reads(spec(), request({"tools": [SEARCH | {"max_uses": 7}]})) == 7
     assert extra_reads(spec(), request({"tools": [{"type": "tool_of_next_year"}]})) == ROUNDS

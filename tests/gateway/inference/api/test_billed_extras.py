@@ -117,6 +117,16 @@ async def test_a_search_without_a_bound_gets_one_for_a_key_with_a_budget_alone(w
         assert world.server.calls[-1].body.get("max_tool_calls") == bound
 
 
+async def test_searches_may_not_cost_more_than_the_requests_maximum(world: World) -> None:
+    message = {"model": "claude", "max_tokens": 9, "messages": HI, "tools": [SEARCH | {"max_uses": 25}]}
+    refused = await world.ask("open", "messages", message, **{"x-aio-max-cost": "0.2"})
+    assert refused.status_code == 400
+    assert "may cost $0.250000, above the maximum $0.200000" in refused.json()["error"]["message"]
+    few = message | {"tools": [SEARCH]}
+    assert (await world.ask("open", "messages", few, **{"x-aio-max-cost": "0.2"})).status_code == 200
+    assert world.server.calls[-1].body["tools"][0]["max_uses"] == USES
+
+
 async def test_a_request_that_may_go_anywhere_goes_where_it_costs_tokens_alone(world: World) -> None:
     asked = {"model": "auto", "messages": HI, "modalities": ["text"], "service_tier": "priority"}
     told = await world.ask("bounded", "chat/completions", asked)
