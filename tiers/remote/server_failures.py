@@ -36,6 +36,7 @@ from tiers.remote.openai_format import WireError, parse_error, parse_reset, pars
 from tiers.remote.too_long import MOST_READ, ServerSaidError, is_unable, too_long
 from tiers.remote.wire import RemoteWire
 from tiers.server_words import one_line
+from tiers.tier import REPLAYED
 
 MAX_ERROR_BYTES = 64 * 1024
 LEAST_COOLDOWN_SECONDS = 1.0
@@ -195,7 +196,9 @@ class ServerFailures:
         return error
 
     def _is_confirmed(self, meaning: int, tenant: str) -> bool:
-        """Whether AIO itself, or a second tenant, was told so too."""
+        """Whether AIO itself, or a second tenant, was told so too. Words that AIO sends once more are a tenant's."""
+        if tenant.startswith(REPLAYED):
+            return False
         return not tenant or self._told.setdefault(meaning, tenant) != tenant
 
     async def read(self, error: WireError, request: ServerRequest) -> WireError:

@@ -174,9 +174,9 @@ async def test_words_alone_take_a_tier_from_all_once_a_second_tenant_is_told_so(
 ) -> None:
     """Until then the next tier is asked for the first one."""
     async with asked(refusing(lambda _: True, error(words)), kind=kind) as (tier, _, _):
-        for request_id in ("one key", "another key"):
+        for tenant, request_id in (("one", "a key"), ("one", "another key"), (f"{REPLAYED}/one", "a check of it")):
             with pytest.raises(TierCapabilityError, match=words[:20]):
-                await collect(tier, asking("one", request_id=request_id, sampling=SamplingParams(temperature=1.0)))
+                await collect(tier, asking(tenant, request_id=request_id, sampling=SamplingParams(temperature=1.0)))
             assert tier.load().healthy
         with pytest.raises(means):
             await collect(tier, asking("two", sampling=SamplingParams(temperature=1.0)))
