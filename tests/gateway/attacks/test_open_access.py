@@ -94,6 +94,14 @@ def test_while_the_database_is_away_it_starts_and_serves_no_stranger(options: li
         with served(tmp_path / "data", tmp_path / "cache", *options, *more) as aio:
             assert httpx.post(f"{aio.url}{CHAT}", json=HELLO).status_code == 401
             assert httpx.get(f"{aio.url}/v1/models").status_code == 401
+            ready = httpx.get(f"{aio.url}/health/ready")
+            assert (ready.status_code, ready.json()["status"]) == (503, "not ready")
+            assert "stored keys cannot be read" in ready.json()["problems"]["keys"]
+            key = {"AIO_API_KEYS": f"app={HASHED}"}
+        with served(tmp_path / "data", tmp_path / "cache", *options, *more, environment=key) as aio:
+            assert httpx.get(f"{aio.url}/v1/models", headers={"authorization": f"Bearer {KEY}"}).status_code == 200
+            ready = httpx.get(f"{aio.url}/health/ready")
+            assert (ready.status_code, ready.json()["status"]) == (200, "degraded")
 
 
 async def test_a_gateway_that_finds_no_keys_later_is_not_open_either(tmp_path: Path) -> None:
