@@ -377,7 +377,8 @@ class Tier(ABC):
 
     - `generate` raises `TierRequestError` before the first delta if the request can never be served,
       `TierUnavailableError` if the tier cannot take it now.
-    - Closing the iterator early frees the work within one step.
+    - Closing the iterator early frees the work within one step. A server elsewhere that bills it all the same is read
+      to its counts by tasks of the request's `meter`.
     - From when a model or server has the request, the request's `meter` tells what it has used: at any time at least
       the tokens of the deltas so far, those of a server elsewhere as it reported or else as estimated.
     - Text deltas are valid Unicode: never half a character, never part of a stop string.

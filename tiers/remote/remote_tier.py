@@ -269,7 +269,7 @@ class RemoteTier(Tier):
         await self._http.close()
 
     def generate(self, request: GenerationRequest) -> AsyncGenerator[Delta, None]:
-        """See `Tier.generate`; closing the iterator closes the connection, which tells the server."""
+        """See `Tier.generate`; closing the iterator closes the connection, or reads on as `answer` says."""
         if request.n > 1 and self._answers_one(request):
             one = msgspec.structs.replace(request, n=1)
             return merged_answers([self.generate(one) for _ in range(request.n)], 1)
@@ -383,7 +383,7 @@ class RemoteTier(Tier):
             self._note_left(request, tally)
             raise
         except FAILURES as error:
-            if tally.has_spoken:
+            if tally.said:
                 self._note_left(request, tally)
             if isinstance(error, ServerSaidError):
                 await self._failures.read(error.said, self._server_request(request, body))

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -156,6 +156,28 @@ async def test_a_shutdown_records_what_is_known_of_an_answer_that_was_left(
         record = await w.record(request_id)
         assert [attempt.estimated for attempt in record.attempts] == [True]
         assert record.completion_tokens == 2
+
+
+async def test_of_a_generation_that_two_callers_share_the_last_to_leave_pays_what_its_provider_bills(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with world(tmp_path, monkeypatch) as w:
+        key = await w.gateway.key("ada")
+        body = ASKED | {"temperature": 0, "stream": True}
+        requests: list[str] = []
+        async with (
+            httpx.AsyncClient(base_url=w.gateway.url, timeout=60, headers=bearer(key)) as client,
+            AsyncExitStack() as stack,
+        ):
+            for _ in range(2):
+                answer = await stack.enter_async_context(client.stream("POST", "/v1/chat/completions", json=body))
+                requests.append(answer.headers["x-aio-decision-id"])
+            assert len(w.server.calls) == 1
+        await eventually(lambda: w.gateway.serving.service.overload.running == 0)
+        w.go.set()
+        records = [await w.record(request_id) for request_id in requests]
+    assert sorted(record.cost_usd for record in records) == [0.0, pytest.approx(USD)]
+    assert {record.cache for record in records} == {"miss", "shared"}
 
 
 async def _is_spent(gateway: RunningGateway, usd: float) -> bool:
