@@ -1,5 +1,5 @@
-"""Hostile inputs find nothing in gateways without keys, with administrators, redaction, rules, hostile servers or
-cores that end."""
+"""Hostile inputs find nothing in gateways without keys, with administrators, redaction, rules, hostile servers, proxies
+or cores that end."""
 
 import pytest
 
@@ -9,7 +9,8 @@ pytestmark = pytest.mark.processes
 
 
 @pytest.mark.parametrize(
-    ("targets", "inputs"), [(("open", "administered", "redacting", "private"), 90), (("hostile",), 110)]
+    ("targets", "inputs"),
+    [(("open", "administered", "redacting", "private"), 90), (("hostile",), 110), (("addresses", "proxied"), 120)],
 )
 def test_two_hundred_hostile_inputs_find_nothing_in_other_gateways(targets: tuple[str, ...], inputs: int) -> None:
     assert found_by_attacks(*targets, inputs=inputs) == ""
