@@ -146,7 +146,7 @@ class TierAttempt:
         return [task for request in self.requests for task in request.meter.unsettled if not task.done()]
 
     def settle(self) -> Attempt | None:
-        """Bill what servers elsewhere have told since it was left; return its record, None if nothing was read on."""
+        """Bill what servers have counted since it was left; return its record, None if nothing was read on."""
         if self.recorded is None or not any(request.meter.unsettled for request in self.requests):
             return None
         self.usage = self.used_so_far()

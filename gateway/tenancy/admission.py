@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 class MostTokens(NamedTuple):
     """The most tokens of one attempt, over all prompts and choices, and the most US dollars: what is held for it, and
     the most of its bill. `choice`: the limit of one choice, with which it is asked for. `usd`: infinite where what is
-    billed beside tokens has no bound."""
+    billed besides tokens has no bound."""
 
     prompt: int
     answer: int
@@ -127,7 +127,7 @@ def max_cost_usd(request: InferenceRequest, tier: Tier, spec: TierSpec) -> float
 
 
 def unbounded_extra(request: InferenceRequest, spec: TierSpec) -> "UnboundedCostError | None":
-    """Return why the cost of `request` at the tier of `spec` has no bound, or one above its maximum cost beside tokens
+    """Return why the cost of `request` at the tier of `spec` has no bound, or one above its maximum cost besides tokens
     alone; None if it has neither."""
     from tiers.remote.extras import UnboundedCostError, most_extra_costs
 
@@ -136,7 +136,7 @@ def unbounded_extra(request: InferenceRequest, spec: TierSpec) -> "UnboundedCost
     except UnboundedCostError as error:
         return error
     if request.max_cost_usd is not None and usd > request.max_cost_usd:
-        what = f"what it may use beside tokens at tier '{spec.name}' may cost ${usd:.6f}, above the maximum"
+        what = f"what it may use besides tokens at tier '{spec.name}' may cost ${usd:.6f}, above the maximum"
         return UnboundedCostError(
             f"{what} ${request.max_cost_usd:.6f} of x-aio-max-cost or of the key", "x-aio-max-cost"
         )

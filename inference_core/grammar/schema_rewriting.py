@@ -71,7 +71,7 @@ def for_library(schema: Any) -> Any:
 
 
 def _without_ids(key: str, part: Any) -> Any:
-    """The value of a keyword without identifiers beside references, which name nothing before draft 2019-09."""
+    """The value of a keyword without identifiers next to references, which name nothing before draft 2019-09."""
     if key in ("const", "enum", "default", "examples"):
         return part
     if isinstance(part, list):

@@ -1,4 +1,4 @@
-"""Judges that cannot decide on a tenant's answers pause for that tenant: a reference that nobody can compare with is
+"""Judges that cannot decide on a tenant's answers pause for that tenant: a reference that cannot be compared with is
 paid for in vain."""
 
 import logging

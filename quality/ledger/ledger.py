@@ -41,7 +41,7 @@ class LedgerStatus(msgspec.Struct, frozen=True, kw_only=True):
     - `stored`: in the database; `rejected`: the database will not take them, they stay in the journal and are tried
       again at the next start; `waiting`: durable, not stored yet.
     - `refused`: not taken because the disk has stalled.
-    - `interrupted`: of `adopted`, requests that a dead process had begun and not ended.
+    - `interrupted`: of `adopted`, requests that a dead process had started and not ended.
     - `lost`: records that journals of dead processes can no longer give: unfinished writes and damage by the disk.
     - `pending_bytes`: in memory, waiting for the disk.
     - `journal_lag_seconds`, `store_lag_seconds`: age of the oldest record that is not durable, not stored.
@@ -444,7 +444,7 @@ class Ledger:
         self._announce()
 
     def _is_beginning(self, request_id: str, location: Location) -> bool:
-        """Return whether this durable frame says that a request has begun, which comes before its record; its segment
+        """Return whether this durable frame says that a request has started, which comes before its record; its segment
         is then kept until the request has ended."""
         if self._begun.get(request_id, location) is not None:
             return False

@@ -44,7 +44,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     lost, and another one went on after its tokens. `price`: what its
     tokens were billed at, with the step of a long prompt; `cost_usd` follows from it and the tokens, unless the server
     said what it charges: then `charged_usd` is that, within what was held, and it was billed. `extras`: what was
-    billed beside tokens, or has no known price; `extras_usd` of `cost_usd` are for that. `estimated`: a server
+    billed besides tokens, or has no known price; `extras_usd` of `cost_usd` are for that. `estimated`: a server
     elsewhere has not counted all its tokens, because the answer was left or broke off, or it tells no counts.
     """
 
@@ -249,7 +249,7 @@ encoded = msgspec.msgpack.Encoder().encode
 
 
 def decoded(payload: bytes) -> Recorded:
-    """Decode a record, or the record of a begun request, that `encoded` returned. Raises `msgspec.DecodeError`."""
+    """Decode a record, or the record of a started request, that `encoded` returned. Raises `msgspec.DecodeError`."""
     api = _kind.decode(payload).api
     if not api:
         return _decode_begun.decode(payload).begun
@@ -257,7 +257,7 @@ def decoded(payload: bytes) -> Recorded:
 
 
 def is_begun(payload: bytes) -> bool:
-    """Return whether `payload` is that of a begun request."""
+    """Return whether `payload` is that of a started request."""
     return not _kind.decode(payload).api
 
 

@@ -351,7 +351,7 @@ class VerificationQueue:
             )
 
     async def drop(self, job: VerificationJob, reason: Reason, now: float) -> None:
-        """End a job that nobody has claimed, without a verdict."""
+        """End an unclaimed job, without a verdict."""
         unclaimed = and_(verifications.c.verification_id == job.verification_id, _CLAIMABLE)
         ended = {**NO_TURN, "status": "skipped", "reason": WHY_NOT[reason], "lease_until": None, "finished_at": now}
         async with self._engine.begin() as connection:

@@ -56,8 +56,8 @@ def extras_page() -> str:
         for row in EXTRAS
     ]
     return page(
-        "What is billed beside tokens",
-        "What a provider bills beside tokens at the price list's price. The first row that matches a field of the "
+        "What is billed besides tokens",
+        "What a provider bills besides tokens at the price list's price. The first row that matches a field of the "
         "request holds; models are regular expressions. The provider's own count of the uses, or the class of service "
         "that its answer names, is billed. A tool or plugin without a row has no known price. What has no known price "
         "is refused to keys with a budget or a maximum cost (400, with the field), and the records of other keys say "

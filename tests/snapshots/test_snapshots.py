@@ -91,7 +91,7 @@ def test_settings_are_those_of_the_snapshot(compare: Compare, compare_page: Comp
     compare_page("settings.md", settings_page())
 
 
-def test_the_page_of_what_is_billed_beside_tokens_is_current(compare_page: ComparePage) -> None:
+def test_the_page_of_what_is_billed_besides_tokens_is_current(compare_page: ComparePage) -> None:
     compare_page("extras.md", extras_page())
 
 

@@ -1,7 +1,7 @@
 """How long audio lasts: read from what a decoder would decode, because a header's own duration may be wrong.
 
-Read are WAV, FLAC, MP3 and other MPEG audio, AAC in ADTS, Ogg, MP4 and Matroska or WebM. The kind is told by the first
-bytes, as decoders do, and not by a name.
+Read are WAV, FLAC, MP3 and other MPEG audio, AAC in ADTS, Ogg, MP4 and Matroska or WebM. The first bytes say
+which, as for decoders, and not a name.
 """
 
 import re

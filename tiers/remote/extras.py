@@ -1,4 +1,4 @@
-"""What a provider bills beside tokens at the price list's price: searches and other tools that it runs, classes of
+"""What a provider bills besides tokens at the price list's price: searches and other tools that it runs, classes of
 service, audio. One table says what each costs, and what asks for it; the bound that is held for a request and the bill
 of its answer both follow from the table.
 
@@ -187,7 +187,7 @@ class Asked(NamedTuple):
 
 
 class ExtraCosts(NamedTuple):
-    """`usd` beside tokens, and the `factor` of the prices of all tokens. `reads`: how often the prompt may be read
+    """`usd` besides tokens, and the `factor` of the prices of all tokens. `reads`: how often the prompt may be read
     again. `notes`: each extra in words, for the record."""
 
     usd: float = 0.0

@@ -191,7 +191,7 @@ class LearnedRefusals:
 
     A refusal may be about one caller's values, or repeat its words, so it holds for the tenant alone whose request got
     it. Once that of a second tenant gets the same one, by the same status and code, it holds for all. What requests
-    without a tenant get holds for all at once: they are AIO's own, or nobody has a key.
+    without a tenant get holds for all at once: they are AIO's own, or no caller has a key.
     """
 
     def __init__(self, most: int = MOST, seconds: float = SECONDS, clock: Callable[[], float] = time.time) -> None:

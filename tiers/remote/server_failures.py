@@ -159,7 +159,7 @@ class ServerFailures:
             self.keep_secret(key)
         self.unhealthy_until = -math.inf
         self._suspect: int | None = None
-        # By the status that words meant: the first tenant that was told so since an answer.
+        # By the status that words meant: the first tenant that got this refusal since an answer.
         self._told: dict[int, str] = {}
         self._pause = 0.0
         self._key, self._key_variable = key, remote.api_key_env
@@ -196,7 +196,7 @@ class ServerFailures:
         return error
 
     def _is_confirmed(self, meaning: int, tenant: str) -> bool:
-        """Whether AIO itself, or a second tenant, was told so too. Words that AIO sends once more are a tenant's."""
+        """Whether AIO itself, or a second tenant, got this answer too. Words that AIO sends again are a tenant's."""
         if tenant.startswith(REPLAYED):
             return False
         return not tenant or self._told.setdefault(meaning, tenant) != tenant

@@ -92,7 +92,7 @@ _AROUND = re.compile(
 # Where nothing else bounds a count.
 MOST_TOKENS = 2**31 - 1
 MOST_NAME = MOST_EXTRAS = 32
-"""Characters of a server's name for a class of service that are kept, and the most things that it may bill beside
+"""Characters of a server's name for a class of service that are kept, and the most things that it may bill besides
 tokens."""
 
 
@@ -172,7 +172,7 @@ class Tally:
         )
 
     def note_extras(self, uses: Mapping[str, int | None]) -> None:
-        """Store how often the server says that what it bills beside tokens was used."""
+        """Store how often the server says that what it bills besides tokens was used."""
         for name, count in uses.items():
             if count and (name in self.extras or len(self.extras) < MOST_EXTRAS):
                 self.extras[name] = _within(count, MOST_TOKENS)

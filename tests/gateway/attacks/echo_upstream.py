@@ -1,6 +1,6 @@
 """The model server behind the attacked gateways: it never fails, whatever is asked, and repeats the last message.
 
-A request whose `user` says so gets a refusal by its number, or is told what was sent.
+A request whose `user` says so gets a refusal by its number, or an answer with what was sent.
 """
 
 import asyncio

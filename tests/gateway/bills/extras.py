@@ -93,7 +93,7 @@ def _of(*parts: Body) -> Body:
 
 
 ROWS = [
-    # Nothing beside tokens.
+    # Nothing besides tokens.
     _chat("without extras", OPENAI, {}, {}, GPT_5, _OPENAI),
     _response("without extras, streamed", _STREAM, GPT_5),
     _message("without extras, streamed", CLAUDE, _STREAM, {}, SONNET),

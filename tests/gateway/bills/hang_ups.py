@@ -1,4 +1,4 @@
-"""Callers that leave before the end of an answer: the provider bills thoughts that nobody has seen."""
+"""Callers that leave before the end of an answer: the provider bills thoughts that no caller has seen."""
 
 import asyncio
 import json

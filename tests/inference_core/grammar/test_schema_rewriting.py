@@ -130,7 +130,7 @@ def test_an_answer_may_end_where_its_schema_holds(schema: Any, allowed: list[str
 
 
 @pytest.mark.parametrize("pattern", ["^score$", "^(?:score|b)$", "^s?core$"])
-def test_after_all_names_of_a_pattern_no_other_name_is_begun(pattern: str) -> None:
+def test_after_all_names_of_a_pattern_no_other_name_is_started(pattern: str) -> None:
     properties = {name: {"type": "integer"} for name in ("score", "core", "b")}
     schema = {"type": "object", "properties": properties, "patternProperties": {pattern: {"minimum": 5}}}
     matcher = COMPILER.compile(Grammar(kind="json_schema", text=json.dumps(schema | {"additionalProperties": False})))()

@@ -85,7 +85,7 @@ def test_at_an_end_that_cannot_be_checked_the_schema_is_at_fault(
     assert matcher.has_invalid_end == is_answers_fault
 
 
-def test_an_identifier_beside_a_reference_of_draft_7_names_nothing() -> None:
+def test_an_identifier_next_to_a_reference_of_draft_7_names_nothing() -> None:
     schema = {
         "$schema": DRAFT_7,
         "$id": "http://a.example/base/",

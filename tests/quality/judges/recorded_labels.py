@@ -23,7 +23,7 @@ _RESAMPLES = 2000
 
 
 class Recorded(NamedTuple):
-    """A pair of answers to one `prompt` (its number). `judge`: who labelled it, "" for nobody; `no_worse`: the label.
+    """A pair of answers to one `prompt` (its number). `judge`: who labelled it, "" for none; `no_worse`: the label.
     `broken`: "no worse" because of a reference that does not parse. `truth`: by the marks."""
 
     prompt: int

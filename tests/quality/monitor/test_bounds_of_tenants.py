@@ -18,7 +18,7 @@ from tests.quality.loop_world import ScriptedTier, ladder, price, record, rows, 
 from tests.quality.monitor.monitors import ALL, EVERY, monitor_of, running_monitor, serve
 
 DRAWN = Draw(sampled=True, probability=1.0, reason="drawn")
-# Nobody has money of its own, and all together have plenty.
+# No tenant has money of its own, and all together have plenty.
 STARTED = msgspec.structs.replace(EVERY, budget_share=0.0, cold_start_usd=1e6, start_usd=2.5)
 UNCLEAR = "It is hard to say."
 

@@ -186,7 +186,7 @@ async def test_a_record_that_the_disk_changed_is_counted_and_said_and_costs_no_o
         assert sorted(await stored_ids(sqlite_engine)) == ["r-0", "r-2"]
 
 
-async def test_a_request_that_was_under_way_when_its_process_died_is_recorded_as_it_was_begun(
+async def test_a_request_that_was_under_way_when_its_process_died_is_recorded_as_noted_at_its_start(
     tmp_path: Path, sqlite_engine: AsyncEngine, caplog: pytest.LogCaptureFixture
 ) -> None:
     journal_dir = tmp_path / "journal"
@@ -207,7 +207,7 @@ async def test_a_request_that_was_under_way_when_its_process_died_is_recorded_as
         assert segments(journal_dir) == []
 
 
-async def test_a_request_that_has_begun_is_neither_found_nor_stored_before_it_ends(
+async def test_a_request_that_has_started_is_neither_found_nor_stored_before_it_ends(
     tmp_path: Path, sqlite_engine: AsyncEngine
 ) -> None:
     async with running(tmp_path / "journal", sqlite_engine) as ledger:
@@ -224,7 +224,7 @@ async def test_a_request_that_has_begun_is_neither_found_nor_stored_before_it_en
         assert await ledger.find("r-1") == make_record("r-1")
 
 
-async def test_what_a_request_that_has_begun_needs_is_kept_until_it_ends_and_then_goes(
+async def test_what_a_request_that_has_started_needs_is_kept_until_it_ends_and_then_goes(
     tmp_path: Path, sqlite_engine: AsyncEngine
 ) -> None:
     journal_dir = tmp_path / "journal"

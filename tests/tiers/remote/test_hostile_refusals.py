@@ -56,7 +56,7 @@ class HostileRefusals(RuleBasedStateMachine):
         self.usual = self.answered("honest")
 
     def answered(self, request_id: str) -> tuple[list[Any], Any]:
-        """What the server gets for the honest tenant, and what that is told of it."""
+        """What the server gets for the honest tenant, and what it is answered."""
         before = len(self.server.bodies)
         request = asking("Hi", "honest", request_id)
         (answer,), _ = self.loop.run_until_complete(collect(self.tier, request))

@@ -169,7 +169,7 @@ WORDED = [
 
 
 @pytest.mark.parametrize(("kind", "words", "means"), WORDED)
-async def test_words_alone_take_a_tier_from_all_once_a_second_tenant_is_told_so(
+async def test_words_alone_take_a_tier_from_all_once_a_second_tenant_gets_them_too(
     kind: str, words: str, means: type[TierUnavailableError]
 ) -> None:
     """Until then the next tier is asked for the first one."""
@@ -247,7 +247,7 @@ async def test_an_answer_ends_at_its_stop_string_also_where_the_server_ignores_i
         assert usage.completion_tokens == 4
 
 
-def test_an_operator_sees_for_whom_it_holds() -> None:
+def test_an_operator_sees_for_which_tenants_it_holds() -> None:
     learned = LearnedRefusals()
     place = Place("t", "u", "chat", "m")
     learned.learn(place, {"seed"}, "one", "400 x")

@@ -133,7 +133,7 @@ async def test_an_answer_that_has_ended_is_read_to_its_counts_by_any_provider() 
         assert await settled(request) == COUNTED
 
 
-async def test_a_whole_answer_is_billed_to_its_end_whoever_waits_for_it() -> None:
+async def test_a_whole_answer_is_billed_to_its_end_with_and_without_a_waiting_caller() -> None:
     go = asyncio.Event()
     async with world("openai", saying(go)) as w:
         request = asked(whole=True)
@@ -252,7 +252,7 @@ async def test_a_tier_that_closes_ends_what_it_reads_on() -> None:
         assert request.meter.usage().estimated
 
 
-async def test_an_error_of_what_is_read_on_reaches_nobody_and_leaves_an_estimate() -> None:
+async def test_an_error_of_what_is_read_on_reaches_no_caller_and_leaves_an_estimate() -> None:
     go = asyncio.Event()
 
     async def break_off(call: Call) -> None:

@@ -21,7 +21,7 @@ ImageCount = Annotated[int, Meta(ge=1, le=MOST_IMAGES)]
 # Cohere's unit of a search: a query with up to 100 documents; one that has more than 500 tokens with the query is
 # split, and each part counts as a document (https://cohere.com/pricing, 2026-11).
 DOCUMENTS_OF_A_SEARCH, TOKENS_OF_A_DOCUMENT, LEAST_TOKENS_OF_A_PART = 100, 500, 100
-# What is read of a file that lasts nobody knows how long: only where nothing is billed for it.
+# What is read of a file of unknown length: only where nothing is billed for it.
 USUAL_AUDIO_BYTES = 16_000
 # Tokens of a second of speech. Input: OpenAI's 10, Mistral's 12.5, Gemini's 32. Output of speech: OpenAI's 20.8
 # ($0.015 a minute at $12 a million), Gemini's 25. Of a transcript: fast speech has 5 words a second.

@@ -93,7 +93,7 @@ class PassedForm:
         return found
 
     def written(self, model: str) -> tuple[str, bytes]:
-        """Return the form for `model`: its content type, and its bytes. The heads of parts are written anew, so that
+        """Return the form for `model`: its content type, and its bytes. The heads of parts are written again, so that
         the server reads the same names as this process."""
         boundary = f"aio-{secrets.token_hex(16)}"
         pieces: list[bytes | bytearray] = []

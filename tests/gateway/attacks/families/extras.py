@@ -1,4 +1,4 @@
-"""Attacks by what providers bill beside tokens: classes of service, tools that they run, searches, audio, images."""
+"""Attacks by what providers bill besides tokens: classes of service, tools that they run, searches, audio, images."""
 
 import asyncio
 import base64
@@ -143,7 +143,7 @@ _KINDS: list[Callable[[Random], Row]] = [
 
 @attack_class("extras of providers", 270, "keyed")
 def extras(target: Target, draw: Random, count: int) -> Iterator[Outcome]:
-    """What providers bill beside tokens, asked of gateways of its own by keys with and without budgets: the bill is the
+    """What providers bill besides tokens, asked of its own gateways by keys with and without budgets: the bill is the
     published one, or the request is refused, or the record of a key without a budget says that something is
     unpriced."""
     rows = []

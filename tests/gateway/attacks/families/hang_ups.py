@@ -15,7 +15,7 @@ from tests.tiers.remote.loopback_server import Call
 MOST_TOKENS = 8_000
 _SHOWN = 105
 _APIS = ("chat/completions", "messages", "responses", "ws")
-# One bills a stream to its end whoever reads it; the other stops when its connection is closed.
+# One bills a stream to its end, read or not; the other stops when its connection is closed.
 _GOES_ON = Server("goes-on", "mistral", "magistral-medium-latest")
 _STOPS = Server("stops", "openai", "gpt-5")
 _PRICES = {_GOES_ON: (2.0, 5.0), _STOPS: (1.25, 10.0)}

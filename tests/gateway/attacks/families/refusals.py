@@ -43,7 +43,7 @@ _UNCACHED = {"x-aio-cache": "off"}
 
 
 def _told(target: Target) -> Answer:
-    """The answer to bob, which says what the server got of his request."""
+    """The answer to bob, which says what the server got of bob's request."""
     return target.ask("POST", CHAT, FIELDS | {"messages": HELLO, "user": TOLD}, headers=_UNCACHED)
 
 

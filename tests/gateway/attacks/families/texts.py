@@ -233,7 +233,7 @@ def grammars(target: Target, draw: Random, count: int) -> Iterator[Outcome]:
 def drafts(target: Target, draw: Random, count: int) -> Iterator[Outcome]:
     """Schemas of all drafts, most without `$schema`, with bounds beyond float64, patterns over properties and wrong
     types: no answer fails for the server's part, whole, at its end or in the middle of a stream. One whose schema has
-    branches of `oneOf` that cannot be told apart may end as none of them twice."""
+    branches of `oneOf` that cannot be distinguished may end as none of them twice."""
     for number in range(count):
         sound = draw.random() < 0.7
         schema = drawn_schema(draw, sound=sound)

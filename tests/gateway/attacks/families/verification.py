@@ -91,7 +91,7 @@ class HostileTier(ScriptedTier):
 
 @attack_class("money of verification", 900, "open")
 def money(target: Target, draw: Random, count: int) -> Iterator[Outcome]:
-    """Keys and teams whose traffic is made to be dear to verify, beside a rich and a small honest key, over three days,
+    """Keys and teams whose traffic is made dear to verify, next to a rich and a small honest key, over three days,
     two replicas and a restart a day: no tenant's verification costs more than its own shares and one start, all cost no
     more than the settings say, and the honest keys get labels."""
     worlds = min(len(HOSTILE), max(count // _LEAST_REQUESTS, 1))

@@ -413,7 +413,7 @@ async def test_the_cache_is_marked_from_the_second_step_on_and_the_record_says_s
     assert "cache_control" not in json.dumps(recorded.got)
 
 
-async def test_tokens_are_billed_by_kind_of_cache_and_a_search_beside_them(recorded: Recorded) -> None:
+async def test_tokens_are_billed_by_kind_of_cache_and_a_search_besides(recorded: Recorded) -> None:
     told = await recorded.asked("/v1/messages", {"model": "claude"} | ASKED)
     attempt = await recorded.attempt(told)
     kinds = {name: attempt[name] for name in ("cached_tokens", "cache_write_tokens", "cache_write_1h_tokens")}

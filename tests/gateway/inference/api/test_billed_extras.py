@@ -1,4 +1,4 @@
-"""What a provider bills beside tokens, asked of a gateway: what a key with a budget may ask for, and what records say.
+"""What a provider bills besides tokens, asked of a gateway: what a key with a budget may ask for, and what records say.
 `tests/gateway/bills` compares the bills."""
 
 from collections.abc import AsyncIterator

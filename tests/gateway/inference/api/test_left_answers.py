@@ -129,7 +129,7 @@ async def test_the_counts_are_read_over_every_api(
         assert (await w.record(request_id)).cost_usd == pytest.approx(USD)
 
 
-async def test_a_whole_answer_that_nobody_waits_for_is_billed_as_its_provider_bills_it(
+async def test_a_whole_answer_without_a_waiting_caller_is_billed_as_its_provider_bills_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with world(tmp_path, monkeypatch) as w:

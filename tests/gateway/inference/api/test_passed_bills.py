@@ -139,7 +139,7 @@ async def test_the_least_that_a_provider_bills_of_a_request_is_billed(
     assert record.cost_usd == pytest.approx(10 * 0.111 / 3600)
 
 
-async def test_audio_that_lasts_nobody_knows_how_long_is_sent_only_where_it_costs_nothing(
+async def test_audio_of_unknown_length_is_sent_only_where_it_costs_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     unknown = b"#!AMR\n" + bytes(1000)

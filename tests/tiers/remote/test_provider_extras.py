@@ -1,4 +1,4 @@
-"""What a provider bills beside tokens: which row holds, its bound, and its bill."""
+"""What a provider bills besides tokens: which row holds, its bound, and its bill."""
 
 import re
 from typing import Any
@@ -135,7 +135,7 @@ def test_what_has_no_known_price_has_no_bound_unless_the_catalogue_prices_it(
     assert billed_extras(priced, asked, Usage(), 2).usd == 1.0
 
 
-def test_the_callers_own_tools_and_a_tier_in_process_cost_nothing_beside_tokens() -> None:
+def test_the_callers_own_tools_and_a_tier_in_process_cost_nothing_besides_tokens() -> None:
     own = request({"tools": [{"type": "bash_20250124"}, {"type": "text_editor_20250728"}]})
     assert most_extra_costs(spec(), own, 10, 10, 1)[:3] == (0.0, 1.0, 0)
     assert extra_reads(spec(), own) == 0
