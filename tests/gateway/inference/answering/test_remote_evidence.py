@@ -8,6 +8,7 @@ import pytest
 
 from classifier.policy.agreement_counts import AgreementCounts, AgreementPlace
 from gateway.base.settings import Settings
+from gateway.inference.agreement import Agreements
 from tests.gateway.inference.routing.known_probes import known_probes
 from tests.gateway.remote_catalog import write_remote_catalog
 from tests.gateway.running_gateway import running_gateway
@@ -23,6 +24,16 @@ def answer(text: str, logprob: float | None = None) -> dict[str, Any]:
         token = {"token": text, "logprob": logprob, "bytes": None, "top_logprobs": []}
         choice["logprobs"] = {"content": [token] * 3}
     return {"object": "chat.completion", "choices": [choice], "usage": {"prompt_tokens": 9, "completion_tokens": 3}}
+
+
+@pytest.fixture(autouse=True)
+def _counts_that_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The counts that a test adds are not replaced by those of the stored requests, of which there are none."""
+
+    async def catch_up(*_: Any) -> None:
+        return
+
+    monkeypatch.setattr(Agreements, "catch_up", catch_up)
 
 
 async def asked(settings: Settings, folder: Path, kind: str, answers: list[dict[str, Any]], **body: Any) -> Any:
