@@ -155,6 +155,7 @@ class ClassPredictor:
             kind=self._kind,
             novelty=1.0 if known is None else round(HALF_NOVELTY / (HALF_NOVELTY + float(known.labels.max())), 4),
             classifier_version=self._version,
+            from_others=own is not None and own.uses_others(prompt),
         )
 
     def _refitted(self, head: RefittedClasses, turn: EncodedTurn, classes: list[float]) -> list[float]:

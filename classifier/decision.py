@@ -43,7 +43,8 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     `predicted_tokens[k-1]`: expected billed tokens of tier k's answer, None where unknown; empty if unknown for all.
     `classes`: P(SIMPLE, MEDIUM, COMPLEX, EXPERT) if `p_ok` is derived from them, and then P(the answer is good enough);
     else empty. `labels[k-1]`: the number of labelled answers of tier k to such prompts, for this key or, without any,
-    for all keys; `good_labels[k-1]` of them were as good as the strongest tier's. Empty without labels.
+    its tenant; `good_labels[k-1]` of them were as good as the strongest tier's. Empty without labels. `from_others`:
+    labels of other tenants count in it, too, because the request was drawn for that.
     """
 
     p_ok: list[float]
@@ -56,6 +57,7 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     classes: list[float] = []
     labels: list[float] = []
     good_labels: list[float] = []
+    from_others: bool = False
 
 
 class EdgePath(msgspec.Struct, frozen=True, kw_only=True):

@@ -227,7 +227,7 @@ class Composition:
         encode = None if active is None else encoder_of(lambda: active.model)
         active_labels = None
         if active is not None:
-            active_labels = ActiveLabels(database, active, self.metrics, self.catalog)
+            active_labels = ActiveLabels(database, active, self.metrics, self.catalog, self.settings.keys_are_tenants)
             await self._follow(active_labels.follow, "labels")
         if routing.served.strongest > 1:
             restored = partial(routing.references.restore, database, routing.served.strongest)

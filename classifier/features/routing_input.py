@@ -149,6 +149,7 @@ class RoutingInput(msgspec.Struct, frozen=True, kw_only=True):
     caller's key, which has its own labels, and `tenant`, whose it is; "" without one. `app`: hash of the system prompt
     ("" without one), which tells applications apart without their text. `prompt_tokens`: estimate over all messages;
     `max_tokens` None means unlimited. `previous_tiers`: tiers that answered this conversation so far, oldest first.
+    `from_others`: labels of other tenants may count, too (`classifier.local.own`).
     """
 
     turn: str
@@ -163,6 +164,7 @@ class RoutingInput(msgspec.Struct, frozen=True, kw_only=True):
     has_tools: bool = False
     has_schema: bool = False
     previous_tiers: tuple[int, ...] = ()
+    from_others: bool = False
 
 
 def cut_turn(text: str) -> str:

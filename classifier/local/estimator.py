@@ -181,11 +181,12 @@ class LocalEstimator:
         since: int = 0,
         keys: Collection[int] | None = None,
         head: LearnedHead | None = None,
+        apart: bool = False,
     ) -> None:
         """`table` [4, tiers - 1]: the estimate by class without these labels; `head`: one that replaces it. The first
         `since` labels are already part of it, and count only for their own tenants. `keys`: those that will be asked
-        for; None: all."""
-        catalogue = Catalogue(labels, Parent.without_labels(table, head), since)
+        for; None: all. `apart`: no tenant's labels count for another."""
+        catalogue = Catalogue(labels, Parent.without_labels(table, head), since, apart)
         none = np.zeros((0, table.shape[1]), np.float32)
         self._others = _Stages(catalogue.parent(), none, None, *catalogue.counts())
         of_tenants = {int(tenant): catalogue.tenants_parent(tenant) for tenant in np.unique(labels.tenant)}
@@ -232,12 +233,12 @@ class LocalEstimator:
 class Catalogue:
     """All labels of a catalogue, and the estimate that each tenant has of them."""
 
-    def __init__(self, labels: Labels, shipped: Parent, since: int) -> None:
+    def __init__(self, labels: Labels, shipped: Parent, since: int, apart: bool = False) -> None:
         self._labels, self._shipped = labels, shipped
         self._new = np.arange(len(labels)) >= since
         self._open = labels.tenant < 0
         shared = ~labels.private
-        self._cells = TenantCells.fit(labels.take(self._new & shared & ~self._open))
+        self._cells = TenantCells.fit(labels.take(self._new & shared & ~self._open & (not apart)))
         self._base, _ = self._moved_by(self._new & shared & self._open)
 
     def parent(self, without: int = -1) -> Parent:

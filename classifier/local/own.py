@@ -1,4 +1,10 @@
-"""A catalogue's own labels with keys and system prompts by name, and features as stored."""
+"""A catalogue's own labels with keys and system prompts by name, and features as stored.
+
+What tenants teach each other is bounded in decisions. Each decision is made either by the labels of the caller's tenant
+alone, or by those of all tenants; the latter at most where `RoutingInput.from_others` says so, which the gateway sets
+for a share of the requests. The labels of other tenants thus change no more than that share of a tenant's decisions,
+however many tenants teach the same.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +15,7 @@ import numpy.typing as npt
 from classifier.complexity.model import shipped_complexity, standardised
 from classifier.features.routing_input import RoutingInput
 from classifier.local.cells import Labels
-from classifier.local.estimator import Estimate, LocalEstimator
+from classifier.local.estimator import LEAST_FOR_HEAD, Estimate, LocalEstimator
 from classifier.model.learned import LearnedHead
 from classifier.model.outcome_model import EncodedTurn
 
@@ -49,19 +55,33 @@ class OwnOutcomes:
         self.labels = len(rows)
         known = sum(row.at <= known_until for row in rows)
         labels = _columns(rows, self._keys, self._contexts, self._tenants)
-        self._estimator = LocalEstimator(labels, table, known, head=head)
+        self._estimator = LocalEstimator(labels, table, known, head=head, apart=True)
+        # The tenants that teach others; without any, or for the only one, there is no other estimate.
+        self._teachers = frozenset(row.tenant for row in rows[known:] if row.tenant and not row.private)
+        self._from_all = None
+        if self._teachers:
+            few = [key for key in self._keys.values() if self._estimator.labels_of(key) < LEAST_FOR_HEAD]
+            self._from_all = LocalEstimator(labels, table, known, few, head)
 
     def labels_of(self, key: str) -> int:
         """Return the number of labels of the caller's `key` that count."""
         return self._estimator.labels_of(self._keys.get(key, -1))
 
+    def uses_others(self, prompt: RoutingInput) -> bool:
+        """Return whether labels of other tenants count for `prompt`: it is drawn, others have labels, and its key has
+        too few for a head of its own."""
+        if not prompt.from_others or len(self._teachers) == (prompt.tenant in self._teachers):
+            return False
+        return self.labels_of(prompt.key) < LEAST_FOR_HEAD
+
     def estimate(self, given: RoutingInput, turn: EncodedTurn, classes: Sequence[float]) -> Estimate:
         """Estimate every weaker tier on the prompt `given`, encoded as `turn`, of these `classes`."""
+        estimator = self._from_all if self._from_all is not None and self.uses_others(given) else self._estimator
         surface = standardised(turn.features, self._centre, self._scale)
         key = self._keys.get(given.key, -1)
         context = self._contexts.get((given.key, given.app), -1)
         tenant = self._tenants.get(given.tenant, -1)
-        return self._estimator.estimate(np.array(classes, np.float32), turn.embedding, surface, key, context, tenant)
+        return estimator.estimate(np.array(classes, np.float32), turn.embedding, surface, key, context, tenant)
 
 
 def as_labels(rows: Sequence[LabelledRow]) -> tuple[Labels, list[str]]:

@@ -300,6 +300,8 @@ def _reason(inputs: PolicyInputs, tier: int, barred: dict[int, str], held: dict[
     source = " (heuristic: the classifier failed)" if inputs.prediction.kind == "heuristic" else ""
     if inputs.prediction.kind == "prior" and not inputs.prediction.labels:
         source = " (prior: this catalogue has no measured outcomes)"
+    if inputs.prediction.from_others:
+        source += " (with what other tenants' labels teach)"
     canary = f" (version {inputs.prediction.classifier_version} on trial)" if inputs.canary else ""
     return f"{why}{source}{canary}{arm}{_ruled_out(barred, held) if barred or held else ''}"
 

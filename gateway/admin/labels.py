@@ -236,7 +236,7 @@ def learning_source(serving: Serving) -> LabelSource:
     """Return the source for the serving version at the active target. Raises `ApiError` 409 without one."""
     target = rule_at(serving, serving.routing.active_target).quality_target
     version, catalog = active_version(serving), serving.routing.served.catalog
-    return label_source(version.model, catalog, serving.settings.data_path, target)
+    return label_source(version.model, catalog, serving.settings, target)
 
 
 # A row for each point of a key's learning curve, or for the key alone without one.

@@ -278,6 +278,14 @@ class Settings(DerivedSettings, msgspec.Struct, frozen=True, kw_only=True, forbi
             "second one of the strongest tier, then one of another; the budget pays them; 0: the first decides",
         ),
     ] = 2
+    keys_are_tenants: Annotated[
+        bool,
+        Meta(
+            description="Keys without a team are tenants of their own: what the labels of one teach moves at most one "
+            "decision in six of another. If false, that holds only once a key has a team; until then all keys are one "
+            "tenant, and a key with wrong prompts moves the routing of all"
+        ),
+    ] = False
     cold_start_usd: Annotated[
         float,
         Meta(

@@ -492,5 +492,23 @@ class ActiveClassifier:
 
 def canary_draw(request_id: str) -> float:
     """A number in [0, 1) that depends on the request's id alone; a canary has those below its share."""
-    digest = hashlib.blake2b(request_id.encode(errors="replace"), digest_size=8, person=_PERSON)
+    return _draw(request_id, _PERSON)
+
+
+def _draw(request_id: str, person: bytes) -> float:
+    digest = hashlib.blake2b(request_id.encode(errors="replace"), digest_size=8, person=person)
     return int.from_bytes(digest.digest(), "big") / 2**64
+
+
+# Share of the decisions in which labels of other tenants count. They may change one decision in six at most; an eighth
+# keeps to that by chance, too: of 720 decisions, more than 120 are drawn with a probability of 0.0005.
+OTHERS_SHARE = 1 / 8
+_OTHERS = b"aio-others-v1"
+
+
+def drawn_for_others(prompt: RoutingInput, request_id: str) -> RoutingInput:
+    """Return `prompt` with `from_others` as drawn by the request's id. A conversation that goes on is not drawn: each
+    of its turns would be one more chance to move it to a tier on which it then stays."""
+    if prompt.previous_tiers or _draw(request_id, _OTHERS) >= OTHERS_SHARE:
+        return prompt
+    return msgspec.structs.replace(prompt, from_others=True)

@@ -33,6 +33,7 @@ from gateway.inference.classifier_versions import (
     Routed,
     RoutingRule,
     VersionPrediction,
+    drawn_for_others,
     routing_input_of,
 )
 from gateway.inference.conversations import Conversations, History, circumstances
@@ -441,7 +442,7 @@ class RoutingService:
         target = usual if request.wanted_quality is None else request.wanted_quality
         try:
             model = self.classifier.model_for(request.request_id, arm)
-            reading = model.read(routing_input)
+            reading = model.read(drawn_for_others(routing_input, request.request_id))
             return VersionPrediction(
                 reading.prediction, RoutingRule.of_classes(target), model.on_trial, reading.embedding
             )

@@ -1,8 +1,6 @@
 """Does routing pay here? The verdicts by all probes, in numbers and in words. And whose labels the learning figures
 are of: the version that serves, the catalogue's tiers, the default setting."""
 
-from pathlib import Path
-
 import msgspec
 import numpy as np
 
@@ -59,13 +57,14 @@ def worth_said(worth: WorthFound, constant: str) -> WorthShown:
     )
 
 
-def label_source(model: OutcomeModel, catalog: Catalog, data_path: Path, target: float | None) -> LabelSource:
+def label_source(model: OutcomeModel, catalog: Catalog, settings: Settings, target: float | None) -> LabelSource:
     """Of `model` for the tiers of `catalog`; quality `target` None: the default setting."""
     return LabelSource(
         model=model,
         tiers=tuple(catalog.tier_fingerprints),
-        prior=np.ascontiguousarray(class_prior(catalog, data_path).p),
+        prior=np.ascontiguousarray(class_prior(catalog, settings.data_path).p),
         exchange=exchange_of(DEFAULT_TARGET if target is None else target),
+        keys_are_tenants=settings.keys_are_tenants,
     )
 
 
@@ -74,4 +73,4 @@ def stored_label_source(settings: Settings) -> LabelSource:
     `CatalogError`."""
     catalog, registry = load_catalog(settings.catalog), ArtefactRegistry(settings.registry_path)
     folder = registry.current_or(default_artefact())
-    return label_source(load_artefact(folder, catalog.fingerprint), catalog, settings.data_path, None)
+    return label_source(load_artefact(folder, catalog.fingerprint), catalog, settings, None)

@@ -136,7 +136,7 @@ def _predicted(known: Labels, test: Labels, table: Float) -> Float:
     asked = {int(key) for key in np.unique(test.key)}
     if not len(known):
         return np.clip(test.classes @ table.astype(np.float32), 0.0, 1.0)
-    estimator = LocalEstimator(known, table.astype(np.float32), keys=asked)
+    estimator = LocalEstimator(known, table.astype(np.float32), keys=asked, apart=True)
     found = np.zeros(test.scores.shape)
     for key, context, tenant in {*zip(test.key.tolist(), test.context.tolist(), test.tenant.tolist(), strict=True)}:
         at = (test.key == key) & (test.context == context)
@@ -207,12 +207,14 @@ class Learning(msgspec.Struct, frozen=True, kw_only=True):
 
 class LabelSource(msgspec.Struct, frozen=True, kw_only=True):
     """Which labels count: those in `model`'s encoding with outcomes of `tiers` (fingerprints). `prior` [4, tiers - 1]:
-    the estimate by class without labels; `exchange`: what a strongest answer is worth, in shares of answers as good."""
+    the estimate by class without labels; `exchange`: what a strongest answer is worth, in shares of answers as good.
+    `keys_are_tenants`: as for `OwnLabels`."""
 
     model: OutcomeModel
     tiers: tuple[str, ...]
     prior: npt.NDArray[np.float32]
     exchange: float
+    keys_are_tenants: bool = False
 
 
 class _LabelCounts(NamedTuple):
@@ -244,7 +246,13 @@ class LearningRecord:
             known_of = source.model.version, source.tiers, source.exchange, await self._newest_labels()
             if known_of != self._of and time.monotonic() >= self._drawn_at + self._redraw_seconds:
                 self._labels = await _label_counts(self._engine)
-                own = OwnLabels(self._engine, source.model, source.prior, lambda: source.tiers)
+                own = OwnLabels(
+                    self._engine,
+                    source.model,
+                    source.prior,
+                    lambda: source.tiers,
+                    keys_are_tenants=source.keys_are_tenants,
+                )
                 rows = await own.newest(MOST_LABELS)
                 prices = _prices(routed, source.prior.shape[1] + 1)
                 self._curves = await asyncio.to_thread(learning_curves, rows, source.prior, source.exchange, prices)

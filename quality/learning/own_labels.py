@@ -19,12 +19,12 @@ from quality.store.queries import labels_count_from
 from quality.verification.training_rows import (
     ANY_CLASS,
     FEEDBACK,
-    LEARNING_GROUP,
     TENANT,
     USES_TEAMS,
     WITH_KEYS,
     feature_spec,
     informed_by,
+    learning_group,
     outcomes_of,
     outcomes_of_tiers,
     told_by,
@@ -52,9 +52,12 @@ class OwnLabels:
         table: Float,
         tiers: Callable[[], Sequence[str]] = tuple,
         head: LearnedHead | None = None,
+        keys_are_tenants: bool = False,
     ) -> None:
         """`table` [4, tiers - 1]: `model`'s estimate for the tiers by class, and `head` one that replaces it; `tiers`:
-        their current fingerprints, whose outcomes alone count."""
+        their current fingerprints, whose outcomes alone count; `keys_are_tenants`: those without a team, also where no
+        key has one."""
+        self._group = learning_group(keys_are_tenants)
         self._engine, self._table, self._tiers, self._head = engine, table, tiers, head
         self._known_until = trained_until(model.manifest)
         self._spec, self._names = feature_spec(model.manifest), len(model.manifest.feature_names)
@@ -99,10 +102,7 @@ class OwnLabels:
         placed = select(number, newest_first).select_from(WITH_KEYS).where(*self._wanted(after)).subquery()
         chosen = select(placed.c.training_row_id).order_by(placed.c.place, placed.c.training_row_id.desc()).limit(most)
         query = (
-            select(training_rows, TENANT, LEARNING_GROUP)
-            .select_from(WITH_KEYS)
-            .where(number.in_(chosen))
-            .order_by(number)
+            select(training_rows, TENANT, self._group).select_from(WITH_KEYS).where(number.in_(chosen)).order_by(number)
         )
         return (await connection.execute(query)).mappings().all()
 

@@ -43,7 +43,7 @@ class RetrainSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of a run. `catalogue_fingerprint` and `models` (by tier) identify the catalogue of the rows; `tiers`:
     fingerprints (`Catalog.tier_fingerprint`) by which rows are selected; empty: by the number of tiers. `prior` as for
     `Order`; empty: evenly spread tiers. `serving` as for `Order`; None: reference prices and the default target.
-    `rollout`: how an accepted candidate is rolled out."""
+    `rollout`: how an accepted candidate is rolled out. `keys_are_tenants`: as for `export_rows`."""
 
     catalogue_fingerprint: str
     models: dict[str, list[str | None]]
@@ -54,6 +54,7 @@ class RetrainSettings(msgspec.Struct, frozen=True, kw_only=True):
     lease_seconds: float = 120.0
     timeout_seconds: float = 3600.0
     rollout: RolloutSettings = RolloutSettings()
+    keys_are_tenants: bool = False
 
 
 class RetrainResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -170,7 +171,8 @@ class _Retraining:
         root_folder = self._root_of(incumbent)
         by_tenant = await tenants_changes(self._engine)
         changes = by_tenant.get(None, {})
-        tensors = await export_rows(self._engine, incumbent, self._settings.tiers or [""] * self._tiers, by_tenant)
+        tiers, apart = self._settings.tiers or [""] * self._tiers, self._settings.keys_are_tenants
+        tensors = await export_rows(self._engine, incumbent, tiers, by_tenant, apart)
         asked = (msgspec.json.encode(one).decode() for one in (self._settings, changes))
         hashed = data_hash(tensors, root_folder.name, *asked)
         if not len(tensors["at"]):

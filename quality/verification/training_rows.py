@@ -25,7 +25,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 from safetensors.numpy import save
-from sqlalchemy import RowMapping, case, exists, func, select
+from sqlalchemy import Label, RowMapping, case, exists, func, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from classifier.class_predictor import ClassPredictor
@@ -102,13 +102,18 @@ FEEDBACK_WEIGHT = 0.25
 # without one. A key's team never changes.
 WITH_KEYS = training_rows.outerjoin(api_keys, api_keys.c.key_id == training_rows.c.key_id)
 TENANT = func.coalesce(api_keys.c.team_id, training_rows.c.key_id, "").label("tenant")
-# Whose labels count fully for each other: a team's where teams are used, else those of the installation, "". So a
-# company without teams learns across its keys; what separates caches and prefixes, `Caller.tenant`, is unchanged.
 _IN_TEAMS = api_keys.alias("keys_in_teams")
 USES_TEAMS = exists(select(_IN_TEAMS.c.key_id).where(_IN_TEAMS.c.team_id.is_not(None)))
-LEARNING_GROUP = case((USES_TEAMS, func.coalesce(api_keys.c.team_id, training_rows.c.key_id, "")), else_="").label(
-    "learning_group"
-)
+
+
+def learning_group(keys_are_tenants: bool) -> Label[str]:
+    """Return the column that says whose labels count fully for each other: with `keys_are_tenants`, or where teams are
+    used, those of a tenant; else those of the installation, "". So a company without teams learns across its keys; what
+    separates caches and prefixes, `Caller.tenant`, is unchanged."""
+    group = TENANT.element if keys_are_tenants else case((USES_TEAMS, TENANT.element), else_="")
+    return group.label("learning_group")
+
+
 # For rows stored by earlier releases.
 ANY_CLASS = (0.25, 0.25, 0.25, 0.25)
 _F4 = np.dtype("<f4")
@@ -201,6 +206,7 @@ async def export_rows(
     manifest: Manifest,
     tiers_now: Sequence[str],
     changes: Mapping[str | None, Mapping[int, float]] = MappingProxyType({}),
+    keys_are_tenants: bool = False,
 ) -> Tensors:
     """Return the stored rows made by `manifest`'s encoder, since the last reset of labels, oldest first, as tensors
     without texts or names; callers' feedback, which counts for its own key alone, is left out.
@@ -208,7 +214,7 @@ async def export_rows(
     float32 `features` [n, f], `embedding` [n, d], `classes` [n, 4], `no_worse` [n, tiers - 1] with NaN for unobserved
     outcomes, the label weights, `told` [n, tiers - 1], and the `informed`ness of their judges, of that shape; uint8
     `compare` [n] (`manifest`'s version was not trained on the row); float64 `at` [n], epoch seconds; int32 `key` and
-    `context` [n] number callers' keys and their system prompts, and `tenant` [n] their learning groups; -1 for none.
+    `context` [n] number callers' keys and their system prompts, and `tenant` [n] their `learning_group`; -1 for none.
 
     `changes`: by tenant, when a tier's answers changed as its own alone show (epoch seconds); in `changed` [n, tiers -
     1], 0 without a change. `tiers_now`: fingerprints of the current tiers, whose outcomes alone count
@@ -216,7 +222,7 @@ async def export_rows(
     """
     async with engine.connect() as connection:
         query = (
-            select(training_rows, TENANT, LEARNING_GROUP)
+            select(training_rows, TENANT, learning_group(keys_are_tenants))
             .select_from(WITH_KEYS)
             .where(
                 training_rows.c.created_at > await labels_count_from(connection),

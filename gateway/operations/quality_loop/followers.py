@@ -43,8 +43,10 @@ class ActiveLabels:
         classifier: ActiveClassifier,
         metrics: Metrics,
         catalog: CatalogInUse,
+        keys_are_tenants: bool = False,
     ) -> None:
         self._engine, self._classifier, self._metrics, self._catalog = engine, classifier, metrics, catalog
+        self._keys_are_tenants = keys_are_tenants
         self._labels: dict[LoadedVersion, OwnLabels] = {}
         self._turn = asyncio.Lock()
         classifier.before_serving = self.give
@@ -78,7 +80,7 @@ class ActiveLabels:
                 log.warning("own labels cannot be read: %s", error)
 
     def _of(self, version: LoadedVersion) -> OwnLabels:
-        return OwnLabels(self._engine, version.model, version.table, self._tiers, version.head)
+        return OwnLabels(self._engine, version.model, version.table, self._tiers, version.head, self._keys_are_tenants)
 
     @property
     def counts(self) -> dict[str, int]:

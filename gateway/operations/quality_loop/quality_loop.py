@@ -60,6 +60,7 @@ def retrain_settings(settings: Settings, catalog: Catalog) -> RetrainSettings:
         prior=tier_prior(catalog, settings.data_path),
         serving=objective_of(settings, catalog),
         rollout=RolloutSettings(share=settings.canary_share, days=settings.canary_days),
+        keys_are_tenants=settings.keys_are_tenants,
     )
 
 

@@ -50,13 +50,18 @@ def dry_routing(settings: Settings) -> RoutingService:
     return RoutingService(catalog, {}, classifier, settings.quality_target, knobs)
 
 
-async def follow_labels(routing: RoutingService, engine: AsyncEngine) -> None:
+async def follow_labels(routing: RoutingService, engine: AsyncEngine, keys_are_tenants: bool) -> None:
     """Let the version of `routing` follow the labels in the database, as those of a server do."""
     if not isinstance(routing.classifier, ActiveClassifier) or (serving := routing.classifier.serving_or_none) is None:
         return
     for version in serving.versions:
         labels = OwnLabels(
-            engine, version.model, version.table, lambda: routing.served.catalog.tier_fingerprints, version.head
+            engine,
+            version.model,
+            version.table,
+            lambda: routing.served.catalog.tier_fingerprints,
+            version.head,
+            keys_are_tenants,
         )
         version.own = await labels.catch_up(time.time())
 

@@ -96,7 +96,7 @@ def _decide(
     agreements = Agreements(routing.knobs, routing)
 
     async def as_a_server(engine: "AsyncEngine") -> "Caller":
-        await follow_labels(routing, engine)
+        await follow_labels(routing, engine, settings.keys_are_tenants)
         await routing.references.restore(engine, routing.served.strongest)
         await agreements.catch_up(engine)
         return KEYLESS if key is None else await caller_named(settings, routing.served.catalog, engine, key)

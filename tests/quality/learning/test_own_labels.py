@@ -3,6 +3,7 @@
 import shutil
 from typing import Any
 
+import msgspec
 import pytest
 from sqlalchemy import delete, insert, select
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -50,8 +51,11 @@ def following(engine: AsyncEngine, model: OutcomeModel) -> OwnLabels:
     return OwnLabels(engine, model, ClassPredictor(model).table)
 
 
-def predicted(model: OutcomeModel, own: OwnOutcomes | None, key: str = "", tenant: str | None = None) -> Prediction:
+def predicted(
+    model: OutcomeModel, own: OwnOutcomes | None, key: str = "", tenant: str | None = None, from_others: bool = False
+) -> Prediction:
     given = routing_input([{"role": "user", "content": PROMPT}], key=key, tenant=key if tenant is None else tenant)
+    given = msgspec.structs.replace(given, from_others=from_others)
     return ClassPredictor(model).prediction(given, model.encode(given), own)
 
 
@@ -98,8 +102,22 @@ async def test_however_many_labels_of_one_tenant_move_another_by_at_most_the_bou
     before = predicted(model, None, "team-b").p_ok[0]
     await store(any_engine, model, 300, key_id="team-a")
     own = await following(any_engine, model).catch_up(NOW)
-    assert before - LABELS_BOUND <= predicted(model, own, "team-b").p_ok[0] < before
+    drawn = predicted(model, own, "team-b", from_others=True)
+    assert before - LABELS_BOUND <= drawn.p_ok[0] < before
+    assert predicted(model, own, "team-b").p_ok[0] == pytest.approx(before, abs=2e-6)
     assert predicted(model, own, "team-a").p_ok[0] < 0.1
+
+
+async def test_a_prediction_says_whether_labels_of_other_tenants_count(
+    sqlite_engine: AsyncEngine, model: OutcomeModel
+) -> None:
+    await use_teams(sqlite_engine)
+    await store(sqlite_engine, model, 5, key_id="team-a")
+    own = await following(sqlite_engine, model).catch_up(NOW)
+    drawn = {key: predicted(model, own, key, from_others=True).from_others for key in ("team-a", "team-b")}
+    # Nobody else taught team-a anything.
+    assert drawn == {"team-a": False, "team-b": True}
+    assert not predicted(model, own, "team-b").from_others
 
 
 @pytest.mark.parametrize("good", [False, True])
@@ -147,7 +165,20 @@ async def test_without_teams_all_keys_learn_from_each_other_and_thumbs_stay_with
     assert predicted(model, own, "new").p_ok[0] < 0.25
     # As soon as a key has a team, the bound is kept between it and keys without one.
     await use_teams(any_engine)
-    assert predicted(model, await labels.catch_up(NOW), "new").p_ok[0] > nothing - LABELS_BOUND
+    own = await labels.catch_up(NOW)
+    assert predicted(model, own, "new").p_ok[0] == pytest.approx(nothing, abs=2e-6)
+    assert predicted(model, own, "new", from_others=True).p_ok[0] > nothing - LABELS_BOUND
+
+
+async def test_keys_are_tenants_of_their_own_where_the_operator_says_so(
+    any_engine: AsyncEngine, model: OutcomeModel
+) -> None:
+    await store(any_engine, model, 60, key_id="old")
+    nothing = predicted(model, None).p_ok[0]
+    labels = OwnLabels(any_engine, model, ClassPredictor(model).table, keys_are_tenants=True)
+    own = await labels.catch_up(NOW)
+    assert predicted(model, own, "new").p_ok[0] == pytest.approx(nothing, abs=2e-6)
+    assert predicted(model, own, "old").p_ok[0] < 0.25
 
 
 async def test_keys_of_a_team_are_one_tenant(any_engine: AsyncEngine, model: OutcomeModel) -> None:

@@ -180,14 +180,17 @@ QUESTIONS = (
 )  # fmt: skip
 
 
+# As many verified prompts as cost an attacker $0.002.
+HOSTILE_OUTCOMES = 720
 # Of probabilities with six digits: other sums of the same prompt may round another way.
 ROUNDING = 5e-6
 
 
 @attack_class("labels of other tenants", 160, "keyed", "shared")
 def labels(target: Target, draw: Random, count: int) -> Iterator[Outcome]:
-    """ada's feedback, as much and as one-sided as she can send, leaves bob's probabilities alone; outcomes imported for
-    her key move them by no more than the bound."""
+    """ada's feedback, as much and as one-sided as she can send, leaves bob's probabilities alone; hundreds of outcomes
+    of her key, by which tier 1 fails, change one of his decisions in six at most, and no probability by more than the
+    bound."""
     ada = target.keys["ada"]
     before, own = _probabilities(target, target.keys["bob"]), _probabilities(target, ada)
     strangers = target.ask("POST", CHAT, _question(QUESTIONS[0], "tier-1"), key=target.keys["bob"])
@@ -207,12 +210,23 @@ def labels(target: Target, draw: Random, count: int) -> Iterator[Outcome]:
     yield Outcome(f"bob after {count} of ada's", 200, bypass=f"moved {before} to {now}" if moved > ROUNDING else "")
     if target.name != "keyed":
         return
-    own = _probabilities(target, ada)
-    _import(target, [_question(text, "")["messages"][0]["content"] for text in QUESTIONS for _ in range(60)], draw)
+    own, tiers = _probabilities(target, ada), {text: _decided(target, text) for text in QUESTIONS}
+    each = HOSTILE_OUTCOMES // len(QUESTIONS)
+    _import(target, [_question(text, "")["messages"][0]["content"] for text in QUESTIONS for _ in range(each)], draw)
     until(lambda: _probabilities(target, ada) != own, 0.5)
+    asked = [text for text in QUESTIONS for _ in range(each)]
+    changed = sum(_decided(target, text) != tiers[text] for text in asked)
+    said = f"{HOSTILE_OUTCOMES} outcomes of ada's changed {changed} of {len(asked)} of bob's decisions"
+    yield Outcome(said, 200, bypass=said if changed > len(asked) / 6 else "")
     now = _probabilities(target, target.keys["bob"])
     moved = _most_moved(before, now)
     yield Outcome(f"imports for ada moved bob by {moved:.3f}", 200, bypass="beyond it" if moved > LABELS_BOUND else "")
+
+
+def _decided(target: Target, text: str) -> str:
+    headers = {"x-aio-cache": "off"}
+    answer = target.ask("POST", CHAT, _question(text, "auto"), key=target.keys["bob"], headers=headers)
+    return answer.headers["x-aio-tier"]
 
 
 def _most_moved(before: list[list[float]], now: list[list[float]]) -> float:
