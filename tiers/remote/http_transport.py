@@ -205,6 +205,8 @@ class ProxyingTransport(httpx.AsyncBaseTransport):
         try:
             response = await self._by_proxy[name].handle_async_request(request)
         except _UNREACHED as error:
+            if not name:
+                raise
             raise _by(name, error) from error
         if name and response.status_code == httpx.codes.PROXY_AUTHENTICATION_REQUIRED:
             await response.aclose()
@@ -231,6 +233,8 @@ class BlockingTransport(httpx.BaseTransport):
         try:
             response = self._by_proxy[name].handle_request(request)
         except _UNREACHED as error:
+            if not name:
+                raise
             raise _by(name, error) from error
         if name and response.status_code == httpx.codes.PROXY_AUTHENTICATION_REQUIRED:
             response.close()
@@ -259,8 +263,6 @@ def _proxy(name: str) -> httpx.Proxy | None:
 
 
 def _by(name: str, error: httpx.TransportError) -> httpx.TransportError:
-    if not name:
-        return error
     return type(error)(f"through the proxy {shown_proxy(name)}: {error}")
 
 
