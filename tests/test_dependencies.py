@@ -31,8 +31,9 @@ IMPORTED_AS = {
     "scikit-learn": "sklearn",
     "sentry-sdk": "sentry_sdk",
 }
-# `referencing` is part of jsonschema's interface; plots of simulated fleets need the packages for development.
-NOT_REQUIRED = {"matplotlib", "referencing"}
+# Parts of the interfaces of jsonschema and of the OTLP exporter; plots of simulated fleets need the packages for
+# development.
+NOT_REQUIRED = {"matplotlib", "referencing", "requests"}
 # The nine packages of the requirement, each with a folder whose code is made of it.
 ROLES = {
     "litestar": "gateway/inference/api",

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
 
+from inference_core.io.background_tasks import once
 from inference_core.tokenization.tokenizer import StopStrings
 from tiers.remote.adapted_request import Adapted, restored
 from tiers.remote.event_stream import ServerSentEvent
@@ -292,7 +293,7 @@ class ReadingOn:
         by a task, which is among `tasks` until its end, and in the request's meter. `tally`: counts them.
         """
         reader = _DetachedReader(deltas, tally)
-        task = asyncio.create_task(reader.read(), name="answer of a server elsewhere")
+        task = once(reader.read(), "answer of a server elsewhere")
         try:
             while (delta := await reader.next()) is not None:
                 yield delta
