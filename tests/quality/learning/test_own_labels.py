@@ -115,7 +115,7 @@ async def test_a_prediction_says_whether_labels_of_other_tenants_count(
     await store(sqlite_engine, model, 5, key_id="team-a")
     own = await following(sqlite_engine, model).catch_up(NOW)
     drawn = {key: predicted(model, own, key, from_others=True).from_others for key in ("team-a", "team-b")}
-    # Nobody else taught team-a anything.
+    # No other tenant taught team-a anything.
     assert drawn == {"team-a": False, "team-b": True}
     assert not predicted(model, own, "team-b").from_others
 

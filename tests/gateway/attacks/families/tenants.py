@@ -189,7 +189,7 @@ ROUNDING = 5e-6
 @attack_class("labels of other tenants", 160, "keyed", "shared")
 def labels(target: Target, draw: Random, count: int) -> Iterator[Outcome]:
     """ada's feedback, as much and as one-sided as she can send, leaves bob's probabilities alone; hundreds of outcomes
-    of her key, by which tier 1 fails, change one of his decisions in six at most, and no probability by more than the
+    of her key, by which tier 1 fails, change one in six of bob's decisions at most, and no probability by more than the
     bound."""
     ada = target.keys["ada"]
     before, own = _probabilities(target, target.keys["bob"]), _probabilities(target, ada)
