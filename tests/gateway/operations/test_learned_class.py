@@ -132,6 +132,8 @@ async def test_a_tier_that_begins_to_err_on_one_class_loses_that_class_alone_unt
         assert recoveries, "labels of the time when it erred would weigh as much as new ones"
         assert "as good as the strongest tier's" in recoveries[0].reason
         assert recoveries[0].details["answers"] <= 25
+    # A rule that cannot compare two answers leaves them without a label.
+    labels = [row for row in labels if row.label is not None]
     assert len(labels) > 40
     assert {judge for _, judge in labels} <= {"exact", "code"}
     assert "worse" in {label for label, _ in labels}
