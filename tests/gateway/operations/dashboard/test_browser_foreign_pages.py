@@ -103,7 +103,7 @@ def test_a_page_whose_name_now_means_this_machine_reads_nothing_and_asks_nothing
 
 
 def test_a_page_of_this_machine_may_ask(gateway: ServedProcess, page: Page) -> None:
-    page.goto(f"http://localhost:{httpx.URL(gateway.url).port}/docs")
+    page.goto(f"http://localhost:{httpx.URL(gateway.url).port}/health/live")
     ask = """async (body) => {
         const headers = {"content-type": "application/json"};
         return (await fetch("/v1/chat/completions", {method: "POST", headers, body})).status;
