@@ -142,7 +142,8 @@ def _address_pattern(base_url: str) -> re.Pattern[str] | None:
     ports = r"(?::\d{1,5}|\\*['\"]?, ?(?:port=)?\d{1,5})"
     places = [rf"\[?(?:{named})\]?{ports}?"]
     if port is not None:
-        places.append(rf"(?<![\w.-])[\w.-]{{1,253}}:{port}(?!\d)")
+        # "name:80", and "host='name', port=80" as Python's libraries write it.
+        places.append(rf"(?<![\w.-])[\w.-]{{1,253}}(?::|\\*['\"], ?(?:port=)?|, ?port=){port}(?!\d)")
     whole = rf"(?:https?://)?(?:{'|'.join(places)})(?:{path}(?![\w-]))?"
     return re.compile(rf"{whole}|{path}" if path.count("/") > 1 else whole, re.IGNORECASE)
 

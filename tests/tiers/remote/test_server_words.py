@@ -169,6 +169,11 @@ async def test_a_server_that_is_away_is_named_for_operators_alone() -> None:
         ("http://10.0.0.7:80/v1", "Pool(host='10.0.0.7', port=80) 10.0.0.77", "Pool(host='[server]) 10.0.0.77"),
         ("http://[fd00::7]/v1", "http://[fd00::7]/v1 refused", "[server] refused"),
         ("http://localhost:80/v1", "127.0.0.1:80 and 127.0.0.1:8080", "[server] and 127.0.0.1:8080"),
+        (
+            "http://localhost:80/v1",
+            "Pool(host='127.0.0.1', port=80), 80 and 4096, 80",
+            "Pool(host='[server]), 80 and 4096, 80",
+        ),
         ("https://gateway.example/team/7/v1", "/team/7/v1/chat is unknown", "[server]/chat is unknown"),
     ],
 )
