@@ -147,11 +147,12 @@ class PassedOn:
     ) -> None:
         serving, endpoint, caller = self._serving, self._endpoint, self._head.caller
         price = unit_price(spec, endpoint.serves, workload.words)
-        if workload.unreadable and price.is_known:
+        request = unanswered_request(self._head, model, options=own)
+        is_bounded = bool(caller.allowance.budgets) or request.max_cost_usd is not None
+        if workload.unreadable and price.is_known and is_bounded:
             raise bad_request(workload.unreadable, endpoint.file[0], "unsupported_file")
         failure: BaseException | None = None
         most_usd = price.usd(workload.most, workload.most_tokens) or 0.0
-        request = unanswered_request(self._head, model, options=own)
         check_max_cost(request, most_usd)
         server = _server(serving, spec)
         tokens = math.ceil(sum(workload.tokens.values()))
@@ -175,7 +176,7 @@ class PassedOn:
             finally:
                 usd = self._usd(price, workload)
                 admission.settle(usd, math.ceil(sum(self._tokens.values())))
-                serving.records.append(self._record(request, spec, started, failure, usd, price))
+                serving.records.append(self._record(request, spec, workload, started, failure, usd, price))
 
     def _usd(self, price: UnitPrice, workload: Workload) -> float:
         """Return what is billed: of tokens at most what is held."""
@@ -185,8 +186,9 @@ class PassedOn:
         return usd if price.usd_per_unit is not None else min(usd, price.usd(0.0, workload.most_tokens) or 0.0)
 
     def _record(
-        self, request: InferenceRequest, spec: TierSpec, started: float, failure: Any, usd: float, price: UnitPrice
-    ) -> Any:
+        self, request: InferenceRequest, spec: TierSpec, workload: Workload, started: float, failure: Any, usd: float,
+        price: UnitPrice,
+    ) -> Any:  # fmt: skip
         record = embedding_record(
             request, spec.model_name, started, failure, 0, usd, self._serving.service.replica, spec.price
         )
@@ -198,16 +200,18 @@ class PassedOn:
             error=record.error,
             reason=price.said(self._units, usd if price.is_known else None),
             target=spec.name if isinstance(spec, TargetSpec) else None,
-            estimated=price.is_known and self._units > 0 and (failure is not None or not self._is_counted(price)),
+            estimated=price.is_known
+            and self._units > 0
+            and (failure is not None or not self._is_counted(price, workload)),
         )
         return msgspec.structs.replace(record, api=self._endpoint.api, attempts=[attempt])
 
-    def _is_counted(self, price: UnitPrice) -> bool:
-        """Whether what a whole answer is billed by was counted: only the parts of documents, and tokens, are not known
-        from the request itself."""
+    def _is_counted(self, price: UnitPrice, workload: Workload) -> bool:
+        """Whether what a whole answer is billed by was counted: only the parts of documents, tokens, and the length of
+        a file that cannot be read are not known from the request itself."""
         if price.rates:
             return self._tells_tokens
-        return self._tells_units or self._endpoint.serves != "rerank"
+        return self._tells_units or not (workload.unreadable or self._endpoint.serves == "rerank")
 
     async def _send(
         self, spec: TierSpec, workload: Workload, answer: PassedAnswer, price: UnitPrice, admission: Admission,
@@ -267,7 +271,8 @@ class PassedOn:
         self._units, self._tells_units = workload.counted(units), units is not None
         usage = answer.get("usage")
         counts = tokens_of(usage) if isinstance(usage, dict) else {}
-        is_too_few = sum(counts.values()) < LEAST_SHARE * sum(workload.tokens.values())
+        least = 0.0 if workload.unreadable else LEAST_SHARE * sum(workload.tokens.values())
+        is_too_few = sum(counts.values()) < least
         self._tokens, self._tells_tokens = (workload.tokens, False) if is_too_few else (counts, bool(counts))
 
     async def _count_heard(self, audio: bytes, kind: str) -> None:

@@ -21,8 +21,9 @@ ImageCount = Annotated[int, Meta(ge=1, le=MOST_IMAGES)]
 # Cohere's unit of a search: a query with up to 100 documents; one that has more than 500 tokens with the query is
 # split, and each part counts as a document (https://cohere.com/pricing, 2026-11).
 DOCUMENTS_OF_A_SEARCH, TOKENS_OF_A_DOCUMENT, LEAST_TOKENS_OF_A_PART = 100, 500, 100
-# What is read of a file of unknown length: only where nothing is billed for it.
-USUAL_AUDIO_BYTES = 16_000
+# Bytes of a second of a file whose length cannot be read: what is billed if its server does not tell, and the fewest,
+# at Opus' lowest rate of 6 kbit/s. Keys with a budget or a maximum cost may not send one.
+USUAL_AUDIO_BYTES, FEWEST_AUDIO_BYTES = 16_000, 750
 # Tokens of a second of speech. Input: OpenAI's 10, Mistral's 12.5, Gemini's 32. Output of speech: OpenAI's 20.8
 # ($0.015 a minute at $12 a million), Gemini's 25. Of a transcript: fast speech has 5 words a second.
 MOST_AUDIO_TOKENS_A_SECOND = 32.0
@@ -281,18 +282,21 @@ def _audio(form: Form) -> Workload:
 
     duration, size = audio_duration(content), _size(form.fields.get("prompt", ""))
     if duration is None:
-        least = most = len(content) / USUAL_AUDIO_BYTES
-        unreadable = f"It cannot be read how long the file is: send {READABLE}."
+        least, usual, most = 0.0, len(content) / USUAL_AUDIO_BYTES, len(content) / FEWEST_AUDIO_BYTES
+        unreadable = (
+            f"It cannot be read how long the file is, and this key has a budget or a maximum cost: send {READABLE}."
+        )
     else:
-        (least, most), unreadable = duration, ""
+        least, most = duration
+        usual, unreadable = most, ""
     return Workload(
-        units=_whole(most),
+        units=_whole(usual),
         least=LEAST_HEARD * least - ROUNDING_SECONDS,
         most=_whole(most) + ROUNDING_SECONDS,
         tokens={
             "input": _tokens(size),
-            "input_audio": most * AUDIO_TOKENS_PER_SECOND,
-            "output": most * TRANSCRIPT_TOKENS_A_SECOND,
+            "input_audio": usual * AUDIO_TOKENS_PER_SECOND,
+            "output": usual * TRANSCRIPT_TOKENS_A_SECOND,
         },
         most_tokens={
             "input": size,

@@ -139,15 +139,21 @@ async def test_the_least_that_a_provider_bills_of_a_request_is_billed(
     assert record.cost_usd == pytest.approx(10 * 0.111 / 3600)
 
 
-async def test_audio_of_unknown_length_is_sent_only_where_it_costs_nothing(
+async def test_audio_of_unknown_length_is_sent_for_keys_without_a_bound_and_billed_as_its_server_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    unknown = b"#!AMR\n" + bytes(1000)
+    unknown = b"#!AMR\n" + bytes(16_000)
     async with world(tmp_path, monkeypatch, MORE) as aio:
-        refused = await transcribed(aio, unknown, {"text": ""})
+        refused = await transcribed(aio, unknown, {"text": ""}, headers={"x-aio-max-cost": "10"})
         assert (refused.status_code, refused.json()["error"]["param"]) == (400, "file")
         assert aio.media.calls == []
-        assert (await transcribed(aio, unknown, {"text": ""}, "own-whisper")).status_code == 200
+
+        counted = await aio.record(await transcribed(aio, unknown, {"text": "", "duration": 20.0}))
+        guessed = await aio.record(await transcribed(aio, unknown, {"text": ""}))
+
+    assert counted.cost_usd == pytest.approx(20 * guessed.cost_usd)
+    assert not counted.attempts[0].estimated
+    assert guessed.attempts[0].estimated
 
 
 @pytest.mark.parametrize(
