@@ -333,7 +333,10 @@ class Targets:
             proxy = stack.enter_context(recording_proxy())
             proxied = dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"), f"http://user:pw@{proxy.place}")
             proxied |= {"NO_PROXY": ""} | dict.fromkeys(("http_proxy", "https_proxy", "all_proxy", "no_proxy"), "")
-            place = f"http://127.0.0.1:{self._canary.port}"
+            # Not the canary of all classes: this gateway asks its own collector while others are attacked.
+            collector = Canary()
+            stack.callback(collector.close)
+            place = f"http://127.0.0.1:{collector.port}"
             environment |= proxied | {"AIO_TRACE_EXPORTER": "otlp", "AIO_OTLP_ENDPOINT": place}
             environment |= {"AIO_ALERT_WEBHOOK": place, "AIO_ERROR_REPORT_DSN": f"http://key@{place[7:]}/1"}
         if name in ("addresses", "proxied"):
