@@ -170,9 +170,9 @@ class IdentityProvider:
     @cached_property
     def _client(self) -> httpx.AsyncClient:
         """The one client of all sign-ins, made at the first of them; it keeps no cookies, which would be of others."""
-        nobody = CookieJar(DefaultCookiePolicy(allowed_domains=[]))
+        no_cookies = CookieJar(DefaultCookiePolicy(allowed_domains=[]))
         transport, headers = ProxyingTransport(), {"accept": "application/json"}
-        return httpx.AsyncClient(transport=transport, timeout=_TIMEOUT_SECONDS, headers=headers, cookies=nobody)
+        return httpx.AsyncClient(transport=transport, timeout=_TIMEOUT_SECONDS, headers=headers, cookies=no_cookies)
 
     async def close(self) -> None:
         if "_client" in self.__dict__:

@@ -1,6 +1,6 @@
 """Labels that the judges by rule make of recorded answers of a ladder, as in observe mode, against recorded marks.
 
-    python -m tests.quality.judges.recorded_labels /work/shared/data/replay_arena.jsonl.gz
+    python -m tests.quality.judges.recorded_labels FOLDER/replay_arena.jsonl.gz
 
 Every tier's answer is once the given one, and each cheaper tier's the one that routing would have sent. The truth: its
 mark is at most one point lower."""
