@@ -37,7 +37,12 @@ class BudgetExceededError(Exception):
 
 
 class BudgetsUnavailableError(Exception):
-    """The leased slice is used up or expired, and the database, which would grant another, is down."""
+    """The leased slice is used up or expired, and the database, which would grant another, is down. `left_usd`: what
+    may still be held of the slice."""
+
+    def __init__(self, left: Decimal | int = 0) -> None:
+        self.left_usd = max(math.floor(left), 0) / MICRO
+        super().__init__(f"${self.left_usd:.6f} are left of the slice, and the database is down")
 
 
 class Slice(msgspec.Struct):
@@ -45,8 +50,9 @@ class Slice(msgspec.Struct):
 
     What is spent has fractions, so that many small answers are not free; the book keeps whole micro-dollars and gets
     the sum rounded up. `valid_until`: monotonic seconds, after which it may have been granted to another. `reported`:
-    spending last reported to the book. `refused` micro-dollars were too much at `refused_at` (monotonic seconds).
-    `talking`: held while the book is asked about this slice; other slices do not wait for it.
+    spending last reported to the book. `beyond`: what the book had left besides this slice when it refused to grant
+    more, at `refused_at` (monotonic seconds). `talking`: held while the book is asked about this slice; other slices do
+    not wait for it.
     """
 
     budget_id: str
@@ -56,7 +62,7 @@ class Slice(msgspec.Struct):
     held: int = 0
     valid_until: float = 0.0
     reported: Decimal = Decimal(0)
-    refused: int = 0
+    beyond: int = 0
     refused_at: float = -REFUSAL_SECONDS
     talking: asyncio.Lock = msgspec.field(default_factory=asyncio.Lock)
 
@@ -153,7 +159,8 @@ class BudgetLeases:
             parts = [part for part in free if self._has_news(part)]
             for part in parts:
                 await stack.enter_async_context(part.talking)
-                part.granted = min(part.granted, self._kept(part))
+                returned = max(0, part.granted - self._kept(part))
+                part.granted, part.beyond = part.granted - returned, part.beyond + returned
             statements = [
                 Statement(part.budget_id, part.period_key, part.whole_spent, part.granted, final=self._is_over(part))
                 for part in parts
@@ -201,8 +208,8 @@ class BudgetLeases:
     async def _asked(self, part: Slice, budget: BudgetRef, amount: int) -> Slice | None:
         """As `_leased`, while no one else talks about this slice."""
         began = self._monotonic()
-        if part.refused and amount >= part.refused and began < part.refused_at + REFUSAL_SECONDS:
-            raise BudgetExceededError(budget, amount, part.free)
+        if amount > part.free + part.beyond and began < part.refused_at + REFUSAL_SECONDS:
+            raise BudgetExceededError(budget, amount, part.free + part.beyond)
         try:
             async with self._book.turns:
                 # Those that wait for a turn go on while others are answered, and fail with the first that is not.
@@ -215,16 +222,16 @@ class BudgetLeases:
             if began >= self._rests_until:
                 self._rests_until = self._monotonic() + REST_SECONDS
             if not self._open:
-                raise BudgetsUnavailableError from error
+                raise BudgetsUnavailableError(part.free if began < part.valid_until else 0) from error
             part.held += amount
             return part
         if grant is None:
             return None
         self._granted(part, grant, began)
+        part.beyond = grant.left
         if part.free < amount:
-            part.refused, part.refused_at = amount, began
-            raise BudgetExceededError(budget, amount, part.free + grant.left)
-        part.refused = 0
+            part.refused_at = began
+            raise BudgetExceededError(budget, amount, part.free + part.beyond)
         part.held += amount
         return part
 

@@ -96,24 +96,40 @@ async def test_what_is_asked_for_counts_what_is_held_and_spending_is_reported_ro
     assert world.book.asked == [("total", 1, 0), ("total", 30, 1)]
 
 
-async def test_a_refusal_holds_for_a_second_for_as_much_or_more() -> None:
-    world = World(Grant(0, 20), Grant(0, 20), Grant(0, 20), Grant(10, 10), Grant(60, 0))
-    with pytest.raises(BudgetExceededError, match=r"up to \$0.000050, and \$0.000020 are left"):
+async def test_within_a_second_of_a_refusal_the_book_is_asked_for_no_more_than_it_has_left() -> None:
+    world = World(Grant(0, 20), Grant(0, 20), Grant(10, 10), Grant(20, 0))
+    left = r"\$0.000020 are left of the budget of \$0.001 in total"
+    with pytest.raises(BudgetExceededError, match=rf"up to \$0.000050, and {left}"):
         await world.hold(50)
     world.monotonic += 0.75
-    with pytest.raises(BudgetExceededError, match=r"\$0.000000 are left of the budget of \$0.001 in total"):
-        await world.hold(50)
+    for amount in (50, 21):
+        with pytest.raises(BudgetExceededError, match=left):
+            await world.hold(amount)
     assert len(world.book.asked) == 1
-    with pytest.raises(BudgetExceededError):
-        await world.hold(49)
-    assert len(world.book.asked) == 2
-    world.monotonic += 1.0
-    with pytest.raises(BudgetExceededError):
+    world.monotonic += 0.25
+    with pytest.raises(BudgetExceededError, match=left):
         await world.hold(50)
-    assert len(world.book.asked) == 3
+    assert len(world.book.asked) == 2
+    first = await world.hold(10)
     await world.hold(10)
-    await world.hold(50)
-    assert len(world.book.asked) == 5, "what was granted ends the refusal"
+    assert [needed for _, needed, _ in world.book.asked[2:]] == [10, 20]
+    first.settle(4)
+    with pytest.raises(BudgetExceededError, match=r"\$0.000006 are left"):
+        await world.hold(7)
+    assert len(world.book.asked) == 4
+
+
+async def test_what_a_slice_returned_is_left_for_the_next_request() -> None:
+    world = World(Grant(40, 0), Grant(40, 0), Grant(40, 0))
+    (await world.hold(40)).settle(10)
+    with pytest.raises(BudgetExceededError, match=r"\$0.000030 are left"):
+        await world.hold(31)
+    await world.leases.tell()
+    assert told(world.book) == [("total", 10, 10, False)]
+    with pytest.raises(BudgetExceededError, match=r"\$0.000030 are left"):
+        await world.hold(31)
+    assert len(world.book.asked) == 2
+    await world.hold(30)
 
 
 async def test_a_database_that_failed_is_not_asked_again_for_a_second_however_many_requests_come() -> None:
