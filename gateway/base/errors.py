@@ -131,6 +131,11 @@ class ClientGoneError(ApiError):
         super().__init__(CLIENT_CLOSED_REQUEST, "The client closed the connection.", code="client_closed_request")
 
 
+def shutting_down(message: str = "The server is shutting down. Send the request elsewhere.") -> ApiError:
+    """Return the error of a request that the end of the process refuses or interrupts."""
+    return ApiError(503, message, code="shutting_down")
+
+
 def bad_request(message: str, param: str | None, code: str | None = None) -> ApiError:
     return ApiError(400, message, param=param, code=code)
 

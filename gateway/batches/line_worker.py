@@ -59,8 +59,10 @@ def again(failure: ApiError, attempts: int, most: int, backoff_seconds: float) -
         return Again(float(retry_after) * random.uniform(1.0, 1.25), counted=False, batch=True)
     if failure.status not in _TRANSIENT or attempts >= most:
         return None
-    backoff = min(backoff_seconds * 2.0 ** (attempts - 1), LONGEST_BACKOFF_SECONDS)
-    return Again(backoff * random.uniform(0.5, 1.0))
+    backoff = min(backoff_seconds * 2.0 ** (attempts - 1), LONGEST_BACKOFF_SECONDS) * random.uniform(0.5, 1.0)
+    if failure.status == 503:
+        backoff = max(backoff, float(failure.retry_after) * random.uniform(1.0, 1.25))
+    return Again(backoff)
 
 
 log = logging.getLogger(__name__)

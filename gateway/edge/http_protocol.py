@@ -9,7 +9,7 @@ from urllib.parse import unquote
 from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser, parse_url
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from gateway.base.errors import ApiError
+from gateway.base.errors import ApiError, shutting_down
 from gateway.edge.client_paths import DEPLOYMENT, OLD_PATHS, served_path
 from gateway.edge.head_bounds import MAX_HEADERS, HeadBounds, too_large, too_many_headers
 from gateway.edge.proxies import is_authority
@@ -270,7 +270,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._refuse(ApiError(400, message, code="pipelined_upgrade"))
             return
         if self._stops:
-            self._refuse(ApiError(503, "The server is shutting down. Connect elsewhere.", code="shutting_down"))
+            self._refuse(shutting_down("The server is shutting down. Connect elsewhere."))
             return
         self._clear_deadline()
         super().handle_websocket_upgrade()
@@ -289,6 +289,15 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self.cycle.keep_alive = False
         elif self.cycle.response_complete:
             self._begin_idle()
+
+    def end_unfinished(self) -> bool:
+        """End the request that is answered, with an error if possible. Returns whether there was one."""
+        return isinstance(self.cycle, ResponseCycle) and self.cycle.end_unfinished()
+
+    @property
+    def is_ended(self) -> bool:
+        """See `ClientConnection`."""
+        return isinstance(self.cycle, ResponseCycle) and self.cycle.is_ended
 
     def _begin_idle(self) -> None:
         self._unset_keepalive_if_required()

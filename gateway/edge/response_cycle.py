@@ -8,14 +8,14 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Protocol
 
 import msgspec
 from litestar.types import Receive, Scope
 from uvicorn.protocols.http.httptools_impl import HEADER_RE, HEADER_VALUE_RE, STATUS_LINE, RequestResponseCycle
 
-from gateway.base.errors import ApiError, ErrorEnvelope
+from gateway.base.errors import ApiError, ErrorEnvelope, shutting_down
 
 _PHRASES = {
     400: b"Bad Request",
@@ -63,6 +63,47 @@ class ResponseCycle(RequestResponseCycle):
     _is_due = False
     # Whether the end of the connection is that of the body: HTTP/1.0 has no chunks.
     _until_close = False
+    is_ended = False
+    """Whether the shutdown interrupted the application: its task was cancelled, and its client is still there."""
+    _task: asyncio.Task[Any] | None = None
+
+    async def run_asgi(self, app: Any) -> None:
+        """Run `app` as uvicorn does; a request that the shutdown interrupts gets an error and no line in the log."""
+        self._task = asyncio.current_task()
+        await super().run_asgi(partial(self._until_ended, app))
+
+    def end_unfinished(self) -> bool:
+        """Interrupt the application, for the shutdown. Returns whether its response was unfinished."""
+        if self._task is None or self.response_complete:
+            return False
+        self.is_ended = True
+        self._task.cancel()
+        return True
+
+    async def _until_ended(self, app: Any, scope: Any, receive: Any, send: Any) -> None:
+        try:
+            await app(scope, receive, send)
+        except asyncio.CancelledError:
+            if not self.is_ended:
+                raise
+            if not self.response_started:
+                await self._send_shutdown()
+            elif not self.response_complete:
+                # Only its own API knows how such a response ends with an error.
+                self.disconnected = True
+                self.transport.close()
+
+    async def _send_shutdown(self) -> None:
+        error = shutting_down()
+        body = msgspec.json.encode(ErrorEnvelope(error.body))
+        headers = [
+            (b"content-type", b"application/json"),
+            (b"content-length", b"%d" % len(body)),
+            (b"retry-after", error.retry_after.encode()),
+            (b"connection", b"close"),
+        ]
+        await self.send({"type": "http.response.start", "status": error.status, "headers": headers})
+        await self.send({"type": "http.response.body", "body": body})
 
     @property
     def _is_head(self) -> bool:
@@ -180,7 +221,11 @@ CLIENT_CONNECTION = "aio.client_connection"
 
 
 class ClientConnection(Protocol):
-    """Whether the client is still there."""
+    """Whether the client is still there, and the server still serves it."""
+
+    @property
+    def is_ended(self) -> bool:
+        """Whether the shutdown has interrupted the request."""
 
     def watch(self, gone: Callable[[], None]) -> None:
         """Call `gone` once the connection is lost; at once if it already is."""
@@ -231,6 +276,14 @@ class DisconnectWatch(_ClientWatch):
             self._client.watch(self._cancel)
         else:
             self._first_look = asyncio.get_running_loop().call_later(FIRST_LOOK_SECONDS, self._look)
+
+    def is_shutdown(self, error: BaseException) -> bool:
+        """Whether `error` is the shutdown's interruption; the task then counts as not cancelled any more."""
+        if self._client is None or not isinstance(error, asyncio.CancelledError) or not self._client.is_ended:
+            return False
+        if self._served is not None:
+            self._served.uncancel()
+        return True
 
     def end(self) -> None:
         """Stop watching. Idempotent."""

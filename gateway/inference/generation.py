@@ -324,6 +324,10 @@ class Generation:
             lost = self._lost if self._lost is not None and isinstance(error, TierUnavailableError) else error
             if isinstance(lost, TierError):
                 lost.chain = self._tried()
+            if isinstance(lost, TierUnavailableError):
+                # This failure may be the one that took its tier down.
+                down = min(made.tier.load().down_seconds for made in self._made)
+                lost.retry_after_seconds = max(lost.retry_after_seconds, down)
             if self._chain is not None:
                 self._note_fallback(f"{named(self.tier)} failed ({type(error).__name__})")
             try:

@@ -57,6 +57,8 @@ log = logging.getLogger(__name__)
 _FILES_OF_OUR_OWN = 256
 _MOST_FILES = 1 << 20
 _ACCEPTED_SECONDS = 0.05
+# How long answers that are ended with an error may take to send it, before their tasks are cancelled.
+_LAST_EVENTS_SECONDS = 2
 # Every half a minute.
 _LOOK_TICKS = 300
 # This implementation waits for a slow reader, with limits. Frames hold a few tokens, so compression would cost more
@@ -112,10 +114,19 @@ class AnnouncedServer(uvicorn.Server):
             server.close()
         # Connections that were accepted just before are then among those that `shutdown` calls.
         await asyncio.sleep(_ACCEPTED_SECONDS)
+        if self.config.timeout_graceful_shutdown is not None:
+            asyncio.get_running_loop().call_later(self.config.timeout_graceful_shutdown, self._end_unfinished)
+            self.config.timeout_graceful_shutdown += _LAST_EVENTS_SECONDS
         await super().shutdown(sockets)
         if not self.force_exit:
             self.exit_deadline.status = 0
             self.exit_deadline.begin(THREADS_SECONDS)
+
+    def _end_unfinished(self) -> None:
+        """End what is still answered with an error in the form of its API."""
+        protocols = [one for one in self.server_state.connections if isinstance(one, BoundedHttpProtocol)]
+        if ended := sum([protocol.end_unfinished() for protocol in protocols]):
+            log.warning("%d answers did not end in time and are ended with an error", ended)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start as uvicorn does, then print the announcement."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
 
-from gateway.base.errors import ApiError, bad_request
+from gateway.base.errors import ApiError, bad_request, shutting_down
 from gateway.base.inference_request import Allowance, Caller, InferenceRequest
 from gateway.base.stores.redis_store import RedisUnavailableError
 from gateway.tenancy.budgets.budget_leases import BudgetExceededError, BudgetLeases, BudgetsUnavailableError, Hold
@@ -464,7 +464,7 @@ class OverloadQueue:
     def shutting_down(self, priority: int) -> ApiError:
         """The error of a request that is shed because the process ends; counts it."""
         self.shed[priority, "shutdown"] += 1
-        return ApiError(503, "The server is shutting down. Send the request elsewhere.", code="shutting_down")
+        return shutting_down()
 
     async def _wait(self, priority: int) -> None:
         if self._closed:

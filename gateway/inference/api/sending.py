@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from litestar.types import ASGIApp, Receive, Scope, Send
 
-from gateway.base.errors import ClientGoneError
+from gateway.base.errors import ClientGoneError, shutting_down
 from gateway.base.identity import caller_request_id
 from gateway.base.inference_request import InferenceRequest
 from gateway.base.numbers import usd_text
@@ -45,9 +45,9 @@ async def respond(
     try:
         answer = await serving.service.complete(inference_request)
     except BaseException as error:
-        if disconnect.is_reason(error):
-            raise ClientGoneError from None
-        raise
+        if (meant := _why(error, disconnect)) is error:
+            raise
+        raise meant from None
     finally:
         disconnect.end()
     if before_end is not None:
@@ -78,8 +78,7 @@ async def _stream(
             # Its first delta was there, but the client disconnected before it could be sent.
             await answer.aclose()
         started = await waiting.end()
-        if disconnect.is_reason(error):
-            error = ClientGoneError()
+        error = _why(error, disconnect)
         if isinstance(error, Exception) and (started or answer_format.is_told_in_stream(error)):
             count_refused(request, error)
             return EndOfEvents(answer_format.failed(error), None if started else early)
@@ -94,6 +93,13 @@ async def _stream(
         stalled_seconds=settings.stalled_reader_seconds,
         before_end=before_end,
     )
+
+
+def _why(error: BaseException, disconnect: DisconnectWatch) -> BaseException:
+    """Return what `error` means to the caller: a cancellation is the client's or the shutdown's."""
+    if disconnect.is_reason(error):
+        return ClientGoneError()
+    return shutting_down() if disconnect.is_shutdown(error) else error
 
 
 async def whole_body(answer_format: AnswerFormat, answer: Answer) -> bytes:
@@ -276,6 +282,11 @@ class EventResponse:
                 await self._before_end(self._answer)
         except Exception as error:
             return events + self._chunks.failed(error), False
+        except asyncio.CancelledError as error:
+            if not self._disconnect.is_shutdown(error):
+                raise
+            await self._answer.aclose()
+            return events + self._chunks.failed(shutting_down()), False
         return events + self._chunks.closing(self._answer), False
 
 

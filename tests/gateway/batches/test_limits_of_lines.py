@@ -97,7 +97,7 @@ def test_what_the_request_is_to_blame_for_is_not_asked_again() -> None:
 
 
 def test_backoff_doubles_with_jitter_up_to_a_bound_and_then_it_is_over() -> None:
-    failure = ApiError(503, "not now")
+    failure = ApiError(502, "not now")
     for attempts in range(1, 20):
         wait = again(failure, attempts, 20, 1.0)
         assert wait is not None
@@ -105,6 +105,13 @@ def test_backoff_doubles_with_jitter_up_to_a_bound_and_then_it_is_over() -> None
         assert whole / 2 <= wait.seconds <= whole
         assert wait.counted
     assert again(failure, 20, 20, 1.0) is None
+
+
+def test_a_tier_that_is_down_is_not_asked_before_it_says() -> None:
+    wait = again(ApiError(503, "not now", retry_after_seconds=10), 1, 8, 1.0)
+    assert wait is not None
+    assert 10 <= wait.seconds <= 12.5
+    assert wait.counted
 
 
 def test_a_rate_limit_is_no_attempt_and_pauses_the_batch_for_retry_after() -> None:

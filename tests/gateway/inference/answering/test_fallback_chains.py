@@ -26,6 +26,7 @@ from tests.gateway.chained_tiers import (
 )
 from tests.gateway.inference.api.test_disconnects import only_record
 from tests.gateway.running_gateway import RunningGateway
+from tests.tiers.remote.loopback_server import Call
 
 
 async def ask(gateway: RunningGateway, headers: dict[str, str] | None = None, **fields: Any) -> httpx.Response:
@@ -401,3 +402,18 @@ async def test_the_entry_that_is_down_is_the_error_where_nothing_stands_in(tmp_p
         servers.asked.clear()
         answer = await ask(gateway, model="small")
         assert (answer.status_code, servers.asked) == (503, [])
+
+
+async def test_the_failure_that_takes_a_tier_down_says_when_to_come_back_as_the_next_refusal_does(
+    tmp_path: Path,
+) -> None:
+    async def without_credit(call: Call) -> None:
+        await call.reply(402, {"error": {"message": "no credit"}})
+
+    async with chained_tiers(tmp_path) as (gateway, servers):
+        servers.by_model["small"] = without_credit
+        failed, refused = [await ask(gateway, model="tier-1") for _ in range(2)]
+        assert (failed.status_code, failed.json()["error"]["code"]) == (503, "tier_unavailable")
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "no_tier_available")
+        assert failed.headers["retry-after"] == refused.headers["retry-after"]
+        assert float(refused.headers["retry-after"]) > 1
