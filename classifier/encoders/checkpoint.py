@@ -5,8 +5,12 @@ import os
 import shutil
 import uuid
 from pathlib import Path
+from typing import Literal
 
 from classifier.errors import CheckpointError
+
+EncoderPooling = Literal["mean", "cls", "last", "max"]
+"""What becomes of the states of a text's tokens: their mean, the first, the last, or the largest of each entry."""
 
 # A folder of the registry; its subfolders are named by the hash of their content.
 CHECKPOINTS = "encoders"

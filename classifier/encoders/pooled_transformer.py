@@ -1,4 +1,4 @@
-"""A Hugging Face encoder as a function from texts to mean-pooled hidden states, without padding.
+"""A Hugging Face encoder as a function from texts to pooled hidden states, without padding.
 
 Batches are formed by a token budget and packed; attention stays within each sequence of a packed batch, as an
 attention implementation that transformers can call.
@@ -17,7 +17,7 @@ from tokenizers import Tokenizer
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, AutoModel
 
-from classifier.encoders.checkpoint import TOKENIZER, checkpoint_files
+from classifier.encoders.checkpoint import TOKENIZER, EncoderPooling, checkpoint_files
 from classifier.encoders.native_transformer import MAX_TOKENS, cut_to
 from classifier.errors import CheckpointError
 from inference_core.tokenization.tokenizer_trial import require_small_file
@@ -132,17 +132,19 @@ Float = npt.NDArray[np.float32]
 
 
 class PooledTransformer:
-    """Texts → token ids → hidden states → their mean over the tokens of each text, float32 [n, hidden].
+    """Texts → token ids → hidden states → one state for each text by `pooling`, float32 [n, hidden].
 
     Texts of different lengths are packed into a single row if the architecture accepts external positions and
     attention; otherwise texts of equal length form a batch. There is no padding either way, and the result for a text
     does not depend on its neighbours beyond rounding.
     """
 
-    def __init__(self, model: Any, tokenizer: Tokenizer, *, max_tokens: int = MAX_TOKENS) -> None:
+    def __init__(
+        self, model: Any, tokenizer: Tokenizer, *, max_tokens: int = MAX_TOKENS, pooling: EncoderPooling = "mean"
+    ) -> None:
         """`model`: a bidirectional transformers model with `last_hidden_state`; `tokenizer` adds special tokens.
         `max_tokens` is limited to the model's number of positions."""
-        self.model, self.tokenizer = model.eval(), tokenizer
+        self.model, self.tokenizer, self.pooling = model.eval(), tokenizer, pooling
         self.tokenizer.no_padding()
         self.tokenizer.no_truncation()
         positions = int(getattr(model.config, "max_position_embeddings", max_tokens))
@@ -152,7 +154,9 @@ class PooledTransformer:
         self.packs = self._takes_packing()
 
     @classmethod
-    def load(cls, folder: Path, *, max_tokens: int = MAX_TOKENS) -> "PooledTransformer":
+    def load(
+        cls, folder: Path, *, max_tokens: int = MAX_TOKENS, pooling: EncoderPooling = "mean"
+    ) -> "PooledTransformer":
         """Load the checkpoint in `folder`: safetensors only, no remote code, no download. Raises `CheckpointError`."""
         checkpoint_files(folder)
         try:
@@ -166,7 +170,7 @@ class PooledTransformer:
         vocabulary, rows = tokenizer.get_vocab_size(), model.get_input_embeddings().num_embeddings
         if vocabulary > rows:
             raise CheckpointError(f"{folder}: the tokeniser knows {vocabulary} tokens, the model has {rows} rows.")
-        return cls(model, tokenizer, max_tokens=max_tokens)
+        return cls(model, tokenizer, max_tokens=max_tokens, pooling=pooling)
 
     @property
     def device(self) -> Any:
@@ -193,14 +197,26 @@ class PooledTransformer:
         return self.model(input_ids=ids, position_ids=positions, packed_runs=lengths).last_hidden_state[0]
 
     def pooled(self, rows: Sequence[Sequence[int]]) -> Any:
-        """Return means over the tokens of each row [n, hidden], all rows in one batch; differentiable."""
+        """Return one state for each row [n, hidden], all rows in one batch; differentiable."""
         order = sorted(range(len(rows)), key=lambda i: len(rows[i]))
         lengths = runs([len(rows[i]) for i in order])
         states = self.states([rows[i] for i in order], lengths)
-        means = [states[run.start : run.end].unflatten(0, (run.rows, run.length)).mean(1) for run in lengths]
+        parts = [self._pool(states[run.start : run.end].unflatten(0, (run.rows, run.length))) for run in lengths]
         back = torch.empty(len(rows), dtype=torch.long)
         back[torch.tensor(order)] = torch.arange(len(rows))
-        return torch.cat(means)[back]
+        return torch.cat(parts)[back]
+
+    def _pool(self, states: Any) -> Any:
+        """Return one state [rows, hidden] of each row of `states` [rows, tokens, hidden]."""
+        match self.pooling:
+            case "cls":
+                return states[:, 0]
+            case "last":
+                return states[:, -1]
+            case "max":
+                return states.amax(1)
+            case _:
+                return states.mean(1)
 
     def encode(self, texts: Sequence[str], budget: int = TOKENS_PER_BATCH) -> Float:
         """Return pooled states float32 [n, hidden] of any number of texts, in batches of at most `budget` tokens."""

@@ -12,6 +12,7 @@ from classifier.encoders.micro_batcher import MicroBatcher
 from classifier.errors import CheckpointError
 from gateway.base.errors import ApiError
 from gateway.inference.embedding.embedder import Float
+from gateway.inference.embedding.sentence_folder import SentenceFolder, read_sentence_folder
 from inference_core.extras import require_extra
 from tiers.catalog.catalog import EmbeddingSpec
 from tiers.errors import CatalogError
@@ -28,9 +29,9 @@ class EncoderEmbedder:
         """Raises `CatalogError` if the folder is not a checkpoint, and `MissingExtraError`."""
         require_extra("local", "the encoder that makes embeddings")
         self.spec = spec
-        self._folder = Path(str(spec.path)).expanduser()
         try:
-            checkpoint_files(self._folder)
+            self._folder = read_sentence_folder(Path(str(spec.path)).expanduser())
+            checkpoint_files(self._folder.checkpoint)
         except CheckpointError as error:
             raise CatalogError(f"embeddings '{spec.name}'.path: {error}") from error
         self._loading = asyncio.Lock()
@@ -62,7 +63,10 @@ class EncoderEmbedder:
 
     def tokens(self, text: str) -> list[int]:
         """See `Embedder.tokens`. Encodes as a batch, since the library holds the interpreter lock for a single text."""
-        return list(self._opened().tokenizer.encode_batch([text])[0].ids)
+        read = self._folder.prompt + text
+        if self._folder.is_lower_case:
+            read = read.lower()
+        return list(self._opened().tokenizer.encode_batch([read])[0].ids)
 
     async def embed(self, rows: Sequence[list[int]], *, priority: int, salt: str, meter: UsageMeter) -> Float:
         """See `Embedder.embed`; the batcher has no priorities, and caches nothing that a salt would protect."""
@@ -80,7 +84,8 @@ class EncoderEmbedder:
         return self._model
 
 
-def _load(folder: Path, max_tokens: int) -> "PooledTransformer":
+def _load(folder: SentenceFolder, max_tokens: int) -> "PooledTransformer":
     from classifier.encoders.pooled_transformer import PooledTransformer
 
-    return PooledTransformer.load(folder, max_tokens=max_tokens)
+    most = max_tokens if folder.max_tokens is None else min(max_tokens, folder.max_tokens)
+    return PooledTransformer.load(folder.checkpoint, max_tokens=most, pooling=folder.pooling)
