@@ -24,8 +24,9 @@ class EmbeddingSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     `model`: a model of the CPU's core, whose hidden state after `layer` of its layers (default: all) is pooled.
     `path`: a folder with an encoder's checkpoint (BERT, DistilBERT, ModernBERT and their kind), whose last states are
-    averaged unless a sentence-transformers folder says otherwise. Vectors have length 1. `shortenable`: it was trained so that the first entries of a vector are a vector
-    too (Kusupati et al. 2022, "Matryoshka representation learning"), so that callers may ask for fewer `dimensions`.
+    averaged unless a sentence-transformers folder says otherwise. Vectors have length 1. `shortenable`: it was trained
+    so that the first entries of a vector are a vector too (Kusupati et al. 2022, "Matryoshka representation learning"),
+    so that callers may ask for fewer `dimensions`.
 
     Of a server elsewhere: `provider` and `url` give the part of its address before `/embeddings`, `api_key_env` the
     environment variable of its key. `max_inputs`: most texts of one call; more are split. `max_tokens`: the most that
