@@ -1,6 +1,9 @@
-"""What follows from a process's settings: where it keeps its state, and what is switched on."""
+"""What follows from a process's settings: where it keeps its state, and what is switched on; and the home folder of a
+user who has none."""
 
 import os
+import pwd
+from collections.abc import MutableMapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -102,6 +105,21 @@ class DerivedSettings:
 def _xdg_folder(variable: str, default: str) -> Path:
     """Return AIO's folder in that of the XDG variable, by default in `default` of the user's home."""
     return Path(os.environ.get(variable) or Path.home() / default) / "aio"
+
+
+def complete_user(environment: MutableMapping[str, str]) -> None:
+    """Set `HOME` and `USER` where they are missing and the user has no entry in the list of users: a container may run
+    as any number (OpenShift). Libraries look for both, and Python raises where there is neither.
+
+    Home is then the folder that may be lost (`AIO_CACHE_DIR`), else the data folder, else `/`, which container engines
+    take; the name is the user's number. Processes that this one starts inherit them.
+    """
+    try:
+        pwd.getpwuid(os.getuid())
+    except KeyError:
+        home = environment.get("AIO_CACHE_DIR", "").strip() or environment.get("AIO_DATA_DIR", "").strip() or "/"
+        environment["HOME"] = environment.get("HOME") or os.path.abspath(home)
+        environment["USER"] = environment.get("USER") or str(os.getuid())
 
 
 def without_secrets(url: str) -> str:

@@ -89,6 +89,19 @@ def test_pods_are_unprivileged_and_carry_no_token(name: str, releases: dict[str,
             assert container["resources"]["requests"].keys() >= {"cpu", "memory"}
 
 
+def test_user_group_and_volume_group_are_values_and_may_be_left_to_the_cluster() -> None:
+    given = render('podSecurity={"user": 4000, "group": 0, "fsGroup": 1000660000}')
+    left = render('podSecurity={"user": null, "group": null, "fsGroup": null}')
+    for template in pods(given).values():
+        security = template["spec"]["securityContext"]
+        assert [security[name] for name in ("runAsUser", "runAsGroup", "fsGroup")] == [4000, 0, 1000660000]
+    assert pods(given).keys() == pods(left).keys() != set()
+    for template in pods(left).values():
+        assert template["spec"]["securityContext"].keys() == {"runAsNonRoot", "seccompProfile"}
+    with pytest.raises(RenderError, match="user"):
+        render('podSecurity={"user": 0}')
+
+
 @pytest.mark.parametrize("name", SETS)
 def test_a_pod_is_given_longer_to_end_than_it_drains(name: str, releases: dict[str, list[Object]]) -> None:
     kinds = ("Deployment/aio-gateway", "Deployment/aio-worker", "StatefulSet")

@@ -109,6 +109,14 @@ def test_each_of_these_rules_finds_what_breaks_it(right: str, wrong: str) -> Non
     assert problems(text.replace(right, wrong))
 
 
+def test_any_user_of_group_0_writes_where_a_container_writes() -> None:
+    made = [rest for instruction, rest in stages(DOCKERFILE.read_text())["runtime"] if instruction == "RUN"]
+    install = next(re.findall(r"install --directory [^&]*", step)[0] for step in made if "install --directory" in step)
+    assert "--mode 0770" in install
+    assert "--group 0 " in install
+    assert all(folder in install for folder in ("/var/lib/aio", "/var/cache/aio", "/run/aio"))
+
+
 def test_what_the_image_sets_are_settings() -> None:
     known = {variable_of(field) for field in Settings.__struct_fields__}
     named = set(re.findall(r"\bAIO_[A-Z_]+(?==)", DOCKERFILE.read_text()))

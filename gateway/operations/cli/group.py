@@ -2,11 +2,13 @@
 user can fix: their messages say how, so they are shown without a traceback."""
 
 import importlib
+import os
 from typing import Any
 
 import click
 
 from gateway import __version__
+from gateway.base.derived_settings import complete_user
 
 # Help is as wide as the terminal, up to the width at which lines are still easy to read.
 MOST_COLUMNS = 120
@@ -46,6 +48,11 @@ class LazyGroup(click.Group):
         settings = {"help_option_names": ["-h", "--help"], "max_content_width": MOST_COLUMNS, "show_default": True}
         super().__init__(name=name, help=help, context_settings=settings)
         self._lazy, self._package = commands, package
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the program, also as a user without a home folder or a name."""
+        complete_user(os.environ)
+        return super().main(*args, **kwargs)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Names in the order of their declaration."""

@@ -7,10 +7,18 @@ capabilities:
 
 {{- define "aio.podSecurity" -}}
 runAsNonRoot: true
-runAsUser: 10001
-runAsGroup: 10001
-fsGroup: 10001
+{{- with .Values.podSecurity }}
+{{- if not (kindIs "invalid" .user) }}
+runAsUser: {{ int64 .user }}
+{{- end }}
+{{- if not (kindIs "invalid" .group) }}
+runAsGroup: {{ int64 .group }}
+{{- end }}
+{{- if not (kindIs "invalid" .fsGroup) }}
+fsGroup: {{ int64 .fsGroup }}
 fsGroupChangePolicy: OnRootMismatch
+{{- end }}
+{{- end }}
 seccompProfile:
   type: RuntimeDefault
 {{- end }}
