@@ -83,6 +83,26 @@ class PostgresServer:
         asyncio.run(empty())
         return f"postgresql://aio@127.0.0.1:{self.port}/postgres"
 
+    @contextmanager
+    def with_tls(self, certificate: Path, key: Path) -> Iterator[None]:
+        """Offer TLS to new connections, until the end of the block."""
+        for given, name in ((certificate, "server.crt"), (key, "server.key")):
+            shutil.copyfile(given, made := self._data / name)
+            made.chmod(0o600)
+            if self._user is not None:
+                shutil.chown(made, self._user)
+        asyncio.run(self._altered("SET ssl = on"))
+        try:
+            yield
+        finally:
+            asyncio.run(self._altered("RESET ssl"))
+
+    async def _altered(self, change: str) -> None:
+        connection = await asyncpg.connect(host="127.0.0.1", port=self.port, user="aio", database="postgres")
+        await connection.execute(f"ALTER SYSTEM {change}")
+        await connection.execute("SELECT pg_reload_conf()")
+        await connection.close()
+
     def remove(self) -> None:
         self._held.close()
         shutil.rmtree(self._folder, ignore_errors=True)

@@ -5,6 +5,7 @@ import errno
 import fcntl
 import socket
 import sqlite3
+import ssl
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -23,8 +24,10 @@ from quality.store.drivers import (
     BUSY_MS,
     CONNECT_SECONDS,
     STATEMENT_SECONDS,
+    DatabaseUrlError,
     hide_values,
     limit_waiting,
+    postgres_arguments,
     postgres_connection,
     sqlite_connection,
 )
@@ -63,10 +66,6 @@ _OLDEST_COMMIT = "b6445069"
 """It brings earlier databases to the oldest revision that is here."""
 MOST_INTEGER = 2**63 - 1
 """The largest that an integer column of either database holds."""
-
-
-class DatabaseUrlError(ValueError):
-    """The database URL is invalid; the message says what is allowed."""
 
 
 class SchemaError(RuntimeError):
@@ -150,7 +149,7 @@ async def require_schema(url: str) -> None:
     _refuse_unknown(parsed, current)
     if current != newest:
         raise SchemaError(
-            f"the database {parsed.render_as_string()} has schema {current}, and this version of AIO needs {newest}: "
+            f"the database {_shown(parsed)} has schema {current}, and this version of AIO needs {newest}: "
             "run `aio migrate`, after which an earlier version cannot use it"
         )
 
@@ -167,7 +166,7 @@ def database_needed(url: str) -> Iterator[None]:
     except Exception as error:
         if (why := said_of_unusable(error)) is None:
             raise
-        raise DatabaseAwayError(f"the database {_parse(url).render_as_string()} {why}") from error
+        raise DatabaseAwayError(f"the database {_shown(_parse(url))} {why}") from error
 
 
 def said_of_unusable(error: Exception) -> str | None:
@@ -211,6 +210,9 @@ def is_away(error: Exception) -> bool:
     if isinstance(error, (OperationalError, InterfaceError, PoolTimeoutError, ConnectionError, TimeoutError)):
         return True
     # asyncio joins the failures of several addresses in an error without a number.
+    # What the driver makes of a certificate, or of a variable of libpq's.
+    if isinstance(error, ssl.SSLError) or type(error).__name__ == "ClientConfigurationError":
+        return True
     return isinstance(error, socket.gaierror) or (type(error) is OSError and error.errno in _UNREACHABLE)
 
 
@@ -292,12 +294,12 @@ def _refuse_unknown(url: URL, current: str) -> None:
     known = _revisions()
     if current > max(known):
         raise SchemaError(
-            f"the database {url.render_as_string()} is newer than this version of AIO (schema {current}, known up to "
+            f"the database {_shown(url)} is newer than this version of AIO (schema {current}, known up to "
             f"{max(known)}): install the version that wrote it, or restore a backup"
         )
     if current < min(known):
         raise SchemaError(
-            f"the database {url.render_as_string()} has schema {current}, and this version of AIO migrates schemas "
+            f"the database {_shown(url)} has schema {current}, and this version of AIO migrates schemas "
             f"from {min(known)} on: run `aio migrate` of commit {_OLDEST_COMMIT} first"
         )
 
@@ -318,9 +320,16 @@ def _parse(url: str) -> URL:
     if driver is None:
         raise DatabaseUrlError(f"unsupported database {parsed.drivername!r}; allowed are {_ALLOWED}")
     in_memory = not parsed.database or parsed.database == ":memory:" or parsed.database.startswith("file:")
-    if driver.startswith("sqlite") and in_memory:
+    if not driver.startswith("sqlite"):
+        postgres_arguments(parsed.query)
+    elif in_memory:
         raise DatabaseUrlError(f"SQLite needs a file that other connections can open; allowed are {_ALLOWED}")
     return parsed.set(drivername=driver)
+
+
+def _shown(url: URL) -> str:
+    """Without the password, and without parameters, of which one is another password."""
+    return url.set(query={}).render_as_string()
 
 
 _ALLOWED = "sqlite:///relative/path.db, sqlite:////absolute/path.db and postgresql://user:password@host:port/name"
@@ -339,12 +348,13 @@ def _engine(
     }
     if url.get_backend_name() == "postgresql":
         require_extra("postgres", "a PostgreSQL database")
+        query, given = postgres_arguments(url.query)
         limits = {
             "timeout": CONNECT_SECONDS,
             "command_timeout": statement_seconds,
             "connection_class": postgres_connection(),
         }
-        engine = create_async_engine(url, pool_pre_ping=True, connect_args=limits, **arguments)
+        engine = create_async_engine(url.set(query=query), pool_pre_ping=True, connect_args=limits | given, **arguments)
         event.listen(engine.sync_engine, "handle_error", hide_values)
     else:
         # The driver begins transactions only before some statements, so we begin them ourselves.
@@ -401,7 +411,7 @@ async def _run_alembic(url: URL, way: Literal["upgrade", "downgrade"], revision:
             await connection.run_sync(run_on)
     except CommandError as error:
         raise SchemaError(
-            f"cannot migrate {url.render_as_string()}: {error}. This version of AIO knows revisions up to "
+            f"cannot migrate {_shown(url)}: {error}. This version of AIO knows revisions up to "
             f"{head_revision()}; install the version that wrote the database, or restore a backup"
         ) from error
 

@@ -1,5 +1,5 @@
 """What the database's drivers may do: no statement waits for ever, whether a server, a network or a disk hangs, and no
-failure repeats the values of a row, which may be users' texts.
+failure repeats the values of a row, which may be users' texts; and what the parameters of a PostgreSQL URL mean.
 
 Time limits: every failure is a `TimeoutError`, and the connection that it happened on is not used again.
 
@@ -12,8 +12,10 @@ import functools
 import importlib
 import re
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Self, TypeVar
+import ssl
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, Self, TypeVar
+from urllib.parse import urlencode
 
 import aiosqlite
 from aiosqlite.context import contextmanager
@@ -84,6 +86,102 @@ def postgres_connection() -> type[Any]:
                 self.terminate()
 
     return LimitedConnection
+
+
+class DatabaseUrlError(ValueError):
+    """The database URL is invalid; the message says what is allowed."""
+
+
+_TLS_VERSIONS = ("TLSv1", "TLSv1.1", "TLSv1.2", "TLSv1.3")
+# libpq's parameters that asyncpg reads, with the words that are allowed, where these are few:
+# https://www.postgresql.org/docs/current/libpq-connect.html.
+_LIBPQ: Final[Mapping[str, tuple[str, ...]]] = {
+    "application_name": (),
+    "options": (),
+    "passfile": (),
+    "sslmode": ("disable", "allow", "prefer", "require", "verify-ca", "verify-full"),
+    "sslnegotiation": ("postgres", "direct"),
+    "sslcert": (),
+    "sslkey": (),
+    "sslpassword": (),
+    "sslrootcert": (),
+    "sslcrl": (),
+    "ssl_min_protocol_version": _TLS_VERSIONS,
+    "ssl_max_protocol_version": _TLS_VERSIONS,
+    "target_session_attrs": ("any", "primary", "standby", "read-write", "read-only", "prefer-standby"),
+    "krbsrvname": (),
+    "gsslib": (),
+}
+# Those of which the driver does one thing alone: a value that asks for no more is allowed.
+_FIXED: Final[Mapping[str, tuple[str, ...]]] = {
+    "channel_binding": ("disable", "prefer"),
+    "client_encoding": ("utf8", "utf-8", "auto"),
+    "gssencmode": ("disable", "prefer"),
+    "load_balance_hosts": ("disable",),
+}
+# What SQLAlchemy reads itself.
+_OF_SQLALCHEMY = ("host", "port", "ssl", "prepared_statement_cache_size")
+_FILES = ("sslcert", "sslkey", "sslrootcert", "sslcrl", "passfile")
+_MOST_CONNECT_SECONDS = 60
+
+
+def postgres_arguments(query: Mapping[str, Sequence[str] | str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the parameters of a PostgreSQL URL that SQLAlchemy reads, and the arguments of asyncpg's `connect` that
+    the others mean: libpq's, which URLs of hosted databases have.
+
+    Raises `DatabaseUrlError` for one that is unknown or has no effect here, and for files that cannot be used. Values
+    of passwords are in no message.
+    """
+    ours = {name: value for name, value in query.items() if name in _OF_SQLALCHEMY}
+    theirs = {name: value if isinstance(value, str) else value[-1] for name, value in query.items() if name not in ours}
+    seconds = theirs.pop("connect_timeout", None)
+    name = theirs.pop("fallback_application_name", None)
+    for parameter, value in theirs.items():
+        if parameter not in _LIBPQ and parameter not in _FIXED:
+            known = ", ".join(sorted([*_LIBPQ, *_FIXED, "connect_timeout", "fallback_application_name"]))
+            raise DatabaseUrlError(f"AIO_DATABASE_URL: the parameter {parameter!r:.64} is unknown; allowed are {known}")
+        allowed = _LIBPQ.get(parameter) or _FIXED.get(parameter, ())
+        if allowed and value.lower() not in map(str.lower, allowed):
+            raise DatabaseUrlError(f"AIO_DATABASE_URL: {parameter}={value!r:.64} is none of {', '.join(allowed)}")
+    _require_files(theirs)
+    given = {parameter: value for parameter, value in theirs.items() if parameter in _LIBPQ}
+    if name is not None:
+        given.setdefault("application_name", name)
+    arguments: dict[str, Any] = {"dsn": f"postgresql:///?{urlencode(given)}"} if given else {}
+    if seconds is not None:
+        arguments["timeout"] = _seconds(seconds)
+    return ours, arguments
+
+
+def _seconds(given: str) -> float:
+    if not given.isdecimal() or not 1 <= int(given) <= _MOST_CONNECT_SECONDS:
+        raise DatabaseUrlError(
+            f"AIO_DATABASE_URL: connect_timeout={given!r:.64} is no whole number of seconds from 1 to "
+            f"{_MOST_CONNECT_SECONDS}"
+        )
+    return float(given)
+
+
+def _require_files(given: Mapping[str, str]) -> None:
+    """Read the files that are named, as the driver will at each connection."""
+    if "sslkey" in given and "sslcert" not in given:
+        raise DatabaseUrlError("AIO_DATABASE_URL: sslkey is the key of a certificate, so sslcert is needed as well")
+    context, parameter = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), ""
+    try:
+        for parameter in (name for name in _FILES if name in given):
+            with open(given[parameter], "rb"):
+                pass
+        for parameter in (name for name in ("sslrootcert", "sslcrl") if name in given):
+            context.load_verify_locations(cafile=given[parameter])
+        if (parameter := "sslcert") in given:
+            context.load_cert_chain(
+                given["sslcert"], given.get("sslkey"), password=lambda: given.get("sslpassword", "")
+            )
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) and not isinstance(error, ssl.SSLError) else error
+        raise DatabaseUrlError(
+            f"AIO_DATABASE_URL: the file of {parameter}, {given[parameter]}, cannot be used: {why}"
+        ) from error
 
 
 class LimitedSqlite(aiosqlite.Connection):

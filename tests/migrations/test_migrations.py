@@ -20,7 +20,6 @@ from migrations.tables.columns import metadata
 from migrations.tables.requests import requests
 from quality.store import database as store_database
 from quality.store.database import (
-    DatabaseUrlError,
     SchemaError,
     current_revision,
     downgrade,
@@ -29,6 +28,7 @@ from quality.store.database import (
     open_database,
     require_schema,
 )
+from quality.store.drivers import DatabaseUrlError
 from tests.database_servers import migrated
 from tests.snapshots.interfaces import schema_lines
 

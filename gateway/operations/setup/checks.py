@@ -23,7 +23,8 @@ from gateway.operations.security.stored_keys import is_missing_file
 from inference_core.errors import CoreError
 from quality.judges.pairwise import judging_fingerprint
 from quality.judges.self_calibration import JudgeState, judge_state
-from quality.store.database import DatabaseUrlError, database_opened
+from quality.store.database import database_opened
+from quality.store.drivers import DatabaseUrlError
 from tiers.catalog.catalog import Catalog, EmbeddingSpec
 from tiers.catalog.consent import ALL
 from tiers.errors import CatalogError, TierError

@@ -8,7 +8,7 @@ import pytest
 
 from gateway.base.allowed_values import explained
 from gateway.operations.cli.group import told_error
-from quality.store.database import DatabaseUrlError
+from quality.store.drivers import DatabaseUrlError
 
 
 class Colour(Enum):

@@ -1,4 +1,4 @@
-"""A user without a name and a home folder runs AIO, as in containers of OpenShift: real processes in a user namespace."""
+"""A user without a name and a home folder runs AIO, as in OpenShift: real processes in a user namespace."""
 
 import os
 import shutil
