@@ -10,6 +10,8 @@ import click
 import pytest
 
 from benchmarks.__main__ import main as benchmarks
+from gateway.base.configuration import IN_FILES, variable_of
+from inference_core.io.files import FILE_FORM
 from tiers.catalog.load import load_catalog
 
 ROOT = Path(__file__).parents[1]
@@ -100,6 +102,7 @@ def test_every_target_that_a_page_names_exists(page: Path) -> None:
 def test_every_variable_that_a_page_names_is_read(page: Path) -> None:
     settings = (SNAPSHOTS / "settings.txt").read_text(encoding="utf-8")
     named = set(re.findall(r"\bAIO_[A-Z][A-Z_]*[A-Z]\b", page.read_text(encoding="utf-8")))
+    named -= {f"{variable_of(field)}{FILE_FORM}" for field in IN_FILES}
     assert {name for name in named - OTHER_VARIABLES if not re.search(rf"^{name}\b", settings, re.MULTILINE)} == set()
 
 

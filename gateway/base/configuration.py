@@ -7,7 +7,9 @@ one. The rest of `OTEL_EXPORTER_OTLP_…` (headers, certificates, timeout, compr
 `OTEL_RESOURCE_ATTRIBUTES` are read by OpenTelemetry's library where traces are made.
 """
 
+import difflib
 import os
+import re
 import sys
 from collections.abc import Mapping, Set
 from pathlib import Path
@@ -16,6 +18,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from gateway.base.settings import Settings, SettingsError
+from inference_core.io.files import FILE_FORM, SecretError, secret_of
 
 SERVED_CATALOG = "served.toml"  # in a data folder: a link to the file that its latest server was started with
 CATALOG_FILE = "aio.toml"
@@ -129,6 +132,10 @@ SECRETS = (
 )  # fmt: skip
 
 
+IN_FILES = (*SECRETS, "database_url", "redis_url")
+"""Settings whose value may be that of a file, which `AIO_X_FILE` names."""
+
+
 class Setting(NamedTuple):
     """What a reader needs to know of a field of `Settings`."""
 
@@ -166,16 +173,14 @@ SETTINGS = _settings_described()
 def load_settings(
     environment: Mapping[str, str] | None = None, *, of_data_folder: bool = False, **overrides: Any
 ) -> Settings:
-    """Settings from `environment` (default: the process's), then `overrides` that are not None. OpenTelemetry's
-    variables count where AIO has none set (`standard_variables`). `of_data_folder`: the catalogue may be the one that
-    the data folder was served with (`default_catalog`).
+    """Settings from `environment` (default: the process's), read as `_given` says, then `overrides` that are not None.
+    OpenTelemetry's variables count where AIO has none set (`standard_settings`). `of_data_folder`: the catalogue may be
+    the one that the data folder was served with (`default_catalog`).
 
     Raises `SettingsError` naming the variable. Keys never appear in a message.
     """
     environment = os.environ if environment is None else environment
-    given = {
-        name: environment[variable_of(name)] for name in Settings.__struct_fields__ if variable_of(name) in environment
-    }
+    given: dict[str, Any] = _given(environment)
     given = (
         standard_settings(environment, given.keys())
         | given
@@ -189,10 +194,74 @@ def load_settings(
     return _with_field(settings, "catalog", catalog)
 
 
+# An empty variable is an unset one, except where it has always meant something.
+_EMPTY_MEANS = ("retrain_cron",)
+_WORDS = {"yes": "true", "on": "true", "no": "false", "off": "false"}
+_OTHER_WORDS = {"log_level": {"warn": "warning"}, "retrain_cron": {"never": ""}}
+
+
+def _given(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings that the environment has, as texts: without blanks around them, words in small letters where
+    only some are allowed, secrets also from the files that their `_FILE` forms name. An empty variable counts as unset.
+
+    Raises `SettingsError`.
+    """
+    found = {}
+    for name, schema in _schemas().items():
+        variable = variable_of(name)
+        try:
+            text = secret_of(environment, variable) if name in IN_FILES else environment.get(variable, "").strip()
+        except SecretError as error:
+            raise SettingsError(str(error)) from None
+        is_plain = schema.get("type") == "boolean" or "enum" in schema
+        word = text.lower()
+        if schema.get("type") == "boolean":
+            word = _WORDS.get(word, word)
+        word = _OTHER_WORDS.get(name, {}).get(word, word if is_plain else text)
+        if word or (name in _EMPTY_MEANS and variable in environment):
+            found[name] = word
+    return found
+
+
+# Read by other parts than the settings.
+_OTHER_VARIABLES = {
+    "AIO_GROUP", "AIO_NATIVE", "AIO_INSTRUCTION_SET", "AIO_DATA", "AIO_CHECK", "AIO_URL", "AIO_API_KEY",
+    "AIO_KERNELS", "AIO_OBJECTS", "AIO_SANITIZE", "AIO_WEIGHTS",
+}  # fmt: skip
+
+
+def unknown_variables(environment: Mapping[str, str], settings: Settings) -> list[str]:
+    """Return in a line each which `AIO_` variables change nothing, by their names alone: neither a setting, nor one
+    that the catalogue or the file of keys names."""
+    known = {variable_of(name) for name in Settings.__struct_fields__}
+    forms = {variable_of(name) + FILE_FORM for name in IN_FILES}
+    given = {name for name in environment if name.startswith("AIO_")} - known - forms - _OTHER_VARIABLES
+    if not given:
+        return []
+    named = "".join(_text_of(Path(file).expanduser()) for file in (settings.catalog, settings.keys_file) if file)
+    lines = []
+    for name in sorted(given):
+        if re.search(rf"\b{re.escape(name.removesuffix(FILE_FORM))}\b", named):
+            continue
+        near = difflib.get_close_matches(name, known | forms, n=1, cutoff=0.8)
+        meant = f"; is {near[0]} meant?" if near else "; `aio settings` lists those that there are"
+        lines.append(f"{name[:64]!a} is no setting and changes nothing{meant}")
+    return lines
+
+
+def _text_of(path: Path) -> str:
+    try:
+        return path.read_text("utf-8", "replace") if path.is_file() else ""
+    except OSError:
+        return ""
+
+
 def environment_of(settings: Settings) -> dict[str, str]:
-    """Return the settings as environment variables, for processes of other roles: all but the role itself."""
+    """Return the settings as environment variables, for processes of other roles: all but the role itself. Files of
+    secrets are read by this process alone."""
     values = msgspec.to_builtins(settings)
-    return {
+    files = {variable_of(name) + FILE_FORM: "" for name in IN_FILES}
+    return {name: value for name, value in files.items() if name in os.environ} | {
         variable_of(name): value if isinstance(value, str) else msgspec.json.encode(value).decode()
         for name, value in values.items()
         if name != "role"

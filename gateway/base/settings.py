@@ -79,8 +79,8 @@ class Settings(DerivedSettings, msgspec.Struct, frozen=True, kw_only=True, forbi
     database_url: Annotated[
         str,
         Meta(
-            description="SQLAlchemy URL, such as `postgresql://user:password@host/name`; empty: SQLite in the "
-            "state folder",
+            description="URL such as `postgresql://user:password@host/name?sslmode=require`, with libpq's parameters; "
+            "empty: SQLite in the state folder",
         ),
     ] = ""
     redis_url: Annotated[
@@ -122,8 +122,8 @@ class Settings(DerivedSettings, msgspec.Struct, frozen=True, kw_only=True, forbi
     api_keys: Annotated[
         str,
         Meta(
-            description="Comma-separated `NAME=KEY` or `NAME=sha256:HEX` (see `aio new-key`); empty: no key is "
-            "required",
+            description="`NAME=KEY` or `NAME=sha256:HEX` (see `aio new-key`), separated by commas or lines; empty: no "
+            "key is required",
         ),
     ] = ""
     admin_keys: Annotated[
@@ -298,7 +298,7 @@ class Settings(DerivedSettings, msgspec.Struct, frozen=True, kw_only=True, forbi
     monitor: Annotated[bool, Meta(description="Run the quality loop: sample, verify and retrain")] = True
     retrain_cron: Annotated[
         str,
-        Meta(description="When the classifier is retrained, as a cron expression; empty: never"),
+        Meta(description="When the classifier is retrained, as a cron expression; `never` or empty: never"),
     ] = "0 3 * * 0"
     retrain_trigger: Annotated[
         RetrainTrigger,

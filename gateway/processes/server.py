@@ -46,7 +46,7 @@ from gateway.processes.event_loop import (
     new_loop,
     room_for_connections,
 )
-from gateway.processes.start_checks import require_port
+from gateway.processes.start_checks import name_unknown_variables, require_port
 from gateway.runtime.peers import WorkerIdentity
 from inference_core.transport.client import CoreClient
 from tiers.catalog.load import load_catalog
@@ -248,6 +248,7 @@ def run_server(
         said = policy_text(settings, load_catalog(settings.catalog))
         click.echo(broken(f"{start_text(settings, catalog_reason(settings))}\n{said}"))
         sys.stdout.flush()
+        name_unknown_variables(settings)
     config = uvicorn.Config(
         app,
         host=settings.host,

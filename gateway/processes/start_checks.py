@@ -6,17 +6,20 @@ port is free, or it is said what to do. Cards that `aio bench device` has not me
 
 import asyncio
 import errno
+import logging
 import os
 import socket
 import subprocess
 
 import click
 
-from gateway.base.configuration import CATALOG_FILE, environment_of, own_command
+from gateway.base.configuration import CATALOG_FILE, environment_of, own_command, unknown_variables
 from gateway.base.settings import Settings, SettingsError
 from gateway.edge.proxies import is_reachable_from_elsewhere
 from gateway.processes.announcement import ServerStartError
 from tiers.catalog.catalog import Catalog
+
+log = logging.getLogger(__name__)
 
 
 def refuse_open_access(settings: Settings) -> None:
@@ -38,6 +41,12 @@ def refuse_open_access(settings: Settings) -> None:
             "gateway: make a key (`aio keys create NAME`, or `aio new-key` for AIO_API_KEYS), or allow callers without "
             "one by --insecure (AIO_INSECURE=true)"
         )
+
+
+def name_unknown_variables(settings: Settings) -> None:
+    """Log which `AIO_` variables change nothing."""
+    for line in unknown_variables(os.environ, settings):
+        log.warning("%s", line)
 
 
 def require_port(host: str, port: int) -> None:

@@ -24,7 +24,7 @@ from gateway.base.settings import Settings
 from gateway.base.stores.retries import RestartPauses
 from gateway.operations.cli.options import broken
 from gateway.processes.announcement import ServerStartError, callers_text, policy_text, ready_text, start_text
-from gateway.processes.start_checks import cannot_listen, family_of
+from gateway.processes.start_checks import cannot_listen, family_of, name_unknown_variables
 from gateway.runtime.core_factory import socket_of
 from gateway.runtime.engines.running_engines import RunningEngines, running_engines
 from gateway.runtime.peers import YES, WorkerIdentity, ask_worker
@@ -205,6 +205,7 @@ class Supervisor:
             why = catalog_reason(self._settings)
             catalog = load_catalog(self._settings.catalog)
             click.echo(broken(f"{start_text(self._settings, why)}\n{policy_text(self._settings, catalog)}"))
+            name_unknown_variables(self._settings)
             if not self._settings.redis_url:
                 log.warning(
                     "without AIO_REDIS_URL every worker counts rates and requests in flight by itself: a key may"

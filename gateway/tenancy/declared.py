@@ -37,7 +37,7 @@ from gateway.tenancy.keys.key_commands import (
     new_id,
 )
 from gateway.tenancy.keys.key_secrets import MadeKey, given_secret, make_key
-from inference_core.io.files import read_text_file
+from inference_core.io.files import SecretError, read_text_file, secret_of
 from migrations.tables.tenancy import api_keys, budgets, teams
 
 _HASH = "sha256: and 64 hexadecimal digits, as `aio new-key` prints"
@@ -161,7 +161,7 @@ def read_declaration(path: Path, settings_keys: frozenset[str], environ: Mapping
 def _secret(key: DeclaredKey, source: str, environ: Mapping[str, str]) -> MadeKey | None:
     if key.secret_env is not None and key.secret_hash is not None:
         raise DeclarationError(source, "keys", key.name, "secret_hash", "stands next to secret_env; give one of them")
-    secret = key.secret_hash if key.secret_env is None else environ.get(key.secret_env, "").strip()
+    secret = key.secret_hash if key.secret_env is None else _given(key, source, environ)
     if secret == "":
         raise DeclarationError(source, "keys", key.name, "secret_env", f"the variable {key.secret_env} is not set")
     if secret is None:
@@ -170,6 +170,13 @@ def _secret(key: DeclaredKey, source: str, environ: Mapping[str, str]) -> MadeKe
         return given_secret(key.name, secret, key.secret_env or "secret_hash")
     except SettingsError as error:
         raise DeclarationError(source, "keys", key.name, key.secret_field, str(error)) from error
+
+
+def _given(key: DeclaredKey, source: str, environ: Mapping[str, str]) -> str:
+    try:
+        return secret_of(environ, key.secret_env or "")
+    except SecretError as error:
+        raise DeclarationError(source, "keys", key.name, "secret_env", str(error)) from None
 
 
 def _epoch(when: date, source: str, name: str) -> float:

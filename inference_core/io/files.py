@@ -2,14 +2,15 @@
 
 Readers of a replaced file see either the old content or the new, even after a crash. Text is UTF-8, with or without
 the byte order mark that some editors put first. `JSON_ERRORS` are the exceptions that decoding untrusted JSON can
-raise. Memory that every step reads in full has huge pages: with small pages, address translation costs time.
+raise. Secrets come from an environment variable, or from the file that its `_FILE` form names. Memory that every step
+reads in full has huge pages: with small pages, address translation costs time.
 """
 
 import errno
 import mmap
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -45,6 +46,36 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+MOST_SECRET_BYTES = 1 << 20
+FILE_FORM = "_FILE"
+"""Appended to the name of a variable: the variable with the path of a file that has its value (Docker's, systemd's and
+Kubernetes' secrets)."""
+
+
+class SecretError(ValueError):
+    """A secret cannot be read, or is none; the message names the variable and never has the value."""
+
+
+def secret_of(environment: Mapping[str, str], variable: str) -> str:
+    """Return the value of `variable` without blanks around it, or that of the file that `VARIABLE_FILE` names; "" if
+    neither is set, where an empty one counts as not set. Raises `SecretError`."""
+    value, path = (environment.get(name, "").strip() for name in (variable, variable + FILE_FORM))
+    if not path:
+        return value
+    if value:
+        raise SecretError(f"{variable} and {variable}{FILE_FORM} are both set; keep one of them")
+    try:
+        with open(path, "rb") as file:
+            content = file.read(MOST_SECRET_BYTES + 1)
+        value = content.decode("utf-8-sig").strip()
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise SecretError(f"{variable}{FILE_FORM}: {path} cannot be read: {why}") from None
+    if not value or len(content) > MOST_SECRET_BYTES:
+        raise SecretError(f"{variable}{FILE_FORM}: {path} {'is too large for a secret' if value else 'is empty'}")
+    return value
 
 
 class NotUtf8Error(OSError):

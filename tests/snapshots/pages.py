@@ -33,7 +33,11 @@ MADE = "<!-- Made by `make snapshots`; change the code's own descriptions instea
 def settings_page() -> str:
     return page(
         "Settings",
-        "Every setting is an environment variable; the common ones are options of `aio serve` as well. OpenTelemetry's "
+        "Every setting is an environment variable; the common ones are options of `aio serve` as well. An empty "
+        "variable counts as unset, blanks around a value do not count, words may be in any case, and `yes`, `no`, `on` "
+        "and `off` are known. A start names `AIO_` variables that are no setting. Keys, passwords, "
+        "`AIO_DATABASE_URL`, `AIO_REDIS_URL` and the variables with keys of servers may instead be files: "
+        "`AIO_API_KEYS_FILE` names the file with the value of `AIO_API_KEYS`; it is read at the start. OpenTelemetry's "
         "variables (`OTEL_…`) count where AIO has none of its own set ([traces](../observability.md#traces)); requests "
         "to other servers go through [`HTTP_PROXY`, `HTTPS_PROXY`, `ALL_PROXY` and "
         "`NO_PROXY`](../remote-tiers.md#a-proxy), and trust the certificates of `SSL_CERT_FILE`. "

@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from tiers.catalog.replica_spec import server_key
 from tiers.catalog.tier_spec import ProviderName
 
 ProviderKind = Literal[
@@ -143,8 +144,13 @@ def embedding_of_a_server(embedding: Mapping[str, Any]) -> Mapping[str, Any]:
     return {"max_tokens": EMBEDDING_TOKENS} | dict(embedding) | found
 
 
+def given_variable(provider: Provider, environ: Mapping[str, str]) -> str | None:
+    """Return the first of the provider's variables that has its key, itself or by its `_FILE` form; None if none."""
+    return next((name for name in provider.key_variables if server_key(environ, name)), None)
+
+
 def _key_variable(provider: Provider, environ: Mapping[str, str]) -> str | None:
-    given = next((name for name in provider.key_variables if environ.get(name, "").strip()), None)
+    given = given_variable(provider, environ)
     return given or (provider.key_variables[0] if provider.needs_key else None)
 
 

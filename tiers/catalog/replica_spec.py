@@ -1,11 +1,15 @@
-"""Replicas of a remote tier as typed data: their addresses and API keys, and the load balancing over them."""
+"""Replicas of a remote tier as typed data: their addresses and API keys, and the load balancing over them; and how the
+key of a server is read."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta
+
+from inference_core.io.files import SecretError, secret_of
+from tiers.errors import CatalogError
 
 PerMinute = Annotated[int, Meta(ge=1, le=1_000_000_000)]
 
@@ -38,6 +42,24 @@ class ReplicaSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     def is_limited(self) -> bool:
         """Whether there is a limit per minute."""
         return self.requests_per_minute is not None or self.tokens_per_minute is not None
+
+
+def server_key(environ: Mapping[str, str], variable: str | None) -> str:
+    """Return the key of a server, in the environment variable or in the file that its `_FILE` form names; "" if it is
+    not set. Raises `CatalogError` for one that no header can hold: of a key with a line break, the rest would be a
+    header of its own."""
+    if variable is None:
+        return ""
+    try:
+        key = secret_of(environ, variable)
+    except SecretError as error:
+        raise CatalogError(str(error)) from None
+    if not (key.isascii() and key.isprintable()):
+        raise CatalogError(
+            f"the key in {variable} has a line break or another character that no key has inside: give one key, in one "
+            "line"
+        )
+    return key
 
 
 def replica_names(replicas: Sequence[ReplicaSpec]) -> list[str]:

@@ -18,6 +18,7 @@ import numpy as np
 
 from inference_core.io.files import JSON_ERRORS
 from tiers.catalog.catalog import EmbeddingSpec
+from tiers.catalog.replica_spec import server_key
 from tiers.catalog.tier_spec import RemoteKind, RemoteSpec
 from tiers.errors import (
     TierAnswerError,
@@ -142,7 +143,7 @@ class EmbeddingClient:
         """`refusals`: where it notes what its server refuses."""
         self.spec, self._refusals = spec, refusals
         self._base = httpx.URL(str(spec.url).rstrip("/") + "/")
-        self._key = os.environ.get(spec.api_key_env or "", "").strip()
+        self._key = server_key(os.environ, spec.api_key_env)
         kind: RemoteKind = "azure" if spec.provider == "azure" else "openai"
         remote = RemoteSpec(kind=kind, base_url=str(spec.url), model=spec.model or "", api_key_env=spec.api_key_env)
         wire = wire_of(remote, spec.provider)

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 import httpx
 import msgspec
 
+from tiers.catalog.replica_spec import server_key
 from tiers.catalog.tier_spec import TierSpec
 from tiers.errors import CallerCredential, CatalogError, MissingKeyError, TierError
 from tiers.remote.http_exchange import IDENTITY, pieces_of, up_to
@@ -36,7 +37,7 @@ class PassedServer:
             raise CatalogError(f"tier '{spec.name}' has no remote table")
         self.spec, self._remote = spec, spec.remote
         self._wire = wire_of(spec.remote, spec.provider)
-        self._key = os.environ.get(spec.remote.api_key_env or "", "").strip()
+        self._key = server_key(os.environ, spec.remote.api_key_env)
         self._base = httpx.URL(spec.remote.base_url.rstrip("/") + "/")
         self._failures = ServerFailures(f"tier '{spec.name}'", spec.remote, self._key, 0.0, time.monotonic)
         self._client = httpx.AsyncClient(transport=transport_to(self._base), trust_env=False, follow_redirects=False)

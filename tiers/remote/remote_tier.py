@@ -15,6 +15,7 @@ import msgspec
 from inference_core.io.background_tasks import repeated
 from inference_core.protocol import StepTimes
 from tiers.catalog.pricing import write_pays
+from tiers.catalog.replica_spec import server_key
 from tiers.catalog.tier_spec import ONE_CHOICE, OWN_SERVERS, USUAL_CONTEXT, TierSpec
 from tiers.chat_state import has_state
 from tiers.deltas import merged_answers
@@ -113,7 +114,7 @@ class RemoteTier(Tier):
         self.name, self.number, self.model = spec.name, spec.number, spec.model_name
         self.max_context, self.max_output = spec.remote.max_context or USUAL_CONTEXT, spec.max_output_tokens
         self._spec, self._remote = spec, spec.remote
-        key = self._key = environ.get(spec.remote.api_key_env or "", "").strip()
+        key = self._key = server_key(environ, spec.remote.api_key_env)
         self._clock = clock
         self._failures = ServerFailures(f"tier '{spec.name}'", spec.remote, key, cooldown_seconds, clock)
         self._running = 0

@@ -14,7 +14,7 @@ from functools import partial
 import msgspec
 
 from inference_core.io.background_tasks import repeated
-from tiers.catalog.replica_spec import BalancingSpec, ReplicaSpec, replica_names
+from tiers.catalog.replica_spec import BalancingSpec, ReplicaSpec, replica_names, server_key
 from tiers.catalog.tier_spec import ONE_CHOICE, USUAL_CONTEXT, RemoteSpec, TierSpec
 from tiers.deltas import merged_answers
 from tiers.errors import CatalogError, ReplicaStatus, TierError, TierRequestError, TierUnavailableError
@@ -235,7 +235,7 @@ class ReplicaSet(Tier):
 def _with_their_keys(remote: RemoteSpec, environ: Mapping[str, str]) -> Sequence[ReplicaSpec]:
     """Return the servers whose keys are set; all of them if none is, so that the start names what is missing."""
     servers = remote.servers
-    missing = [one for one in servers if one.api_key_env and not environ.get(one.api_key_env, "").strip()]
+    missing = [one for one in servers if one.api_key_env and not server_key(environ, one.api_key_env)]
     if len(missing) == len(servers):
         return servers
     for one in missing:

@@ -19,6 +19,7 @@ from gateway.base.errors import ApiError, bad_request
 from inference_core.io.files import JSON_ERRORS
 from tiers.catalog.catalog import GuardrailSpec, Stage
 from tiers.catalog.consent import Consent, hidden_from
+from tiers.catalog.replica_spec import server_key
 from tiers.errors import CatalogError
 
 if TYPE_CHECKING:
@@ -162,7 +163,7 @@ def _at_server(spec: GuardrailSpec, count: CountVerdict) -> Guardrail:
 
     headers = {"content-type": "application/json"}
     if spec.api_key_env is not None:
-        key = os.environ.get(spec.api_key_env, "").strip()
+        key = server_key(os.environ, spec.api_key_env)
         if not key:
             raise CatalogError(f"guardrails '{spec.name}'.api_key_env = {spec.api_key_env!r}: it is not set")
         headers["authorization"] = f"Bearer {key}"

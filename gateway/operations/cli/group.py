@@ -21,6 +21,7 @@ _EXPECTED = {
     "inference_core.errors": {"ModelFileError", "MemoryPlanError", "CoreGoneError", "CoreError", "InvalidRequestError"},
     "classifier.errors": {"ClassifierError"},
     "quality.store.database": {"SchemaError", "DatabaseAwayError"},
+    "inference_core.io.files": {"SecretError"},
     "quality.store.drivers": {"DatabaseUrlError"},
     "quality.rollout.experiments": {"ExperimentError"},
     "quality.retraining.schedule": {"CronError"},

@@ -13,7 +13,7 @@ import msgspec
 from tiers.catalog.gpu_group import GpuGroupSpec, named_billions
 from tiers.catalog.price_list import is_closed, listed_family, listed_model
 from tiers.catalog.pricing import price_of_size, request_cost_usd
-from tiers.catalog.providers import PROVIDER_KINDS, PROVIDERS
+from tiers.catalog.providers import PROVIDER_KINDS, PROVIDERS, given_variable
 from tiers.catalog.tier_spec import OWN_SERVERS, Capabilities, Price, ProviderName, RemoteKind
 
 PROMPT_TOKENS, ANSWER_TOKENS = 200, 200
@@ -234,7 +234,7 @@ def provider_named(name: str) -> ProviderName | None:
 
 def key_variable(provider: ProviderName, environ: Mapping[str, str]) -> str | None:
     """Return the variable that holds the provider's key; None if none is set."""
-    return next((name for name in PROVIDERS[provider].key_variables if environ.get(name, "").strip()), None)
+    return given_variable(PROVIDERS[provider], environ)
 
 
 def other_openai_server(environ: Mapping[str, str]) -> str | None:

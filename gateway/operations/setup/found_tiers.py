@@ -16,6 +16,7 @@ from gateway.operations.setup.candidate import Candidate, key_variable, provider
 from inference_core.errors import ModelFileError
 from inference_core.io.files import JSON_ERRORS
 from tiers.catalog.price_list import listed_model
+from tiers.catalog.replica_spec import server_key
 from tiers.catalog.tier_spec import Capabilities
 from tiers.remote.http_exchange import bounded_answer
 from tiers.remote.http_transport import ProxyingTransport
@@ -270,7 +271,7 @@ async def given_tier(text: str, candidates: Sequence[Candidate], environ: Mappin
 async def _at_url(name: str, what: str, environ: Mapping[str, str]) -> Candidate:
     url, _, model = what.partition(",")
     variable = f"{re.sub('[^A-Za-z0-9]', '_', name).upper()}_API_KEY" if name else ""
-    key = environ.get(variable, "").strip()
+    key = server_key(environ, variable)
     server = await ask_server(url, key)
     api_key_env = variable if key else None
     if server.label == "AIO":

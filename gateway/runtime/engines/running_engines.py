@@ -17,6 +17,7 @@ import msgspec
 from gateway.base.stores.followed_file import FollowedFile
 from gateway.base.stores.retries import background
 from gateway.runtime.engines.engine_process import TIMING, EngineProcess, Timing
+from inference_core.io.files import FILE_FORM
 from tiers.catalog.catalog import Catalog
 from tiers.engines import EngineSpec, EngineStatus
 from tiers.errors import CatalogError
@@ -127,11 +128,12 @@ async def running_engines(
 
 
 def _key_variables(catalog: Catalog) -> list[str]:
-    """Return the environment variables with the keys of servers elsewhere, which no program on this machine needs."""
+    """Return the environment variables with the keys of servers elsewhere, or with the files of these, which no program
+    on this machine needs."""
     remotes = [tier.remote for tier in (*catalog.tiers, *catalog.targets) if tier.remote is not None]
     names = {server.api_key_env for remote in remotes for server in remote.servers}
     names |= {remote.api_key_env for remote in remotes}
-    return sorted(name for name in names if name is not None)
+    return sorted(form for name in names if name is not None for form in (name, name + FILE_FORM))
 
 
 @contextmanager

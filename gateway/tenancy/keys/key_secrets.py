@@ -126,16 +126,19 @@ class ApiKeys:
 
     @classmethod
     def parse(cls, text: str, variable: str = "AIO_API_KEYS", private: str = "") -> "ApiKeys":
-        """Read comma-separated `NAME=KEY` or `NAME=sha256:HEX` entries; the keys themselves are dropped at once.
+        """Read `NAME=KEY` or `NAME=sha256:HEX` entries, separated by commas or lines; the keys themselves are
+        dropped at once.
 
         `private`: comma-separated names of keys whose texts must not be stored. Raises `SettingsError` naming the
         entry, never showing the key; also for a key with too little entropy.
         """
         digests: dict[str, bytes] = {}
-        for entry in filter(None, (part.strip() for part in text.split(","))):
+        for entry in filter(None, (part.strip() for part in re.split(r"[,\r\n]", text))):
             name, separator, secret = entry.partition("=")
             if not separator or not name:
-                raise SettingsError(f"{variable}: every entry is NAME=KEY or NAME=sha256:HEX, separated by commas")
+                raise SettingsError(
+                    f"{variable}: every entry is NAME=KEY or NAME=sha256:HEX, separated by commas or lines"
+                )
             if name in digests:
                 raise SettingsError(f"{variable}: the name {name!r} occurs twice; names must differ")
             digests[name] = _digest(name, secret, variable)

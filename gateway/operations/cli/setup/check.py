@@ -1,6 +1,7 @@
 """`aio check`: ask every tier one question, or verify the deployment checklist, and say what to do where it fails."""
 
 import asyncio
+import os
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -48,7 +49,7 @@ def check(security: bool, as_json: bool, **options: Any) -> None:
     if security:
         _check_security(settings_from(**options), as_json)
         return
-    from gateway.base.configuration import catalog_reason
+    from gateway.base.configuration import catalog_reason, unknown_variables
     from gateway.operations.quality_loop.label_sources import labels_text
     from gateway.operations.setup.checks import (
         NONE_IS_LOCAL,
@@ -94,6 +95,7 @@ def check(security: bool, as_json: bool, **options: Any) -> None:
         warnings = [one.warning for one in said if one.warning]
         if catalog.private is not None and not any(tier.is_local for tier in catalog.tiers):
             warnings.append(NONE_IS_LOCAL)
+        warnings += unknown_variables(os.environ, settings)
         for warning in warnings:
             click.secho(f"\nwarning: {warning}", fg="yellow")
         for problem in problems:
