@@ -173,14 +173,14 @@ SETTINGS = _settings_described()
 def load_settings(
     environment: Mapping[str, str] | None = None, *, of_data_folder: bool = False, **overrides: Any
 ) -> Settings:
-    """Settings from `environment` (default: the process's), read as `_given` says, then `overrides` that are not None.
+    """Settings from `environment` (default: the process's), read as `_environment_texts` says, then `overrides` that are not None.
     OpenTelemetry's variables count where AIO has none set (`standard_settings`). `of_data_folder`: the catalogue may be
     the one that the data folder was served with (`default_catalog`).
 
     Raises `SettingsError` naming the variable. Keys never appear in a message.
     """
     environment = os.environ if environment is None else environment
-    given: dict[str, Any] = _given(environment)
+    given: dict[str, Any] = _environment_texts(environment)
     given = (
         standard_settings(environment, given.keys())
         | given
@@ -200,7 +200,7 @@ _WORDS = {"yes": "true", "on": "true", "no": "false", "off": "false"}
 _OTHER_WORDS = {"log_level": {"warn": "warning"}, "retrain_cron": {"never": ""}}
 
 
-def _given(environment: Mapping[str, str]) -> dict[str, str]:
+def _environment_texts(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the settings that the environment has, as texts: without blanks around them, words in small letters where
     only some are allowed, secrets also from the files that their `_FILE` forms name. An empty variable counts as unset.
 

@@ -161,7 +161,7 @@ def read_declaration(path: Path, settings_keys: frozenset[str], environ: Mapping
 def _secret(key: DeclaredKey, source: str, environ: Mapping[str, str]) -> MadeKey | None:
     if key.secret_env is not None and key.secret_hash is not None:
         raise DeclarationError(source, "keys", key.name, "secret_hash", "stands next to secret_env; give one of them")
-    secret = key.secret_hash if key.secret_env is None else _given(key, source, environ)
+    secret = key.secret_hash if key.secret_env is None else _secret_text(key, source, environ)
     if secret == "":
         raise DeclarationError(source, "keys", key.name, "secret_env", f"the variable {key.secret_env} is not set")
     if secret is None:
@@ -172,7 +172,7 @@ def _secret(key: DeclaredKey, source: str, environ: Mapping[str, str]) -> MadeKe
         raise DeclarationError(source, "keys", key.name, key.secret_field, str(error)) from error
 
 
-def _given(key: DeclaredKey, source: str, environ: Mapping[str, str]) -> str:
+def _secret_text(key: DeclaredKey, source: str, environ: Mapping[str, str]) -> str:
     try:
         return secret_of(environ, key.secret_env or "")
     except SecretError as error:

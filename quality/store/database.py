@@ -149,7 +149,7 @@ async def require_schema(url: str) -> None:
     _refuse_unknown(parsed, current)
     if current != newest:
         raise SchemaError(
-            f"the database {_shown(parsed)} has schema {current}, and this version of AIO needs {newest}: "
+            f"the database {_plain_url(parsed)} has schema {current}, and this version of AIO needs {newest}: "
             "run `aio migrate`, after which an earlier version cannot use it"
         )
 
@@ -166,7 +166,7 @@ def database_needed(url: str) -> Iterator[None]:
     except Exception as error:
         if (why := said_of_unusable(error)) is None:
             raise
-        raise DatabaseAwayError(f"the database {_shown(_parse(url))} {why}") from error
+        raise DatabaseAwayError(f"the database {_plain_url(_parse(url))} {why}") from error
 
 
 def said_of_unusable(error: Exception) -> str | None:
@@ -294,12 +294,12 @@ def _refuse_unknown(url: URL, current: str) -> None:
     known = _revisions()
     if current > max(known):
         raise SchemaError(
-            f"the database {_shown(url)} is newer than this version of AIO (schema {current}, known up to "
+            f"the database {_plain_url(url)} is newer than this version of AIO (schema {current}, known up to "
             f"{max(known)}): install the version that wrote it, or restore a backup"
         )
     if current < min(known):
         raise SchemaError(
-            f"the database {_shown(url)} has schema {current}, and this version of AIO migrates schemas "
+            f"the database {_plain_url(url)} has schema {current}, and this version of AIO migrates schemas "
             f"from {min(known)} on: run `aio migrate` of commit {_OLDEST_COMMIT} first"
         )
 
@@ -327,7 +327,7 @@ def _parse(url: str) -> URL:
     return parsed.set(drivername=driver)
 
 
-def _shown(url: URL) -> str:
+def _plain_url(url: URL) -> str:
     """Without the password, and without parameters, of which one is another password."""
     return url.set(query={}).render_as_string()
 
@@ -411,7 +411,7 @@ async def _run_alembic(url: URL, way: Literal["upgrade", "downgrade"], revision:
             await connection.run_sync(run_on)
     except CommandError as error:
         raise SchemaError(
-            f"cannot migrate {_shown(url)}: {error}. This version of AIO knows revisions up to "
+            f"cannot migrate {_plain_url(url)}: {error}. This version of AIO knows revisions up to "
             f"{head_revision()}; install the version that wrote the database, or restore a backup"
         ) from error
 

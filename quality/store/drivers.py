@@ -153,34 +153,34 @@ def postgres_arguments(query: Mapping[str, Sequence[str] | str]) -> tuple[dict[s
     return ours, arguments
 
 
-def _seconds(given: str) -> float:
-    if not given.isdecimal() or not 1 <= int(given) <= _MOST_CONNECT_SECONDS:
+def _seconds(text: str) -> float:
+    if not text.isdecimal() or not 1 <= int(text) <= _MOST_CONNECT_SECONDS:
         raise DatabaseUrlError(
-            f"AIO_DATABASE_URL: connect_timeout={given!r:.64} is no whole number of seconds from 1 to "
+            f"AIO_DATABASE_URL: connect_timeout={text!r:.64} is no whole number of seconds from 1 to "
             f"{_MOST_CONNECT_SECONDS}"
         )
-    return float(given)
+    return float(text)
 
 
-def _require_files(given: Mapping[str, str]) -> None:
+def _require_files(parameters: Mapping[str, str]) -> None:
     """Read the files that are named, as the driver will at each connection."""
-    if "sslkey" in given and "sslcert" not in given:
+    if "sslkey" in parameters and "sslcert" not in parameters:
         raise DatabaseUrlError("AIO_DATABASE_URL: sslkey is the key of a certificate, so sslcert is needed as well")
     context, parameter = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), ""
     try:
-        for parameter in (name for name in _FILES if name in given):
-            with open(given[parameter], "rb"):
+        for parameter in (name for name in _FILES if name in parameters):
+            with open(parameters[parameter], "rb"):
                 pass
-        for parameter in (name for name in ("sslrootcert", "sslcrl") if name in given):
-            context.load_verify_locations(cafile=given[parameter])
-        if (parameter := "sslcert") in given:
+        for parameter in (name for name in ("sslrootcert", "sslcrl") if name in parameters):
+            context.load_verify_locations(cafile=parameters[parameter])
+        if (parameter := "sslcert") in parameters:
             context.load_cert_chain(
-                given["sslcert"], given.get("sslkey"), password=lambda: given.get("sslpassword", "")
+                parameters["sslcert"], parameters.get("sslkey"), password=lambda: parameters.get("sslpassword", "")
             )
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) and not isinstance(error, ssl.SSLError) else error
         raise DatabaseUrlError(
-            f"AIO_DATABASE_URL: the file of {parameter}, {given[parameter]}, cannot be used: {why}"
+            f"AIO_DATABASE_URL: the file of {parameter}, {parameters[parameter]}, cannot be used: {why}"
         ) from error
 
 
