@@ -141,6 +141,11 @@ def in_context(turns: Iterator[str]) -> str:
     return "\n".join(reversed(read))
 
 
+def is_long(turn: str) -> bool:
+    """Return whether a turn has more words than a follow-up has, before any of it is left out."""
+    return len(turn) > 12 * MOST_WORDS or len(turn.split(None, MOST_WORDS)) > MOST_WORDS
+
+
 def continues(turn: str, before: str) -> bool:
     """Return whether a turn is short and refers to something that it does not name, or that the turn `before` does."""
     lower = turn.strip().lower()

@@ -9,11 +9,12 @@ import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
-from itertools import islice
+from itertools import chain, islice
 
 import msgspec
 
-from classifier.features.follow_up import in_context
+from classifier.features.follow_up import in_context, is_long
+from classifier.features.material import as_read
 from classifier.features.plain_form import LEADS, OF_COURTESY, THANKS, plain_form, spelling, without_politeness
 from classifier.features.stray_text import (
     CLIENTS_OPENINGS,
@@ -143,9 +144,10 @@ class RoutingInput(msgspec.Struct, frozen=True, kw_only=True):
     """One request as the outcome model sees it (docs/routing.md).
 
     `turn`: last user turn without its client's text (`classifier.features.stray_text`), instructions to the router
-    (`classifier.features.routing_input`) and surrounding white space, after the earlier turns that it goes on with
-    (`classifier.features.follow_up`), cut by `cut_turn`, in plain form (`classifier.features.plain_form`);
-    `turn_chars`: the characters of the plain form of all of it, in proportion to the part that is kept. `key`: the
+    (`classifier.features.routing_input`) and surrounding white space, with a stand-in for what it is about
+    (`classifier.features.material`), after the earlier turns that it goes on with (`classifier.features.follow_up`),
+    cut by `cut_turn`, in plain form (`classifier.features.plain_form`); `turn_chars`: the characters of the plain form
+    of all of it, in proportion to the part that is kept. `key`: the
     caller's key, which has its own labels, and `tenant`, whose it is; "" without one. `app`: hash of the system prompt
     ("" without one), which tells applications apart without their text. `prompt_tokens`: estimate over all messages;
     `max_tokens` None means unlimited. `previous_tiers`: tiers that answered this conversation so far, oldest first.
@@ -227,7 +229,13 @@ def routing_input(
         elif role in ("system", "developer"):
             system.append(content)
     signs = _signs_of(asked, plan_mode)
-    turn = _turn(asked) if signs == _ALL else asked[0].strip()
+    if signs == _ALL:
+        turn = _turn(asked)
+    else:
+        said = asked[0].strip()
+        turn = as_read(said)
+        if turn is not said:
+            turn, signs = without_stray_text(turn), _FORM
     if plan_mode and turn:
         turn = f"{PLAN_FIRST}\n{turn}"
     cut = cut_turn(turn) if signs in (_ALL, _FORM) else turn
@@ -270,13 +278,20 @@ def _signs() -> object:
 
 def _turn(asked: Sequence[str]) -> str:
     """Return what the newest of the user's turns `asked` says, after those before it that it goes on with. Turns that
-    are their client's alone are none of the user's."""
+    are their client's alone are none of the user's. A long one stands for itself, however little of it is read."""
     own = _own_turns(asked)
-    return in_context(own) if len(asked) > 1 else next(own, "")
+    newest = next(own, "")
+    if len(asked) == 1 or is_long(newest):
+        return _read(newest)
+    return in_context(map(_read, chain((newest,), own)))
+
+
+def _read(turn: str) -> str:
+    return without_stray_text(as_read(turn))
 
 
 def _own_turns(asked: Sequence[str]) -> Iterator[str]:
-    """The user's turns from the newest on, each without what is not the user's request."""
+    """The user's turns from the newest on, each without its client's text and instructions to the router."""
     for content in islice(reversed(asked), MOST_LOOKED_AT):
         said = content.strip()
         if said.startswith(END_OF_EXAMPLES):
@@ -285,7 +300,7 @@ def _own_turns(asked: Sequence[str]) -> Iterator[str]:
         if has_rules or said.startswith(CLIENTS_OPENINGS) or said.endswith(">"):
             said = users_text(said)
         if said:
-            yield without_stray_text(without_router_instructions(said).strip())
+            yield without_router_instructions(said).strip()
 
 
 def routing_input_of_text(text: str) -> RoutingInput:

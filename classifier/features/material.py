@@ -1,0 +1,295 @@
+"""A turn is divided into what is asked (the instruction) and what it is asked about (the material): pasted logs,
+tables, JSON, code, mails and long prose.
+
+The instruction says how hard a request is; material only costs. So the classifier reads the instruction and, in place
+of each material, its kind and a few of its words. Code is read where the request may be as hard as the code is. Rules
+on lines, not a model: lines of a kind that follow each other are one material (`classifier.features.line_kinds`). Prose
+is material where it is marked (quoted, fenced, in an element), or where a short request leads to it
+(`classifier.features.pasted_prose`). Lists of requirements, options of a question and word problems are instructions.
+Only so many lines at either end of a turn are read, so that the work is bounded; what lies between belongs to the
+material around it.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from classifier.features import request_words as words
+from classifier.features.line_kinds import (
+    BLANK,
+    FENCE,
+    GAP,
+    LIST,
+    PROSE,
+    STRUCTURED,
+    Line,
+    Material,
+    end_of,
+    kind_of,
+    separator_of,
+)
+from classifier.features.pasted_prose import LEAST_MARKED, QUOTES, is_text, material_in_one_line, prose_in
+
+# Characters and lines that are read at either end.
+HEAD, TAIL = 2560, 1536
+HEAD_LINES, TAIL_LINES = 20, 12
+# A shorter turn on one line is read as it is.
+LEAST = 240
+# Lines of a kind that are a material, and of tables and settings, which prose resembles.
+LEAST_LINES, LEAST_CELLS = 2, 3
+# Words of a material that its stand-in has, of one without a request, and of code as hard as the code is.
+SHOWN_WORDS, ALONE_WORDS, CODE_WORDS, CODE_CHARS = 6, 64, 160, 1280
+# Lines that the first words of a material are looked for in, and characters of a stand-in.
+SHOWN_LINES, SHOWN_CHARS = 4, 60
+# Characters of each part of a request that say whether it is as hard as its code.
+ASKED_CHARS = 400
+# Stand-ins of a turn; further materials are left out.
+MOST_SHOWN = 3
+# What the classifier reads of a word.
+_WORD_CHARS = 24
+
+# What further lines of a kind begin with.
+_CONTINUED = {"code": ("  ", "\t"), "trace": ("  ", "\t"), "diff": ("+", "-", " ")}
+_TAG = re.compile(r"<([A-Za-z][\w-]{0,40})>$")
+
+
+def as_read(text: str) -> str:
+    """Return what the classifier reads of a turn: its instruction, and a stand-in for each material; the same string
+    where there is none. Deterministic; the work is bounded."""
+    if len(text) < LEAST and "\n" not in text:
+        return text
+    found = materials_of(text)
+    if not found:
+        return text
+    request = _request_parts(text, found)
+    if not any(character.isalnum() for part in request for character in part):
+        first = found[0]
+        return _first_words(text[first.start : first.end], ALONE_WORDS)
+    as_hard_as_it_is = not words.LOOK_UP.search(" ".join(part[-ASKED_CHARS:] for part in request))
+    parts: list[str] = []
+    for place, (part, material) in enumerate(zip(request, [*found, None], strict=True)):
+        if part:
+            parts.append(part)
+        if material is not None and place < MOST_SHOWN:
+            parts.append(_stand_in(text, material, as_hard_as_it_is))
+    return "\n".join(parts)
+
+
+def materials_of(text: str) -> list[Material]:
+    """Return the materials of a turn in their order; they do not overlap."""
+    lines = _lines_of(text)
+    found = _marked(text, lines)
+    found = _with(found, _structured(text, _outside(lines, found)))
+    found = _with(found, prose_in(text, _outside(lines, found)))
+    if not found:
+        found = material_in_one_line(text)
+    return _joined(text, _joined_over_gap(lines, found))
+
+
+def _joined(text: str, materials: Sequence[Material]) -> list[Material]:
+    """Return the materials with those that only white space parts as one."""
+    whole: list[Material] = []
+    for one in materials:
+        if whole and not text[whole[-1].end : one.start].strip():
+            whole[-1] = whole[-1]._replace(end=one.end)
+        else:
+            whole.append(one)
+    return whole
+
+
+def _request_parts(text: str, materials: Sequence[Material]) -> list[str]:
+    """Return the parts of the turn before, between and after its materials."""
+    starts = [0, *(one.end for one in materials)]
+    ends = [*(one.start for one in materials), len(text)]
+    return [text[start:end].strip() for start, end in zip(starts, ends, strict=True)]
+
+
+def _stand_in(text: str, material: Material, as_hard_as_it_is: bool) -> str:
+    content = text[material.start : min(material.end, material.start + HEAD)]
+    if material.kind == "code" and as_hard_as_it_is:
+        return " ".join(content[:CODE_CHARS].split(None, CODE_WORDS)[:CODE_WORDS])
+    lines = (line.strip() for line in content.split("\n", SHOWN_LINES)[:SHOWN_LINES])
+    shown = next((line for line in lines if kind_of(line) not in (BLANK, FENCE)), "")
+    return f"{material.kind} {_first_words(shown, SHOWN_WORDS)[:SHOWN_CHARS]}"
+
+
+def _first_words(text: str, most: int) -> str:
+    return " ".join(word[:_WORD_CHARS] for word in text[: most * _WORD_CHARS].split(None, most)[:most])
+
+
+def _lines_of(text: str) -> list[Line]:
+    """Return the lines of the turn's ends with their kinds; one of the kind `GAP` between them where more were left."""
+    if len(text) <= HEAD + TAIL:
+        cut = text.split("\n", HEAD_LINES + TAIL_LINES)
+        if len(cut) <= HEAD_LINES + TAIL_LINES:
+            return list(_kinds(cut, 0))
+        head, rest = cut[:HEAD_LINES], len(text)
+        tail = text.rsplit("\n", TAIL_LINES)[1:]
+    else:
+        head = text[:HEAD].split("\n", HEAD_LINES)
+        if len(head) > 1:
+            head.pop()
+        head, tail, rest = head[:HEAD_LINES], text[-TAIL:].rsplit("\n", TAIL_LINES), len(text)
+        if len(tail) > 1:
+            tail = tail[1:]
+    before = list(_kinds(head, 0))
+    begin = len(text) - sum(map(len, tail)) - len(tail) + 1
+    end = before[-1].start + len(before[-1].text)
+    return [*before, Line("", min(end, rest), GAP), *_kinds(tail, begin)]
+
+
+def _kinds(lines: Sequence[str], start: int) -> Iterator[Line]:
+    for line in lines:
+        yield Line(line, start, kind_of(line))
+        start += len(line) + 1
+
+
+def _outside(lines: Sequence[Line], materials: Sequence[Material]) -> list[Line]:
+    """Return the lines with those that stand in a material as `FENCE`, which ends what stands before it."""
+    if not materials:
+        return list(lines)
+    return [
+        line._replace(kind=FENCE) if any(one.start <= line.start < one.end for one in materials) else line
+        for line in lines
+    ]
+
+
+def _with(materials: Sequence[Material], more: Sequence[Material]) -> list[Material]:
+    return sorted((*materials, *more), key=lambda material: material.start)
+
+
+def _marked(text: str, lines: Sequence[Line]) -> list[Material]:
+    """Materials between fences, in an element, or in quotes that begin a line."""
+    found: list[Material] = []
+    at = 0
+    while at < len(lines):
+        line = lines[at]
+        stripped = line.text.strip()
+        end = None
+        if line.kind == FENCE:
+            end = _closing_fence(lines, at, stripped)
+        elif line.kind == "data" and (tag := _TAG.match(stripped)) is not None:
+            end = next((i for i in range(at + 1, len(lines)) if lines[i].text.strip() == f"</{tag[1]}>"), None)
+        elif line.kind == PROSE and stripped[0] in QUOTES:
+            end = _closing_quote(lines, at, QUOTES[stripped[0]])
+        if end is None:
+            at += 1
+            continue
+        inner = lines[at + 1 : end] if line.kind != PROSE else lines[at : end + 1]
+        kind = _kind_of_lines(inner)
+        asked = " ".join(one.text for one in (*lines[:at], *lines[end + 1 :]) if one.kind in (PROSE, LIST))
+        if inner and (kind != "text" or is_text(text[line.start : end_of(lines[end])], asked)):
+            found.append(Material(kind, line.start, end_of(lines[end])))
+        at = end + 1
+    return found
+
+
+def _closing_fence(lines: Sequence[Line], at: int, opening: str) -> int | None:
+    for place in range(at + 1, len(lines)):
+        if lines[place].kind == FENCE and lines[place].text.strip()[:3] == opening[:3]:
+            return place
+    is_code = opening.startswith(("```", "~~~"))
+    return len(lines) - 1 if is_code or (at and len(lines) > at + 1) else None
+
+
+def _closing_quote(lines: Sequence[Line], at: int, mark: str) -> int | None:
+    """Return the last line that ends in `mark`; None where what it encloses is short."""
+    for place in range(len(lines) - 1, at - 1, -1):
+        if lines[place].text.rstrip(" .").endswith(mark) and (place > at or len(lines[at].text) > 1):
+            return place if end_of(lines[place]) - lines[at].start >= LEAST_MARKED else None
+    return None
+
+
+def _kind_of_lines(lines: Sequence[Line]) -> str:
+    kinds = Counter(line.kind for line in lines if line.kind not in (BLANK, GAP))
+    if not kinds:
+        return "text"
+    most, count = kinds.most_common(1)[0]
+    if most in STRUCTURED:
+        return most
+    if _cells(lines) >= LEAST_CELLS:
+        return "table"
+    structured = sum(kinds[kind] for kind in STRUCTURED)
+    return "code" if 2 * structured >= count else "text"
+
+
+def _structured(text: str, lines: Sequence[Line]) -> list[Material]:
+    """Materials of lines that are no prose by themselves."""
+    found: list[Material] = []
+    at = 0
+    while at < len(lines):
+        if lines[at].kind not in STRUCTURED:
+            cells = _cells(lines[at:])
+            if cells >= LEAST_CELLS:
+                found.append(Material("table", lines[at].start, end_of(lines[at + cells - 1])))
+            at += max(cells, 1) if cells >= LEAST_CELLS else 1
+            continue
+        end = _run(lines, at)
+        run = lines[at:end]
+        kind = _kind_of_lines(run)
+        if _is_enough(run, kind):
+            found.append(Material(kind, run[0].start, end_of(run[-1])))
+        at = end
+    return found
+
+
+def _run(lines: Sequence[Line], at: int) -> int:
+    """Return the place after the last line of the run that begins at `at`. Lines of prose within a paragraph and blank
+    ones belong to it where more of it follows."""
+    last, place, kind = at, at + 1, lines[at].kind
+    while place < len(lines) and place - last <= 3:
+        line = lines[place]
+        if line.kind == FENCE:
+            break
+        if line.kind in STRUCTURED:
+            between = lines[last + 1 : place]
+            blank = any(one.kind == BLANK for one in between)
+            if blank and (line.kind != kind or any(one.kind not in (BLANK, GAP) for one in between)):
+                break
+            last = place
+        elif line.kind == GAP or line.text.startswith(_CONTINUED.get(kind, ())):
+            last = place
+        place += 1
+    return last + 1
+
+
+def _is_enough(run: Sequence[Line], kind: str) -> bool:
+    count = sum(line.kind in STRUCTURED for line in run)
+    size = end_of(run[-1]) - run[0].start
+    if count == 1:
+        is_json = run[0].text.lstrip()[:1] in "{[<" and size >= 80
+        return is_json if kind == "data" else kind in ("log", "quote") and size >= LEAST_MARKED
+    if kind == "data" and not any(line.text.strip()[:1] in '{}[]"<' for line in run):
+        return count >= LEAST_CELLS
+    return count >= LEAST_LINES and size >= 40
+
+
+def _cells(lines: Sequence[Line]) -> int:
+    """Return how many of the first lines are rows of a table by their separators, 0 for none."""
+    rows, first, number = 0, "", 0
+    for line in lines:
+        if line.kind == GAP and rows:
+            rows += 1
+            continue
+        if line.kind != PROSE:
+            break
+        mark, count = separator_of(line.text)
+        if not mark or (rows and (mark != first or abs(count - number) > (2 if number > 2 else 0))):
+            break
+        first, number, rows = mark, count, rows + 1
+    return rows
+
+
+def _joined_over_gap(lines: Sequence[Line], materials: list[Material]) -> list[Material]:
+    """Return the materials with those on both sides of the gap as one, and with the gap where one reaches it."""
+    gap = next((place for place, line in enumerate(lines) if line.kind == GAP), None)
+    if gap is None or not materials:
+        return materials
+    start, end = lines[gap].start, lines[gap + 1].start
+    before = [one for one in materials if one.end < start]
+    after = [one for one in materials if one.start > end]
+    around = [one for one in materials if one not in before and one not in after]
+    if not around:
+        return materials
+    whole = Material(around[0].kind, min(start, around[0].start), max(end, around[-1].end))
+    return [*before, whole, *after]

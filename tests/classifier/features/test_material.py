@@ -1,0 +1,156 @@
+"""What is asked and what it is asked about: the classifier reads the request and a stand-in for its material."""
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from classifier.complexity.model import shipped_complexity
+from classifier.features import material
+from classifier.features.line_kinds import kind_of
+from classifier.features.material import HEAD, HEAD_LINES, TAIL, TAIL_LINES, as_read, materials_of
+from classifier.features.routing_input import routing_input_of_text
+from classifier.training.fitting.complexity import predicted
+from classifier.training.metrics.complexity_report import first_day_tiers
+from tests.classifier.complexity.test_complexity_model import MODEL
+from tests.examples import examples
+
+_WRITTEN = tomllib.loads(Path(__file__).with_name("pasted_questions.toml").read_text())
+QUESTIONS: list[dict[str, Any]] = _WRITTEN["questions"]
+PASTED: dict[str, str] = {name: text.strip("\n") for name, text in _WRITTEN["materials"].items()}
+CODE = ("code", "race")
+
+
+def turn_of(question: dict[str, Any], times: int = 1) -> str:
+    pasted, ask = "\n".join([PASTED[question["about"]]] * times), question["ask"]
+    if question.get("place") == "after":
+        return f"{pasted}\n\n{ask}"
+    return f"{ask} {pasted}" if question.get("place") == "same" else f"{ask}\n\n{pasted}"
+
+
+def tiers_of(turns: list[str]) -> list[int]:
+    classes = predicted(shipped_complexity(), [routing_input_of_text(turn) for turn in turns], MODEL)
+    return [int(tier) for tier in first_day_tiers(np.asarray(classes))]
+
+
+@pytest.mark.parametrize("question", QUESTIONS, ids=lambda one: f"{one['about']}: {one['ask'][:40]}")
+def test_of_a_pasted_material_a_few_words_are_read_and_all_of_the_request(question: dict[str, Any]) -> None:
+    read, last = as_read(turn_of(question)), PASTED[question["about"]].splitlines()[-1].strip()
+    assert question["ask"] in read
+    assert question["about"] in CODE or question["about"] == "json_line" or last not in read
+
+
+@pytest.mark.parametrize("times", [1, 10])
+def test_questions_about_pasted_material_go_where_the_question_does(times: int) -> None:
+    tiers = tiers_of([turn_of(one, times) for one in QUESTIONS])
+    within = [one["range"][0] <= tier <= one["range"][1] for one, tier in zip(QUESTIONS, tiers, strict=True)]
+    assert np.mean(within) >= 0.9, [one for one, right in zip(QUESTIONS, within, strict=True) if not right]
+
+
+@pytest.mark.parametrize("name", [name for name in PASTED if name not in (*CODE, "json_line")])
+@pytest.mark.parametrize("form", ["Summarize the text in one sentence:\n\n{}", "{}\n\nSummarise the text above."])
+def test_ten_times_as_much_of_a_material_reads_the_same(name: str, form: str) -> None:
+    once, often, at_length = (as_read(form.format("\n".join([PASTED[name]] * times))) for times in (1, 10, 2000))
+    assert once == often == at_length
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        # Options, a word problem with its question at the end, requirements, a specification, equations.
+        "Which of these is a prime number?\nA. 21\nB. 27\nC. 31\nD. 33",
+        "A farmer has 17 sheep and buys 5 more every month. Wolves take 2 sheep in every month after the first. "
+        "The barn holds 40 sheep, and lambs are born in April, one for every three sheep.\n\nHow many "
+        "months until it is full?",
+        "Write a command-line tool in Go.\n\nRequirements:\n- reads CSV from stdin\n- groups by the first column\n- "
+        "prints totals sorted by value\n- exits with 2 for malformed rows\n\nKeep it under 80 lines.",
+        "Design the storage of a chat service:\n\n1. messages are at most 4 KB\n2. a room has up to 10,000 members\n3. "
+        "history is searched by word\n4. deletes are final within 24 hours\n\nSay what you would give up first.",
+        "Solve for x and y:\n2x + 3y = 12\nx - y = 1",
+        "Explain how I should structure the migration.\n\nWe have three services that share one database, two of them "
+        "written in PHP and one in Go, and a nightly job that nobody owns. I am alone on this and have six weeks "
+        "before the contract with the current host ends, so I want to move in small steps without a night of downtime.",
+        "Who is telling the truth, and how do you know?\nAnn says that Ben lies.\nBen says that Cleo lies.",
+        "Tell me a joke.",
+        "",
+    ],
+)  # fmt: skip
+def test_what_says_what_is_to_be_done_is_no_material(text: str) -> None:
+    assert as_read(text) is text
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("log", "Any errors?\n2026-01-01 10:00:00 INFO up\n2026-01-01 10:00:01 INFO still up"),
+        ("trace", f"Why?\n{PASTED['trace']}"),
+        ("table", f"Why?\n{PASTED['table']}"),
+        ("table", "Largest?\nname  size   owner\ncore  120    anna\nedge  98     bo"),
+        ("data", f"Why?\n```json\n{PASTED['json']}\n```"),
+        ("diff", f"Why?\n{PASTED['diff']}"),
+        ("quote", f"Who?\n{PASTED['thread']}"),
+        ("code", "What does it print?\n```\nx = [1]\nprint(x)\n```"),
+        ("text", f"Summarise this.\n\n<document>\n{PASTED['article']}\n</document>"),
+        ("text", f"Summarise this.\n---\n{PASTED['article']}"),
+        ("text", f'Translate the text: "{PASTED["article"]}"'),
+        ("text", f"{PASTED['mail']}\n\nIs coffee served?"),
+        ("data", f"How many readings? {PASTED['json_line']}"),
+    ],
+)  # fmt: skip
+def test_a_material_is_known_by_its_form(kind: str, text: str) -> None:
+    assert [one.kind for one in materials_of(text)] == [kind]
+
+
+def test_where_nothing_is_asked_the_beginning_of_the_material_is_the_request() -> None:
+    assert as_read(PASTED["trace"]).startswith("Traceback (most recent call last)")
+    assert as_read(PASTED["csv"]).startswith("order_id,customer")
+
+
+def test_code_whose_request_may_be_as_hard_as_it_is_is_read() -> None:
+    assert "c.mu.Lock()" in as_read(f"Find the race in this.\n\n{PASTED['race']}")
+    assert "c.mu.Lock()" not in as_read(f"What language is this?\n\n{PASTED['race']}")
+
+
+PIECES = (
+    *PASTED.values(), "Summarize this text in one sentence:", "How many rows are there?", "Why?", "```", "```python",
+    "---", "\n", "\n\n", "> quoted", '"', "“", "- an item", "A. an option", "<document>", "</document>", "{", "}",
+    "Dear Ann,", "word " * 50, "x" * 3000, "é", "\ud800", "下面的文章", "", ":", "?", "a,b,c", "1  2  3",
+)  # fmt: skip
+TURNS = st.lists(st.sampled_from(PIECES), max_size=10).flatmap(
+    lambda pieces: st.sampled_from(["\n", " ", "\n\n"]).map(lambda between: between.join(pieces))
+)
+
+
+@settings(max_examples=examples(300), deadline=None)
+@given(TURNS | st.text(max_size=400))
+def test_materials_are_parts_of_the_turn_in_order_and_the_rest_is_read(text: str) -> None:
+    found, end = materials_of(text), 0
+    for one in found:
+        assert end <= one.start <= one.end <= len(text)
+        end = one.end
+    read = as_read(text)
+    starts, ends = [0, *(one.end for one in found)], [*(one.start for one in found), len(text)]
+    outside = [text[start:end].strip() for start, end in zip(starts, ends, strict=True)]
+    if any(character.isalnum() for part in outside for character in part):
+        assert all(part in read for part in outside)
+    assert len(read) <= len(text) + 16 * len(found)
+
+
+@settings(max_examples=examples(50), deadline=None)
+@given(TURNS, st.integers(1, 400))
+def test_only_so_many_lines_of_a_turn_are_looked_at(text: str, times: int) -> None:
+    seen: list[str] = []
+
+    def count(line: str) -> str:
+        seen.append(line)
+        return kind_of(line)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(material, "kind_of", count)
+        materials_of(f"{text}\n" * times)
+    assert len(seen) <= HEAD_LINES + TAIL_LINES
+    assert sum(map(len, seen)) <= HEAD + TAIL
