@@ -232,6 +232,8 @@ class Composition:
         if routing.served.strongest > 1:
             restored = partial(routing.references.restore, database, routing.served.strongest)
             await self._keep(partial(retry_until_success, restored, "prices of earlier requests", {}), "earlier prices")
+        lengths = partial(routing.answer_lengths.restore, database, routing.served)
+        await self._keep(partial(retry_until_success, lengths, "lengths of earlier answers", {}), "earlier lengths")
         constant = ConstantFollower(database, routing, self.metrics)
         # Where there is one tier, there is nothing to compare.
         if routing.served.strongest > 1:

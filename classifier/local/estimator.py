@@ -12,14 +12,17 @@ and Williams, Gaussian Processes for Machine Learning, 2006, equations 2.25 and 
 keys (`classifier.model.learned`) has it in place of the table: each cell's parent is then what the head says.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cache
+from threading import Lock
 
 import numpy as np
 import numpy.typing as npt
+from threadpoolctl import ThreadpoolController
 
 from classifier.local.cells import N0_CATALOGUE, ClassCells, Labels, TenantCells, group_shifts
-from classifier.local.one_thread import one_blas_thread
 from classifier.model.learned import LearnedHead
 
 Float = npt.NDArray[np.float32]
@@ -28,6 +31,23 @@ Float = npt.NDArray[np.float32]
 _WIDTH = 0.3
 # Variance of a label around its expectation, relative to the prior variance of the head.
 _NOISE = 1.0
+# One number for the whole process: a second block at the same time would restore what the first one has set.
+_lock = Lock()
+
+
+@contextmanager
+def one_blas_thread() -> Iterator[None]:
+    """Within the block numpy's matrix products use one thread, in the whole process; blocks come one after another.
+    Threads of BLAS spin while they wait for each other, which on busy cores costs many times the processor time of the
+    fit itself."""
+    with _lock, _controller().limit(limits=1, user_api="blas"):
+        yield
+
+
+@cache
+def _controller() -> ThreadpoolController:
+    # Not at import: it looks through all loaded libraries, which takes milliseconds.
+    return ThreadpoolController()
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ With it come its caller and its permissions and limits, as plain data from the g
 agent's client says of its session; and its service class: its deadline, its priority, what alerts hold it to.
 """
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import msgspec
@@ -204,6 +205,26 @@ class RoutingOptions(msgspec.Struct, frozen=True, kw_only=True):
 NO_OPTIONS = RoutingOptions()
 
 
+class AnswerLimits(msgspec.Struct, frozen=True):
+    """The limits of an answer under a budget whose caller sets none, as its hold counts on them.
+
+    `tokens`: of a choice, by the name of the catalogue's entry; without one, its answer may fill the context.
+    `unlimited`: entries whose servers ignore limits. `least`: below so many tokens no limit is lowered.
+    """
+
+    tokens: Mapping[str, int]
+    unlimited: frozenset[str]
+    least: int
+
+    def with_limit(self, entry: str, tokens: int) -> "AnswerLimits":
+        """Return the same with this limit of one entry."""
+        return msgspec.structs.replace(self, tokens={**self.tokens, entry: tokens})
+
+    def after(self, drawn: int) -> "AnswerLimits":
+        """Return the limits of the rest of an answer of which so many tokens are there."""
+        return msgspec.structs.replace(self, tokens={name: max(1, most - drawn) for name, most in self.tokens.items()})
+
+
 class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What a caller wants, and how it is to be served. Of `generation.messages` and `prompts` exactly one is set.
 
@@ -217,6 +238,7 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
     recorded as they are. `user`: its end user, by whose name experiments are split; not recorded. `client`: what its
     client says of it, None where nothing is recognised. `ruled_headers`: those that the catalogue's rules look at, None
     without any. `dropped_turns`: how many of its oldest turns were left out, because no tier could read them all.
+    `limits`: of an answer under a budget whose caller sets no limit, None for others.
     """
 
     api: Literal["chat", "completion"]
@@ -239,6 +261,7 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
     client: ClientTurn | None = None
     dropped_turns: int = 0
     ruled_headers: dict[str, str] | None = None
+    limits: AnswerLimits | None = None
 
     @property
     def request_id(self) -> str:
@@ -334,6 +357,13 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
         each = self.scores_per_token
         return each and each * sum(map(most_tokens_of, self.prompts or ()))
 
+    def stated_limit(self, spec: TierSpec) -> int | None:
+        """Return the most output tokens of a choice at the tier of `spec`, by its caller, the catalogue or the limits
+        that a budget sets; None where none of them sets any."""
+        stated = spec.stated_limit(self.generation.max_tokens)
+        usual = None if self.limits is None else self.limits.tokens.get(spec.name)
+        return stated if usual is None else usual if stated is None else min(stated, usual)
+
     def is_deterministic(self, spec: TierSpec) -> bool:
         """Whether the tier of `spec` gives equal requests equal answers: with temperature 0 or a seed, all draws of our
         tiers are functions of the request (SPEC GW-04); of other servers it is what the caller asked for."""
@@ -381,7 +411,7 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
             request_id=request_id,
             prompt=prompt,
             sampling=msgspec.structs.replace(shared.sampling, **changes) if changes else shared.sampling,
-            reasoning_effort=_effort(shared, spec),
+            reasoning_effort=effort_at(shared, spec),
             max_tokens=None if self.usual_max_tokens and spec.remote is not None else shared.max_tokens,
             given=given,
             n=self.drawn,
@@ -418,7 +448,7 @@ def _written(ids: list[int]) -> str:
     return msgspec.json.encode(ids)[1:-1].replace(b",", b" ").decode()
 
 
-def _effort(asked: GenerationRequest, spec: TierSpec) -> ReasoningEffort | None:
+def effort_at(asked: GenerationRequest, spec: TierSpec) -> ReasoningEffort | None:
     """The reasoning effort for the tier of `spec`: what the caller says of thinking, in any form, comes first."""
     if asked.reasoning_effort is not None or asked.reasoning_budget is not None or spec.effort is None:
         return asked.reasoning_effort

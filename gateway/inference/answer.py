@@ -179,6 +179,10 @@ class AnswerSource(Protocol):
     def changed(self) -> tuple[str, ...]:
         """The caller's fields that the server behind the tier got in another form, because of its rules."""
 
+    @property
+    def limit(self) -> int | None:
+        """The limit of a choice that the answer has because of a budget, and not by its caller; None without one."""
+
     async def __anext__(self) -> Delta: ...
 
     async def aclose(self) -> None:

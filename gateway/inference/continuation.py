@@ -16,7 +16,7 @@ from gateway.base.inference_request import Caller, InferenceRequest
 from gateway.inference.answer import Bill
 from gateway.inference.generation import Generation, named
 from gateway.inference.tier_attempt import TierAttempt
-from gateway.tenancy.admission import Admission, max_cost_usd
+from gateway.tenancy.admission import Admission
 from quality.records.record import Attempt, AttemptStatus
 from tiers.catalog.pricing import most_cost_usd
 from tiers.catalog.tier_spec import Price
@@ -137,7 +137,7 @@ class ContinuedGeneration(Generation):
         """Go on with another attempt after `error`, or end what was complete. Returns False if nothing can."""
         attempt, text = self._attempt, "".join(self._text)
         used = attempt.usage or attempt.used_so_far(error)
-        asking = self._rest(text, sum(cut.completion_tokens for cut in self._cut) + used.completion_tokens)
+        asking = self._rest(text, sum(cut.completion_tokens for cut in self._cut), used.completion_tokens)
         if asking is None:
             await attempt.deltas.aclose()
             attempt.usage, attempt.deltas = used, _ended(used, has_finished=self._has_finished)
@@ -145,6 +145,8 @@ class ContinuedGeneration(Generation):
         self._asking = asking
         if isinstance(error, TierContextError):
             self._lengths.note(error, self.tier, attempt.spec)
+        await attempt.deltas.aclose()
+        attempt.usage = attempt.usage or attempt.used_so_far(error)
         await self._make_room()
         # A server that took the request may have lost the connection alone.
         has_tried = len(text) == self._begun_at and isinstance(error, TierUnavailableError | TierRequestError)
@@ -153,7 +155,6 @@ class ContinuedGeneration(Generation):
             tier = self.tier
         if tier is None:
             return False
-        await attempt.deltas.aclose()
         self._close_attempt("error", error)
         self._cut.append(attempt.usage or used)
         self._note_fallback(f"{named(self.tier)} broke off ({type(error).__name__}), {named(tier)} went on")
@@ -165,23 +166,24 @@ class ContinuedGeneration(Generation):
         self._begun_at, self._spaces = len(text), text[len(text.rstrip()) :]
         return True
 
-    async def _make_room(self) -> None:
-        """Lease what an attempt by any tier that can go on may cost."""
-        served = self._routing.served
-        for tier in (self.tier, *served.tiers.values(), *served.targets.values()):
-            if self._fits(tier):
-                most = max_cost_usd(self._asking, tier, served.spec_of(tier))
-                await self._admission.make_room(self.request.caller, most)
-
     def _begun(self, tier: Tier, n: int, *, judged: bool = False) -> TierAttempt:
         """See `Generation._begun`: one that may outlive its core."""
         may = partial(_may_read, self._admission, self.request.caller, self._routing.served.spec_of(tier).price)
         self._asking = self._asking.with_generation(resumes=may)
         return super()._begun(tier, n, judged=judged)
 
-    def _rest(self, text: str, drawn: int) -> InferenceRequest | None:
-        """Return the request for what follows `text`, of so many tokens; None if the answer is complete."""
-        asked, request = self.request.generation, self.request.without_credential()
+    def _rest(self, text: str, before: int, now: int) -> InferenceRequest | None:
+        """Return the request for what follows `text`, of so many tokens `before` this attempt and by it; None if the
+        answer is complete."""
+        asked, request, drawn = self.request.generation, self.request.without_credential(), before + now
+        if (limits := request.limits) is not None:
+            name, most = self._attempt.spec.name, self._attempt.most
+            limits = limits.after(drawn)
+            if most is not None and name in limits.tokens:
+                if now >= most.choice:
+                    return None
+                limits = limits.with_limit(name, most.choice - now)
+            request = msgspec.structs.replace(request, limits=limits)
         limit = asked.max_tokens
         if limit is not None:
             limit = max(1, limit - drawn) if request.usual_max_tokens else limit - drawn

@@ -16,6 +16,7 @@ from gateway.base.inference_request import InferenceRequest
 from gateway.base.logs import FIELDS
 from gateway.inference.agreement import AgreementStage, Comparison
 from gateway.inference.answer import Bill
+from gateway.inference.answer_limits import lowered
 from gateway.inference.escalation import ActiveProbes, Escalation, EscalationDecision
 from gateway.inference.router import RoutingService
 from gateway.inference.tier_attempt import RefusedLengths, SideAnswer, TierAttempt, tier_deltas
@@ -173,6 +174,14 @@ class Generation:
     def changed(self) -> tuple[str, ...]:
         return self._attempt.requests[0].sent.changed
 
+    @property
+    def limit(self) -> int | None:
+        """See `AnswerSource`."""
+        most, asked = self._attempt.most, self.request
+        if most is None or (asked.generation.max_tokens is not None and not asked.usual_max_tokens):
+            return None
+        return self._attempt.requests[0].sent.max_tokens or most.choice
+
     def unsettled(self) -> list[asyncio.Task[None]]:
         """See `AnswerSource`."""
         return [task for made in self._made for task in made.unsettled]
@@ -259,7 +268,7 @@ class Generation:
         if verdict is None or not verdict.escalate:
             return False
         again = escalation.second_sample(self._attempt.requests[0])
-        if again is not None and again.credential is None and self._affords(self.tier):
+        if again is not None and again.credential is None and self._affords_whole(self.tier):
             text = await self._second_sample(again)
             verdict = verdict if text is None else escalation.compared(text)
         return verdict.escalate and await self._escalate(verdict)
@@ -311,6 +320,10 @@ class Generation:
             self._lengths.note(error, self.tier, self._attempt.spec)
         stand_in = None
         if not committed:
+            # What it did not cost is there for the next attempt.
+            await self._attempt.deltas.aclose()
+            self._attempt.usage = self._attempt.usage or self._attempt.used_so_far(error)
+            await self._make_room()
             is_refused = isinstance(error, TierCapabilityError)
             stand_in = self._again(error) or await self._stand_in(is_refused=is_refused)
         if stand_in is None and self._comparison is not None and not committed:
@@ -412,10 +425,44 @@ class Generation:
         return self._lengths.admit(tier, self._routing.served.spec_of(tier))
 
     def _affords(self, tier: Tier) -> bool:
-        """Whether the caller's budgets cover another attempt, by `tier`; its maximum cost is then reserved."""
+        """Whether the caller's budgets cover another attempt, by `tier`, if need be with a lower limit than usual; its
+        maximum cost is then reserved."""
+        if self._affords_whole(tier):
+            return True
+        left_usd = self._admission.left_usd + self._spare_usd
+        smaller = lowered(self._asking, tier, self._routing.served.spec_of(tier), left_usd)
+        if smaller is None:
+            return False
+        before, self._asking = self._asking, smaller
+        if self._affords_whole(tier):
+            return True
+        self._asking = before
+        return False
+
+    def _affords_whole(self, tier: Tier) -> bool:
+        """As `_affords`, with the limit as it is."""
         if self._admission.hold is None:
             return True
-        return self._admission.affords(max_cost_usd(self._asking, tier, self._routing.served.spec_of(tier)))
+        more = max_cost_usd(self._asking, tier, self._routing.served.spec_of(tier)) - self._spare_usd
+        return more <= 0 or self._admission.affords(more)
+
+    @property
+    def _spare_usd(self) -> float:
+        """US dollars that are held and that no attempt can be billed for: those that ended cost less than they might
+        have."""
+        held_usd = self._admission.held_usd
+        return 0.0 if held_usd is None else max(0.0, held_usd - sum([made.most_usd for made in self._made]))
+
+    async def _make_room(self) -> None:
+        """Lease what an attempt by any tier that may take over costs, so that it is found without waiting."""
+        served = self._routing.served
+        if self._admission.hold is None:
+            return
+        for tier in (self.tier, *served.tiers.values(), *served.targets.values()):
+            if self._fits(tier):
+                more = max_cost_usd(self._asking, tier, served.spec_of(tier)) - self._spare_usd
+                if more > 0:
+                    await self._admission.make_room(self.request.caller, more)
 
     def _go_on_with(self, tier: Tier, escalation: Escalation | None = None) -> None:
         """Start, or start again, with `tier`; only `escalation` judges its answer."""

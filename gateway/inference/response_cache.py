@@ -121,8 +121,9 @@ _encode = msgspec.msgpack.Encoder().encode
 
 log = logging.getLogger(__name__)
 
-# Who waits together: requests of one key, read in the same way and no less urgent than each other.
-SharedKey = tuple[bytes, bool, bool | None, int]
+# Who waits together: requests of one key, read in the same way, no less urgent than each other, and with the same
+# limits of a budget.
+SharedKey = tuple[bytes, bool, bool | None, int, frozenset[tuple[str, int]] | None]
 
 
 class ResponseCache:
@@ -202,7 +203,9 @@ class ResponseCache:
         def ended(shared: SharedGeneration) -> Awaitable[None] | None:
             # What a target said is not the answer of its tier, and what two tiers said is that of neither.
             made = shared.generation
-            if shared.whole and keeps and not (made.tier.is_target or made.is_continued):
+            # Nor is what a budget has cut the whole answer.
+            is_cut = made.limit is not None and any(delta.finish_reason == "length" for delta in shared.deltas)
+            if shared.whole and keeps and not (made.tier.is_target or made.is_continued or is_cut):
                 return self._keep(place, shared, wording)
             self._forget(place, shared)
             return None
@@ -250,7 +253,8 @@ class ResponseCache:
 
 
 def _place(key: bytes, request: InferenceRequest) -> SharedKey:
-    return key, request.stream, request.options.continues, request.generation.priority
+    limits = None if request.limits is None else frozenset(request.limits.tokens.items())
+    return key, request.stream, request.options.continues, request.generation.priority, limits
 
 
 def _may_be_kept(request: InferenceRequest) -> bool:

@@ -27,6 +27,7 @@ from gateway.inference.agent_session import (
     is_followed,
     is_housekeeping,
 )
+from gateway.inference.answer_limits import AnswerLengths
 from gateway.inference.classifier_versions import (
     Classifier,
     EncodesAhead,
@@ -141,6 +142,7 @@ class RoutingService:
         self.threads = threads or TextThreads()
         self.conversations = Conversations() if conversations is None else conversations
         self.references = ReferencePrices()
+        self.answer_lengths = AnswerLengths()
         self._learning = SessionLearning()
         # What answers in place of routing where it does not pay: by key, and by None for all others.
         self.constants: Mapping[str | None, ConstantTier | None] = {}

@@ -161,6 +161,26 @@ class RoutingKnobs(msgspec.Struct, frozen=True, kw_only=True):
             "refused; system messages at its beginning stay."
         ),
     ] = False
+    budget_limit: Annotated[
+        Literal["learned", "whole"],
+        Meta(
+            description="The limit of an answer under a budget whose caller sets none. learned: what 99% of the tier's "
+            "answers do not exceed, and a quarter more, lowered to what is left. whole: what the model may answer."
+        ),
+    ] = "learned"
+    budget_limit_start: Annotated[
+        int,
+        Meta(
+            ge=256,
+            le=1_000_000,
+            description="Tokens of that limit while fewer than 100 answers of a tier are known; of a model that "
+            "thinks four times as many.",
+        ),
+    ] = 4096
+    budget_limit_least: Annotated[
+        int,
+        Meta(ge=1, le=1_000_000, description="Tokens below which that limit is not lowered; the request is refused."),
+    ] = 256
     edge_max_prompt_tokens: Annotated[
         int,
         Meta(

@@ -6,7 +6,6 @@ too long for every tier loses its oldest turns, not the request: `truncation: au
 
 import asyncio
 import logging
-import math
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
@@ -25,6 +24,7 @@ from gateway.edge.asgi import Connection
 from gateway.inference.agent_session import Answered
 from gateway.inference.agreement import Agreements
 from gateway.inference.answer import Answer, AnswerSource
+from gateway.inference.answer_limits import held
 from gateway.inference.embedding.embedder import Embedder
 from gateway.inference.escalation import ActiveProbes
 from gateway.inference.generation import Generation
@@ -32,7 +32,7 @@ from gateway.inference.kept_reasoning import KeptReasoning
 from gateway.inference.response_cache import ResponseCache
 from gateway.inference.router import RoutingService
 from gateway.runtime.cores.adapters import CoreAdapters
-from gateway.tenancy.admission import Admission, OverloadQueue, max_cost_usd, require_bounded, smaller_answer
+from gateway.tenancy.admission import Admission, OverloadQueue, max_cost_usd
 from gateway.tenancy.tenancy import Tenancy
 from inference_core.io.background_tasks import once
 from quality.records.record import Record, Recorded
@@ -317,6 +317,9 @@ class Service:
             # What only the answer shows is compared where nothing judges the answer.
             agreement.leave("the answer is judged by its own evidence")
         if request.caller.allowance.budgets:
+            lengths, served = self.routing.answer_lengths, self.routing.served
+            limits = lengths.limits(request, served, self.routing.knobs.active)
+            request = msgspec.structs.replace(request, limits=limits)
             if (
                 agreement is not None
                 and agreement.is_taken
@@ -327,12 +330,7 @@ class Service:
             ):
                 agreement.leave("the budget does not cover all that may be asked")
             if agreement is None or not agreement.is_taken:
-                spec = self.routing.served.spec_of(tier)
-                advice = partial(smaller_answer, request, tier, spec)
-                most_usd = max_cost_usd(request, tier, spec)
-                if most_usd == math.inf:
-                    require_bounded(request, spec)
-                await admission.reserve(request.caller, most_usd, advice)
+                request, decision = await held(request, decision, self.routing.served, admission)
             # A reload may have replaced it meanwhile; the key of the response cache is that of the catalogue now.
             tier = self.routing.served.chosen(decision)
         if agreement is not None:
@@ -379,6 +377,7 @@ class Service:
 
     def _finished(self, admission: Admission, entered: float, answer: Answer, record: Record) -> None:
         """Account for an answer that has ended."""
+        self.routing.answer_lengths.observe(answer.request, record, self.routing.served)
         if record.status == "ok":
             self.routing.remember(answer.request, record.decision.would_be or record.tier, _answered(answer, record))
         self._open.discard(answer)

@@ -64,6 +64,7 @@ class Replay:
     # No server gets the request.
     dropped: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()
+    limit: int | None = None
 
     def __init__(self, kept: KeptAnswer, decision: Decision, tier: Tier, cached: CacheUse) -> None:
         self.decision, self.tier, self.cached = decision, tier, cached
@@ -238,6 +239,10 @@ class SharedGenerationReader:
     @property
     def changed(self) -> tuple[str, ...]:
         return self._current.generation.changed
+
+    @property
+    def limit(self) -> int | None:
+        return self._current.generation.limit
 
     @property
     def cached(self) -> CacheUse | None:

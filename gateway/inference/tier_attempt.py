@@ -145,6 +145,13 @@ class TierAttempt:
         """The answers that are read on for their counts, after they were left."""
         return [task for request in self.requests for task in request.meter.unsettled if not task.done()]
 
+    @property
+    def most_usd(self) -> float:
+        """The most US dollars of its bill: what is held for it, or the bill itself once its server has counted all."""
+        if self.usage is not None and not self.unsettled:
+            return float(self._billed(self.usage)["cost_usd"])
+        return math.inf if self.most is None else self.most.usd
+
     def settle(self) -> Attempt | None:
         """Bill what servers have counted since it was left; return its record, None if nothing was read on."""
         if self.recorded is None or not any(request.meter.unsettled for request in self.requests):

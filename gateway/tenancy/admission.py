@@ -13,7 +13,8 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
 
@@ -97,28 +98,11 @@ def _most_with_extras(
 
 def _most_of_a_choice(request: InferenceRequest, tier: Tier, spec: TierSpec) -> int:
     """A tier in process has its own limit, a server elsewhere the one that it is sent."""
-    stated = spec.stated_limit(request.generation.max_tokens)
+    stated = request.stated_limit(spec)
     if spec.remote is None:
         return tier.max_context if stated is None else min(stated, tier.max_context)
     shortest = min(tier.count_prompt_tokens(one) for one in request.generations(spec))
     return tier.most_answer_tokens(stated, shortest)
-
-
-def smaller_answer(request: InferenceRequest, tier: Tier, spec: TierSpec, left_usd: float) -> str:
-    """Return which `max_tokens` this many US dollars cover, in a sentence; "" where they cover no answer."""
-    most = most_tokens(request, tier, spec)
-    prompt_usd = most_cost_usd(spec.price, most.prompt, 0)
-    answers = most.answer // max(most.choice, 1)
-    per_token = (most_cost_usd(spec.price, most.prompt, answers) - prompt_usd) if answers else 0.0
-    number = int((left_usd - prompt_usd) / per_token) if per_token > 0 else 0
-    if number < 1:
-        return ""
-    generation = msgspec.structs.replace(request.generation, max_tokens=number)
-    smaller = msgspec.structs.replace(request, generation=generation, usual_max_tokens=False)
-    # A model that thinks may write more than it is asked for, and a long prompt may have a dearer price.
-    if microusd_at_least(max_cost_usd(smaller, tier, spec)) > round(left_usd * MICRO):
-        return ""
-    return f"A max_tokens of at most {number} would pass."
 
 
 def max_cost_usd(request: InferenceRequest, tier: Tier, spec: TierSpec) -> float:
@@ -161,8 +145,28 @@ def check_max_cost(request: InferenceRequest, max_cost_usd: float) -> None:
         )
 
 
-# The code of a refusal because a budget does not cover the request.
 QUOTA_EXCEEDED = "insufficient_quota"
+"""The code of a refusal because a budget does not cover the request."""
+
+
+class HoldRefusedError(ApiError):
+    """429 where a budget does not cover a request, or 503 where that cannot be checked. `left_usd`: what it covers.
+    `why`: in a few words, for the reason of another route."""
+
+    def __init__(self, status: int, message: str, left_usd: float, why: str, **fields: Any) -> None:
+        super().__init__(status, message, **fields)
+        self.left_usd, self.why = left_usd, why
+
+    def advised(self, advice: str) -> ApiError:
+        """Return the same refusal that says what its caller could do, as a sentence or ""."""
+        return ApiError(
+            self.status,
+            f"{self.body.message}{advice and ' '}{advice}",
+            code=self.body.code,
+            type_=self.body.type,
+            headers=self.headers,
+            limit=self.limit,
+        )
 
 
 class Admission(msgspec.Struct):
@@ -184,21 +188,23 @@ class Admission(msgspec.Struct):
         """US dollars held of the caller's budgets; None without budgets."""
         return None if self.hold is None else self.hold.amount / MICRO
 
-    async def reserve(self, caller: Caller, max_cost_usd: float, advice: Callable[[float], str] | None = None) -> None:
-        """Hold the most that the answer may cost. `advice`: what a caller could do with this many US dollars left, as a
-        sentence or "". Raises `ApiError`: 429 `insufficient_quota`, 503."""
+    @property
+    def left_usd(self) -> float:
+        """US dollars by which the hold can be extended without waiting."""
+        return math.inf if self.hold is None else self.hold.free / MICRO
+
+    async def reserve(self, caller: Caller, max_cost_usd: float) -> None:
+        """Hold the most that the answer may cost. Raises `HoldRefusedError`."""
         if self.admission_control is not None and caller.allowance.budgets:
-            self.hold = await self.admission_control.hold(caller, max_cost_usd, advice)
+            self.hold = await self.admission_control.hold(caller, max_cost_usd)
 
     async def reserves(self, caller: Caller, max_cost_usd: float) -> bool:
-        """As `reserve`; False, holding nothing, if the caller's budgets cover less. Raises `ApiError` 503."""
+        """As `reserve`; False, holding nothing, if the caller's budgets cover less or cannot be checked."""
         if not math.isfinite(max_cost_usd):
             return False
         try:
             await self.reserve(caller, max_cost_usd)
-        except ApiError as error:
-            if error.body.code != QUOTA_EXCEEDED:
-                raise
+        except HoldRefusedError:
             return False
         return True
 
@@ -274,24 +280,30 @@ class AdmissionControl:
         """Return the entry of an admitted request with `tokens` more. Raises `ApiError` 429 or 503."""
         return _admitted(self._windows.claim(entry, caller.allowance, tokens), caller.allowance)
 
-    async def hold(self, caller: Caller, max_cost_usd: float, advice: Callable[[float], str] | None = None) -> Hold:
+    async def hold(self, caller: Caller, max_cost_usd: float) -> Hold:
+        """Hold so many US dollars of all budgets of `caller`. Raises `HoldRefusedError`."""
         try:
             return await self._budget_leases.hold(caller.allowance.budgets, microusd_at_least(max_cost_usd))
         except BudgetExceededError as error:
-            left = (
-                period_bounds(period_key(error.budget.period, self._budget_leases.now()))[1] - self._budget_leases.now()
-            )
-            raise ApiError(
+            now = self._budget_leases.now()
+            end = period_bounds(period_key(error.budget.period, now))[1]
+            raise HoldRefusedError(
                 429,
-                _quota_text(caller, error, "" if advice is None else advice(error.left_usd)),
+                _quota_text(caller, error, end),
+                error.left_usd,
+                f"it may cost ${error.needed_usd:.6f}, and the budget has ${error.left_usd:.6f} left",
                 code=QUOTA_EXCEEDED,
                 type_=QUOTA_EXCEEDED,
-                headers={"retry-after": str(max(1, math.ceil(left)))} if math.isfinite(left) else {},
+                headers={"retry-after": str(max(1, math.ceil(end - now)))} if math.isfinite(end) else {},
                 limit=f"the {error.budget.subject_kind}'s budget of {error.budget.said}",
             ) from error
         except BudgetsUnavailableError as error:
-            raise ApiError(
-                503, "The budget cannot be checked: the database is down. Try again later.", code="budget_unavailable"
+            raise HoldRefusedError(
+                503,
+                "The budget cannot be checked: the database is down. Try again later.",
+                error.left_usd,
+                f"the budget cannot be checked, and ${error.left_usd:.6f} of it are left here",
+                code="budget_unavailable",
             ) from error
 
     def leave(self, entry: Entry, tokens: int) -> None:
@@ -323,14 +335,18 @@ async def _admitted(entering: Awaitable[Entry], allowance: Allowance) -> Entry:
     return entry
 
 
-def _quota_text(caller: Caller, error: BudgetExceededError, advice: str) -> str:
-    """Say whose budget covers the request no longer, what is left of it, and what would pass."""
+def _quota_text(caller: Caller, error: BudgetExceededError, end: float) -> str:
+    """Say whose budget covers the request no longer, what is left of it, and when its next period begins (`end`, epoch
+    seconds)."""
     budget = error.budget
     name = caller.team_name if budget.subject_kind == "team" else caller.name
     whose = f"{budget.subject_kind} {name}" if name else f"this {budget.subject_kind}"
+    renewed = ""
+    if math.isfinite(end):
+        renewed = f" It is renewed at {datetime.fromtimestamp(end, UTC):%Y-%m-%d %H:%M} UTC."
     return (
         f"You exceeded your current quota: this request may cost up to ${error.needed_usd:.6f}, and the budget of "
-        f"{whose} ({budget.said}) has ${error.left_usd:.6f} left.{advice and ' '}{advice}"
+        f"{whose} ({budget.said}) has ${error.left_usd:.6f} left.{renewed}"
     )
 
 

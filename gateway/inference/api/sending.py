@@ -324,6 +324,8 @@ def _response_headers(answer: Answer, *, whole: bool) -> Headers:
         headers.append((b"x-aio-target", tier.name.encode()))
     if others and (failed := answer.fell_over_from):
         headers.append((b"x-aio-fell-over-from", ", ".join(failed).encode()))
+    if (limit := answer.source.limit) is not None:
+        headers.append((b"x-aio-max-tokens", b"%d" % limit))
     if others and (agreed := answer.agreed) is not None:
         headers.append((b"x-aio-agreed", b"true" if agreed else b"false"))
     if whole:

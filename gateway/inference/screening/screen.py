@@ -78,6 +78,10 @@ class GuardedAnswer:
     def changed(self) -> tuple[str, ...]:
         return self._source.changed
 
+    @property
+    def limit(self) -> int | None:
+        return self._source.limit
+
     def __aiter__(self) -> "GuardedAnswer":
         return self
 

@@ -51,8 +51,8 @@ class Slice(msgspec.Struct):
     What is spent has fractions, so that many small answers are not free; the book keeps whole micro-dollars and gets
     the sum rounded up. `valid_until`: monotonic seconds, after which it may have been granted to another. `reported`:
     spending last reported to the book. `beyond`: what the book had left besides this slice when it refused to grant
-    more, at `refused_at` (monotonic seconds). `talking`: held while the book is asked about this slice; other slices do
-    not wait for it.
+    more of the budget `refused`, at `refused_at` (monotonic seconds). `talking`: held while the book is asked about
+    this slice; other slices do not wait for it.
     """
 
     budget_id: str
@@ -63,6 +63,7 @@ class Slice(msgspec.Struct):
     valid_until: float = 0.0
     reported: Decimal = Decimal(0)
     beyond: int = 0
+    refused: BudgetRef | None = None
     refused_at: float = -REFUSAL_SECONDS
     talking: asyncio.Lock = msgspec.field(default_factory=asyncio.Lock)
 
@@ -88,6 +89,12 @@ class Hold(msgspec.Struct):
     amount: int
     monotonic: Callable[[], float] = time.monotonic
     settled: bool = False
+
+    @property
+    def free(self) -> int:
+        """Micro-dollars by which it can be extended without waiting."""
+        now = self.monotonic()
+        return min((max(0, math.floor(part.free)) if now < part.valid_until else 0 for part in self.slices), default=0)
 
     def extend(self, more: int) -> bool:
         """Hold `more` micro-dollars without waiting; False, holding none, if a slice has too little or expired."""
@@ -208,7 +215,8 @@ class BudgetLeases:
     async def _asked(self, part: Slice, budget: BudgetRef, amount: int) -> Slice | None:
         """As `_leased`, while no one else talks about this slice."""
         began = self._monotonic()
-        if amount > part.free + part.beyond and began < part.refused_at + REFUSAL_SECONDS:
+        is_known = part.refused == budget and began < part.refused_at + REFUSAL_SECONDS
+        if is_known and amount > part.free + part.beyond:
             raise BudgetExceededError(budget, amount, part.free + part.beyond)
         try:
             async with self._book.turns:
@@ -230,7 +238,7 @@ class BudgetLeases:
         self._granted(part, grant, began)
         part.beyond = grant.left
         if part.free < amount:
-            part.refused_at = began
+            part.refused, part.refused_at = budget, began
             raise BudgetExceededError(budget, amount, part.free + part.beyond)
         part.held += amount
         return part

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from classifier.local.one_thread import one_blas_thread
+from classifier.local.estimator import one_blas_thread
 from classifier.local.own import LabelledRow, OwnOutcomes
 
 

@@ -120,7 +120,8 @@ async def test_a_refusal_says_whose_budget_it_is_and_which_answer_would_pass(aio
     whose = "key ada" if kind == "key" else "team lab"
     found = re.fullmatch(
         f"You exceeded your current quota: this request may cost up to {cost}, and the budget of {whose} "
-        f"\\(\\${most / 1e6:g} per month\\) has \\${most / 1e6:.6f} left. A max_tokens of at most (\\d+) would pass.",
+        f"\\(\\${most / 1e6:g} per month\\) has \\${most / 1e6:.6f} left. It is renewed at "
+        "\\d{4}-\\d\\d-01 00:00 UTC. A max_tokens of at most (\\d+) would pass.",
         said,
     )
     assert found, said
@@ -132,7 +133,7 @@ async def test_a_refusal_advises_no_smaller_answer_where_the_prompt_alone_is_too
     key = await aio.key()
     await aio.budget("ada", 1e-6, "month")
     said = (await asked(aio, key)).json()["error"]["message"]
-    assert said.endswith("has $0.000001 left.")
+    assert re.search(r"has \$0\.000001 left\. It is renewed at \d{4}-\d\d-01 00:00 UTC\.$", said), said
 
 
 async def test_a_key_without_limits_gets_no_limit_headers(aio: RunningGateway) -> None:

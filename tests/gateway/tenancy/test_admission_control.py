@@ -154,7 +154,7 @@ async def test_what_a_budget_does_not_cover_is_refused_until_its_next_period() -
     assert refused.value.headers == {}
 
 
-async def test_whether_budgets_bear_more_is_answered_and_an_outage_is_an_error() -> None:
+async def test_whether_budgets_bear_more_is_answered_and_in_an_outage_they_do_not() -> None:
     caller = Caller(allowance=Allowance(budgets=(TOTAL,)))
     admission = await Admissions(Grant(50, 0), Grant(50, 0)).enter()
     assert not await admission.reserves(caller, 51e-6)
@@ -162,8 +162,9 @@ async def test_whether_budgets_bear_more_is_answered_and_an_outage_is_an_error()
     assert await admission.reserves(caller, 50e-6)
     assert admission.hold is not None
     admission = await Admissions(ERROR).enter()
+    assert not await admission.reserves(caller, 50e-6)
     with pytest.raises(ApiError, match="the database is down") as refused:
-        await admission.reserves(caller, 50e-6)
+        await admission.reserve(caller, 50e-6)
     assert (refused.value.status, refused.value.body.code) == (503, "budget_unavailable")
     assert await Admission().reserves(caller, 50e-6), "no control, no bound"
 

@@ -119,6 +119,14 @@ async def test_within_a_second_of_a_refusal_the_book_is_asked_for_no_more_than_i
     assert len(world.book.asked) == 4
 
 
+async def test_a_budget_that_was_raised_is_asked_for_at_once() -> None:
+    world = World(Grant(0, 20), Grant(50, 950))
+    with pytest.raises(BudgetExceededError):
+        await world.hold(50)
+    await world.hold(50, BudgetRef(budget_id="b", period="total", amount_usd=0.002))
+    assert len(world.book.asked) == 2
+
+
 async def test_what_a_slice_returned_is_left_for_the_next_request() -> None:
     world = World(Grant(40, 0), Grant(40, 0), Grant(40, 0))
     (await world.hold(40)).settle(10)

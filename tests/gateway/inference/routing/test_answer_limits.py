@@ -111,13 +111,13 @@ async def test_a_budget_holds_the_very_limit_that_is_sent_and_bears_hidden_thoug
     short = await key_with_budget(gateway, "short", (ROOM * MICRO - 1) / 1e6)
     body = {"model": "tier-1", "messages": TITLE}
 
-    refused = await asked(gateway, key=short, **body)
+    refused = await asked(gateway, key=short, max_tokens=ROOM, **body)
     assert (refused.status_code, refused.json()["error"]["code"]) == (429, "insufficient_quota")
     assert thinking.bodies == []
 
     answer = await asked(gateway, key=exact, **body)
     assert answer.status_code == 200, answer.text
-    assert thinking.bodies[0]["max_tokens"] == ROOM
+    assert thinking.bodies[0]["max_tokens"] == int(answer.headers["x-aio-max-tokens"]) == ROOM
     assert float(answer.headers["x-aio-cost-usd"]) == pytest.approx(ROOM * MICRO / 1e6)
     record = await eventually(lambda: found(gateway, answer.headers["x-aio-decision-id"], exact))
     assert record["attempts"][0]["max_tokens"] == ROOM
@@ -133,6 +133,7 @@ async def test_without_a_budget_no_limit_is_sent_and_costs_are_predicted_for_a_u
 ) -> None:
     answer = await asked(gateway, model="tier-1", messages=TITLE)
     assert "max_tokens" not in thinking.bodies[0]
+    assert "x-aio-max-tokens" not in answer.headers
     record = await eventually(lambda: found(gateway, answer.headers["x-aio-decision-id"], None))
     assert record["decision"]["inputs"]["costs"][0] == pytest.approx(200 * MICRO / 1e6)
 
