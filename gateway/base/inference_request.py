@@ -98,7 +98,7 @@ TurnKind = Literal["main", "housekeeping", "compaction", "subagent"]
 class ClientTurn(msgspec.Struct, frozen=True, kw_only=True):
     """One request of a known client, or of a caller that names its conversation.
 
-    `client`: its name in `gateway.inference.clients`, "" for a caller that is none of them. `session`:
+    `client`: its name in `gateway.inference.clients` or `gateway.inference.front_ends`, "" for none of them. `session`:
     its id of the session, `agent` that of an agent within it, None for the main one, and `parent` the agent or session
     that started that one. They are hints of the caller: at most 128 plain characters each, and without meaning outside
     the caller's key (`gateway.inference.conversations.session_digest`). `kind`: housekeeping is a title, a

@@ -1,9 +1,9 @@
 """Recognise the client of a request and its session, from headers, metadata and the places where its texts are.
 
-A request that shows no sign of a client costs a few look-ups of headers and the first characters of its system
-message. The signs are data, with the version that sent them and its source: a rule is only as good as its newest
-version. `tests/gateway/inference/sessions/recorded/` has what each client sent on the wire, and the test of the
-rules reads it.
+A request that shows no sign of a client costs a few look-ups of headers, the first characters of its system
+message and the ends of its last one (`gateway.inference.front_ends`). The signs are data, with the version that sent
+them and its source: a rule is only as good as its newest version. `tests/gateway/inference/sessions/recorded/` has
+what each client sent on the wire, and the test of the rules reads it.
 """
 
 import re
@@ -13,6 +13,7 @@ from typing import Any, Literal
 import msgspec
 
 from gateway.base.inference_request import ClientTurn, TurnKind
+from gateway.inference.front_ends import front_end_of
 from tiers.tier import ChatMessage
 
 # Its requests are kept with the tests.
@@ -154,6 +155,8 @@ def recognised(
     user = None if metadata is None else _session_of_user(metadata.get("user_id"))
     rule = _rule(headers, messages) or (None if user is None else CLAUDE_CODE)
     if rule is None:
+        if (front_end := front_end_of(messages)) is not None:
+            return ClientTurn(client=front_end, session=conversation, kind="housekeeping")
         return None if conversation is None else ClientTurn(client="", session=conversation)
     said = _object(headers.get(_TURN_METADATA)) if _TURN_METADATA in rule.signs else {}
     session = conversation or _first(headers, rule.session) or _id(said.get("session_id")) or user

@@ -83,8 +83,9 @@ class RoutingKnobs(msgspec.Struct, frozen=True, kw_only=True):
     agents_housekeeping: Annotated[
         Literal["cheapest", "route"],
         Meta(
-            description="Where agents' titles, topic checks and commit messages go. cheapest: to the cheapest tier "
-            "that may answer. route: where routing sends them."
+            description="Where agents' titles, topic checks and commit messages go, and titles, tags, follow-up "
+            "questions and search queries of chat front ends. cheapest: to the cheapest tier that may answer. route: "
+            "where routing sends them."
         ),
     ] = "cheapest"
     agents: Annotated[

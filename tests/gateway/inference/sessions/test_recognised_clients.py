@@ -77,7 +77,7 @@ def said(headers: Mapping[str, str], metadata: dict[str, str] | None = None, *te
 
 
 class Unread(list[Any]):
-    """Messages that may only be looked at where a client may be found out from: the first one."""
+    """Messages that may only be looked at where a client may be found out from: the first and the last one."""
 
     def __init__(self, system: str) -> None:
         super().__init__([ChatMessage(role="system", content=system), ChatMessage(role="user", content="hi")])
@@ -91,10 +91,10 @@ class Unread(list[Any]):
         raise AssertionError("the body was scanned")
 
 
-def test_no_message_but_the_first_is_read_without_a_sign_of_a_client() -> None:
+def test_no_message_but_the_first_and_the_last_is_read_without_a_sign_of_a_client() -> None:
     messages = Unread("You are helpful. Act as an expert software developer.")
     assert recognised({"user-agent": "OpenAI/Python 2.8"}, {"user_id": "u-1"}, messages) is None
-    assert messages.read <= {0}
+    assert messages.read <= {0, -1}
 
 
 def test_a_callers_own_conversation_comes_first_and_needs_no_client() -> None:
