@@ -22,6 +22,7 @@ from gateway.base.settings import SettingsError
 from gateway.tenancy.budgets.budget_commands import add_budget, add_removal
 from gateway.tenancy.budgets.lease_book import MICRO, BudgetUsd
 from gateway.tenancy.changes import Order, TenancyError, Writes, budgets_changed, tenancy_transaction
+from gateway.tenancy.keys.directory import replaced_secrets
 from gateway.tenancy.keys.key_commands import (
     FIRST_KEY_NOTICE,
     IssuedKey,
@@ -326,8 +327,7 @@ class _Plan:
         self._owners = {
             digest: name
             for name, row in stored.keys.items()
-            for digest in (row["digest"], row["old_digest"])
-            if digest is not None
+            for digest in (row["digest"], *(digest for digest, _ in replaced_secrets(row)))
         }
         self._budgets_met: set[tuple[str, str, str]] = set()
         # Ids by name, also of teams that are made.

@@ -26,6 +26,7 @@ api_keys = Table(
     Column("old_prefix", String(32)),  # of the key before the last rotation, which is valid until `old_until`
     Column("old_digest", String(64)),
     Column("old_until", Double),
+    Column("older_secrets", Json),  # those before that one and still valid: list of prefix, digest, until; NULL: none
     Column("scopes", Json, nullable=False),  # list of gateway.base.inference_request.Scope
     Column("tiers", Json),  # list of the allowed tier numbers; NULL: all
     Column("models", Json),  # list of the allowed model names; NULL: all

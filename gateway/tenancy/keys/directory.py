@@ -60,7 +60,7 @@ class KnownKeys:
         return self._by_digest.get(digest)
 
     def secrets_of(self, key_id: str) -> Sequence[KnownKey]:
-        """Return the key's current secret, and the one before it that may still be valid."""
+        """Return the key's current secret, and those before it that may still be valid."""
         return self._by_id.get(key_id, ())
 
     def newest(self, key_id: str) -> KnownKey | None:
@@ -91,9 +91,8 @@ class KnownKeys:
         until = row["expires_at"] or math.inf
         refused = row["revoked_at"] is not None, row["paused_at"] is not None
         secrets = [KnownKey(bytes.fromhex(row["digest"]), caller, until, *refused)]
-        if row["old_digest"] is not None:
-            old = bytes.fromhex(row["old_digest"])
-            secrets.append(KnownKey(old, caller, min(until, row["old_until"]), *refused, rotated=True))
+        for digest, ends in replaced_secrets(row):
+            secrets.append(KnownKey(bytes.fromhex(digest), caller, min(until, ends), *refused, rotated=True))
         self._replace(row["key_id"], tuple(secrets))
 
     def charge(self, charges: Charges) -> None:
@@ -159,6 +158,14 @@ class KnownKeys:
             for spec in self._catalog.tiers
             if (tiers is None or spec.number in tiers) and (models is None or not _names(spec).isdisjoint(models))
         )
+
+
+def replaced_secrets(row: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    """Yield the digest, hexadecimal, of each replaced secret in a row of `api_keys`, and its end in epoch seconds."""
+    if row["old_digest"] is not None:
+        yield row["old_digest"], row["old_until"]
+    for older in row["older_secrets"] or ():
+        yield older["digest"], older["until"]
 
 
 def _names(spec: TierSpec) -> set[str]:

@@ -140,13 +140,15 @@ FIRST_KEY_NOTICE = (
 # How long a replaced secret stays valid, unless the order says.
 GRACE_SECONDS = 24 * 3600.0
 # Columns never shown with a key.
-UNSHOWN = ("digest", "old_digest", "revision")
+UNSHOWN = ("digest", "old_digest", "older_secrets", "revision")
+# Replaced secrets of a key that are kept besides the last one.
+_MOST_OLDER = 8
 
 
 class IssuedKey(msgspec.Struct, frozen=True, kw_only=True):
     """`key` is shown only once: only its hash is stored. After a rotation the old one is valid until `old_until`.
 
-    `notice`: what changes for callers because of this key; None for most.
+    `notice`: what changes for callers because of this key, or which older secrets are still valid; None for most.
     """
 
     key_id: str
@@ -224,7 +226,7 @@ async def rotate_key(
     database: Database, key: str, grace_seconds: float, order: Order, made: MadeKey | None = None
 ) -> IssuedKey:
     """Give the key of this id or name a new secret, `made` or random; the previous one stays valid for `grace_seconds`,
-    older ones end."""
+    older ones until their own time or that one's, whichever is earlier."""
     writes = Writes(order)
     async with tenancy_transaction(database) as connection:
         issued = add_rotation(writes, await _live_key(connection, key), grace_seconds, made or make_key())
@@ -236,10 +238,28 @@ def add_rotation(writes: Writes, row: Mapping[str, Any], grace_seconds: float, s
     """Add the rotation of the key of `row` to what is written; see `rotate_key`."""
     until = writes.order.now + grace_seconds
     old = {"old_prefix": row["prefix"], "old_digest": row["digest"], "old_until": until}
-    values = old | {"rotated_at": writes.order.now} | _kept(secret)
+    older = _older_secrets(row, writes.order.now, until, secret)
+    values = old | {"older_secrets": older or None, "rotated_at": writes.order.now} | _kept(secret)
     details = {"prefix": secret.prefix, "old_prefix": row["prefix"], "old_until": until}
     _add_change(writes, row["key_id"], values, "key.rotated", details)
-    return IssuedKey(key_id=row["key_id"], name=row["name"], prefix=secret.prefix, key=secret.key, old_until=until)
+    notice = None
+    if older:
+        end = utc_text(max(one["until"] for one in older))
+        prefixes = ", ".join(one["prefix"] for one in older)
+        notice = f"Secrets before that one are valid too, to {end} at the latest: {prefixes}"
+    return IssuedKey(
+        key_id=row["key_id"], name=row["name"], prefix=secret.prefix, key=secret.key, old_until=until, notice=notice
+    )
+
+
+def _older_secrets(row: Mapping[str, Any], now: float, until: float, secret: MadeKey) -> list[dict[str, Any]]:
+    """Return the secrets of a key of `row` that were replaced before this rotation to `secret` and stay valid, the last
+    replaced first: each until the time that its own rotation named, but not beyond `until`."""
+    last = {"prefix": row["old_prefix"], "digest": row["old_digest"], "until": row["old_until"]}
+    replaced = [] if row["old_digest"] is None else [last, *(row["older_secrets"] or ())]
+    bounded = [one | {"until": min(one["until"], until)} for one in replaced]
+    valid = [one for one in bounded if one["until"] > now and one["digest"] != secret.digest.hex()]
+    return valid[:_MOST_OLDER]
 
 
 async def revoke_key(database: Database, key: str, order: Order) -> str:
@@ -313,7 +333,8 @@ async def shown_key(engine: AsyncEngine, key: str) -> dict[str, Any]:
     """Return the row of the key of this id or name, without its hashes. Raises `UnknownSubjectError`."""
     async with engine.connect() as connection:
         row = await _key(connection, key)
-    return {name: value for name, value in row.items() if name not in UNSHOWN}
+    older = [{"prefix": one["prefix"], "until": one["until"]} for one in row["older_secrets"] or ()]
+    return {name: value for name, value in row.items() if name not in UNSHOWN} | {"older_secrets": older or None}
 
 
 async def team_named(engine: AsyncEngine, team: str) -> str:

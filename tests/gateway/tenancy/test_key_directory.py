@@ -470,3 +470,57 @@ def test_a_tier_has_to_be_in_both_lists(tiers: Any, models: Any, allowed: set[in
     allowance = caller.allowance
     assert (allowance.requests_per_minute, allowance.tokens_per_minute, allowance.concurrency) == (1, 2, 3)
     assert [ref.budget_id for ref in allowance.budgets] == ["b"]
+
+
+async def test_a_second_rotation_leaves_each_secret_the_time_that_it_was_given(directories: Directories) -> None:
+    engine = directories.engine
+    first = await create_key(engine, "ada", None, KeyTerms(), ORDER)
+    second = await rotate_key(engine, "ada", 50, ORDER)
+    third = await rotate_key(engine, "ada", 100, ORDER)
+    directory = await directories.loaded()
+
+    def valid() -> list[bool]:
+        return [directory.knows(bearer(one.key)) for one in (first, second, third)]
+
+    assert (await shown_key(engine, "ada"))["older_secrets"] == [{"prefix": first.prefix, "until": NOW + 50}]
+    assert third.notice is not None
+    assert first.prefix in third.notice
+    directories.now += 49.5
+    assert valid() == [True, True, True]
+    directories.now += 0.5
+    assert valid() == [False, True, True]
+    with pytest.raises(UnknownKeyError, match="was rotated: use its new secret"):
+        directory.inference_caller(bearer(first.key))
+    directories.now += 50
+    assert valid() == [False, False, True]
+
+
+async def test_a_rotation_with_a_shorter_grace_ends_all_earlier_secrets_by_then(directories: Directories) -> None:
+    engine = directories.engine
+    issued = [await create_key(engine, "ada", None, KeyTerms(), ORDER)]
+    issued += [await rotate_key(engine, "ada", seconds, ORDER) for seconds in (1000, 1000, 10)]
+    directory = await directories.loaded()
+
+    def valid() -> list[bool]:
+        return [directory.knows(bearer(one.key)) for one in issued]
+
+    directories.now += 9.5
+    assert valid() == [True] * 4
+    directories.now += 0.5
+    assert valid() == [False, False, False, True]
+    now = await rotate_key(engine, "ada", 0, Order(actor="root", now=directories.now, reason="leaked"))
+    issued.append(now)
+    await directory.load()
+    assert valid() == [False] * 4 + [True]
+    assert (now.notice, (await shown_key(engine, "ada"))["older_secrets"]) == (None, None)
+
+
+async def test_a_secret_that_comes_back_is_current_and_no_older_one(directories: Directories) -> None:
+    engine, secret = directories.engine, make_key()
+    await create_key(engine, "ada", None, KeyTerms(), ORDER, secret)
+    for _ in range(2):
+        await rotate_key(engine, "ada", 50, ORDER)
+    await rotate_key(engine, "ada", 50, ORDER, secret)
+    directory = await directories.loaded()
+    directories.now += 60
+    assert directory.inference_caller(bearer(secret.key)).name == "ada"

@@ -114,7 +114,8 @@ async def test_a_browser_sets_and_takes_back_both(aio: RunningGateway) -> None:
 async def test_a_floor_above_a_shorter_catalogue_is_its_strongest_tier() -> None:
     keys, row = KnownKeys(load_catalog("laptop"), {}), dict.fromkeys(
         ("team_id", "tiers", "models", "quality", "requests_per_minute", "tokens_per_minute", "concurrency",
-         "expires_at", "paused_at", "revoked_at", "old_digest", "aliases", "max_cost_usd_per_request")
+         "expires_at", "paused_at", "revoked_at", "old_digest", "older_secrets",
+         "aliases", "max_cost_usd_per_request")
     )  # fmt: skip
     keys.put(
         row | {"key_id": "k", "name": "n", "prefix": "p", "digest": "00", "scopes": [], "consent": True,

@@ -233,8 +233,9 @@ def rotate(key: str, grace_hours: float, reason: str | None, as_json: bool, **op
         settings_from(**options), lambda engine: rotate_key(engine, key, grace_hours * 3600, order(reason))
     )
     until = "" if issued.old_until is None else f"the secret before is valid until {utc_text(issued.old_until)}\n"
+    older = "" if issued.notice is None else f"{issued.notice}\n"
     said = f"key {issued.key_id} of {issued.name} is rotated; its new secret, shown once:\n{issued.key}"
-    echo_answer(as_json, issued, until + said)
+    echo_answer(as_json, issued, until + older + said)
 
 
 def _verb_command(verb: KeyVerb) -> click.Command:
@@ -376,6 +377,8 @@ def _value_text(name: str, value: Any) -> str:
     """The value of a column as text; a time as its date, a budget in dollars."""
     if isinstance(value, float) and name.endswith(("_at", "_until")):
         return utc_text(value)
+    if name == "older_secrets" and value:
+        return ", ".join(f"{one['prefix']} until {utc_text(one['until'])}" for one in value)
     is_money = isinstance(value, float) and name.removeprefix("budget_") in ("day", "month", "total")
     return f"${amount_text(value)}" if is_money else _text(value)
 
