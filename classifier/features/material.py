@@ -13,6 +13,7 @@ material around it.
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import islice
 
 from classifier.features import request_words as words
 from classifier.features.line_kinds import (
@@ -39,6 +40,8 @@ LEAST = 240
 LEAST_LINES, LEAST_CELLS = 2, 3
 # Words of a material that its stand-in has, of one without a request, and of code as hard as the code is.
 SHOWN_WORDS, ALONE_WORDS, CODE_WORDS, CODE_CHARS = 6, 64, 160, 1280
+# Characters beyond the materials that may be prose and a request.
+LEAST_TEXT = 160
 # Lines that the first words of a material are looked for in, and characters of a stand-in.
 SHOWN_LINES, SHOWN_CHARS = 4, 60
 # Characters of each part of a request that say whether it is as hard as its code.
@@ -79,8 +82,9 @@ def materials_of(text: str) -> list[Material]:
     """Return the materials of a turn in their order; they do not overlap."""
     lines = _lines_of(text)
     found = _marked(text, lines)
-    found = _with(found, _structured(text, _outside(lines, found)))
-    found = _with(found, prose_in(text, _outside(lines, found)))
+    found = _with(found, _structured(_outside(lines, found)))
+    if sum(one.end - one.start for one in found) + LEAST_TEXT < len(text):
+        found = _with(found, prose_in(text, _outside(lines, found)))
     if not found:
         found = material_in_one_line(text)
     return _joined(text, _joined_over_gap(lines, found))
@@ -149,7 +153,7 @@ def _outside(lines: Sequence[Line], materials: Sequence[Material]) -> list[Line]
     if not materials:
         return list(lines)
     return [
-        line._replace(kind=FENCE) if any(one.start <= line.start < one.end for one in materials) else line
+        Line(line.text, line.start, FENCE) if any(one.start <= line.start < one.end for one in materials) else line
         for line in lines
     ]
 
@@ -207,19 +211,19 @@ def _kind_of_lines(lines: Sequence[Line]) -> str:
     most, count = kinds.most_common(1)[0]
     if most in STRUCTURED:
         return most
-    if _cells(lines) >= LEAST_CELLS:
+    if _cells(lines, 0) >= LEAST_CELLS:
         return "table"
     structured = sum(kinds[kind] for kind in STRUCTURED)
     return "code" if 2 * structured >= count else "text"
 
 
-def _structured(text: str, lines: Sequence[Line]) -> list[Material]:
+def _structured(lines: Sequence[Line]) -> list[Material]:
     """Materials of lines that are no prose by themselves."""
     found: list[Material] = []
     at = 0
     while at < len(lines):
         if lines[at].kind not in STRUCTURED:
-            cells = _cells(lines[at:])
+            cells = _cells(lines, at)
             if cells >= LEAST_CELLS:
                 found.append(Material("table", lines[at].start, end_of(lines[at + cells - 1])))
             at += max(cells, 1) if cells >= LEAST_CELLS else 1
@@ -264,10 +268,10 @@ def _is_enough(run: Sequence[Line], kind: str) -> bool:
     return count >= LEAST_LINES and size >= 40
 
 
-def _cells(lines: Sequence[Line]) -> int:
-    """Return how many of the first lines are rows of a table by their separators, 0 for none."""
+def _cells(lines: Sequence[Line], start: int) -> int:
+    """Return how many lines from `start` on are rows of a table by their separators, 0 for none."""
     rows, first, number = 0, "", 0
-    for line in lines:
+    for line in islice(lines, start, None):
         if line.kind == GAP and rows:
             rows += 1
             continue

@@ -15,13 +15,14 @@ WINDOW = 4096
 LEAST_PROSE, MOST_ASKED = 40, 60
 # Characters of a JSON value within a line that are a material.
 LEAST_JSON = 80
-# Of a text so many characters say whether it is prose.
+# Of a text so many characters are searched for what is to be done.
 LOOKED_AT = 1024
-# Characters of a text that say whether its author speaks of itself, or of what is to be made.
+# Characters of a text that say whether it is prose, and its author speaks of itself, or of what is to be made.
 BEGINNING = 240
 # Characters of marked prose that are a material.
 LEAST_MARKED = 160
 
+_WORD = re.compile(r"[a-z]+")
 _UNSPACED = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\u0e00-\u0e7f]")
 _JSON_OBJECT = re.compile(r"(?:\[\s?)?\{\s?\"[^\"\n]{1,64}\"\s?:")
 QUOTES = {'"': '"', "“": "”", "«": "»", "„": "“", "「": "」", "『": "』"}
@@ -91,13 +92,17 @@ def _about(text: str, paragraph: Paragraph, rest: Sequence[Paragraph]) -> Sequen
         return None
     if words.TASK.search(request) or any(one.lists for one in rest):
         return None
-    content = text[rest[0].first.start : min(end_of(rest[-1].last), rest[0].first.start + WINDOW)]
+    content = text[rest[0].first.start : min(end_of(rest[-1].last), rest[0].first.start + LOOKED_AT)]
     if words.SALUTATION.match(content) is not None and "\n" in content:
         return rest
     points = words.POINTS.search(request) is not None
     if "?" in content or "？" in content or (words.MAKING.search(request) and not points):
         return None
-    if words.DOING.search(content) or words.MAKING.search(content[:BEGINNING]) or not _is_prose(content):
+    if (
+        not words.DOING.isdisjoint(_WORD.findall(content.lower()))
+        or words.MAKING.search(content[:BEGINNING])
+        or not _is_prose(content)
+    ):
         return None
     if names_text(request):
         return rest
@@ -109,9 +114,10 @@ def _about(text: str, paragraph: Paragraph, rest: Sequence[Paragraph]) -> Sequen
 
 def _is_prose(content: str) -> bool:
     """Return whether most of a text are words, as in no grid, board or matrix."""
-    found = content[:LOOKED_AT].split()
-    if not content.isascii():
-        return 3 * sum(map(str.isalpha, content[:LOOKED_AT])) >= 2 * sum(map(len, found))
+    start = content[:BEGINNING]
+    found = start.split()
+    if not start.isascii():
+        return 3 * sum(map(str.isalpha, start)) >= 2 * sum(map(len, found))
     return 3 * sum(len(word) > 1 and word.lstrip("\"'(")[:1].isalpha() for word in found) >= 2 * len(found)
 
 
@@ -122,13 +128,16 @@ def names_text(request: str) -> bool:
 def material_in_one_line(text: str) -> list[Material]:
     """A quotation, a JSON value or what follows a colon within one line."""
     window = text[:WINDOW]
+    unclosed = set()
     for opening in _SPLIT_QUOTE.finditer(window):
-        end = text.find(QUOTES[opening[0]], opening.end(), opening.end() + WINDOW)
-        if end - opening.start() >= LEAST_MARKED:
-            asked = f"{text[: opening.start()]} {text[end + 1 :][:WINDOW]}"
-            if is_text(text[opening.start() : end + 1], asked):
-                return [Material("text", opening.start(), end + 1)]
-            return []
+        mark = opening[0]
+        end = -1 if mark in unclosed else text.find(QUOTES[mark], opening.end(), opening.end() + WINDOW)
+        if end < 0:
+            unclosed.add(mark)
+        elif end - opening.start() >= LEAST_MARKED:
+            request = f"{text[: opening.start()]} {text[end + 1 : end + 1 + WINDOW]}"
+            is_about = is_text(text[opening.start() : end + 1], request)
+            return [Material("text", opening.start(), end + 1)] if is_about else []
     found = _JSON_OBJECT.search(window)
     if found is not None:
         end = text.find("\n", found.start()) % (len(text) + 1)
@@ -138,8 +147,8 @@ def material_in_one_line(text: str) -> list[Material]:
     colon = window.find(": ", 0, WINDOW)
     if colon < 0 or "\n" in text:
         return []
-    request, content = text[: colon + 1], text[colon + 2 :]
-    is_about = bool(words.ON_TEXT.search(request)) and not words.TASK.search(request) and "?" not in content[:WINDOW]
-    if is_about and count_words(request) <= MOST_ASKED // 2 and count_words(content[:WINDOW]) >= LEAST_PROSE:
+    request, content = text[: colon + 1], text[colon + 2 : colon + 2 + WINDOW]
+    is_about = bool(words.ON_TEXT.search(request)) and not words.TASK.search(request) and "?" not in content
+    if is_about and count_words(request) <= MOST_ASKED // 2 and count_words(content) >= LEAST_PROSE:
         return [Material("text", colon + 2, len(text))]
     return []

@@ -65,6 +65,6 @@ SALUTATION = re.compile(
     re.IGNORECASE,
 )
 # What texts to be worked on rarely say, and requests say of what is to be done.
-DOING = re.compile(
-    r"\b(?:you|your|you're|should|must|shall|please|ensure|implement|generate|return|output)\b", re.IGNORECASE
+DOING = frozenset(
+    ("you", "your", "should", "must", "shall", "please", "ensure", "implement", "generate", "return", "output")
 )
