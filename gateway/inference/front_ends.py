@@ -24,7 +24,8 @@ class Prompt(msgspec.Struct, frozen=True):
     """One background prompt of a front end.
 
     `place`: the message that has it, the last one or a system message before the user's. `begins`: the text that this
-    message begins with; `ends`: what it ends with, "" where the conversation is last. `source`: repository and path.
+    message begins with, "" where the conversation is first; `ends`: what it ends with, "" where that is last.
+    `source`: repository and path.
     """
 
     client: str
@@ -187,8 +188,60 @@ PROMPTS = (
         "",
         "zed-industries/zed: crates/agent/src/prompts/summarize_thread_prompt.txt",
     ),
+    Prompt(
+        "nextchat",
+        "turn",
+        "Please generate a four to five word title summarizing our conversation without any lead-in, punctuation,",
+        "",
+        "ChatGPTNextWeb/NextChat: app/locales/en.ts",
+    ),
+    Prompt(
+        "chat-ui",
+        "system",
+        "You are a chat thread titling assistant.\nGoal: Produce a very short, descriptive title",
+        "",
+        "huggingface/chat-ui: src/lib/server/textGeneration/title.ts",
+    ),
+    Prompt(
+        "dify",
+        "turn",
+        "You are asked to generate a concise chat title by decomposing the user’s input into two parts:",
+        "",
+        "langgenius/dify: api/core/llm_generator/prompts.py",
+    ),
+    Prompt(
+        "dify",
+        "turn",
+        "",
+        'following the specified schema:\n["question1","question2","question3"]\n\nquestions:',
+        "langgenius/dify: api/core/llm_generator/prompts.py",
+    ),
+    Prompt(
+        "flowise",
+        "turn",
+        "Given the following conversations: ",
+        "Please help me predict the three most likely questions that human would ask and keeping each question short "
+        "and concise.",
+        "FlowiseAI/Flowise: packages/ui/src/ui-component/extended/FollowUpPrompts.jsx",
+    ),
+    Prompt(
+        "continue",
+        "turn",
+        "Given the following... please reply with a short summary that is 4-12 words in length, you should summarize",
+        "",
+        "continuedev/continue: core/util/chatDescriber.ts",
+    ),
+    Prompt(
+        "langchain",
+        "turn",
+        "Given the following conversation and a follow up question, rephrase the follow up question to be a standalone "
+        "question",
+        "Standalone question:",
+        "langchain-ai/langchain: libs/langchain/langchain/chains/conversational_retrieval/prompts.py",
+    ),
 )
-_BEGIN_TURNS = tuple(one.begins for one in PROMPTS if one.place == "turn")
+_BEGIN_TURNS = tuple(one.begins for one in PROMPTS if one.place == "turn" and one.begins)
+_END_TURNS = tuple(one.ends for one in PROMPTS if not one.begins)
 _BEGIN_SYSTEMS = tuple(one.begins for one in PROMPTS if one.place == "system")
 
 
@@ -198,7 +251,7 @@ def front_end_of(messages: Sequence[ChatMessage]) -> str | None:
     last = messages[-1] if messages else None
     if last is None or last.role != "user":
         return None
-    if last.content.startswith(_BEGIN_TURNS):
+    if last.content.startswith(_BEGIN_TURNS) or last.content[-WINDOW:].rstrip().endswith(_END_TURNS):
         return _client_of("turn", last.content)
     first = messages[0]
     if first.role == "system" and first.content.startswith(_BEGIN_SYSTEMS):

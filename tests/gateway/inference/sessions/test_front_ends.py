@@ -28,7 +28,7 @@ def messages_of(prompt: Prompt, asked: str) -> list[ChatMessage]:
     if prompt.place == "system":
         system = prompt.begins if prompt.begins == prompt.ends else f"{prompt.begins}\n\nRules:\n- Maximum 10 words"
         return [ChatMessage(role="system", content=system), ChatMessage(role="user", content=conversation(asked))]
-    text = f"{prompt.begins}{GUIDELINES}{conversation(asked)}\n{prompt.ends}"
+    text = f"{prompt.begins}{GUIDELINES}{conversation(asked)}\n{prompt.ends}".lstrip("\n")
     return [ChatMessage(role="user", content=text)]
 
 
@@ -49,7 +49,7 @@ def test_every_prompt_has_a_public_source() -> None:
         repository, _, path = prompt.source.partition(": ")
         assert repository.count("/") == 1
         assert path.count("/") >= 2
-        assert len(prompt.begins) >= 14
+        assert len(prompt.begins + prompt.ends) >= 14
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ class Counted(str):
 def test_only_the_ends_of_a_turn_are_looked_at(pieces: Sequence[str], times: int) -> None:
     taken: list[int] = []
     front_end_of(user(Counted("".join(pieces) * times, taken)))
-    assert sum(taken) <= 2 * WINDOW
+    assert sum(taken) <= 4 * WINDOW
 
 
 @pytest.mark.asyncio(loop_scope="module")
