@@ -173,9 +173,9 @@ SETTINGS = _settings_described()
 def load_settings(
     environment: Mapping[str, str] | None = None, *, of_data_folder: bool = False, **overrides: Any
 ) -> Settings:
-    """Settings from `environment` (default: the process's), read as `_environment_texts` says, then `overrides` that are not None.
-    OpenTelemetry's variables count where AIO has none set (`standard_settings`). `of_data_folder`: the catalogue may be
-    the one that the data folder was served with (`default_catalog`).
+    """Settings from `environment` (default: the process's), read as `_environment_texts` says, then `overrides` that
+    are not None. OpenTelemetry's variables count where AIO has none set (`standard_settings`). `of_data_folder`: the
+    catalogue may be the one that the data folder was served with (`default_catalog`).
 
     Raises `SettingsError` naming the variable. Keys never appear in a message.
     """

@@ -1,4 +1,5 @@
-"""Logging of the process: one line per event on standard error, without prompts, answers or keys.
+"""Logging of the process: one line per event on standard error, without prompts, answers or keys; and, where these are
+JSON, everything else that the process writes.
 
 Every line of a request has its id, and its trace's id if there is one: a context variable of the running task holds
 them. Callers cannot break a line: control characters are escaped. For an exception in a request its type and stack
@@ -7,11 +8,13 @@ are logged, not its text, which may quote the request.
 
 import logging
 import sys
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from traceback import extract_tb
-from typing import Any, Literal
+from typing import Any, Literal, TextIO
 
 import msgspec
 
@@ -58,7 +61,7 @@ OF_OUTAGE = "aio_of_outage"
 
 def configure_logging(level: str, style: LogFormat = "text") -> None:
     """Send everything from `level` on to standard error; verbose libraries only from warnings on."""
-    handler = logging.StreamHandler(sys.stderr)
+    handler = logging.StreamHandler(sys.stderr.below if isinstance(sys.stderr, JsonStream) else sys.stderr)
     handler.setFormatter(JsonFormatter() if style == "json" else TextFormatter())
     handler.addFilter(without_outages)
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
@@ -104,13 +107,106 @@ class JsonFormatter(logging.Formatter):
         if record.exc_info and record.exc_info[0] is not None:
             line["error"] = record.exc_info[0].__name__
             line["stack"] = list(_stack(record))
-        try:
-            encoded = msgspec.json.encode(line, enc_hook=str)
-        except UnicodeEncodeError:
-            # A lone surrogate cannot be encoded as UTF-8.
-            line["message"] = line["message"].encode("utf-8", "backslashreplace").decode()
-            encoded = msgspec.json.encode(line, enc_hook=str)
-        return encoded.decode().translate(_IN_JSON)
+        return _json_line(line)
+
+
+def _json_line(line: dict[str, Any]) -> str:
+    try:
+        encoded = msgspec.json.encode(line, enc_hook=str)
+    except UnicodeEncodeError:
+        # A lone surrogate cannot be encoded as UTF-8.
+        line["message"] = line["message"].encode("utf-8", "backslashreplace").decode()
+        encoded = msgspec.json.encode(line, enc_hook=str)
+    return encoded.decode().translate(_IN_JSON)
+
+
+class JsonStream:
+    """Standard output or standard error whose every line is a JSON object: what is written between two flushes, up to
+    its last line break, is the `message` of one. Objects of other processes, which one passes on, stay as they are."""
+
+    def __init__(self, below: TextIO, level: str) -> None:
+        self.below, self._level = below, level
+        self._text = ""
+        self._lock = threading.RLock()
+
+    def write(self, text: str) -> int:
+        """Keep `text`; at a line break, write what is kept."""
+        with self._lock:
+            self._text += text
+            if self._text.endswith("\n"):
+                self._write_kept()
+        return len(text)
+
+    def writelines(self, lines: list[str]) -> None:
+        for line in lines:
+            self.write(line)
+
+    def flush(self) -> None:
+        """Write what is kept, also without a line break."""
+        with self._lock:
+            self._write_kept()
+            self.below.flush()
+
+    def isatty(self) -> bool:
+        return False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.below, name)
+
+    def _write_kept(self) -> None:
+        text, self._text = self._text.strip(), ""
+        if not text:
+            return
+        if all(map(_is_log_line, text.split("\n"))):
+            self.below.write(f"{text}\n")
+            return
+        is_error = text.startswith(_ERROR)
+        message, level = text.removeprefix(_ERROR), "error" if is_error else self._level
+        line = {"time": _utc(time.time()), "level": level, "logger": "aio", "message": message}
+        self.below.write(f"{_json_line(line)}\n")
+
+
+_ERROR = "Error: "
+"""How the command line begins the reason why it ends."""
+
+
+def _is_log_line(text: str) -> bool:
+    if not text.startswith("{"):
+        return False
+    try:
+        return "message" in msgspec.json.decode(text, type=dict[str, Any])
+    except msgspec.DecodeError:
+        return False
+
+
+@contextmanager
+def all_as_json() -> Iterator[None]:
+    """Write JSON alone until the end of the block: texts for people, failures, warnings, and the lines of libraries
+    that have handlers of their own. An exception that nothing catches ends the process with status 1."""
+    before = sys.stdout, sys.stderr, threading.excepthook, sys.unraisablehook
+    sys.stdout, sys.stderr = JsonStream(sys.stdout, "info"), JsonStream(sys.stderr, "warning")
+    configure_logging("info", "json")
+    log = logging.getLogger("aio")
+
+    def of_a_thread(failed: threading.ExceptHookArgs) -> None:
+        raised = failed.exc_value or failed.exc_type()
+        log.error("an exception ended a thread", exc_info=raised)
+
+    def unraisable(failed: "sys.UnraisableHookArgs") -> None:
+        log.error("an exception could not be raised", exc_info=failed.exc_value)
+
+    threading.excepthook, sys.unraisablehook = of_a_thread, unraisable
+    logging.captureWarnings(True)
+    try:
+        yield
+    except Exception:
+        log.critical("the process ends by an exception that nothing caught", exc_info=True)
+        raise SystemExit(1) from None
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        logging.captureWarnings(False)
+        sys.stdout, sys.stderr, threading.excepthook, sys.unraisablehook = before
 
 
 def _fields(record: logging.LogRecord) -> dict[str, Any]:
@@ -146,5 +242,9 @@ def chain_of(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _time_of(record: logging.LogRecord) -> str:
+    return _utc(record.created)
+
+
+def _utc(seconds: float) -> str:
     """Format UTC, to the millisecond."""
-    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(record.created))}.{int(record.msecs):03d}Z"
+    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}.{int(seconds % 1 * 1000):03d}Z"

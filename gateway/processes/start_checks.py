@@ -10,10 +10,12 @@ import logging
 import os
 import socket
 import subprocess
+import sys
 
 import click
 
 from gateway.base.configuration import CATALOG_FILE, environment_of, own_command, unknown_variables
+from gateway.base.logs import JsonStream
 from gateway.base.settings import Settings, SettingsError
 from gateway.edge.proxies import is_reachable_from_elsewhere
 from gateway.processes.announcement import ServerStartError
@@ -96,8 +98,15 @@ def measure_or_say_how(catalog: Catalog, settings: Settings) -> None:
         return
     click.echo(f"measuring {', '.join(groups)}, once: {report_path(settings)} will hold the figures")
     # Its memory on the cards is free again when it has ended.
+    is_json = isinstance(sys.stdout, JsonStream)
     done = subprocess.run(  # noqa: S603 - our own program
-        own_command("bench", "device"), env={**os.environ, **environment_of(settings)}, check=False
+        own_command("bench", "device"),
+        env={**os.environ, **environment_of(settings)},
+        capture_output=is_json,
+        text=True,
+        check=False,
     )
+    if is_json:
+        click.echo(f"{done.stdout}{done.stderr}")
     if done.returncode:
         click.echo(f"the cards were not measured, as said above; they are served all the same. Again: {command}")

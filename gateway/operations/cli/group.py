@@ -3,6 +3,8 @@ user can fix: their messages say how, so they are shown without a traceback."""
 
 import importlib
 import os
+import sys
+from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -12,6 +14,7 @@ from gateway.base.derived_settings import complete_user
 
 # Help is as wide as the terminal, up to the width at which lines are still easy to read.
 MOST_COLUMNS = 120
+_SERVING = (["serve"], ["worker"])
 
 
 # By name, so that `--help` and click's own errors import none of the packages below.
@@ -51,10 +54,17 @@ class LazyGroup(click.Group):
         super().__init__(name=name, help=help, context_settings=settings)
         self._lazy, self._package = commands, package
 
-    def main(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the program, also as a user without a home folder or a name."""
+    def main(self, args: Sequence[str] | None = None, *others: Any, **kwargs: Any) -> Any:
+        """Run the program, also as a user without a home folder or a name. What serves writes JSON alone, if the
+        log is to be JSON."""
         complete_user(os.environ)
-        return super().main(*args, **kwargs)
+        arguments = list(sys.argv[1:] if args is None else args)
+        if arguments[:1] in _SERVING and os.environ.get("AIO_LOG_FORMAT", "").strip().lower() == "json":
+            from gateway.base.logs import all_as_json
+
+            with all_as_json():
+                return super().main(arguments, *others, **kwargs)
+        return super().main(arguments, *others, **kwargs)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Names in the order of their declaration."""
