@@ -10,7 +10,6 @@ from litestar.config.cors import CORSConfig
 from litestar.datastructures import State
 from litestar.exceptions import MethodNotAllowedException, NotFoundException
 from litestar.openapi.config import OpenAPIConfig
-from litestar.openapi.plugins import JsonRenderPlugin
 from litestar.response import Response
 
 from gateway import __version__
@@ -65,7 +64,7 @@ def http_app(settings: Settings, lifespan: Lifespan) -> Litestar:
 def whole_app(settings: Settings, state: State) -> Litestar:
     """The administration's API, the dashboard, and the documentation of all endpoints, which is why it has them all."""
     from gateway.admin.routes import failure, operations_routers
-    from gateway.edge.docs_page import DocsPage, docs_router
+    from gateway.edge.docs_page import DocsPage, SchemaFile, docs_router
 
     with without_plugins():
         return Litestar(
@@ -78,7 +77,7 @@ def whole_app(settings: Settings, state: State) -> Litestar:
                 version=__version__,
                 description="An OpenAI-compatible gateway that answers with the tier whose answer is worth most.",
                 openapi_router=docs_router("/docs"),
-                render_plugins=[DocsPage(), JsonRenderPlugin()],
+                render_plugins=[DocsPage(), SchemaFile()],
                 use_handler_docstrings=True,
             ),
             logging_config=None,

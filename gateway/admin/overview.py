@@ -17,12 +17,12 @@ from gateway import __version__
 from gateway.admin.health import health_of
 from gateway.admin.resource import json_or_csv
 from gateway.base.errors import ApiError
-from gateway.edge.asgi import HttpRequest, OnceRouter
+from gateway.edge.asgi import HttpRequest, OnceRouter, root_of
 from gateway.edge.openapi import describe
 from gateway.edge.proxies import host_is_allowed
 from gateway.inference.service import Serving
 from gateway.operations.dashboard.html.charts import DASHES, Series
-from gateway.operations.dashboard.html.rendering import HEADERS, TEMPLATES, Page, address, first_request, page
+from gateway.operations.dashboard.html.rendering import HEADERS, TEMPLATES, Page, address, below, first_request, page
 from gateway.operations.running import Operations, operations_of
 from gateway.operations.worth import worth_last
 from gateway.telemetry.overview import Overview, TierNow
@@ -223,7 +223,7 @@ async def overview_events(request: HttpRequest) -> Stream:
     """Send the changing parts of the page, as HTML, every two seconds."""
     operations = operations_of(request)
     headers = {**HEADERS, "x-accel-buffering": "no"}
-    return Stream(_events(operations), media_type="text/event-stream", headers=headers)
+    return Stream(_events(operations, root_of(request)), media_type="text/event-stream", headers=headers)
 
 
 @get("/overview", operation_class=describe(None, Overview), summary="Show the current figures of tiers and cores")
@@ -234,11 +234,11 @@ async def overview_figures(request: HttpRequest) -> Response[Any]:
     return json_or_csv(request, "overview", now, list(rows[0]), rows)
 
 
-async def _events(operations: Operations) -> AsyncIterator[str]:
+async def _events(operations: Operations, root: str) -> AsyncIterator[str]:
     yield "retry: 1000\n\n"
     for _ in range(EVENTS):
         await asyncio.sleep(EVENT_SECONDS)
-        text = await fragment(operations, await operations.live.overview())
+        text = below(root, await fragment(operations, await operations.live.overview()))
         yield "".join(f"data: {line}\n" for line in text.splitlines()) + "\n"
 
 

@@ -25,12 +25,12 @@ from gateway.base.errors import ApiError, as_api_error, bad_request
 from gateway.base.identity import new_request_id
 from gateway.base.inference_request import KEYLESS, Caller, InferenceRequest
 from gateway.base.stores.database import reached
-from gateway.edge.asgi import HttpRequest
+from gateway.edge.asgi import HttpRequest, root_of
 from gateway.inference.api.build_request import RequestHead, chat_request
 from gateway.inference.api.schemas import ChatRequest, Message
 from gateway.inference.service import Serving, serving_of
 from gateway.operations.dashboard.html.forms import Form, WrongField, filled_in, given_of, parse_form, text_of
-from gateway.operations.dashboard.html.rendering import HEADERS, TEMPLATES, Page, back_to, page
+from gateway.operations.dashboard.html.rendering import HEADERS, TEMPLATES, Page, back_to, below, page
 from gateway.tenancy.admin_guard import actor_of, session_token
 from gateway.tenancy.budgets.budget_commands import id_of
 from gateway.tenancy.guard import access_of, caller_of
@@ -340,7 +340,7 @@ async def _events(request: HttpRequest, ask: Ask) -> AsyncIterator[bytes]:
     def parts(tried: Sequence[Tried]) -> bytes:
         context = {"tried": tried, "consents": ask.consents, "csrf": csrf_of(session_token(request)), "wrong": None}
         html = TEMPLATES.get_template("tryout_parts.html").render(_parts(serving, ask.found) | context)
-        return msgspec.json.encode({"html": html}) + b"\n"
+        return msgspec.json.encode({"html": below(root_of(request), html)}) + b"\n"
 
     tasks = [asyncio.create_task(answer(place, tier, one)) for place, (tier, one) in enumerate(ask.requests)]
     both = asyncio.gather(*tasks)

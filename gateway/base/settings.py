@@ -238,7 +238,14 @@ class Settings(DerivedSettings, msgspec.Struct, frozen=True, kw_only=True, forbi
         str,
         Meta(
             description="Comma-separated addresses, networks and host names of reverse proxies whose "
-            "`X-Forwarded-For`, `X-Forwarded-Proto` and `Forwarded` are believed; empty: none",
+            "`X-Forwarded-For`, `-Proto` and `-Prefix` and `Forwarded` are believed; empty: none",
+        ),
+    ] = ""
+    root_path: Annotated[
+        str,
+        Meta(
+            description="Path below which a reverse proxy serves AIO, such as `/ai`, for links, redirects and cookies; "
+            "empty: that of `X-Forwarded-Prefix` of trusted proxies, else none",
         ),
     ] = ""
     quality_target: Annotated[

@@ -1,8 +1,9 @@
-"""What AIO adds to litestar: the types of a request and a connection with the state that AIO gives its app, bodies and
-forms as they arrive, a router that is registered once, and an application behind another one, made by the first request
-for one of its paths."""
+"""What AIO adds to litestar: a path below which all others are; the types of a request and a connection with the state
+that AIO gives its app, bodies and forms as they arrive, a router that is registered once, and an application behind
+another one, made by the first request for one of its paths."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Self, TypeAlias
 
@@ -10,7 +11,7 @@ from litestar import Litestar, Router, asgi
 from litestar.connection import ASGIConnection, Request
 from litestar.datastructures import State
 from litestar.handlers import ASGIRouteHandler
-from litestar.types import Receive, Scope, Send
+from litestar.types import ASGIApp, Receive, Scope, Send
 from multipart import MultipartError, MultipartSegment, PushMultipartParser
 
 from gateway.base.errors import ApiError, ClientGoneError, bad_request
@@ -20,6 +21,60 @@ Connection = ASGIConnection[Any, Any, Any, Any]
 """A request, or a WebSocket before its first message."""
 
 LATE_APP = "late_app"
+
+
+ROOT = "aio.root"
+"""In a scope: the path below which a proxy serves AIO, where it does."""
+
+
+def root_of(connection: Connection) -> str:
+    """Return the path below which the client sees AIO; "" for none."""
+    scope: Any = connection.scope
+    root: str = scope.get(ROOT, "")
+    return root
+
+
+class UnderRoot:
+    """An application that a proxy serves below a path, which `root` tells of a request; "" for none.
+
+    Requests lose the path, where the proxy has left it. Redirects to our own paths and the paths of cookies get it; the
+    links of pages get it where they are rendered.
+    """
+
+    def __init__(self, app: ASGIApp, root: Callable[[Scope], str]) -> None:
+        self._app, self._root = app, root
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass everything on."""
+        root = "" if scope["type"] == "lifespan" else self._root(scope)  # type: ignore[comparison-overlap]
+        if not root:
+            await self._app(scope, receive, send)
+            return
+        extended: Any = scope
+        extended[ROOT] = root
+        for name, cut in (("path", root), ("raw_path", root.encode())):
+            path: Any = scope.get(name)
+            if path is not None and path[: len(cut)] == cut and path[len(cut) : len(cut) + 1] in ("", "/", b"", b"/"):
+                extended[name] = path[len(cut) :] or path[:1]
+
+        async def send_below(event: Any) -> None:
+            if event["type"] == "http.response.start":
+                event = event | {"headers": [(name, _below(root, name, value)) for name, value in event["headers"]]}
+            await send(event)
+
+        await self._app(scope, receive, send_below)
+
+
+_COOKIE_PATH = re.compile(rb"(; *path=)(/[^;]*)", re.IGNORECASE)
+
+
+def _below(root: str, name: bytes, value: bytes) -> bytes:
+    kind = name.lower()
+    if kind == b"location" and value.startswith(b"/") and not value.startswith(b"//"):
+        return root.encode() + value
+    if kind == b"set-cookie" and not value.startswith(b"__Host-"):
+        return _COOKIE_PATH.sub(lambda found: found[1] + root.encode() + found[2].rstrip(b"/"), value)
+    return value
 
 
 async def body_chunks(request: HttpRequest) -> AsyncIterator[bytes]:

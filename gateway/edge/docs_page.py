@@ -10,7 +10,9 @@ import msgspec
 from litestar import Router
 from litestar.connection import Request
 from litestar.datastructures import ResponseHeader
-from litestar.openapi.plugins import OpenAPIRenderPlugin
+from litestar.openapi.plugins import JsonRenderPlugin, OpenAPIRenderPlugin
+
+from gateway.edge.asgi import root_of
 
 _STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; color: #1b1f24;
@@ -60,7 +62,8 @@ class DocsPage(OpenAPIRenderPlugin):
         """The page, UTF-8."""
         if self._page is None:
             self._page = self._rendered(request, openapi_schema)
-        return self._page
+        # The page is the same for all, but for the path below which each sees it.
+        return self._page.replace(b"<a href='/", b"<a href='" + root_of(request).encode() + b"/")
 
     def _rendered(self, request: Request[Any, Any, Any], openapi_schema: dict[str, Any]) -> bytes:
         info = openapi_schema["info"]
@@ -79,6 +82,15 @@ class DocsPage(OpenAPIRenderPlugin):
             f"<p>The schema: <a href='{html.escape(self.get_openapi_json_route(request))}'>openapi.json</a></p>"
             f"{''.join(operations)}</body></html>"
         ).encode()
+
+
+class SchemaFile(JsonRenderPlugin):
+    """The OpenAPI schema as JSON, with the path below which the client sees the server."""
+
+    def render(self, request: Request[Any, Any, Any], openapi_schema: dict[str, Any]) -> bytes:
+        """The file, UTF-8."""
+        root = root_of(request)
+        return super().render(request, openapi_schema | {"servers": [{"url": root}]} if root else openapi_schema)
 
 
 def _operation(method: str, path: str, operation: dict[str, Any]) -> str:

@@ -2,7 +2,7 @@
 
 Anyone can send `X-Forwarded-For`. A header counts only if the connection comes from a trusted proxy
 (AIO_TRUSTED_PROXIES), and of its addresses only those that trusted proxies wrote: from the right, up to the first
-address that is no trusted proxy.
+address that is no trusted proxy. The same holds for the path below which a proxy serves AIO.
 
 A page's name can be made to resolve to any address after the page was loaded (DNS rebinding); the browser then
 treats our answers as the page's own. The Host header still has the page's name. Addresses cannot be rebound.
@@ -32,6 +32,9 @@ _NAME = re.compile(r"(?=.{1,253}\Z)[A-Za-z0-9_]([A-Za-z0-9_-]{0,62})(\.[A-Za-z0-
 _AUTHORITY = re.compile(rb"(?:\[([0-9A-Fa-f:.]+)\]|[A-Za-z0-9._~!$&'()*+,;=%-]*)(?::([0-9]{0,5}))?\Z")
 _GONE = {socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME)}
 _MOST_HOPS = 32
+_MOST_ROOT = 256
+_ROOT = re.compile(r"(?:/(?!\.{1,2}(?:/|\Z))[A-Za-z0-9._~-]+)+\Z")
+_OWN = ("admin", "docs", "health", "metrics", "v1")
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -122,6 +125,15 @@ class TrustedProxies:
                 break
         return ForwardedClient(str(nearest), protocols[-1].lower() in ("https", "wss") if protocols else https)
 
+    def root(self, peer: str | None, headers: Headers) -> str:
+        """Return the path below which a trusted proxy at `peer` serves us, by its one `X-Forwarded-Prefix`; "" if it
+        does not say, and for everything but a plain path."""
+        nearest = _address(peer or "")
+        if nearest is None or not self._trusts(nearest):
+            return ""
+        told = [value for name, value in headers if name == b"x-forwarded-prefix"]
+        return (root_path(told[0].decode("latin-1")) or "") if len(told) == 1 else ""
+
     def _trusts(self, address: Address) -> bool:
         return any(address in network for network in self._networks) or any(
             address in addresses for addresses in self._names.values()
@@ -138,6 +150,14 @@ def is_authority(host: bytes) -> bool:
     if found is None or int(found[2] or 0) > 65_535:
         return False
     return found[1] is None or (b":" in found[1] and _address(found[1].decode()) is not None)
+
+
+def root_path(text: str) -> str | None:
+    """Return a path below which AIO may be served, without a slash at its end; "" for none, and None for all but a
+    plain path: nothing in it leads elsewhere, ends a header or has a meaning in HTML, and it begins as none of ours."""
+    text = text.strip().rstrip("/")
+    is_plain = len(text) <= _MOST_ROOT and _ROOT.match(text) and text.split("/")[1] not in _OWN
+    return text if not text or is_plain else None
 
 
 def network_of(address: str) -> str:

@@ -15,13 +15,16 @@ from typing import Any, Final
 
 import click
 import uvicorn
+from litestar import Litestar
 from litestar.types import ASGIApp, Receive, Scope, Send
 
 from gateway.app import HttpApp, create_app
 from gateway.base.configuration import catalog_reason
 from gateway.base.footprint import LastingObjects
-from gateway.base.settings import Settings
+from gateway.base.settings import Settings, SettingsError
+from gateway.edge.asgi import UnderRoot
 from gateway.edge.http_protocol import BoundedHttpProtocol
+from gateway.edge.proxies import TrustedProxies, root_path
 from gateway.edge.websocket_protocol import BoundedWebSocketProtocol
 from gateway.http import http_app
 from gateway.operations.cli.options import broken
@@ -48,6 +51,7 @@ from gateway.processes.event_loop import (
 )
 from gateway.processes.start_checks import name_unknown_variables, require_port
 from gateway.runtime.peers import WorkerIdentity
+from gateway.tenancy.guard import ACCESS
 from inference_core.transport.client import CoreClient
 from tiers.catalog.load import load_catalog
 
@@ -243,7 +247,7 @@ def run_server(
         show_admin_key=show_admin_key if administers else None,
         load_failed=load_failed,
     )
-    app = ExplainedStart(litestar)
+    app = ExplainedStart(_below_its_path(litestar, settings))
     if place is None:
         said = policy_text(settings, load_catalog(settings.catalog))
         click.echo(broken(f"{start_text(settings, catalog_reason(settings))}\n{said}"))
@@ -297,6 +301,24 @@ def run_server(
         raise ServerStartError(f"cannot listen on {settings.host}:{settings.port}; the log says why")
     if server.force_exit:
         raise ServerStoppedError("stopped by a second signal; running answers were aborted")
+
+
+def _below_its_path(app: Litestar, settings: Settings) -> ASGIApp:
+    """Return the application, aware of the path below which a proxy serves it. Raises `SettingsError`."""
+    root = root_path(settings.root_path)
+    if root is None:
+        raise SettingsError(
+            f"AIO_ROOT_PATH: {settings.root_path!r:.64} is no path below which AIO can be served; an example is '/ai'"
+        )
+
+    def of_request(scope: Scope) -> str:
+        client, access = scope.get("client"), app.state.get(ACCESS)
+        if root or access is None:
+            return root
+        proxies: TrustedProxies = access.proxies
+        return proxies.root(None if client is None else client[0], scope["headers"])
+
+    return UnderRoot(app, of_request) if root or settings.trusted_proxies else app
 
 
 def connections_allowed(wanted: int | None) -> int:

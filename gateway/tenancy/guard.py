@@ -31,7 +31,7 @@ from gateway.base.identity import new_request_id
 from gateway.base.inference_request import CALLER, KEYLESS, Caller
 from gateway.base.logs import LOG_CONTEXT, LogContext
 from gateway.base.settings import Settings
-from gateway.edge.asgi import Connection, HttpRequest
+from gateway.edge.asgi import Connection, HttpRequest, root_of
 from gateway.edge.proxies import (
     ForwardedClient,
     TrustedProxies,
@@ -79,17 +79,21 @@ def client_of(connection: Connection) -> ForwardedClient:
 
 
 def site_of(connection: Connection) -> str:
-    """Return this server's scheme and authority as the client wrote them; the settings' without a valid Host header."""
+    """Return this server's scheme and authority as the client wrote them, and the path below which a proxy serves it;
+    the settings' authority without a valid Host header."""
     settings = access_of(connection).settings
     host = connection.headers.get("host", "").encode("latin-1", "replace")
     authority = host.decode() if host and is_authority(host) else f"{settings.host}:{settings.port}"
-    return f"{'https' if client_of(connection).https else 'http'}://{authority}"
+    return f"{'https' if client_of(connection).https else 'http'}://{authority}{root_of(connection)}"
 
 
 def cookie_name(connection: Connection, name: str) -> str:
     """Return a cookie's name in this browser. Over TLS it has the prefix `__Host-`, which keeps other hosts of the same
-    domain, and plain HTTP, from setting it."""
-    return f"__Host-{name}" if client_of(connection).https else name
+    domain, and plain HTTP, from setting it; below a path of a host `__Secure-`, which keeps plain HTTP from it: the
+    other one is for whole hosts."""
+    if not client_of(connection).https:
+        return name
+    return f"__Secure-{name}" if root_of(connection) else f"__Host-{name}"
 
 
 READING = frozenset({"GET", "HEAD", "OPTIONS"})

@@ -26,7 +26,7 @@ from litestar.response import Response
 
 from gateway.base.errors import ApiError, as_api_error, request_id_of
 from gateway.base.inference_request import CALLER, KEYLESS
-from gateway.edge.asgi import HttpRequest
+from gateway.edge.asgi import HttpRequest, root_of
 from gateway.inference.service import serving_of
 from gateway.operations.dashboard.html import charts
 from gateway.operations.running import operations_of
@@ -141,11 +141,20 @@ def page(request: HttpRequest, template: str, title: str, *, status: int = 200, 
         "base_url": site_of(request),
         "wrong": None,
     }
-    body = TEMPLATES.get_template(template).render(known | context).encode()
+    body = below(root_of(request), TEMPLATES.get_template(template).render(known | context)).encode()
     response = Response(body, status_code=status, media_type="text/html", headers=HEADERS)
     if NOTICE in request.cookies:
         response.delete_cookie(NOTICE, path=HOME)
     return response
+
+
+# Texts of users have no quotes: templates escape them.
+_LINK = re.compile(r"""(\b(?:href|src|action|formaction|data-events)="|\bcontent="0; url=)(?=/(?!/))""")
+
+
+def below(root: str, html: str) -> str:
+    """Return `html` with its links to our own paths below `root`."""
+    return _LINK.sub(rf"\g<1>{root}", html) if root else html
 
 
 def _pages(request: HttpRequest) -> tuple[Page, ...]:
@@ -311,7 +320,7 @@ class CompiledTemplates:
 
 
 # What stands in the page as a command must not be able to hold one.
-_ADDRESS = re.compile(r"https?://[A-Za-z0-9.:\[\]_-]+\Z")
+_ADDRESS = re.compile(r"https?://[A-Za-z0-9.:\[\]_-]+(?:/[A-Za-z0-9._~-]+)*\Z")
 QUESTION = {"model": "auto", "messages": [{"role": "user", "content": "Hello!"}]}
 
 
