@@ -217,7 +217,7 @@ def headers(target: Target, draw: Random, count: int) -> Iterator[Outcome]:
         b"Host", b"Origin", b"Referer", b"Sec-Fetch-Site", b"Authorization", b"X-Api-Key", b"Cookie", b"Content-Type",
         b"Content-Encoding", b"Content-Length", b"Expect", b"Accept", b"Accept-Encoding", b"Accept-Language", b"Range",
         b"If-None-Match", b"If-Modified-Since", b"X-Forwarded-For", b"X-Forwarded-Proto", b"X-Forwarded-Host",
-        b"X-Forwarded-Port",
+        b"X-Forwarded-Port", b"X-Forwarded-Prefix",
         b"Forwarded", b"X-Real-IP", b"X-Original-URL", b"X-Rewrite-URL", b"Via", b"Traceparent", b"Tracestate",
         b"Baggage", b"Upgrade", b"Connection",
         b"X-Request-Id", b"X-Aio-Quality", b"X-Aio-Cache", b"X-Aio-Conversation", b"X-Aio-Slo", b"X-Aio-Tier",

@@ -2,7 +2,9 @@
 
 import base64
 import gzip
+import html
 import json
+import re
 from collections.abc import Callable, Iterator
 from random import Random
 from typing import Any
@@ -27,6 +29,38 @@ CONTROL = 25
 OF_METADATA = 5
 OTHER_KEY = RSAKey.generate_key(2048, auto_kid=True)
 SHARED = OctKey.import_key(base64.b64encode(KEY.as_der(private=False)))
+
+
+PLACES = ("/admin", "/admin/requests", "/admin/login", "/docs", "/docs/openapi.json", "/", "/admin/oidc/login", "/x")
+ROOTS = (
+    "/team/ai", "/ai/", "//evil.example", "/\\evil.example", "https://evil.example", "evil.example",
+    "/../..//evil.example", "/a/./b", "/a//b", '/a"><script>alert(1)</script>', "/a' onmouseover='x", "/a;x=y",
+    "/a?x#y", "/a%0d%0aset-cookie:%20x", "/a\tb", "/\xe9", "/admin", "/v1", "/a,/b", "/" + "a" * 5000, "", " ",
+)  # fmt: skip
+_PLAIN = re.compile(r"(/[A-Za-z0-9._~-]+)+")
+
+
+@attack_class("paths of proxies", 300, "sign-on")
+def paths_of_proxies(target: Target, draw: Random, count: int) -> Iterator[Outcome]:
+    """Paths below which a trusted proxy, or a client through it, says that the gateway is served: no redirect leads
+    elsewhere, no header and no element is made of one, and no page opens without a session."""
+    for number in range(count):
+        root, place = draw.choice(ROOTS), draw.choice(PLACES)
+        path = draw.choice([place, root + place if _PLAIN.fullmatch(root) else place])
+        headers = {"x-forwarded-prefix": root, "x-forwarded-for": f"10.99.{number >> 8 & 255}.{number & 255}"}
+        if draw.random() < 0.2:
+            headers["forwarded"] = f"for=10.0.0.1;prefix={root}"
+        answer = target.client.ask("GET", path, headers=headers)
+        where, text = answer.headers.get("location", ""), answer.text
+        provided = target.provider is not None and where.startswith(f"{target.provider.url}/")
+        bypass = ""
+        if where and not provided and (not where.startswith("/") or where.startswith("//") or "\\" in where):
+            bypass = f"a redirect to {where}"
+        elif "evil.example" in text.replace(html.escape(path), "") or "<script>alert" in text or "onmouseover" in text:
+            bypass = "the path is in a page"
+        elif place.startswith("/admin/requests") and answer.status == 200:
+            bypass = "a page without a session"
+        yield outcome_of(answer, f"{path[:80]} {root[:80]!r} #{number}", bypass)
 
 
 @attack_class("answers of sign-in providers", 900, "sign-on", privileged=True)
