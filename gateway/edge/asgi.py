@@ -73,7 +73,7 @@ def _below(root: str, name: bytes, value: bytes) -> bytes:
     if kind == b"location" and value.startswith(b"/") and not value.startswith(b"//"):
         return root.encode() + value
     if kind == b"set-cookie" and not value.startswith(b"__Host-"):
-        return _COOKIE_PATH.sub(lambda found: found[1] + root.encode() + found[2].rstrip(b"/"), value)
+        return _COOKIE_PATH.sub(lambda match: match[1] + root.encode() + match[2].rstrip(b"/"), value)
     return value
 
 
