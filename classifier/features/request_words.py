@@ -50,10 +50,10 @@ TASK = re.compile(
 )
 # A request about code that is no harder for what the code does: it is counted, named, found or retold.
 LOOK_UP = re.compile(
-    r"\b(?:how many|how long|count|which (?:line|file|language|function|class|method|version|port)|what "
+    r"\b(?:how many|how long|which (?:line|file|language|function|class|method|version|port)|what "
     r"(?:language|is the name|version|port|file|line)|is there|are there|does (?:it|this) (?:contain|use|have|import)|"
-    r"list|name the|names? of|one (?:sentence|line|word)|tl;?dr|summari[sz]e|translate|extract|format|indent|rename|"
-    r"wie viele|cuánt[ao]s|combien|quant[ei]|hoeveel|ile|summary)\b",
+    r"(?:list|count|rename|(?:re)?format|indent) (?:the|all|every|each|this|how)|name the|names? of|"
+    r"one (?:sentence|line|word)|tl;?dr|summari[sz]e|summary|wie viele|cuánt[ao]s|combien|quant[ei]|hoeveel|ile)\b",
     re.IGNORECASE,
 )
 # How a letter begins.

@@ -110,9 +110,21 @@ def test_where_nothing_is_asked_the_beginning_of_the_material_is_the_request() -
     assert as_read(PASTED["csv"]).startswith("order_id,customer")
 
 
-def test_code_whose_request_may_be_as_hard_as_it_is_is_read() -> None:
-    assert "c.mu.Lock()" in as_read(f"Find the race in this.\n\n{PASTED['race']}")
-    assert "c.mu.Lock()" not in as_read(f"What language is this?\n\n{PASTED['race']}")
+@pytest.mark.parametrize(
+    ("ask", "is_read"),
+    [
+        ("Find the race in this.", True),
+        ("Translate this to Rust with equivalent ownership.", True),
+        ("Implement a lock-free list based on this and prove it linearizable.", True),
+        ("What language is this?", False),
+        ("How many fields are there?", False),
+        ("List the functions.", False),
+        ("Summarize it in one sentence.", False),
+    ],
+)
+def test_code_is_read_where_the_request_may_be_as_hard_as_it_is(ask: str, is_read: bool) -> None:
+    for turn in (f"{ask}\n\n{PASTED['race']}", f"{PASTED['race']}\n\n{ask}"):
+        assert ("c.mu.Lock()" in as_read(turn)) == is_read
 
 
 PIECES = (
