@@ -17,7 +17,7 @@ _OPENINGS = {
         r"[^\w\s]{0,3}(?:\d{4}[-/.]\d\d[-/.]\d\d[T ]\d\d:\d\d|\d\d[:.]\d\d[:.]\d\d\b|\d\d/\w{3}/\d{4}[: ]|"
         r"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) {1,2}\d{1,2} \d\d:\d\d|(?:\d{1,3}\.){3}\d{1,3} \S|"
         r"(?:INFO|WARN|WARNING|ERROR|DEBUG|TRACE|FATAL|NOTICE|CRITICAL)(?:\]|:|\s{2}|\s[\w./-]{0,60}[\]:=\[(\d])|"
-        r"\d{1,10}\.\d{3,9}\] )|(?:level|ts|time)=\S"
+        r"\d{1,10}\.\d{3,9}\] )|(?:level|ts|time)=\S|npm (?:ERR|WARN)|(?:error|warning)(?:\[\w{1,16}\]| TS\d{3,5})?: "
     ),
     "trace": (
         r"Traceback \(most recent|File \"|at [\w.$<>/]{2,100}[ (:]|Caused by: |Exception in thread |panic: |"
@@ -26,7 +26,7 @@ _OPENINGS = {
     "diff": r"diff --git |@@ -\d|\+\+\+ \S|--- [ab]/|index [0-9a-f]{6}",
     "data": (
         r"\"[^\"\n]{1,80}\"\s?:|[{}\[\]]{1,4},?$|</?[A-Za-z][\w:.-]{0,40}(?:\s[^<>]{0,200})?/?>|<\?xml|"
-        r"(?:- )?[a-z_][\w.-]{0,40}:(?:\s|$)|(?:\{\s{0,8}\"|\[\s{0,8}[{\[\"\d-]).{40}"
+        r"(?:- )?[a-z_][\w.-]{0,40}:(?:\s[^?]{0,40})?$|(?:\{\s{0,8}\"|\[\s{0,8}[{\[\"\d-]).{40}"
     ),
     "code": (
         # Keywords of languages.
@@ -107,7 +107,7 @@ def separator_of(line: str) -> tuple[str, int]:
     commas, semicolons = line.count(","), line.count(";")
     if semicolons and line[-1] != ";" and "; " not in line:
         return ";", semicolons
-    if commas and ", " not in line:
+    if commas and ", " not in line and (commas > 1 or line[-1] != ","):
         return ",", commas
     if commas > 1 and len(line) < 24 * (commas + 1) and line[-1] not in ".!?:," and ":" not in line and "[" not in line:
         return ", ", commas

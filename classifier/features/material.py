@@ -53,6 +53,8 @@ _WORD_CHARS = 24
 
 # What further lines of a kind begin with.
 _CONTINUED = {"code": ("  ", "\t"), "trace": ("  ", "\t"), "diff": ("+", "-", " ")}
+# A fence that names a language.
+_OF_CODE = re.compile(r"(?:```|~~~)(?!te?xt|plain|markdown|md\b|csv|tsv|json|ya?ml|xml|log|diff|console)\w")
 _TAG = re.compile(r"<([A-Za-z][\w-]{0,40})>$")
 
 
@@ -180,7 +182,7 @@ def _marked(text: str, lines: Sequence[Line]) -> list[Material]:
             at += 1
             continue
         inner = lines[at + 1 : end] if line.kind != PROSE else lines[at : end + 1]
-        kind = _kind_of_lines(inner)
+        kind = "code" if _OF_CODE.match(stripped) else _kind_of_lines(inner)
         asked = " ".join(one.text for one in (*lines[:at], *lines[end + 1 :]) if one.kind in (PROSE, LIST))
         if inner and (kind != "text" or is_text(text[line.start : end_of(lines[end])], asked)):
             found.append(Material(kind, line.start, end_of(lines[end])))
