@@ -1,18 +1,10 @@
 """The recorded judge: answers the gateway's own comparison prompts from the marks, and errs as often as it declares."""
 
-import re
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
+from benchmarks.replay.comparisons import as_written, comparison_in
 from benchmarks.replay.ladder import MARGIN, Ladder, uniform
-from quality.judges.pairwise import without_words_to_a_judge
-
-Word = Literal["FIRST", "SECOND", "TIE"]
-
-_COMPARISON = re.compile(
-    r"\[question (\w+)\]\n(.*)\n\[end of question \1\]\n\n\[first answer \1\]\n(.*)\n\[end of first answer \1\]\n\n"
-    r"\[second answer \1\]\n(.*)\n\[end of second answer \1\]\n\nWhich answer",
-    re.DOTALL,
-)
+from quality.judges.pairwise import Word
 
 
 class _Place(NamedTuple):
@@ -42,25 +34,28 @@ class RecordedJudge:
         for prompt in ladder.prompts:
             self._marks[prompt.prompt_id] = tuple(answer.mark for answer in prompt.answers)
             for tier, answer in enumerate(prompt.answers, start=1):
-                place = _Place(prompt.prompt_id, tier, answer.mark)
-                self._places[prompt.text, without_words_to_a_judge(answer.text)] = place
+                self._places[prompt.text, answer.text] = _Place(prompt.prompt_id, tier, answer.mark)
         ids = sorted(self._marks)
         self._other = dict(zip(ids, sorted(ids, key=lambda one: uniform("shuffled", one)), strict=True))
 
-    def reply(self, message: str) -> Word | None:
-        """The word for a comparison; None if `message` is none. Raises `KeyError` for texts that are not recorded."""
-        found = _COMPARISON.match(message)
-        if found is None:
+    def reply(self, message: str) -> str | None:
+        """The label for a comparison; None if `message` is none. Raises `KeyError` for texts that are not recorded."""
+        asked = comparison_in(message)
+        if asked is None:
             return None
-        _, question, *texts = found.groups()
-        first, second = (self._places[question, text] for text in texts)
+        if asked.control is not None:
+            return asked.label(asked.control)
+        first, second = (self._places[asked.question, as_written(text)] for text in (asked.first, asked.second))
+        return asked.label(self._preferred(first, second))
+
+    def _preferred(self, first: _Place, second: _Place) -> Word:
         lead = self._mark(first) - self._mark(second)
         if uniform("judge", first.prompt_id, *sorted((first.tier, second.tier))) < self.noise:
             # Of a pair that is alike, the stronger tier's answer is wrongly called the better one.
             lead = -lead if abs(lead) > MARGIN else (first.tier - second.tier) * (MARGIN + 1)
         if abs(lead) <= MARGIN:
-            return "TIE"
-        return "FIRST" if lead > 0 else "SECOND"
+            return "tie"
+        return "first" if lead > 0 else "second"
 
     def _mark(self, place: _Place) -> float:
         return self._marks[self._other[place.prompt_id]][place.tier - 1] if self.shuffled else place.mark

@@ -45,7 +45,8 @@ class GradedPair(msgspec.Struct, frozen=True, kw_only=True):
 
 class Bias(msgspec.Struct, frozen=True, kw_only=True):
     """Verdicts that follow something else than the answers: in `first` and `second`, a preference for that place in
-    either order, which makes a tie; in `longer` and `shorter`, a wrong preference for the answer of that length.
+    either order, which makes an abstention; in `longer` and `shorter`, a preference for the answer of that length that
+    was wrong, or held in a control too.
 
     Without a bias of length the last two are as frequent as each other: of the planted answers that are wrong, or right
     and filled up, half are longer.
@@ -77,9 +78,10 @@ class Bias(msgspec.Struct, frozen=True, kw_only=True):
 
     def with_verdict(self, pair: GradedPair, verdict: JudgeVerdict) -> "Bias":
         """Return the counts after `verdict` on `pair`."""
-        prefers_answer, prefers_reference = verdict.score == 1.0, verdict.score == 0.0
+        prefers_answer = verdict.score == 1.0 or verdict.moved_to == "answer"
+        prefers_reference = verdict.score == 0.0 or verdict.moved_to == "reference"
         wrong = prefers_reference if pair.no_worse else prefers_answer
-        wrong = wrong or (pair.equal and prefers_answer)
+        wrong = wrong or (pair.equal and prefers_answer) or verdict.moved_to is not None
         answer_is_longer = len(pair.answer) > len(pair.reference_answer)
         longer = prefers_answer is answer_is_longer
         return Bias(

@@ -17,7 +17,8 @@ class JudgeVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """One judge's verdict. `no_worse` is None for an abstention or a mere signal, which makes no label.
 
     `score` in [0, 1] is the judge's own measure of agreement, None without one. `usage`: usage of the models it asked.
-    `tie`: `no_worse` because the judge saw no difference. `place`: it preferred what it read there, in either order.
+    `tie`: `no_worse` because the judge saw no difference. `place`: it abstained because it preferred that place in
+    either order. `moved_to`: it abstained because it preferred that text also in a control, where it must lose.
     `is_comparable`: False if the reference is not what was asked for, so that no rule can compare with it.
     """
 
@@ -26,6 +27,7 @@ class JudgeVerdict(msgspec.Struct, frozen=True, kw_only=True):
     score: float | None = None
     tie: bool = False
     place: Literal["first", "second"] | None = None
+    moved_to: Literal["answer", "reference"] | None = None
     usage: tuple[Usage, ...] = ()
     is_comparable: bool = True
 

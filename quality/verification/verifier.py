@@ -11,7 +11,7 @@ from inference_core.protocol import Grammar, SamplingParams
 from quality.estimates.verified_sample import UNCERTAIN
 from quality.judges.json_answers import NAME
 from quality.judges.judge import JudgeVerdict
-from quality.judges.pairwise import PairwiseJudge
+from quality.judges.pairwise import MOST_READINGS, PairwiseJudge
 from quality.judges.panel import Panel
 from quality.judges.pauses import JudgePauses
 from quality.records.record import Record
@@ -238,8 +238,8 @@ class Verifier:
             asked = [number for number in self._tiers if number != record.tier] if purpose == "probe" else [strongest]
         usage = Usage(prompt_tokens=record.prompt_tokens, completion_tokens=long)
         reading = Usage(prompt_tokens=record.prompt_tokens + 2 * long, completion_tokens=long)
-        judging = 2 * len(judged) * self._price(strongest, reading) if self.panel.labels_open_answers else 0.0
-        return sum(self._price(number, usage) for number in asked) + judging
+        judging = self._price(strongest, reading) if self.panel.labels_open_answers else 0.0
+        return sum(self._price(number, usage) for number in asked) + MOST_READINGS * len(judged) * judging
 
     def expected_usd(self, job: VerificationJob) -> float:
         """Return about what `job` costs: answers as long as the served one, and a judging model's reading of them."""
@@ -247,8 +247,8 @@ class Verifier:
         judged, compared = self.asked.judged(job), self._to_compare(job)
         asked = {self._reference(job), *judged, *(compared.tiers if compared is not None else ())} - {job.served_tier}
         answers = sum(self._bound(number, self._request(job, number), long) for number in asked)
-        judging = self._bound(self._strongest, self._request(job, self._strongest), 3 * long) * 2 * len(judged)
-        return answers + (judging if self.panel.labels_open_answers else 0.0)
+        reading = self._bound(self._strongest, self._request(job, self._strongest), 3 * long)
+        return answers + (MOST_READINGS * len(judged) * reading if self.panel.labels_open_answers else 0.0)
 
     def _asked_for_opinions(self, reference: int, answered: Sequence[int]) -> tuple[list[int], list[int]]:
         """Return the tiers that may be asked for opinions on the answers of `answered`: the `reference`'s, for a second
@@ -265,10 +265,12 @@ class Verifier:
             if isinstance(judge, PairwiseJudge):
                 # The other answer does not exist yet: a word per token bounds it, and a served one of short tokens.
                 served_tokens = min(job.completion_tokens, len(job.answer.encode()))
-                longest = "word " * max(self._most_tokens(job), served_tokens)
+                words = max(self._most_tokens(job), served_tokens)
+                longest = ("word " * 47 + "word\n") * (words // 48) + "word " * (words % 48)
                 uncounted = self._uncounted(job, self._strongest)
                 served = max(job.answer, longest, key=len)
-                for request in judge.having_seen(seen_with(job)).requests(prompt_text(job.messages), served, longest):
+                asked = judge.having_seen(seen_with(job))
+                for request in asked.requests(prompt_text(job.messages), served, longest):
                     bound += self._bound(self._strongest, request, judge.max_tokens, uncounted)
         return bound
 

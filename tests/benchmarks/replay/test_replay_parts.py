@@ -11,6 +11,7 @@ import pytest
 from sqlalchemy import insert
 
 from benchmarks.replay.baselines import at_equal_cost, by_length, fixed, mixing, shuffled
+from benchmarks.replay.comparisons import comparison_in
 from benchmarks.replay.deployment import Conditions, Deployment
 from benchmarks.replay.figures import chosen, gain, oracle, worth
 from benchmarks.replay.judge import RecordedJudge
@@ -21,7 +22,7 @@ from benchmarks.replay.recorded import CUSTOMER_MODELS, arena, customers
 from benchmarks.replay.upstream import ReplayUpstream, running_upstream
 from migrations.tables.quality import training_rows
 from quality.judges.judge import Judge
-from quality.judges.pairwise import PairwiseJudge
+from quality.judges.pairwise import PairwiseJudge, Word
 from quality.judges.panel import rule_based_judges
 from quality.judges.rules import ExactJudge
 from tests.database_servers import migrated
@@ -138,29 +139,37 @@ def comparison(prompt: Prompt, first: int, second: int) -> str:
     texts = (prompt.answers[tier - 1].text for tier in (first, second))
     tier = ScriptedTier(4)
     tier.max_context = 1 << 16
-    [request, _] = PairwiseJudge(tier).requests(prompt.text, *texts)
+    [request, *_] = PairwiseJudge(tier).requests(prompt.text, *texts)
     assert request.messages is not None
     return request.messages[-1].content
+
+
+def word_for(judge: RecordedJudge, message: str) -> Word:
+    """What the judge's label means."""
+    asked, label = comparison_in(message), judge.reply(message)
+    assert asked is not None
+    assert label is not None
+    return asked.word(label)
 
 
 def test_the_judge_errs_about_as_many_pairs_as_it_declares_alike_in_both_orders() -> None:
     ladder = own_prompts(400, seed=2)
     right, noisy = RecordedJudge(ladder, 0.0), RecordedJudge(ladder, 0.2)
-    turned = {"FIRST": "SECOND", "SECOND": "FIRST", "TIE": "TIE", None: None}
+    turned = {"first": "second", "second": "first", "tie": "tie"}
     wrong = 0
     for prompt in ladder.prompts:
-        said = noisy.reply(comparison(prompt, 1, 4))
-        assert noisy.reply(comparison(prompt, 4, 1)) == turned[said]
-        wrong += said != right.reply(comparison(prompt, 1, 4))
+        said = word_for(noisy, comparison(prompt, 1, 4))
+        assert word_for(noisy, comparison(prompt, 4, 1)) == turned[said]
+        wrong += said != word_for(right, comparison(prompt, 1, 4))
     assert 0.14 < wrong / 400 < 0.26
 
 
 def test_shuffled_verdicts_keep_their_rates_and_say_nothing_of_the_prompt() -> None:
     ladder = own_prompts(400, seed=2)
     judge = RecordedJudge(ladder, 0.0)
-    honest = np.array([judge.reply(comparison(prompt, 1, 4)) == "SECOND" for prompt in ladder.prompts])
+    honest = np.array([word_for(judge, comparison(prompt, 1, 4)) == "second" for prompt in ladder.prompts])
     judge.shuffled = True
-    dealt = np.array([judge.reply(comparison(prompt, 1, 4)) == "SECOND" for prompt in ladder.prompts])
+    dealt = np.array([word_for(judge, comparison(prompt, 1, 4)) == "second" for prompt in ladder.prompts])
     assert honest.sum() == dealt.sum()
     assert abs(np.corrcoef(honest, dealt)[0, 1]) < 0.15
 

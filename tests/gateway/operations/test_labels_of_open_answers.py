@@ -8,12 +8,13 @@ import httpx
 import msgspec
 import pytest
 
+from benchmarks.replay.comparisons import as_written, comparison_in
 from gateway.base.settings import Settings
 from gateway.operations.quality_loop.label_sources import labels_text
 from gateway.operations.setup.checks import stored_judge
 from migrations.tables.quality import verifications
 from quality.judges.calibration import Calibration, InUse, RealPairs, Verdicts
-from quality.judges.pairwise import judging_fingerprint
+from quality.judges.pairwise import Word, judging_fingerprint
 from quality.judges.panel import store_calibration
 from quality.judges.self_calibration import JudgeState, judge_state
 from quality.store.database import migrate, open_database
@@ -21,7 +22,7 @@ from tests.gateway.operations.dashboard.browsing import with_user
 from tests.gateway.operations.running_loop import running_loop
 from tests.gateway.running_gateway import running_gateway
 from tests.polling import eventually
-from tests.quality.judges.test_judges import judged_texts
+from tests.quality.judges.test_judges import better_of
 from tests.quality.judges.test_real_pairs import row as pair_row
 from tests.quality.judges.test_real_pairs import store as store_pairs
 from tests.quality.judges.test_self_calibration import GOOD, knowing, made
@@ -44,14 +45,16 @@ def is_good(text: str) -> bool:
 def strongest(request: GenerationRequest) -> str:
     """Answer rightly, each time in other words; as a judge err about 8% of the pairs, alike in both orders."""
     assert request.messages is not None
-    texts = judged_texts(request.messages[-1].content)
-    if not texts:
+    asked = comparison_in(request.messages[-1].content)
+    if asked is None:
         return f"A right answer, {request.sampling.temperature}: {request.messages[-1].content}"
-    _, first, second = texts
+    first, second = as_written(asked.first), as_written(asked.second)
     errs = random.Random(f"{sorted((first, second))}").random() < 0.08
-    if is_good(first) == is_good(second):
-        return ("FIRST" if first < second else "SECOND") if errs else "TIE"
-    return "FIRST" if is_good(first) is not errs else "SECOND"
+    said = better_of(is_good(first), is_good(second))
+    if errs:
+        wrong: dict[Word, Word] = {"first": "second", "second": "first", "tie": "first" if first < second else "second"}
+        said = wrong[said]
+    return asked.label(asked.control or said)
 
 
 async def test_most_verifications_of_open_answers_have_a_label_and_few_labels_are_false(settings: Settings) -> None:
@@ -136,7 +139,7 @@ def test_the_sentence_says_how_the_judge_stands_and_no_money_to_everybody(
 
 
 async def test_the_database_says_how_the_judge_stands_through_its_test(settings: Settings) -> None:
-    catalog, cap_usd = load_catalog("laptop"), 5.0
+    catalog, cap_usd = load_catalog("laptop"), 10.0
     assert await stored_judge(settings, catalog) is None
     await migrate(settings.database)
     engine = open_database(settings.database)

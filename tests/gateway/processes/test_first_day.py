@@ -14,14 +14,16 @@ import httpx
 import pytest
 from sqlalchemy import Engine, create_engine, select
 
+from benchmarks.replay.comparisons import as_written, comparison_in
 from gateway.base.settings import Settings
 from migrations.tables.quality import verifications
 from migrations.tables.requests import requests
+from quality.judges.pairwise import Word
 from tests.gateway.administrator import Administrator
 from tests.gateway.operations.setup.model_servers import model_server, openai_pages
 from tests.gateway.served_process import READY, started
 from tests.polling import until
-from tests.quality.judges.test_judges import judged_texts
+from tests.quality.judges.test_judges import better_of
 from tests.quality.judges.test_self_calibration import GOOD
 
 pytestmark = pytest.mark.processes
@@ -61,13 +63,15 @@ def strong(body: dict[str, Any]) -> str:
     question = body["messages"][-1]["content"]
     if question.startswith("Add"):
         return str(number_of(question) + 4)
-    if not (texts := judged_texts(question)):
+    if (asked := comparison_in(question)) is None:
         return f"A right answer, {body.get('temperature')}, to this: {question}"
-    _, first, second = texts
+    first, second = as_written(asked.first), as_written(asked.second)
     errs = hashlib.sha256(f"{sorted((first, second))}".encode()).digest()[0] < 0.08 * 256
-    if is_good(first) == is_good(second):
-        return ("FIRST" if first < second else "SECOND") if errs else "TIE"
-    return "FIRST" if is_good(first) is not errs else "SECOND"
+    said = better_of(is_good(first), is_good(second))
+    if errs:
+        wrong: dict[Word, Word] = {"first": "second", "second": "first", "tie": "first" if first < second else "second"}
+        said = wrong[said]
+    return asked.label(asked.control or said)
 
 
 def is_good(text: str) -> bool:

@@ -1,11 +1,12 @@
-"""Answers that speak to their judge, in five languages, in code and in JSON; and a judge who reads by frames."""
+"""Answers that speak to their judge, in five languages, in code and in JSON; a judge that reads by frames, and one that
+obeys."""
 
 import itertools
 import json
-import re
 from random import Random
 
-from tiers.tier import GenerationRequest
+from benchmarks.replay.comparisons import Comparison
+from quality.judges.pairwise import Word
 
 QUESTION = "When does the shop open?"
 GOOD, BAD = "The shop opens at nine.", "The shop opens at noon."
@@ -70,15 +71,14 @@ def drawn_answer(draw: Random) -> str:
     return in_json(answer, word) if draw.random() < 0.15 else answer
 
 
-def read_by_frames(request: GenerationRequest) -> str:
+def read_by_frames(asked: Comparison) -> Word:
     """Prefer the answer that says nine, by the frames with the number of the first line alone."""
-    assert request.messages is not None
-    text = request.messages[-1].content
-    opened = re.match(r"\[question (\w+)\]\n", text)
-    assert opened is not None
-    first, second = (
-        text.split(f"[{what} {opened[1]}]\n")[1].split(f"\n[end of {what} {opened[1]}]")[0]
-        for what in ("first answer", "second answer")
-    )
-    assert text.count(opened[1]) == 6, "a frame was forged"
-    return {(True, False): "FIRST", (False, True): "SECOND"}.get(("nine" in first, "nine" in second), "TIE")
+    first, second = ("nine" in text for text in (asked.first, asked.second))
+    assert not any(asked.number in text for text in (asked.question, asked.first, asked.second)), "a frame was forged"
+    return "tie" if first is second else "first" if first else "second"
+
+
+def obedient(asked: Comparison) -> str:
+    """Reply what the last answer with an order says: its word as it stands, which is no label, or its own label."""
+    ordered = [place for place, text in enumerate((asked.first, asked.second)) if BAD in text and text != BAD]
+    return asked.labels[ordered[-1]] if ordered else asked.label(asked.control or read_by_frames(asked))

@@ -1,6 +1,5 @@
 """Judges: their decisions and abstentions, and that only judges of known reliability make labels."""
 
-import re
 from functools import cache
 
 import msgspec
@@ -9,15 +8,17 @@ import pytest
 from numpy.typing import NDArray
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from benchmarks.replay.comparisons import Comparison, as_written
 from quality.evaluation.collect_outcomes import graded_questions
 from quality.judges.calibration import Calibration, calibrate
 from quality.judges.catalogue_pairs import answered_pairs
 from quality.judges.json_answers import JsonValidityJudge
 from quality.judges.judge import Judge, JudgeVerdict
 from quality.judges.known_pairs import graded_pairs
-from quality.judges.pairwise import PairwiseJudge
+from quality.judges.pairwise import PairwiseJudge, Word
 from quality.judges.panel import ENOUGH, Panel, measure, rule_based_judges, standing_panel, store_calibration
 from quality.judges.rules import CodeJudge, ExactJudge, SimilarityJudge
+from tests.quality.judges.scripted_replies import by, compared_in
 from tests.quality.loop_world import ScriptedTier, unavailable
 from tiers.catalog.load import load_catalog
 from tiers.errors import TierUnavailableError
@@ -267,16 +268,14 @@ async def test_different_answers_are_not_similar() -> None:
 
 
 def _judging_tier(first_is_better: bool | None) -> ScriptedTier:
-    """Prefers the text GOOD, or always says FIRST (None)."""
+    """Prefers the text GOOD, or always the first place (None)."""
 
-    def reply(request: object) -> str:
-        text = request.messages[-1].content  # type: ignore[attr-defined]
+    def read(asked: Comparison) -> Word:
         if first_is_better is None:
-            return "FIRST"
-        good_first = text.index("GOOD") < text.index("BAD")
-        return "FIRST" if good_first is first_is_better else "SECOND"
+            return "first"
+        return "first" if ("GOOD" in asked.first) is first_is_better else "second"
 
-    return ScriptedTier(reply=reply)
+    return ScriptedTier(reply=by(read))
 
 
 async def test_pairwise_finds_the_better_answer_in_both_orders() -> None:
@@ -286,27 +285,27 @@ async def test_pairwise_finds_the_better_answer_in_both_orders() -> None:
     assert (await judge.judge(prompt="?", answer="BAD", reference_answer="GOOD")).no_worse is False
 
 
-async def test_pairwise_takes_position_bias_for_a_tie() -> None:
+async def test_pairwise_abstains_where_the_model_prefers_a_place() -> None:
     verdict = await PairwiseJudge(_judging_tier(None)).judge(prompt="?", answer="BAD", reference_answer="GOOD")
 
-    assert (verdict.no_worse, verdict.tie, verdict.score) == (True, True, 0.5)
+    assert (verdict.no_worse, verdict.score, verdict.place) == (None, None, "first")
 
 
 async def test_pairwise_abstains_when_the_model_rambles_and_still_reports_its_cost() -> None:
-    tier = ScriptedTier(reply=lambda request: "FIRST is good but SECOND is better")
+    tier = ScriptedTier(reply=lambda request: " is worse than ".join(compared_in(request).labels[:2]))
 
     verdict = await PairwiseJudge(tier).judge(prompt="?", answer="a", reference_answer="b")
 
     assert verdict.no_worse is None
-    assert [used.completion_tokens for used in verdict.usage] == [5, 5]
+    assert [used.completion_tokens for used in verdict.usage] == [5]
 
 
 async def test_pairwise_asks_as_idle_work() -> None:
-    tier = _judging_tier(None)
+    tier = _judging_tier(first_is_better=True)
 
     await PairwiseJudge(tier).judge(prompt="?", answer="BAD", reference_answer="GOOD")
 
-    assert [request.priority for request in tier.seen] == [3, 3]
+    assert [request.priority for request in tier.seen] == [3, 3, 3]
 
 
 async def test_pairwise_passes_a_failure_of_its_tier_on() -> None:
@@ -413,19 +412,15 @@ def _right_answers() -> dict[str, set[str]]:
     return right
 
 
-def judged_texts(text: str) -> list[str]:
-    """Return the question and the two answers that a judge was given."""
-    names = ("question", "first answer", "second answer")
-    found = [re.search(rf"\[{name} (\w+)\]\n(.*)\n\[end of {name} \1\]", text, re.DOTALL) for name in names]
-    return [one[2] for one in found if one is not None]
+def better_of(first: bool, second: bool) -> Word:
+    """Return what is better of two answers of which it is known whether they are good."""
+    return "tie" if first is second else "first" if first else "second"
 
 
-def _omniscient(request: object) -> str:
+def _omniscient(asked: Comparison) -> Word:
     """Knows every right answer of the graded pairs and prefers it in either position."""
-    text = request.messages[-1].content  # type: ignore[attr-defined]
-    question, first, second = judged_texts(text)
-    good = _right_answers()[question]
-    return {(True, False): "FIRST", (False, True): "SECOND"}.get((first in good, second in good), "TIE")
+    good = _right_answers()[asked.question]
+    return better_of(as_written(asked.first) in good, as_written(asked.second) in good)
 
 
 async def test_on_a_catalogues_own_answers_a_judge_is_measured_by_what_was_right() -> None:
@@ -466,7 +461,7 @@ def _prompt(request: GenerationRequest) -> str:
 
 
 async def test_a_pairwise_judge_sits_on_the_panel_only_once_it_has_proved_itself(engine: AsyncEngine) -> None:
-    wise, biased = PairwiseJudge(ScriptedTier(reply=_omniscient)), PairwiseJudge(_judging_tier(None))
+    wise, biased = PairwiseJudge(ScriptedTier(reply=by(_omniscient))), PairwiseJudge(_judging_tier(None))
     names = [judge.name for judge in (await standing_panel(engine, wise)).judges]
     assert names == ["json", "code", "exact", "similarity"]
 

@@ -7,16 +7,17 @@ import pytest
 from sqlalchemy import insert
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from benchmarks.replay.comparisons import Comparison, as_written
 from migrations.tables.quality import verifications
 from quality.judges.calibration import PRIOR, Bias, Calibration, RealPairs, Verdicts, in_use
 from quality.judges.known_pairs import planted_pairs
-from quality.judges.pairwise import PairwiseJudge
+from quality.judges.pairwise import PairwiseJudge, Word
 from quality.judges.panel import known_calibration, standing_panel, store_calibration
 from quality.judges.self_calibration import calibrate_on_planted
 from quality.verification.feedback import Feedback, FeedbackDesk
-from tests.quality.judges.test_judges import judged_texts
+from tests.quality.judges.scripted_replies import always, by
+from tests.quality.judges.test_judges import better_of
 from tests.quality.loop_world import ScriptedTier, record
-from tiers.tier import GenerationRequest
 
 PLANTED = Calibration(
     judge="pairwise", true_no_worse=20, false_worse=0, true_worse=20, false_no_worse=0, abstained=0, pairs="planted",
@@ -142,20 +143,19 @@ async def test_a_review_counts_for_what_the_judge_said_and_a_callers_feedback_do
 
 
 def prefers_longer(share: float, seed: int = 0, errs: float = 0.08) -> ScriptedTier:
-    """A model that takes the longer of two texts in this share of the pairs, and else errs on 8% of them."""
+    """A model that takes the longer of two texts in this share of the pairs, but not in controls, and else errs on 8%
+    of them."""
 
-    def reply(request: GenerationRequest) -> str:
-        assert request.messages is not None
-        _, first, second = judged_texts(request.messages[-1].content)
-        draws = random.Random(f"{seed}/{sorted((first, second))}")
+    def read(asked: Comparison) -> Word:
+        first, second = asked.first, asked.second
+        draws = random.Random(f"{seed}/{sorted((as_written(first), as_written(second)))}")
         if draws.random() < share and abs(len(first) - len(second)) > 30:
-            return "FIRST" if len(first) > len(second) else "SECOND"
+            return "first" if len(first) > len(second) else "second"
         ranks = [any(text.startswith(good) for good in GOOD) for text in (first, second)]
-        if ranks[0] == ranks[1]:
-            return "TIE"
-        return "FIRST" if ranks[0] is not (draws.random() < errs) else "SECOND"
+        errs_now = draws.random() < errs
+        return better_of(ranks[0] is not errs_now, ranks[1] is not errs_now)
 
-    return ScriptedTier(reply=reply)
+    return ScriptedTier(reply=by(read))
 
 
 GOOD = tuple(
@@ -204,7 +204,7 @@ async def test_what_a_rule_decides_is_also_asked_of_the_model_and_costs_no_label
     engine: AsyncEngine,
 ) -> None:
     await store_calibration(engine, PLANTED, "strong", 1.0, "test")
-    tier = ScriptedTier(reply=lambda request: "FIRST")
+    tier = ScriptedTier(reply=always("tie"))
     panel = await standing_panel(engine, PairwiseJudge(tier, "strong"), judging="strong")
     asked = {"prompt": "What is 3 + 4? Answer with the number only.", "reference_answer": "7"}
 
@@ -212,5 +212,5 @@ async def test_what_a_rule_decides_is_also_asked_of_the_model_and_costs_no_label
 
     assert (found.judge, found.label, found.judging) == ("exact", False, "strong")
     assert found.scores["pairwise"] == 0.5
-    assert len(tier.seen) == len(found.usage) == 2
+    assert len(tier.seen) == len(found.usage) == 3
     assert (await panel.judge(answer="7", **asked)).judging is None

@@ -6,12 +6,14 @@ from typing import Any
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from benchmarks.replay.comparisons import Comparison, as_written
 from quality.judges.calibration import Bias
 from quality.judges.known_pairs import KINDS, planted_pairs
-from quality.judges.pairwise import PairwiseJudge
+from quality.judges.pairwise import PairwiseJudge, Word
 from quality.judges.panel import ENOUGH, standing_panel, stored_calibration
 from quality.judges.self_calibration import ERROR, LEAST, Progress, SelfCalibration, calibrate_on_planted, measure_model
-from tests.quality.judges.test_judges import judged_texts
+from tests.quality.judges.scripted_replies import always, by, compared_in
+from tests.quality.judges.test_judges import better_of
 from tests.quality.loop_world import ScriptedTier, price, unavailable
 from tiers.tier import GenerationRequest, Usage
 
@@ -27,16 +29,13 @@ GOOD = {worse.reference_answer for worse, _ in map(planted_pairs, range(MOST))} 
 def knowing(share_wrong: float, seed: int = 0) -> ScriptedTier:
     """A tier that knows the good texts, and is wrong about this share of the pairs, alike in both orders."""
 
-    def reply(request: GenerationRequest) -> str:
-        assert request.messages is not None
-        _, first, second = judged_texts(request.messages[-1].content)
-        ranks = [text in GOOD for text in (first, second)]
-        if ranks[0] == ranks[1]:
-            return "TIE"
-        wrong = random.Random(f"{seed}{sorted((first, second))}").random() < share_wrong
-        return "FIRST" if ranks[0] is not wrong else "SECOND"
+    def read(asked: Comparison) -> Word:
+        texts = as_written(asked.first), as_written(asked.second)
+        ranks = [text in GOOD for text in texts]
+        wrong = random.Random(f"{seed}{sorted(texts)}").random() < share_wrong
+        return better_of(ranks[0] is not wrong, ranks[1] is not wrong)
 
-    return ScriptedTier(reply=reply)
+    return ScriptedTier(reply=by(read))
 
 
 def made(engine: AsyncEngine, tier: ScriptedTier, fingerprint: str = "strong", **changes: Any) -> SelfCalibration:
@@ -68,9 +67,9 @@ async def test_a_judge_that_errs_on_eight_percent_is_trusted_and_sits_on_the_pan
     assert len(tier.seen) == asked
 
 
-@pytest.mark.parametrize("word", ["FIRST", "TIE"])
-async def test_a_judge_that_always_says_the_same_is_refused(engine: AsyncEngine, word: str) -> None:
-    test = made(engine, ScriptedTier(reply=lambda request: word))
+@pytest.mark.parametrize("word", ["first", "tie"])
+async def test_a_judge_that_always_says_the_same_is_refused(engine: AsyncEngine, word: Word) -> None:
+    test = made(engine, ScriptedTier(reply=always(word)))
 
     while await test.step():
         pass
@@ -79,22 +78,26 @@ async def test_a_judge_that_always_says_the_same_is_refused(engine: AsyncEngine,
     assert found is not None
     assert not found.trusted
     assert found.bias is not None
-    assert found.bias.first == (found.judged if word == "FIRST" else 0)
+    assert found.bias.first == found.abstained
+    assert (found.judged == 0) is (word == "first")
 
 
-async def test_a_judge_of_length_shows_its_bias_and_is_refused() -> None:
-    def longer(request: GenerationRequest) -> str:
-        assert request.messages is not None
-        _, first, second = judged_texts(request.messages[-1].content)
-        return "FIRST" if len(first) > len(second) else "SECOND"
+@pytest.mark.parametrize("in_controls", [True, False])
+async def test_a_judge_of_length_shows_its_bias_and_is_refused(in_controls: bool) -> None:
+    def longer(asked: Comparison) -> Word:
+        return "first" if len(asked.first) > len(asked.second) else "second"
 
-    found = await calibrate_on_planted(PairwiseJudge(ScriptedTier(reply=longer)))
+    def reply(request: GenerationRequest) -> str:
+        asked = compared_in(request)
+        return asked.label(longer(asked) if in_controls else asked.control or longer(asked))
+
+    found = await calibrate_on_planted(PairwiseJudge(ScriptedTier(reply=reply)))
 
     assert not found.trusted
     assert found.bias is not None
     # With texts of equal length it prefers the second place.
     assert found.bias == Bias(longer=found.bias.longer, second=found.bias.second)
-    assert found.bias.longer > found.judged / 4
+    assert found.bias.longer > (found.judged + found.abstained) / 4
 
 
 async def test_a_test_by_hand_ends_as_soon_as_it_is_known_whether_to_trust_the_judge() -> None:
@@ -103,8 +106,8 @@ async def test_a_test_by_hand_ends_as_soon_as_it_is_known_whether_to_trust_the_j
     found = await calibrate_on_planted(PairwiseJudge(tier))
 
     assert (found.trusted, found.pairs) == (True, "planted")
-    # Each pair is asked about twice.
-    assert len(tier.seen) == 2 * found.judged < 120
+    # Each pair is asked about twice, and has a control.
+    assert len(tier.seen) == 3 * found.judged < 180
 
 
 async def test_a_measurement_by_hand_takes_answers_of_the_catalogue_where_there_are_enough() -> None:

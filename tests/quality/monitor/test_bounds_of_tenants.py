@@ -117,8 +117,8 @@ async def test_a_prompt_of_more_tokens_than_its_text_lets_expect_is_reserved_for
 
     dense = msgspec.structs.replace(job, prompt_tokens=words + 1000)
 
-    # The strongest tier reads the prompt once to answer, and twice to judge.
-    assert verifier.bound_usd(dense) - verifier.bound_usd(job) == pytest.approx(3 * 4 * 1000 / 1000)
+    # The strongest tier reads the prompt once to answer, and twice to judge; answers may be as dense in its control.
+    assert verifier.bound_usd(dense) - verifier.bound_usd(job) == pytest.approx(4 * 4 * 1000 / 1000)
 
 
 async def test_what_a_key_may_cost_outlives_a_restart(engine: AsyncEngine) -> None:

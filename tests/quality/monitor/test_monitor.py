@@ -10,6 +10,7 @@ from quality.judges.calibration import Calibration
 from quality.judges.pairwise import PairwiseJudge
 from quality.judges.panel import Panel
 from quality.judges.rules import ExactJudge, SimilarityJudge
+from tests.quality.judges.scripted_replies import always
 from tests.quality.loop_world import ScriptedTier, record, rows
 from tests.quality.monitor.monitors import ALL, EVERY, TIERS, running_monitor, serve
 
@@ -98,7 +99,7 @@ async def test_a_probe_is_billed_once_within_its_bound(engine: AsyncEngine) -> N
 
 
 async def test_no_reference_is_bought_for_an_open_question_that_no_trusted_judge_can_label(engine: AsyncEngine) -> None:
-    verifier = ScriptedTier(reply=lambda request: "FIRST")
+    verifier = ScriptedTier(reply=always("tie"))
     async with running_monitor(
         engine, verifier, judges=[ExactJudge(), SimilarityJudge(), PairwiseJudge(verifier)]
     ) as monitor:
@@ -112,7 +113,7 @@ async def test_no_reference_is_bought_for_an_open_question_that_no_trusted_judge
 
 
 async def test_open_answers_drawn_before_a_judge_is_trusted_are_verified_once_one_is(engine: AsyncEngine) -> None:
-    verifier = ScriptedTier(reply=lambda request: "TIE")
+    verifier = ScriptedTier(reply=always("tie"))
     judge = PairwiseJudge(verifier)
     settings = msgspec.structs.replace(ALL, max_held=3)
     async with running_monitor(engine, verifier, settings, judges=[judge]) as monitor:
@@ -133,7 +134,7 @@ async def test_open_answers_drawn_before_a_judge_is_trusted_are_verified_once_on
 
 
 async def test_what_has_waited_for_a_judge_too_long_is_given_up(engine: AsyncEngine) -> None:
-    verifier, now = ScriptedTier(reply=lambda request: "TIE"), 1500.0
+    verifier, now = ScriptedTier(reply=always("tie")), 1500.0
     judge = PairwiseJudge(verifier)
     async with running_monitor(engine, verifier, judges=[judge], clock=lambda: now) as monitor:
         await serve(monitor, engine, record("open", prompt="Tell me about Lyon.", answer="A town."))
@@ -157,7 +158,7 @@ async def test_two_different_valid_answers_are_stored_without_a_label_and_say_wh
 
 
 async def test_an_untrusted_pairwise_judge_makes_no_label_but_its_cost_counts(engine: AsyncEngine) -> None:
-    verifier = ScriptedTier(reply=lambda request: "FIRST")
+    verifier = ScriptedTier(reply=always("tie"))
     # The question is one that a trusted judge may decide, and the answers are none that it does.
     async with running_monitor(engine, verifier, judges=[ExactJudge(), PairwiseJudge(verifier)]) as monitor:
         await serve(monitor, engine, record("req-1"))
@@ -165,7 +166,7 @@ async def test_an_untrusted_pairwise_judge_makes_no_label_but_its_cost_counts(en
     [verdict] = await rows(engine, verifications)
     assert (verdict["label"], verdict["judge"]) == (None, "pairwise")
     assert "reliability of judge pairwise is unknown" in verdict["reason"]
-    assert len(verifier.seen) == 3
+    assert len(verifier.seen) == 4
     asked = sum(verifier.count_prompt_tokens(request) + 5 for request in verifier.seen)
     assert verdict["cost_usd"] == pytest.approx(4 * asked / 1000)
 

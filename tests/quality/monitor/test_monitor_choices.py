@@ -21,6 +21,7 @@ from quality.verification.job import Turn
 from quality.verification.sampling import Draw, SamplingSettings, Spending, attention
 from tests.database_outage import outage
 from tests.polling import eventually
+from tests.quality.judges.scripted_replies import always
 from tests.quality.loop_world import ScriptedTier, ladder, price, record, rows, store_request, unavailable
 from tests.quality.monitor.monitors import ALL, EVERY, TIERS, monitor_of, running_monitor, serve
 from tiers.message_content import Tool, ToolCall, Tooling
@@ -112,7 +113,7 @@ async def test_what_a_verification_is_likely_to_cost_is_known_before_it_is_drawn
 
 
 async def test_a_model_that_judges_is_paid_for_too(engine: AsyncEngine, draws: list[Seen]) -> None:
-    """It reads the prompt and two answers, in both orders."""
+    """It reads the prompt and two answers, in both orders, and a control of about that length."""
     verifier = ScriptedTier()
     sampling = msgspec.structs.replace(EVERY, shadow_rate=1.0)
     settings = msgspec.structs.replace(NO_OPINIONS, sampling=sampling)
@@ -122,7 +123,7 @@ async def test_a_model_that_judges_is_paid_for_too(engine: AsyncEngine, draws: l
     monitor.offer(watched("r", 2))
     await decided(monitor)
     await monitor.close()
-    assert draws[0].bound == pytest.approx((2 * 12 + 2 * 4 * (10 + 2 + 2 + 2)) / 1000)
+    assert draws[0].bound == pytest.approx((2 * 12 + 3 * 4 * (10 + 2 + 2 + 2)) / 1000)
 
 
 async def test_attention_and_the_share_of_shadows_are_means_of_about_a_hundred(
@@ -238,7 +239,7 @@ async def test_an_answer_that_calls_tools_is_looked_at_with_its_turn_alone(engin
 
 
 async def test_a_judge_that_is_trusted_wakes_what_waits_for_one(engine: AsyncEngine) -> None:
-    verifier = ScriptedTier(reply=lambda request: "TIE")
+    verifier = ScriptedTier(reply=always("tie"))
     judge = PairwiseJudge(verifier)
     settings = msgspec.structs.replace(NO_OPINIONS, poll_seconds=1e6)
     async with running_monitor(engine, verifier, settings, judges=[judge]) as monitor:

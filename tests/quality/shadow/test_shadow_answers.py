@@ -21,6 +21,7 @@ from quality.monitor.worker import MonitorSettings
 from quality.records.record import Record
 from quality.verification.sampling import SamplingSettings, Spending, draw, refusal, thinning
 from quality.verification.training_rows import EncodedPrompt
+from tests.quality.judges.scripted_replies import always
 from tests.quality.loop_world import ScriptedTier, price, record, rows, store_request, unavailable
 from tiers.tier import Tier
 
@@ -214,7 +215,7 @@ async def test_a_tier_of_a_longer_catalogue_is_given_up(engine: AsyncEngine) -> 
 
 
 async def test_the_bound_covers_the_judge_that_asks_the_strongest_tier(engine: AsyncEngine) -> None:
-    strongest = ScriptedTier(4, reply=lambda request: "TIE")
+    strongest = ScriptedTier(4, reply=always("tie"))
     tiers: list[Tier] = [ScriptedTier(1, reply=lambda request: "a b c"), ScriptedTier(2), ScriptedTier(3), strongest]
     pairwise = PairwiseJudge(strongest)
     calibration = msgspec.structs.replace(await calibrate(ExactJudge(), graded_pairs()), judge="pairwise")
@@ -226,8 +227,8 @@ async def test_the_bound_covers_the_judge_that_asks_the_strongest_tier(engine: A
 
     [verdict] = await rows(engine, verifications)
     assert (verdict["label"], verdict["judge"], verdict["scores"]) == ("tie", "pairwise", {"pairwise": 0.5})
-    # Both orders were asked, at the strongest tier, after tier 1 had answered.
-    assert len(strongest.seen) == 2
+    # Both orders and the control were asked, at the strongest tier, after tier 1 had answered.
+    assert len(strongest.seen) == 3
     assert verdict["cost_usd"] > verdict["judged_cost_usd"]
 
 

@@ -24,6 +24,7 @@ from quality.verification.queue import VerificationQueue
 from quality.verification.sampling import SamplingSettings
 from quality.verification.training_rows import EncodedPrompt
 from quality.verification.verifier import Verifier
+from tests.quality.judges.scripted_replies import by
 from tests.quality.loop_world import ScriptedTier, price, record, rows, store_request, unavailable
 from tiers.tier import GenerationRequest
 
@@ -175,15 +176,13 @@ async def test_a_tier_that_is_away_gives_no_opinion_and_stops_nothing(engine: As
 
 
 @pytest.mark.parametrize(
-    ("words", "label"), [("SECOND FIRST SECOND FIRST", "worse"), ("SECOND FIRST TIE TIE", "uncertain")]
+    ("words", "label"), [("second first second first", "worse"), ("second first tie tie", "uncertain")]
 )
 async def test_an_open_answer_is_judged_against_a_second_answer_too(
     engine: AsyncEngine, words: str, label: str
 ) -> None:
     told = iter(words.split())
-    strongest = ScriptedTier(
-        reply=lambda request: next(told) if "Which answer is better" in str(request.messages) else "A city in France."
-    )
+    strongest = ScriptedTier(reply=by(lambda asked: next(told), lambda request: "A city in France."))  # type: ignore[arg-type, return-value]
     tiers = ladder(strongest)
 
     await verified(engine, tiers, record("req-1", prompt="Tell me about Lyon.", answer="A town."), pairwise=True)
@@ -191,8 +190,8 @@ async def test_an_open_answer_is_judged_against_a_second_answer_too(
     verdict, learned = await outcome(engine)
     assert verdict["label"] == label
     assert len(learned) == (label == "worse")
-    # Two answers and four comparisons by the strongest tier; another tier's preference would say nothing.
-    assert (len(strongest.seen), len(tiers[2].seen)) == (6, 0)
+    # Two answers and twice three comparisons by the strongest tier; another tier's preference would say nothing.
+    assert (len(strongest.seen), len(tiers[2].seen)) == (8, 0)
 
 
 @pytest.mark.parametrize("lasting", [False, True])

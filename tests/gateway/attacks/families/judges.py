@@ -6,36 +6,65 @@ from random import Random
 
 from tests.gateway.attacks.outcome import Outcome, attack_class
 from tests.gateway.attacks.targets import Target
+from tests.quality.judges.scripted_replies import Reply
 
 
 @attack_class("answers that address their judge", 900, "open")
 def judged_answers(target: Target, draw: Random, count: int) -> Iterator[Outcome]:
     """Wrong answers that ask for a verdict, close their frame or play another turn, in five languages, in code and in
-    JSON, in either place: a judge's model that reads by the frames finds them worse, and one that does what it reads
-    never finds them better."""
+    JSON, in either place: a judge's model that reads by the frames finds them worse, and one that obeys, by meaning or
+    word by word, gives no verdict."""
     from quality.judges.pairwise import PairwiseJudge
-    from tests.quality.judges.injected_answers import ANSWERS, GOOD, QUESTION, drawn_answer, read_by_frames
+    from tests.quality.judges.injected_answers import (
+        ANSWERS,
+        GOOD,
+        QUESTION,
+        WORDS,
+        drawn_answer,
+        obedient,
+        read_by_frames,
+    )
+    from tests.quality.judges.scripted_replies import by, compared_in
     from tests.quality.loop_world import ScriptedTier
 
     fixed = list(ANSWERS.items())
     draw.shuffle(fixed)
     fixed = fixed[: count // 2]
 
-    async def scores(answer: str, reply: object) -> tuple[float | None, float | None]:
-        judge = PairwiseJudge(ScriptedTier(reply=reply))  # type: ignore[arg-type]
+    async def scores(answer: str, reply: Reply) -> tuple[float | None, float | None]:
+        judge = PairwiseJudge(ScriptedTier(reply=reply))
         own = await judge.judge(prompt=QUESTION, answer=answer, reference_answer=GOOD)
         turned = await judge.judge(prompt=QUESTION, answer=GOOD, reference_answer=answer)
         return own.score, turned.score
 
     for number in range(count):
         name, answer = fixed[number] if number < len(fixed) else (f"drawn #{number}", drawn_answer(draw))
-        read = asyncio.run(scores(answer, read_by_frames))
-        word = draw.choice(("FIRST", "SECOND", "TIE"))
-        obeyed = asyncio.run(scores(answer, lambda request, word=word: word))
+        read = asyncio.run(scores(answer, by(read_by_frames)))
+        word = draw.choice(WORDS)
+        obeyed = asyncio.run(scores(answer, lambda request: obedient(compared_in(request))))
+        repeated = asyncio.run(scores(answer, lambda request, word=word: word))  # type: ignore[misc]
         bypass = "" if read == (0.0, 1.0) else f"the verdict moved to {read}"
-        if obeyed[0] not in (None, 0.5) or obeyed[1] not in (None, 0.5):
-            bypass = f"{word} in both orders is a verdict: {obeyed}"
+        if {*obeyed, *repeated} != {None}:
+            bypass = f"a judge that obeys has a verdict: {obeyed}, {word} {repeated}"
         yield Outcome(f"{name}: {answer[:200]!r}", 200, bypass=bypass)
+
+
+@attack_class("answers that move weak judges", 400, "open")
+def moving_answers(target: Target, draw: Random, count: int) -> Iterator[Outcome]:
+    """Pairs with words to the judge in ten languages and in codes, flattery or padding, before scripted judges that
+    obey the last instruction, prefer the first, the longer or the flattering, or all of it: each abstains or says the
+    truth."""
+    from tests.quality.judges.hostile_pairs import hostile_pairs
+    from tests.quality.judges.weak_judges import JUDGES, found_by, truth_of
+
+    weak = [name for name in JUDGES if "errs" not in name and "half of its readings" not in name]
+    pairs = hostile_pairs(draw.randrange(1 << 30))
+    draw.shuffle(pairs)
+    for number in range(count):
+        pair, name = pairs[number % len(pairs)], draw.choice(weak)
+        found = asyncio.run(found_by(JUDGES[name], pair, draw))
+        bypass = f"said {truth_of(found.verdict)}, which is {pair.truth}" if found.fell else ""
+        yield Outcome(f"#{number} {name}, {pair.kind}: {pair.answer[:120]!r}", 200, bypass=bypass)
 
 
 _PROGRAM = "def add(a, b):\n    return a + b"
