@@ -51,7 +51,7 @@ def judged_answers(target: Target, draw: Random, count: int) -> Iterator[Outcome
 
 @attack_class("answers that move weak judges", 400, "open")
 def moving_answers(target: Target, draw: Random, count: int) -> Iterator[Outcome]:
-    """Pairs with words to the judge in ten languages and in codes, flattery or padding, before scripted judges that
+    """Pairs with words to the judge in nine languages and in codes, flattery or padding, before scripted judges that
     obey the last instruction, prefer the first, the longer or the flattering, or all of it: each abstains or says the
     truth."""
     from tests.quality.judges.hostile_pairs import hostile_pairs
