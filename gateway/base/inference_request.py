@@ -327,8 +327,10 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     def least_room(self, max_context: int) -> int:
         """The tokens that a context of so many must have left for the answer: `max_tokens` is an upper bound, which an
-        answer may fall short of."""
-        wanted, share = self.generation.max_tokens or 1, max_context // MIN_ANSWER_SHARE or 1
+        answer may fall short of. A prompt that is repeated without an answer may fill the context."""
+        wanted, share = self.generation.max_tokens, max_context // MIN_ANSWER_SHARE or 1
+        if not wanted:
+            wanted = 0 if wanted == 0 and self.generation.echo else 1
         return wanted if wanted < share else share
 
     @property

@@ -28,11 +28,14 @@ def validate_request(request: AddRequest, info: ModelInfo, pool: BlockPool, knob
     if request.drawn_from is not None and not 0 <= request.drawn_from <= len(prompt):
         _refuse("drawn_from", f"is {request.drawn_from}; the prompt's {len(prompt)} tokens are at positions from 0 on")
     validate_token_ids("prompt_token_ids", prompt, info.vocab_size)
-    if len(prompt) >= info.max_context:
+    # The one token after a prompt that is only scored is drawn but never computed, so it needs no room.
+    is_only_scored = request.sampling.prompt_logprobs is not None and request.sampling.max_tokens == 1
+    most = info.max_context if is_only_scored else info.max_context - 1
+    if len(prompt) > most:
         _refuse(
             "prompt_token_ids",
             f"has {len(prompt)} tokens; {info.name} has a context of {info.max_context} for prompt and answer "
-            f"together, so the prompt may have at most {info.max_context - 1}",
+            f"together, so the prompt may have at most {most}",
         )
     if request.drawn_token_ids:
         _validate_drawn(request, info)
@@ -124,7 +127,7 @@ def validate_memory(request: AddRequest, info: ModelInfo, pool: BlockPool) -> No
     """Raises `InvalidRequestError` unless the arena, pinned prefixes aside, holds the request's longest choice."""
     prompt, answer = len(request.prompt_token_ids), request.sampling.max_tokens
     # The last token is drawn but never computed, so it needs no room.
-    tokens = min(prompt + answer, info.max_context) - 1
+    tokens = max(prompt, min(prompt + answer, info.max_context) - 1)
     needed, most = pool.blocks_held(tokens), pool.unpinned_capacity
     if needed > most:
         room = pool.tokens_in(most)

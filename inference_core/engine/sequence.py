@@ -224,7 +224,7 @@ class Sequence:
             sampling=sampling,
             seed=seed,
             stop_ids=stop_ids,
-            max_output_tokens=min(sampling.max_tokens, max_context - len(request.prompt_token_ids)),
+            max_output_tokens=max(1, min(sampling.max_tokens, max_context - len(request.prompt_token_ids))),
             priority=IDLE_CLASS if request.idle else request.priority,
             deadline=math.inf if request.deadline is None else request.deadline,
             arrival=request.arrival or now,

@@ -229,10 +229,12 @@ class Decoder:
     def room(self, request: GenerationRequest, prompt_tokens: int) -> int:
         """Return how many tokens the request may generate, by its own limit, the tier's and the context's.
 
-        Raises TierRequestError (`context_length_exceeded`) if the prompt leaves none.
+        Raises TierRequestError (`context_length_exceeded`) if the prompt leaves none, or, where it is only repeated,
+        is longer than the context.
         """
         room = self.max_context - prompt_tokens
-        if room < 1:
+        least = 0 if request.echo else 1
+        if room < (least if request.max_tokens == 0 else 1):
             param = "messages" if request.messages is not None else "prompt"
             raise TierContextError(
                 f"{param}: {prompt_tokens} tokens do not fit tier '{self._tier}', whose context of {self.max_context} "
@@ -242,7 +244,6 @@ class Decoder:
                 max_context=self.max_context,
             )
         limit = self._default_max_tokens if request.max_tokens is None else request.max_tokens
-        least = 0 if request.echo else 1
         if limit < least:
             raise TierRequestError(f"max_tokens: {limit} given, at least {least} is needed", "max_tokens")
         return min(room, limit, self._max_tokens)

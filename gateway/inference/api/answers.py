@@ -16,7 +16,8 @@ from tiers.tier import TextLogprob, ThoughtEnd, Usage
 
 
 class TopLogprob(msgspec.Struct, frozen=True):
-    """An alternative at one position; `bytes` are its UTF-8 bytes, which alone need not be valid text."""
+    """An alternative at one position; `bytes` are its UTF-8 bytes, which alone need not be valid text: `token` has
+    U+FFFD in their place."""
 
     token: str
     logprob: float
@@ -24,7 +25,8 @@ class TopLogprob(msgspec.Struct, frozen=True):
 
 
 class TokenLogprobs(msgspec.Struct, frozen=True):
-    """A drawn token of a chat answer with its most likely alternatives, best first."""
+    """A drawn token of a chat answer with its most likely alternatives, best first. `token` has U+FFFD where its bytes
+    are no whole character; `bytes` are exact, and those of all tokens joined are the answer's UTF-8."""
 
     token: str
     logprob: float

@@ -1,5 +1,6 @@
 """A Hugging Face encoder without padding gives what transformers gives with it, packed, bucketed or one at a time."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -59,6 +60,20 @@ def test_a_prompts_state_does_not_depend_on_its_neighbours(checkpoint: Path) -> 
     wanted = texts()
     alone = np.vstack([transformer.encode([text]) for text in wanted])
     np.testing.assert_allclose(transformer.encode(wanted), alone, atol=2e-5)
+
+
+def test_a_vectors_entries_depend_on_its_neighbours_by_no_more_than_the_page_says(checkpoint: Path) -> None:
+    page = Path(__file__).parents[3] / "docs" / "reference" / "catalogue.md"
+    said = re.search(r"does not depend on the batch, but\s+for rounding \(([0-9.e-]+) of an entry\)", page.read_text())
+    assert said is not None
+    transformer = PooledTransformer.load(checkpoint)
+    alone = np.vstack([transformer.encode([text]) for text in texts()])
+    apart = np.abs(normalised(transformer.encode(texts())) - normalised(alone)).max()
+    assert apart <= float(said[1])
+
+
+def normalised(vectors: np.ndarray) -> np.ndarray:
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
 
 def test_gradients_through_packed_sequences_are_those_of_each_alone(checkpoint: Path) -> None:

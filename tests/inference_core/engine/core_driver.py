@@ -344,7 +344,7 @@ class CoreDriver:
         if request.prefill:
             return []
         runner = self.runners[request.model]
-        room = runner.info.max_context - len(request.prompt_token_ids)
+        room = max(1, runner.info.max_context - len(request.prompt_token_ids))
         seed = choice_seed(request.sampling.seed or 0, index)
         limit = min(request.sampling.max_tokens, room)
         return runner.expected_tokens(

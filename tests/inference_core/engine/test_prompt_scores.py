@@ -49,6 +49,28 @@ def test_a_prompt_of_one_token_has_nothing_to_score() -> None:
     assert driver.scores["r0", 0] == []
 
 
+@pytest.mark.parametrize("overlap", [False, True])
+def test_a_prompt_that_fills_the_context_is_scored_whole(overlap: bool) -> None:
+    driver = CoreDriver(slabs=4, overlap=overlap, knobs=Knobs(prefill_chunk=64))
+    scored = msgspec.structs.replace(greedy(1), prompt_logprobs=0)
+    for length in (200, 199):
+        driver.add(prompt(length), sampling=scored)
+        driver.drain()
+    assert [len(driver.scores[f"r{i}", 0]) for i in range(2)] == [199, 198]
+    assert driver.scores["r0", 0][:198] == driver.scores["r1", 0]
+    assert driver.finished["r0", 0].finish_reason == "length"
+    driver.assert_all_free()
+    with pytest.raises(InvalidRequestError, match=r"201 tokens.*at most 200"):
+        driver.add(prompt(201), sampling=scored)
+    with pytest.raises(InvalidRequestError, match=r"200 tokens.*at most 199"):
+        driver.add(prompt(200), sampling=SCORED)
+
+
+def test_memory_has_to_hold_all_of_a_prompt_that_fills_the_context() -> None:
+    with pytest.raises(InvalidRequestError, match=r"keep 200 tokens in 50 blocks.*has 48 blocks"):
+        CoreDriver(slabs=3).add(prompt(200), sampling=msgspec.structs.replace(greedy(1), prompt_logprobs=0))
+
+
 def test_a_preempted_prompt_is_scored_once_and_reuses_only_scored_blocks() -> None:
     driver = CoreDriver(knobs=Knobs(prefill_chunk=7, max_num_seqs=1))
     driver.add(prompt(60), sampling=SCORED, priority=2)

@@ -1,8 +1,10 @@
 """Repeated and scored prompts through the official client, on the laptop's tiers over a core of hash models."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+from openai import BadRequestError
 
 from tests.gateway.running_gateway import RunningGateway
 from tests.polling import eventually
@@ -71,6 +73,32 @@ async def test_token_ids_are_repeated_as_text_and_scored_prompt_by_prompt(aio: R
     scored = (await complete(aio, prompt=[[504, 2644], [3725, 314, 260]], max_tokens=0, logprobs=0)).choices
     assert [len(choice.logprobs.tokens) for choice in scored] == [2, 3]
     assert ["".join(choice.logprobs.tokens) for choice in scored] == [choice.text for choice in scored]
+
+
+@pytest.mark.parametrize("logprobs", [0, None])
+async def test_a_prompt_that_fills_the_context_is_repeated_and_scored(
+    aio: RunningGateway, logprobs: int | None
+) -> None:
+    context = aio.serving.routing.served.tier(1).max_context
+    ids = [504 + number % 3000 for number in range(context)]
+    answer = await complete(aio, prompt=ids, max_tokens=0, logprobs=logprobs)
+    assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (context, 0)
+    assert logprobs is None or len(answer.choices[0].logprobs.token_logprobs) == context
+    for fields in ({"max_tokens": 1}, {"max_tokens": 0, "prompt": [*ids, 504]}):
+        with pytest.raises(BadRequestError, match="context"):
+            await complete(aio, **{"prompt": ids, "logprobs": logprobs} | fields)
+
+
+async def test_tokens_of_a_chat_are_the_answer_by_their_bytes_and_not_by_their_texts(aio: RunningGateway) -> None:
+    messages: Any = [{"role": "user", "content": "Draw."}]
+    asked = {"model": "tier-1", "messages": messages, "logprobs": True, "top_logprobs": 2, "seed": 3, "temperature": 1}
+    choice = (await aio.openai.chat.completions.create(**asked, max_tokens=200)).choices[0]  # type: ignore[call-overload]
+    tokens = choice.logprobs.content
+    assert b"".join(bytes(one.bytes) for one in tokens).decode(errors="replace") == choice.message.content
+    assert all(bytes(one.bytes).decode(errors="replace") == one.token for one in tokens)
+    assert any("\ufffd" in one.token for one in tokens), "no token here was part of a character"
+    page = Path(__file__).parents[4] / "docs" / "gateway.md"
+    assert "In a chat its `token` has U+FFFD (`\\ufffd`)" in page.read_text()
 
 
 async def test_a_prompt_of_one_token_has_no_score(aio: RunningGateway) -> None:
