@@ -95,7 +95,8 @@ class Settings(DerivedSettings, msgspec.Struct, frozen=True, kw_only=True, forbi
         str,
         Meta(
             description="Socket between core and gateway where they are started apart (`--role`) or with several "
-            "workers; empty: `core.sock` in the state folder; a GPU group uses `core.NAME.sock`",
+            "workers, a path of at most 107 bytes; empty: `core.sock` in the state folder; a GPU group uses "
+            "`core.NAME.sock`",
         ),
     ] = ""
     cluster: Annotated[

@@ -27,7 +27,7 @@ from gateway.processes.announcement import ServerStartError, callers_text, polic
 from gateway.processes.start_checks import cannot_listen, family_of, name_unknown_variables
 from gateway.runtime.core_factory import socket_of
 from gateway.runtime.engines.running_engines import RunningEngines, running_engines
-from gateway.runtime.peers import YES, WorkerIdentity, ask_worker
+from gateway.runtime.peers import YES, WorkerIdentity, ask_worker, socket_of_worker
 from inference_core.model_spec import CoreSpec, DeviceGroupSpec
 from tiers.catalog.catalog import CPU_CORE, Catalog
 from tiers.catalog.core_spec import core_spec, group_spec
@@ -154,10 +154,19 @@ _MARGIN_SECONDS = 15.0
 _BACKLOG = 2048
 
 
+_FOLDER_PREFIX = "aio-workers-"
+
+
+def _folder_of_workers(count: int) -> Path:
+    """Return a new folder for the sockets of so many gateways. Raises `SettingsError` if their paths are too long."""
+    socket_of_worker(Path(tempfile.gettempdir(), f"{_FOLDER_PREFIX}{'_' * 8}"), count - 1)
+    return Path(tempfile.mkdtemp(prefix=_FOLDER_PREFIX))
+
+
 def run_supervised(settings: Settings) -> int:
     """Serve by `settings.gateway_workers` processes until a signal; return the exit status, 0 if all of them drained.
 
-    Raises `ServerStartError` or `CatalogError` if they cannot start.
+    Raises `ServerStartError`, `CatalogError` or `SettingsError` if they cannot start.
     """
 
     async def run() -> int:
@@ -180,7 +189,7 @@ class Supervisor:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._environment = environment_of(settings)
-        self._folder = Path(tempfile.mkdtemp(prefix="aio-workers-"))
+        self._folder = _folder_of_workers(settings.gateway_workers)
         self._listeners: list[socket.socket] = []
         self._engines = RunningEngines({})
         self._cores: dict[str, KeptProcess] = {}

@@ -11,6 +11,7 @@ import click
 import msgspec
 
 from gateway.base.settings import Settings
+from gateway.runtime.peers import short_socket_path
 from inference_core.errors import (
     CoreError,
     DeviceFailedError,
@@ -40,8 +41,13 @@ if TYPE_CHECKING:
 
 
 def socket_of(settings: Settings, core: str) -> Path:
-    """Return where a core listens: `core.sock` for the CPU core, `core.NAME.sock` in its folder for a group."""
-    return _beside(settings.socket_path, core)
+    """Return where a core listens: `core.sock` for the CPU core, `core.NAME.sock` in its folder for a group.
+
+    Raises `SettingsError` for a path that is too long.
+    """
+    return short_socket_path(
+        _beside(settings.socket_path, core), "AIO_CORE_SOCKET (--socket) or AIO_DATA_DIR (--data-dir)"
+    )
 
 
 def knobs_file_of(settings: Settings, core: str) -> Path:

@@ -14,6 +14,23 @@ from pathlib import Path
 
 import msgspec
 
+from gateway.base.settings import SettingsError
+
+MOST_SOCKET_BYTES = 107
+"""Of a Unix socket's path, on Linux."""
+
+
+def short_socket_path(path: Path, settings: str) -> Path:
+    """Return `path`, of a Unix socket. Raises `SettingsError` that names `settings`, which decide it, if it is too
+    long."""
+    size = len(os.fsencode(path))
+    if size > MOST_SOCKET_BYTES:
+        raise SettingsError(
+            f"the path of the socket {path} has {size} bytes, and a Unix socket's has at most {MOST_SOCKET_BYTES}: set "
+            f"{settings} to a shorter one"
+        )
+    return path
+
 
 class WorkerIdentity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Process `number` of `count` behind one port; it accepts connections on an inherited socket, `listener`.
@@ -33,8 +50,8 @@ class WorkerIdentity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 def socket_of_worker(folder: Path, number: int) -> Path:
-    """Where worker `number` listens for the others."""
-    return folder / f"{number}.sock"
+    """Where worker `number` listens for the others. Raises `SettingsError` for a path that is too long."""
+    return short_socket_path(folder / f"{number}.sock", "TMPDIR")
 
 
 def end_with_supervisor() -> None:

@@ -143,9 +143,9 @@ def _serve_core(settings: "Settings", group: str | None, *, replaces: bool) -> N
 
     catalog = load_catalog(settings.catalog)
     core = chosen_core(catalog, group)
+    path = socket_of(settings, core)
     fetch_core_models(catalog, [core])
     asyncio.run(require_machine(catalog, settings, [core]))
-    path = socket_of(settings, core)
     path.parent.mkdir(parents=True, exist_ok=True)
     title = core_title(catalog, core)
     click.echo(f"{title.removeprefix('the ')} of catalogue {catalog.name!r} on {path}")
@@ -209,8 +209,17 @@ def _serve_supervised(settings: "Settings") -> None:
         from gateway.processes.start_checks import measure_or_say_how
         from tiers.catalog.load import load_catalog
 
+        _require_core_sockets(settings)
         measure_or_say_how(load_catalog(settings.catalog), settings)
     click.get_current_context().exit(run_supervised(settings))
+
+
+def _require_core_sockets(settings: "Settings") -> None:
+    from gateway.runtime.core_factory import socket_of
+    from tiers.catalog.load import load_catalog
+
+    for core in load_catalog(settings.catalog).core_names:
+        socket_of(settings, core)
 
 
 def _serve_http(settings: "Settings", worker: str | None) -> None:
@@ -226,6 +235,8 @@ def _serve_http(settings: "Settings", worker: str | None) -> None:
 
             # Before anything is loaded, and before a first admin key is made.
             require_port(settings.host, settings.port)
+            if settings.role == "gateway" and not settings.cluster:
+                _require_core_sockets(settings)
         cores = _loading_cores(settings) if settings.role == "all" else None
         # Imported now: the cores load meanwhile.
         from gateway.base.footprint import import_litestar

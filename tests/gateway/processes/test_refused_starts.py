@@ -75,6 +75,31 @@ def test_a_taken_port_is_named_before_anything_is_made(words: list[str], catalog
     assert not (tmp_path / "data" / "aio.sqlite3").exists()
 
 
+@pytest.mark.parametrize(
+    "words", [["--role", "core"], ["--role", "gateway"], ["--gateway-workers", "2"]], ids=lambda words: words[-1]
+)
+def test_a_socket_path_that_is_too_long_is_named_with_its_settings(words: list[str], tmp_path: Path) -> None:
+    data = tmp_path / ("x" * 107)
+    settings = {"AIO_DATA_DIR": str(data), "AIO_CATALOG": "laptop", "AIO_PORT": "0"}
+
+    said = refusal("serve", *words, settings=settings)
+
+    assert f"{data / 'core.sock'} has {len(str(data / 'core.sock'))} bytes" in said
+    assert "at most 107: set AIO_CORE_SOCKET (--socket) or AIO_DATA_DIR (--data-dir)" in said
+    assert not (data / "aio.sqlite3").exists()
+
+
+def test_a_temporary_folder_that_is_too_long_for_sockets_is_named(catalog: str, tmp_path: Path) -> None:
+    folder = tmp_path / ("x" * 107)
+    folder.mkdir()
+    settings = {"AIO_DATA_DIR": str(tmp_path / "data"), "AIO_CATALOG": catalog, "TMPDIR": str(folder), "AIO_PORT": "0"}
+
+    said = refusal("serve", "--gateway-workers", "2", settings=settings)
+
+    assert "at most 107: set TMPDIR to a shorter one" in said
+    assert list(folder.iterdir()) == []
+
+
 def test_an_address_of_another_machine_is_named(catalog: str, tmp_path: Path) -> None:
     settings = {"AIO_DATA_DIR": str(tmp_path), "AIO_CATALOG": catalog}
 
