@@ -23,7 +23,9 @@ _OPENINGS = {
         r"Traceback \(most recent|File \"|at [\w.$<>/]{2,100}[ (:]|Caused by: |Exception in thread |panic: |"
         r"[\w.]{1,80}(?:Error|Exception)(?::|$)|goroutine \d|thread '|\.\.\. \d+ more"
     ),
-    "diff": r"diff --git |@@ -\d|\+\+\+ \S|--- [ab]/|index [0-9a-f]{6}",
+    "diff": (
+        r"diff --git |@@ -\d|\+\+\+ \S|--- [ab]/|index [0-9a-f]{6}|commit [0-9a-f]{7,40}$|Author: .{1,80}<|Date: {3}\w"
+    ),
     "data": (
         r"\"[^\"\n]{1,80}\"\s?:|[{}\[\]]{1,4},?$|</?[A-Za-z][\w:.-]{0,40}(?:\s[^<>]{0,200})?/?>|<\?xml|"
         r"(?:- )?[a-z_][\w.-]{0,40}:(?:\s[^?]{0,40})?$|(?:\{\s{0,8}\"|\[\s{0,8}[{\[\"\d-]).{40}"
@@ -48,6 +50,7 @@ _OPENINGS = {
     "item": r"[-*•–+] |\(?\d{1,2}[.)] |#{1,6} ",
 }
 _OPENING = re.compile("|".join(f"(?P<{kind}>{pattern})" for kind, pattern in _OPENINGS.items()))
+_OPTION = re.compile(r"\(?[A-Ja-j][.)] ")
 _ENDS_OF_CODE = ("{", "};", ");", "});", "],", "),", "->", "=>", "&&", "||")
 _FENCES = ("```", "~~~", '"""', "'''")
 _RULE = re.compile(r"([-=*_#])\1{2,79}$")
@@ -114,3 +117,28 @@ def separator_of(line: str) -> tuple[str, int]:
     cells = [cell for cell in line.split("  ") if cell.strip()]
     is_table = len(cells) > 2 and sum(map(len, cells)) > 2 * len(cells)
     return ("  ", len(cells) - 1) if is_table else ("", 0)
+
+
+# Marks that prose seldom has within its words.
+_OF_MACHINES = frozenset("/\\=@#|<>{}%")
+_FORM_TOKENS = 4
+_RUN = re.compile(r"\w+")
+_BULLETS = ("-", "*", "•", "–", "+")
+
+
+def form_of(line: str) -> str:
+    """Return the form of a line's first words, which lines that a program wrote share: their punctuation, and "0" for a
+    run of letters and digits that has a digit, "a" for another. "" for prose, which has no digit there and no mark of
+    programs, for options, and for items whose text is prose."""
+    tokens = line[:LONGEST].split(None, _FORM_TOKENS)[:_FORM_TOKENS]
+    if not tokens or _OPTION.match(f"{tokens[0]} "):
+        return ""
+    form = _RUN.sub(_of_run, " ".join(tokens))
+    first = tokens[0]
+    is_item = first in _BULLETS or (first[-1] in ".)" and first[:-1].isdigit())
+    text = form.partition(" ")[2] if is_item else form
+    return form if "0" in text or not _OF_MACHINES.isdisjoint(text) else ""
+
+
+def _of_run(run: "re.Match[str]") -> str:
+    return "a" if run[0].isalpha() else "0"

@@ -26,6 +26,7 @@ from classifier.features.line_kinds import (
     Line,
     Material,
     end_of,
+    form_of,
     kind_of,
     separator_of,
 )
@@ -38,6 +39,8 @@ HEAD_LINES, TAIL_LINES = 20, 12
 LEAST = 240
 # Lines of a kind that are a material, and of tables and settings, which prose resembles.
 LEAST_LINES, LEAST_CELLS = 2, 3
+# Lines of one form that are a material, and items of a list.
+LEAST_ALIKE, LEAST_ITEMS = 5, 8
 # Words of a material that its stand-in has, of one without a request, and of code as hard as the code is.
 SHOWN_WORDS, ALONE_WORDS, CODE_WORDS, CODE_CHARS = 6, 64, 160, 1280
 # Characters beyond the materials that may be prose and a request.
@@ -225,10 +228,12 @@ def _structured(lines: Sequence[Line]) -> list[Material]:
     at = 0
     while at < len(lines):
         if lines[at].kind not in STRUCTURED:
-            cells = _cells(lines, at)
-            if cells >= LEAST_CELLS:
-                found.append(Material("table", lines[at].start, end_of(lines[at + cells - 1])))
-            at += max(cells, 1) if cells >= LEAST_CELLS else 1
+            rows = _cells(lines, at)
+            if rows < LEAST_CELLS:
+                rows = _alike(lines, at)
+            if rows:
+                found.append(Material("table", lines[at].start, end_of(lines[at + rows - 1])))
+            at += max(rows, 1)
             continue
         end = _run(lines, at)
         run = lines[at:end]
@@ -284,6 +289,18 @@ def _cells(lines: Sequence[Line], start: int) -> int:
             break
         first, number, rows = mark, count, rows + 1
     return rows
+
+
+def _alike(lines: Sequence[Line], start: int) -> int:
+    """Return how many lines from `start` on have one form, as lines that a program wrote, 0 for few."""
+    first = lines[start]
+    form = form_of(first.text) if first.kind in (PROSE, LIST) else ""
+    if not form:
+        return 0
+    end = start + 1
+    while end < len(lines) and (lines[end].kind == GAP or form_of(lines[end].text) == form):
+        end += 1
+    return end - start if end - start >= (LEAST_ITEMS if first.kind == LIST else LEAST_ALIKE) else 0
 
 
 def _joined_over_gap(lines: Sequence[Line], materials: list[Material]) -> list[Material]:

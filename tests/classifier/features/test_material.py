@@ -74,6 +74,9 @@ def test_ten_times_as_much_of_a_material_reads_the_same(name: str, form: str) ->
         "Explain how I should structure the migration.\n\nWe have three services that share one database, two of them "
         "written in PHP and one in Go, and a nightly job that nobody owns. I am alone on this and have six weeks "
         "before the contract with the current host ends, so I want to move in small steps without a night of downtime.",
+        "Place them.\n1. The person who bakes is next to Ann.\n2. Ben lives left of Cleo.\n3. Dan has a dog.\n"
+        "4. The dog is not red.\n5. Eva is last.\n6. Ann is not first.\n7. Ben is not last.\n8. Cleo likes tea.",
+        "A poem about the sea.\nTopic: storms\nTone: calm\nForm: haiku\nLength: three lines\nEnd: hope\nRhyme: none",
         "Who is telling the truth, and how do you know?\nAnn says that Ben lies.\nBen says that Cleo lies.",
         "Tell me a joke.",
         "",
@@ -103,6 +106,42 @@ def test_what_says_what_is_to_be_done_is_no_material(text: str) -> None:
 )  # fmt: skip
 def test_a_material_is_known_by_its_form(kind: str, text: str) -> None:
     assert [one.kind for one in materials_of(text)] == [kind]
+
+
+# Lines as programs write them, each with a number in three places.
+WRITTEN = {
+    "web server": '192.168.1.{} - - [04/Mar/2026:09:12:07 +0000] "GET /items/{} HTTP/1.1" 200 {}',
+    "syslog": "<34>1 2026-03-04T09:12:{}Z web{} app - login failed for user{}",
+    "key and value": "level=info ts=2026-03-04T09:12:07Z path=/a{} user={} took={}ms",
+    "json lines": '{{"ts":{},"level":"info","user":{},"ms":{}}}',
+    "seconds": "17000000{} INFO worker{} took {} ms",
+    "csv with spaces": "{}, Ann Smith {}, Berlin, {}.50",
+    "tabs": "{}\tAnn {}\tBerlin\t{}",
+    "columns": "{}      Ann Smith     Berlin {}     {}",
+    "folder": "-rw-r--r-- 1 root root {} Mar  4 09:{} file{}.txt",
+    "settings": "APP_KEY_{}=abc{}{}",
+    "sql": "INSERT INTO t VALUES ({}, 'a{}', {});",
+    "html": "<tr><td>{}</td><td>Ann {}</td><td>{}</td></tr>",
+    "commits": "3b18e51 Fix the parser {} of {} dates (#{})",
+    "chat": "[10:{}] Ann: item {} is late by {} days",
+    "measurements": "Temperature {}: {}.{} C",
+    "addresses": "https://example.org/a/{}?x={}&y={}",
+    "compiler": "src/main{}.c:{}:{}: warning: unused variable",
+    "tests": "tests/test_a{}.py::test_b{} PASSED [ {}%]",
+    "items": "- item {}: {} pieces at {} EUR",
+}
+
+
+@pytest.mark.parametrize("place", ["before", "after"])
+@pytest.mark.parametrize("form", WRITTEN.values(), ids=WRITTEN)
+def test_what_a_program_wrote_is_a_material_however_long(form: str, place: str) -> None:
+    for count in (12, 120, 5000):
+        written = "\n".join(form.format(number, 3 * number + 2, 7 * number + 5) for number in range(10, 10 + count))
+        ask = "How many are there?"
+        turn = f"{ask}\n\n{written}" if place == "before" else f"{written}\n\n{ask}"
+        read = as_read(turn)
+        assert ask in read
+        assert len(read) < 110
 
 
 def test_where_nothing_is_asked_the_beginning_of_the_material_is_the_request() -> None:
