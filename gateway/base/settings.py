@@ -45,7 +45,9 @@ class Settings(DerivedSettings, msgspec.Struct, frozen=True, kw_only=True, forbi
             "on a thread of the gateway",
         ),
     ] = True
-    host: Annotated[str, Meta(description="Address to listen on")] = "127.0.0.1"
+    host: Annotated[str, Meta(description="Addresses and names to listen on, by commas; `::` takes IPv4 and IPv6")] = (
+        "127.0.0.1"
+    )
     port: Annotated[int, Meta(ge=0, le=65535, description="Port to listen on; 0 takes a free one")] = 8080
     insecure: Annotated[
         bool,

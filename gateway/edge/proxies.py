@@ -220,7 +220,8 @@ def host_is_allowed(host: str, bound: str, allowed: str) -> bool:
     name = hostname_of(host)
     if not name:
         return False
-    is_ours = name == bound.lower() if _literal_address(name) is None else not is_loopback_host(bound)
+    ours = [host.lower() for host in hosts_of(bound)]
+    is_ours = name in ours if _literal_address(name) is None else not listens_here_alone(bound)
     entries = {entry.strip().lower().removesuffix(".") for entry in allowed.split(",")} - {""}
     parents = {f"*.{name[at + 1 :]}" for at, character in enumerate(name) if character == "."}
     return is_ours or is_loopback_host(name) or not entries.isdisjoint({name, "*", *parents})
@@ -236,6 +237,21 @@ def hostname_of(authority: str) -> str:
     return (parsed.hostname or "").removesuffix(".") if is_plain else ""
 
 
+def hosts_of(bound: str) -> list[str]:
+    """Return the names and addresses that a server is bound to, which commas separate."""
+    return [host.strip() for host in bound.split(",") if host.strip()] or [""]
+
+
+def authority_of(host: str, port: int) -> str:
+    """Return a host and a port as URLs and messages have them: IPv6 addresses in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def listens_here_alone(bound: str) -> bool:
+    """Return whether all that a server is bound to can only mean this machine."""
+    return all(is_loopback_host(host) for host in hosts_of(bound))
+
+
 def is_loopback_host(host: str) -> bool:
     """Return whether a name or an address can only mean this machine."""
     address = _literal_address(host)
@@ -247,8 +263,13 @@ def is_loopback_host(host: str) -> bool:
 def is_reachable_from_elsewhere(bound: str) -> bool:
     """Return whether a server that is `bound` to a name or an address accepts connections of other machines.
 
-    Names are resolved as a listener resolves them; a name that does not resolve counts as reachable.
+    Of several, which commas separate, one is enough. Names are resolved as a listener resolves them; a name that does
+    not resolve counts as reachable.
     """
+    return any(_is_reachable(host) for host in hosts_of(bound))
+
+
+def _is_reachable(bound: str) -> bool:
     if _literal_address(bound) is not None:
         return not is_loopback_host(bound)
     try:

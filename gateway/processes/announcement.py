@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from gateway import __version__
 from gateway.base.derived_settings import without_secrets
 from gateway.base.settings import Settings
+from gateway.edge.proxies import authority_of
 from gateway.operations.quality_loop.label_sources import budget_text, labels_text
 
 if TYPE_CHECKING:
@@ -58,12 +59,11 @@ def admin_key_text(key: str, url: str) -> str:
 def url_of(host: str, port: int) -> str:
     """Return the URL of a server that listens there, as seen from this machine."""
     shown = "127.0.0.1" if host in ("0.0.0.0", "::") else host  # noqa: S104 - only compared
-    return f"http://[{shown}]:{port}" if ":" in shown else f"http://{shown}:{port}"
+    return f"http://{authority_of(shown, port)}"
 
 
 def worker_text(host: str, port: int) -> str:
-    shown = f"[{host}]" if ":" in host else host
-    return f"AIO answers batches; probes and metrics on http://{shown}:{port}"
+    return f"AIO answers batches; probes and metrics on http://{authority_of(host, port)}"
 
 
 def start_text(settings: Settings, why: str) -> str:

@@ -17,6 +17,7 @@ import click
 import uvicorn
 from litestar import Litestar
 from litestar.types import ASGIApp, Receive, Scope, Send
+from uvicorn.config import STARTUP_FAILURE
 
 from gateway.app import HttpApp, create_app
 from gateway.base.configuration import catalog_reason
@@ -49,7 +50,7 @@ from gateway.processes.event_loop import (
     new_loop,
     room_for_connections,
 )
-from gateway.processes.start_checks import name_unknown_variables, require_port
+from gateway.processes.start_checks import bound_sockets, name_unknown_variables, require_port
 from gateway.runtime.peers import WorkerIdentity
 from gateway.tenancy.guard import ACCESS
 from inference_core.transport.client import CoreClient
@@ -138,7 +139,13 @@ class AnnouncedServer(uvicorn.Server):
         asyncio.get_running_loop().add_signal_handler(
             signal.SIGUSR2, log.warning, "SIGUSR2 changes nothing here: it is for `aio serve --gateway-workers N`"
         )
-        await super().startup(sockets=sockets)
+        try:
+            await super().startup(sockets=sockets)
+        except OSError as error:
+            # Another server began to listen there since the port was looked at.
+            log.error("cannot listen: %s", error)
+            await self.lifespan.shutdown()
+            sys.exit(STARTUP_FAILURE)
         if self.started and (room := room_for_connections()) is not None:
             self._accept_at_most(room)
         self._lasting.start()
@@ -288,17 +295,20 @@ def run_server(
         return ready(host, port) + callers + problems_text(operations.problems)
 
     server = AnnouncedServer(config, place, announcement, unready=unready, unready_seconds=settings.unready_seconds)
-    inherited = None if place is None else [socket.socket(fileno=place.listener)]
+    if place is None:
+        listeners = bound_sockets(settings.host, settings.port)
+    else:
+        listeners = [socket.socket(fileno=descriptor) for descriptor in place.listeners]
     try:
         with suppress(KeyboardInterrupt, SystemExit):
-            server.run(inherited)
+            server.run(listeners)
     finally:
         # A start may fail after the key was stored, and the key cannot be shown again.
         server.print_admin_key()
     if app.failure is not None:
         raise app.failure
     if not server.started:
-        raise ServerStartError(f"cannot listen on {settings.host}:{settings.port}; the log says why")
+        raise ServerStartError(f"cannot listen on {settings.host}, port {settings.port}; the log says why")
     if server.force_exit:
         raise ServerStoppedError("stopped by a second signal; running answers were aborted")
 

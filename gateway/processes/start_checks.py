@@ -11,13 +11,14 @@ import os
 import socket
 import subprocess
 import sys
+from contextlib import ExitStack
 
 import click
 
 from gateway.base.configuration import CATALOG_FILE, environment_of, own_command, unknown_variables
 from gateway.base.logs import JsonStream
 from gateway.base.settings import Settings, SettingsError
-from gateway.edge.proxies import is_reachable_from_elsewhere
+from gateway.edge.proxies import authority_of, hosts_of, is_reachable_from_elsewhere
 from gateway.processes.announcement import ServerStartError
 from tiers.catalog.catalog import Catalog
 
@@ -51,20 +52,59 @@ def name_unknown_variables(settings: Settings) -> None:
         log.warning("%s", line)
 
 
-def require_port(host: str, port: int) -> None:
+def require_port(bound: str, port: int) -> None:
     """Raise `ServerStartError` unless a server can listen there now."""
     if port == 0:
         return
+    for listener in bound_sockets(bound, port):
+        listener.close()
+
+
+def bound_sockets(bound: str, port: int, *, reuse_port: bool = False) -> list[socket.socket]:
+    """Return a socket for each name and address, which commas separate, bound to one `port` and not listening yet.
+    `::` takes IPv4 too. Without `reuse_port` a port that another server uses is detected.
+
+    Raises `ServerStartError`.
+    """
+    found: list[socket.socket] = []
+    with ExitStack() as on_failure:
+        for host in hosts_of(bound):
+            try:
+                places = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+                families = list(dict.fromkeys((family, address[0]) for family, *_, address in places))
+                for number, (family, address) in enumerate(families):
+                    try:
+                        one = _bound(family, str(address), port, reuse_port=reuse_port)
+                    except OSError as error:
+                        # A name may have an address of a family that this machine lacks.
+                        if len(families) > 1 and error.errno in _NOT_HERE and (found or number < len(families) - 1):
+                            continue
+                        raise
+                    found.append(one)
+                    on_failure.callback(one.close)
+                    port = port or one.getsockname()[1]
+            except OSError as error:
+                raise cannot_listen(host, port, error) from error
+        on_failure.pop_all()
+    return found
+
+
+_NOT_HERE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
+
+
+def _bound(family: int, address: str, port: int, *, reuse_port: bool) -> socket.socket:
+    one = socket.socket(family, socket.SOCK_STREAM)
     try:
-        # Without reuse, so that a port used by another server is detected.
-        socket.create_server((host, port), family=family_of(host)).close()
-    except OSError as error:
-        raise cannot_listen(host, port, error) from error
-
-
-def family_of(host: str) -> socket.AddressFamily:
-    """Return the address family of a host that is an address or a name."""
-    return socket.AF_INET6 if ":" in host else socket.AF_INET
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if reuse_port:
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        if family == socket.AF_INET6:
+            one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, address != "::")
+        one.bind((address, port))
+    except BaseException:
+        one.close()
+        raise
+    return one
 
 
 def cannot_listen(host: str, port: int, error: OSError) -> ServerStartError:
@@ -73,9 +113,9 @@ def cannot_listen(host: str, port: int, error: OSError) -> ServerStartError:
         return ServerStartError(f"port {port} is taken; use --port")
     if error.errno == errno.EACCES:
         return ServerStartError(f"port {port} needs more rights than this user has; use --port")
-    if error.errno == errno.EADDRNOTAVAIL or isinstance(error, socket.gaierror):
+    if error.errno in _NOT_HERE or isinstance(error, socket.gaierror):
         return ServerStartError(f"{host} is not an address of this machine; use --host")
-    return ServerStartError(f"cannot listen on {host}:{port}: {error.strerror or error}")
+    return ServerStartError(f"cannot listen on {authority_of(host, port)}: {error.strerror or error}")
 
 
 def measure_or_say_how(catalog: Catalog, settings: Settings) -> None:

@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -24,7 +25,7 @@ from gateway.base.settings import Settings
 from gateway.base.stores.retries import RestartPauses
 from gateway.operations.cli.options import broken
 from gateway.processes.announcement import ServerStartError, callers_text, policy_text, ready_text, start_text
-from gateway.processes.start_checks import cannot_listen, family_of, name_unknown_variables
+from gateway.processes.start_checks import bound_sockets, name_unknown_variables
 from gateway.runtime.core_factory import socket_of
 from gateway.runtime.engines.running_engines import RunningEngines, running_engines
 from gateway.runtime.peers import YES, WorkerIdentity, ask_worker, socket_of_worker
@@ -190,7 +191,7 @@ class Supervisor:
         self._settings = settings
         self._environment = environment_of(settings)
         self._folder = _folder_of_workers(settings.gateway_workers)
-        self._listeners: list[socket.socket] = []
+        self._listeners: list[list[socket.socket]] = []
         self._engines = RunningEngines({})
         self._cores: dict[str, KeptProcess] = {}
         self._core_specs: dict[str, CoreSpec | DeviceGroupSpec] = {}
@@ -209,7 +210,7 @@ class Supervisor:
         async with AsyncExitStack() as stack:
             stack.callback(shutil.rmtree, self._folder, ignore_errors=True)
             self._listeners = listeners_of(self._settings, self._settings.gateway_workers)
-            for listener in self._listeners:
+            for listener in chain.from_iterable(self._listeners):
                 stack.enter_context(listener)
             why = catalog_reason(self._settings)
             catalog = load_catalog(self._settings.catalog)
@@ -254,11 +255,12 @@ class Supervisor:
         return KeptProcess(f"core {name}", arguments, self._environment)
 
     def _gateway(self, number: int) -> KeptProcess:
-        descriptor = self._listeners[number].fileno()
-        place = WorkerIdentity(number=number, count=len(self._listeners), folder=str(self._folder), listener=descriptor)
+        descriptors = tuple(listener.fileno() for listener in self._listeners[number])
+        count, folder = len(self._listeners), str(self._folder)
+        place = WorkerIdentity(number=number, count=count, folder=folder, listeners=descriptors)
         encoded = msgspec.json.encode(place).decode()
         arguments = ["serve", "--supervised", "--role", "gateway", "--worker", encoded]
-        return KeptProcess(f"gateway {number}", arguments, self._environment, [descriptor])
+        return KeptProcess(f"gateway {number}", arguments, self._environment, descriptors)
 
     async def _announce(self) -> None:
         """Report readiness once every gateway serves and reached its cores; from then on ended processes restart."""
@@ -266,7 +268,7 @@ class Supervisor:
             await self._until_ready(number, process)
         for process in self._processes:
             process.must_not_end = False
-        host, port = self._listeners[0].getsockname()[:2]
+        host, port = self._listeners[0][0].getsockname()[:2]
         asks = await ask_worker(self._folder, 0, "asks for keys")
         click.echo(ready_text(host, port) + ("" if asks is None else callers_text(asks == YES)))
 
@@ -375,7 +377,7 @@ class Supervisor:
 
     async def _stop(self) -> bool:
         """Drain the gateways, which need the cores for it, then the cores. Returns whether none had to be killed."""
-        for listener in self._listeners:
+        for listener in chain.from_iterable(self._listeners):
             # Otherwise connections made after the workers closed theirs would wait forever.
             listener.close()
         gateways = await asyncio.gather(*(process.stop(self._patience, self._stopped_by) for process in self._gateways))
@@ -399,20 +401,20 @@ async def _until(condition: Callable[[], bool]) -> None:
         await asyncio.sleep(POLL_SECONDS)
 
 
-def listeners_of(settings: Settings, count: int) -> list[socket.socket]:
-    """Return `count` listening sockets of one port, over which the kernel spreads connections by their addresses.
+def listeners_of(settings: Settings, count: int) -> list[list[socket.socket]]:
+    """Return the listening sockets of `count` processes, of one port, over which the kernel spreads connections by
+    their addresses.
 
     Measured, this is fairer than one socket for all, where the first process to wake up accepts a whole burst. Raises
     `ServerStartError` if the port is taken.
     """
-    family = family_of(settings.host)
-    try:
-        # Without reuse, so that a port used by another server is detected.
-        with socket.create_server((settings.host, settings.port), family=family) as probe:
-            address = (settings.host, probe.getsockname()[1])
-        found = [socket.create_server(address, family=family, backlog=_BACKLOG, reuse_port=True) for _ in range(count)]
-    except OSError as error:
-        raise cannot_listen(settings.host, settings.port, error) from error
-    for listener in found:
+    # Without reuse, so that a port used by another server is detected.
+    probes = bound_sockets(settings.host, settings.port)
+    port = probes[0].getsockname()[1]
+    for probe in probes:
+        probe.close()
+    found = [bound_sockets(settings.host, port, reuse_port=True) for _ in range(count)]
+    for listener in chain.from_iterable(found):
+        listener.listen(_BACKLOG)
         listener.setblocking(False)
     return found

@@ -33,7 +33,7 @@ def short_socket_path(path: Path, settings: str) -> Path:
 
 
 class WorkerIdentity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Process `number` of `count` behind one port; it accepts connections on an inherited socket, `listener`.
+    """Process `number` of `count` behind one port; it accepts connections on inherited sockets, `listeners`.
 
     `folder`: the folder of the sockets on which the processes listen for each other ([gateway.runtime.peers][]).
     """
@@ -41,7 +41,7 @@ class WorkerIdentity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     number: int
     count: int
     folder: str
-    listener: int
+    listeners: tuple[int, ...]
 
     @property
     def socket_path(self) -> Path:

@@ -35,10 +35,13 @@ from gateway.edge.asgi import Connection, HttpRequest, root_of
 from gateway.edge.proxies import (
     ForwardedClient,
     TrustedProxies,
+    authority_of,
     host_is_allowed,
     hostname_of,
+    hosts_of,
     is_authority,
     is_loopback_host,
+    listens_here_alone,
 )
 from gateway.tenancy.keys.directory import ADMINISTRATION, KeysUnavailableError, UnknownKeyError
 from gateway.tenancy.tenancy import Tenancy
@@ -83,7 +86,9 @@ def site_of(connection: Connection) -> str:
     the settings' authority without a valid Host header."""
     settings = access_of(connection).settings
     host = connection.headers.get("host", "").encode("latin-1", "replace")
-    authority = host.decode() if host and is_authority(host) else f"{settings.host}:{settings.port}"
+    authority = (
+        host.decode() if host and is_authority(host) else authority_of(hosts_of(settings.host)[0], settings.port)
+    )
     return f"{'https' if client_of(connection).https else 'http'}://{authority}{root_of(connection)}"
 
 
@@ -281,7 +286,7 @@ def may_see_private_metrics(connection: Connection) -> bool:
     if directory.asks_for_keys:
         return False
     host = hostname_of(connection.headers.get("host", ""))
-    return is_loopback_host(access_of(connection).settings.host) and is_loopback_host(host)
+    return listens_here_alone(access_of(connection).settings.host) and is_loopback_host(host)
 
 
 def authorization_of(headers: Mapping[str, str]) -> str | None:

@@ -17,7 +17,7 @@ from gateway.base.stores.data_folder import KEYS_REQUIRED
 from gateway.base.stores.database import DatabaseTime
 from gateway.base.stores.redis_store import RedisStore
 from gateway.base.stores.retries import background, retry_until_success
-from gateway.edge.proxies import is_loopback_host, is_reachable_from_elsewhere
+from gateway.edge.proxies import is_reachable_from_elsewhere, listens_here_alone
 from gateway.tenancy.admission import AdmissionControl
 from gateway.tenancy.budgets.budget_leases import BudgetLeases
 from gateway.tenancy.budgets.lease_book import LeaseBook
@@ -70,7 +70,7 @@ async def running_tenancy(
         clock,
         may_be_open=settings.insecure or not is_reachable_from_elsewhere(settings.host),
         marker=settings.data_path / KEYS_REQUIRED,
-        open_at_first=is_loopback_host(settings.host),
+        open_at_first=listens_here_alone(settings.host),
     )
     try:
         await directory.load()

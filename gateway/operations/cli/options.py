@@ -40,6 +40,11 @@ def setting_option(field: str, *names: str, **attributes: Any) -> Callable[[Comm
     return click.option(*(names or [f"--{field.replace('_', '-')}"]), field, help=help_text, **attributes)
 
 
+def by_commas(_context: click.Context, _option: click.Parameter, values: tuple[str, ...]) -> str | None:
+    """Return the values of an option that may be repeated as the setting has them; None without any."""
+    return ",".join(values) or None
+
+
 catalog_option = setting_option("catalog", metavar="NAME|FILE")
 data_dir_option = setting_option("data_dir", metavar="DIR")
 cache_dir_option = setting_option("cache_dir", metavar="DIR")

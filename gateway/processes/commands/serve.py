@@ -10,6 +10,7 @@ import click
 
 from gateway.operations.cli.options import (
     QUALITY_METAVAR,
+    by_commas,
     cache_dir_option,
     catalog_option,
     core_socket_option,
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     help="all: HTTP and cores. core: a core's models, on a Unix socket. gateway: HTTP, no models, on cores' sockets.",
 )
 @setting_option("gateway_workers", type=int, metavar="N")
-@setting_option("host")
+@setting_option("host", multiple=True, callback=by_commas)
 @setting_option("port", type=int)
 @setting_option("insecure", is_flag=True, default=None)
 @catalog_option
@@ -300,7 +301,9 @@ async def _require_machine_or_close(catalog: "Catalog", settings: "Settings", co
 @click.option(
     "--concurrency", "batch_concurrency", type=int, help="Lines answered at once.  [AIO_BATCH_CONCURRENCY; 4]"
 )
-@click.option("--host", help="Address of probes and metrics.  [AIO_HOST; 127.0.0.1]")
+@click.option(
+    "--host", multiple=True, callback=by_commas, help="Addresses of probes and metrics.  [AIO_HOST; 127.0.0.1]"
+)
 @click.option("--port", type=int, default=0, help="Port of probes and metrics; 0 takes a free one.")
 @catalog_option
 @data_dir_option

@@ -27,6 +27,7 @@ from litestar.response import Response
 from gateway.base.errors import ApiError, as_api_error, request_id_of
 from gateway.base.inference_request import CALLER, KEYLESS
 from gateway.edge.asgi import HttpRequest, root_of
+from gateway.edge.proxies import authority_of, hosts_of
 from gateway.inference.service import serving_of
 from gateway.operations.dashboard.html import charts
 from gateway.operations.running import operations_of
@@ -334,4 +335,4 @@ def first_request(request: HttpRequest) -> str:
 def address(request: HttpRequest) -> str:
     """Return the address by which the client reached us."""
     url, settings = site_of(request), serving_of(request).settings
-    return url if _ADDRESS.match(url) else f"http://{settings.host}:{settings.port}"
+    return url if _ADDRESS.match(url) else f"http://{authority_of(hosts_of(settings.host)[0], settings.port)}"

@@ -161,7 +161,7 @@ async def test_each_process_takes_its_own_answers_and_the_first_deletes_what_no_
     for number in range(4):
         AnswerFile(answers_path(tmp_path, number)).write([AgedAnswer(b"%d" % number, 0.0, b"v")])
     for number in (1, 0):
-        place = WorkerIdentity(number=number, count=2, folder="", listener=0)
+        place = WorkerIdentity(number=number, count=2, folder="", listeners=(0,))
         async with running_cache(settings, place, None, routing, pytest.fail) as cache:
             assert await cache.store.get(b"%d" % number) == b"v"
             assert (answers_path(tmp_path, 3) in left_in(tmp_path)) == (number == 1)
