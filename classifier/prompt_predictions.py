@@ -26,6 +26,7 @@ from classifier.policy.decide import decide
 from classifier.policy.utility import reference_prices
 from classifier.registry.acceptance import accepted_artefact
 from inference_core.io.json_lines import json_lines
+from inference_core.native.control_groups import usable_cpus
 
 
 class PromptRow(msgspec.Struct, frozen=True):
@@ -104,7 +105,7 @@ def predict_lines(
     """
     given = iter(rows)
     first = list(islice(given, WORTH_A_PROCESS))
-    wanted = (os.cpu_count() or 1) if processes is None else processes
+    wanted = usable_cpus() if processes is None else processes
     # Check here, so that the reason is reported once and not by every process.
     model = accepted_artefact(folder, catalogue_fingerprint)
     # A slow encoder uses all cores for each batch, and much memory.

@@ -1,7 +1,6 @@
 """Builds a Core from its specification: opens files, checks memory, maps weights, allocates the arena."""
 
 import logging
-import os
 import threading
 import time
 from pathlib import Path
@@ -30,7 +29,8 @@ from inference_core.model_config import ModelConfig
 from inference_core.model_spec import Compute, CoreSpec, ModelSpec
 from inference_core.models.transformer import Decoder, rotary_table
 from inference_core.models.weights import Projection, are_packed, projections
-from inference_core.native import cpu
+from inference_core.native import control_groups, cpu
+from inference_core.native.control_groups import usable_cpus
 from inference_core.protocol import Knobs, ModelInfo
 from inference_core.protocol.kv_blocks import KVIdentity
 
@@ -124,7 +124,7 @@ def use_threads(threads: int | None) -> None:
         torch.set_num_threads(1)
     else:
         logger.warning("no native CPU kernels, using slower plain torch: install a C++ compiler and reinstall")
-        torch.set_num_threads(threads or len(os.sched_getaffinity(0)))
+        torch.set_num_threads(threads or usable_cpus())
 
 
 def layout_of(spec: ModelSpec, config: ModelConfig) -> KVLayout:
@@ -177,12 +177,10 @@ def check_kernels(spec: ModelSpec, config: ModelConfig) -> None:
 
 
 def available_memory() -> int:
-    """Bytes that can be allocated without swapping (`MemAvailable`)."""
-    with open("/proc/meminfo") as file:
-        for line in file:
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    raise MemoryPlanError("/proc/meminfo does not say how much memory is available")
+    """Bytes that can be allocated without swapping, on this machine and in this process's control groups."""
+    if (found := control_groups.available_memory()) is None:
+        raise MemoryPlanError("/proc/meminfo does not say how much memory is available")
+    return found
 
 
 def check_memory(spec: CoreSpec, checkpoints: list[Checkpoint], available: int) -> None:

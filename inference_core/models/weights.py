@@ -1,6 +1,5 @@
 """Builds a decoder from a checkpoint: packs every projection once, later maps it from the weight cache."""
 
-import os
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -24,6 +23,7 @@ from inference_core.model_config import ModelConfig
 from inference_core.model_spec import Compute
 from inference_core.models.transformer import Decoder, DecoderLayer, DenseMlp, Experts, StackedExperts
 from inference_core.native import cpu
+from inference_core.native.control_groups import usable_cpus
 from inference_core.native.cpu import Scheme
 
 if TYPE_CHECKING:
@@ -206,7 +206,7 @@ def _native_linears(
     def build() -> Iterator[tuple[str, NDArray[np.uint8]]]:
         # The threads pack the next part while one is written.
         ahead: deque[tuple[str, Callable[[], NDArray[np.uint8]]]] = deque()
-        with ThreadPoolExecutor(len(os.sched_getaffinity(0)), "pack") as pool:
+        with ThreadPoolExecutor(usable_cpus(), "pack") as pool:
             for part in chain.from_iterable(split.values()):
                 shape = (part.rows, part.tensors[0].shape[1])
                 datas = [t.data for t in part.tensors]

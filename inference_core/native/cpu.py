@@ -13,6 +13,7 @@ from typing import Literal, get_args
 import torch
 
 from inference_core.model_config import Activation
+from inference_core.native.control_groups import usable_cpus
 
 _cpu: ModuleType | None
 try:
@@ -44,7 +45,7 @@ def set_threads(threads: int | None) -> int:
 
     Unless a number is given, a decoder's steps use fewer while other processes take these CPUs.
     """
-    count = threads or len(os.sched_getaffinity(0))
+    count = threads or usable_cpus()
     extension().set_threads(count, not threads)
     return count
 

@@ -5,7 +5,6 @@ sized. Ranks read only their own shards, so every machine's model files are comp
 """
 
 import logging
-import os
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import timedelta
@@ -39,6 +38,7 @@ from inference_core.loaders.open_checkpoint import open_checkpoint
 from inference_core.loading.load_core import available_memory
 from inference_core.models.transformer import rotary_table
 from inference_core.models.weights import load_layers, vector
+from inference_core.native.control_groups import usable_cpus
 from inference_core.parallel.collectives import Connections, TensorGroup, check_world, wait_for_device
 from inference_core.parallel.mesh import MeshSpec, RankEnvironment, RankShare
 from inference_core.parallel.messages import ModelCommand, RunStep, UseThreads
@@ -185,7 +185,7 @@ class DeviceShardLoader:
     def use_threads(self, threads: int) -> None:
         """Set the threads of a rank that computes on the CPU (0: its share of the machine's); ignored on cards."""
         if self.device.type == "cpu":
-            part = max(1, len(os.sched_getaffinity(0)) // self._environment.local_world_size)
+            part = max(1, usable_cpus() // self._environment.local_world_size)
             torch.set_num_threads(threads or part)
 
 

@@ -3,7 +3,6 @@
 A card's arithmetic on the CPU: the device's own 8-bit weights and rounding of activations, and its FP8 cache, in plain
 torch, so that a comparison shows what INT8 and FP8 lose without a card (SPEC KV-07, QZ-04, QZ-06, QZ-09)."""
 
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,6 +32,7 @@ from inference_core.model_spec import CoreSpec, DeviceScheme, MeasuredCompute, M
 from inference_core.models.transformer import Decoder
 from inference_core.models.weights import load_embedding, load_layers, vector
 from inference_core.native import cpu
+from inference_core.native.control_groups import usable_cpus
 from inference_core.protocol import AddRequest, SamplingParams
 from inference_core.quantization.calibration import Agreement, AgreementTally, Logits, normalised_dot
 from inference_core.step_plan import ScheduledSequence
@@ -123,7 +123,7 @@ def card_runner(
     """
     check_kernels(spec, checkpoint.config)
     # The layers are torch's, which otherwise has one thread next to the native kernels.
-    torch.set_num_threads(len(os.sched_getaffinity(0)))
+    torch.set_num_threads(usable_cpus())
     info, layout = info_of(spec, checkpoint, decoder.config), layout_of(spec, decoder.config)
     backend = CpuAttention if cpu.AVAILABLE else ReferenceAttention
     attention: AttentionBackend = backend(decoder.config, layout, arena, rotary_within(spec, decoder.config, core))

@@ -1,7 +1,6 @@
 """Threads for long texts: rendering and encoding take up to seconds and must not block the event loop."""
 
 import asyncio
-import os
 import threading
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
@@ -10,6 +9,7 @@ from contextlib import suppress
 from typing import TypeVar
 
 from inference_core.io.background_tasks import run_until
+from inference_core.native.control_groups import usable_cpus
 
 T = TypeVar("T")
 
@@ -20,7 +20,7 @@ QUIET_SECONDS = 1.0
 
 def usual_threads() -> int:
     """Return half of the processors, since the other half serves; at least two, so that no caller has all."""
-    return min(max(os.cpu_count() or 1, 4) // 2, MOST_THREADS)
+    return min(max(usable_cpus(), 4) // 2, MOST_THREADS)
 
 
 class TextThreads:

@@ -2,7 +2,6 @@
 tier's model for Triton Inference Server, using its knobs.
 """
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +18,7 @@ from gateway.operations.cli.options import (
     settings_from,
     staged_progress,
 )
+from inference_core.native.control_groups import usable_cpus
 
 if TYPE_CHECKING:
     from inference_core.quantization.method import QuantizationMethod
@@ -95,7 +95,7 @@ def quantize(
     from inference_core.quantization.quantize_model import quantize_model
 
     settings = settings_from(cache_dir=cache_dir)
-    torch.set_num_threads(len(os.sched_getaffinity(0)))
+    torch.set_num_threads(usable_cpus())
     with staged_progress(f"quantising with {method}") as progress:
         written = quantize_model(
             resolve_model_path(source),

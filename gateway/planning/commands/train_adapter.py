@@ -19,6 +19,7 @@ from gateway.operations.cli.options import (
     table,
     with_database,
 )
+from inference_core.native.control_groups import usable_cpus
 
 if TYPE_CHECKING:
     from gateway.base.settings import Settings
@@ -174,7 +175,6 @@ def _examples(
 
 def _device(name: str, threads: int | None) -> str:
     """Return torch's name of the device, and set the CPU's threads. Raises UsageError if it is not there."""
-    import os
 
     import torch
 
@@ -184,7 +184,7 @@ def _device(name: str, threads: int | None) -> str:
         torch.empty(0, device=name)
     except (RuntimeError, AssertionError) as error:
         raise click.UsageError(f"--device {name}: {error}") from error
-    torch.set_num_threads(threads or len(os.sched_getaffinity(0)))
+    torch.set_num_threads(threads or usable_cpus())
     return name
 
 
