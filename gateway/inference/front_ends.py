@@ -35,210 +35,197 @@ class Prompt(msgspec.Struct, frozen=True):
     source: str
 
 
-_OPEN_WEBUI = "open-webui/open-webui: backend/open_webui/config.py"
-_LIBRECHAT = "danny-avila/LibreChat: api/app/clients/prompts/titlePrompts.js"
-_LIBRECHAT_AGENTS = "danny-avila/agents: src/utils/title.ts"
-_LOBECHAT = "lobehub/lobe-chat: packages/prompts/src/chains/"
 _HISTORY = "</chat_history>"
 _LANGUAGE = "Detect the language used in the following text."
+_OPEN_WEBUI = "open-webui/open-webui: backend/open_webui/config.py"
+_TITLES_OF_LIBRECHAT = "danny-avila/LibreChat: api/app/clients/prompts/titlePrompts.js"
+_LOBECHAT = "lobehub/lobe-chat: packages/prompts/src/chains/"
+_CHAT_UI = "huggingface/chat-ui: src/lib/server/textGeneration/title.ts"
+_DIFY = "langgenius/dify: api/core/llm_generator/prompts.py"
+_SEARCH = (
+    "You are tasked with generating web search queries. Give me an appropriate query to answer my question for google "
+    "search."
+)
 
-# No background prompt of AnythingLLM's or Home Assistant's was found in their sources, and Cursor's are not public:
-# they have no rows.
-PROMPTS = (
-    Prompt(
-        "open-webui", "turn", "### Task:\nGenerate a concise title summarizing the chat history.", _HISTORY, _OPEN_WEBUI
-    ),
-    Prompt(
+# Client, place, source, what the prompt ends with, and what it begins with, also in older versions. No background
+# prompt of AnythingLLM's or Home Assistant's was found in their sources, and Cursor's are not public: no rows.
+_ROWS: tuple[tuple[str, Literal["turn", "system"], str, str, tuple[str, ...]], ...] = (
+    (
         "open-webui",
         "turn",
-        "### Task:\nGenerate a concise, 3-5 word title with an emoji summarizing the chat history.",
-        _HISTORY,
         _OPEN_WEBUI,
-    ),
-    Prompt(
-        "open-webui",
-        "turn",
-        "Create a concise, 3-5 word title with an emoji as a title for the chat history, in the given language.",
         _HISTORY,
-        _OPEN_WEBUI,
+        (
+            "### Task:\nGenerate a concise title summarizing the chat history.",
+            "### Task:\nGenerate a concise, 3-5 word title with an emoji summarizing the chat history.",
+            "Create a concise, 3-5 word title with an emoji as a title for the chat history, in the given language.",
+            "### Task:\nGenerate 1-3 broad tags categorizing the main themes of the chat history",
+            "### Task:\nSuggest 3-5 relevant follow-up questions or prompts that the user might naturally ask next",
+            "### Task:\nAnalyze the chat history to determine the necessity of generating search queries,",
+        ),
     ),
-    Prompt(
+    (
         "open-webui",
         "turn",
-        "### Task:\nGenerate 1-3 broad tags categorizing the main themes of the chat history,",
-        _HISTORY,
         _OPEN_WEBUI,
-    ),
-    Prompt(
-        "open-webui",
-        "turn",
-        "### Task:\nSuggest 3-5 relevant follow-up questions or prompts that the user might naturally ask next",
-        _HISTORY,
-        _OPEN_WEBUI,
-    ),
-    Prompt(
-        "open-webui",
-        "turn",
-        "### Task:\nAnalyze the chat history to determine the necessity of generating search queries,",
-        _HISTORY,
-        _OPEN_WEBUI,
-    ),
-    Prompt(
-        "open-webui",
-        "turn",
-        "### Task:\nYou are an autocompletion system. Continue the text in `<text>` based on the **completion type**",
         "#### Output:",
-        _OPEN_WEBUI,
+        (
+            "### Task:\nYou are an autocompletion system. Continue the text in `<text>` based on the **completion type**",
+        ),
     ),
-    Prompt(
+    (
         "open-webui",
         "turn",
-        "Your task is to reflect the speaker's likely facial expression through a fitting emoji.",
-        "```",
         _OPEN_WEBUI,
+        "```",
+        ("Your task is to reflect the speaker's likely facial expression through a fitting emoji.",),
     ),
-    Prompt(
+    ("open-webui", "turn", _OPEN_WEBUI, "", (_SEARCH,)),
+    (
         "librechat",
         "turn",
-        "Analyze this conversation and provide:\n1. The detected language of the conversation\n2. A concise title in "
-        "the detected language",
+        "danny-avila/agents: src/utils/title.ts",
         "",
-        _LIBRECHAT_AGENTS,
+        (
+            "Analyze this conversation and provide:\n1. The detected language of the conversation\n2. A concise title in",
+            "Provide a concise, 5-word-or-less title for the conversation, using title case conventions. Only return the "
+            "title itself.",
+        ),
     ),
-    Prompt(
-        "librechat",
-        "turn",
-        "Provide a concise, 5-word-or-less title for the conversation, using title case conventions. Only return the "
-        "title itself.",
-        "",
-        _LIBRECHAT_AGENTS,
-    ),
-    Prompt(
+    (
         "librechat",
         "system",
-        "Write a concise title for this conversation in the given language. Title in 5 Words or Less.",
+        _TITLES_OF_LIBRECHAT,
         "",
-        _LIBRECHAT,
+        (
+            "Write a concise title for this conversation in the given language. Title in 5 Words or Less.",
+            "In this environment you have access to a set of tools you can use to generate the conversation title.",
+        ),
     ),
-    Prompt("librechat", "system", _LANGUAGE, _LANGUAGE, _LIBRECHAT),
-    Prompt(
-        "librechat",
-        "system",
-        "In this environment you have access to a set of tools you can use to generate the conversation title.",
-        "",
-        _LIBRECHAT,
-    ),
-    Prompt(
+    ("librechat", "system", _TITLES_OF_LIBRECHAT, _LANGUAGE, (_LANGUAGE,)),
+    (
         "lobechat",
         "system",
-        "You are a professional conversation summarizer. Generate a concise title that captures the essence of the "
-        "conversation.",
-        "",
         f"{_LOBECHAT}summaryTitle.ts",
+        "",
+        (
+            "You are a professional conversation summarizer. Generate a concise title that captures the essence of the "
+            "conversation.",
+            "你是一名擅长会话的助理，你需要将用户的会话总结为 10 个字以内的标题",
+        ),
     ),
-    Prompt(
+    ("lobechat", "system", f"{_LOBECHAT}summaryTags.ts", "", ("你是一名擅长会话标签总结的助理",)),
+    (
         "lobechat",
         "system",
-        "你是一名擅长会话的助理，你需要将用户的会话总结为 10 个字以内的标题",
-        "",
-        "lobehub/lobe-chat: src/chains/summaryTitle.ts",
-    ),
-    Prompt("lobechat", "system", "你是一名擅长会话标签总结的助理", "", f"{_LOBECHAT}summaryTags.ts"),
-    Prompt(
-        "lobechat",
-        "system",
-        "你是一名精通全世界语言的语言专家，你需要识别用户输入的内容，以国际标准 locale 进行输出",
-        "",
         f"{_LOBECHAT}langDetect.ts",
+        "",
+        ("你是一名精通全世界语言的语言专家，你需要识别用户输入的内容，以国际标准 locale 进行输出",),
     ),
-    Prompt(
+    (
         "lobechat",
         "system",
-        "You are an emoji expert who selects the most appropriate emoji to represent concepts, emotions, or topics.",
-        "",
         f"{_LOBECHAT}pickEmoji.ts",
+        "",
+        ("You are an emoji expert who selects the most appropriate emoji to represent concepts, emotions, or topics.",),
     ),
-    Prompt(
+    (
         "lobechat",
         "system",
-        "You are a sidecar that extracts 0-4 quick-reply suggestions from the last assistant message.",
-        "",
         f"{_LOBECHAT}followUpAction.ts",
+        "",
+        ("You are a sidecar that extracts 0-4 quick-reply suggestions from the last assistant message.",),
     ),
-    Prompt(
+    (
         "lobechat",
         "system",
-        "Given the following conversation and a follow-up question, rephrase the follow up question to be a standalone "
-        "question,",
-        "",
         f"{_LOBECHAT}rewriteQuery.ts",
+        "",
+        (
+            "Given the following conversation and a follow-up question, rephrase the follow up question to be a "
+            "standalone question,",
+        ),
     ),
-    Prompt(
+    (
         "n8n",
         "turn",
-        "Generate a concise and descriptive title for an AI chat conversation starting with the user's message (quoted "
-        "with '>>>') below.",
-        "",
         "n8n-io/n8n: packages/cli/src/modules/chat-hub/chat-hub-workflow.service.ts",
+        "",
+        ("Generate a concise and descriptive title for an AI chat conversation starting with the user's message",),
     ),
-    Prompt(
+    (
         "zed",
         "turn",
-        "Generate a concise 3-7 word title for this conversation, omitting punctuation. Go straight to the title,",
-        "",
         "zed-industries/zed: crates/agent/src/prompts/summarize_thread_prompt.txt",
+        "",
+        ("Generate a concise 3-7 word title for this conversation, omitting punctuation. Go straight to the title,",),
     ),
-    Prompt(
+    (
         "nextchat",
         "turn",
-        "Please generate a four to five word title summarizing our conversation without any lead-in, punctuation,",
-        "",
         "ChatGPTNextWeb/NextChat: app/locales/en.ts",
+        "",
+        ("Please generate a four to five word title summarizing our conversation without any lead-in, punctuation,",),
     ),
-    Prompt(
+    (
         "chat-ui",
         "system",
-        "You are a chat thread titling assistant.\nGoal: Produce a very short, descriptive title",
+        _CHAT_UI,
         "",
-        "huggingface/chat-ui: src/lib/server/textGeneration/title.ts",
+        (
+            "You are a chat thread titling assistant.\nGoal: Produce a very short, descriptive title",
+            "You are a summarization AI. Summarize the user's request into a single short sentence of four words or less.",
+        ),
     ),
-    Prompt(
+    ("chat-ui", "system", "huggingface/chat-ui: src/lib/server/websearch/generateQuery.ts", "", (_SEARCH,)),
+    (
         "dify",
         "turn",
-        "You are asked to generate a concise chat title by decomposing the user’s input into two parts:",
+        _DIFY,
         "",
-        "langgenius/dify: api/core/llm_generator/prompts.py",
+        (
+            "You are asked to generate a concise chat title by decomposing the user’s input into two parts:",
+            'You need to decompose the user\'s input into "subject" and "intention" in order to accurately figure out',
+        ),
     ),
-    Prompt(
+    (
         "dify",
         "turn",
-        "",
+        _DIFY,
         'following the specified schema:\n["question1","question2","question3"]\n\nquestions:',
-        "langgenius/dify: api/core/llm_generator/prompts.py",
+        ("",),
     ),
-    Prompt(
+    (
         "flowise",
         "turn",
-        "Given the following conversations: ",
+        "FlowiseAI/Flowise: packages/ui/src/ui-component/extended/FollowUpPrompts.jsx",
         "Please help me predict the three most likely questions that human would ask and keeping each question short "
         "and concise.",
-        "FlowiseAI/Flowise: packages/ui/src/ui-component/extended/FollowUpPrompts.jsx",
+        ("Given the following conversations: ",),
     ),
-    Prompt(
+    (
         "continue",
         "turn",
-        "Given the following... please reply with a short summary that is 4-12 words in length, you should summarize",
-        "",
         "continuedev/continue: core/util/chatDescriber.ts",
+        "",
+        (
+            "Given the following... please reply with a title for the chat that is 3-4 words in length,",
+            "Given the following... please reply with a short summary that is 4-12 words in length, you should summarize",
+        ),
     ),
-    Prompt(
+    (
         "langchain",
         "turn",
-        "Given the following conversation and a follow up question, rephrase the follow up question to be a standalone "
-        "question",
-        "Standalone question:",
         "langchain-ai/langchain: libs/langchain/langchain/chains/conversational_retrieval/prompts.py",
+        "Standalone question:",
+        (
+            "Given the following conversation and a follow up question, rephrase the follow up question to be a "
+            "standalone question",
+        ),
     ),
+)
+PROMPTS = tuple(
+    Prompt(client, place, begin, ends, source) for client, place, source, ends, begins in _ROWS for begin in begins
 )
 _BEGIN_TURNS = tuple(one.begins for one in PROMPTS if one.place == "turn" and one.begins)
 _END_TURNS = tuple(one.ends for one in PROMPTS if not one.begins)
