@@ -69,9 +69,7 @@ _ROWS: tuple[tuple[str, Literal["turn", "system"], str, str, tuple[str, ...]], .
         "turn",
         _OPEN_WEBUI,
         "#### Output:",
-        (
-            "### Task:\nYou are an autocompletion system. Continue the text in `<text>` based on the **completion type**",
-        ),
+        ("### Task:\nYou are an autocompletion system. Continue the text in `<text>` based on the **completion",),
     ),
     (
         "open-webui",
