@@ -85,9 +85,9 @@ _ROWS: tuple[tuple[str, Literal["turn", "system"], str, str, tuple[str, ...]], .
         "danny-avila/agents: src/utils/title.ts",
         "",
         (
-            "Analyze this conversation and provide:\n1. The detected language of the conversation\n2. A concise title in",
-            "Provide a concise, 5-word-or-less title for the conversation, using title case conventions. Only return the "
-            "title itself.",
+            "Analyze this conversation and provide:\n1. The detected language of the conversation\n2. A concise title",
+            "Provide a concise, 5-word-or-less title for the conversation, using title case conventions. Only return "
+            "the title itself.",
         ),
     ),
     (
@@ -172,7 +172,7 @@ _ROWS: tuple[tuple[str, Literal["turn", "system"], str, str, tuple[str, ...]], .
         "",
         (
             "You are a chat thread titling assistant.\nGoal: Produce a very short, descriptive title",
-            "You are a summarization AI. Summarize the user's request into a single short sentence of four words or less.",
+            "You are a summarization AI. Summarize the user's request into a single short sentence of four words",
         ),
     ),
     ("chat-ui", "system", "huggingface/chat-ui: src/lib/server/websearch/generateQuery.ts", "", (_SEARCH,)),
@@ -208,7 +208,7 @@ _ROWS: tuple[tuple[str, Literal["turn", "system"], str, str, tuple[str, ...]], .
         "",
         (
             "Given the following... please reply with a title for the chat that is 3-4 words in length,",
-            "Given the following... please reply with a short summary that is 4-12 words in length, you should summarize",
+            "Given the following... please reply with a short summary that is 4-12 words in length, you should",
         ),
     ),
     (
