@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import msgspec
 from sqlalchemy import text
@@ -27,7 +28,9 @@ from quality.store.database import database_opened
 from quality.store.drivers import DatabaseUrlError
 from tiers.catalog.catalog import Catalog, EmbeddingSpec
 from tiers.catalog.consent import ALL
+from tiers.catalog.tier_spec import TierSpec
 from tiers.errors import CatalogError, TierError
+from tiers.server_words import is_loopback_url_host
 
 if TYPE_CHECKING:
     from gateway.tenancy.declared import Declaration
@@ -63,7 +66,7 @@ async def _ask_for_vector(spec: EmbeddingSpec) -> EmbeddingAnswer:
 
 
 QUESTION = "What is the capital of Japan?"
-NONE_IS_LOCAL = "no tier is local, so private prompts are refused: give a tier that runs in your network `local = true`"
+NONE_IS_LOCAL = "no tier has `local = true`, so private prompts are refused: give it to one that runs in your network"
 
 
 class GuardrailAnswer(msgspec.Struct, frozen=True):
@@ -77,12 +80,23 @@ class GuardrailAnswer(msgspec.Struct, frozen=True):
 def private_text(catalog: Catalog) -> str:
     """Return in a sentence which prompts are private, and which tiers may see them."""
     local = ", ".join(f"{tier.number} ({tier.name})" for tier in catalog.tiers if tier.is_local)
+    near = ", ".join(f"{tier.number} ({tier.name})" for tier in catalog.tiers if _is_on_this_machine(tier))
     where = f"local tiers alone: {local}" if local else "no tier, because none is local (`local = true`)"
+    if near and not local:
+        where = (
+            f"no tier before one has `local = true`: {near} answer on this machine, so give it to each of them that sends "
+            "prompts nowhere else"
+        )
     if catalog.private is None:
         return f"A prompt is private where its key or a header says so, and goes to {where}; [private] adds rules"
     rules = ", ".join([*catalog.private.rules, *catalog.private.patterns])
     found = f", or where a rule finds something private ({rules})" if rules else ""
     return f"A prompt is private where its key or a header says so{found}, and goes to {where}"
+
+
+def _is_on_this_machine(tier: TierSpec) -> bool:
+    servers = () if tier.remote is None else tier.remote.servers
+    return bool(servers) and all(is_loopback_url_host(urlsplit(one.base_url).hostname or "") for one in servers)
 
 
 async def ask_guardrails(catalog: Catalog) -> list[GuardrailAnswer]:

@@ -40,22 +40,33 @@ _NOT_CHAT = ("embed", "rerank", "whisper", "bge-", "tts")
 
 
 class Server(msgspec.Struct, frozen=True, kw_only=True):
-    """What answers at a URL: its models, or why it cannot be used."""
+    """What answers at a URL: its models, or why it cannot be used. `others`: the names of its models that take no
+    chats."""
 
     url: str
     label: str = "a server with OpenAI's API"
     models: tuple[Candidate, ...] = ()
+    others: tuple[str, ...] = ()
     problem: str = ""
     status: int = 200
 
+    @property
+    def left_out(self) -> str:
+        """A sentence that says why it gives no tier; "" if it does."""
+        if self.models or not self.problem:
+            return ""
+        if self.status in (401, 403):
+            return f"{self.url} wants a key: add --tier NAME={self.url}, with the key in NAME_API_KEY"
+        return f"{self.label} at {_host(self.url)} is left out: it {self.problem}"
+
 
 async def find_servers(ports: Iterable[int]) -> list[Server]:
-    """Return the model servers on `ports` of this machine, and those that want a key, asked all at once for about a
-    second; AIO itself is none."""
+    """Return what answers HTTP on `ports` of this machine, asked all at once for about a second; what is no server of
+    models that chat, AIO itself among it, says why in `problem`."""
     async with httpx.AsyncClient(trust_env=False) as client:
         urls = [f"http://127.0.0.1:{port}/v1" for port in ports]
         found = await asyncio.gather(*(_server(client, url, LOOK_SECONDS, DETAIL_SECONDS) for url in urls))
-    return [server for server in found if server.models or server.status in (401, 403)]
+    return [server for server in found if server.status]
 
 
 async def ask_server(url: str, key: str = "") -> Server:
@@ -72,16 +83,26 @@ async def _server(client: httpx.AsyncClient, url: str, look_seconds: float, deta
         )
     except httpx.HTTPError as error:
         return Server(url=url, problem=f"does not answer ({type(error).__name__})", status=0)
-    listed = parse_models(answer.status_code, body)
-    if listed is None:
-        return Server(url=url, problem=f"answers GET {url}/models with {answer.status_code}", status=answer.status_code)
+    status, listed = answer.status_code, parse_models(answer.status_code, body)
+    if status != 200:
+        return Server(url=url, label="what answers", problem=f"answers GET {url}/models with {status}", status=status)
+    ask = _Questions(client, url.removesuffix("/v1"), detail_seconds)
     if not listed:
+        # An Ollama without models lists null.
+        if isinstance(_table(await ask.get("/api/tags")).get("models"), list):
+            return Server(url=url, label="Ollama", problem="has no models: `ollama pull llama3.2` gets one")
+        if listed is None:
+            return Server(url=url, label="what answers", problem=f"answers GET {url}/models with no list of models")
         return Server(url=url, problem="lists no models")
     owners = {str(entry.get("owned_by")) for entry in msgspec.json.decode(body)["data"] if isinstance(entry, dict)}
     if owners == {"aio"}:
         return Server(url=url, label="AIO", problem="is AIO itself")
-    ask = _Questions(client, url.removesuffix("/v1"), detail_seconds)
-    return await _described(ask, url, owners, listed)
+    server = await _described(ask, url, owners, listed)
+    if server.models:
+        return server
+    others = tuple(model.name for model in listed)
+    problem = f"has no model that chats, only {', '.join(others[:3])}{' and others' if len(others) > 3 else ''}"
+    return msgspec.structs.replace(server, others=others, problem=problem)
 
 
 async def _described(ask: "_Questions", url: str, owners: set[str], listed: Sequence[ServerModel]) -> Server:
@@ -101,7 +122,7 @@ async def _described(ask: "_Questions", url: str, owners: set[str], listed: Sequ
 
 
 def _server_of(url: str, label: str, models: Iterable[Candidate]) -> Server:
-    source = f"{label} at {url.removesuffix('/v1').partition('://')[2]}"
+    source = f"{label} at {_host(url)}"
     chat = [model for model in models if not any(mark in model.model.lower() for mark in _NOT_CHAT)]
     placed = []
     for model in chat:
@@ -109,7 +130,11 @@ def _server_of(url: str, label: str, models: Iterable[Candidate]) -> Server:
         price = None if listed is None else listed.price
         context = model.max_context or (None if listed is None else listed.max_context)
         placed.append(msgspec.structs.replace(model, source=source, url=url, price=price, max_context=context))
-    return Server(url=url, label=label, models=tuple(placed), problem="" if placed else "has no model that chats")
+    return Server(url=url, label=label, models=tuple(placed))
+
+
+def _host(url: str) -> str:
+    return url.removesuffix("/v1").partition("://")[2]
 
 
 def _plain(model: ServerModel, kind: Any = "openai") -> Candidate:
@@ -296,6 +321,10 @@ async def _at_url(name: str, what: str, environ: Mapping[str, str]) -> Candidate
             f"--tier {name}={what}: name one of its models as URL,MODEL: {names}"
             if not model
             else f"--tier {name}={what}: the server has no model {model!r}; it has {names}"
+        )
+    if chosen is None and server.others and not model:
+        raise SetupError(
+            f"--tier {name}={what}: the server {server.problem}; one that chats, which it does not list, is URL,MODEL"
         )
     if chosen is None:
         # It does not list its models: the tier is written as given.

@@ -193,11 +193,7 @@ async def _looked(
         found += [msgspec.structs.replace(model, api_key_env=key) for model in server.models]
         notes += [f"OPENAI_BASE_URL={url} {server.problem}"] if server.problem else []
     found += providers
-    notes += [
-        f"{server.url} wants a key: add --tier NAME={server.url}, with the key in NAME_API_KEY"
-        for server in servers
-        if not server.models and server.url != url
-    ]
+    notes += [server.left_out for server in servers if server.left_out and server.url != url]
     on_cards, said = _on_cards(offline)
     found, notes = found + on_cards, notes + said
     return found, [await given_tier(text, found, os.environ) for text in given], notes
@@ -318,7 +314,7 @@ def _nothing_to_route(candidates: Sequence["Candidate"]) -> None:
     import importlib.util
 
     click.echo(
-        "No model was found: start Ollama, vLLM, SGLang, llama.cpp or LM Studio, or set a key such as OPENAI_API_KEY, "
+        "No model that chats was found: start Ollama, vLLM, SGLang, llama.cpp or LM Studio, or set a key such as OPENAI_API_KEY, "
         "and run this again."
         if not candidates
         else f"Only one model was found ({candidates[0].model}, {candidates[0].source}), and routing needs two: start "

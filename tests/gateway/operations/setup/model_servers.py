@@ -48,7 +48,8 @@ def model_server(
     pages: Pages, key: str = "", slow: tuple[str, ...] = (), say: Say = lambda body: "Tokyo is it ."
 ) -> Iterator[ModelServer]:
     """Serve `pages` and chats with the models of `/v1/models`; `key`: refuse others with 401; `slow` paths hang."""
-    models = [entry["id"] for entry in pages.get("/v1/models", {"data": []})["data"]]
+    listed = pages.get("/v1/models", {"data": []})
+    models = [] if callable(listed) else [entry["id"] for entry in listed["data"]]
 
     async def answer(call: Call) -> None:
         if key and call.headers.get("authorization") != f"Bearer {key}":

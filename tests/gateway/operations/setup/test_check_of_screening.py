@@ -5,8 +5,10 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
+from gateway.operations.setup.checks import private_text
 from tests.gateway.in_process_cli import aio
 from tests.gateway.operations.setup.model_servers import model_server, openai_pages
+from tiers.catalog.load import load_catalog
 
 HERE = "tests.gateway.inference.screening.word_guardrails"
 
@@ -30,7 +32,7 @@ def checked(tables: str, *, local: bool = False) -> Result:
 @pytest.mark.parametrize(
     ("tables", "local", "said", "warned"),
     [
-        ("", False, "where its key or a header says so, and goes to no tier, because none is local", False),
+        ("", False, "and goes to no tier before one has `local = true`: 1 (a), 2 (b) answer on this machine", False),
         ("", True, "to local tiers alone: 1 (a); [private] adds rules", False),
         (
             '[private]\nrules = ["iban"]\npatterns = { falcon = "Falcon" }',
@@ -45,7 +47,7 @@ def test_it_says_which_tiers_private_prompts_go_to(tables: str, local: bool, sai
     result = checked(tables, local=local)
     assert result.exit_code == 0, result.output
     assert said in result.output
-    assert ("warning: no tier is local, so private prompts are refused" in result.output) == warned
+    assert ("warning: no tier has `local = true`, so private prompts are refused" in result.output) == warned
 
 
 def test_every_guardrail_is_asked_and_a_broken_one_fails_the_check() -> None:
@@ -94,3 +96,11 @@ def test_init_says_it_too() -> None:
     assert result.exit_code == 0, result.output
     assert "A prompt is private where its key or a header says so, and goes to " in result.output
     assert "[private]" in Path("aio.toml").read_text()
+
+
+def test_of_servers_elsewhere_it_says_that_none_is_local(tmp_path: Path) -> None:
+    tiers = "".join(f'[[tiers]]\nname = "{name}"\nurl = "http://10.0.0.7:9/v1"\n' for name in "ab")
+    (tmp_path / "elsewhere.toml").write_text(tiers)
+    said = private_text(load_catalog(str(tmp_path / "elsewhere.toml")))
+    assert "goes to no tier, because none is local (`local = true`)" in said
+    assert "this machine" not in said

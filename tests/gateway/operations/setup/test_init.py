@@ -116,11 +116,25 @@ def test_the_tiers_are_asked_for_with_a_sensible_default(servers: Servers) -> No
     assert (refused.exit_code, "give numbers from 1 to 3" in refused.output) == (1, True)
 
 
+def test_a_server_without_a_model_that_chats_is_named_and_left_out(servers: Servers) -> None:
+    servers.add(vllm_pages("Qwen/Qwen3-8B", 40960))
+    servers.add(openai_pages("qwen3-1.7b"))
+    embeds = servers.add(ollama_pages("nomic-embed-text:latest"))
+    result = servers.init("--yes")
+    assert result.exit_code == 0, result.output
+    why = "is left out: it has no model that chats, only nomic-embed-text:latest"
+    assert f"note: Ollama at 127.0.0.1:{embeds.port} {why}" in result.output
+    assert "wrote aio.toml: 2 tiers" in result.output
+    given = aio("init", "--force", "--tier", f"a={embeds.url}", "--tier", f"b={servers.all[0].url}")
+    assert given.exit_code == 1
+    assert f"--tier a={embeds.url}: the server has no model that chats, only nomic-embed-text:latest" in given.output
+
+
 def test_without_any_model_one_sentence_and_one_command_are_printed(servers: Servers, empty_folder: Path) -> None:
     result = servers.init("--yes")
     assert result.exit_code == 1
     said = [line for line in result.output.splitlines() if line]
-    assert said[0].startswith("No model was found: start Ollama")
+    assert said[0].startswith("No model that chats was found: start Ollama")
     assert said[1:][0] == "To try AIO with its demonstration model:"
     assert said[2].strip().endswith("aio serve --catalog ladder")
     assert len(said) == 3

@@ -85,12 +85,39 @@ async def test_a_model_whose_maker_lists_its_price_has_that_price_behind_a_proxy
     assert (model.price.input_usd_per_million, model.max_context) == (1.0, 200_000)
 
 
-async def test_aio_itself_and_what_lists_no_models_are_passed_over() -> None:
-    pages = [openai_pages("auto", "tier-1", owner="aio"), {"/v1/models": models_page(owner="x")}]
-    with ExitStack() as stack:
-        servers = [stack.enter_context(model_server(each)) for each in pages]
-        assert await find_servers([server.port for server in servers]) == []
-        assert (await ask_server(servers[0].url)).label == "AIO"
+@pytest.mark.parametrize(
+    ("pages", "said"),
+    [
+        (openai_pages("auto", "tier-1", owner="aio"), "AIO at HOST is left out: it is AIO itself"),
+        ({"/v1/models": models_page(owner="x")}, "a server with OpenAI's API at HOST is left out: it lists no models"),
+        (
+            {"/v1/models": {"data": []}, "/api/tags": {"models": []}},
+            "Ollama at HOST is left out: it has no models: `ollama pull llama3.2` gets one",
+        ),
+        (
+            ollama_pages("nomic-embed-text:latest"),
+            "Ollama at HOST is left out: it has no model that chats, only nomic-embed-text:latest",
+        ),
+        (
+            openai_pages("bge-m3", "text-embed-1", "whisper-1", "tts-1"),
+            "a server with OpenAI's API at HOST is left out: it has no model that chats, only bge-m3, text-embed-1, "
+            "whisper-1 and others",
+        ),
+        ({}, "what answers at HOST is left out: it answers GET http://HOST/v1/models with 404"),
+    ],
+)
+async def test_a_server_without_a_model_that_chats_says_why_it_is_left_out(pages: Pages, said: str) -> None:
+    with model_server(pages) as server:
+        (found,) = await find_servers([server.port])
+        assert found.models == ()
+        assert found.left_out.replace(f"127.0.0.1:{server.port}", "HOST") == said
+
+
+async def test_what_is_no_list_of_models_is_named_so_and_an_ollama_without_models_lists_null() -> None:
+    for pages, said in (({}, "no list of models"), ({"/api/tags": {"models": []}}, "has no models")):
+        with model_server({**pages, "/v1/models": lambda body: {"data": None}}) as server:
+            assert said in (await ask_server(server.url)).left_out
+    assert await find_servers([1]) == []
 
 
 async def test_all_ports_are_asked_at_once_and_a_silent_one_costs_no_more_than_its_share(
