@@ -84,7 +84,7 @@ def private_text(catalog: Catalog) -> str:
     where = f"local tiers alone: {local}" if local else "no tier, because none is local (`local = true`)"
     if near and not local:
         where = (
-            f"no tier before one has `local = true`: {near} answer on this machine, so give it to each of them that sends "
+            f"no tier before one has `local = true`: {near} answer on this machine, so give it to each that sends "
             "prompts nowhere else"
         )
     if catalog.private is None:

@@ -314,8 +314,8 @@ def _nothing_to_route(candidates: Sequence["Candidate"]) -> None:
     import importlib.util
 
     click.echo(
-        "No model that chats was found: start Ollama, vLLM, SGLang, llama.cpp or LM Studio, or set a key such as OPENAI_API_KEY, "
-        "and run this again."
+        "No model that chats was found: start Ollama, vLLM, SGLang, llama.cpp or LM Studio, or set a key such as "
+        "OPENAI_API_KEY, and run this again."
         if not candidates
         else f"Only one model was found ({candidates[0].model}, {candidates[0].source}), and routing needs two: start "
         "another, set a key such as OPENAI_API_KEY, or name one with --tier, and run this again.",
