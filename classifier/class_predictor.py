@@ -156,6 +156,7 @@ class ClassPredictor:
             novelty=1.0 if known is None else round(HALF_NOVELTY / (HALF_NOVELTY + float(known.labels.max())), 4),
             classifier_version=self._version,
             from_others=own is not None and own.uses_others(prompt),
+            material=list(prompt.material),
         )
 
     def _refitted(self, head: RefittedClasses, turn: EncodedTurn, classes: list[float]) -> list[float]:

@@ -44,7 +44,8 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     `classes`: P(SIMPLE, MEDIUM, COMPLEX, EXPERT) if `p_ok` is derived from them, and then P(the answer is good enough);
     else empty. `labels[k-1]`: the number of labelled answers of tier k to such prompts, for this key or, without any,
     its tenant; `good_labels[k-1]` of them were as good as the strongest tier's. Empty without labels. `from_others`:
-    labels of other tenants count in it, too, because the request was drawn for that.
+    labels of other tenants count in it, too, because the request was drawn for that. `material`: the kinds of pasted
+    material that was not read, so that it only costs.
     """
 
     p_ok: list[float]
@@ -58,6 +59,7 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     labels: list[float] = []
     good_labels: list[float] = []
     from_others: bool = False
+    material: list[str] = []
 
 
 class EdgePath(msgspec.Struct, frozen=True, kw_only=True):

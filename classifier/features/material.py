@@ -2,9 +2,9 @@
 tables, JSON, code, mails and long prose.
 
 The instruction says how hard a request is; material only costs. So the classifier reads the instruction and, in place
-of each material, its kind and a few of its words. Code is read where the request may be as hard as the code is. Rules
-on lines, not a model: lines of a kind that follow each other are one material (`classifier.features.line_kinds`). Prose
-is material where it is marked (quoted, fenced, in an element), or where a short request leads to it
+of each material, its kind, and of prose a few words. Code is read where the request may be as hard as the code is.
+Rules on lines, not a model: lines of a kind that follow each other are one material (`classifier.features.line_kinds`).
+Prose is material where it is marked (quoted, fenced, in an element), or where a short request leads to it
 (`classifier.features.pasted_prose`). Lists of requirements, options of a question and word problems are instructions.
 Only so many lines at either end of a turn are read, so that the work is bounded; what lies between belongs to the
 material around it.
@@ -53,7 +53,13 @@ ASKED_CHARS = 400
 MOST_SHOWN = 3
 # What the classifier reads of a word.
 _WORD_CHARS = 24
+# White space that begins a stand-in, so that it is not taken for words of a user.
+STAND_IN = "\x1e"
+_SAID = "here is the {}"
+_KIND_READ = re.compile(f"{STAND_IN}(?:{_SAID.format('')})?(\\w+)")
 
+# Kinds whose stand-in has a few of their words; those of data would count as figures and names of the request.
+_OF_PROSE = ("text", "quote")
 # What further lines of a kind begin with.
 _CONTINUED = {"code": ("  ", "\t"), "trace": ("  ", "\t"), "diff": ("+", "-", " ")}
 # A fence that names a language.
@@ -64,6 +70,8 @@ _TAG = re.compile(r"<([A-Za-z][\w-]{0,40})>$")
 def as_read(text: str) -> str:
     """Return what the classifier reads of a turn: its instruction, and a stand-in for each material; the same string
     where there is none. Deterministic; the work is bounded."""
+    if STAND_IN in text:
+        text = text.replace(STAND_IN, " ")
     if len(text) < LEAST and "\n" not in text:
         return text
     found = materials_of(text)
@@ -81,6 +89,13 @@ def as_read(text: str) -> str:
         if material is not None and place < MOST_SHOWN:
             parts.append(_stand_in(text, material, as_hard_as_it_is))
     return "\n".join(parts)
+
+
+def kinds_left_out(read: str) -> tuple[str, ...]:
+    """Return the kinds of the materials that have a stand-in in what was `read` of turns, without repetition."""
+    if STAND_IN not in read:
+        return ()
+    return tuple(dict.fromkeys(_KIND_READ.findall(read)))
 
 
 def materials_of(text: str) -> list[Material]:
@@ -117,9 +132,11 @@ def _stand_in(text: str, material: Material, as_hard_as_it_is: bool) -> str:
     content = text[material.start : min(material.end, material.start + HEAD)]
     if material.kind == "code" and as_hard_as_it_is:
         return " ".join(content[:CODE_CHARS].split(None, CODE_WORDS)[:CODE_WORDS])
+    if material.kind not in _OF_PROSE:
+        return STAND_IN + _SAID.format(material.kind)
     lines = (line.strip() for line in content.split("\n", SHOWN_LINES)[:SHOWN_LINES])
     shown = next((line for line in lines if kind_of(line) not in (BLANK, FENCE)), "")
-    return f"{material.kind} {_first_words(shown, SHOWN_WORDS)[:SHOWN_CHARS]}"
+    return f"{STAND_IN}{material.kind} {_first_words(shown, SHOWN_WORDS)[:SHOWN_CHARS]}"
 
 
 def _first_words(text: str, most: int) -> str:

@@ -14,7 +14,7 @@ from itertools import chain, islice
 import msgspec
 
 from classifier.features.follow_up import in_context, is_long
-from classifier.features.material import as_read
+from classifier.features.material import as_read, kinds_left_out
 from classifier.features.plain_form import LEADS, OF_COURTESY, THANKS, plain_form, spelling, without_politeness
 from classifier.features.stray_text import (
     CLIENTS_OPENINGS,
@@ -151,7 +151,8 @@ class RoutingInput(msgspec.Struct, frozen=True, kw_only=True):
     caller's key, which has its own labels, and `tenant`, whose it is; "" without one. `app`: hash of the system prompt
     ("" without one), which tells applications apart without their text. `prompt_tokens`: estimate over all messages;
     `max_tokens` None means unlimited. `previous_tiers`: tiers that answered this conversation so far, oldest first.
-    `from_others`: labels of other tenants may count, too (`classifier.local.own`).
+    `from_others`: labels of other tenants may count, too (`classifier.local.own`). `material`: the kinds of what the
+    turn has a stand-in for.
     """
 
     turn: str
@@ -167,6 +168,7 @@ class RoutingInput(msgspec.Struct, frozen=True, kw_only=True):
     has_schema: bool = False
     previous_tiers: tuple[int, ...] = ()
     from_others: bool = False
+    material: tuple[str, ...] = ()
 
 
 def cut_turn(text: str) -> str:
@@ -253,6 +255,7 @@ def routing_input(
         has_tools=has_tools,
         has_schema=has_schema,
         previous_tiers=tuple(previous_tiers),
+        material=kinds_left_out(turn),
     )
 
 

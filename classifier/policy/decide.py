@@ -302,6 +302,8 @@ def _reason(inputs: PolicyInputs, tier: int, barred: dict[int, str], held: dict[
         source = " (prior: this catalogue has no measured outcomes)"
     if inputs.prediction.from_others:
         source += " (with what other tenants' labels teach)"
+    if inputs.prediction.material:
+        source += f" (read without its {' and '.join(inputs.prediction.material)})"
     canary = f" (version {inputs.prediction.classifier_version} on trial)" if inputs.canary else ""
     return f"{why}{source}{canary}{arm}{_ruled_out(barred, held) if barred or held else ''}"
 

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from classifier.complexity.model import shipped_complexity
 from classifier.features import material
 from classifier.features.line_kinds import kind_of
-from classifier.features.material import HEAD, HEAD_LINES, TAIL, TAIL_LINES, as_read, materials_of
+from classifier.features.material import HEAD, HEAD_LINES, STAND_IN, TAIL, TAIL_LINES, as_read, materials_of
 from classifier.features.routing_input import routing_input_of_text
 from classifier.training.fitting.complexity import predicted
 from classifier.training.metrics.complexity_report import first_day_tiers
-from tests.classifier.complexity.test_complexity_model import MODEL
+from tests.classifier.complexity.test_complexity_model import MODEL, PREDICTOR
 from tests.examples import examples
 
 _WRITTEN = tomllib.loads(Path(__file__).with_name("pasted_questions.toml").read_text())
@@ -166,7 +166,26 @@ def test_code_is_read_where_the_request_may_be_as_hard_as_it_is(ask: str, is_rea
         assert ("c.mu.Lock()" in as_read(turn)) == is_read
 
 
+@pytest.mark.parametrize(
+    ("kinds", "turn"),
+    [
+        ([], "Is there any error?"),
+        (["log"], f"Is there any error?\n\n{PASTED['log']}"),
+        (["text"], f"{PASTED['mail']}\n\nWhen does it open?"),
+        (["data", "table"], f"Compare.\n\n{PASTED['json']}\n\nand\n\n{PASTED['csv']}"),
+        ([], f"Find the race.\n\n{PASTED['race']}"),
+        ([], "\x1elog is what I have. How do I read it?\nPlease."),
+    ],
+)
+def test_a_decision_says_what_was_not_read(kinds: list[str], turn: str) -> None:
+    found = routing_input_of_text(turn)
+    assert list(found.material) == kinds
+    assert "\x1e" not in found.turn
+    assert PREDICTOR.read(found)[0].material == kinds
+
+
 PIECES = (
+    "\x1e",
     *PASTED.values(), "Summarize this text in one sentence:", "How many rows are there?", "Why?", "```", "```python",
     "---", "\n", "\n\n", "> quoted", '"', "“", "- an item", "A. an option", "<document>", "</document>", "{", "}",
     "Dear Ann,", "word " * 50, "x" * 3000, "é", "\ud800", "下面的文章", "", ":", "?", "a,b,c", "1  2  3",
@@ -179,6 +198,7 @@ TURNS = st.lists(st.sampled_from(PIECES), max_size=10).flatmap(
 @settings(max_examples=examples(300), deadline=None)
 @given(TURNS | st.text(max_size=400))
 def test_materials_are_parts_of_the_turn_in_order_and_the_rest_is_read(text: str) -> None:
+    text = text.replace(STAND_IN, " ")
     found, end = materials_of(text), 0
     for one in found:
         assert end <= one.start <= one.end <= len(text)

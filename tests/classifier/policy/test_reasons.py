@@ -149,3 +149,8 @@ def test_predictions_and_costs_without_meaning_are_refused(changes: dict[str, An
 
 def test_all_tiers_but_the_strongest_may_cost_nothing() -> None:
     assert decide(given(costs=[0.0, 0.0, 0.0, 1.0])).tier == 2
+
+
+def test_what_was_not_read_of_the_turn_is_said() -> None:
+    reason = decide(given(material=["log", "table"])).reason
+    assert reason == f"{CHEAPEST} (read without its log and table)"
