@@ -55,6 +55,7 @@ from gateway.runtime.peers import WorkerIdentity
 from gateway.tenancy.guard import ACCESS
 from inference_core.transport.client import CoreClient
 from tiers.catalog.load import load_catalog
+from tiers.remote.certificates import require_authorities
 
 log = logging.getLogger(__name__)
 
@@ -244,6 +245,7 @@ def run_server(
         app.failure = error
         server.should_exit = True
 
+    require_authorities()
     if place is None:
         require_port(settings.host, settings.port)
     litestar = create_app(

@@ -40,7 +40,8 @@ def settings_page() -> str:
         "`AIO_API_KEYS_FILE` names the file with the value of `AIO_API_KEYS`; it is read at the start. OpenTelemetry's "
         "variables (`OTEL_…`) count where AIO has none of its own set ([traces](../observability.md#traces)); requests "
         "to other servers go through [`HTTP_PROXY`, `HTTPS_PROXY`, `ALL_PROXY` and "
-        "`NO_PROXY`](../remote-tiers.md#a-proxy), and trust the certificates of `SSL_CERT_FILE`. "
+        "`NO_PROXY`](../remote-tiers.md#a-proxy), and trust the authorities of `SSL_CERT_FILE`, "
+        "`SSL_CERT_DIR`, `REQUESTS_CA_BUNDLE` or `CURL_CA_BUNDLE`, the first that is set. "
         "`aio settings` prints this table.",
         settings_table(),
     )

@@ -118,7 +118,7 @@ def _provider_form(tier: Mapping[str, Any]) -> dict[str, Any] | None:
         remote["credentials"] = written.pop("credentials")
         if key_variable is None and remote["credentials"] == "caller":
             remote.pop("api_key_env", None)
-    further = ("body", "forward", "read_timeout_seconds", "total_timeout_seconds", "balancing")
+    further = ("body", "forward", "read_timeout_seconds", "total_timeout_seconds", "balancing", "tls")
     remote |= {key: written.pop(key) for key in further if key in written}
     remote["max_context"] = written.pop("max_context", None)  # else the price list's, or the provider's
     return {**written, "remote": remote}

@@ -104,6 +104,18 @@ ServedEndpoint = Literal["rerank", "moderations", "images", "speech", "transcrip
 """Endpoints besides answers that are passed through; `transcriptions` are translations, too, `images` also edits."""
 
 
+class TlsSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Files in PEM for the `https` of a server. `ca`: the authorities that its certificate may be of, instead of those
+    of this machine; `certificate` and `key`: what AIO shows it, the key in the same file or in one of its own."""
+
+    ca: str | None = None
+    certificate: str | None = None
+    key: str | None = None
+
+
+NO_TLS = TlsSpec()
+
+
 class RemoteSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`base_url` is the part before `/chat/completions` (usually ending in `/v1`), Triton's before `/v2`.
 
@@ -129,6 +141,7 @@ class RemoteSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     `responses`: whether chats reach the server by OpenAI's Responses API: `needed`, where a request loses something as
     a chat (reasoning next to tools, tools that the provider runs), `always`, or `never`.
     `credentials`: whose the server gets: those that the catalogue names, or the caller's own, sent with the request.
+    `tls`: certificates of its own for the servers.
     `body`: further fields of every request, as `{ chat_template_kwargs = { enable_thinking = false } }`, where the
     caller has not set them. `forward`: names of fields beyond OpenAI's API that the server gets from callers, in
     addition to those that its kind is known to have.
@@ -159,6 +172,7 @@ class RemoteSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
     service_fields: bool = True
     responses: Literal["never", "needed", "always"] = "never"
+    tls: TlsSpec = NO_TLS
     body: dict[str, Any] = {}
     forward: list[str] = []
 
@@ -352,7 +366,7 @@ class TierSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     SHORT_FORM: ClassVar[tuple[str, ...]] = (
         "url", "kind", "api_key_env", "api_keys", "credentials", "max_context", "body", "forward",
-        "read_timeout_seconds", "total_timeout_seconds", "balancing",
+        "read_timeout_seconds", "total_timeout_seconds", "balancing", "tls",
     )  # fmt: skip
 
     number: TierNumber = 0

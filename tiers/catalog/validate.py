@@ -17,7 +17,16 @@ from tiers.catalog.core_spec import adapter_problems
 from tiers.catalog.gpu_group import GpuGroupSpec, GpuModelSpec
 from tiers.catalog.pricing import request_cost_usd
 from tiers.catalog.replica_spec import BalancingSpec
-from tiers.catalog.tier_spec import MAX_TIERS, MEDIA, MIN_TIERS, ChainOfThoughtSpec, PlainSpec, RemoteSpec, TierSpec
+from tiers.catalog.tier_spec import (
+    MAX_TIERS,
+    MEDIA,
+    MIN_TIERS,
+    NO_TLS,
+    ChainOfThoughtSpec,
+    PlainSpec,
+    RemoteSpec,
+    TierSpec,
+)
 from tiers.engines import PROGRAMS, EngineSpec, option_problems
 from tiers.server_words import is_metadata_host
 
@@ -321,6 +330,7 @@ def _check_remote(where: str, tier: TierSpec, remote: RemoteSpec) -> Iterator[st
     yield from check_key_name(where, remote.api_key_env)
     yield from _check_fields(where, remote)
     yield from _check_keys(where, remote)
+    yield from _check_tls(where, remote)
     if remote.credentials == "caller":
         yield from _check_callers(where, remote)
     if remote.is_replicated:
@@ -372,6 +382,14 @@ def _check_keys(where: str, remote: RemoteSpec) -> Iterator[str]:
         yield f"{where}.api_keys: for one base_url; give each of several replicas an api_key_env of its own"
     if remote.api_keys and remote.api_key_env is not None:
         yield f"{where}: api_key_env and api_keys are both set; list all keys in api_keys"
+
+
+def _check_tls(where: str, remote: RemoteSpec) -> Iterator[str]:
+    if remote.tls.key is not None and remote.tls.certificate is None:
+        yield f"{where}.tls.key: is the key of a certificate; name it as tls.certificate"
+    plain = [server.base_url for server in remote.servers if not server.base_url.startswith("https://")]
+    if remote.tls != NO_TLS and (plain or remote.engine is not None):
+        yield f"{where}.tls: is for https, and not for {plain[0] if plain else 'an engine that AIO starts'}"
 
 
 def _check_callers(where: str, remote: RemoteSpec) -> Iterator[str]:

@@ -12,7 +12,6 @@ metadata server are never asked through a proxy: a key for them would leave, and
 import asyncio
 import ipaddress
 import re
-import ssl
 from collections import deque
 from collections.abc import AsyncIterator, Iterable
 from contextlib import suppress
@@ -22,6 +21,8 @@ from urllib.request import getproxies, proxy_bypass
 
 import httpx
 
+from tiers.catalog.tier_spec import NO_TLS, TlsSpec
+from tiers.remote.certificates import Trust, judged, trust_of
 from tiers.remote.http_connection import HttpConnection
 from tiers.server_words import addresses_of, is_loopback_url_host, is_metadata_address, is_metadata_host, plain_host
 
@@ -40,10 +41,11 @@ class HttpTransport(httpx.AsyncBaseTransport):
     the server had closed the connection before.
     """
 
-    def __init__(self, url: httpx.URL) -> None:
-        self._host, tls = url.host, url.scheme == "https"
-        self._port = url.port or (443 if tls else 80)
-        self._ssl = ssl.create_default_context() if tls else None
+    def __init__(self, url: httpx.URL, tls: TlsSpec = NO_TLS) -> None:
+        """Raises `CatalogError` for files of certificates that cannot be used."""
+        self._host, is_tls = url.host, url.scheme == "https"
+        self._port = url.port or (443 if is_tls else 80)
+        self._trust = trust_of(tls) if is_tls else None
         self._idle: deque[HttpConnection] = deque()
         self._open: set[HttpConnection] = set()
 
@@ -102,7 +104,8 @@ class HttpTransport(httpx.AsyncBaseTransport):
         self._open.add(connection)
         try:
             async with asyncio.timeout(seconds):
-                transport, _ = await loop.create_connection(lambda: connection, self._host, self._port, ssl=self._ssl)
+                context = None if self._trust is None else self._trust.context
+                transport, _ = await loop.create_connection(lambda: connection, self._host, self._port, ssl=context)
             peer = transport.get_extra_info("peername")
             # Check the connected address, not an earlier resolution of the name.
             if peer and is_metadata_address(str(peer[0])):
@@ -113,7 +116,7 @@ class HttpTransport(httpx.AsyncBaseTransport):
             if isinstance(error, TimeoutError):
                 raise httpx.ConnectTimeout(f"no connection within {seconds:g} s") from error
             if isinstance(error, OSError):
-                raise httpx.ConnectError(str(error)) from error
+                raise httpx.ConnectError(judged(error, self._trust)) from error
             raise
         return connection
 
@@ -156,12 +159,12 @@ class Reply(httpx.AsyncByteStream):
             self._idle.popleft().close()
 
 
-def transport_to(url: httpx.URL) -> httpx.AsyncBaseTransport:
+def transport_to(url: httpx.URL, tls: TlsSpec = NO_TLS) -> httpx.AsyncBaseTransport:
     """Return the transport to the server at `url`: persistent connections, or httpx's own through the environment's
-    proxy for it. Both trust `SSL_CERT_FILE`."""
+    proxy for it. Raises `CatalogError` for files of certificates that cannot be used."""
     if not proxy_url(url):
-        return HttpTransport(url)
-    return ProxyingTransport(httpx.Limits(max_connections=MAX_CONNECTIONS, max_keepalive_connections=MAX_IDLE))
+        return HttpTransport(url, tls)
+    return ProxyingTransport(httpx.Limits(max_connections=MAX_CONNECTIONS, max_keepalive_connections=MAX_IDLE), tls)
 
 
 def proxy_url(url: httpx.URL) -> str:
@@ -193,21 +196,22 @@ def ask(method: str, url: str, timeout: float, **options: Any) -> httpx.Response
 class ProxyingTransport(httpx.AsyncBaseTransport):
     """httpx's transport, directly or through the environment's proxy for each URL. Errors name the proxy."""
 
-    def __init__(self, limits: httpx.Limits | None = None) -> None:
+    def __init__(self, limits: httpx.Limits | None = None, tls: TlsSpec = NO_TLS) -> None:
         self._limits = limits or httpx.Limits(max_connections=100, max_keepalive_connections=20)
+        self._trust = trust_of(tls)
         self._by_proxy: dict[str, httpx.AsyncHTTPTransport] = {}
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         """See `httpx.AsyncBaseTransport`. Raises `httpx.TransportError`."""
         name = proxy_url(request.url)
         if name not in self._by_proxy:
-            self._by_proxy[name] = httpx.AsyncHTTPTransport(proxy=_proxy(name), limits=self._limits)
+            self._by_proxy[name] = httpx.AsyncHTTPTransport(
+                verify=self._trust.of_httpx, proxy=_proxy(name), limits=self._limits
+            )
         try:
             response = await self._by_proxy[name].handle_async_request(request)
         except _UNREACHED as error:
-            if not name:
-                raise
-            raise _by(name, error) from error
+            raise _by(name, error, self._trust) from error
         if name and response.status_code == httpx.codes.PROXY_AUTHENTICATION_REQUIRED:
             await response.aclose()
             raise _unauthorised(name)
@@ -224,18 +228,18 @@ class BlockingTransport(httpx.BaseTransport):
 
     def __init__(self) -> None:
         self._by_proxy: dict[str, httpx.HTTPTransport] = {}
+        self._trust: Trust | None = None
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         """See `httpx.BaseTransport`. Raises `httpx.TransportError`."""
         name = proxy_url(request.url)
         if name not in self._by_proxy:
-            self._by_proxy[name] = httpx.HTTPTransport(proxy=_proxy(name))
+            self._trust = self._trust or trust_of()
+            self._by_proxy[name] = httpx.HTTPTransport(verify=self._trust.of_httpx, proxy=_proxy(name))
         try:
             response = self._by_proxy[name].handle_request(request)
         except _UNREACHED as error:
-            if not name:
-                raise
-            raise _by(name, error) from error
+            raise _by(name, error, self._trust) from error
         if name and response.status_code == httpx.codes.PROXY_AUTHENTICATION_REQUIRED:
             response.close()
             raise _unauthorised(name)
@@ -262,8 +266,9 @@ def _proxy(name: str) -> httpx.Proxy | None:
         raise httpx.ProxyError(f"the proxy {shown_proxy(name)} is no URL") from None
 
 
-def _by(name: str, error: httpx.TransportError) -> httpx.TransportError:
-    return type(error)(f"through the proxy {shown_proxy(name)}: {error}")
+def _by(name: str, error: httpx.TransportError, trust: Trust | None) -> httpx.TransportError:
+    way = f"through the proxy {shown_proxy(name)}: " if name else ""
+    return type(error)(f"{way}{judged(error, trust)}")
 
 
 def _unauthorised(name: str) -> httpx.ProxyError:

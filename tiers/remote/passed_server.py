@@ -40,7 +40,8 @@ class PassedServer:
         self._key = server_key(os.environ, spec.remote.api_key_env)
         self._base = httpx.URL(spec.remote.base_url.rstrip("/") + "/")
         self._failures = ServerFailures(f"tier '{spec.name}'", spec.remote, self._key, 0.0, time.monotonic)
-        self._client = httpx.AsyncClient(transport=transport_to(self._base), trust_env=False, follow_redirects=False)
+        transport = transport_to(self._base, self._remote.tls)
+        self._client = httpx.AsyncClient(transport=transport, trust_env=False, follow_redirects=False)
 
     async def close(self) -> None:
         await self._client.aclose()

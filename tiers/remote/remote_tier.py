@@ -16,7 +16,7 @@ from inference_core.io.background_tasks import repeated
 from inference_core.protocol import StepTimes
 from tiers.catalog.pricing import write_pays
 from tiers.catalog.replica_spec import server_key
-from tiers.catalog.tier_spec import ONE_CHOICE, OWN_SERVERS, USUAL_CONTEXT, TierSpec
+from tiers.catalog.tier_spec import NO_TLS, ONE_CHOICE, OWN_SERVERS, USUAL_CONTEXT, TierSpec
 from tiers.chat_state import has_state
 from tiers.deltas import merged_answers
 from tiers.errors import (
@@ -131,6 +131,8 @@ class RemoteTier(Tier):
         self.asks_credential = spec.asks_credential
         sign = self._signature if self._wire.signs else None
         headers, seconds = self._wire.key_headers(key), spec.remote.connect_timeout_seconds
+        if spec.remote.tls != NO_TLS:
+            connect = partial(transport_to, tls=spec.remote.tls)
         self._http = HttpClient(spec.remote.base_url, headers, seconds, connect, sign)
 
     def _signature(self, request: httpx.Request) -> list[tuple[bytes, bytes]]:
