@@ -1,6 +1,10 @@
-"""What `aio serve` prints: its address, a first request to try, and what happens when a dependency fails."""
+"""What `aio serve` prints: its address, a first request to try, and what happens when a dependency fails; and what it
+tells systemd."""
 
+import os
+import socket
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from gateway import __version__
@@ -27,6 +31,21 @@ class ServerStartError(RuntimeError):
 
 class ServerStoppedError(RuntimeError):
     """A second signal stopped the server, without waiting for its answers."""
+
+
+def tell_service_manager(*lines: str) -> None:
+    """Send lines such as `READY=1` to the service manager that waits for them (sd_notify(3)); without one do nothing.
+    One that does not listen changes nothing here."""
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if not address.startswith(("/", "@")):
+        return
+    with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as manager:
+        manager.settimeout(_TOLD_SECONDS)
+        # A name that no file has begins with a zero byte.
+        manager.sendto("\n".join(lines).encode(), address.replace("@", "\0", 1) if address[0] == "@" else address)
+
+
+_TOLD_SECONDS = 1.0
 
 
 def ready_text(host: str, port: int) -> str:

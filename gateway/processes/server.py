@@ -39,6 +39,7 @@ from gateway.processes.announcement import (
     problems_text,
     ready_text,
     start_text,
+    tell_service_manager,
     url_of,
 )
 from gateway.processes.event_loop import (
@@ -109,6 +110,8 @@ class AnnouncedServer(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Shut down as uvicorn does, after load balancers have had time to notice that it is unready."""
+        if self._place is None:
+            tell_service_manager("STOPPING=1")
         self._unready()
         patience = time.monotonic() + self._unready_seconds
         # Polled: a signal handler sets it.
@@ -152,6 +155,7 @@ class AnnouncedServer(uvicorn.Server):
         self._lasting.start()
         if self.started and self.servers and self._place is None:
             click.echo(self._ready(*self._address))
+            tell_service_manager("READY=1", f"STATUS=Listening on {url_of(*self._address)}")
         if self.started:
             self.print_admin_key()
 

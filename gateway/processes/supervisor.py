@@ -24,7 +24,15 @@ from gateway.base.configuration import catalog_reason, environment_of, own_comma
 from gateway.base.settings import Settings
 from gateway.base.stores.retries import RestartPauses
 from gateway.operations.cli.options import broken
-from gateway.processes.announcement import ServerStartError, callers_text, policy_text, ready_text, start_text
+from gateway.processes.announcement import (
+    ServerStartError,
+    callers_text,
+    policy_text,
+    ready_text,
+    start_text,
+    tell_service_manager,
+    url_of,
+)
 from gateway.processes.start_checks import bound_sockets, name_unknown_variables
 from gateway.runtime.core_factory import socket_of
 from gateway.runtime.engines.running_engines import RunningEngines, running_engines
@@ -271,6 +279,7 @@ class Supervisor:
         host, port = self._listeners[0][0].getsockname()[:2]
         asks = await ask_worker(self._folder, 0, "asks for keys")
         click.echo(ready_text(host, port) + ("" if asks is None else callers_text(asks == YES)))
+        tell_service_manager("READY=1", f"STATUS=Listening on {url_of(host, port)}")
 
     async def _until_ready(self, number: int, process: KeptProcess) -> None:
         """Polled: it happens in another process."""
@@ -377,6 +386,7 @@ class Supervisor:
 
     async def _stop(self) -> bool:
         """Drain the gateways, which need the cores for it, then the cores. Returns whether none had to be killed."""
+        tell_service_manager("STOPPING=1")
         for listener in chain.from_iterable(self._listeners):
             # Otherwise connections made after the workers closed theirs would wait forever.
             listener.close()
