@@ -16,6 +16,9 @@ log = logging.getLogger(__name__)
 
 PRIVATE_UMASK = 0o077
 _OTHERS = 0o077
+_WORLD, _ROOT_GROUP = 0o007, 0
+"""A folder that only group 0 may use besides its user stays so: images that run as any user have such folders, and what
+is in them is its user's alone."""
 _SERVER_LOCK = "server.lock"
 KEYS_REQUIRED = "keys_required"
 """The file that says that callers needed a stored key; while it exists they need one."""
@@ -40,7 +43,7 @@ def private_data_folder(path: Path) -> None:
     repaired = refused = 0
     for entry in _entries_of_ours(path):
         repaired, refused = _counted(entry, repaired, refused)
-    is_open = bool(status.st_mode & _OTHERS)
+    is_open = bool(status.st_mode & (_WORLD if status.st_gid == _ROOT_GROUP else _OTHERS))
     if is_open and (status.st_mode & stat.S_ISVTX or _holds_other_folders(path)):
         log.warning(
             "others may list the data folder %s (mode %o), and its mode stays, since it is not for AIO alone: give AIO"
@@ -48,7 +51,7 @@ def private_data_folder(path: Path) -> None:
             path,
             stat.S_IMODE(status.st_mode),
         )
-    else:
+    elif is_open:
         # Last: a repair that is interrupted is repeated at the next start.
         repaired, refused = _counted(path, repaired, refused)
     if repaired:

@@ -74,6 +74,24 @@ def test_a_volume_whose_modes_cannot_be_changed_is_used_with_a_warning(
     assert "cannot be changed by this user" in caplog.text
 
 
+def test_a_folder_of_the_root_group_stays_one_and_its_files_do_not(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Containers that run as any user have no other right to it (OpenShift)."""
+    (folder := tmp_path / "data").mkdir()
+    monkeypatch.setattr("gateway.base.stores.data_folder._ROOT_GROUP", folder.stat().st_gid)
+    folder.chmod(0o770)
+    private_data_folder(folder)
+    assert (modes_of(folder), caplog.text) == ({".": 0o770}, "")
+    (folder / "batch_knobs.json").touch(mode=0o660)
+    (folder / "batch_knobs.json").chmod(0o660)
+    private_data_folder(folder)
+    assert modes_of(folder) == {".": 0o770, "batch_knobs.json": 0o600}
+    folder.chmod(0o775)
+    private_data_folder(folder)
+    assert modes_of(folder)["."] == 0o700
+
+
 def test_links_in_the_data_folder_change_nothing_elsewhere(tmp_path: Path) -> None:
     elsewhere, folder = tmp_path / "elsewhere", tmp_path / "data"
     (elsewhere / "in").mkdir(parents=True)

@@ -155,7 +155,7 @@ async def test_a_tier_starts_with_its_files_and_says_what_it_was_judged_by(files
         await other.close()
 
 
-async def test_a_proxy_changes_nothing_about_whom_a_tier_trusts(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_behind_a_proxy_a_tier_trusts_the_same_authorities(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with recording_proxy() as proxy:
         monkeypatch.setenv("HTTPS_PROXY", f"http://{proxy.place}")
         transport = transport_to(httpx.URL("https://server.example/v1"), TlsSpec(ca=str(files / "server.pem")))
