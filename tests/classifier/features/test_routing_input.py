@@ -98,6 +98,8 @@ PIECES = (
     "  ", "Explain the rules of chess. ", "What is the diffrence ", "schedulers ", "wihch ", "word " * 40,
     "letters" * 30, "Thanks in advance!", " Thank you so much. ", "Kind regards, Ann", " ty", "cheers", " yours",
     " best. ", "How are you?", "é", "\ud800", "’", "\x1c", ". ", "! ", "? ", ", ", ": ", "a", "The ", "how ",
+    "\n10:00:01 INFO up\n10:00:02 INFO still up\n", "Summarize this note: " + "it was late " * 30,
+    "\n\na,b\n1,2\n3,4\n5,6\n", "\n> quoted\n> more of it that is long enough\n", "```\nx = 1;\n```\n", "\x1e",
 )  # fmt: skip
 
 
