@@ -23,6 +23,13 @@ _WRITTEN = tomllib.loads(Path(__file__).with_name("pasted_questions.toml").read_
 QUESTIONS: list[dict[str, Any]] = _WRITTEN["questions"]
 PASTED: dict[str, str] = {name: text.strip("\n") for name, text in _WRITTEN["materials"].items()}
 CODE = ("code", "race")
+PUZZLE = (
+    "Three friends live in a row of houses of different colours. The one in the red house keeps bees, the one "
+    "beside it plays the tuba, and the last one never opens a window. Every Monday the tuba is heard through "
+    "two walls, every Tuesday through one, and on the other days not at all. The bees fly only on days on "
+    "which the tuba rests, and the closed window is on the side of the green house. Nobody has moved since "
+    "the spring, when the blue house was painted."
+)
 
 
 def turn_of(question: dict[str, Any], times: int = 1) -> str:
@@ -78,6 +85,8 @@ def test_ten_times_as_much_of_a_material_reads_the_same(name: str, form: str) ->
         "4. The dog is not red.\n5. Eva is last.\n6. Ann is not first.\n7. Ben is not last.\n8. Cleo likes tea.",
         "A poem about the sea.\nTopic: storms\nTone: calm\nForm: haiku\nLength: three lines\nEnd: hope\nRhyme: none",
         "Who is telling the truth, and how do you know?\nAnn says that Ben lies.\nBen says that Cleo lies.",
+        f"Here is a puzzle, solve it:\n\n{PUZZLE}",
+        f"What follows from these rules of a game:\n\n- {PUZZLE}\n- Whoever speaks first loses.",
         "Tell me a joke.",
         "",
     ],
