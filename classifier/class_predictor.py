@@ -1,6 +1,6 @@
 """Predictions by the prompt's complexity class, from a prior for the tiers or from what was learned about them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Literal
 
@@ -97,20 +97,33 @@ class ClassPredictor:
 
     def classes(self, given: RoutingInput, turn: EncodedTurn, tokens: Sequence[str] | None = None) -> list[float]:
         """Return P of the four classes of the prompt `given`, encoded as `turn`, by the n-gram model, as labels keep
-        them; `tokens`: its words, where they were split before."""
+        them; `tokens`: its words, where they were split before. Those of a turn with two readings are their mixture."""
         if tokens is None:
             tokens = tokenise(given.turn)
         encoded = turn if self._shares_encoder else encode_turn(_shipped_model().encoder, given, tokens)
-        return self._complexity.probabilities(given.turn, tokens, encoded.features, encoded.embedding)
+        found = self._complexity.probabilities(given.turn, tokens, encoded.features, encoded.embedding)
+        return _mixed(given, found, self._classes_of_turn)
+
+    def _classes_of_turn(self, prompt: RoutingInput) -> list[float]:
+        """Return P of the classes of the turn of `prompt` alone, by the n-gram model."""
+        encoder = self._encodes if self._shares_encoder else _shipped_model().encoder
+        if self._native and prompt.turn.isascii():
+            return self._read_natively(prompt)[0]
+        return self.classes(prompt, encode_turn(encoder, prompt))
+
+    def _read_natively(self, prompt: RoutingInput) -> tuple[list[float], EncodedTurn]:
+        """Return P of the classes of the prompt's turn, which is ASCII, and what it was encoded as."""
+        features = np.empty(len(surface_features.FEATURE_NAMES), np.float32)
+        turn = EncodedTurn(features, np.empty(self._encodes.dim, np.float32), _NO_LOGITS)
+        classes: list[float] = KERNELS.read_turn(*self._native, prompt.turn, prompt.turn_chars, *turn[:2])
+        return classes, turn
 
     def read(self, prompt: RoutingInput, own: OwnOutcomes | None = None) -> tuple[Prediction, EncodedTurn]:
         """Return the prediction for the `prompt`, with the catalogue's `own` outcomes, if any, and what it was
         encoded as, without logits of words."""
         if self._native and self._encoder is None and prompt.turn.isascii():
-            features = np.empty(len(surface_features.FEATURE_NAMES), np.float32)
-            turn = EncodedTurn(features, np.empty(self._encodes.dim, np.float32), _NO_LOGITS)
-            classes: list[float] = KERNELS.read_turn(*self._native, prompt.turn, prompt.turn_chars, *turn[:2])
-            return self._prediction(prompt, turn, classes, own), turn
+            classes, turn = self._read_natively(prompt)
+            return self._prediction(prompt, turn, _mixed(prompt, classes, self._classes_of_turn), own), turn
         tokens = tokenise(prompt.turn)
         turn = encode_turn(self._encodes, prompt, tokens)
         return self.prediction(prompt, turn, own, tokens), turn
@@ -128,7 +141,9 @@ class ClassPredictor:
         Novelty is that of the tier with most labels of such prompts: 1 without any.
         """
         encoder = self._encoder
-        classes = self.classes(given, turn, tokens) if encoder is None else encoder.probabilities(given.turn)
+        if encoder is None:
+            return self._prediction(given, turn, self.classes(given, turn, tokens), own)
+        classes = _mixed(given, encoder.probabilities(given.turn), lambda other: encoder.probabilities(other.turn))
         return self._prediction(given, turn, classes, own)
 
     def _prediction(
@@ -157,6 +172,7 @@ class ClassPredictor:
             classifier_version=self._version,
             from_others=own is not None and own.uses_others(prompt),
             material=list(prompt.material),
+            follow_up=prompt.follow_up,
         )
 
     def _refitted(self, head: RefittedClasses, turn: EncodedTurn, classes: list[float]) -> list[float]:
@@ -174,6 +190,16 @@ class ClassPredictor:
             return [], []
         weights = np.array(classes, np.float32)
         return (weights @ self._prior.labels).tolist(), (weights @ self._prior.good).tolist()
+
+
+def _mixed(prompt: RoutingInput, classes: list[float], read: Callable[[RoutingInput], list[float]]) -> list[float]:
+    """Return P of the classes of `prompt`: the `classes` of its turn, mixed with what `read` says of its other reading,
+    if it has one."""
+    other = prompt.other_reading
+    if other is None:
+        return classes
+    reading, weight = other
+    return [p + weight * (q - p) for p, q in zip(classes, read(reading), strict=True)]
 
 
 @cache

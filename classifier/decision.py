@@ -31,6 +31,24 @@ def tier_novelty(novelty: float, labels: Sequence[float], tier: int) -> float:
     return max(novelty, HALF_NOVELTY / (HALF_NOVELTY + own)) if labels else novelty
 
 
+class FollowUp(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether the newest turn of a conversation goes on with earlier ones: with probability `p`, which weighs its two
+    readings. `turns`: the user's turns that it is joined to in one of them, by number from 1; empty where it is read
+    alone. `answer`: that reading has what an answer proposed, which the turn accepts."""
+
+    p: float
+    turns: tuple[int, ...] = ()
+    answer: bool = False
+
+    def __str__(self) -> str:
+        """In words, for a decision's reason."""
+        if not self.turns:
+            return f"a new request ({1 - self.p:.2g})" if self.p < 0.5 else ""
+        numbers = " and ".join(map(str, self.turns))
+        what = f"turn{'s' if len(self.turns) > 1 else ''} {numbers}{' and its answer' if self.answer else ''}"
+        return f"follow-up of {what} ({self.p:.2g})"
+
+
 class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome model's prediction for one prompt.
 
@@ -45,7 +63,8 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     else empty. `labels[k-1]`: the number of labelled answers of tier k to such prompts, for this key or, without any,
     its tenant; `good_labels[k-1]` of them were as good as the strongest tier's. Empty without labels. `from_others`:
     labels of other tenants count in it, too, because the request was drawn for that. `material`: the kinds of pasted
-    material that was not read, so that it only costs.
+    material that was not read, so that it only costs. `follow_up`: how the turn was
+    read in its conversation, None without earlier turns.
     """
 
     p_ok: list[float]
@@ -60,6 +79,7 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     good_labels: list[float] = []
     from_others: bool = False
     material: list[str] = []
+    follow_up: FollowUp | None = None
 
 
 class EdgePath(msgspec.Struct, frozen=True, kw_only=True):

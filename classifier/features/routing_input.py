@@ -13,7 +13,8 @@ from itertools import chain, islice
 
 import msgspec
 
-from classifier.features.follow_up import in_context, is_long
+from classifier.decision import FollowUp
+from classifier.features.follow_up import Readings, UserTurn, in_context, is_long
 from classifier.features.material import as_read, kinds_left_out
 from classifier.features.plain_form import LEADS, OF_COURTESY, THANKS, plain_form, spelling, without_politeness
 from classifier.features.stray_text import (
@@ -136,6 +137,8 @@ TAIL_WORDS = 64
 CHARS_PER_WORD = 8
 # What a plan mode asks for, in words that the classifier was trained on.
 PLAN_FIRST = "Analyse the code and write a step-by-step plan with trade-offs and risks before any change."
+# Characters of an answer that are read, at its end.
+LONGEST_END_OF_ANSWER = 2000
 # The newest turns of the user's role that are looked at; clients write many that have no word of the user.
 MOST_LOOKED_AT = 64
 
@@ -147,9 +150,11 @@ class RoutingInput(msgspec.Struct, frozen=True, kw_only=True):
     (`classifier.features.routing_input`) and surrounding white space, with a stand-in for what it is about
     (`classifier.features.material`), after the earlier turns that it goes on with (`classifier.features.follow_up`),
     cut by `cut_turn`, in plain form (`classifier.features.plain_form`); `turn_chars`: the characters of the plain form
-    of all of it, in proportion to the part that is kept. `key`: the
-    caller's key, which has its own labels, and `tenant`, whose it is; "" without one. `app`: hash of the system prompt
-    ("" without one), which tells applications apart without their text. `prompt_tokens`: estimate over all messages;
+    of all of it, in proportion to the part that is kept. `follow_up`: whether it goes on with them, None without
+    earlier turns; `other` and `other_chars`: the less likely of its two readings, None where one is certain enough.
+    `key`: the caller's key, which has its own labels, and `tenant`, whose it is; "" without one. `app`: hash of the
+    system prompt ("" without one), which tells applications apart without their text. `prompt_tokens`: estimate over
+    all messages;
     `max_tokens` None means unlimited. `previous_tiers`: tiers that answered this conversation so far, oldest first.
     `from_others`: labels of other tenants may count, too (`classifier.local.own`). `material`: the kinds of what the
     turn has a stand-in for.
@@ -169,6 +174,23 @@ class RoutingInput(msgspec.Struct, frozen=True, kw_only=True):
     previous_tiers: tuple[int, ...] = ()
     from_others: bool = False
     material: tuple[str, ...] = ()
+    follow_up: FollowUp | None = None
+    other: str | None = None
+    other_chars: int = 0
+
+    @property
+    def texts(self) -> list[str]:
+        """The readings of the turn, the likelier first."""
+        return [self.turn] if self.other is None else [self.turn, self.other]
+
+    @property
+    def other_reading(self) -> "tuple[RoutingInput, float] | None":
+        """The input with the less likely reading as its turn, and the weight of that reading; None without one."""
+        if self.other is None or self.follow_up is None:
+            return None
+        p = self.follow_up.p
+        other = msgspec.structs.replace(self, turn=self.other, turn_chars=self.other_chars, other=None)
+        return other, min(p, 1.0 - p)
 
 
 def cut_turn(text: str) -> str:
@@ -214,37 +236,45 @@ def routing_input(
 ) -> RoutingInput:
     """Return the routing input of chat `messages` (each with "role" and a text "content"); pure.
 
-    System and developer messages enter only through their hash, assistant and tool messages only as counts, and media
-    only as `media_tokens` of `prompt_tokens`. `plan_mode`: a plan is asked for, perhaps not in the turn's words.
+    System and developer messages enter only through their hash, tool messages only as counts, assistant messages as
+    these and by what they end with (`classifier.features.follow_up`), and media only as `media_tokens` of
+    `prompt_tokens`. `plan_mode`: a plan is asked for, perhaps not in the turn's words.
     """
     system: list[str] = []
-    asked: list[str] = []
+    asked: list[UserTurn] = []
+    answer = ""
     chars = user_turns = assistant_turns = 0
     for message in messages:
         role, content = message["role"], message["content"]
         chars += len(content)
         if role == "user":
-            asked.append(content)
             user_turns += 1
+            asked.append(UserTurn(content, answer, user_turns))
+            answer = ""
         elif role == "assistant":
             assistant_turns += 1
+            answer = content or answer
         elif role in ("system", "developer"):
             system.append(content)
-    signs = _signs_of(asked, plan_mode)
+    signs = _signs_of([turn.text for turn in asked[:2]], plan_mode)
     if signs == _ALL:
-        turn = _turn(asked)
+        alone, joined, follow_up = _readings(asked)
     else:
-        said = asked[0].strip()
-        turn = as_read(said)
-        if turn is not said:
-            turn, signs = without_stray_text(turn), _FORM
-    if plan_mode and turn:
-        turn = f"{PLAN_FIRST}\n{turn}"
-    cut = cut_turn(turn) if signs in (_ALL, _FORM) else turn
-    plain = plain_form(cut) if signs in (_ALL, _FORM) else without_politeness(cut) if signs == _POLITE else cut
+        whole = asked[0].text.strip()
+        kept = as_read(whole)
+        if kept is not whole:
+            kept, signs = without_stray_text(kept), _FORM
+        alone, joined, follow_up = Readings(kept)
+    is_joined = follow_up is not None and follow_up.p >= 0.5
+    first, second = (joined, alone) if is_joined else (alone, joined)
+    turn, turn_chars = _plain(first or "", signs, plan_mode)
+    other, other_chars = (None, 0) if second is None else _plain(second, signs, plan_mode)
     return RoutingInput(
-        turn=plain,
-        turn_chars=len(plain) if cut == turn else len(plain) * len(turn) // len(cut),
+        turn=turn,
+        turn_chars=turn_chars,
+        follow_up=follow_up,
+        other=other,
+        other_chars=other_chars,
         key=key,
         tenant=tenant,
         app=app_of("\n".join(system)),
@@ -255,8 +285,17 @@ def routing_input(
         has_tools=has_tools,
         has_schema=has_schema,
         previous_tiers=tuple(previous_tiers),
-        material=kinds_left_out(turn),
+        material=kinds_left_out(first or ""),
     )
+
+
+def _plain(turn: str, signs: int, plan_mode: bool) -> tuple[str, int]:
+    """Return the plain form of what is kept of `turn`, and the characters of that of all of it."""
+    if plan_mode and turn:
+        turn = f"{PLAN_FIRST}\n{turn}"
+    cut = cut_turn(turn) if signs in (_ALL, _FORM) else turn
+    plain = plain_form(cut) if signs in (_ALL, _FORM) else without_politeness(cut) if signs == _POLITE else cut
+    return plain, len(plain) if cut == turn else len(plain) * len(turn) // len(cut)
 
 
 # Which rules may change a turn: all of them, those of its form and then of politeness, or these alone.
@@ -279,31 +318,35 @@ def _signs() -> object:
     return KERNELS.make_signs(marks, THANKS.texts, greetings, courtesy, leads, spelling())
 
 
-def _turn(asked: Sequence[str]) -> str:
-    """Return what the newest of the user's turns `asked` says, after those before it that it goes on with. Turns that
-    are their client's alone are none of the user's. A long one stands for itself, however little of it is read."""
+def _readings(asked: Sequence[UserTurn]) -> Readings:
+    """Return how the newest of the user's turns `asked` is read. Turns that are their client's alone are none of the
+    user's. A long one stands for itself, however little of it is read."""
     own = _own_turns(asked)
-    newest = next(own, "")
-    if len(asked) == 1 or is_long(newest):
-        return _read(newest)
+    newest = next(own, None)
+    if newest is None:
+        return Readings("")
+    if len(asked) == 1 or is_long(newest.text):
+        return Readings(_read(newest).text)
     return in_context(map(_read, chain((newest,), own)))
 
 
-def _read(turn: str) -> str:
-    return without_stray_text(as_read(turn))
+def _read(turn: UserTurn) -> UserTurn:
+    """Return the turn as it is read, with the end of the answer before it without instructions to the router."""
+    answer = without_router_instructions(turn.answer[-LONGEST_END_OF_ANSWER:])
+    return UserTurn(without_stray_text(as_read(turn.text)), answer, turn.number)
 
 
-def _own_turns(asked: Sequence[str]) -> Iterator[str]:
+def _own_turns(asked: Sequence[UserTurn]) -> Iterator[UserTurn]:
     """The user's turns from the newest on, each without its client's text and instructions to the router."""
-    for content in islice(reversed(asked), MOST_LOOKED_AT):
-        said = content.strip()
-        if said.startswith(END_OF_EXAMPLES):
+    for turn in islice(reversed(asked), MOST_LOOKED_AT):
+        text = turn.text.strip()
+        if text.startswith(END_OF_EXAMPLES):
             return
-        has_rules = len(asked) > 1 and any(rules in said for rules in CLIENTS_RULES)
-        if has_rules or said.startswith(CLIENTS_OPENINGS) or said.endswith(">"):
-            said = users_text(said)
-        if said:
-            yield without_router_instructions(said).strip()
+        has_rules = len(asked) > 1 and any(rules in text for rules in CLIENTS_RULES)
+        if has_rules or text.startswith(CLIENTS_OPENINGS) or text.endswith(">"):
+            text = users_text(text)
+        if text:
+            yield turn._replace(text=without_router_instructions(text).strip())
 
 
 def routing_input_of_text(text: str) -> RoutingInput:

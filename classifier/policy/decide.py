@@ -333,7 +333,9 @@ def _by_class(inputs: PolicyInputs, tier: int) -> str:
     classes = inputs.prediction.classes
     likeliest = classes.index(max(classes))
     p_ok, costs = inputs.prediction.p_ok[tier - 1], inputs.costs
-    by_class = f"{_CLASS_NAMES[likeliest]} ({classes[likeliest]:.2f}): {_known(inputs.prediction, tier)}"
+    follow_up = inputs.prediction.follow_up
+    read = "" if follow_up is None else f", {follow_up}"
+    by_class = f"{_CLASS_NAMES[likeliest]} ({classes[likeliest]:.2f}){read}: {_known(inputs.prediction, tier)}"
     if inputs.objective == "utility":
         return by_class + _by_utility(inputs, tier)
     if p_ok >= inputs.tau:

@@ -247,7 +247,8 @@ class LoadedVersion:
     async def encode_ahead(self, routing_input: RoutingInput) -> None:
         """Have the prompt encoded while other requests are served."""
         encoders = [one for one in (self._slow_encoder, self._classes) if one is not None]
-        await asyncio.gather(*(asyncio.wrap_future(one.submit(routing_input.turn)) for one in encoders))
+        texts = routing_input.texts
+        await asyncio.gather(*(asyncio.wrap_future(one.submit(text)) for one in encoders for text in texts))
 
     def for_catalogue(self, fingerprint: str, prior: ClassTable | None) -> "LoadedVersion":
         """The same version for the catalogue of this fingerprint and `prior`."""

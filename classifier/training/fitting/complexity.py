@@ -61,8 +61,15 @@ def out_of_fold(rows: Sequence[LabelledPrompt], outcome_model: OutcomeModel, *, 
 
 
 def predicted(model: ComplexityModel, prompts: Sequence[RoutingInput], outcome_model: OutcomeModel) -> Float:
-    """Return P(class) [n, 4] of `prompts`."""
-    return _predicted(model, _encoded(prompts, outcome_model))
+    """Return P(class) [n, 4] of `prompts`, those of two readings mixed."""
+    found = _predicted(model, _encoded(prompts, outcome_model))
+    others = [(row, *other) for row, prompt in enumerate(prompts) if (other := prompt.other_reading) is not None]
+    if others:
+        rows, inputs, weights = zip(*others, strict=True)
+        share = np.array(weights, np.float32)[:, None]
+        mixed = _predicted(model, _encoded(inputs, outcome_model))
+        found[list(rows)] += share * (mixed - found[list(rows)])
+    return found
 
 
 def _fit(encoded: _Encoded, cuts: Float, outcome_model: OutcomeModel, seed: int) -> ComplexityModel:

@@ -31,6 +31,7 @@ classifier = LazyGroup(
         "probes": (".outcomes:probes", "Fit models that judge answers, on collected outcomes."),
         "train": (".:train", "Train an artefact and its encoder on known outcomes."),
         "complexity": (".training:complexity", "Train or measure the complexity model."),
+        "follow-up": (".training:follow_up", "Train or measure the model of follow-ups."),
         "predict": (".versions:predict", "Write a version's predictions for a file of prompts."),
         "explain": (".versions:explain", "Explain a version's prediction for a prompt."),
         "list": (".versions:list_versions", "Show the versions and which one serves."),

@@ -1,5 +1,5 @@
-"""`aio classifier complexity` and `aio retrain`: the complexity model, and the classifier again from recorded
-outcomes."""
+"""`aio classifier complexity`, `aio classifier follow-up` and `aio retrain`: the complexity model, the model of
+follow-ups, and the classifier again from recorded outcomes."""
 
 from contextlib import nullcontext
 from pathlib import Path
@@ -89,6 +89,40 @@ def complexity(
         found = predicted(model, [routing_input_of_text(row.prompt) for row in labelled], outcome_model)
     report = measured(labelled, found)
     echo_answer(as_json, report, table(["measure", "model", "length alone"], [list(line) for line in report.lines()]))
+
+
+@click.command("follow-up")
+@click.argument("rows", type=FILE)
+@click.option("--train", "target", type=NEW_FILE, help="Train on AIO's own turns and ROWS and write the model here.")
+@click.option("--model", "model_file", type=FILE, help="Model to measure.  [the packaged one]")
+@click.option("--seed", default=0)
+@json_option
+def follow_up(rows: Path, target: Path | None, model_file: Path | None, seed: int, as_json: bool) -> None:
+    """Measure on ROWS how well it is known whether a turn needs the earlier ones, or train a model for that and measure
+    it by cross-validation.
+
+    A line of ROWS is {"turns": [{"role": ..., "content": ...}, ...], "follow_up": whether the last turn needs the
+    others}, and perhaps a "weight" for training.
+    """
+    from classifier.features.follow_up_model import load_follow_up, shipped_follow_up
+    from classifier.training.fitting.follow_up import (
+        fit_follow_up,
+        measured,
+        out_of_fold,
+        own_examples,
+        predicted,
+        read_dialogues,
+    )
+
+    given = read_dialogues(rows)
+    if target is not None:
+        given = [*own_examples(seed), *given]
+        fit_follow_up(given).save(target)
+        found = out_of_fold(given, seed)
+    else:
+        found = predicted(shipped_follow_up() if model_file is None else load_follow_up(model_file), given)
+    report = measured(given, found)
+    echo_answer(as_json, report, table(["measure", "model"], report.lines()))
 
 
 @click.command()
