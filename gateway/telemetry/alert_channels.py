@@ -25,6 +25,7 @@ from gateway.base.settings import Settings, SettingsError
 from gateway.edge.proxies import is_loopback_host
 from gateway.telemetry.alert_rules import Severity
 from gateway.telemetry.telemetry_url import telemetry_url
+from tiers.remote.certificates import trust_of
 from tiers.remote.http_exchange import bounded_answer
 from tiers.remote.http_transport import transport_to
 from tiers.server_words import is_metadata_host, one_line
@@ -206,7 +207,7 @@ class Mail(Channel):
         return mail
 
     def _deliver(self, mail: EmailMessage) -> None:
-        context = ssl.create_default_context()
+        context = trust_of().context
         server = (
             smtplib.SMTP_SSL(self._host, self._port, timeout=SEND_SECONDS, context=context)
             if self._encrypted

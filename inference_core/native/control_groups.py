@@ -2,7 +2,7 @@
 (versions 1 and 2), which containers have."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, MutableMapping
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
@@ -22,6 +22,15 @@ def available_memory(root: Path = Path("/")) -> int | None:
     rooms = [found for folder in _folders(root, "memory") if (found := _room(folder)) is not None]
     machine = [line for line in _lines(root / "proc/meminfo") if line.startswith("MemAvailable:")]
     return min([*rooms, *(int(line.split()[1]) * _KIB for line in machine)], default=None)
+
+
+def bound_libraries(environment: MutableMapping[str, str]) -> None:
+    """Bound the threads of mathematical libraries, which count the machine's processors, where a quota leaves fewer.
+    Before they are imported; processes that this one starts inherit it."""
+    cpus = usable_cpus()
+    if cpus < len(os.sched_getaffinity(0)):
+        for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+            environment.setdefault(name, str(cpus))
 
 
 class _Mount(NamedTuple):

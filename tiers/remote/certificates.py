@@ -27,17 +27,21 @@ class Trust(NamedTuple):
         return self.context if self.is_own else True
 
 
-def trust_of(tls: TlsSpec = NO_TLS) -> Trust:
-    """Return it for the servers of a tier, or for all others. Raises `CatalogError`, which names the file and the
-    setting."""
-    named = [("tls.ca", tls.ca)] if tls.ca else [(name, os.environ.get(name, "").strip()) for name in _VARIABLES]
+OF_TIERS = ("tls.ca", "tls.certificate", "tls.key")
+
+
+def trust_of(tls: TlsSpec = NO_TLS, settings: tuple[str, str, str] = OF_TIERS) -> Trust:
+    """Return it for the servers of a tier, or for all others. `settings`: what the files of `tls` are called where they
+    are named. Raises `CatalogError`, which names the file and the setting."""
+    of_ca, of_certificate, of_key = settings
+    named = [(of_ca, tls.ca)] if tls.ca else [(name, os.environ.get(name, "").strip()) for name in _VARIABLES]
     setting, path = next(((setting, path) for setting, path in named if path), ("", ""))
     context = ssl.create_default_context() if not path else _load(setting, path, _trusting)
     if tls.certificate:
         key = None if tls.key is None else str(Path(tls.key).expanduser())
         if key is not None:
-            _load("tls.key", key, lambda file: Path(file).read_bytes())
-        both = "tls.certificate" if key is None else "tls.certificate with tls.key"
+            _load(of_key, key, lambda file: Path(file).read_bytes())
+        both = of_certificate if key is None else f"{of_certificate} with {of_key}"
         _load(both, tls.certificate, lambda file: context.load_cert_chain(file, key, password=""))
     return Trust(context, f"{path} ({setting})" if path else _SYSTEM, bool(path or tls.certificate))
 

@@ -11,12 +11,16 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from urllib.parse import parse_qs, urlsplit
 
 import msgspec
 
 from gateway.base.settings import SettingsError
 from inference_core.extras import require_extra
 from inference_core.io.background_tasks import once
+from tiers.catalog.tier_spec import TlsSpec
+from tiers.errors import CatalogError
+from tiers.remote.certificates import trust_of
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -27,6 +31,7 @@ T = TypeVar("T")
 TIMEOUT_SECONDS = 0.5
 # After a failure no request waits for Redis again before this has passed.
 REST_SECONDS = 1.0
+_TLS_FILES = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
 _ADDRESS = re.compile(r"rediss?://(?:.*@)?(?:\[[0-9a-fA-F:.]+\]|[^][:/@?]+)(?::\d{1,5})?(?:[/?]|$)|unix:(?://.*@|//)?/")
 
 
@@ -42,6 +47,7 @@ def redis_client(url: str, *, timeout_seconds: float = TIMEOUT_SECONDS) -> "Redi
     require_extra("redis", "AIO_REDIS_URL")
     if not _ADDRESS.match(url):
         raise SettingsError("AIO_REDIS_URL is no address of a Redis: give redis://[:password@]host:port/number")
+    _require_files(url)
     # Imported here: a gateway without Redis is installed without its client.
     from redis.asyncio import Redis
     from redis.asyncio.retry import Retry
@@ -55,6 +61,18 @@ def redis_client(url: str, *, timeout_seconds: float = TIMEOUT_SECONDS) -> "Redi
         retry=Retry(NoBackoff(), 1),
         decode_responses=False,
     )
+
+
+def _require_files(url: str) -> None:
+    """Read the files of certificates that the URL names, as the client will at each connection."""
+    query = {name: values[-1] for name, values in parse_qs(urlsplit(url).query).items()}
+    ca, certificate, key = (query.get(name) for name in _TLS_FILES)
+    try:
+        if ca or certificate:
+            named = [f"AIO_REDIS_URL: {name}" for name in _TLS_FILES]
+            trust_of(TlsSpec(ca=ca, certificate=certificate, key=key), (named[0], named[1], named[2]))
+    except CatalogError as error:
+        raise SettingsError(str(error)) from error
 
 
 class RedisStore:

@@ -11,6 +11,7 @@ import click
 
 from gateway import __version__
 from gateway.base.derived_settings import complete_user
+from inference_core.native.control_groups import bound_libraries
 
 # Help is as wide as the terminal, up to the width at which lines are still easy to read.
 MOST_COLUMNS = 120
@@ -55,9 +56,10 @@ class LazyGroup(click.Group):
         self._lazy, self._package = commands, package
 
     def main(self, args: Sequence[str] | None = None, *others: Any, **kwargs: Any) -> Any:
-        """Run the program, also as a user without a home folder or a name. What serves writes JSON alone, if the
-        log is to be JSON."""
+        """Run the program, also as a user without a home folder or a name, and with the threads of its quota.
+        What serves writes JSON alone, if the log is to be JSON."""
         complete_user(os.environ)
+        bound_libraries(os.environ)
         arguments = list(sys.argv[1:] if args is None else args)
         if arguments[:1] in _SERVING and os.environ.get("AIO_LOG_FORMAT", "").strip().lower() == "json":
             from gateway.base.logs import all_as_json

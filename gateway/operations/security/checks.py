@@ -404,8 +404,9 @@ def stores_encrypted(facts: Facts) -> Finding:
     """Connections to database and Redis."""
     plain = []
     database = make_url(facts.settings.database)
-    if database.host and not is_loopback_host(database.host) and not database.query.keys() & {"ssl", "sslmode"}:
-        plain.append("AIO_DATABASE_URL (?ssl=require)")
+    modes = {str(database.query[name]) for name in ("ssl", "sslmode") if name in database.query}
+    if database.host and not is_loopback_host(database.host) and modes <= {"disable", "allow", "prefer"}:
+        plain.append("AIO_DATABASE_URL (?sslmode=require)")
     redis = facts.settings.redis_url
     if redis.startswith("redis://") and not is_loopback_host(host_of(redis)):
         plain.append("AIO_REDIS_URL (rediss://)")

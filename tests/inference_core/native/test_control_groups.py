@@ -123,6 +123,16 @@ def test_a_core_is_planned_within_the_limit(monkeypatch: pytest.MonkeyPatch) -> 
         load_core.available_memory()
 
 
+def test_a_quota_bounds_the_threads_of_libraries_without_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control_groups, "usable_cpus", lambda: 3)
+    environment = {"OMP_NUM_THREADS": "5"}
+    control_groups.bound_libraries(environment)
+    assert environment == {"OMP_NUM_THREADS": "5", "OPENBLAS_NUM_THREADS": "3", "MKL_NUM_THREADS": "3"}
+    monkeypatch.setattr(control_groups, "usable_cpus", lambda: 8)
+    control_groups.bound_libraries(unbound := {})
+    assert unbound == {}
+
+
 @pytest.fixture
 def group_of_one_processor() -> Iterator[Path]:
     """A real group with a quota of 1.2 processors."""

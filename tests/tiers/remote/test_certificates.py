@@ -10,6 +10,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from gateway.base.settings import SettingsError
+from gateway.base.stores.redis_store import redis_client
 from tests.tiers.remote.recording_proxy import recording_proxy
 from tiers.catalog.load import load_catalog
 from tiers.catalog.tier_spec import NO_TLS, RemoteSpec, TierSpec, TlsSpec
@@ -137,6 +139,13 @@ def test_a_file_that_cannot_be_used_is_named_with_its_setting(files: Path, monke
             require_authorities()
         monkeypatch.setenv(variable, " ")
         require_authorities()
+
+
+@pytest.mark.parametrize("parameter", ["ssl_ca_certs", "ssl_certfile"])
+def test_a_file_of_the_url_of_redis_is_named_with_its_setting(files: Path, parameter: str) -> None:
+    with pytest.raises(SettingsError, match=f"^AIO_REDIS_URL: {parameter}: {files}/garbage.pem cannot be used"):
+        redis_client(f"rediss://:heron@127.0.0.1:1/0?{parameter}={files}/garbage.pem")
+    redis_client(f"rediss://127.0.0.1:1/0?ssl_ca_certs={files}/server.pem")
 
 
 def tier_at(url: str, tls: TlsSpec) -> RemoteTier:

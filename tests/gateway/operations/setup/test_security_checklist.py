@@ -98,6 +98,8 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("reports-encrypted", "failed", {"error_report_dsn": "http://key@errors.example/1"}),
     ("stores-encrypted", "warning", {"database_url": "postgresql://aio:x@db.example/aio"}),
     ("stores-encrypted", "ok", {"database_url": "postgresql://aio:x@127.0.0.1/aio"}),
+    ("stores-encrypted", "warning", {"database_url": "postgresql://aio:x@db.example/aio?sslmode=prefer"}),
+    ("stores-encrypted", "ok", {"database_url": "postgresql://aio:x@db.example/aio?sslmode=verify-full"}),
     ("stores-encrypted", "warning", {"redis_url": "redis://:x@redis.example:6379/0"}),
     ("cores-private", "warning", {"cluster": "auto"}),
     ("cores-encrypted", "warning", {"cluster": "auto", "core_tls": "off"}),
