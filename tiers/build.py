@@ -14,6 +14,7 @@ from inference_core.tokenization.load_tokenizer import shared_tokenizer
 from inference_core.tokenization.tokenizer import Tokenizer
 from inference_core.transport.client import CoreClient
 from tiers.catalog.catalog import Catalog, TargetSpec
+from tiers.catalog.replica_spec import server_key
 from tiers.catalog.tier_spec import OWN_SERVERS, TierSpec
 from tiers.engines import EngineStatus, StatusOf
 from tiers.errors import CatalogError, ReplicaStatus, TierRequestError
@@ -179,7 +180,7 @@ def require_a_key(catalog: Catalog, environ: Mapping[str, str]) -> None:
     variables: list[str] = []
     for spec in catalog.tiers:
         wanted = [] if spec.remote is None else [s.api_key_env or spec.remote.api_key_env for s in spec.remote.servers]
-        missing = [name for name in wanted if name is not None and not environ.get(name, "").strip()]
+        missing = [name for name in wanted if name is not None and not server_key(environ, name)]
         if not missing or len(missing) < len(wanted):
             return
         variables += missing

@@ -54,7 +54,7 @@ def server_key(environ: Mapping[str, str], variable: str | None) -> str:
         key = secret_of(environ, variable)
     except SecretError as error:
         raise CatalogError(str(error)) from None
-    if not (key.isascii() and key.isprintable()):
+    if not key.isprintable():
         raise CatalogError(
             f"the key in {variable} has a line break or another character that no key has inside: give one key, in one "
             "line"

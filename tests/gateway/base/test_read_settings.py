@@ -110,7 +110,7 @@ def test_the_key_of_a_server_is_one_line(tmp_path: Path) -> None:
     assert server_key({"LARGE_API_KEY_FILE": str(path)}, "LARGE_API_KEY") == "sk-heron"
     assert server_key({"LARGE_API_KEY": " sk-heron\n"}, "LARGE_API_KEY") == "sk-heron"
     assert server_key({}, "LARGE_API_KEY") == server_key({}, None) == ""
-    for bad in ("sk-heron\r\nx-admin: 1", "sk-heron\nsk-other", "sk-heron\x00", "sk-h\u00e9ron"):
+    for bad in ("sk-heron\r\nx-admin: 1", "sk-heron\nsk-other", "sk-heron\x00", "sk-\u2028heron"):
         with pytest.raises(CatalogError, match="the key in LARGE_API_KEY has a line break or another") as refused:
             server_key({"LARGE_API_KEY": bad}, "LARGE_API_KEY")
         assert "heron" not in str(refused.value)

@@ -188,8 +188,11 @@ async def _looked(
     if url and url not in [server.url for server in servers if server.models]:
         import msgspec
 
-        server = await ask_server(url, os.environ.get("OPENAI_API_KEY", "").strip())
-        key = "OPENAI_API_KEY" if os.environ.get("OPENAI_API_KEY", "").strip() else None
+        from tiers.catalog.replica_spec import server_key
+
+        secret = server_key(os.environ, "OPENAI_API_KEY")
+        server = await ask_server(url, secret)
+        key = "OPENAI_API_KEY" if secret else None
         found += [msgspec.structs.replace(model, api_key_env=key) for model in server.models]
         notes += [f"OPENAI_BASE_URL={url} {server.problem}"] if server.problem else []
     found += providers

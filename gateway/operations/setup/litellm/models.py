@@ -13,6 +13,7 @@ from gateway.operations.setup.litellm.config_file import Account, mapping, varia
 from gateway.operations.setup.litellm.deployments import Deployment, DeploymentReader, Place
 from gateway.operations.setup.litellm.servers import PROVIDERS, SERVERS, split_model
 from tiers.catalog.price_list import listed_chat_models, listed_model
+from tiers.catalog.replica_spec import server_key
 
 MOST_LISTED = 24
 """Models that one pattern becomes."""
@@ -99,7 +100,7 @@ def _known(
         address = url.rstrip("/")
         key = params.get("api_key")
         if (variable := variable_of(key)) is not None:
-            key = environ.get(variable, "").strip()
+            key = server_key(environ, variable)
         listed = models_at(address if address.endswith(path) else address + path, key if isinstance(key, str) else "")
         yield from (f"{provider}/{one}" for one in listed)
         return
