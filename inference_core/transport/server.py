@@ -157,15 +157,17 @@ def serve_core(
     grace_seconds: float = 10.0,
     watchdog_seconds: float = WATCHDOG_SECONDS,
     title: str = THE_CORE,
+    tell_manager: Callable[[str], None] = lambda line: None,
 ) -> None:
     """Serve a core behind `listener` until SIGTERM or SIGINT; what `aio serve --role core` runs. A private one: until
     its connection closes: a signal to all processes of a service must not end the core before its gateway has drained.
 
     After the signal nothing is accepted; running requests may finish within `grace_seconds` and are aborted then.
-    Raises `CoreGoneError` if the core dies or does not load, and `CoreError` if the address is not available.
+    `tell_manager` is called when it listens and when it stops, with sd_notify's lines. Raises `CoreGoneError` if the
+    core dies or does not load, and `CoreError` if the address is not available.
     """
     server = CoreServer(partial(_permanent, core_factory), listener, watchdog_seconds=watchdog_seconds, title=title)
-    asyncio.run(_serve_until_signal(server, grace_seconds))
+    asyncio.run(_serve_until_signal(server, grace_seconds, tell_manager))
 
 
 def _permanent(core_factory: CoreFactory) -> SteppingCore:
@@ -179,7 +181,7 @@ def _permanent(core_factory: CoreFactory) -> SteppingCore:
         gc.enable()
 
 
-async def _serve_until_signal(server: "CoreServer", grace_seconds: float) -> None:
+async def _serve_until_signal(server: "CoreServer", grace_seconds: float, tell_manager: Callable[[str], None]) -> None:
     loop, signalled = asyncio.get_running_loop(), asyncio.Event()
 
     def on_signal() -> None:
@@ -189,11 +191,13 @@ async def _serve_until_signal(server: "CoreServer", grace_seconds: float) -> Non
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal)
     await server.start()
+    tell_manager("READY=1")
     ends = signalled.wait(), server.wait_gone(), server.wait_abandoned()
     waits = [asyncio.create_task(end) for end in ends]
     await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
     for wait in waits:
         wait.cancel()
+    tell_manager("STOPPING=1")
     await server.stop(grace_seconds)
 
 

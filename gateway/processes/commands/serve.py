@@ -106,7 +106,7 @@ def serve(
     if role == "core" and channel is not None:
         _serve_core_to_parent(settings, group, channel)
     elif role == "core":
-        _serve_core(settings, group, replaces=replaces)
+        _serve_core(settings, group, replaces=replaces, supervised=supervised)
     elif worker is None and settings.gateway_workers > 1:
         _serve_supervised(settings)
     else:
@@ -132,9 +132,10 @@ def _with_cores_elsewhere(settings: "Settings", role: str, *, deploys: bool) -> 
     return msgspec.structs.replace(settings, role="gateway")
 
 
-def _serve_core(settings: "Settings", group: str | None, *, replaces: bool) -> None:
+def _serve_core(settings: "Settings", group: str | None, *, replaces: bool, supervised: bool) -> None:
     import asyncio
 
+    from gateway.processes.announcement import tell_service_manager
     from gateway.runtime.core_factory import chosen_core, core_title, fetch_core_models, socket_of, watchdog_seconds_of
     from gateway.runtime.cores.next_core import require_machine
     from gateway.runtime.cores.passed_adapters import inheriting
@@ -157,6 +158,8 @@ def _serve_core(settings: "Settings", group: str | None, *, replaces: bool) -> N
         ReplacingListener(path) if replaces else UnixListener(path),
         watchdog_seconds=watchdog_seconds_of(catalog, core),
         title=title,
+        # A supervisor speaks for its processes.
+        tell_manager=(lambda line: None) if supervised else tell_service_manager,
     )
 
 

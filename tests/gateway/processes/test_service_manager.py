@@ -55,6 +55,20 @@ def test_a_server_says_when_it_is_ready_and_when_it_stops(
         listening.recv(4096)
 
 
+@pytest.mark.processes
+def test_a_core_of_its_own_says_the_same(tmp_path: Path, manager: tuple[socket.socket, str]) -> None:
+    listening, name = manager
+    environment = {"NOTIFY_SOCKET": name}
+    given = ("--role", "core", "--catalog", "laptop")
+    with started(tmp_path / "data", tmp_path / "cache", *given, environment=environment) as process:
+        assert listening.recv(4096) == b"READY=1"
+        process.send_signal(signal.SIGTERM)
+        assert listening.recv(4096) == b"STOPPING=1"
+        assert process.stdout is not None
+        process.stdout.read()
+        assert process.wait(120) == 0
+
+
 @pytest.mark.parametrize("name", ["", "relative", "/nowhere/notify", "@nobody-listens-here"])
 def test_without_a_manager_nothing_happens(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NOTIFY_SOCKET", name)
