@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from litestar.types import ASGIApp, Receive, Scope, Send
 
-from gateway.base.errors import ClientGoneError, shutting_down
+from gateway.base.errors import ApiError, ClientGoneError, shutting_down
 from gateway.base.identity import caller_request_id
 from gateway.base.inference_request import InferenceRequest
 from gateway.base.numbers import usd_text
@@ -45,9 +45,9 @@ async def respond(
     try:
         answer = await serving.service.complete(inference_request)
     except BaseException as error:
-        if (meant := _why(error, disconnect)) is error:
-            raise
-        raise meant from None
+        if (ended := _ended_by(error, disconnect)) is not None:
+            raise ended from None
+        raise
     finally:
         disconnect.end()
     if before_end is not None:
@@ -78,7 +78,7 @@ async def _stream(
             # Its first delta was there, but the client disconnected before it could be sent.
             await answer.aclose()
         started = await waiting.end()
-        error = _why(error, disconnect)
+        error = _ended_by(error, disconnect) or error
         if isinstance(error, Exception) and (started or answer_format.is_told_in_stream(error)):
             count_refused(request, error)
             return EndOfEvents(answer_format.failed(error), None if started else early)
@@ -95,11 +95,11 @@ async def _stream(
     )
 
 
-def _why(error: BaseException, disconnect: DisconnectWatch) -> BaseException:
-    """Return what `error` means to the caller: a cancellation is the client's or the shutdown's."""
+def _ended_by(error: BaseException, disconnect: DisconnectWatch) -> ApiError | None:
+    """Return what a cancellation means to the caller, if the client or the shutdown is its reason."""
     if disconnect.is_reason(error):
         return ClientGoneError()
-    return shutting_down() if disconnect.is_shutdown(error) else error
+    return shutting_down() if disconnect.is_shutdown(error) else None
 
 
 async def whole_body(answer_format: AnswerFormat, answer: Answer) -> bytes:
