@@ -2,6 +2,7 @@
 hidden thoughts included, and is lowered to what is left; what it may cost is held, and where that is too much, another
 tier answers."""
 
+import asyncio
 import math
 import re
 import time
@@ -179,36 +180,77 @@ def _newest() -> Select[Any]:
     )
 
 
+LEAST_SHARE = 0.5
+"""Of a usual limit: before it is lowered further, a request waits for others to release what they did not cost."""
 # How often a limit is lowered for one tier: other requests may take what was left meanwhile, in each of its budgets.
 _TIMES_LOWERED = 4
 
 
 async def held(
-    request: InferenceRequest, decision: Decision, served: ServedCatalogue, admission: Admission
+    request: InferenceRequest, decision: Decision, served: ServedCatalogue, admission: Admission, seconds: float
 ) -> tuple[InferenceRequest, Decision]:
     """Hold what the answer may cost, and return the request with the limits that this counts on, and the decision, of
-    another tier if the budgets do not cover the chosen one. Raises `ApiError`: 429 `insufficient_quota`, 503."""
+    another tier if the budgets do not cover the chosen one. Before that it waits up to `seconds` for other requests,
+    which cost less than they hold. Raises `ApiError`: 429 `insufficient_quota`, 503."""
+    if admission.admission_control is None:
+        return request, decision
+    until, caller, tier = time.monotonic() + seconds, request.caller, served.chosen(decision)
+    spec = served.spec_of(tier)
+    while True:
+        try:
+            return await _held_at(request, tier, spec, admission, LEAST_SHARE), decision
+        except HoldRefusedError as error:
+            passes = max_cost_usd(request, tier, spec) <= error.left_usd + error.held_usd
+            release = admission.next_release(caller)
+        if not passes or not await _comes(release, until):
+            break
+    while True:
+        # Before it is tried, which waits for the database: another may end meanwhile.
+        release = admission.next_release(caller)
+        try:
+            return await _held_anywhere(request, decision, served, admission)
+        except HoldRefusedError as error:
+            passes = lowered(request, tier, spec, error.left_usd + error.held_usd) is not None
+            if not passes or not await _comes(release, until):
+                raise
+
+
+async def _comes(release: asyncio.Future[None], until: float) -> bool:
+    """Wait for it until then, monotonic seconds; return whether it came."""
+    done, _ = await asyncio.wait([release], timeout=max(0.0, until - time.monotonic()))
+    if not done:
+        release.cancel()
+    return bool(done)
+
+
+async def _held_anywhere(
+    request: InferenceRequest, decision: Decision, served: ServedCatalogue, admission: Admission
+) -> tuple[InferenceRequest, Decision]:
+    """As `held`, without waiting, with any limit. Raises the refusal of the chosen tier."""
     refused: HoldRefusedError | None = None
-    advice, name = "", ""
+    advice = ""
     while True:
         tier = served.chosen(decision)
         spec = served.spec_of(tier)
         try:
-            return await _held_at(request, tier, spec, admission), decision
+            return await _held_at(request, tier, spec, admission, 0.0), decision
         except HoldRefusedError as error:
-            if refused is None:
-                refused = error
-            if not advice:
-                advice = smaller_answer(request, tier, spec, error.left_usd)
-                name = "" if refused is error else spec.name
+            at = "" if refused is None else f" At {spec.name}:"
+            refused = refused or error
+            if not advice and (smaller := smaller_answer(request, tier, spec, error.left_usd)):
+                advice = f"{at} {smaller}"
             other = _without(decision, tier.number, error.why)
         if other is None:
-            raise refused.advised(f"At {name}: {advice}" if advice and name else advice) from refused
+            raise refused.advised(advice) from refused
         decision = other
 
 
-async def _held_at(request: InferenceRequest, tier: Tier, spec: TierSpec, admission: Admission) -> InferenceRequest:
-    """Hold what the answer of one tier may cost; return the request with the limit that is held. Raises `ApiError`."""
+async def _held_at(
+    request: InferenceRequest, tier: Tier, spec: TierSpec, admission: Admission, least_share: float
+) -> InferenceRequest:
+    """Hold what the answer of one tier may cost; return the request with the limit that is held, at least `least_share`
+    of the usual one. Raises `ApiError`."""
+    usual = most_tokens(request, tier, spec).choice
     for times in range(_TIMES_LOWERED + 1):
         most_usd = max_cost_usd(request, tier, spec)
         if most_usd == math.inf:
@@ -219,6 +261,8 @@ async def _held_at(request: InferenceRequest, tier: Tier, spec: TierSpec, admiss
         except HoldRefusedError as error:
             smaller = lowered(request, tier, spec, error.left_usd)
             if smaller is None or times == _TIMES_LOWERED:
+                raise
+            if most_tokens(smaller, tier, spec).choice < usual * least_share:
                 raise
             request = smaller
     return request

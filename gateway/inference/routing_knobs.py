@@ -182,6 +182,15 @@ class RoutingKnobs(msgspec.Struct, frozen=True, kw_only=True):
         int,
         Meta(ge=1, le=1_000_000, description="Tokens below which that limit is not lowered; the request is refused."),
     ] = 256
+    budget_wait_seconds: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=60,
+            description="Seconds that a request waits for others in flight, which cost less than the budget holds for "
+            "them, before half its limit is not enough or it is refused.",
+        ),
+    ] = 5.0
     edge_max_prompt_tokens: Annotated[
         int,
         Meta(

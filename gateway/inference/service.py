@@ -330,7 +330,8 @@ class Service:
             ):
                 agreement.leave("the budget does not cover all that may be asked")
             if agreement is None or not agreement.is_taken:
-                request, decision = await held(request, decision, self.routing.served, admission)
+                seconds = self.routing.knobs.active.budget_wait_seconds
+                request, decision = await held(request, decision, self.routing.served, admission, seconds)
             # A reload may have replaced it meanwhile; the key of the response cache is that of the catalogue now.
             tier = self.routing.served.chosen(decision)
         if agreement is not None:

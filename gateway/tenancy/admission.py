@@ -150,23 +150,22 @@ QUOTA_EXCEEDED = "insufficient_quota"
 
 
 class HoldRefusedError(ApiError):
-    """429 where a budget does not cover a request, or 503 where that cannot be checked. `left_usd`: what it covers.
-    `why`: in a few words, for the reason of another route."""
+    """429 where a budget does not cover a request, or 503 where that cannot be checked. `why`: in a few words, for the
+    reason of another route. `left_usd`: what is covered; `held_usd`: what requests in flight hold, of which most is
+    left after them."""
 
-    def __init__(self, status: int, message: str, left_usd: float, why: str, **fields: Any) -> None:
+    def __init__(
+        self, status: int, message: str, why: str, error: BudgetExceededError | BudgetsUnavailableError, **fields: Any
+    ) -> None:
         super().__init__(status, message, **fields)
-        self.left_usd, self.why = left_usd, why
+        self.error = error
+        self.why, self.left_usd, self.held_usd = why, error.left_usd, error.held_usd
 
-    def advised(self, advice: str) -> ApiError:
-        """Return the same refusal that says what its caller could do, as a sentence or ""."""
-        return ApiError(
-            self.status,
-            f"{self.body.message}{advice and ' '}{advice}",
-            code=self.body.code,
-            type_=self.body.type,
-            headers=self.headers,
-            limit=self.limit,
-        )
+    def advised(self, advice: str) -> "HoldRefusedError":
+        """Return the same refusal whose message goes on with `advice`."""
+        message, code, type_ = f"{self.body.message}{advice}", self.body.code, self.body.type
+        fields: dict[str, Any] = {"code": code, "type_": type_, "headers": self.headers, "limit": self.limit}
+        return HoldRefusedError(self.status, message, self.why, self.error, **fields)
 
 
 class Admission(msgspec.Struct):
@@ -207,6 +206,11 @@ class Admission(msgspec.Struct):
         except HoldRefusedError:
             return False
         return True
+
+    def next_release(self, caller: Caller) -> asyncio.Future[None]:
+        """Return what is done once another request releases what it holds of the caller's budgets."""
+        assert self.admission_control is not None, "nothing is held, so nothing is refused"
+        return self.admission_control.next_release(caller)
 
     async def claim(self, caller: Caller, tokens: int) -> None:
         """Count the tokens of a text that was read after its request was admitted. Raises `ApiError` 429 or 503."""
@@ -290,8 +294,8 @@ class AdmissionControl:
             raise HoldRefusedError(
                 429,
                 _quota_text(caller, error, end),
-                error.left_usd,
                 f"it may cost ${error.needed_usd:.6f}, and the budget has ${error.left_usd:.6f} left",
+                error,
                 code=QUOTA_EXCEEDED,
                 type_=QUOTA_EXCEEDED,
                 headers={"retry-after": str(max(1, math.ceil(end - now)))} if math.isfinite(end) else {},
@@ -301,10 +305,14 @@ class AdmissionControl:
             raise HoldRefusedError(
                 503,
                 "The budget cannot be checked: the database is down. Try again later.",
-                error.left_usd,
                 f"the budget cannot be checked, and ${error.left_usd:.6f} of it are left here",
+                error,
                 code="budget_unavailable",
             ) from error
+
+    def next_release(self, caller: Caller) -> asyncio.Future[None]:
+        """See `BudgetLeases.next_release`."""
+        return self._budget_leases.next_release(caller.allowance.budgets)
 
     def leave(self, entry: Entry, tokens: int) -> None:
         """The request has ended and used this many tokens."""

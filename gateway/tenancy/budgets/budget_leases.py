@@ -26,9 +26,11 @@ _PERIODS = ("day", "month", "total")
 
 
 class BudgetExceededError(Exception):
-    """A budget charged for the request has less left than the request may cost."""
+    """A budget charged for the request has less left than the request may cost. `held_usd`: what requests in flight
+    here hold of it."""
 
-    def __init__(self, budget: BudgetRef, needed: int, left: Decimal | int) -> None:
+    def __init__(self, budget: BudgetRef, needed: int, left: Decimal | int, held: int = 0) -> None:
+        self.held_usd = held / MICRO
         self.budget, self.left_usd = budget, max(math.floor(left), 0) / MICRO
         super().__init__(
             f"it may cost up to ${needed / MICRO:.6f}, and ${self.left_usd:.6f} are left of the budget of {budget.said}"
@@ -38,9 +40,10 @@ class BudgetExceededError(Exception):
 
 class BudgetsUnavailableError(Exception):
     """The leased slice is used up or expired, and the database, which would grant another, is down. `left_usd`: what
-    may still be held of the slice."""
+    may still be held of the slice; `held_usd`: what requests in flight hold of it."""
 
-    def __init__(self, left: Decimal | int = 0) -> None:
+    def __init__(self, left: Decimal | int = 0, held: int = 0) -> None:
+        self.held_usd = held / MICRO
         self.left_usd = max(math.floor(left), 0) / MICRO
         super().__init__(f"${self.left_usd:.6f} are left of the slice, and the database is down")
 
@@ -52,7 +55,7 @@ class Slice(msgspec.Struct):
     the sum rounded up. `valid_until`: monotonic seconds, after which it may have been granted to another. `reported`:
     spending last reported to the book. `beyond`: what the book had left besides this slice when it refused to grant
     more of the budget `refused`, at `refused_at` (monotonic seconds). `talking`: held while the book is asked about
-    this slice; other slices do not wait for it.
+    this slice; other slices do not wait for it. `waiting`: for the next request that releases what it held.
     """
 
     budget_id: str
@@ -66,6 +69,7 @@ class Slice(msgspec.Struct):
     refused: BudgetRef | None = None
     refused_at: float = -REFUSAL_SECONDS
     talking: asyncio.Lock = msgspec.field(default_factory=asyncio.Lock)
+    waiting: list[asyncio.Future[None]] = []
 
     @property
     def free(self) -> Decimal:
@@ -76,6 +80,13 @@ class Slice(msgspec.Struct):
     def whole_spent(self) -> int:
         """What is reported to the book."""
         return math.ceil(self.spent)
+
+    def wake(self) -> None:
+        """Something was released."""
+        waiting, self.waiting = self.waiting, []
+        for one in waiting:
+            if not one.done():
+                one.set_result(None)
 
     def needed(self, more: int) -> int:
         """Return what must be granted beyond `whole_spent` to hold `more` besides what is held."""
@@ -106,6 +117,13 @@ class Hold(msgspec.Struct):
         self.amount += more
         return True
 
+    def drop(self) -> None:
+        """Release what is held of some budgets because another refused. No request is woken: two that wait would wake
+        each other without end."""
+        self.settled = True
+        for part in self.slices:
+            part.held -= self.amount
+
     def settle(self, spent: Decimal | int) -> None:
         """Release what is held, and charge the request's cost, micro-dollars: at most what was held. Idempotent."""
         if self.settled:
@@ -115,6 +133,7 @@ class Hold(msgspec.Struct):
         for part in self.slices:
             part.held -= self.amount
             part.spent += charged
+            part.wake()
 
 
 class BudgetLeases:
@@ -151,9 +170,18 @@ class BudgetLeases:
                 if part is not None:
                     hold.slices.append(part)
         except BaseException:
-            hold.settle(0)
+            hold.drop()
             raise
         return hold
+
+    def next_release(self, budgets: Sequence[BudgetRef]) -> asyncio.Future[None]:
+        """Return what is done once a request here releases what it holds of one of `budgets`."""
+        now = self._clock.now()
+        release: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        for budget in budgets:
+            if (part := self._slices.get((budget.budget_id, period_key(budget.period, now)))) is not None:
+                part.waiting = [*(one for one in part.waiting if not one.done()), release]
+        return release
 
     async def tell(self) -> None:
         """Renew what is needed, return the rest, and report spending. Raises what the database raises.
@@ -217,7 +245,7 @@ class BudgetLeases:
         began = self._monotonic()
         is_known = part.refused == budget and began < part.refused_at + REFUSAL_SECONDS
         if is_known and amount > part.free + part.beyond:
-            raise BudgetExceededError(budget, amount, part.free + part.beyond)
+            raise BudgetExceededError(budget, amount, part.free + part.beyond, part.held)
         try:
             async with self._book.turns:
                 # Those that wait for a turn go on while others are answered, and fail with the first that is not.
@@ -230,7 +258,8 @@ class BudgetLeases:
             if began >= self._rests_until:
                 self._rests_until = self._monotonic() + REST_SECONDS
             if not self._open:
-                raise BudgetsUnavailableError(part.free if began < part.valid_until else 0) from error
+                is_valid = began < part.valid_until
+                raise BudgetsUnavailableError(*((part.free, part.held) if is_valid else ())) from error
             part.held += amount
             return part
         if grant is None:
@@ -239,7 +268,7 @@ class BudgetLeases:
         part.beyond = grant.left
         if part.free < amount:
             part.refused, part.refused_at = budget, began
-            raise BudgetExceededError(budget, amount, part.free + part.beyond)
+            raise BudgetExceededError(budget, amount, part.free + part.beyond, part.held)
         part.held += amount
         return part
 

@@ -160,6 +160,24 @@ async def test_without_the_database_nothing_is_held_unless_that_is_configured() 
             await usual.hold([TOTAL], amount)
 
 
+async def test_who_waits_is_woken_by_a_request_that_ends_and_not_by_one_that_another_budget_refuses() -> None:
+    world = World(Grant(100, 0), Grant(100, 0), Grant(5, 0))
+    day = BudgetRef(budget_id="d", period="day", amount_usd=0.1)
+    first = await world.hold(60)
+    with pytest.raises(BudgetExceededError) as refused:
+        await world.hold(50)
+    assert refused.value.held_usd == 60 / MICRO
+    waiting = world.leases.next_release([TOTAL, day])
+    with pytest.raises(BudgetExceededError) as refused:
+        await world.hold(10, TOTAL, day)
+    assert refused.value.held_usd == 0
+    assert not waiting.done()
+    first.settle(20)
+    assert waiting.done()
+    await world.hold(50)
+    assert not world.leases.next_release([TOTAL]).done()
+
+
 async def test_an_open_gateway_asks_later_for_what_it_held_meanwhile() -> None:
     world = World(ERROR, Grant(12, 0), open_=True)
     first = await world.hold(5)

@@ -267,6 +267,7 @@ async def test_of_many_at_once_none_exceeds_the_budget_and_what_is_left_is_used(
     gateway: RunningGateway, server: Server
 ) -> None:
     ada = await asker(gateway, 20_000 * DEAR / 1e6)
+    gateway.serving.routing.knobs.change({"budget_wait_seconds": 0.0})
     server.tokens = 100_000
     server.gate = asyncio.Event()
     asking = [asyncio.create_task(ada.chat()) for _ in range(50)]
@@ -278,6 +279,33 @@ async def test_of_many_at_once_none_exceeds_the_budget_and_what_is_left_is_used(
     assert sum(sent) > 20_000 - 256
     assert {answer.status_code for answer in answers} == {200, 429}
     assert await ada.spent_usd() == pytest.approx(sum(sent) * DEAR / 1e6)
+
+
+async def test_a_request_waits_for_what_others_in_flight_hold_and_do_not_cost(
+    gateway: RunningGateway, server: Server
+) -> None:
+    ada = await asker(gateway, 5000 * DEAR / 1e6)
+    gateway.serving.routing.knobs.change({"budget_wait_seconds": 60.0})
+    server.gate = asyncio.Event()
+    asking = [asyncio.create_task(ada.chat()) for _ in range(9)]
+    await eventually(lambda: len(server.bodies) == 1)
+    server.gate.set()
+    answers = await asyncio.gather(*asking)
+    assert {(answer.status_code, answer.headers["x-aio-max-tokens"]) for answer in answers} == {(200, "4096")}
+    assert await ada.spent_usd() == pytest.approx(9 * 10 * DEAR / 1e6)
+
+
+async def test_a_request_that_what_is_in_flight_cannot_help_does_not_wait(
+    gateway: RunningGateway, server: Server
+) -> None:
+    ada = await asker(gateway, 5000 * DEAR / 1e6)
+    gateway.serving.routing.knobs.change({"budget_wait_seconds": 60.0})
+    server.gate = asyncio.Event()
+    asking = asyncio.create_task(ada.chat())
+    await eventually(lambda: len(server.bodies) == 1)
+    assert (await ada.chat(max_tokens=6000)).status_code == 429
+    server.gate.set()
+    assert (await asking).status_code == 200
 
 
 async def test_an_answer_that_a_budget_has_cut_is_not_given_to_others(gateway: RunningGateway, server: Server) -> None:
