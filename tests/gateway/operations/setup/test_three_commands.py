@@ -1,6 +1,10 @@
-"""From nothing to a routed answer in three commands, with real processes: init, serve, a request."""
+"""From nothing to a routed answer in three commands, with real processes: init, serve, a request; and the README's
+lines that observe what routing would save.
+"""
 
 import os
+import re
+import shlex
 import subprocess
 import sys
 from contextlib import ExitStack
@@ -13,6 +17,7 @@ from tests.gateway.served_process import READY, started
 
 pytestmark = pytest.mark.processes
 
+README = Path(__file__).parents[4] / "README.md"
 AIO = [sys.executable, "-c", "from gateway.operations.cli import main; main()"]
 
 
@@ -50,3 +55,46 @@ def test_init_serve_and_one_request(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         assert httpx.post(f"{ready[1]}/v1/chat/completions", json=pinned, timeout=60).status_code == 200  # type: ignore[index]
         assert large.bodies
         assert large.bodies[-1]["model"] == "Qwen/Qwen3-8B"
+
+
+def test_the_lines_of_the_readme_that_observe_work_as_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The admin key is the one that the server printed; AIO_URL stands for `--url`, because the port is a free one."""
+    import httpx
+
+    (lines,) = (block for block in re.findall(r"```sh\n(.*?)```", README.read_text(), re.S) if "mode=observe" in block)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    for name in ("XDG_CONFIG_HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME"):
+        monkeypatch.setenv(name, str(tmp_path))
+    (command := tmp_path / "bin" / "aio").parent.mkdir()
+    command.write_text(f'#!/bin/sh\nexec {shlex.join(AIO)} "$@"\n')
+    command.chmod(0o700)
+    with ExitStack() as stack:
+        servers = [stack.enter_context(model_server(openai_pages("m"))) for _ in range(2)]
+        tiers = (f'[[tiers]]\nname = "{name}"\nurl = "{one.url}"\n' for name, one in zip("ab", servers, strict=True))
+        (tmp_path / "aio.toml").write_text("".join(tiers))
+        own_key = {"AIO_ADMIN_KEYS": ""}
+        process = stack.enter_context(started(tmp_path / "aio", tmp_path / "cache", "--port", "0", environment=own_key))
+        assert process.stdout is not None
+        said = ""
+        for line in process.stdout:
+            said += line
+            if "Sign in with it" in line:
+                break
+        url, key = READY.search(said)[1], re.search("Admin key, shown once: +(\\S+)", said)[1]  # type: ignore[index]
+        mode, report = observed(lines.replace("sk-aio-…", key), command.parent, url)
+        assert mode == 'mode "route" -> "observe"'
+        assert report.startswith("No request")
+        question = {"model": "auto", "messages": [{"role": "user", "content": "What is the capital of Japan?"}]}
+        answer = httpx.post(f"{url}/v1/chat/completions", json=question, timeout=60)
+        assert (answer.status_code, answer.headers["x-aio-tier"]) == (200, "2")
+
+
+def observed(lines: str, commands: Path, url: str) -> tuple[str, str]:
+    """Run `lines` in a shell that finds `aio` in the folder `commands`; return what the two commands print first."""
+    environment = {**os.environ, "PATH": f"{commands}:{os.environ['PATH']}", "AIO_URL": url}
+    environment.pop("AIO_ADMIN_KEY", None)
+    ran = subprocess.run(["sh", "-e", "-c", lines], capture_output=True, text=True, env=environment, check=False)
+    assert ran.returncode == 0, ran.stderr
+    mode, report, *_ = ran.stdout.splitlines()
+    return mode, report
