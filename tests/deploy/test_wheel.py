@@ -1,7 +1,10 @@
-"""What `pip install aio-gateway` gives: a built wheel in an empty environment, and a gateway over two servers in it."""
+"""What `pip install .` takes and gives, in an empty environment: as much as the pages say, and a gateway over two
+servers.
+"""
 
 import os
 import re
+import resource
 import shutil
 import subprocess
 import sys
@@ -11,6 +14,7 @@ import venv
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import httpx
 import pytest
@@ -21,9 +25,14 @@ from tests.gateway.upstream import running_upstream
 
 pytestmark = [pytest.mark.wheel, pytest.mark.timeout(900)]
 
-# docs/deployment.md promises both: bytes of files, and memory as `ps` and `top` count it.
+# Bytes of files without what Python compiles, and memory as `ps` and `top` count it, which docs/deployment.md promises.
 MOST_INSTALLED, MOST_RESIDENT = 190_000_000, 150 * 2**20
 PIP = (sys.executable, "-m", "pip")
+SAID = {
+    "README.md": r"pip install \. +# a gateway: (\d+) MB on disk, about (\d+) s of processor time;",
+    "docs/index.md": r"pip install \. +# a gateway: (\d+) MB on disk, about (\d+) s of processor time;",
+    "docs/deployment.md": r"pip install aio-gateway +# a gateway before other servers; (\d+) MB on disk,",
+}
 READY = re.compile(r"AIO is ready on (http://\S+)")
 
 
@@ -54,14 +63,34 @@ def wheel(source: Path, target: Path, **environment: str) -> Path:
     return built
 
 
+class Installation(NamedTuple):
+    """The folder of an environment, what `pip install .` added to it on disk in bytes, and its processor seconds."""
+
+    folder: Path
+    on_disk: int
+    processor_seconds: float
+
+
+def on_disk(folder: Path) -> int:
+    """Bytes of disk below a folder, as `du` counts them."""
+    return sum(path.lstat().st_blocks * 512 for path in folder.rglob("*"))
+
+
 @pytest.fixture(scope="module")
-def installed(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The environment's folder. Objects that `make install` compiled from the same sources are linked again."""
-    built = wheel(source, tmp_path_factory.mktemp("wheel"), AIO_OBJECTS=str(ROOT / "build" / "objects"))
+def installation(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Installation:
+    """Kernels are compiled in it, as a user's are."""
     folder = tmp_path_factory.mktemp("environment")
     venv.create(folder)
-    ran(*PIP, "--python", folder / "bin" / "python", "install", "--quiet", built)
-    return folder
+    empty, begin = on_disk(folder), resource.getrusage(resource.RUSAGE_CHILDREN)
+    ran(*PIP, "--python", folder / "bin" / "python", "install", "--quiet", source)
+    end = resource.getrusage(resource.RUSAGE_CHILDREN)
+    seconds = end.ru_utime + end.ru_stime - begin.ru_utime - begin.ru_stime
+    return Installation(folder, on_disk(folder) - empty, seconds)
+
+
+@pytest.fixture(scope="module")
+def installed(installation: Installation) -> Path:
+    return installation.folder
 
 
 def files(installed: Path) -> Iterator[Path]:
@@ -77,6 +106,17 @@ def test_the_gateway_alone_is_small_and_holds_none_of_the_extras(installed: Path
     assert size < MOST_INSTALLED
     names = ran(*PIP, "--python", installed / "bin" / "python", "list", "--format", "freeze")
     assert not re.search(r"(?mi)^(torch|transformers|scikit-learn|scipy|tokenizers|gguf|llguidance|asyncpg)=", names)
+
+
+def test_an_installation_takes_the_disk_and_the_time_that_the_pages_say(installation: Installation) -> None:
+    print(f"\non disk: {installation.on_disk / 1e6:.1f} MB after {installation.processor_seconds:.1f} s of processors")
+    for page, words in SAID.items():
+        said = re.search(words, (ROOT / page).read_text())
+        assert said is not None, page
+        size, *seconds = map(float, said.groups())
+        assert installation.on_disk / 1e6 == pytest.approx(size, rel=0.15), page
+        # Processors differ, and a machine without a compiler compiles nothing: the order of magnitude is held.
+        assert all(one / 3 < installation.processor_seconds < one * 3 for one in seconds), page
 
 
 def test_a_ledger_is_reported_without_this_repository(installed: Path, tmp_path: Path) -> None:
