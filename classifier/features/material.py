@@ -39,6 +39,8 @@ HEAD_LINES, TAIL_LINES = 20, 12
 LEAST = 240
 # Lines of a kind that are a material, and of tables and settings, which prose resembles.
 LEAST_LINES, LEAST_CELLS = 2, 3
+# Lines of a dialogue that are a material, and characters before the colon of a speaker.
+LEAST_SPOKEN, LONGEST_NAME = 4, 32
 # Lines of one form that are a material, and items of a list.
 LEAST_ALIKE, LEAST_ITEMS = 5, 8
 # Words of a material that its stand-in has, of one without a request, and of code as hard as the code is.
@@ -246,10 +248,13 @@ def _structured(lines: Sequence[Line]) -> list[Material]:
     while at < len(lines):
         if lines[at].kind not in STRUCTURED:
             rows = _cells(lines, at)
+            kind = "table"
             if rows < LEAST_CELLS:
                 rows = _alike(lines, at)
+            if not rows:
+                kind, rows = "text", _spoken(lines, at)
             if rows:
-                found.append(Material("table", lines[at].start, end_of(lines[at + rows - 1])))
+                found.append(Material(kind, lines[at].start, end_of(lines[at + rows - 1])))
             at += max(rows, 1)
             continue
         end = _run(lines, at)
@@ -318,6 +323,25 @@ def _alike(lines: Sequence[Line], start: int) -> int:
     while end < len(lines) and (lines[end].kind == GAP or form_of(lines[end].text) == form):
         end += 1
     return end - start if end - start >= (LEAST_ITEMS if first.kind == LIST else LEAST_ALIKE) else 0
+
+
+def _spoken(lines: Sequence[Line], start: int) -> int:
+    """Return how many lines from `start` on are of speakers in turn, 0 for few: settings have a name once."""
+    if ":" not in lines[start].text[:LONGEST_NAME]:
+        return 0
+    names: list[str] = []
+    end = last = start
+    while end < len(lines) and (lines[end].kind in (BLANK, GAP) or (name := _speaker(lines[end]))):
+        if lines[end].kind not in (BLANK, GAP):
+            names.append(name)
+            last = end
+        end += 1
+    return last + 1 - start if len(names) >= LEAST_SPOKEN and 2 * len(set(names)) <= len(names) else 0
+
+
+def _speaker(line: Line) -> str:
+    name, colon, _ = line.text[:LONGEST_NAME].partition(":")
+    return name.strip() if colon and line.kind == PROSE and len(name.split()) <= 3 else ""
 
 
 def _joined_over_gap(lines: Sequence[Line], materials: list[Material]) -> list[Material]:

@@ -13,6 +13,8 @@ from classifier.features.line_kinds import BLANK, FENCE, GAP, LIST, Line, Materi
 WINDOW = 4096
 # Words of prose that may be a material, and of the request that leads to it or follows it.
 LEAST_PROSE, MOST_ASKED = 40, 60
+# Words of a request that does something to a text, whatever that says.
+MOST_ON_TEXT = 25
 # Characters of a JSON value within a line that are a material.
 LEAST_JSON = 80
 # Of a text so many characters are searched for what is to be done.
@@ -90,7 +92,11 @@ def _about(text: str, paragraph: Paragraph, rest: Sequence[Paragraph]) -> Sequen
     request = text[paragraph.first.start : end_of(paragraph.last)].strip()
     if paragraph.words > MOST_ASKED or sum(one.words for one in rest) < LEAST_PROSE:
         return None
-    if words.TASK.search(request) or any(one.lists for one in rest):
+    if words.TASK.search(request):
+        return None
+    if paragraph.words <= MOST_ON_TEXT and words.ON_TEXT.search(request) and _is_long(rest):
+        return rest
+    if any(one.lists for one in rest):
         return None
     content = text[rest[0].first.start : min(end_of(rest[-1].last), rest[0].first.start + LOOKED_AT)]
     if words.SALUTATION.match(content) is not None and "\n" in content:
@@ -108,8 +114,11 @@ def _about(text: str, paragraph: Paragraph, rest: Sequence[Paragraph]) -> Sequen
         return rest
     asks = points or "?" in request or request.endswith((":", "：", "؟", "？"))
     leads = asks and paragraph.first.start < rest[0].first.start
-    is_long = sum(one.words for one in rest) >= 2 * LEAST_PROSE
-    return rest if leads and is_long and not words.MYSELF.search(content[:BEGINNING]) else None
+    return rest if leads and _is_long(rest) and not words.MYSELF.search(content[:BEGINNING]) else None
+
+
+def _is_long(paragraphs: Sequence[Paragraph]) -> bool:
+    return sum(one.words for one in paragraphs) >= 2 * LEAST_PROSE
 
 
 def _is_prose(content: str) -> bool:

@@ -23,6 +23,10 @@ _WRITTEN = tomllib.loads(Path(__file__).with_name("pasted_questions.toml").read_
 QUESTIONS: list[dict[str, Any]] = _WRITTEN["questions"]
 PASTED: dict[str, str] = {name: text.strip("\n") for name, text in _WRITTEN["materials"].items()}
 CODE = ("code", "race")
+SPOKEN = (
+    "Ann: can we ship on Thursday?\nBob: only if the tests are done.\n\nAnn: who does the tests?\nBob: Ines, from "
+    "tomorrow.\nAnn: fine."
+)
 PUZZLE = (
     "Three friends live in a row of houses of different colours. The one in the red house keeps bees, the one "
     "beside it plays the tuba, and the last one never opens a window. Every Monday the tuba is heard through "
@@ -87,6 +91,7 @@ def test_ten_times_as_much_of_a_material_reads_the_same(name: str, form: str) ->
         "Who is telling the truth, and how do you know?\nAnn says that Ben lies.\nBen says that Cleo lies.",
         f"Here is a puzzle, solve it:\n\n{PUZZLE}",
         f"What follows from these rules of a game:\n\n- {PUZZLE}\n- Whoever speaks first loses.",
+        "What is A + B?\nA: 3\nB: 4\nC: 5\nD: 6",
         "Tell me a joke.",
         "",
     ],
@@ -111,6 +116,10 @@ def test_what_says_what_is_to_be_done_is_no_material(text: str) -> None:
         ("text", f'Translate the text: "{PASTED["article"]}"'),
         ("text", f"{PASTED['mail']}\n\nIs coffee served?"),
         ("data", f"How many readings? {PASTED['json_line']}"),
+        ("text", f"Summarize this call.\n\n{SPOKEN}"),
+        ("text", f"{SPOKEN}\n\nWho does the tests?"),
+        ("text", "Summarise the notes:\n\n" + "- we should move in May, what of it?\n" * 12),
+        ("text", "Translate into German.\n\n" + "You must return it in 30 days. What if you lost it? Write to us. " * 8),
     ],
 )  # fmt: skip
 def test_a_material_is_known_by_its_form(kind: str, text: str) -> None:
