@@ -11,6 +11,7 @@ import pytest_asyncio
 
 from gateway.base.inference_request import KEYLESS
 from gateway.base.settings import Settings
+from gateway.inference import answer_limits
 from gateway.inference.api.build_request import RequestHead, chat_request
 from gateway.inference.api.schemas import ChatRequest, Message
 from gateway.tenancy.admission import max_cost_usd
@@ -363,6 +364,23 @@ async def test_a_budget_covers_the_next_attempt_or_there_is_none(gateway: Runnin
         SCRIPT.cuts = [30]
         heard = await ask(gateway, "tier-2", {"authorization": f"Bearer {key}"}, max_tokens=200)
         assert (heard.error is None, len(SCRIPT.calls)) == (goes_on, 1 + goes_on), name
+
+
+async def test_what_goes_on_has_the_rest_of_the_limit_that_the_budget_set(
+    gateway: RunningGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Far below the context.
+    monkeypatch.setattr(answer_limits, "LEAST", 64)
+    before, _ = gateway.serving.routing.knobs.change({"budget_limit_start": 256})
+    key = await gateway.key("without")
+    await gateway.budget("without", 1.0)
+    SCRIPT.cuts = [30]
+    heard = await ask(gateway, "tier-2", {"authorization": f"Bearer {key}"})
+    assert (heard.text, heard.error) == (TEXT, None)
+    gateway.serving.routing.knobs.change({"budget_limit_start": before.budget_limit_start})
+    cut = (await record_of(gateway, heard)).attempts[0].completion_tokens
+    assert cut > 0
+    assert [body["max_tokens"] for _, body in SCRIPT.calls] == [256, 256 - cut]
 
 
 def most_of(gateway: RunningGateway, tier: int, prompt: str, limit: int) -> float:
