@@ -63,15 +63,15 @@ def conversations() -> list[Figure]:
 
 def housekeeping() -> list[Figure]:
     """Prompts of front ends at the cheapest tier, and hard requests that look like them."""
-    rows = rated("housekeeping")
-    own, near = ([row for row in rows if row.kind == kind] for kind in ("housekeeping", "near_miss"))
-    cheapest = gateway_tiers_of([row.messages for row in own]) == 1
-    length = float((by_length("housekeeping", own, [row.messages[-1]["content"] for row in own]) == 1).mean())
+    rows, found = rated("housekeeping"), []
+    for kind, named in (("housekeeping", "front ends' own prompts"), ("unnamed", "such prompts in other words")):
+        own = [row for row in rows if row.kind == kind]
+        cheapest = gateway_tiers_of([row.messages for row in own]) == 1
+        length = by_length("housekeeping", own, [row.messages[-1]["content"] for row in own]) == 1
+        found.append(_kept("housekeeping", f"{named}: tier 1", cheapest, float(length.mean()), {}))
+    near = [row for row in rows if row.kind == "near_miss"]
     tiers = gateway_tiers_of([row.messages for row in near])
-    return [
-        _kept("housekeeping", "front ends' own prompts: tier 1", cheapest, length, {}),
-        _accepted("housekeeping", "hard requests in their form: within the range", near, tiers, {}),
-    ]
+    return [*found, _accepted("housekeeping", "hard requests in their form: within the range", near, tiers, {})]
 
 
 def pasted() -> list[Figure]:

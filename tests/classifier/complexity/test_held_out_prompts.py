@@ -24,7 +24,7 @@ from tests.classifier.complexity.pastes import KINDS, paste
 
 SIZES = {
     "conversations": 180,
-    "housekeeping": 36,
+    "housekeeping": 48,
     "pasted": 60,
     "translations": 30,
     "noise": 80,
@@ -34,12 +34,12 @@ SIZES = {
 # What no change may fall below, a few rows under the measured share.
 FLOORS = {
     "short hard request after an easy turn: no lower than alone": 0.82,
-    "short easy request after a hard turn: the same as alone": 0.24,
+    "short easy request after a hard turn: the same as alone": 0.80,
     "follow-up: within the range": 0.64,
-    "front ends' own prompts: tier 1": 0.04,
+    "front ends' own prompts: tier 1": 0.87,
     "hard requests in their form: within the range": 0.77,
-    "easy and medium question, data pasted: within the range": 0.34,
-    "hard question, data pasted: within the range": 0.86,
+    "easy and medium question, data pasted: within the range": 0.70,
+    "hard question, data pasted: within the range": 0.76,
     "30 requests, 14 languages: tier of most languages": 0.64,
     "30 requests, 14 languages: that tier or a neighbour": 0.90,
     "30 requests, 14 languages: within the range": 0.72,
@@ -72,8 +72,9 @@ def test_a_set_has_its_size_and_each_row_an_own_id_and_an_accepted_class(name: s
 
 
 @pytest.mark.parametrize("name", SETS)
-def test_every_row_has_a_second_rating_that_only_widens_its_range(name: str) -> None:
-    assert {place for place in second_ratings() if place[0] == name} == {(name, row.id) for row in read(name)}
+def test_every_row_of_two_raters_has_a_second_rating_that_only_widens_its_range(name: str) -> None:
+    rows = {(name, row.id) for row in read(name) if row.kind != "unnamed"}
+    assert {place for place in second_ratings() if place[0] == name} == rows
     for row, merged in zip(read(name), rated(name), strict=True):
         assert merged.lo <= row.lo <= row.hi <= merged.hi
 
