@@ -1,11 +1,9 @@
 """What a tenant's requests cost and saved, and its verifications ever cost, is read from indexes alone; the part of a
-request's cost that no server has counted is a column, and so are the secrets of a key before its last two.
+request's cost that no server has counted is a column.
 """
 
 from alembic import op
 from sqlalchemy import Column, Double, text
-
-from migrations.tables.columns import Json
 
 revision = "0043"
 down_revision = "0042"
@@ -19,9 +17,8 @@ _PAID = text("cost_usd > 0")
 
 def upgrade() -> None:
     """Index the costs of requests by key, and the verifications that cost anything; add the part of costs that is an
-    estimate, NULL for nothing, and the older secrets of keys that are still valid, NULL for none."""
+    estimate, NULL for nothing."""
     op.add_column("requests", Column("estimated_usd", Double))
-    op.add_column("api_keys", Column("older_secrets", Json))
     op.drop_index(_REQUESTS, "requests")
     op.create_index(_REQUESTS, "requests", [*_OF_KEYS, "tier", "cost_usd", "baseline_cost_usd"])
     paid = ["key_id", "finished_at", "cost_usd"]
@@ -29,9 +26,8 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Drop the estimates and older secrets, and index requests by key and time alone."""
+    """Drop the estimates, and index requests by key and time alone."""
     op.drop_index(_VERIFICATIONS, "verifications")
     op.drop_index(_REQUESTS, "requests")
     op.create_index(_REQUESTS, "requests", _OF_KEYS)
-    op.drop_column("api_keys", "older_secrets")
     op.drop_column("requests", "estimated_usd")
