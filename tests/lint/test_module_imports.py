@@ -8,8 +8,9 @@ from tests.lint.module_imports import PACKAGES, Modules, circles, modules_of, on
 
 ROOT = Path(__file__).parents[2]
 SMALL_LINES, MOST_SMALL = 60, 2
-MOST_MODULES = 700
-"""Of the packages that ship, `__init__` apart. Where one more is needed, two small ones become one."""
+MOST_MODULES = 660
+"""Of the packages that ship, `__init__` and the database's revisions apart. Where one more is needed, two small ones
+become one."""
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +30,7 @@ def test_no_modules_import_each_other_in_a_circle(every: Modules) -> None:
 
 
 def test_the_packages_have_no_more_modules_than_they_had(modules: Modules) -> None:
-    files = [path for path in modules.files.values() if path.name != "__init__.py"]
+    files = [path for path in modules.files.values() if path.name != "__init__.py" and path.parent.name != "versions"]
     assert 500 < len(files) <= MOST_MODULES
 
 
