@@ -124,7 +124,8 @@ def in_context(turns: Iterator[UserTurn]) -> Readings:
         if before is not None and (is_long(later.text) or _p(later, before) < 0.5):
             break
     follow_up = FollowUp(p=p, turns=tuple(reversed(numbers)), answer=accepted is not None)
-    alone = newest.text if p <= 1 - SURE else None
+    # The words of a turn that accepts say nothing by themselves.
+    alone = None if p > 1 - SURE or (accepted is not None and p >= 0.5) else newest.text
     return Readings(alone, "\n".join(reversed(texts)), follow_up)
 
 

@@ -28,7 +28,7 @@ ROWS = 1 << BITS
 # Words of a turn that give signs, from its beginning; two characters of a script without spaces count as a word.
 MOST_WORDS = 40
 # Characters that are looked at: of a turn, of the turn before, and of the end of an answer.
-LONGEST_TURN, LONGEST_BEFORE, LONGEST_END = 480, 2000, 400
+LONGEST_TURN, LONGEST_BEFORE, LONGEST_END = 480, 1000, 400
 
 
 def _words(text: str) -> frozenset[str]:
@@ -85,15 +85,18 @@ THAT = re.compile(
 # A text that the turn brings along: what its words refer to.
 BROUGHT = re.compile(r":\s*\S+\s+\S+|\n\s*\S|[\"“«`'‘]\s*\w+\W+\w+")
 _SUM = re.compile(r"\d\s*[-+*/^×÷=]")
-# How the end of an answer asks for leave to do what it names.
-PROPOSES = re.compile(
-    r"\b(?:shall|should|may|can|could) i\b|\b(?:want|like|prefer|need) me to\b|\bwould you (?:like|prefer)\b"
-    r"|\bdo you want\b|\bi (?:can|could|propose|suggest|would)\b|\b(?:soll|kann|könnte) ich\b|\bmöchtest du\b"
-    r"|\bmöchten sie\b|\bvoulez-vous\b|\b(?:veux|souhaites)-tu\b|\bje peux\b|\bquieres que\b|\bdesea que\b|\bpuedo\b"
-    r"|\bquer que\b|\bposso\b|\bvuoi che\b|\bzal ik\b|\bwil je\b|\b(?:хотите|хочешь|могу)\b|\bczy mam\b|\bister misin"
-    r"|هل تريد|क्या मैं|需要我|要我|要不要|可以帮你|ましょうか|しますか|할까요|드릴까요"
-)
+# How the end of an answer asks for leave to do what it names: each after a space, but for scripts without these.
+PROPOSALS = (
+    " shall i", " should i ", " may i ", " can i ", " could i ", " want me to", " like me to", " need me to",
+    " would you like", " would you prefer", " do you want", " i can ", " i could ", " i propose", " i suggest",
+    " i would ", " i'd ", " soll ich", " kann ich", " könnte ich", " möchtest du", " möchten sie", " voulez-vous",
+    " veux-tu", " souhaites-tu", " veux que je", " je peux", " quieres que", "¿quieres", " desea que", " puedo ",
+    " quer que", " posso ", " vuoi che", " zal ik", " wil je", " хотите", " хочешь", " могу", " czy mam",
+    " ister misin", "هل تريد", "क्या मैं", "需要我", "要我", "要不要", "可以帮你", "ましょうか", "しますか",
+    "할까요", "드릴까요",
+)  # fmt: skip
 _WORD = re.compile(r"[^\W_]+(?:['’][^\W_]+)?")
+_IN_NUMBER = re.compile(r"(?<=\d)[.,](?=\d)")
 _UNSPACED = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\u0e00-\u0e7f]")
 _ENDS = re.compile(r"[.!?。！？؟।\n]+[\s\"')\]*_]*")
 
@@ -112,17 +115,21 @@ def asks(text: str) -> bool:
 
 def proposes(text: str) -> bool:
     """Return whether an answer ends by proposing something or by asking which of several it is to do."""
-    return PROPOSES.search(text[-LONGEST_END:].lower()) is not None
+    end = f" {' '.join(text[-LONGEST_END:].lower().split())}"
+    return any(proposal in end for proposal in PROPOSALS)
 
 
 def signs(turn: str, before: str, answer: str, *, closes: bool = False) -> list[str]:
     """Return the signs of a `turn` of the user after the turn `before` and its `answer`; `closes`: it only thanks,
     praises or takes leave."""
     lower = turn.strip().lower()[:LONGEST_TURN]
-    words = _WORD.findall(lower)
+    words = _WORD.findall(_IN_NUMBER.sub("", lower))
     pairs = _pairs(lower) if _UNSPACED.search(lower) else []
     count = len(words) if not pairs else max(len(words), (len(pairs) + 1) // 2)
     words = words[:MOST_WORDS]
+    if len(words) > 1:
+        # Which number it is says nothing, but alone it may be a choice.
+        words = ["0" if word.isdigit() else word for word in words]
     size = str(count) if count <= 6 else "7" if count <= 9 else "10" if count <= 14 else "15" if count <= 24 else "25"
     found = [f"n{size}", f"nl{'le4' if count <= 4 else 'le9' if count <= 9 else 'more'}"]
     found += _of_words(words)
@@ -215,10 +222,10 @@ def _shared(words: Sequence[str], pairs: Sequence[str], before: str, answer: str
         return
     if words:
         # A request like the one before, about something else.
-        known = set(_WORD.findall(said))
+        known = set(said.split())
         yield f"x{size}{int(4 * sum(word in known for word in words) / len(words))}"
         yield f"xb{words[0] in known}"
-    about = _stems(words) - COMMON_STEMS
+    about = {word[:TOPIC_LETTERS] for word in words if len(word) >= TOPIC_LETTERS} - COMMON_STEMS
     if not about:
         yield f"t no {size}"
         return
@@ -226,15 +233,11 @@ def _shared(words: Sequence[str], pairs: Sequence[str], before: str, answer: str
     yield f"ta{size}{_overlap(about, answer[-LONGEST_BEFORE:].lower())}"
 
 
-def _stems(words: Sequence[str]) -> set[str]:
-    return {word[:TOPIC_LETTERS] for word in words if len(word) >= TOPIC_LETTERS}
-
-
-COMMON_STEMS = _stems(tuple(COMMON))
+COMMON_STEMS = {word[:TOPIC_LETTERS] for word in COMMON}
 
 
 def _overlap(about: Collection[str], text: str) -> str:
-    common = len(_stems(_WORD.findall(text)).intersection(about))
+    common = sum(stem in text for stem in about)
     return "0" if not common else "all" if common == len(about) else "1" if common == 1 else "some"
 
 

@@ -48,13 +48,19 @@ def p_of(*said: str) -> float:
     "turn",
     ["yes, do that", "now in Rust", "and of New Zealand?", "why?", "Why does this fail for infinite ones?", "ok",
      "Und mit Fußbodenheizung?", "改成用pandas", "¿y si falla una región entera?", "а для p^3 это верно?",
-     "which is better if we drive 40,000 km a year?", "no, that's wrong for n=1. check again", "go on"],
+     "no, that's wrong for n=1. check again", "go on"],
 )  # fmt: skip
 def test_a_follow_up_is_read_after_what_it_goes_on_with(turn: str) -> None:
     found = read(PROOF, PROVED, turn)
     assert found.turn == f"{PROOF} {turn}"
     assert found.follow_up is not None
     assert found.follow_up.turns == (1,)
+
+
+def test_of_a_turn_that_may_be_a_follow_up_the_other_reading_has_what_it_would_go_on_with() -> None:
+    found = read(PROOF, PROVED, "which is better if we drive 40,000 km a year?")
+    assert found.other is not None
+    assert sorted(PROOF in text for text in found.texts) == [False, True]
 
 
 @pytest.mark.parametrize(
