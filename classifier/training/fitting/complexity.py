@@ -31,14 +31,21 @@ OF_FORM = [
 
 
 class LabelledPrompt(msgspec.Struct, frozen=True):
-    """A prompt with its raters' classes, 1 to 4, and the tiers that they accept."""
+    """A prompt with its raters' classes, 1 to 4, and the tiers that they accept. Prompts of a `group` ask for the same
+    in other words or languages; `kind` says how."""
 
     prompt: str
     classes: list[int]
     range: tuple[int, int] | None = None
+    lang: str = "en"
+    group: str | None = None
+    kind: str = ""
+    weight: float = 1.0
 
 
-class _Encoded(NamedTuple):
+class Encoded(NamedTuple):
+    """Prompts as the model reads them: n-grams, a row for each, `features` [n, f] and `embedding` [n, d]."""
+
     prompts: list[RoutingInput]
     grams: sp.csr_matrix
     features: Float
@@ -47,43 +54,43 @@ class _Encoded(NamedTuple):
 
 def fit_complexity(rows: Sequence[LabelledPrompt], outcome_model: OutcomeModel, *, seed: int = 0) -> ComplexityModel:
     """Fit the model on `rows` with the encoder of `outcome_model`; deterministic."""
-    return _fit(_encoded(_prompts(rows), outcome_model), _cuts(rows), outcome_model, seed)
+    return _fit(encoded(_prompts(rows), outcome_model), _cuts(rows), outcome_model, seed)
 
 
 def out_of_fold(rows: Sequence[LabelledPrompt], outcome_model: OutcomeModel, *, seed: int = 0) -> Float:
     """Return P(class) [n, 4] of each row by a model trained without its fold."""
-    encoded, cuts = _encoded(_prompts(rows), outcome_model), _cuts(rows)
+    read, cuts = encoded(_prompts(rows), outcome_model), _cuts(rows)
     fold, found = _folds(len(rows), seed), np.zeros((len(rows), CUTS + 1), np.float32)
     for k in range(FOLDS):
-        model = _fit(_part(encoded, fold != k), cuts[fold != k], outcome_model, seed)
-        found[fold == k] = _predicted(model, _part(encoded, fold == k))
+        model = _fit(_part(read, fold != k), cuts[fold != k], outcome_model, seed)
+        found[fold == k] = _predicted(model, _part(read, fold == k))
     return found
 
 
 def predicted(model: ComplexityModel, prompts: Sequence[RoutingInput], outcome_model: OutcomeModel) -> Float:
     """Return P(class) [n, 4] of `prompts`, those of two readings mixed."""
-    found = _predicted(model, _encoded(prompts, outcome_model))
+    found = _predicted(model, encoded(prompts, outcome_model))
     others = [(row, *other) for row, prompt in enumerate(prompts) if (other := prompt.other_reading) is not None]
     if others:
         rows, inputs, weights = zip(*others, strict=True)
         share = np.array(weights, np.float32)[:, None]
-        mixed = _predicted(model, _encoded(inputs, outcome_model))
+        mixed = _predicted(model, encoded(inputs, outcome_model))
         found[list(rows)] += share * (mixed - found[list(rows)])
     return found
 
 
-def _fit(encoded: _Encoded, cuts: Float, outcome_model: OutcomeModel, seed: int) -> ComplexityModel:
-    encoded = encoded._replace(features=encoded.features.copy())
-    encoded.features[:, OF_FORM] = encoded.features[:, OF_FORM].mean(axis=0)
-    centre, scale = encoded.features.mean(axis=0), encoded.features.std(axis=0) + np.float32(1e-3)
-    x = _design(encoded, centre, scale)
+def _fit(read: Encoded, cuts: Float, outcome_model: OutcomeModel, seed: int) -> ComplexityModel:
+    read = read._replace(features=read.features.copy())
+    read.features[:, OF_FORM] = read.features[:, OF_FORM].mean(axis=0)
+    centre, scale = read.features.mean(axis=0), read.features.std(axis=0) + np.float32(1e-3)
+    x = _design(read, centre, scale)
     fold = _folds(len(cuts), seed + 1)
     coef, bias = _linear(x, cuts)
     unseen = np.zeros_like(cuts)
     for k in range(FOLDS):
         part, part_bias = _linear(x[fold != k], cuts[fold != k])
         unseen[fold == k] = x[fold == k] @ part + part_bias
-    trees, _ = fit_trees(np.hstack([encoded.features, unseen]), cuts, fold, rounds=ROUNDS, seed=seed)
+    trees, _ = fit_trees(np.hstack([read.features, unseen]), cuts, fold, rounds=ROUNDS, seed=seed)
     rate = cuts.mean(axis=0)
     f = len(centre)
     grams, surface, embedding = np.split(coef, (2 * ROWS, 2 * ROWS + f))
@@ -108,10 +115,10 @@ def _linear(x: sp.csr_matrix, cuts: Float) -> tuple[Float, Float]:
     )
 
 
-def _predicted(model: ComplexityModel, encoded: _Encoded) -> Float:
+def _predicted(model: ComplexityModel, read: Encoded) -> Float:
     found = [
         model.probabilities(prompt.turn, tokenise(prompt.turn), features, embedding)
-        for prompt, features, embedding in zip(encoded.prompts, encoded.features, encoded.embedding, strict=True)
+        for prompt, features, embedding in zip(read.prompts, read.features, read.embedding, strict=True)
     ]
     return np.array(found, np.float32).reshape(-1, CUTS + 1)
 
@@ -120,10 +127,11 @@ def _prompts(rows: Sequence[LabelledPrompt]) -> list[RoutingInput]:
     return [routing_input_of_text(row.prompt) for row in rows]
 
 
-def _encoded(prompts: Sequence[RoutingInput], outcome_model: OutcomeModel) -> _Encoded:
+def encoded(prompts: Sequence[RoutingInput], outcome_model: OutcomeModel) -> Encoded:
+    """Return `prompts` as the model reads them."""
     turns = encode_turns(outcome_model.encoder, prompts)
     grams = [sp.hstack([_unit_rows(trigram_rows(p.turn)), _unit_rows(word_rows(tokenise(p.turn)))]) for p in prompts]
-    return _Encoded(
+    return Encoded(
         list(prompts),
         sp.vstack(grams).tocsr(),
         np.stack([turn.features for turn in turns]),
@@ -136,17 +144,17 @@ def _unit_rows(rows: npt.NDArray[np.uint16]) -> sp.csr_matrix:
     return sp.csr_matrix((values, (np.zeros(len(rows), np.intp), rows.astype(np.intp))), shape=(1, ROWS))
 
 
-def _design(encoded: _Encoded, centre: Float, scale: Float) -> sp.csr_matrix:
+def _design(read: Encoded, centre: Float, scale: Float) -> sp.csr_matrix:
     dense = np.hstack([
-        standardised(encoded.features, centre, scale) * SURFACE_SCALE,
-        encoded.embedding * EMBEDDING_SCALE,
+        standardised(read.features, centre, scale) * SURFACE_SCALE,
+        read.embedding * EMBEDDING_SCALE,
     ])  # fmt: skip
-    return sp.hstack([encoded.grams, sp.csr_matrix(dense)]).tocsr()
+    return sp.hstack([read.grams, sp.csr_matrix(dense)]).tocsr()
 
 
-def _part(encoded: _Encoded, rows: npt.NDArray[np.bool_]) -> _Encoded:
-    kept = [prompt for prompt, keep in zip(encoded.prompts, rows, strict=True) if keep]
-    return _Encoded(kept, encoded.grams[np.flatnonzero(rows)], encoded.features[rows], encoded.embedding[rows])
+def _part(read: Encoded, rows: npt.NDArray[np.bool_]) -> Encoded:
+    kept = [prompt for prompt, keep in zip(read.prompts, rows, strict=True) if keep]
+    return Encoded(kept, read.grams[np.flatnonzero(rows)], read.features[rows], read.embedding[rows])
 
 
 def _cuts(rows: Sequence[LabelledPrompt]) -> Float:

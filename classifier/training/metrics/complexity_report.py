@@ -65,19 +65,13 @@ class ComplexityReport(msgspec.Struct, frozen=True, kw_only=True):
         ]
 
 
-class _Line(msgspec.Struct):
-    prompt: str
-    classes: list[int]
-    range: tuple[int, int] | None = None
-
-
 def read_labelled(path: Path) -> list[LabelledPrompt]:
     """Return the rows of a file of JSON lines. Raises `TrainingDataError` naming the line."""
     found = []
-    for where, row in json_lines(path, _Line, TrainingDataError):
+    for where, row in json_lines(path, LabelledPrompt, TrainingDataError):
         if not row.classes or not all(1 <= one <= 4 for one in row.classes):
             raise TrainingDataError(f"{where}: classes are {row.classes}; each is 1 to 4.")
-        found.append(LabelledPrompt(row.prompt, row.classes, row.range))
+        found.append(row)
     return found
 
 

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 @click.argument("rows", type=FILE)
 @click.option("--train", "target", type=NEW_FILE, help="Train on ROWS and write the model here.")
 @click.option("--model", "model_file", type=FILE, help="Model to measure.  [the packaged one]")
+@click.option("--prior", "prior_file", type=FILE, help="Refit this model on ROWS instead of training from nothing.")
+@click.option("--unrated", "unrated_file", type=FILE, help="Prompts without classes, for --prior.")
 @click.option(
     "--encoder",
     "checkpoint",
@@ -43,7 +45,14 @@ if TYPE_CHECKING:
 @click.option("--seed", default=0)
 @json_option
 def complexity(
-    rows: Path, target: Path | None, model_file: Path | None, checkpoint: Path | None, seed: int, as_json: bool
+    rows: Path,
+    target: Path | None,
+    model_file: Path | None,
+    prior_file: Path | None,
+    unrated_file: Path | None,
+    checkpoint: Path | None,
+    seed: int,
+    as_json: bool,
 ) -> None:
     """Measure the complexity model on ROWS, or train one on them and measure it by cross-validation.
 
@@ -81,7 +90,13 @@ def complexity(
         return
     labelled = read_labelled(rows)
     outcome_model = load_artefact(default_artefact())
-    if target is not None:
+    if target is not None and prior_file is not None:
+        from classifier.training.fitting.complexity_refit import out_of_fold_refits, read_unrated, refit_complexity
+
+        prior, unrated = load_complexity(prior_file), [] if unrated_file is None else read_unrated(unrated_file)
+        refit_complexity(prior, labelled, unrated, outcome_model, seed=seed).save(target)
+        found = out_of_fold_refits(prior, labelled, unrated, outcome_model, seed=seed)
+    elif target is not None:
         fit_complexity(labelled, outcome_model, seed=seed).save(target)
         found = out_of_fold(labelled, outcome_model, seed=seed)
     else:
