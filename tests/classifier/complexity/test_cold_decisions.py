@@ -84,3 +84,35 @@ def test_rows_without_a_class_are_refused_with_their_line(tmp_path: Path, rest: 
     (tmp_path / "rows").write_text(f'{{"prompt": "y", "classes": [1]}}\n{{"prompt": "x"{rest}}}\n')
     with pytest.raises(TrainingDataError, match="line 2"):
         read_labelled(tmp_path / "rows")
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["theorem " * 10, "quantum " * 10, "tensor proof manifold lemma topology gradient integral theorem lattice "],
+)
+def test_hard_words_around_an_easy_question_do_not_make_it_hard(words: str) -> None:
+    assert tiers_of(f"{words}2+2")[0] <= 2
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        "Démontre le théorème d'Arzelà-Ascoli.",
+        "Докажи теорему Стоуна-Вейерштрасса.",
+        "证明黎曼映射定理",
+        "リーマン写像定理を証明せよ",
+        "Napisz kompilator języka Lisp",
+        "Thibitisha nadharia ya Bezout",
+        "Bana bir işletim sistemi zamanlayıcısı tasarla ve doğruluğunu kanıtla",
+    ],
+)
+def test_a_short_hard_request_of_another_language_goes_to_tier_3_or_4(prompt: str) -> None:
+    assert tiers_of(prompt)[0] >= 3
+
+
+def test_instructions_on_the_form_of_the_answer_seldom_move_a_prompt() -> None:
+    said = " Answer in a table with two columns."
+    prompts = [row["prompt"] for row in shared_rows("complexity_examples.jsonl") if len(row["prompt"]) < 300]
+    plain, wrapped = tiers_of(*prompts), tiers_of(*(prompt + said for prompt in prompts))
+    assert len(set(plain)) == 4
+    assert sum(one == other for one, other in zip(plain, wrapped, strict=True)) >= 0.65 * len(prompts)
