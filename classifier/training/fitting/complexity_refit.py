@@ -87,10 +87,10 @@ class _Rows(NamedTuple):
     groups: npt.NDArray[np.intp]
     rated: npt.NDArray[np.bool_]
 
-    def part(self, kept: npt.NDArray[np.bool_]) -> "_Rows":
-        prompts = [prompt for prompt, keep in zip(self.prompts, kept, strict=True) if keep]
-        groups = np.unique(self.groups[kept], return_inverse=True)[1]
-        return _Rows(prompts, self.targets[kept], self.weights[kept], groups, self.rated[kept])
+    def part(self, mask: npt.NDArray[np.bool_]) -> "_Rows":
+        prompts = [prompt for prompt, keep in zip(self.prompts, mask, strict=True) if keep]
+        groups = np.unique(self.groups[mask], return_inverse=True)[1]
+        return _Rows(prompts, self.targets[mask], self.weights[mask], groups, self.rated[mask])
 
 
 _Row = tuple[str, Sequence[float], float, str]
@@ -142,8 +142,8 @@ def out_of_fold_refits(
     return found
 
 
-def _group_of(place: int, row: LabelledPrompt) -> str:
-    return f"rated {place}" if row.group is None else f"group {row.group}"
+def _group_of(number: int, row: LabelledPrompt) -> str:
+    return f"rated {number}" if row.group is None else f"group {row.group}"
 
 
 def _fold_of(group: str) -> int:

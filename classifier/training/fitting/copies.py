@@ -75,11 +75,11 @@ def ornate(text: str, rng: Random) -> str:
     """Return `text` in ornate words, perhaps in an ornate frame."""
     pattern, ornate_of = _ornate_words()
 
-    def other(found: re.Match[str]) -> str:
+    def other(word: re.Match[str]) -> str:
         if rng.random() < 0.2:
-            return found[0]
-        said = rng.choice(ornate_of[found[0].lower()])
-        return said[0].upper() + said[1:] if found[0][0].isupper() else said
+            return word[0]
+        said = rng.choice(ornate_of[word[0].lower()])
+        return said[0].upper() + said[1:] if word[0][0].isupper() else said
 
     text = pattern.sub(other, text)
     if rng.random() >= 0.6:
@@ -116,10 +116,10 @@ def switched(text: str, language: str, rng: Random) -> str | None:
     pattern, place_of = _lexicon_words()
     said, count = _lexicon()[language], 0
 
-    def other(found: re.Match[str]) -> str:
+    def other(word: re.Match[str]) -> str:
         nonlocal count
         count += 1
-        return said[place_of[found[0].lower()]]
+        return said[place_of[word[0].lower()]]
 
     text_words = [word for word in re.findall(r"[A-Za-z']+", text) if word.lower() not in _GRAMMAR]
     mixed = pattern.sub(other, text)
