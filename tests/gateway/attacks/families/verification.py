@@ -33,8 +33,8 @@ BUDGET_SHARE, SAVING_SHARE, COLD_START_USD, MOST_USD = 0.05, 0.2, 1.0, 20.0
 # What AIO_COLD_START_USD of a dollar leaves to the start of a team or a key.
 START_USD = 0.25
 _DAY, _SECONDS = 86_400.0, 30.0
-# Of a hostile tenant, over three days.
-_LEAST_REQUESTS = 90
+# Of a hostile tenant, over three days. Of fewer the small key may have no label by chance.
+_LEAST_REQUESTS = 126
 _NUMBER = "How many are {} + {}? Answer with the number only."
 
 
