@@ -30,14 +30,22 @@ _RETRYABLE = (408, 429, 503)
 
 def refusal_response(error: ApiError) -> bytes:
     """Return the whole HTTP response by which a server rejects a request and closes."""
-    body = msgspec.json.encode(ErrorEnvelope(error.body))
-    retry = f"retry-after: {error.retry_after}\r\n".encode() if error.status in _RETRYABLE else b""
-    return (
-        b"HTTP/1.1 %d %b\r\ncontent-type: application/json\r\ncontent-length: %d\r\n%bconnection: close\r\n\r\n%b"
-    ) % (error.status, _PHRASES[error.status], len(body), retry, body)
+    headers, body = _refusal(error)
+    lines = b"".join([b"%b: %b\r\n" % header for header in headers])
+    return b"HTTP/1.1 %d %b\r\n%b\r\n%b" % (error.status, _PHRASES[error.status], lines, body)
 
 
 Headers = Sequence[tuple[bytes, bytes]]
+
+
+def _refusal(error: ApiError) -> tuple[Headers, bytes]:
+    """Return headers and body of a response after which the connection is closed."""
+    body = msgspec.json.encode(ErrorEnvelope(error.body))
+    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+    if error.status in _RETRYABLE:
+        headers.append((b"retry-after", error.retry_after.encode()))
+    return [*headers, (b"connection", b"close")], body
+
 
 _BODILESS = (204, 304)
 # So many bytes are written at once, so that a client that reads slowly is noticed.
@@ -87,23 +95,14 @@ class ResponseCycle(RequestResponseCycle):
             if not self.is_ended:
                 raise
             if not self.response_started:
-                await self._send_shutdown()
+                error = shutting_down()
+                headers, body = _refusal(error)
+                await self.send({"type": "http.response.start", "status": error.status, "headers": headers})
+                await self.send({"type": "http.response.body", "body": body})
             elif not self.response_complete:
                 # Only its own API knows how such a response ends with an error.
                 self.disconnected = True
                 self.transport.close()
-
-    async def _send_shutdown(self) -> None:
-        error = shutting_down()
-        body = msgspec.json.encode(ErrorEnvelope(error.body))
-        headers = [
-            (b"content-type", b"application/json"),
-            (b"content-length", b"%d" % len(body)),
-            (b"retry-after", error.retry_after.encode()),
-            (b"connection", b"close"),
-        ]
-        await self.send({"type": "http.response.start", "status": error.status, "headers": headers})
-        await self.send({"type": "http.response.body", "body": body})
 
     @property
     def _is_head(self) -> bool:
@@ -249,7 +248,11 @@ class _ClientWatch:
 
     def is_reason(self, error: BaseException) -> bool:
         """Whether `error` is the cancellation by this watch; the task then counts as not cancelled any more."""
-        if not (self._cancelled and isinstance(error, asyncio.CancelledError)):
+        return self._uncancelled(error, self._cancelled)
+
+    def _uncancelled(self, error: BaseException, is_known: bool) -> bool:
+        """Whether `error` is a cancellation whose reason `is_known`; the task then counts as not cancelled any more."""
+        if not (is_known and isinstance(error, asyncio.CancelledError)):
             return False
         if self._served is not None:
             self._served.uncancel()
@@ -279,11 +282,7 @@ class DisconnectWatch(_ClientWatch):
 
     def is_shutdown(self, error: BaseException) -> bool:
         """Whether `error` is the shutdown's interruption; the task then counts as not cancelled any more."""
-        if self._client is None or not isinstance(error, asyncio.CancelledError) or not self._client.is_ended:
-            return False
-        if self._served is not None:
-            self._served.uncancel()
-        return True
+        return self._uncancelled(error, self._client is not None and self._client.is_ended)
 
     def end(self) -> None:
         """Stop watching. Idempotent."""
