@@ -1,12 +1,20 @@
 """Provider rules: which rows hold for which server and model."""
 
 import re
+from pathlib import Path
+from typing import get_args
 
+import msgspec
 import pytest
 
-from tiers.catalog.tier_spec import RemoteSpec
-from tiers.remote.rules import ROWS, SAMPLING, rules_of, server_of
+from tiers.catalog.tier_spec import ProviderName, RemoteKind, RemoteSpec
+from tiers.dialects import quirks
+from tiers.dialects.quirks import read_rows
+from tiers.remote.rules import ServerRow, ServerRows, rules_of, server_of, server_rows
 from tiers.remote.server_failures import is_secret
+
+SAMPLING = {"temperature", "top_p", "top_k"}
+_SERVERS_WITHOUT_A_KIND = {"compatible", "provider", "ollama", "triton", "vertex-anthropic"}
 
 
 @pytest.mark.parametrize(
@@ -52,14 +60,38 @@ def test_later_models_refuse_to_be_sampled_otherwise(server: str, model: str, re
     assert (rules_of(server, model).refused >= SAMPLING) is refuses
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.servers} {row.models}")
-def test_every_row_has_its_source_and_is_reachable(row: object) -> None:
-    servers, models, rules, source, seen = row  # type: ignore[misc]
-    assert source.startswith("https://")
-    assert re.fullmatch(r"20\d\d-[01]\d", seen)
-    assert rules
-    re.compile(models)
-    assert servers
+@pytest.mark.parametrize("row", server_rows().rows, ids=lambda row: f"{row.servers} {row.families}")
+def test_every_row_has_its_source_and_is_reachable(row: ServerRow) -> None:
+    assert row.source.startswith("https://")
+    assert re.fullmatch(r"20\d\d-[01]\d", row.seen)
+    assert row.rules
+    known = {*get_args(ProviderName), *get_args(RemoteKind), *_SERVERS_WITHOUT_A_KIND}
+    known |= {*server_rows().hosts.values(), *server_rows().groups}
+    assert row.servers
+    assert {*row.servers} <= known
+
+
+def test_a_family_of_models_is_named_by_some_row() -> None:
+    assert {name for row in server_rows().rows for name in row.families} == server_rows().families.keys()
+
+
+@pytest.mark.parametrize(
+    ("changed", "with_what"),
+    [
+        ("rules.stops = 4", "rules.stop = 4"),
+        ("rules.stops = 4", 'rules.stops = "four"'),
+        ('families = ["nova"]', 'families = ["unknown"]'),
+        ("seen =", "saw ="),
+    ],
+)
+def test_a_row_with_a_field_or_a_family_that_is_not_known_is_no_row(
+    changed: str, with_what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = (quirks._FOLDER / "servers.toml").read_text(encoding="utf-8")
+    (tmp_path / "servers.toml").write_text(text.replace(changed, with_what, 1), encoding="utf-8")
+    monkeypatch.setattr(quirks, "_FOLDER", tmp_path)
+    with pytest.raises(msgspec.ValidationError):
+        read_rows("servers", ServerRows)
 
 
 @pytest.mark.parametrize(
