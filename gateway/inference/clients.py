@@ -1,130 +1,25 @@
 """Recognise the client of a request and its session, from headers, metadata and the places where its texts are.
 
 A request that shows no sign of a client costs a few look-ups of headers, the first characters of its system
-message and the ends of its last one (`gateway.inference.front_ends`). The signs are data, with the version that sent
-them and its source: a rule is only as good as its newest version. `tests/gateway/inference/sessions/recorded/` has
-what each client sent on the wire, and the test of the rules reads it.
+message and the ends of its last one (`gateway.inference.front_ends`). The signs are rows of
+`tiers/dialects/quirks/clients.toml`, with the version that sent them: a rule is only as good as its newest version.
+`tests/gateway/inference/sessions/recorded/` has what each client sent on the wire, and the test of the rules reads it.
 """
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
 from gateway.base.inference_request import ClientTurn, TurnKind
 from gateway.inference.front_ends import front_end_of
+from tiers.dialects.quirks import ClientRule, client_rows
 from tiers.tier import ChatMessage
 
-# Its requests are kept with the tests.
 CAPTURED = "captured"
-
-
-class Mark(msgspec.Struct, frozen=True):
-    """A text in a request that says what it is for. `place`: in a system message, or in the last user turn."""
-
-    means: TurnKind | Literal["plan"]
-    place: Literal["system", "turn"]
-    text: str
-
-
-class ClientRule(msgspec.Struct, frozen=True, kw_only=True):
-    """One client. `version`: the newest that was looked at, and `source`: how its requests were had.
-
-    `products`: what its `user-agent` begins with, in lower case, up to the slash. `signs`: headers that nothing else
-    sends. `openings`: what its first system message begins with, for a client whose headers say nothing. `session`,
-    `agent`, `parent`, `subagent`: headers in order of trust, the last of which says which kind of agent asks. `marks`:
-    the first one that is there counts.
-    """
-
-    name: str
-    version: str
-    source: str
-    products: tuple[str, ...] = ()
-    signs: tuple[str, ...] = ()
-    openings: tuple[str, ...] = ()
-    session: tuple[str, ...] = ()
-    agent: tuple[str, ...] = ()
-    parent: tuple[str, ...] = ()
-    subagent: tuple[str, ...] = ()
-    marks: tuple[Mark, ...] = ()
-
-
-CLAUDE_CODE = ClientRule(
-    name="claude-code",
-    version="2.1.197",
-    source=CAPTURED,
-    products=("claude-cli", "claude-code"),
-    signs=("x-claude-code-session-id",),
-    session=("x-claude-code-session-id",),
-    agent=("x-claude-code-agent-id",),
-    parent=("x-claude-code-parent-agent-id",),
-    marks=(
-        Mark("housekeeping", "system", "Generate a concise, sentence-case title"),
-        Mark("housekeeping", "system", "Generate a short kebab-case name"),
-        Mark("compaction", "turn", "Your task is to create a detailed summary of "),
-        Mark("plan", "turn", "Plan mode is active"),
-        Mark("plan", "turn", "Plan mode still active"),
-    ),
-)
-CODEX = ClientRule(
-    name="codex",
-    version="0.169.0",
-    source=CAPTURED,
-    products=("codex_cli_rs", "codex_exec", "codex-tui", "codex_vscode"),
-    signs=("x-codex-turn-metadata",),
-    session=("session-id", "session_id"),
-    agent=("thread-id",),
-    parent=("x-codex-parent-thread-id",),
-    subagent=("x-openai-subagent",),
-    marks=(
-        Mark("compaction", "turn", "You are performing a CONTEXT CHECKPOINT COMPACTION"),
-        Mark("plan", "system", "# Collaboration Mode: Plan"),
-    ),
-)
-OPENCODE = ClientRule(
-    name="opencode",
-    version="1.18.33",
-    source=CAPTURED,
-    products=("opencode",),
-    signs=("x-opencode-session",),
-    session=("x-session-id", "x-opencode-session", "x-session-affinity"),
-    parent=("x-parent-session-id",),
-    marks=(
-        Mark("housekeeping", "system", "You are a title generator"),
-        Mark("compaction", "turn", "Provide a detailed prompt for continuing our conversation above"),
-        Mark("plan", "turn", "# Plan Mode - System Reminder"),
-    ),
-)
-AIDER = ClientRule(
-    name="aider",
-    version="0.86.2",
-    source=CAPTURED,
-    openings=(
-        "Act as an expert software developer.",
-        "Act as an expert software engineer",
-        "Act as an expert architect engineer",
-        "Act as an expert code analyst.",
-        "You are an expert software engineer that generates concise",
-    ),
-    marks=(
-        Mark("housekeeping", "system", "You are an expert software engineer that generates concise"),
-        Mark("compaction", "system", "*Briefly* summarize this partial conversation about programming."),
-        Mark("plan", "system", "Act as an expert architect engineer"),
-    ),
-)
-CLINE = ClientRule(
-    name="cline",
-    version="3",
-    source="https://github.com/cline/cline",
-    products=("cline", "roo-code", "kilo-code"),
-    signs=("x-task-id",),
-    session=("x-task-id",),
-    marks=(Mark("plan", "turn", "# Current Mode\nPLAN MODE"),),
-)
-RULES = (CLAUDE_CODE, CODEX, OPENCODE, AIDER, CLINE)
-
-
+"""The source of a row whose client's requests are kept with the tests."""
+RULES = client_rows().clients
 CONVERSATION = "x-aio-conversation"
 MAX_ID = 128
 # Longer values of headers are not read.
@@ -138,6 +33,8 @@ _ID = re.compile(rf"[A-Za-z0-9._:-]{{1,{MAX_ID}}}\Z")
 _USER_SESSION = re.compile(r"user_[0-9A-Za-z]{0,128}_account_[0-9A-Za-z-]{0,64}_session_([A-Za-z0-9._:-]{1,128})\Z")
 _PRODUCTS = {product: rule for rule in RULES for product in rule.products}
 _SIGNS = tuple((sign, rule) for rule in RULES for sign in rule.signs)
+# It alone tells its session in `metadata.user_id`.
+_CLAUDE_CODE = next(rule for rule in RULES if rule.name == "claude-code")
 _OPENINGS = tuple(opening for rule in RULES for opening in rule.openings)
 # Codex says in a header of its own what it sends an agent for.
 _TURN_METADATA = "x-codex-turn-metadata"
@@ -153,7 +50,7 @@ def recognised(
     """
     conversation = _id(headers.get(CONVERSATION))
     user = None if metadata is None else _session_of_user(metadata.get("user_id"))
-    rule = _rule(headers, messages) or (None if user is None else CLAUDE_CODE)
+    rule = _rule(headers, messages) or (None if user is None else _CLAUDE_CODE)
     if rule is None:
         if (front_end := front_end_of(messages)) is not None:
             return ClientTurn(client=front_end, session=conversation, kind="housekeeping")

@@ -2,232 +2,27 @@
 conversation, which its user never asked for.
 
 Front ends send these as ordinary requests, three or four for each turn of a user, with the conversation in them: only
-their own wording tells them from a user's request. Known prompts are rows with their source, matched as a whole
-beginning and, where the prompt has one, end, never by a search in the conversation that stands between. Others are
-known by what they ask: the text around a conversation asks for one of those things for that conversation, and for
-nothing else. A request that quotes such a prompt, goes on after it, or has its headings alone is none.
+their own wording tells them from a user's request. Known prompts are rows of `tiers/dialects/quirks/clients.toml`,
+matched as a whole beginning and, where the prompt has one, end, never by a search in the conversation that stands
+between. Others are known by what they ask: the text around a conversation asks for one of those things for that
+conversation, and for nothing else. A request that quotes such a prompt, goes on after it, or has its headings alone is
+none.
 """
 
 import re
 from collections.abc import Sequence
-from typing import Literal
 
-import msgspec
-
+from tiers.dialects.quirks import client_rows
 from tiers.tier import ChatMessage
 
 # What is recognised by what it asks has this in place of a client's name.
 ANY_FRONT_END = "front-end"
 
 
-class Prompt(msgspec.Struct, frozen=True):
-    """One background prompt of a front end.
-
-    `place`: the message that has it, the last one or a system message before the user's. `begins`: the text that this
-    message begins with, "" where the conversation is first; `ends`: what it ends with, "" where that is last.
-    `source`: repository and path.
-    """
-
-    client: str
-    place: Literal["turn", "system"]
-    begins: str
-    ends: str
-    source: str
-
-
-_HISTORY = "</chat_history>"
-_LANGUAGE = "Detect the language used in the following text."
-_OPEN_WEBUI = "open-webui/open-webui: backend/open_webui/config.py"
-_TITLES_OF_LIBRECHAT = "danny-avila/LibreChat: api/app/clients/prompts/titlePrompts.js"
-_LOBECHAT = "lobehub/lobe-chat: packages/prompts/src/chains/"
-_CHAT_UI = "huggingface/chat-ui: src/lib/server/textGeneration/title.ts"
-_DIFY = "langgenius/dify: api/core/llm_generator/prompts.py"
-_SEARCH = (
-    "You are tasked with generating web search queries. Give me an appropriate query to answer my question for google "
-    "search."
-)
-
-# Client, place, source, what the prompt ends with, and what it begins with, also in older versions. No background
-# prompt of AnythingLLM's or Home Assistant's was found in their sources, and Cursor's are not public: no rows.
-_ROWS: tuple[tuple[str, Literal["turn", "system"], str, str, tuple[str, ...]], ...] = (
-    (
-        "open-webui",
-        "turn",
-        _OPEN_WEBUI,
-        _HISTORY,
-        (
-            "### Task:\nGenerate a concise title summarizing the chat history.",
-            "### Task:\nGenerate a concise, 3-5 word title with an emoji summarizing the chat history.",
-            "Create a concise, 3-5 word title with an emoji as a title for the chat history, in the given language.",
-            "### Task:\nGenerate 1-3 broad tags categorizing the main themes of the chat history",
-            "### Task:\nSuggest 3-5 relevant follow-up questions or prompts that the user might naturally ask next",
-            "### Task:\nAnalyze the chat history to determine the necessity of generating search queries,",
-        ),
-    ),
-    (
-        "open-webui",
-        "turn",
-        _OPEN_WEBUI,
-        "#### Output:",
-        ("### Task:\nYou are an autocompletion system. Continue the text in `<text>` based on the **completion",),
-    ),
-    (
-        "open-webui",
-        "turn",
-        _OPEN_WEBUI,
-        "```",
-        ("Your task is to reflect the speaker's likely facial expression through a fitting emoji.",),
-    ),
-    ("open-webui", "turn", _OPEN_WEBUI, "", (_SEARCH,)),
-    (
-        "librechat",
-        "turn",
-        "danny-avila/agents: src/utils/title.ts",
-        "",
-        (
-            "Analyze this conversation and provide:\n1. The detected language of the conversation\n2. A concise title",
-            "Provide a concise, 5-word-or-less title for the conversation, using title case conventions. Only return "
-            "the title itself.",
-        ),
-    ),
-    (
-        "librechat",
-        "system",
-        _TITLES_OF_LIBRECHAT,
-        "",
-        (
-            "Write a concise title for this conversation in the given language. Title in 5 Words or Less.",
-            "In this environment you have access to a set of tools you can use to generate the conversation title.",
-        ),
-    ),
-    ("librechat", "system", _TITLES_OF_LIBRECHAT, _LANGUAGE, (_LANGUAGE,)),
-    (
-        "lobechat",
-        "system",
-        f"{_LOBECHAT}summaryTitle.ts",
-        "",
-        (
-            "You are a professional conversation summarizer. Generate a concise title that captures the essence of the "
-            "conversation.",
-            "你是一名擅长会话的助理，你需要将用户的会话总结为 10 个字以内的标题",
-        ),
-    ),
-    ("lobechat", "system", f"{_LOBECHAT}summaryTags.ts", "", ("你是一名擅长会话标签总结的助理",)),
-    (
-        "lobechat",
-        "system",
-        f"{_LOBECHAT}langDetect.ts",
-        "",
-        ("你是一名精通全世界语言的语言专家，你需要识别用户输入的内容，以国际标准 locale 进行输出",),
-    ),
-    (
-        "lobechat",
-        "system",
-        f"{_LOBECHAT}pickEmoji.ts",
-        "",
-        ("You are an emoji expert who selects the most appropriate emoji to represent concepts, emotions, or topics.",),
-    ),
-    (
-        "lobechat",
-        "system",
-        f"{_LOBECHAT}followUpAction.ts",
-        "",
-        ("You are a sidecar that extracts 0-4 quick-reply suggestions from the last assistant message.",),
-    ),
-    (
-        "lobechat",
-        "system",
-        f"{_LOBECHAT}rewriteQuery.ts",
-        "",
-        (
-            "Given the following conversation and a follow-up question, rephrase the follow up question to be a "
-            "standalone question,",
-        ),
-    ),
-    (
-        "n8n",
-        "turn",
-        "n8n-io/n8n: packages/cli/src/modules/chat-hub/chat-hub-workflow.service.ts",
-        "",
-        ("Generate a concise and descriptive title for an AI chat conversation starting with the user's message",),
-    ),
-    (
-        "zed",
-        "turn",
-        "zed-industries/zed: crates/agent/src/prompts/summarize_thread_prompt.txt",
-        "",
-        ("Generate a concise 3-7 word title for this conversation, omitting punctuation. Go straight to the title,",),
-    ),
-    (
-        "nextchat",
-        "turn",
-        "ChatGPTNextWeb/NextChat: app/locales/en.ts",
-        "",
-        ("Please generate a four to five word title summarizing our conversation without any lead-in, punctuation,",),
-    ),
-    (
-        "chat-ui",
-        "system",
-        _CHAT_UI,
-        "",
-        (
-            "You are a chat thread titling assistant.\nGoal: Produce a very short, descriptive title",
-            "You are a summarization AI. Summarize the user's request into a single short sentence of four words",
-        ),
-    ),
-    ("chat-ui", "system", "huggingface/chat-ui: src/lib/server/websearch/generateQuery.ts", "", (_SEARCH,)),
-    (
-        "dify",
-        "turn",
-        _DIFY,
-        "",
-        (
-            "You are asked to generate a concise chat title by decomposing the user’s input into two parts:",
-            'You need to decompose the user\'s input into "subject" and "intention" in order to accurately figure out',
-        ),
-    ),
-    (
-        "dify",
-        "turn",
-        _DIFY,
-        'following the specified schema:\n["question1","question2","question3"]\n\nquestions:',
-        ("",),
-    ),
-    (
-        "flowise",
-        "turn",
-        "FlowiseAI/Flowise: packages/ui/src/ui-component/extended/FollowUpPrompts.jsx",
-        "Please help me predict the three most likely questions that human would ask and keeping each question short "
-        "and concise.",
-        ("Given the following conversations: ",),
-    ),
-    (
-        "continue",
-        "turn",
-        "continuedev/continue: core/util/chatDescriber.ts",
-        "",
-        (
-            "Given the following... please reply with a title for the chat that is 3-4 words in length,",
-            "Given the following... please reply with a short summary that is 4-12 words in length, you should",
-        ),
-    ),
-    (
-        "langchain",
-        "turn",
-        "langchain-ai/langchain: libs/langchain/langchain/chains/conversational_retrieval/prompts.py",
-        "Standalone question:",
-        (
-            "Given the following conversation and a follow up question, rephrase the follow up question to be a "
-            "standalone question",
-        ),
-    ),
-)
-PROMPTS = tuple(
-    Prompt(client, place, begin, ends, source) for client, place, source, ends, begins in _ROWS for begin in begins
-)
-_BEGIN_TURNS = tuple(one.begins for one in PROMPTS if one.place == "turn" and one.begins)
-_END_TURNS = tuple(one.ends for one in PROMPTS if not one.begins)
-_BEGIN_SYSTEMS = tuple(one.begins for one in PROMPTS if one.place == "system")
+PROMPTS = client_rows().prompts
+_BEGIN_TURNS = tuple(begin for prompt in PROMPTS if prompt.place == "turn" for begin in prompt.begins if begin)
+_END_TURNS = tuple(prompt.ends for prompt in PROMPTS if "" in prompt.begins)
+_BEGIN_SYSTEMS = tuple(begin for prompt in PROMPTS if prompt.place == "system" for begin in prompt.begins)
 
 
 def front_end_of(messages: Sequence[ChatMessage]) -> str | None:
@@ -246,9 +41,9 @@ def front_end_of(messages: Sequence[ChatMessage]) -> str | None:
 
 def _client_of(message: str, content: str) -> str | None:
     end = content[-WINDOW:].rstrip()
-    for one in PROMPTS:
-        if one.place == message and content.startswith(one.begins) and end.endswith(one.ends):
-            return one.client
+    for prompt in PROMPTS:
+        if prompt.place == message and content.startswith(prompt.begins) and end.endswith(prompt.ends):
+            return prompt.client
     return None
 
 

@@ -1,6 +1,7 @@
 """Titles, tags, follow-ups and queries of chat front ends go to the cheapest tier; what resembles them does not."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import pytest
 from hypothesis import given, settings
@@ -9,15 +10,31 @@ from hypothesis import strategies as st
 from classifier.policy.decide import decide
 from gateway.base.inference_request import ClientTurn
 from gateway.inference.clients import recognised
-from gateway.inference.front_ends import ANY_FRONT_END, PROMPTS, WINDOW, Prompt, front_end_of
+from gateway.inference.front_ends import ANY_FRONT_END, WINDOW, front_end_of
 from tests.examples import examples
 from tests.gateway.inference.api.test_disconnects import only_record
 from tests.gateway.running_gateway import RunningGateway
+from tiers.dialects.quirks import client_rows
 from tiers.tier import ChatMessage
 
 HARD = "Prove rigorously that every bounded monotone sequence converges, and say where completeness is used."
 EASY = "What is the capital of Portugal?"
 GUIDELINES = "\n### Guidelines:\n- Keep it short.\n- Output only raw JSON.\n### Chat History:\n<chat_history>\n"
+
+
+class Prompt(NamedTuple):
+    """One way in which a prompt of a front end begins."""
+
+    client: str
+    place: str
+    begins: str
+    ends: str
+    source: str
+
+
+PROMPTS = [
+    Prompt(row.client, row.place, begin, row.ends, row.source) for row in client_rows().prompts for begin in row.begins
+]
 
 
 def conversation(asked: str) -> str:
