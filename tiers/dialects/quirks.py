@@ -4,6 +4,8 @@ The rows are files of the folder `quirks`, each read once. A row matches by exac
 a dialect, a field and its value. What needs any other condition is Python where the dialect is, with its source.
 """
 
+import re
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Literal, TypeVar
@@ -11,6 +13,7 @@ from typing import Literal, TypeVar
 import msgspec
 
 _FOLDER = Path(__file__).with_name("quirks")
+_NO_WORDS: Mapping[str, str] = {}
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -30,6 +33,14 @@ Rows = TypeVar("Rows")
 def read_rows(name: str, form: type[Rows]) -> Rows:
     """Return the rows of a file. Raises `msgspec.ValidationError` for a field that `form` does not have."""
     return msgspec.toml.decode((_FOLDER / f"{name}.toml").read_bytes(), type=form)
+
+
+def pattern_of(text: str, words: Mapping[str, str] = _NO_WORDS) -> re.Pattern[str]:
+    """Return the compiled pattern of a row, without regard to case. A name in braces stands for the pattern that
+    `words` has of it."""
+    for name, part in words.items():
+        text = text.replace(f"{{{name}}}", part)
+    return re.compile(text, re.IGNORECASE | re.DOTALL)
 
 
 class Mark(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
