@@ -1,4 +1,5 @@
-"""Which parameters a server refuses as such: from the wordings of its 400s and 422s, as providers write them.
+"""Which parameters a server refuses as such: from the wordings of its 400s and 422s, as providers write them
+(`tiers/dialects/quirks/refusals.toml`).
 
 What was refused is left out of further requests, or sent by another name.
 """
@@ -11,7 +12,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from inference_core.io.files import JSON_ERRORS
-from tiers.remote.request_fields import ALL_SAMPLING, BUDGET, SERVICE_FIELDS, TUNING, VARIABLES
+from tiers.dialects.quirks import Row, pattern_of, read_rows
+from tiers.remote.request_fields import ALL_SAMPLING, SERVICE_FIELDS, TUNING, VARIABLES
 
 STREAM_OPTIONS, EDITS, FORMAT = "stream_options", "context_management", "response_format"
 LEFT_OUT = frozenset(
@@ -23,68 +25,7 @@ server that refuses these refuses the request, or says how it wants them (`tiers
 not know `store` stores nothing for it, with the field or without."""
 RENAMED = {"max_tokens": "max_completion_tokens", "max_completion_tokens": "max_tokens"}
 """Limits are never left out: they have another name."""
-_CODES = ("unsupported_parameter", "unknown_parameter", "unrecognized_parameter")
-# LM Studio's of any JSON object, which a schema says as well.
-_NO_OBJECT = re.compile(r"response_format\.type\W+must be \W?json_schema", re.IGNORECASE)
 _ANY_OBJECT = msgspec.Raw(b'{"type":"json_schema","json_schema":{"name":"answer","schema":{"type":"object"}}}')
-# Other names of the same: Anthropic's, Gemini's and Bedrock's, in lower case with underlines.
-_SAME = {
-    "effort": "reasoning_effort",
-    BUDGET: "reasoning_effort",
-    "reasoning": "reasoning_effort",
-    "include_usage": STREAM_OPTIONS,
-}
-
-_NAME = r"[`'\"]?(?P<name>\b[A-Za-z_][\w.]{0,63})[`'\"]?"
-_END = r"(?=\s*(?:$|[.,;:!)]|(?:field|parameter|param|argument|with|for|on|in|by)\b))"
-# What is refused is a value, so that another one is taken.
-_VALUE = re.compile(
-    r"supported values|must be|may only be|should be|range|between|less than|greater than|at most|at least|"
-    r"invalid value|is not one of|too (?:long|many|large|small|big|high|low)|out of range|(?:above|below|beyond) the|"
-    r"exceed|longer than|more than",
-    re.IGNORECASE,
-)
-_VALUE_CODES = re.compile(r"invalid_(?:value|type)|_(?:above|below)_")
-_WORDINGS = [
-    re.compile(wording, re.IGNORECASE)
-    for wording in (
-        # OpenAI, Azure: https://platform.openai.com/docs/guides/error-codes
-        rf"unsupported parameter:? {_NAME}",
-        rf"unknown parameter:? {_NAME}",
-        r"\b(?P<name>temperature|top_?p|(?:presence|frequency)_?penalty)\W? does not support \S{1,32} with this model",
-        r"unrecognized request arguments? supplied: (?P<names>[\w., ]{1,200})",
-        # Anthropic: https://platform.claude.com/docs/en/api/errors
-        rf"{_NAME} is deprecated",
-        rf"{_NAME}: extra inputs are not permitted",
-        rf" and {_NAME} cannot both be (?:specified|set)",
-        # Gemini: https://ai.google.dev/gemini-api/docs/troubleshooting
-        rf"unknown name {_NAME}",
-        # Bedrock: https://docs.aws.amazon.com/bedrock/latest/userguide/troubleshooting-api-error-codes.html
-        rf"extraneous key \[{_NAME}\] is not permitted",
-        # xAI: https://docs.x.ai/docs/guides/reasoning
-        rf"not supported (?:on|by|for|with) this model: {_NAME}",
-        # Groq: https://console.groq.com/docs/errors
-        rf"property {_NAME} is unsupported",
-        # Servers written in Rust, TGI among them
-        rf"unknown field {_NAME}",
-        # vLLM, SGLang, Fireworks, Together and others
-        rf"{_NAME}(?: (?:parameter|field|argument|option))? (?:is|are) (?:currently )?"
-        r"(?:not (?:supported|allowed|permitted|available|enabled)|unsupported)(?! to\b)",
-        rf"does(?:n't| not) (?:support|allow|accept) (?:the )?(?:use of )?(?:parameters?:? |field )?{_NAME}{_END}",
-        rf"unexpected (?:keyword )?(?:argument|field):? {_NAME}",
-        # Moonshot: https://github.com/logancyang/obsidian-copilot/issues/2959
-        rf"invalid {_NAME}: only \S{{1,8}} is allowed for this model",
-        rf"extra inputs are not permitted, field: {_NAME}",
-        rf"additional properties are not allowed \({_NAME}",
-    )
-]
-# Anthropic's, which servers in front of it pass on.
-_WHILE_THINKING = re.compile(rf"{_NAME} (?:may only|must) be .{{0,60}}when thinking is enabled", re.IGNORECASE)
-_PENALTIES = re.compile(r"penalty is not enabled for", re.IGNORECASE)
-# A list of Pydantic's errors, written by Python into a text.
-_LOC = re.compile(
-    r"'type': '(?:extra_forbidden|value_error\.extra)', 'loc': [(\[]'body', '(?P<name>\w+)'[,)\]]", re.IGNORECASE
-)
 _MOST_BYTES, _MOST_CHARS = 64 * 1024, 4000
 _MOST_DEPTH = 6
 ENVELOPES = frozenset(
@@ -93,31 +34,99 @@ ENVELOPES = frozenset(
 """Fields of a refusal in which its details are. Others may hold the request."""
 
 
+class Wording(Row, frozen=True, kw_only=True):
+    """One way to refuse something, with regular expressions of the words."""
+
+    servers: str
+    """Who says it so."""
+    patterns: tuple[str, ...]
+
+
+class Parameters(Wording, frozen=True, kw_only=True):
+    """A way to refuse parameters."""
+
+    parameters: frozenset[str] = frozenset()
+    """What is refused, where the words do not name it."""
+    of_values: bool = False
+    """It counts even if the words refuse a value."""
+
+
+class Keywords(Wording, frozen=True, kw_only=True):
+    """A way to refuse keywords of tools' schemas."""
+
+    keywords: frozenset[str] = frozenset()
+    """What is refused, where the words do not name it."""
+
+
+class Lesson(Row, frozen=True, kw_only=True):
+    """What a refusal says that its server wants instead."""
+
+    name: str
+    """The name as an operator sees it."""
+    patterns: tuple[str, ...] = ()
+    """Regular expressions of the words; none if it is concluded otherwise."""
+    unless: tuple[str, ...] = ()
+    """Regular expressions of words that mean something else."""
+    rules: dict[str, Any] = msgspec.field(default_factory=dict)
+    """Fields of `Rules` that hold from then on. Without any, the parameter of this name is left out, or the body of a
+    request is changed."""
+
+
+class RefusalRows(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The file of rows."""
+
+    codes: frozenset[str]
+    """Codes of errors whose `param` is not known."""
+    value_words: tuple[str, ...]
+    """Regular expressions of words that refuse a value, so that another value is taken."""
+    value_codes: tuple[str, ...]
+    """Regular expressions of codes that do so."""
+    extras: frozenset[str]
+    """Fields of Anthropic's API and of Responses that an answer can do without."""
+    words: dict[str, str]
+    """Regular expressions by the names that stand for them in patterns."""
+    same: dict[str, str]
+    """Parameters by other names of theirs."""
+    parameters: tuple[Parameters, ...]
+    keywords: tuple[Keywords, ...]
+    limits: tuple[Wording, ...]
+    """How servers say the most tokens that a model can answer."""
+    lessons: tuple[Lesson, ...]
+
+    def pattern(self, *texts: str) -> re.Pattern[str]:
+        """Return one pattern of what any of these match."""
+        return pattern_of("|".join(texts), self.words)
+
+
+REFUSAL_ROWS = read_rows("refusals", RefusalRows)
+_VALUE_WORDS, _VALUE_CODES = (
+    REFUSAL_ROWS.pattern(*REFUSAL_ROWS.value_words),
+    REFUSAL_ROWS.pattern(*REFUSAL_ROWS.value_codes),
+)
+# Each has the group `name`.
+_PARAMETERS = [(REFUSAL_ROWS.pattern(text), row) for row in REFUSAL_ROWS.parameters for text in row.patterns]
+
+
 def refused_parameters(body: bytes, message: str, param: str | None, code: str | int | None) -> frozenset[str]:
     """Return the parameters that a refusal with this `body` names as such, by the caller's names: unsupported,
-    deprecated or not allowed, whatever their value; only those of `LEFT_OUT` and `RENAMED`. `message`, `param`, `code`:
-    what was read of it."""
+    deprecated or not allowed, whatever their value; only those of `LEFT_OUT` and `RENAMED`, and what the row itself
+    names. `message`, `param`, `code`: what was read of it."""
     message = message[:_MOST_CHARS]
-    names = {*_pydantic_names(body), *(match["name"] for match in _LOC.finditer(message))}
-    is_value = _VALUE.search(message) is not None or _VALUE_CODES.search(str(code)) is not None
-    if param is not None and code in _CODES:
+    names, of_rows = set(_pydantic_names(body)), set[str]()
+    is_value = _VALUE_WORDS.search(message) is not None or _VALUE_CODES.search(str(code)) is not None
+    if param is not None and code in REFUSAL_ROWS.codes:
         names.add(param)
-    names |= {match["name"] for match in _WHILE_THINKING.finditer(message)}
-    if not is_value:
-        for wording in _WORDINGS:
-            for match in wording.finditer(message):
-                found = match.groupdict()
-                names |= set(re.split(r"[,\s]+", found["names"])) if found.get("names") else {found["name"]}
-        if _PENALTIES.search(message):
-            names |= {"presence_penalty", "frequency_penalty"}
-    known = {_own_name(name) for name in names} & (LEFT_OUT | RENAMED.keys())
-    return frozenset(known | {FORMAT} if _NO_OBJECT.search(message) else known)
+    for pattern, row in _PARAMETERS:
+        for match in () if is_value and not row.of_values else pattern.finditer(message):
+            of_rows |= row.parameters
+            names |= set() if row.parameters else {*re.split(r"[,\s]+", match["name"])}
+    return frozenset({_own_name(name) for name in names} & (LEFT_OUT | RENAMED.keys()) | of_rows)
 
 
 def _own_name(name: str) -> str:
     last = name.strip("`'\". ").rpartition(".")[2]
     snake = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", last).lower()
-    return _SAME.get(snake, snake)
+    return REFUSAL_ROWS.same.get(snake, snake)
 
 
 def _pydantic_names(body: bytes) -> Iterator[str]:

@@ -145,6 +145,12 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """A higher temperature is sent as this one."""
 
 
+def typed_rules(rules: dict[str, Any]) -> dict[str, Any]:
+    """Return fields of `Rules` as their types have them. Raises `msgspec.ValidationError` for others."""
+    typed = msgspec.convert(rules, Rules)
+    return {name: getattr(typed, name) for name in rules}
+
+
 class ServerRow(Row, frozen=True, kw_only=True):
     """Rules that hold for some servers and models."""
 

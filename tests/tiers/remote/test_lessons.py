@@ -14,9 +14,9 @@ from tests.tiers.remote.loopback_server import Call, LoopbackServer
 from tests.tiers.tier_world import chat, collect, remote_spec
 from tiers.errors import TierKeyError, TierRequestError, TierUnavailableError
 from tiers.message_content import NativeBlock, NativeContent, NativeRequest, Tool, ToolCall, Tooling
-from tiers.remote.lessons import LESSONS, lessons_in
+from tiers.remote.lessons import lessons_in
 from tiers.remote.openai_format import parse_error
-from tiers.remote.refusals import LearnedRefusals
+from tiers.remote.refusals import REFUSAL_ROWS, LearnedRefusals
 from tiers.remote.remote_tier import RemoteTier
 from tiers.tier import ChatMessage, GenerationRequest
 
@@ -433,7 +433,7 @@ def test_every_lesson_is_taught_by_some_row() -> None:
     found = {name for words in said for name in lessons_in(words, None, None)}
     # The first is what a second refusal of a format teaches; the others are tested apart.
     apart = {"response_format.type", "chat/completions", "include", "reasoning.summary"}
-    assert {lesson.name for lesson in LESSONS} - found == apart
+    assert {lesson.name for lesson in REFUSAL_ROWS.lessons} - found == apart
 
 
 @pytest.mark.parametrize(
