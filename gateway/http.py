@@ -54,7 +54,8 @@ def http_app(settings: Settings, lifespan: Lifespan) -> Litestar:
             state=State({LATE_APP: LateApp(partial(whole_app, settings))}),
             exception_handlers={Exception: _failure},
             request_max_body_size=settings.body_limit,
-            cors_config=CORSConfig(allow_origins=origins) if origins else None,
+            # No page sends credentials of its own, so that `*` exposes every header.
+            cors_config=CORSConfig(allow_origins=origins, expose_headers=["*"]) if origins else None,
             openapi_config=None,
             logging_config=None,
             debug=False,

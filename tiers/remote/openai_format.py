@@ -6,10 +6,11 @@ Servers have several names for the counts; all are read.
 import math
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from email.utils import parsedate_to_datetime
 from functools import lru_cache
+from html import unescape
 from typing import Any
 
 import msgspec
@@ -173,14 +174,20 @@ def _wire_tool(tool: Tool) -> dict[str, Any]:
     return {"type": "function", "function": function}
 
 
-_WITHIN = ("error", "errors", "base_resp", "detail", "message", "fault", "exception")
-"""What may hold the error proper: `base_resp` is MiniMax's, lists are Google's, Cloudflare's and FastAPI's."""
+_WITHIN = ("error", "errors", "base_resp", "detail", "message", "fault", "exception", "_embedded")
+"""What may hold the error proper: `base_resp` is MiniMax's, `fault` Apigee's, lists are Google's, Cloudflare's and
+FastAPI's."""
 _MOST_DEPTH = 8
-_MESSAGES = ("message", "detail", "msg", "status_msg", "error_message", "Message", "error_msg", "errorMessage", "error",
-             "errmsg", "err_msg", "faultstring", "description", "reason", "title")  # fmt: skip
+# Names without regard to case. An explanation says more than what has the first names, so it is shown besides.
+_MESSAGES = ("message", "detail", "msg", "status_msg", "error_message", "error_msg", "errormessage", "error",
+             "errmsg", "err_msg", "faultstring", "description", "reason", "title", "defaultmessage")  # fmt: skip
+_EXPLANATIONS = ("error_description", "description", "details", "reason", "violations", "invalid-params",
+                 "invalidparams", "fielderrors")  # fmt: skip
+_MOST_EXPLAINED = 300
 # Fields that say that what is no answer reports a failure.
-_FAILURE_WORDS = (*_WITHIN, *_MESSAGES[:-3])
-_CODES = ("code", "status_code", "status", "error_code", "errorCode", "statusCode")
+_FAILURE_WORDS = ("error", "errors", "base_resp", "detail", "message", "fault", "exception", "msg", "status_msg",
+                  "error_message", "Message", "error_msg", "errorMessage", "errmsg", "err_msg", "faultstring")  # fmt: skip
+_CODES = ("code", "status_code", "status", "error_code", "errorcode", "statuscode")
 _KINDS = ("type", "error_type")
 
 
@@ -189,34 +196,86 @@ def parse_error(body: bytes) -> WireError:
     try:
         inner = msgspec.json.decode(body)
     except JSON_ERRORS:
-        page = _TITLE.search(body)
-        text = (body if page is None else page[1]).decode("utf-8", errors="replace")
-        return WireError(message=text[:500].strip())
+        return WireError(message=_text_of(body))
     seconds = _stated_wait(inner, _MOST_DEPTH)
-    around: Any = {}
+    tables: list[dict[str, Any]] = []
     while isinstance(inner, list | dict) and inner:
         if isinstance(inner, list):
-            inner = inner[0]
+            inner = "; ".join(inner) if all(isinstance(one, str) for one in inner) else inner[0]
             continue
-        named = (inner.get(name) for name in _WITHIN)
+        # Gateways spell one name in several ways.
+        table = {name.lower(): value for name, value in inner.items()}
+        tables.insert(0, table)
+        named = (table.get(name) for name in _WITHIN)
         within = next((one for one in named if one and isinstance(one, dict | list)), None)
         if within is None:
             break
-        around, inner = inner, within
-    if not isinstance(inner, dict):
-        inner, around = {"message": str(inner)}, around or {}
-    message = next((said for name in _MESSAGES if isinstance(said := inner.get(name), str) and said), str(inner))
-    param, more, place = inner.get("param"), inner.get("metadata"), inner.get("loc")
-    if isinstance(place, list):
-        param = ".".join(str(part) for part in place if part != "body")
+        inner = within
+    if not (tables and isinstance(inner, dict) and inner):
+        tables.insert(0, {"message": str(inner)})
+    proper = tables[0]
+    message, param = _worded(tables, inner), proper.get("param")
+    more, place = proper.get("metadata"), proper.get("loc", proper.get("field"))
+    if isinstance(place, list | str) and place:
+        param = place if isinstance(place, str) else ".".join(str(part) for part in place if part != "body")
         message = f"{message} ({param})"
     if isinstance(more, dict) and more.get("raw"):
         # OpenRouter's: the words of the provider behind it.
         message += f" ({more['raw']})"
-    tables = (inner, around)
     code = next((one[name] for one in tables for name in _CODES if isinstance(one.get(name), str | int)), None)
     kind = next((one[name] for one in tables for name in _KINDS if isinstance(one.get(name), str)), None)
     return WireError(message, kind, param if isinstance(param, str) else None, code, seconds)
+
+
+def _worded(tables: list[dict[str, Any]], proper: Any) -> str:
+    """Return the message of the first of these tables that has one, the innermost first, with its explanation."""
+    for table in tables:
+        message = next((said for name in _MESSAGES if isinstance(said := table.get(name), str) and said), None)
+        if message is None:
+            continue
+        more = [said for name in _EXPLANATIONS for said in _texts(table.get(name), _MOST_DEPTH)]
+        if table is not tables[0]:
+            more.append(msgspec.json.encode(proper).decode())
+        added = "; ".join(said for said in dict.fromkeys(more) if said not in message)[:_MOST_EXPLAINED]
+        return f"{message} ({added})" if added else message
+    return str(proper)
+
+
+def _texts(node: Any, depth: int) -> Iterator[str]:
+    """Yield a text, or what is words in a list of errors."""
+    if isinstance(node, str):
+        yield from (node,) if node else ()
+    elif depth and isinstance(node, list):
+        for one in node[:_MOST_DEPTH]:
+            yield from _texts(one, depth - 1)
+    elif depth and isinstance(node, dict):
+        field = node.get("field", node.get("name"))
+        for name, value in node.items():
+            if isinstance(value, list | dict):
+                yield from _texts(value, depth - 1)
+            elif name.lower() in _MESSAGES and isinstance(value, str):
+                yield f"{field}: {value}" if isinstance(field, str) else value
+
+
+def _text_of(body: bytes) -> str:
+    """Return what is no JSON as a text: of a page or of XML what stands between the tags, each text once."""
+    text = body.decode("utf-8", errors="replace").strip()
+    if not text.startswith("<"):
+        return text[:_MOST_TEXT].strip()
+    found = hidden = ""
+    for piece in text.split("<"):
+        tag, _, said = piece.partition(">")
+        name = tag.split(maxsplit=1)[0].lower() if tag.strip() else ""
+        if hidden:
+            hidden = "" if name == f"/{hidden}" else hidden
+        elif name in ("script", "style"):
+            hidden = name
+        said = " ".join(unescape(said).split())
+        if said and not hidden and said not in found:
+            found += f" - {said}" if found else said
+        if len(found) > _MOST_OF_PAGE:
+            break
+    return found[:_MOST_OF_PAGE] or text[:_MOST_OF_PAGE]
 
 
 def _stated_wait(node: Any, depth: int) -> float | None:
@@ -378,7 +437,8 @@ _WAIT = re.compile(
     r"(?:_?(s|sec|seconds|ms|millis|milliseconds))?",
     re.IGNORECASE,
 )
-_TITLE = re.compile(rb"<title[^>]{0,100}>\s*([^<]{1,200})", re.IGNORECASE)
+_MOST_TEXT, _MOST_OF_PAGE = 500, 300
+"""Characters that are read of what is no JSON."""
 
 
 class _Written(msgspec.Struct):

@@ -7,6 +7,7 @@ import msgspec
 from litestar import get
 from litestar.params import FromPath
 from litestar.response import Response
+from litestar.utils import normalize_path
 
 from gateway.base.errors import ApiError, bad_request
 from gateway.base.inference_request import Caller
@@ -134,11 +135,20 @@ async def list_models(request: HttpRequest) -> Response[Any]:
 @get("/models/{model:path}", operation_class=describe(None, ModelCard), summary="Show one model")
 async def show_model(request: HttpRequest, model: FromPath[str]) -> Response[Any]:
     """One model by name; 404 in the error envelope for a name that is not served, or that the key may not use."""
-    name = model.lstrip("/")
-    card = _card(serving_of(request), name, caller_of(request))
+    name, serving, caller = model.lstrip("/"), serving_of(request), caller_of(request)
+    if (card := await _listed(serving, caller, request.scope["path"])) is None:
+        card = _card(serving, name, caller)
     if card is None:
         raise ApiError(404, f"This key does not have access to model {name!r}.", param="model", code="model_not_found")
     return Response(_as_anthropics(card) if is_anthropics(request) else card, media_type="application/json")
+
+
+async def _listed(serving: Serving, caller: Caller, path: str) -> ModelCard | None:
+    """Return the card whose id ends `path`; the router, and proxies before it, take slashes out of an id that begins
+    with one or has two in a row, such as the path of a folder. None if no id does."""
+    asked = path.partition("/models/")[2]
+    same = [card for card in await model_cards(serving, caller) if normalize_path(card.id) == normalize_path(asked)]
+    return next((card for card in same if card.id == asked), same[0] if same else None)
 
 
 def is_anthropics(request: HttpRequest) -> bool:

@@ -111,6 +111,15 @@ def test_programs_pages_of_ours_pages_that_the_operator_lists_and_who_has_a_key_
     assert httpx.post(f"{aio.url}{CHAT}", json=HELLO, headers={"origin": own} | headers).status_code == 200
 
 
+def test_pages_that_the_operator_lists_read_every_header_of_answers_and_refusals(aio: ServedProcess) -> None:
+    for body, status in ((HELLO, 200), ({}, 400)):
+        answer = httpx.post(f"{aio.url}{CHAT}", json=body, headers={"origin": FRIEND})
+        named = (answer.headers["access-control-allow-origin"], answer.headers["access-control-expose-headers"])
+        assert (answer.status_code, *named) == (status, FRIEND, "*")
+        # With credentials `*` would be no wildcard.
+        assert "access-control-allow-credentials" not in answer.headers
+
+
 @pytest.mark.parametrize(
     ("origin", "host", "is_own"),
     [

@@ -16,7 +16,7 @@ from tiers.catalog.load import load_catalog
 from tiers.errors import CatalogError
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-ALIASES = 'aliases = { "gpt-4o" = "auto", "gpt-4o-mini" = "tier-2", "claude" = "large" }\n'
+ALIASES = 'aliases = { "gpt-4o" = "auto", "gpt-4o-mini" = "tier-2", "claude" = "large", "/llms/a" = "tier-2", "llms//b/" = "auto" }\n'
 HELLO: list[Any] = [{"role": "user", "content": "Say hello."}]
 
 
@@ -58,6 +58,14 @@ async def test_an_alias_of_the_catalogue_leads_to_routing_to_a_tier_or_to_a_mode
     assert await tier_of(gateway.openai, "gpt-4o-mini") == "2"
     assert await tier_of(gateway.openai, "claude") == "3"
     assert [body["model"] for body in noting.bodies[1:]] == ["own-model", "large-model"]
+
+
+async def test_every_model_of_the_list_is_found_by_its_id(gateway: RunningGateway) -> None:
+    listed = [model.id async for model in gateway.openai.models.list()]
+    assert {"/llms/a", "llms//b/"} < set(listed)
+    found = [(await gateway.openai.models.retrieve(name)).id for name in listed]
+    # Without the slashes that a proxy takes out.
+    assert (found, (await gateway.openai.models.retrieve("llms/a")).id) == (listed, "/llms/a")
 
 
 async def test_an_unknown_model_is_not_found_and_the_answer_suggests_an_alias(gateway: RunningGateway) -> None:
