@@ -124,12 +124,17 @@ _NOUNS = {"image_url": "image", "video_url": "video", "input_audio": "audio", "f
 _BODIES = {"image_url": "url", "video_url": "url", "input_audio": "data", "file": "file_data"}
 
 
+BREAKPOINT = "prompt_cache_breakpoint"
+"""Of a part: https://developers.openai.com/api/docs/guides/prompt-caching (2026-11)."""
+
+
 class ContentPart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One part of a message's content: a `text`, or the object under the key `type` of OpenAI's part, as the caller
     sent it (`data`): `{"url", "detail"}`, `{"data", "format"}` or `{"file_data", "filename", "file_id"}`.
 
     `digest`: hexadecimal BLAKE2b of `data`, 16 bytes. `num_bytes`: of what is sent in the request, decoded from base64;
     0 for a URL or an id. Built by `text_part` and `media_part`.
+    `breakpoint`: the caller's `prompt_cache_breakpoint`, by which a server of OpenAI's keeps the prompt up to here.
     """
 
     type: PartType
@@ -137,13 +142,13 @@ class ContentPart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     data: dict[str, Any] | None = None
     digest: str = ""
     num_bytes: int = 0
+    breakpoint: dict[str, Any] | None = None
 
     @property
     def wire(self) -> dict[str, Any]:
         """The part as OpenAI's API has it."""
-        if self.type == "text":
-            return {"type": "text", "text": self.text}
-        return {"type": self.type, self.type: self.data}
+        body = {"type": "text", "text": self.text} if self.type == "text" else {"type": self.type, self.type: self.data}
+        return body if self.breakpoint is None else body | {BREAKPOINT: self.breakpoint}
 
     @property
     def placeholder(self) -> str:

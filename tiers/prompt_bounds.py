@@ -116,7 +116,7 @@ def prompt_bounds(request: GenerationRequest, max_context: int, reads: int = 1) 
     variables = request.template_variables | request.extra
     conversation = Conversation(request.messages, request.tooling, variables, request.native)
     most = SERVER_TOKENS + conversation.most_tokens()
-    if any(message.parts for message in request.messages) or (request.native and request.native.server_tools):
+    if any(message.has_media for message in request.messages) or (request.native and request.native.server_tools):
         # A tool that the provider runs may read as much.
         most = max(most, max_context) * reads
     return PromptBounds(_least(sum(_estimate(num_bytes(message.content)) for message in request.messages)), most)

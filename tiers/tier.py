@@ -75,8 +75,14 @@ class ChatMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         """Return a turn of `parts`; `fields` are the others."""
         every = tuple(parts)
         text = "\n".join(part.text for part in every if part.type == "text")
-        is_text = all(part.type == "text" for part in every)
-        return cls(role=role, content=text, parts=() if is_text else every, **fields)
+        is_marked = any(part.breakpoint is not None for part in every)
+        is_text = not is_marked and all(part.type == "text" for part in every)
+        return cls(role=role, content=text, parts=() if is_text else every, marked=is_marked, **fields)
+
+    @property
+    def has_media(self) -> bool:
+        """Whether it has images, audio or files: its parts may be texts alone, with marks of a provider's cache."""
+        return any(part.type != "text" for part in self.parts)
 
     @property
     def media_tokens(self) -> int:

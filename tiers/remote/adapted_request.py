@@ -10,11 +10,11 @@ from typing import Any
 import msgspec
 
 from inference_core.protocol import SamplingParams
-from tiers.message_content import NativePiece, NativeRequest, Tool, Tooling
+from tiers.message_content import BREAKPOINT, NativePiece, NativeRequest, Tool, Tooling
 from tiers.remote.adapted_turns import adapted_turns, fits, fitting_name
 from tiers.remote.openai_format import TEMPLATED
 from tiers.remote.refusals import EDITS
-from tiers.remote.request_fields import ALL_SAMPLING, BUDGET, VARIABLES
+from tiers.remote.request_fields import ALL_SAMPLING, BREAKPOINTS, BUDGET, VARIABLES
 from tiers.remote.rules import EFFORTS, Rules
 from tiers.tier import ChatMessage, Delta, GenerationRequest
 
@@ -383,12 +383,21 @@ def _leave_out(request: GenerationRequest, refused: frozenset[str], fields: dict
         if unwanted := values.keys() & refused:
             fields[name] = {one: value for one, value in values.items() if one not in unwanted}
             named += sorted(unwanted)
+    turns: list[ChatMessage] = fields.get("messages", request.messages) or []
+    if BREAKPOINT in refused and any(turn.parts and turn.marked for turn in turns):
+        fields["messages"] = [_without_breakpoints(turn) for turn in turns]
+        named.append(BREAKPOINTS)
     if VARIABLES in refused and request.template_variables:
         fields["template_variables"] = {}
         named.append(VARIABLES)
     if named:
         fields["given"] = tuple(name for name in given if name not in named)
     return tuple(dict.fromkeys(named))
+
+
+def _without_breakpoints(turn: ChatMessage) -> ChatMessage:
+    parts = tuple(msgspec.structs.replace(part, breakpoint=None) for part in turn.parts)
+    return msgspec.structs.replace(turn, parts=parts if turn.has_media else (), marked=False)
 
 
 def _with_effort(native: NativeRequest, effort: str | None) -> NativeRequest:

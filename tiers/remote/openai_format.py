@@ -186,7 +186,8 @@ _EXPLANATIONS = ("error_description", "description", "details", "reason", "viola
 _MOST_EXPLAINED = 300
 # Fields that say that what is no answer reports a failure.
 _FAILURE_WORDS = ("error", "errors", "base_resp", "detail", "message", "fault", "exception", "msg", "status_msg",
-                  "error_message", "Message", "error_msg", "errorMessage", "errmsg", "err_msg", "faultstring")  # fmt: skip
+                  "error_message", "Message", "error_msg", "errorMessage", "errmsg", "err_msg",
+                  "faultstring")  # fmt: skip
 _CODES = ("code", "status_code", "status", "error_code", "errorcode", "statuscode")
 _KINDS = ("type", "error_type")
 

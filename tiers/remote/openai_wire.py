@@ -13,12 +13,20 @@ from tiers.remote.event_stream import ServerSentEvent
 from tiers.remote.openai_answer import read_chunk
 from tiers.remote.openai_format import TEMPLATED, WireError, request_body, with_text_results
 from tiers.remote.provider_state import give_back, mark_parts
-from tiers.remote.request_fields import ALL_SAMPLING, BUDGET, SERVICE_FIELDS, THOUGHTS, VARIABLES, dropped_fields
+from tiers.remote.request_fields import (
+    ALL_SAMPLING,
+    BREAKPOINTS,
+    BUDGET,
+    SERVICE_FIELDS,
+    THOUGHTS,
+    VARIABLES,
+    dropped_fields,
+)
 from tiers.remote.usage_counter import Tally
 from tiers.remote.wire import QueueMetric, RemoteWire, WireCall
 from tiers.tier import Delta, GenerationRequest
 
-_CHAT_FIELDS = frozenset({*ALL_SAMPLING, "reasoning_effort", "parallel_tool_calls"})
+_CHAT_FIELDS = frozenset({*ALL_SAMPLING, "reasoning_effort", "parallel_tool_calls", BREAKPOINTS})
 _TEXT_FIELDS = frozenset(ALL_SAMPLING)
 _CLOSED = ("done", "end", "close", "complete", "finish")
 _encode = msgspec.json.Encoder().encode

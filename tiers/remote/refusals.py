@@ -13,11 +13,21 @@ import msgspec
 
 from inference_core.io.files import JSON_ERRORS
 from tiers.dialects.quirks import Row, pattern_of, read_rows
+from tiers.message_content import BREAKPOINT
 from tiers.remote.request_fields import ALL_SAMPLING, SERVICE_FIELDS, TUNING, VARIABLES
 
 STREAM_OPTIONS, EDITS, FORMAT = "stream_options", "context_management", "response_format"
 LEFT_OUT = frozenset(
-    {*ALL_SAMPLING, "logit_bias", "reasoning_effort", "parallel_tool_calls", STREAM_OPTIONS, EDITS, VARIABLES}
+    {
+        *ALL_SAMPLING,
+        "logit_bias",
+        "reasoning_effort",
+        "parallel_tool_calls",
+        STREAM_OPTIONS,
+        EDITS,
+        VARIABLES,
+        BREAKPOINT,
+    }
     | {*SERVICE_FIELDS, *TUNING}
 ) - {"min_tokens", "ignore_eos", "stop_token_ids", "safety_identifier"}
 """Parameters that an answer can do without. Limits, tools, safety and what was said are not among them: a

@@ -12,6 +12,7 @@ from operator import attrgetter
 from typing import Any
 
 from inference_core.protocol import SamplingParams
+from tiers.message_content import BREAKPOINT
 from tiers.tier import GenerationRequest
 
 SAMPLING = ("temperature", "top_p", "presence_penalty", "frequency_penalty", "seed")
@@ -20,11 +21,12 @@ EXTENSIONS = ("top_k", "min_p", "repetition_penalty", "min_tokens", "ignore_eos"
 ALL_SAMPLING = SAMPLING + EXTENSIONS
 # What means something to a provider alone.
 SERVICE_FIELDS = (
-    "user", "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "store", "metadata",
-    "service_tier", "verbosity",
+    "user", "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "prompt_cache_options", "store",
+    "metadata", "service_tier", "verbosity",
 )  # fmt: skip
 MODALITIES, AUDIO, SUFFIX = "modalities", "audio", "suffix"
 BUDGET, VARIABLES, THOUGHTS = "thinking_token_budget", "chat_template_kwargs", "messages.reasoning_content"
+BREAKPOINTS = f"messages.content.{BREAKPOINT}"
 
 sampling_of = attrgetter(*ALL_SAMPLING)
 NEUTRAL = sampling_of(SamplingParams())
@@ -47,6 +49,10 @@ def optional_fields(request: GenerationRequest) -> list[str]:
     for message in request.messages or ():
         if message.reasoning:
             names.append(THOUGHTS)
+            break
+    for message in request.messages or ():
+        if message.parts and message.marked:
+            names.append(BREAKPOINTS)
             break
     return [*names, *request.passed] if request.passed else names
 

@@ -14,7 +14,7 @@ import msgspec
 
 from tiers.catalog.tier_spec import RemoteSpec
 from tiers.errors import TierError
-from tiers.message_content import ContentPart, Form, NativeBlock, NativePiece, ToolCallDelta, UrlCitation
+from tiers.message_content import BREAKPOINT, ContentPart, Form, NativeBlock, NativePiece, ToolCallDelta, UrlCitation
 from tiers.remote.event_stream import ServerSentEvent
 from tiers.remote.lenient_json import LenientDecoder, arguments_text
 from tiers.remote.openai_format import TICKS, WireError, parse_error
@@ -30,7 +30,8 @@ _SAME_FIELDS = (
     "context_management", "instructions", "max_tool_calls", "parallel_tool_calls", "reasoning", "text",
     "tool_choice", "tools", "top_logprobs",
 )  # fmt: skip
-_PASSED = ("metadata", "prompt_cache_key", "prompt_cache_retention", "safety_identifier", "service_tier", "user")
+_PASSED = ("metadata", "prompt_cache_key", "prompt_cache_retention", "prompt_cache_options", "safety_identifier",
+           "service_tier", "user")  # fmt: skip
 # What of the sampling parameters the API has.
 _SAMPLING = ("temperature", "top_p")
 # Custom tools reach a server as they are in this form alone.
@@ -176,15 +177,16 @@ def _items(message: ChatMessage) -> Iterator[Any]:
 def _parts(parts: Sequence[ContentPart]) -> Iterator[dict[str, Any]]:
     for part in parts:
         data = part.data or {}
+        mark = {} if part.breakpoint is None else {BREAKPOINT: part.breakpoint}
         if part.type == "text":
-            yield {"type": "input_text", "text": part.text}
+            yield {"type": "input_text", "text": part.text, **mark}
         elif part.type == "image_url":
             detail = {"detail": data["detail"]} if "detail" in data else {}
-            yield {"type": "input_image", "image_url": data.get("url"), **detail}
+            yield {"type": "input_image", "image_url": data.get("url"), **detail, **mark}
         elif _is_file_address(part):
-            yield {"type": "input_file", "file_url": data["file_data"]}
+            yield {"type": "input_file", "file_url": data["file_data"], **mark}
         else:
-            yield {"type": "input_file", **data}
+            yield {"type": "input_file", **data, **mark}
 
 
 _FORM: Form = "responses"

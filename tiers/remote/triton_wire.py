@@ -203,7 +203,7 @@ class TritonWire(RemoteWire):
                 "would write a conversation; use completions with a prompt",
                 "messages",
             )
-        if any(message.parts for message in request.messages or ()):
+        if any(message.has_media for message in request.messages or ()):
             raise TierRequestError("messages: this tier's server is sent text only", "messages", "unsupported_content")
 
     def _sampling(self, request: GenerationRequest) -> dict[str, Any]:

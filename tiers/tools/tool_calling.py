@@ -62,7 +62,7 @@ class ToolCalling:
     def turns(self, messages: Sequence[ChatMessage], tooling: Tooling | None) -> tuple[list[dict[str, Any]], Any]:
         """Return the conversation for the chat template, and the tools for it (None if they are in the
         conversation). Raises `InvalidRequestError` for a conversation with images, audio or files."""
-        if any(message.parts for message in messages):
+        if any(message.has_media for message in messages):
             raise InvalidRequestError(
                 "messages: this model reads text only; leave out images, audio and files", "messages"
             )

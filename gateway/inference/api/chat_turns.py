@@ -106,7 +106,7 @@ def _turn(message: Message, number: int, ids: _CallIds, *, is_last: bool) -> Cha
             "missing_required_parameter",
         )
     role = "system" if message.role == "developer" else message.role
-    if isinstance(message.content, list) and any(_kind(part) in MEDIA_TYPES for part in message.content):
+    if isinstance(message.content, list) and any(_stands_alone(part, role) for part in message.content):
         parts = (_content_part(part, f"{where}.content[{place}]") for place, part in enumerate(message.content))
         return ChatMessage.of_parts(role, parts, name=message.name, tool_calls=calls, tool_call_id=answered)
     # What is asked for is not empty; earlier turns may be.
@@ -238,7 +238,19 @@ def _part(part: ContentPart, where: str, *, must_say: bool = True) -> str:
     )
 
 
+def _stands_alone(part: ContentPart, role: str) -> bool:
+    """Whether a part is more than some of the turn's text: a medium, or the end of what OpenAI is to cache, which only
+    turns of the system and the user may have."""
+    return _kind(part) in MEDIA_TYPES or (part.prompt_cache_breakpoint is not None and role in ("system", "user"))
+
+
 def _content_part(part: ContentPart, where: str) -> MessagePart:
+    found = _unmarked_part(part, where)
+    mark = part.prompt_cache_breakpoint
+    return found if mark is None else msgspec.structs.replace(found, breakpoint=mark)
+
+
+def _unmarked_part(part: ContentPart, where: str) -> MessagePart:
     if _kind(part) not in MEDIA_TYPES:
         return text_part(_part(part, where))
     kind = cast(MediaType, _kind(part))

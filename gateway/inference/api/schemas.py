@@ -55,7 +55,7 @@ class StreamOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 class ContentPart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A piece of a message: `text`, an assistant's `refusal` or thoughts, or a medium. `cache_control`: a mark that
-    tiers of Anthropic get."""
+    tiers of Anthropic get, `prompt_cache_breakpoint`: one that those of OpenAI get."""
 
     type: str
     text: str | None = None
@@ -66,6 +66,7 @@ class ContentPart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     input_audio: Unsupported = None
     file: Unsupported = None
     cache_control: Any = None
+    prompt_cache_breakpoint: dict[str, Any] | None = None
 
 
 class FunctionCall(msgspec.Struct, frozen=True, kw_only=True):
@@ -260,6 +261,7 @@ class ChatRequest(Sampling, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
     prompt_cache_retention: str | None = None
+    prompt_cache_options: dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
     response_format: ResponseFormat | None = None
     modalities: list[Literal["text", "image", "audio"]] | None = None

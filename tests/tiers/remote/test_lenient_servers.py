@@ -26,7 +26,7 @@ from tiers.errors import (
     TierUnavailableError,
 )
 from tiers.message_content import Tool, Tooling
-from tiers.remote.openai_format import wait_in
+from tiers.remote.openai_format import parse_error, wait_in
 from tiers.remote.remote_tier import RemoteTier
 from tiers.tier import ChatMessage, GenerationRequest, Usage
 
@@ -458,6 +458,46 @@ async def test_a_limit_that_says_when_it_is_lifted_is_waited_for(headers: Any, s
             await collect(tier, chat())
         await tier.close()
     assert raised.value.retry_after_seconds == seconds
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        # Apigee's
+        ({"fault": {"faultstring": "Policy denied", "detail": {"errorcode": "steps.x.Denied"}}}, ["Policy denied"]),
+        # AWS API Gateway's, Kong's
+        ({"Message": "User is not authorized"}, ["User is not authorized"]),
+        # WSO2's
+        ({"code": "900901", "message": "Invalid Credentials", "description": "Access failure"},
+         ["Invalid Credentials", "Access failure"]),
+        # OAuth's (RFC 6749, 5.2)
+        ({"error": "invalid_token", "error_description": "It has expired"}, ["invalid_token", "It has expired"]),
+        # Spring's
+        ({"status": 400, "error": "Bad Request", "path": "/v1/chat/completions"}, ["Bad Request"]),
+        ({"error": "Bad Request", "message": "Invalid", "errors": [{"field": "model", "defaultMessage": "is blank"}]},
+         ["is blank", "model"]),
+        # RFC 9457, ASP.NET's and Quarkus' of that form
+        ({"title": "Bad Request", "detail": "No such thing", "status": 400}, ["No such thing"]),
+        ({"title": "Invalid", "errors": {"messages[0]": ["It is required."]}}, ["Invalid", "messages[0]", "required"]),
+        ({"title": "Violation", "violations": [{"field": "a.b", "message": "is null"}]}, ["Violation", "a.b: is null"]),
+        # Google's
+        ({"error": {"code": 400, "message": "Invalid argument.", "details": [
+            {"@type": "BadRequest", "fieldViolations": [{"field": "contents[0]", "description": "has no parts"}]}]}},
+         ["Invalid argument.", "contents[0]: has no parts"]),
+        # Nest's
+        ({"statusCode": 400, "message": ["a must be a text", "b is unknown"], "error": "Bad Request"},
+         ["a must be a text", "b is unknown"]),
+        # Micronaut's
+        ({"message": "Bad Request", "_embedded": {"errors": [{"message": "body not given"}]}}, ["body not given"]),
+        # Express', S3's, Envoy's
+        ("<html><style>a {}</style><title>Error</title><pre>Cannot POST &quot;/v1&quot;</pre>", ['Cannot POST "/v1"']),
+        ("<?xml version='1.0'?><Error><Code>Denied</Code><Message>None</Message></Error>", ["Denied", "None"]),
+        ("upstream connect error or disconnect/reset before headers", ["upstream connect error"]),
+    ],
+)  # fmt: skip
+def test_the_words_of_an_error_are_shown_whatever_is_around_them(said: Any, shown: list[str]) -> None:
+    message = parse_error((said if isinstance(said, str) else json.dumps(said)).encode()).message
+    assert [words for words in shown if words not in message] == []
 
 
 async def test_a_page_of_a_proxy_is_shown_by_its_words() -> None:

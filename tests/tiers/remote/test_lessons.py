@@ -13,7 +13,7 @@ from inference_core.protocol import Grammar, SamplingParams
 from tests.tiers.remote.loopback_server import Call, LoopbackServer
 from tests.tiers.tier_world import chat, collect, remote_spec
 from tiers.errors import TierKeyError, TierRequestError, TierUnavailableError
-from tiers.message_content import NativeBlock, NativeContent, NativeRequest, Tool, ToolCall, Tooling
+from tiers.message_content import ContentPart, NativeBlock, NativeContent, NativeRequest, Tool, ToolCall, Tooling
 from tiers.remote.lessons import lessons_in
 from tiers.remote.openai_format import parse_error
 from tiers.remote.refusals import REFUSAL_ROWS, LearnedRefusals
@@ -139,7 +139,8 @@ FORMATS = (
     "failed to parse grammar",
 )
 SERVICES: Body = {"user": "u", "metadata": {"a": "b"}, "prompt_cache_key": "k", "verbosity": "low"}
-SERVICES |= {"service_tier": "flex", "prompt_cache_retention": "24h"}
+SERVICES |= {"service_tier": "flex", "prompt_cache_retention": "24h", "prompt_cache_options": {"mode": "explicit"}}
+MARKED = ChatMessage.of_parts("user", [ContentPart(type="text", text="Hi", breakpoint={"mode": "explicit"})])
 NAMED = {"messages": [ChatMessage(role="user", content="Hi", name="Ada")]}
 THOUGHTS = loop(reasoning="Hm.")
 TWO_CALLS = TOOLS | {"messages": [USER, ChatMessage(role="assistant", content="", tool_calls=tuple(
@@ -340,6 +341,10 @@ ROWS = [
         {"max_tokens": 5000, "reasoning_effort": "low"}, "anthropic"),
     Row("a text of the system", "system: Input should be a valid string",
         lambda body: isinstance(body.get("system"), list), {"messages": [BLOCKS, USER]}, "anthropic"),
+    Row("breakpoints", {"error": {"message": "Unknown parameter: 'messages[0].content[0].prompt_cache_breakpoint'.",
+                                  "param": "messages[0].content[0].prompt_cache_breakpoint",
+                                  "code": "unknown_parameter"}},
+        turns(lambda turn: turn["content"] != "Hi"), {"messages": [MARKED]}),
     Row("signatures", "Function call is missing a thought_signature in functionCall parts.",
         calls(lambda call: "extra_content" not in call), loop()),
 ]  # fmt: skip

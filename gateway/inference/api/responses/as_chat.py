@@ -121,6 +121,7 @@ def chat_of(
         safety_identifier=body.safety_identifier,
         prompt_cache_key=body.prompt_cache_key,
         prompt_cache_retention=body.prompt_cache_retention,
+        prompt_cache_options=body.prompt_cache_options,
     )
     carried = {place: seal for place, (_, _, seal) in enumerate(joined, len(instructions)) if seal}
     carries = bool(body.tools) and SEALED_REASONING in (body.include or ())
@@ -339,6 +340,12 @@ def _content(content: str | Sequence[Part] | None, where: str) -> str | list[Con
 
 
 def _part(part: Part, where: str) -> ContentPart:
+    found = _unmarked_part(part, where)
+    mark = part.prompt_cache_breakpoint
+    return found if mark is None else msgspec.structs.replace(found, prompt_cache_breakpoint=mark)
+
+
+def _unmarked_part(part: Part, where: str) -> ContentPart:
     if part.type in ("input_text", "output_text", "text") and part.text is not None:
         return ContentPart(type="text", text=part.text)
     if part.type == "refusal" and part.refusal is not None:

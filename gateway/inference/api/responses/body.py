@@ -23,7 +23,8 @@ from tiers.message_content import ToolCall, UrlCitation
 from tiers.tier import TextLogprob, Usage
 
 _SHOWN_AS_GIVEN = ("previous_response_id", "instructions", "max_output_tokens", "max_tool_calls", "user",
-                   "safety_identifier", "prompt_cache_key")  # fmt: skip
+                   "safety_identifier", "prompt_cache_key", "prompt_cache_retention",
+                   "prompt_cache_options")  # fmt: skip
 # Why an answer is not complete, by how it ended.
 _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
 

@@ -34,6 +34,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     file_url: str | None = None
     filename: str | None = None
     input_audio: dict[str, Any] | None = None
+    prompt_cache_breakpoint: dict[str, Any] | None = None
 
 
 prepare_types(Part)
@@ -163,6 +164,7 @@ class ResponsesRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
     prompt_cache_retention: str | None = None
+    prompt_cache_options: dict[str, Any] | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
     background: bool | None = None
     previous_response_id: Annotated[str, Meta(min_length=1, max_length=128)] | None = None

@@ -98,11 +98,17 @@ SERVICE = {
     "safety_identifier": "s1",
     "prompt_cache_key": "k1",
     "prompt_cache_retention": "24h",
+    "prompt_cache_options": {"mode": "explicit", "ttl": "30m"},
     "store": False,
     "metadata": {"team": "a"},
     "service_tier": "flex",
     "verbosity": "low",
 }
+# The end of what OpenAI is to cache: no other API has it.
+MARKED_PARTS = [PARTS[0] | {"prompt_cache_breakpoint": {"mode": "explicit"}}, PARTS[1]]
+MARKED = {"messages": [{"role": "user", "content": MARKED_PARTS}]}
+# Of an assistant's turn OpenAI takes none.
+ANSWERED = {"messages": [{"role": "assistant", "content": MARKED_PARTS}, CHAT["messages"][0]]}
 LIMIT = {"max_completion_tokens": 9}
 TOOLS = {"tools": [TOOL], "tool_choice": "auto", "parallel_tool_calls": False}
 
@@ -126,6 +132,11 @@ CHATS: list[tuple[str, Body, Body, str]] = [
     ("openai", {}, WIRE_CHAT, ""),
     ("openai", SAMPLING | SERVICE | LIMIT, WIRE_CHAT | SAMPLING | SERVICE | LIMIT, ""),
     ("openai", {"thinking_token_budget": 5}, WIRE_CHAT, "thinking_token_budget"),
+    ("openai", MARKED, WIRE_CHAT | MARKED, ""),
+    ("openai", ANSWERED,
+     WIRE_CHAT | {"messages": [{"role": "assistant", "content": "A\nB"}, WIRE_CHAT["messages"][0]]}, ""),
+    ("gemini", MARKED, GEMINI_TURN | {"contents": [{"role": "user", "parts": [{"text": "A"}, {"text": "B"}]}]},
+     "messages.content.prompt_cache_breakpoint"),
     ("mistral", SERVICE, WIRE_CHAT, ", ".join(SERVICE)),
     ("claude", {}, CLAUDE_TURN | {"max_tokens": 8000}, ""),
     ("claude", LIMIT | {"temperature": 1.0, "stop": ["END"]},
@@ -135,7 +146,8 @@ CHATS: list[tuple[str, Body, Body, str]] = [
     ("claude", {"temperature": 1.5, "top_p": 0.5}, CLAUDE_TURN | {"max_tokens": 8000, "temperature": 1.0},
      "temperature, top_p"),
     ("claude", SERVICE, CLAUDE_TURN | {"max_tokens": 8000, "metadata": {"user_id": "ann"}},
-     "safety_identifier, prompt_cache_key, prompt_cache_retention, store, metadata, service_tier, verbosity"),
+     "safety_identifier, prompt_cache_key, prompt_cache_retention, prompt_cache_options, store, metadata, "
+     "service_tier, verbosity"),
     ("claude", {"service_tier": "default"}, CLAUDE_TURN | {"max_tokens": 8000, "service_tier": "standard_only"}, ""),
     ("gemini", {}, GEMINI_TURN, ""),
     ("gemini", SAMPLING | LIMIT, GEMINI_TURN | {

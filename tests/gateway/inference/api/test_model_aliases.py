@@ -16,7 +16,9 @@ from tiers.catalog.load import load_catalog
 from tiers.errors import CatalogError
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-ALIASES = 'aliases = { "gpt-4o" = "auto", "gpt-4o-mini" = "tier-2", "claude" = "large", "/llms/a" = "tier-2", "llms//b/" = "auto" }\n'
+ALIASES = """
+aliases = { "gpt-4o" = "auto", "gpt-4o-mini" = "tier-2", "claude" = "large", "/llms/a" = "tier-2", "llms//b/" = "auto" }
+"""
 HELLO: list[Any] = [{"role": "user", "content": "Say hello."}]
 
 

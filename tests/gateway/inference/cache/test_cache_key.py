@@ -118,7 +118,8 @@ def test_what_only_words_an_answer_or_tells_of_the_request_makes_no_other_key() 
     assert len(plain) == 32
     assert key(chat(stream=True, metadata={"a": "b"}, user="u", request_id="chatcmpl-2", priority=0)) == plain
     assert key(chat(passed={"store": True})) == plain
-    left_out = ("user", "safety_identifier", "metadata", "service_tier", "prompt_cache_key", "prompt_cache_retention")
+    caches = ("prompt_cache_key", "prompt_cache_retention", "prompt_cache_options")
+    left_out = ("user", "safety_identifier", "metadata", "service_tier", *caches)
     assert key(chat(passed=dict.fromkeys(left_out, "x"))) == plain
     assert set(SERVICE_FIELDS) == {*left_out, "store", "verbosity"}
     assert key(rules=None, private="a mark") == plain
