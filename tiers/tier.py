@@ -366,6 +366,13 @@ class Delta(msgspec.Struct, kw_only=True, omit_defaults=True):
         )
 
 
+class Restarted(msgspec.Struct, frozen=True):
+    """Between the deltas of an answer: another attempt gives it, and all deltas before this are void."""
+
+    began: float
+    """When that attempt began, in monotonic seconds."""
+
+
 class TierLoad(msgspec.Struct, frozen=True, kw_only=True):
     """A tier's queue as routing needs it, without I/O. `running`: requests from here. `waiting`: sequences of its model
     in process; of servers elsewhere the requests of all their clients where they tell, else ours. `down_seconds`: until

@@ -20,7 +20,7 @@ from inference_core.io.background_tasks import once
 from inference_core.protocol import NO_TIMES, StepTimes
 from quality.records.record import Attempt, CacheUse, Record, Timings, comparison_of
 from tiers.deltas import CollectedChoice
-from tiers.tier import ChatMessage, Delta, ThoughtEnd, Tier, Usage
+from tiers.tier import ChatMessage, Delta, Restarted, ThoughtEnd, Tier, Usage
 
 
 class Phases(msgspec.Struct, frozen=True):
@@ -34,17 +34,17 @@ class Phases(msgspec.Struct, frozen=True):
 class Stamps(msgspec.Struct):
     """Monotonic seconds at which the stages of a request began and ended, for metrics and spans.
 
-    `first_delta` and `last_delta`: passed on to the caller; `first_made` and `last_made`: given by the tier, earlier if
-    they were held back. `gaps`: seconds between one delta with tokens and the next of the same choice, by when the tier
-    gave them, with the number of tokens that the later one brought; `last_tokens`: when each choice had its last ones.
-    A server elsewhere gives no token ids: each of its pieces counts as one, until its own count says how many tokens
-    all `pieces` were. `tier_seconds`: time spent waiting for the tier; the rest of the request is ours.
-    `times` are what the tier says with the usage.
+    `began`: when the attempt that gives the answer began. `first_delta` and `last_delta`: passed on to the caller;
+    `first_made` and `last_made`: given by the tier, earlier if they were held back. `gaps`: seconds between one delta
+    with tokens and the next of the same choice, by when the tier gave them, with the number of tokens that the later
+    one brought; `last_tokens`: when each choice had its last ones. A server elsewhere gives no token ids: each of its
+    pieces counts as one, until its own count says how many tokens all `pieces` were. `tier_seconds`: time spent waiting
+    for the tier; the rest of the request is ours. `times` are what the tier says with the usage.
     """
 
     arrival: float
     routed: float
-    attempted: float
+    began: float
     first_delta: float | None = None
     last_delta: float | None = None
     first_made: float | None = None
@@ -79,7 +79,7 @@ class Stamps(msgspec.Struct):
         if self.first_made is None:
             return None
         times = self.times
-        seconds = self.first_made - self.attempted - (times.queue_seconds + times.planning_seconds)
+        seconds = self.first_made - self.began - (times.queue_seconds + times.planning_seconds)
         return seconds if seconds > 0 else 0.0
 
     @property
@@ -113,9 +113,9 @@ class Stamps(msgspec.Struct):
         seconds, tokens = map(sum, zip(*self.gaps, strict=True))
         return tokens / seconds if seconds > 0 else None
 
-    def again(self, now: float) -> "Stamps":
-        """Of the same request, which another tier begins to answer `now`."""
-        return Stamps(arrival=self.arrival, routed=self.routed, attempted=now, tier_seconds=self.tier_seconds)
+    def again(self, began: float) -> "Stamps":
+        """Return the stamps of the same request, which another attempt answers since `began`."""
+        return Stamps(arrival=self.arrival, routed=self.routed, began=began, tier_seconds=self.tier_seconds)
 
 
 class Bill(msgspec.Struct, frozen=True, kw_only=True):
@@ -145,8 +145,7 @@ NO_HEADERS: Mapping[str, str] = {}
 class AnswerSource(Protocol):
     """Where the deltas of an answer come from: a generation, a shared generation, or the cache.
 
-    `attempted`: start of the current attempt, monotonic seconds; if it changes, earlier deltas are void. `cached`: how
-    the cache was involved, None if it was not.
+    After `Restarted` all deltas before it are void. `cached`: how the cache was involved, None if it was not.
     """
 
     @property
@@ -156,9 +155,6 @@ class AnswerSource(Protocol):
     @property
     def decision(self) -> Decision:
         """Why that tier was chosen."""
-
-    @property
-    def attempted(self) -> float: ...
 
     @property
     def attempts(self) -> list[Attempt]:
@@ -183,7 +179,7 @@ class AnswerSource(Protocol):
     def limit(self) -> int | None:
         """The limit of a choice that the answer has because of a budget, and not by its caller; None without one."""
 
-    async def __anext__(self) -> Delta: ...
+    async def __anext__(self) -> Delta | Restarted: ...
 
     async def aclose(self) -> None:
         """Stop reading. Idempotent."""
@@ -217,7 +213,8 @@ class Answer:
         waits for what a server elsewhere bills."""
         self.request = request
         self.source = source
-        self.stamps = Stamps(arrival=request.generation.arrival, routed=time.monotonic(), attempted=source.attempted)
+        now = time.monotonic()
+        self.stamps = Stamps(arrival=request.generation.arrival, routed=now, began=now)
         self.choices = [CollectedChoice() for _ in range(request.choices)]
         self.usage: Usage | None = None
         self.thought_end: ThoughtEnd | None = None
@@ -255,25 +252,29 @@ class Answer:
             return delta
         if self.record is not None:
             raise StopAsyncIteration
-        began = time.monotonic()
-        try:
-            delta = await anext(self.source)
-        except StopAsyncIteration:
+        while True:
+            began = time.monotonic()
             try:
-                if self._ending is not None:
-                    await self._ending(self)
+                event = await anext(self.source)
+            except StopAsyncIteration:
+                try:
+                    if self._ending is not None:
+                        await self._ending(self)
+                finally:
+                    self._finish("ok", 200, None)
+                raise
+            except Exception as error:
+                await self.source.aclose()
+                self._give_up("error", error)
+                raise
             finally:
-                self._finish("ok", 200, None)
-            raise
-        except Exception as error:
-            await self.source.aclose()
-            self._give_up("error", error)
-            raise
-        finally:
-            now = time.monotonic()
-            self.stamps.tier_seconds += now - began
-        self._take(delta, now)
-        return delta
+                now = time.monotonic()
+                self.stamps.tier_seconds += now - began
+            if isinstance(event, Delta):
+                self._take(event, now)
+                return event
+            self.choices = [CollectedChoice() for _ in range(self.request.choices)]
+            self.stamps = self.stamps.again(event.began)
 
     async def aclose(self) -> None:
         """Stop: the tier's work is freed within one step, unless other readers share it. Idempotent; an unfinished
@@ -375,11 +376,7 @@ class Answer:
         return (time.monotonic() - self.stamps.arrival - self.stamps.tier_seconds) * 1e3
 
     def _take(self, delta: Delta, now: float) -> None:
-        stamps, attempted = self.stamps, self.source.attempted
-        if attempted != stamps.attempted:
-            # Another tier has taken over.
-            self.choices = [CollectedChoice() for _ in range(self.request.choices)]
-            stamps = self.stamps = stamps.again(attempted)
+        stamps = self.stamps
         if delta.pieces:
             stamps.take_pieces(now, delta.pieces, delta.index, delta.made_at)
         elif not (delta.at_once or (delta.native is not None and delta.finish_reason is None)):

@@ -27,7 +27,7 @@ from tiers.errors import (
     TierRequestError,
     TierUnavailableError,
 )
-from tiers.tier import AnswerEnd, ChatMessage, Delta, Tier, Usage
+from tiers.tier import AnswerEnd, ChatMessage, Delta, Restarted, Tier, Usage
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ class ContinuedGeneration(Generation):
     """A generation whose stream goes on where it was broken off. See `Generation`.
 
     The attempts before the last have failed and are billed; the usage counts the prompt once, and each token of the
-    answer. `attempted` stays, because what was passed on holds.
+    answer. Nothing restarts after the first token, because what was passed on holds.
     """
 
     def __init__(self, request: InferenceRequest, *given: Any) -> None:
@@ -82,9 +82,11 @@ class ContinuedGeneration(Generation):
         """Whether more than one attempt gave the answer."""
         return bool(self._cut)
 
-    async def __anext__(self) -> Delta:
+    async def __anext__(self) -> Delta | Restarted:
         while True:
             delta = await super().__anext__()
+            if isinstance(delta, Restarted):
+                return delta
             if delta.end is not None:
                 if self._cut:
                     delta.end = msgspec.structs.replace(
@@ -159,10 +161,7 @@ class ContinuedGeneration(Generation):
         self._cut.append(attempt.usage or used)
         self._note_fallback(f"{named(self.tier)} broke off ({type(error).__name__}), {named(tier)} went on")
         log.warning("request %s: %s", self.request.request_id, self.fell_over)
-        attempted = self.attempted
         self._go_on_with(tier)
-        # Nothing that was passed on is void.
-        self.attempted = attempted
         self._begun_at, self._spaces = len(text), text[len(text.rstrip()) :]
         return True
 

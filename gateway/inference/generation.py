@@ -33,7 +33,7 @@ from tiers.errors import (
     TierRequestError,
     TierUnavailableError,
 )
-from tiers.tier import Delta, GenerationRequest, Tier, Usage
+from tiers.tier import Delta, GenerationRequest, Restarted, Tier, Usage
 
 if TYPE_CHECKING:
     from gateway.inference.rules_and_chains import FallbackChain
@@ -53,8 +53,7 @@ class Generation:
     that cannot take it, because it is too long for example, to any other that may. It escalates at most once: the
     answer's own evidence may show that it is not good enough before any of it is passed on. If the fast path fails,
     normal routing runs: `rerouted` is then True and `decision` is the new one. `fell_over`: what failed and what took
-    over, in words, which the decision's reason repeats. `attempted`: start of the current attempt, monotonic seconds;
-    when it changes, all earlier deltas are void.
+    over, in words, which the decision's reason repeats. Each attempt but the first begins with `Restarted`.
     """
 
     # This answer has one reader and is not kept.
@@ -92,7 +91,7 @@ class Generation:
         self._made: list[TierAttempt] = []
         self._escalation: Escalation | None = None
         self._compared_as: ComparedAs | None = None
-        self._held: deque[Delta] = deque()
+        self._held: deque[Delta | Restarted] = deque()
         # The request as the next tier may see it: only the first has the caller's own credential.
         self._asking = request
         escalation = None
@@ -104,16 +103,18 @@ class Generation:
     def __aiter__(self) -> "Generation":
         return self
 
-    async def __anext__(self) -> Delta:
+    async def __anext__(self) -> Delta | Restarted:
         if self._over:
             raise StopAsyncIteration
         while True:
             try:
                 if self._held and not self._is_holding:
-                    self._let_go = True
-                    return self._held.popleft()
+                    event = self._held.popleft()
+                    self._let_go = self._let_go or isinstance(event, Delta)
+                    return event
                 if self._agreement is not None:
                     await self._compare(self._agreement)
+                    continue
                 delta = await anext(self._attempt.deltas)
                 if delta.finish_reason == "error":
                     raise TierError(f"tier {self.tier.number} ended a choice with an error")
@@ -231,7 +232,7 @@ class Generation:
         if comparison.verdict is not None:
             log.info("request %s: %s", self.request.request_id, comparison.verdict.reason)
         if comparison.chosen is None:
-            self._go_on_with(self._routing.served.tier(higher))
+            self._restart_with(self._routing.served.tier(higher))
 
     def _side(self, number: int) -> SideAnswer:
         """Start an answer of a tier that is compared; the budget already covers it."""
@@ -242,7 +243,7 @@ class Generation:
         self.attempts += comparison.attempts()
         self.decision = self.told(self.decision)
         if comparison.chosen is not None:
-            self._read(comparison.chosen.replayed())
+            self._restart(comparison.chosen.replayed())
             if comparison.verdict is not None:
                 self._compared_as, self._reason = comparison.stage.compared_as, comparison.verdict.reason
         elif comparison.verdict is not None:
@@ -254,7 +255,7 @@ class Generation:
         """Send an answer that agreed with no other, because the tier above failed with `error`; it is billed once."""
         self._close_attempt("error", error)
         self.attempts = [attempt for attempt in self.attempts if attempt is not made]
-        self._read(side.replayed())
+        self._restart(side.replayed())
         self._compared_as = made.compared_as
         self._reason = f"{made.reason}, but it failed"
 
@@ -302,7 +303,7 @@ class Generation:
             "request %s: tier %d hands over to tier %d (%s)",
             self.request.request_id, self.tier.number, higher.number, verdict.reason,
         )  # fmt: skip
-        self._go_on_with(higher)
+        self._restart_with(higher)
         return True
 
     async def _fall_over(self, error: Exception) -> None:
@@ -352,7 +353,7 @@ class Generation:
         self._refusals += isinstance(error, TierCapabilityError)
         self._note_fallback(f"{named(self.tier)} failed ({type(error).__name__}), {named(stand_in)} took over")
         log.warning("request %s: %s", self.request.request_id, self.fell_over)
-        self._go_on_with(stand_in)
+        self._restart_with(stand_in)
 
     def _note_fallback(self, said: str) -> None:
         self.fell_over = said if self.fell_over is None else f"{self.fell_over}; {said}"
@@ -464,17 +465,26 @@ class Generation:
                 if more > 0:
                     await self._admission.make_room(self.request.caller, more)
 
+    def _restart_with(self, tier: Tier) -> None:
+        """Begin an attempt of `tier`, which gives the answer from its beginning."""
+        self._go_on_with(tier)
+        self._restart(self._attempt)
+
     def _go_on_with(self, tier: Tier, escalation: Escalation | None = None) -> None:
-        """Start, or start again, with `tier`; only `escalation` judges its answer."""
+        """Begin an attempt of `tier`, which goes on with the answer; only `escalation` judges what it says."""
         self._escalation, self._compared_as = escalation, None
         # Log-probabilities requested for the judge alone are not passed on.
         self._hides_logprobs = escalation is not None and self.request.generation.sampling.logprobs is None
         self._held.clear()
         self._read(self._begun(tier, self.request.generation.n, judged=escalation is not None))
 
+    def _restart(self, attempt: TierAttempt) -> None:
+        """Read the deltas of `attempt` in place of all that came before."""
+        self._read(attempt)
+        self._held.append(Restarted(attempt.began))
+
     def _read(self, attempt: TierAttempt) -> None:
-        """Go on with the deltas of `attempt`, from their beginning."""
-        self._attempt, self.tier, self.attempted = attempt, attempt.tier, attempt.began
+        self._attempt, self.tier = attempt, attempt.tier
 
     def _begun(self, tier: Tier, n: int, *, judged: bool = False) -> TierAttempt:
         """Begin an attempt of `tier` with `n` choices. Charged to a budget, it is bounded by the tokens that are held;

@@ -12,7 +12,7 @@ from gateway.inference.answer import Bill
 from gateway.inference.generation import Generation
 from quality.records.record import Attempt, CacheUse
 from tiers.errors import TierRequestError
-from tiers.tier import AnswerEnd, Delta, Tier, Usage
+from tiers.tier import AnswerEnd, Delta, Restarted, Tier, Usage
 
 # A replay never waits by itself: a long one yields to the event loop now and then.
 DELTAS_AT_ONCE = 64
@@ -68,7 +68,6 @@ class Replay:
 
     def __init__(self, kept: KeptAnswer, decision: Decision, tier: Tier, cached: CacheUse) -> None:
         self.decision, self.tier, self.cached = decision, tier, cached
-        self.attempted = time.monotonic()
         self.attempts, self.p_ok = kept.attempts, kept.p_ok
         self._usage = kept.usage
         end = Delta(end=AnswerEnd(usage=kept.usage, maker=kept.maker))
@@ -95,7 +94,8 @@ class Replay:
 
 
 class SharedGeneration:
-    """Runs `generation` while it has readers; late readers get all deltas from its beginning.
+    """Runs `generation` while it has readers; late readers get all `deltas` from the beginning of its attempt, which
+    `restarted` says.
 
     It runs in a separate task from the first step: a step cannot move to another task, and a reader that awaited it
     directly would cancel it on leaving.
@@ -106,7 +106,7 @@ class SharedGeneration:
 
     def __init__(self, generation: Generation, ended: "Callable[[SharedGeneration], Awaitable[None] | None]") -> None:
         self.generation = generation
-        self.attempted = generation.attempted
+        self.restarted = Restarted(time.monotonic())
         self.deltas: list[Delta] = []
         self.over = self.whole = False
         self.error: Exception | None = None
@@ -152,10 +152,11 @@ class SharedGeneration:
 
     async def _run(self) -> None:
         try:
-            async for delta in self.generation:
-                if self.generation.attempted != self.attempted:
-                    self.attempted, self.deltas = self.generation.attempted, []
-                self.deltas.append(delta)
+            async for event in self.generation:
+                if isinstance(event, Restarted):
+                    self._restart(event)
+                else:
+                    self.deltas.append(event)
                 self._wake_readers()
             self.whole = True
         except Exception as error:
@@ -170,6 +171,11 @@ class SharedGeneration:
                 self._wake_readers()
         if after is not None:
             await after
+
+    def _restart(self, restarted: Restarted) -> None:
+        self.restarted, self.deltas = restarted, []
+        for reader in self._readers:
+            reader.restart(restarted)
 
     def _settle_on(self, payer: "SharedGenerationReader") -> None:
         if self._payer is None:
@@ -207,8 +213,13 @@ class SharedGenerationReader:
 
     def _join(self, shared: SharedGeneration) -> None:
         self._generations.append(shared)
-        self._place, self.attempted = 0, shared.attempted
+        self.restart(shared.restarted)
         shared.join(self)
+
+    def restart(self, restarted: Restarted) -> None:
+        """Read the deltas of the generation from the first one, after `restarted`."""
+        self._restarted: Restarted | None = restarted
+        self._place = 0
 
     @property
     def _current(self) -> SharedGeneration:
@@ -249,11 +260,12 @@ class SharedGenerationReader:
         """A miss for the payer of any of its generations, also of one that failed before the one that it shares."""
         return "miss" if any(shared.payer is self for shared in self._generations) else "shared"
 
-    async def __anext__(self) -> Delta:
+    async def __anext__(self) -> Delta | Restarted:
         while not self._left:
             shared = self._current
-            if shared.attempted != self.attempted:
-                self.attempted, self._place = shared.attempted, 0
+            if (restarted := self._restarted) is not None:
+                self._restarted = None
+                return restarted
             if self._place < len(shared.deltas):
                 self._place += 1
                 return shared.deltas[self._place - 1]

@@ -341,10 +341,10 @@ def _stages(answer: Answer, record: Record) -> list[Stage]:
     earlier = [attempt for attempt in record.attempts[:-1] if attempt.status not in ("compared", "agreed")]
     if earlier:
         failed = {"aio.tier": earlier[0].tier, "aio.status": earlier[0].status}
-        stages.append(("earlier attempt", stamps.routed, stamps.attempted, failed))
+        stages.append(("earlier attempt", stamps.routed, stamps.began, failed))
     if first is None or last is None or passed_on is None:
-        return [*stages, ("generate", stamps.attempted, stamps.finished, {})]
-    planned = min(stamps.attempted + stamps.schedule_seconds, first)
+        return [*stages, ("generate", stamps.began, stamps.finished, {})]
+    planned = min(stamps.began + stamps.schedule_seconds, first)
     times = stamps.times
     placed = min(planned + times.kv_seconds, first)
     schedule = {"aio.queue_seconds": times.queue_seconds, "aio.planning_seconds": times.planning_seconds}
@@ -352,7 +352,7 @@ def _stages(answer: Answer, record: Record) -> list[Stage]:
     decode = {"gen_ai.usage.output_tokens": record.completion_tokens, "aio.decode.steps": len(stamps.gaps) + 1}
     return [
         *stages,
-        ("schedule", stamps.attempted, planned, schedule),
+        ("schedule", stamps.began, planned, schedule),
         ("kv cache", planned, placed, kv),
         ("prefill", placed, first, {"gen_ai.usage.input_tokens": record.prompt_tokens}),
         ("decode", first, last, decode),

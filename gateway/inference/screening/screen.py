@@ -22,7 +22,7 @@ from tiers.catalog.consent import Consent
 from tiers.deltas import CollectedChoice
 from tiers.local.text_threads import TextThreads
 from tiers.message_content import ToolCallDelta
-from tiers.tier import Delta, Tier
+from tiers.tier import Delta, Restarted, Tier
 
 
 class Judged(msgspec.Struct, frozen=True):
@@ -43,7 +43,7 @@ class GuardedAnswer:
 
     def __init__(self, request: InferenceRequest, source: AnswerSource, judge: Judge) -> None:
         self._source, self._judge, self._choices = source, judge, request.choices
-        self._held: deque[Delta] | None = None
+        self._held: deque[Delta | Restarted] | None = None
         self._by = ""
 
     @property
@@ -53,10 +53,6 @@ class GuardedAnswer:
     @property
     def decision(self) -> Decision:
         return self._source.decision
-
-    @property
-    def attempted(self) -> float:
-        return self._source.attempted
 
     @property
     def attempts(self) -> list[Attempt]:
@@ -85,9 +81,9 @@ class GuardedAnswer:
     def __aiter__(self) -> "GuardedAnswer":
         return self
 
-    async def __anext__(self) -> Delta:
+    async def __anext__(self) -> Delta | Restarted:
         if self._held is None:
-            self._held = deque(await self._judged())
+            self._held = await self._judged()
         if not self._held:
             raise StopAsyncIteration
         return self._held.popleft()
@@ -107,14 +103,14 @@ class GuardedAnswer:
         last = msgspec.structs.replace(bill.attempts[-1], guarded=self._by)
         return msgspec.structs.replace(bill, attempts=[*bill.attempts[:-1], last])
 
-    async def _judged(self) -> list[Delta]:
+    async def _judged(self) -> deque[Delta | Restarted]:
+        restarts: list[Restarted] = []
         deltas: list[Delta] = []
-        attempted = self._source.attempted
-        while (delta := await anext(self._source, None)) is not None:
-            if self._source.attempted != attempted:
-                # Another tier has taken over.
-                deltas, attempted = [], self._source.attempted
-            deltas.append(delta)
+        while (event := await anext(self._source, None)) is not None:
+            if isinstance(event, Restarted):
+                restarts, deltas = [event], []
+            else:
+                deltas.append(event)
         choices = [CollectedChoice() for _ in range(self._choices)]
         for delta in deltas:
             if delta.end is None:
@@ -122,7 +118,7 @@ class GuardedAnswer:
         texts = [list(_texts(choice)) for choice in choices]
         judged = await self._judge([text for of_choice in texts for text in of_choice])
         self._by = judged.by
-        return deltas if not judged.by else list(_changed(deltas, choices, texts, judged.texts))
+        return deque([*restarts, *(deltas if not judged.by else _changed(deltas, choices, texts, judged.texts))])
 
 
 def _texts(choice: CollectedChoice) -> Iterator[AskedText]:

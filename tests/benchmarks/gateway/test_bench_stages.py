@@ -45,7 +45,7 @@ async def test_a_decision_and_a_streams_way_are_timed_through_a_server(settings:
 
 def test_the_time_of_a_token_is_that_of_the_gaps_between_tokens() -> None:
     times = StepTimes(queue_seconds=0.125, planning_seconds=0.0625, kv_seconds=0.03125)
-    stamps = Stamps(arrival=0.0, routed=0.5, attempted=1.0, first_made=1.5, last_made=2.5, times=times)
+    stamps = Stamps(arrival=0.0, routed=0.5, began=1.0, first_made=1.5, last_made=2.5, times=times)
 
     found = _times([(stamps, make_record(completion_tokens=5))], "m", 12)
 

@@ -41,7 +41,7 @@ def served(
 ) -> tuple[Any, Record]:
     """A finished answer of a tier with that objective: its first token after `ttft` seconds, one token every `gap`."""
     last = ttft + gap * (tokens - 1)
-    stamps = Stamps(arrival=0.0, routed=0.001, attempted=0.001, finished=last + 0.001)
+    stamps = Stamps(arrival=0.0, routed=0.001, began=0.001, finished=last + 0.001)
     for place in range(tokens):
         stamps.take(ttft + gap * place, 1)
     objective = changes.pop("objective", 0.0)
@@ -81,7 +81,7 @@ def test_eleven_tokens_one_second_after_the_first_are_ten_a_second() -> None:
 
 
 def test_choices_that_are_drawn_together_have_gaps_and_a_speed_of_their_own() -> None:
-    stamps = Stamps(arrival=0.0, routed=0.0, attempted=0.0)
+    stamps = Stamps(arrival=0.0, routed=0.0, began=0.0)
     for place in range(11):
         for choice in range(4):
             stamps.take(4 + 0.1 * place, 1, choice)
@@ -90,7 +90,7 @@ def test_choices_that_are_drawn_together_have_gaps_and_a_speed_of_their_own() ->
 
 
 def test_a_delta_without_tokens_shortens_no_gap_and_held_text_brings_all_its_tokens() -> None:
-    stamps = Stamps(arrival=0.0, routed=0.0, attempted=0.0)
+    stamps = Stamps(arrival=0.0, routed=0.0, began=0.0)
     for now, tokens in ((4.0, 1), (4.9, 0), (5.0, 10), (7.0, 0)):
         stamps.take(now, tokens)
     assert stamps.gaps == [(1.0, 10)]

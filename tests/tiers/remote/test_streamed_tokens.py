@@ -86,7 +86,7 @@ async def test_a_request_that_waited_longer_than_usual_says_how_long_it_was_in_t
 
 
 def stamps_of(*pieces: tuple[float, int]) -> Stamps:
-    stamps = Stamps(arrival=0.0, routed=0.0, attempted=0.0)
+    stamps = Stamps(arrival=0.0, routed=0.0, began=0.0)
     for at, count in pieces:
         stamps.take_pieces(at, count)
     return stamps

@@ -228,7 +228,7 @@ async def test_each_delta_reaches_a_reader_that_waits_and_leaving_takes_until_th
 class Decided:
     """A generation without words: what it decided, and what it tells of another decision."""
 
-    attempted, rerouted, decision = 0.0, False, "theirs"
+    rerouted, decision = False, "theirs"
 
     def told(self, decision: str) -> str:
         return f"told of {decision}"
