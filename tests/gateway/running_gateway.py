@@ -183,6 +183,8 @@ async def running_gateway(
         settings, tiers=tiers or None, classifier=scripted_one, cores=cores, http=http, load_failed=load_failed
     )
     listener = socket.create_server(("127.0.0.1", 0))
+    # Connections inherit it. Otherwise each small piece of a stream may wait 40 ms for the one before it.
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     config = uvicorn.Config(
         app,
         log_level="warning",

@@ -10,7 +10,7 @@ import pytest
 from inference_core.protocol import Grammar, SamplingParams
 from tests.tiers.remote.loopback_server import Call, LoopbackServer
 from tests.tiers.tier_world import chat, collect, remote_spec
-from tiers.errors import TierRequestError, TierUnavailableError
+from tiers.errors import TierAnswerError, TierRequestError, TierUnavailableError
 from tiers.message_content import NativeBlock, NativeContent, ToolCall, media_part
 from tiers.remote.remote_tier import RemoteTier
 from tiers.tier import ChatMessage
@@ -202,3 +202,15 @@ async def test_a_limit_below_that_of_the_responses_api_is_sent_as_a_chat(limit: 
         await collect(tier, request)
         await tier.close()
     assert server.calls[0].path.endswith(path)
+
+
+async def test_a_response_with_neither_output_nor_counts_is_no_answer() -> None:
+    async def say_the_end(call: Call) -> None:
+        await call.begin()
+        await call.event({"type": "response.completed", "response": {"status": "completed"}})
+
+    async with LoopbackServer(say_the_end) as server:
+        tier = RemoteTier(remote_spec(server.base_url, kind="openai-provider", responses="always"))
+        with pytest.raises(TierAnswerError):
+            await collect(tier, chat())
+        await tier.close()

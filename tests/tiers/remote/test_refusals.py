@@ -10,7 +10,7 @@ from inference_core.protocol import SamplingParams
 from tests.tiers.remote.loopback_server import Call, LoopbackServer
 from tests.tiers.tier_world import chat, collect, remote_spec
 from tiers.errors import CallerCredential, TierRequestError
-from tiers.remote.openai_format import parse_error
+from tiers.remote.openai_format import parse_error, wait_in
 from tiers.remote.refusals import LearnedRefusals, Place, refused_parameters
 from tiers.remote.remote_tier import RemoteTier
 from tiers.tier import GenerationRequest
@@ -195,3 +195,20 @@ def test_refusals_are_forgotten_after_a_day_and_bounded() -> None:
     now = 86_401.0
     assert learned.at(places[2]) == frozenset()
     assert learned.listed() == []
+
+
+@pytest.mark.parametrize(
+    ("said", "seconds"),
+    [
+        ("Please try again in 1m2.5s.", 62.5),
+        ("Retry after 20 seconds", 20.0),
+        ("Please wait 2 minutes, then retry.", 120.0),
+        ("try again in about 1 hour", 300.0),
+        ("Please retry in 350 ms", 0.35),
+        ("The limit resets in 1 min 5 sec", 65.0),
+        ("Please try again in 5 attempts", None),
+        ("Please wait before trying again.", None),
+    ],
+)
+def test_waits_are_read_in_any_words(said: str, seconds: float | None) -> None:
+    assert wait_in(said) == seconds

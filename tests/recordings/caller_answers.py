@@ -1,0 +1,143 @@
+"""What a caller reads in an answer of each API, whole or streamed, in one form."""
+
+import json
+from typing import Any
+
+Json = dict[str, Any]
+FINISH = {
+    "end_turn": "stop", "stop_sequence": "stop", "tool_use": "tool_calls", "max_tokens": "length",
+    "refusal": "content_filter", "max_output_tokens": "length",
+}  # fmt: skip
+
+
+def read_answer(api: str, streamed: bool, content: bytes) -> Json:
+    """Return text, reasoning, refusal, calls (id, name, arguments), finish, cited pages and counts; or the error."""
+    if not streamed:
+        return _WHOLE[api](json.loads(content))
+    events = []
+    for block in content.decode().split("\n\n"):
+        events += [json.loads(line[6:]) for line in block.split("\n") if line.startswith("data: {")]
+    return _STREAMED[api](events)
+
+
+def _form(text: Any, reasoning: Any, refusal: Any, calls: list[Any], finish: Any, **more: Any) -> Json:
+    found = {"text": text or "", "reasoning": reasoning or "", "refusal": refusal or "", "calls": calls}
+    return found | {"finish": FINISH.get(finish, finish)} | more
+
+
+def _chat(told: Json) -> Json:
+    if "error" in told:
+        return {"error": told["error"]}
+    choice = told["choices"][0]
+    said = choice["message"]
+    calls = [[c["id"], c["function"]["name"], c["function"]["arguments"]] for c in said.get("tool_calls") or ()]
+    cited = [one["url_citation"]["url"] for one in said.get("annotations") or ()]
+    reasoning = said.get("reasoning_content")
+    return _form(said.get("content"), reasoning, said.get("refusal"), calls, choice["finish_reason"], cited=cited,
+                 usage=told.get("usage"), message=said)  # fmt: skip
+
+
+def _chat_events(events: list[Json]) -> Json:
+    said: Json = {"content": "", "reasoning_content": "", "refusal": "", "tool_calls": [], "annotations": []}
+    finish, usage = [], None
+    for event in events:
+        if "error" in event:
+            return {"error": event["error"]}
+        usage = event.get("usage") or usage
+        for choice in event["choices"]:
+            delta = choice["delta"]
+            for name in ("content", "reasoning_content", "refusal"):
+                said[name] += delta.get(name) or ""
+            said["annotations"] += delta.get("annotations") or []
+            for name, value in delta.items():
+                if name not in said:
+                    said[name] = value
+                elif isinstance(value, list) and name not in ("tool_calls", "annotations"):
+                    said[name] = said[name] + value
+                elif isinstance(value, dict):
+                    joined = {one: said[name][one] + text for one, text in value.items() if one in said[name]}
+                    said[name] = said[name] | value | joined
+            for call in delta.get("tool_calls") or ():
+                if call["index"] == len(said["tool_calls"]):
+                    said["tool_calls"].append({"id": "", "function": {"name": "", "arguments": ""}})
+                have = said["tool_calls"][call["index"]]
+                have["id"] += call.get("id") or ""
+                for name in ("name", "arguments"):
+                    have["function"][name] += call["function"].get(name) or ""
+            finish += [choice["finish_reason"]] if choice["finish_reason"] else []
+    assert len(finish) == 1, f"a stream ends once: {finish}"
+    return _chat({"choices": [{"message": said, "finish_reason": finish[0]}], "usage": usage})
+
+
+def _message(told: Json) -> Json:
+    if told["type"] == "error":
+        return {"error": told["error"]}
+    blocks = told["content"]
+    text, thoughts = (
+        "".join(block.get(name, "") for block in blocks if block["type"] == name) for name in ("text", "thinking")
+    )
+    calls = [
+        [block["id"], block["name"], block.get("partial_json") or json.dumps(block["input"])]
+        for block in blocks
+        if block["type"] == "tool_use"
+    ]
+    cited = [one["url"] for block in blocks for one in block.get("citations") or ()]
+    return _form(text, thoughts, "", calls, told["stop_reason"], cited=cited, usage=told["usage"])
+
+
+def _message_events(events: list[Json]) -> Json:
+    blocks: list[Json] = []
+    told: Json = {"type": "message", "content": blocks}
+    for event in events:
+        kind = event["type"]
+        if kind == "error":
+            return {"error": event["error"]}
+        if kind == "message_start":
+            told["usage"] = event["message"]["usage"]
+        elif kind == "content_block_start":
+            assert event["index"] == len(blocks)
+            blocks.append(dict(event["content_block"]))
+        elif kind == "content_block_delta":
+            delta, block = event["delta"], blocks[event["index"]]
+            for name in ("text", "thinking", "signature", "partial_json"):
+                if name in delta:
+                    block[name] = block.get(name, "") + delta[name]
+            if "citation" in delta:
+                block["citations"] = [*(block.get("citations") or []), delta["citation"]]
+        elif kind == "message_delta":
+            told |= {"stop_reason": event["delta"]["stop_reason"], "usage": told["usage"] | event["usage"]}
+    assert events[-1]["type"] == "message_stop"
+    return _message(told)
+
+
+def _response(told: Json) -> Json:
+    if told.get("error"):
+        return {"error": told["error"]}
+    parts = [part for item in told["output"] if item["type"] == "message" for part in item["content"]]
+    text, refusal = ("".join(part.get(name, "") for part in parts) for name in ("text", "refusal"))
+    thoughts = [
+        part["text"]
+        for item in told["output"]
+        if item["type"] == "reasoning"
+        for part in item.get("content") or item.get("summary") or ()
+    ]
+    calls = [[c["call_id"], c["name"], c["arguments"]] for c in told["output"] if c["type"] == "function_call"]
+    cited = [one["url"] for part in parts for one in part.get("annotations", ())]
+    finish = (told.get("incomplete_details") or {"reason": "tool_calls" if calls else "stop"})["reason"]
+    return _form(text, "".join(thoughts), refusal, calls, finish, cited=cited, usage=told.get("usage"))
+
+
+def _response_events(events: list[Json]) -> Json:
+    for event in events:
+        if event["type"] == "error":
+            return {"error": event}
+    found = _response(events[-1]["response"])
+    if "error" not in found:
+        for name, kind in (("text", "output_text"), ("refusal", "refusal")):
+            deltas = "".join(event["delta"] for event in events if event["type"] == f"response.{kind}.delta")
+            assert deltas == found[name], "the deltas are the text of the end"
+    return found
+
+
+_WHOLE = {"chat": _chat, "messages": _message, "responses": _response}
+_STREAMED = {"chat": _chat_events, "messages": _message_events, "responses": _response_events}

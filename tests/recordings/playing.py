@@ -1,0 +1,306 @@
+"""Plays recordings: scripted servers on a real socket behind a gateway, and the differences to what was recorded."""
+
+import asyncio
+import difflib
+import json
+import os
+import zlib
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import httpx
+
+from gateway.base.settings import Settings
+from tests.gateway.running_gateway import RunningGateway, running_gateway
+from tests.gateway.walk import BOUNDED
+from tests.polling import eventually
+from tests.recordings.caller_answers import read_answer
+from tests.recordings.recording import WIDTH, Json, Recording, merged, pretty
+from tests.recordings.server_answers import content_of, dialect_of, is_streamed
+from tests.tiers.remote.loopback_server import Call, LoopbackServer
+from tiers.build import ReloadableTier, build_remote
+from tiers.remote.refusals import REFUSALS
+
+PATHS = {
+    "chat": "/v1/chat/completions", "messages": "/v1/messages", "responses": "/v1/responses",
+    "completions": "/v1/completions",
+}  # fmt: skip
+KEYS = ("OPENAI_API_KEY", "AZURE_OPENAI_API_KEY", "MISTRAL_API_KEY", "DEEPSEEK_API_KEY", "OPENROUTER_API_KEY",
+        "GROQ_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY", "AWS_BEARER_TOKEN_BEDROCK", "RECORDED_KEY")  # fmt: skip
+SAYS: Json = {"text": "", "reasoning": "", "refusal": "", "calls": [], "finish": "stop", "cited": []}
+# What an error says, where it is less than a chat's.
+ERROR_FIELDS = {
+    ("messages", False): ("type", "message"), ("messages", True): ("type", "message"),
+    ("responses", True): ("code", "message"),
+}  # fmt: skip
+PRICE = {"input_usd_per_million": 1, "output_usd_per_million": 1}
+
+
+class Stage:
+    """The servers of the case that is played, and a gateway before them for each number of tiers."""
+
+    def __init__(self, folder: Path, stack: AsyncExitStack) -> None:
+        self._folder, self._stack, self._gateways = folder, stack, dict[int, tuple[RunningGateway, Path]]()
+        self._server = LoopbackServer(self._answer)
+        self._served = dict[int, str]()
+        self.seed = os.environ.get("RECORDINGS_SEED", "")
+
+    async def start(self) -> None:
+        """Start the servers."""
+        await self._stack.enter_async_context(self._server)
+
+    def expect(self, answers: list[Json], random: Random) -> None:
+        """Answer the next requests so, the last of them again and again."""
+        self._answers, self._random, self.received = answers, random, list[Json]()
+
+    async def _answer(self, call: Call) -> None:
+        _, name, *_ = call.path.split("/")
+        answer = self._answers[min(len(self.received), len(self._answers) - 1)]
+        path = call.path.removeprefix(f"/{name}/v1")
+        self.received.append({"tier": name, "path": path, "headers": call.headers, "body": call.body})
+        streamed = is_streamed(path, call.body)
+        kind, content = content_of(dialect_of(path), answer, streamed, self._random)
+        headers = {"content-type": kind, "connection": "close"} | answer.get("headers", {})
+        lines = "".join(f"{one}: {value}\r\n" for one, value in headers.items())
+        await call.send(f"HTTP/1.1 {answer.get('status', 200)} X\r\n{lines}\r\n".encode())
+        for piece in self._cut(content) if streamed else [content]:
+            await call.send(piece)
+            await asyncio.sleep(0)
+
+    def _cut(self, content: bytes) -> list[bytes]:
+        """Return a stream whole, cut at some places, or byte by byte."""
+        how = self._random.choice(("whole", "some", "bytes" if len(content) < 1500 else "some"))
+        count = {"whole": 0, "some": 6, "bytes": len(content)}[how]
+        places = sorted(self._random.sample(range(1, max(len(content), 2)), min(count, max(len(content) - 1, 0))))
+        return [content[at:end] for at, end in zip([0, *places], [*places, len(content)], strict=True)]
+
+    async def gateway(self, tiers: Json) -> RunningGateway:
+        """Return a gateway before these tiers, which know of no earlier case."""
+        if len(tiers) == 1:
+            # A catalogue has two at least; this one is never asked.
+            tiers = tiers | {"spare": {"kind": "vllm"}}
+        text = self._catalog(tiers)
+        if len(tiers) not in self._gateways:
+            folder = self._folder / str(len(tiers))
+            folder.mkdir()
+            (folder / "catalog.toml").write_text(text)
+            settings = Settings(data_dir=str(folder), catalog=str(folder / "catalog.toml"), monitor=False)
+            running = running_gateway(settings, scripted=False, protocol=BOUNDED)
+            self._gateways[len(tiers)] = await self._stack.enter_async_context(running), folder / "catalog.toml"
+            self._served[len(tiers)] = text
+        gateway, file = self._gateways[len(tiers)]
+        REFUSALS.forget()
+        if self._served[len(tiers)] != text:
+            file.write_text(text)
+            await gateway.operations.reload.reload("recordings", "another case")
+            self._served[len(tiers)] = text
+            return gateway
+        served = gateway.serving.routing.served
+        for number, tier in served.tiers.items():
+            assert isinstance(tier, ReloadableTier)
+            old = tier.active_tier()
+            tier.exchange(build_remote(served.catalog, served.spec(number)))
+            await old.close()
+        return gateway
+
+    def _catalog(self, tiers: Json) -> str:
+        base = self._server.base_url.removesuffix("/v1")
+        entries = []
+        for name, fields in tiers.items():
+            url = f"{base}/{name}/v1"
+            entry = {"name": name, "price": PRICE, "fallback": []} | fields
+            if "remote" in fields:
+                entry["remote"] = {"base_url": url, "model": "m", "max_context": 4096} | fields["remote"]
+            else:
+                entry = {"url": url, "model": "m"} | entry
+            entries.append("[[tiers]]\n" + "".join(f"{one} = {_toml(value)}\n" for one, value in entry.items()))
+        return "\n".join(entries)
+
+
+@asynccontextmanager
+async def stage(folder: Path) -> AsyncIterator[Stage]:
+    """Serve until the block ends."""
+    async with AsyncExitStack() as stack:
+        found = Stage(folder, stack)
+        await found.start()
+        yield found
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{json.dumps(name)} = {_toml(one)}" for name, one in value.items()) + " }"
+    return json.dumps(value)
+
+
+async def play(stage: Stage, recording: Recording) -> list[str]:
+    """Return what differs from the recording on any API, whole or streamed: nothing where all is as recorded."""
+    problems = []
+    for api in apis_of(recording.fields):
+        for streamed in forms_of(recording.fields):
+            gateway = await stage.gateway(recording.fields["tiers"])
+            at = f"{recording.id}, {api}, {'streamed' if streamed else 'whole'}"
+            for step in steps_of(recording.fields):
+                if step["asks"].get(api) is not None:
+                    exchange = Exchange(stage, gateway, step, api, streamed)
+                    problems += [f"{at}: {one}" for one in await exchange.problems(at)]
+    return problems
+
+
+def apis_of(fields: Json) -> list[str]:
+    """Return the APIs that a case asks on."""
+    return [api for api, asked in fields["asks"].items() if asked is not None]
+
+
+def forms_of(fields: Json) -> list[bool]:
+    """Return whether each form that is recorded is streamed."""
+    if "forms" in fields:
+        return [form == "streamed" for form in fields["forms"]]
+    answers = listed(fields.get("answers", {}))
+    whole = any({"whole", "message", "calls"} & answer.keys() for answer in answers)
+    streamed = any({"stream", "deltas", "pieces"} & answer.keys() for answer in answers)
+    return (
+        [True, False]
+        if whole is streamed or any({"says", "both"} & answer.keys() for answer in answers)
+        else [streamed]
+    )
+
+
+def steps_of(fields: Json) -> list[Json]:
+    """Return the requests of a case in their order; without steps it is one."""
+    return [merged(fields, step) for step in fields.get("steps", [{}])]
+
+
+def listed(value: Any) -> list[Any]:
+    """Return the list of what may be one alone."""
+    return value if isinstance(value, list) else [value]
+
+
+class Exchange:
+    """One request of a caller, and all that servers get for it."""
+
+    def __init__(self, stage: Stage, gateway: RunningGateway, step: Json, api: str, streamed: bool) -> None:
+        self._stage, self._gateway, self._step, self._api, self._streamed = stage, gateway, step, api, streamed
+        self.told: httpx.Response | None = None
+
+    async def problems(self, at: str) -> list[str]:
+        """Ask, and ask again where a server has refused; return what differs."""
+        refused = self._step.get("refused", [])
+        refusals = [{"status": 400} | (one if isinstance(one, dict) else {"error": one}) for one, _ in refused]
+        answers = listed(self._step.get("answers", {}))
+        problems = await self._ask([*refusals, *answers], at)
+        requests = self._stage.received
+        if "sent" in self._step:
+            problems += difference_to("what the servers got", listed(self._step["sent"]), requests)
+        elif len(requests) != len(refusals) + len(answers):
+            problems.append(f"{len(requests)} requests reached the servers: {pretty(requests)}")
+        bodies = [request["body"] for request in requests]
+        for place, (_, patch) in enumerate(refused):
+            if len(bodies) > place + 1:
+                wanted = merged(bodies[place], patch)
+                problems += difference_to(f"request {place + 2}", wanted, bodies[place + 1], exactly=True)
+        if refused and self._step.get("learned", True) and not problems:
+            problems = await self._ask(answers, at)
+            problems += difference_to("the next request", bodies[-1], self._stage.received[0]["body"], exactly=True)
+        return problems
+
+    async def _ask(self, answers: list[Json], at: str) -> list[str]:
+        """Ask once; return what differs in the answer."""
+        self._stage.expect(answers, Random(zlib.crc32(f"{at}{self._stage.seed}".encode())))
+        asked = self._step["asks"][self._api]
+        if isinstance(asked, dict):
+            asked = json.dumps({"model": next(iter(self._step["tiers"])), "stream": self._streamed} | asked)
+        headers = {"x-aio-cache": "off", "content-type": "application/json"} | self._step.get("headers", {})
+        content = asked.encode("utf-8", "surrogateescape")
+        told = self.told = await self._gateway.http.post(PATHS[self._api], content=content, headers=headers)
+        try:
+            return self._answer_problems(told) + await self._record_problems(told)
+        except (ValueError, KeyError, IndexError, AssertionError) as error:
+            return [f"the answer cannot be read ({error!r}): {told.text}"]
+
+    def _wanted(self) -> Json:
+        """What is recorded for this API and form. With an error or a body of its own, that alone."""
+        wanted = self._step.get("gets", {})
+        on = wanted.get("on", {})
+        for name in (self._api, "streamed" if self._streamed else "whole"):
+            wanted = merged(wanted, on.get(name, {}))
+        wanted = {"status": 200} | {name: value for name, value in wanted.items() if name not in ("on", "record")}
+        if "error" in wanted:
+            known = ERROR_FIELDS.get((self._api, self._streamed), wanted["error"].keys())
+            return wanted | {"error": {name: value for name, value in wanted["error"].items() if name in known}}
+        if "body" in wanted:
+            return wanted
+        wanted = SAYS | wanted
+        if self._api == "messages":
+            # This API has no field of its own for a refusal, and its pages are cited in its own servers' answers alone.
+            wanted |= {"cited": on.get("messages", {}).get("cited", [])}
+            if wanted["refusal"]:
+                wanted |= {"text": wanted["refusal"], "refusal": "", "finish": "content_filter"}
+        return wanted
+
+    def seen(self, told: httpx.Response) -> Json:
+        """What the caller reads in an answer."""
+        streamed = "event-stream" in told.headers.get("content-type", "")
+        seen = {"status": told.status_code, "headers": dict(told.headers)}
+        return seen | read_answer(self._api, streamed, told.content)
+
+    def _answer_problems(self, told: httpx.Response) -> list[str]:
+        wanted, seen = self._wanted(), self.seen(told)
+        if "error" in seen and "error" not in wanted:
+            return [f"an error: {pretty(seen['error'])}"]
+        if "error" in seen and "event-stream" in told.headers.get("content-type", ""):
+            # The status was sent before the error.
+            seen["status"] = wanted["status"]
+        if "body" in wanted:
+            seen["body"] = told.text if isinstance(wanted["body"], str) else told.json()
+        ids = [call[0] for call in seen.get("calls", ())]
+        problems = [] if all(ids) and len({*ids}) == len(ids) else [f"ids of calls: {ids}"]
+        if "calls" in seen:
+            short = not wanted.get("calls") or len(wanted["calls"][0]) == 2
+            seen["calls"] = [[one, name, _parsed(said)][short:] for one, name, said in seen["calls"]]
+        return problems + difference_to("what the caller got", wanted, seen)
+
+    async def _record_problems(self, told: httpx.Response) -> list[str]:
+        """Compare the request's record, which is written a little later."""
+        wanted = self._step.get("gets", {}).get("record")
+        if wanted is None:
+            return []
+        path = f"/v1/requests/{told.headers['x-aio-decision-id']}"
+
+        async def found() -> Any:
+            record = await self._gateway.http.get(path)
+            return record.json() if record.status_code == 200 else None
+
+        return difference_to("the record", wanted, await eventually(found))
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def difference_to(what: str, wanted: Any, found: Any, *, exactly: bool = False) -> list[str]:
+    """Return the lines that differ. Unless `exactly`, an object may have more fields than are wanted."""
+    shown = found if exactly else projected(wanted, found)
+    if shown == wanted:
+        return []
+    before, after = (pretty(one, 0, WIDTH).split("\n") for one in (wanted, shown))
+    lines = difflib.unified_diff(before, after, "recorded", "now", lineterm="", n=9)
+    return ["\n".join([f"{what} differs:", *lines])]
+
+
+def projected(wanted: Any, found: Any) -> Any:
+    """Return what is found of the fields that are wanted; null stands for a field that is not there, and `…` at an end
+    of a text for any more of it."""
+    if isinstance(wanted, str) and isinstance(found, str) and "…" in (wanted[:1], wanted[-1:]):
+        ends = found.endswith(wanted[1:]) if wanted[0] == "…" else found.startswith(wanted[:-1])
+        return wanted if ends or (wanted[0] == wanted[-1] and wanted[1:-1] in found) else found
+    if isinstance(wanted, dict) and isinstance(found, dict):
+        return {name: projected(value, found.get(name)) for name, value in wanted.items()}
+    if isinstance(wanted, list) and isinstance(found, list) and len(wanted) == len(found):
+        return [projected(one, other) for one, other in zip(wanted, found, strict=True)]
+    return found
