@@ -25,6 +25,8 @@ async def answer_of(servers: Stage, recording: Recording) -> Json:
             seen = {name: told[name] for name in ("status", *SAYS, "error") if name in told}
             if "calls" in seen:
                 seen["calls"] = [[name, json.loads(arguments)] for _, name, arguments in seen["calls"]]
+            if "error" in seen:
+                seen["error"] = {name: value for name, value in seen["error"].items() if value is not None}
             if wait := told["headers"].get("retry-after"):
                 seen["headers"] = {"retry-after": wait}
             if not found:
