@@ -12,7 +12,7 @@ import msgspec
 
 from inference_core.io.files import JSON_ERRORS
 from tiers.deltas import CollectedChoice
-from tiers.message_content import NativeBlock, NativeContent, NativePiece
+from tiers.message_content import NativeBlock, NativeContent, OpaquePiece
 from tiers.tier import ChatMessage
 
 FORM: Literal["chat"] = "chat"
@@ -41,13 +41,13 @@ def state_blocks(fields: Mapping[str, Given]) -> tuple[NativeBlock, ...]:
     return tuple(NativeBlock(json=json, type=name) for name, given in fields.items() if (json := state_json(given)))
 
 
-def state_pieces(fields: Mapping[str, Given]) -> list[NativePiece]:
-    return [NativePiece(FORM, block=block) for block in state_blocks(fields)]
+def state_pieces(fields: Mapping[str, Given]) -> list[OpaquePiece]:
+    return [OpaquePiece(FORM, block=block) for block in state_blocks(fields)]
 
 
-def media_piece(json: bytes, name: str = IMAGES) -> NativePiece:
+def media_piece(json: bytes, name: str = IMAGES) -> OpaquePiece:
     """Return images, the JSON of a list of parts, or a piece of audio, as a piece of an answer."""
-    return NativePiece(FORM, block=NativeBlock(json=json, type=name))
+    return OpaquePiece(FORM, block=NativeBlock(json=json, type=name))
 
 
 def audio_reference(audio: Any) -> tuple[NativeBlock, ...]:
@@ -59,15 +59,14 @@ def audio_reference(audio: Any) -> tuple[NativeBlock, ...]:
 def collected_state(choice: CollectedChoice) -> tuple[NativeBlock, ...]:
     """Return the fields of a whole turn, whose pieces `choice` has."""
     pieces: dict[str, list[bytes]] = {}
-    for piece in choice.native:
-        if piece.form == FORM and piece.block is not None:
-            pieces.setdefault(piece.block.type, []).append(piece.block.json)
+    for block in choice.opaque.get(FORM, ()):
+        pieces.setdefault(block.type, []).append(block.json)
     return tuple(NativeBlock(json=_joined(name, said), type=name) for name, said in pieces.items())
 
 
 def image_blocks(choice: CollectedChoice) -> list[dict[str, Any]]:
     """Return the images that a model made, as blocks of Anthropic's API; none that are elsewhere."""
-    if not choice.native:
+    if FORM not in choice.opaque:
         return []
     images = b"".join(block.json for block in collected_state(choice) if block.type == IMAGES)
     urls = (_IMAGE_URL.fullmatch(_url_of(part)) for part in _parts_of(images))
@@ -100,8 +99,13 @@ _IMAGE_URL = re.compile(r"data:(image/[\w.+-]+);base64,([A-Za-z0-9+/=]+)")
 
 
 def kept_state(choice: CollectedChoice) -> NativeContent | None:
-    """Return all that the server of an answer gets back: thoughts, fields, and further content of calls; None without
-    any, or if it is larger than `MOST_STATE_BYTES`."""
+    """Return all that the server of an answer gets back: its own blocks, if there is sealed reasoning among them; of a
+    chat thoughts, fields, and further content of calls. None without any, or if it is larger than `MOST_STATE_BYTES`.
+    """
+    for dialect, own in choice.opaque.items():
+        if dialect != FORM:
+            content = NativeContent(dialect, tuple(own))
+            return content if content.is_sealed and content.size <= MOST_STATE_BYTES else None
     blocks = [block for block in collected_state(choice) if block.type not in (IMAGES, AUDIO)]
     if choice.reasoning:
         blocks.append(NativeBlock(json=_encode(choice.reasoning), type=_THOUGHTS))

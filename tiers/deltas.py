@@ -13,7 +13,7 @@ from typing import TypeVar
 import msgspec
 
 from inference_core.protocol.commands import EvidenceRequest
-from tiers.message_content import NativePiece, ToolCall, ToolCallDelta, UrlCitation
+from tiers.message_content import Form, NativeBlock, OpaquePiece, ToolCall, ToolCallDelta, UrlCitation
 from tiers.tier import Delta, FinishReason, GenerationRequest, TextLogprob, Tier, Usage
 
 T = TypeVar("T")
@@ -88,9 +88,8 @@ class CollectedChoice(msgspec.Struct):
     """One choice so far, in pieces: joining them at the end keeps long answers linear.
 
     `echo`: the prompt that it repeats before its answer; `logprobs` are of both. `usage`: the request's, once it has
-    ended. `native`: the finished blocks in the form of the server's API, if that was wanted, and
-    `native_end`: the event that ended the answer. `refused`: the places of the pieces that are a refusal.
-    `annotations`: what the text cites.
+    ended. `opaque`: the finished blocks that one dialect alone reads, by dialect, and `opaque_end`: the server's event
+    that ended the answer. `refused`: the places of the pieces that are a refusal. `annotations`: what the text cites.
     """
 
     echo: str = ""
@@ -101,8 +100,8 @@ class CollectedChoice(msgspec.Struct):
     finish_reason: FinishReason | None = None
     stop_sequence: str | None = None
     usage: Usage | None = None
-    native: list[NativePiece] = []
-    native_end: NativePiece | None = None
+    opaque: dict[Form, list[NativeBlock]] = {}
+    opaque_end: OpaquePiece | None = None
     refused: list[int] = []
     annotations: list[UrlCitation] = []
 
@@ -123,11 +122,11 @@ class CollectedChoice(msgspec.Struct):
             while len(self.calls) <= piece.index:
                 self.calls.append([])
             self.calls[piece.index].append(piece)
-        if (native := delta.native) is not None:
-            if native.block is not None:
-                self.native.append(native)
+        if (opaque := delta.opaque) is not None:
+            if opaque.block is not None:
+                self.opaque.setdefault(opaque.dialect, []).append(opaque.block)
             if delta.finish_reason is not None:
-                self.native_end = native
+                self.opaque_end = opaque
         if delta.finish_reason is not None:
             self.finish_reason = delta.finish_reason
             self.stop_sequence = delta.stop_sequence or self.stop_sequence

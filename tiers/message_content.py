@@ -293,13 +293,14 @@ class NativeRequest(msgspec.Struct, frozen=True, omit_defaults=True):
         return sum(map(len, self.fields.values()))
 
 
-class NativePiece(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A piece of an answer in the form of the server's API: the JSON of an `event` of its stream, a `block` that is
-    finished, or both."""
+class OpaquePiece(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A piece of an answer as the dialect of its server has it: only that dialect reads it."""
 
-    form: Form
+    dialect: Form = msgspec.field(name="form")
     event: bytes = b""
+    """JSON of an event of the server's stream."""
     block: NativeBlock | None = None
+    """What is finished with this piece."""
 
 
 class UrlCitation(msgspec.Struct, frozen=True):

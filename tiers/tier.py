@@ -17,8 +17,8 @@ from tiers.message_content import (
     ContentPart,
     NativeBlock,
     NativeContent,
-    NativePiece,
     NativeRequest,
+    OpaquePiece,
     ToolCall,
     ToolCallDelta,
     Tooling,
@@ -217,8 +217,8 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     process reports about its computation. `whole`: the caller needs no stream, so a remote server may answer in one
     piece. `meter`: counts the request's usage while it is answered; copies of the request share it. `prompts_read`: the
     tiers' encoded prompts, by the way of reading; shared by all requests with the same prompt, so that it is encoded
-    once. `native`: the request's other fields in the form of the caller's API. `wants_native`: the answer is also
-    wanted in the form of the server's API, because its reasoning may have to be given back. `continues`: the last
+    once. `native`: the request's other fields in the form of the caller's API. `wants_opaque`: the answer is also
+    wanted as the server's dialect has it, because its reasoning may have to be given back. `continues`: the last
     message, the assistant's, begins the answer, which goes on from there (`Tier.continues_chats`). `resumes`: an
     answer of our own engine may outlive its core: another one, or the same once it is back, goes on if this returns
     True for the tokens that it reads again. `cache_reuse`: the expected share of such requests whose conversation goes
@@ -254,7 +254,7 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     passed: dict[str, Any] = {}
     extra: dict[str, Any] = {}
     native: NativeRequest | None = None
-    wants_native: bool = False
+    wants_opaque: bool = False
     continues: bool = False
     resumes: Callable[[int], Awaitable[bool]] | None = None
     cache_reuse: float = 0.0
@@ -332,9 +332,9 @@ class Delta(msgspec.Struct, kw_only=True, omit_defaults=True):
     `tries`, in the first delta of a tier with replicas: the replicas that were asked, in order. `at_once`: part of an
     answer that arrived whole, so its arrival is not the time of its first token. `made_at`: when its tier gave it,
     monotonic seconds; for a delta that may have been held back since. A server elsewhere gives no token ids: `pieces`
-    is how many pieces of output came at once, in the first delta of them. `native`: the same piece in the form of the
-    server's API, if that was wanted; a delta may be nothing else. `refusal`: the text is what the model says instead of
-    an answer. `annotations`: what the choice's text cites.
+    is how many pieces of output came at once, in the first delta of them. `opaque`: the same piece as the server's
+    dialect has it, if that was wanted; a delta may be nothing else. `refusal`: the text is what the model says instead
+    of an answer. `annotations`: what the choice's text cites.
     """
 
     index: int = 0
@@ -353,7 +353,7 @@ class Delta(msgspec.Struct, kw_only=True, omit_defaults=True):
     at_once: bool = False
     made_at: float | None = None
     pieces: int = 0
-    native: NativePiece | None = None
+    opaque: OpaquePiece | None = msgspec.field(default=None, name="native")
     refusal: bool = False
     annotations: list[UrlCitation] | None = None
 

@@ -379,7 +379,7 @@ class Answer:
         stamps = self.stamps
         if delta.pieces:
             stamps.take_pieces(now, delta.pieces, delta.index, delta.made_at)
-        elif not (delta.at_once or (delta.native is not None and delta.finish_reason is None)):
+        elif not (delta.at_once or (delta.opaque is not None and delta.finish_reason is None)):
             # What a server's own form has between two pieces is no token.
             stamps.take(now, len(delta.token_ids), delta.index, delta.made_at)
         if (end := delta.end) is not None:

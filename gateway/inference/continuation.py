@@ -70,7 +70,7 @@ class ContinuedGeneration(Generation):
         self._is_plain = _as_text(request)
         # What servers of the caller's own API say in its form is in terms of their one answer, which another continues.
         asked = request.generation
-        self._drops_native = self._is_plain and asked.tooling is None and not any(m.parts for m in asked.messages or ())
+        self._drops_opaque = self._is_plain and asked.tooling is None and not any(m.parts for m in asked.messages or ())
         self._has_finished = False
         self._begun_at = 0
         self._cut: list[Usage] = []
@@ -93,8 +93,8 @@ class ContinuedGeneration(Generation):
                         delta.end, usage=self._whole(delta.end.usage), streamed_tokens=None
                     )
                 return delta
-            if delta.native is not None and (self._drops_native or self._cut):
-                delta.native = None
+            if delta.opaque is not None and (self._drops_opaque or self._cut):
+                delta.opaque = None
                 if not (delta.text or delta.reasoning or delta.tool_calls or delta.finish_reason or delta.tries):
                     continue
             if self._cut and delta.reasoning:
@@ -107,7 +107,7 @@ class ContinuedGeneration(Generation):
                     continue
             if delta.text:
                 self._text.append(delta.text)
-            if delta.reasoning or delta.tool_calls or delta.native is not None or delta.refusal:
+            if delta.reasoning or delta.tool_calls or delta.opaque is not None or delta.refusal:
                 self._is_plain = False
             self._has_finished = self._has_finished or delta.finish_reason is not None
             return delta

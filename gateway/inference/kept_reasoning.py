@@ -24,7 +24,7 @@ from inference_core.io.background_tasks import once
 from migrations.tables.api_objects import kept_turns
 from migrations.tables.audit import erasures
 from quality.store.queries import exclude_erasures
-from tiers.chat_state import AUDIO, FORM, MOST_STATE_BYTES, audio_reference, collected_state, has_state, kept_state
+from tiers.chat_state import AUDIO, FORM, audio_reference, collected_state, has_state, kept_state
 from tiers.deltas import CollectedChoice
 from tiers.message_content import NativeBlock, NativeContent, ToolCall
 from tiers.tier import ChatMessage
@@ -266,7 +266,7 @@ class KeptReasoning:
         rows: list[KeptTurn] = []
         after_result = bool(messages) and messages[-1].role == "tool"
         for choice in answer.choices:
-            if not (after_result or choice.thoughts or choice.calls or choice.native):
+            if not (after_result or choice.thoughts or choice.calls or choice.opaque):
                 # Only a text, as most answers are.
                 continue
             for said in _state_of(choice.reasoning, collected_state(choice), choice.tool_calls):
@@ -275,7 +275,7 @@ class KeptReasoning:
             if turn_id is None:
                 continue
             turn = _Turn(maker, _said(choice.text, choice.tool_calls), _content(request, choice))
-            is_sealed = any(piece.block is not None and piece.block.seal for piece in choice.native)
+            is_sealed = any(block.seal for blocks in choice.opaque.values() for block in blocks)
             if turn.content is None and not is_sealed and not choice.reasoning:
                 _note(self._absent, turn_id, self._clock() + self._lifetime)
                 continue
@@ -388,13 +388,9 @@ def _content(request: InferenceRequest, choice: CollectedChoice) -> NativeConten
     state of a chat, which many clients drop although the API has fields for it."""
     if not _may_keep(request):
         return None
-    blocks = tuple(piece.block for piece in choice.native if piece.form != FORM and piece.block is not None)
-    if not blocks:
-        return kept_state(choice)
-    content = NativeContent(next(piece.form for piece in choice.native if piece.form != FORM), blocks)
+    content = kept_state(choice)
     carried = None if request.generation.native is None else request.generation.native.form
-    is_needed = content.is_sealed and content.form != carried and content.size <= MOST_STATE_BYTES
-    return content if is_needed else None
+    return None if content is None or content.form == carried else content
 
 
 def _turn_id(request: InferenceRequest, text: str, calls: Sequence[ToolCall], before: ChatMessage | None) -> str | None:

@@ -269,7 +269,7 @@ class Service:
         if goes_on and reuse and served.marks_caches:
             changes["cache_reuse"] = reuse
         if asked.tooling is not None and served.seals_reasoning:
-            changes["wants_native"] = asked.wants_native or request.consent.reuse
+            changes["wants_opaque"] = asked.wants_opaque or request.consent.reuse
         if goes_on:
             changes["messages"] = await self.kept_reasoning.given_back(request)
         return request.with_generation(**changes) if changes else request

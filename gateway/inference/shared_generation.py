@@ -52,7 +52,7 @@ def _words(delta: Delta) -> Delta:
         finish_reason=delta.finish_reason,
         stop_sequence=delta.stop_sequence,
         echo=delta.echo,
-        native=delta.native,
+        opaque=delta.opaque,
         refusal=delta.refusal,
         annotations=delta.annotations,
     )

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from inference_core.protocol import SamplingParams
-from tiers.message_content import BREAKPOINT, NativePiece, NativeRequest, Tool, Tooling
+from tiers.message_content import BREAKPOINT, NativeRequest, OpaquePiece, Tool, Tooling
 from tiers.remote.adapted_turns import adapted_turns, fits, fitting_name
 from tiers.remote.openai_format import TEMPLATED
 from tiers.remote.refusals import EDITS
@@ -245,11 +245,11 @@ def restored(deltas: list[Delta], tool_names: dict[str, str]) -> list[Delta]:
             delta.tool_calls = [
                 msgspec.structs.replace(call, name=tool_names.get(call.name, call.name)) for call in delta.tool_calls
             ]
-        native = delta.native
-        if native is not None and native.form != "chat" and (native.event or native.block is not None):
-            block = native.block
+        opaque = delta.opaque
+        if opaque is not None and opaque.dialect != "chat" and (opaque.event or opaque.block is not None):
+            block = opaque.block
             block = None if block is None else msgspec.structs.replace(block, json=_renamed(block.json, tool_names))
-            delta.native = NativePiece(native.form, _renamed(native.event, tool_names), block)
+            delta.opaque = OpaquePiece(opaque.dialect, _renamed(opaque.event, tool_names), block)
     return deltas
 
 

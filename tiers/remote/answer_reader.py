@@ -103,7 +103,7 @@ class AnswerReader:
             if self._inline is not None:
                 deltas = self._inline.moved(deltas)
             deltas = tally.passed(deltas)
-            if tally.native:
+            if tally.opaque:
                 self._note_seals(deltas)
             said += deltas
         else:
@@ -143,7 +143,7 @@ class AnswerReader:
         if self._inline is not None:
             deltas = self._inline.moved(deltas, whole=True)
         deltas = tally.passed(deltas) + self._ending(marked=True)
-        if tally.native:
+        if tally.opaque:
             self._note_seals(deltas)
         if tally.said > bounds.said:
             bounds.require_said(tally.said)

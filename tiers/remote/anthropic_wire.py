@@ -11,7 +11,7 @@ import msgspec
 from inference_core.io.files import JSON_ERRORS
 from tiers.catalog.tier_spec import RemoteSpec
 from tiers.errors import TierError, TierRequestError
-from tiers.message_content import PROVIDERS_OWN, Form, NativeBlock, NativePiece
+from tiers.message_content import PROVIDERS_OWN, Form, NativeBlock, OpaquePiece
 from tiers.remote.anthropic_request import (
     MARK,
     NAME,
@@ -199,22 +199,22 @@ def read_event(event: ServerSentEvent, tally: Tally) -> list[Delta] | None:
         case _:
             blocks.not_known(event.data, f"events of the type {said.type or event.event!r}")
             return []
-    return ended + (_with_native(said, event.data, deltas, tally) if tally.native else deltas)
+    return ended + (_with_event(said, event.data, deltas, tally) if tally.opaque else deltas)
 
 
 def _left_open(blocks: Blocks, tally: Tally, index: int | None = None) -> list[Delta]:
     """End the blocks that the server has left open, or only the one of this `index`."""
-    open_blocks = tally.notes.get("open blocks", ()) if tally.native else blocks.without_arguments
+    open_blocks = tally.notes.get("open blocks", ()) if tally.opaque else blocks.without_arguments
     deltas: list[Delta] = []
     for one in [one for one in open_blocks if index in (None, one)]:
         end = _Event(type="content_block_stop", index=one)
         closing = blocks.close(one)
         said = _encode({"type": end.type, "index": one})
-        deltas += _with_native(end, said, closing, tally) if tally.native else closing
+        deltas += _with_event(end, said, closing, tally) if tally.opaque else closing
     return deltas
 
 
-def _with_native(said: _Event, data: bytes, deltas: list[Delta], tally: Tally) -> list[Delta]:
+def _with_event(said: _Event, data: bytes, deltas: list[Delta], tally: Tally) -> list[Delta]:
     """Return `deltas` with the event as it is, and with the block that it ends."""
     open_blocks: dict[int, _OpenBlock] = tally.notes.setdefault("open blocks", {})
     finished = None
@@ -234,10 +234,10 @@ def _with_native(said: _Event, data: bytes, deltas: list[Delta], tally: Tally) -
         open_blocks[said.index].add(said.delta)
     elif said.type == "content_block_stop" and said.index in open_blocks:
         finished = open_blocks.pop(said.index).finished()
-    native = NativePiece(form=_FORM, event=data, block=finished)
+    opaque = OpaquePiece(dialect=_FORM, event=data, block=finished)
     if not deltas:
-        return [Delta(native=native)]
-    deltas[-1].native = native
+        return [Delta(opaque=opaque)]
+    deltas[-1].opaque = opaque
     return deltas
 
 
@@ -268,18 +268,18 @@ def read_whole(body: bytes, tally: Tally) -> list[Delta]:
     if isinstance(message.content, str):
         deltas, message.content = blocks.text(message.content), None
         # A caller of the same API gets blocks.
-        tally.native = False
+        tally.opaque = False
     for index, raw in enumerate(message.content or ()):
         block = _decode_block(raw, tally)
         started = _start(index, raw, blocks)
         deltas += started + blocks.close(index)
-        if tally.native:
+        if tally.opaque:
             said = bytes(_whole_call(raw, block, started))
             whole = NativeBlock(json=said, type=block.type, seal=block.signature or block.data)
-            deltas.append(Delta(native=NativePiece(form=_FORM, block=whole)))
+            deltas.append(Delta(opaque=OpaquePiece(dialect=_FORM, block=whole)))
     ending = _end(message, blocks)
-    if tally.native and ending:
-        ending[0].native = NativePiece(form=_FORM, event=_ending(body))
+    if tally.opaque and ending:
+        ending[0].opaque = OpaquePiece(dialect=_FORM, event=_ending(body))
     return deltas + ending
 
 

@@ -11,7 +11,7 @@ import msgspec
 
 from tiers.catalog.tier_spec import RemoteSpec
 from tiers.errors import TierError, TierRequestError, TierUnavailableError
-from tiers.message_content import ContentPart, Form, NativeBlock, NativePiece
+from tiers.message_content import ContentPart, Form, NativeBlock, OpaquePiece
 from tiers.remote.anthropic_request import dropped_sampling, dropped_thinking, sampling_fields, thinking_fields
 from tiers.remote.event_stream import EventStreamParser, ServerSentEvent
 from tiers.remote.lenient_json import LenientDecoder, arguments_text
@@ -176,7 +176,7 @@ class BedrockWire(RemoteWire):
         said = _decode(event.data, tally)
         match event.event:
             case "contentBlockDelta" if said.delta is not None:
-                if tally.native and said.delta.reasoning_content is not None:
+                if tally.opaque and said.delta.reasoning_content is not None:
                     _thought_of(said.content_block_index, tally).add(said.delta.reasoning_content)
                 return _delta(said.content_block_index, said.delta, blocks)
             case "contentBlockStart":
@@ -214,7 +214,7 @@ class BedrockWire(RemoteWire):
             elif block.reasoning_content is not None:
                 said_thought = block.reasoning_content.reasoning_text
                 deltas += blocks.reasoning(said_thought.text if said_thought is not None else "")
-                if tally.native:
+                if tally.opaque:
                     sealed = _Sealed()
                     sealed.add(block.reasoning_content)
                     deltas += sealed.pieces()
@@ -283,7 +283,7 @@ class _Sealed:
         if self._signature:
             thought = {"reasoningText": {"text": "".join(self._texts), "signature": self._signature}}
         block = NativeBlock(_encode({"reasoningContent": thought}), "thinking", seal)
-        return [Delta(native=NativePiece("bedrock", block=block))]
+        return [Delta(opaque=OpaquePiece("bedrock", block=block))]
 
 
 class _Start(msgspec.Struct, rename="camel"):

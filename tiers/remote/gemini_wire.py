@@ -12,7 +12,7 @@ from inference_core.io.files import JSON_ERRORS
 from tiers.catalog.tier_spec import RemoteSpec
 from tiers.chat_state import media_piece
 from tiers.errors import TierError
-from tiers.message_content import Form, NativeBlock, NativePiece, ToolCallDelta
+from tiers.message_content import Form, NativeBlock, OpaquePiece, ToolCallDelta
 from tiers.remote.event_stream import ServerSentEvent
 from tiers.remote.lenient_json import LenientDecoder, arguments_text
 from tiers.remote.openai_format import WireError, finish_of, parse_error
@@ -336,9 +336,9 @@ def _read_part(raw: msgspec.Raw, blocks: Blocks, tally: Tally) -> list[Delta]:
     except JSON_ERRORS as error:
         part = _decode_part.lenient(raw, tally, error)
     deltas = _said(part, blocks)
-    if tally.native:
+    if tally.opaque:
         block = NativeBlock(json=bytes(raw), type="part", seal=part.thought_signature or "")
-        deltas.append(Delta(native=NativePiece(form="gemini", block=block)))
+        deltas.append(Delta(opaque=OpaquePiece(dialect="gemini", block=block)))
     return deltas
 
 
@@ -357,7 +357,7 @@ def _said(part: _Part, blocks: Blocks) -> list[Delta]:
     if (made := part.inline_data) is not None and made.mime_type.startswith("image/"):
         url = f"data:{made.mime_type};base64,{made.data}"
         images = _encode([{"type": "image_url", "image_url": {"url": url}}])
-        return [] if part.thought else [blocks.passed(Delta(native=media_piece(images)))]
+        return [] if part.thought else [blocks.passed(Delta(opaque=media_piece(images)))]
     if part.text is None and part.thought_signature is None:
         blocks.unknown = blocks.unknown or "a part of an unknown kind"
     return blocks.reasoning(part.text or "") if part.thought else blocks.text(part.text or "")

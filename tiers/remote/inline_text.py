@@ -342,7 +342,7 @@ class InlineText:
                 if is_said:
                     choice.move(delta, whole=whole)
                 if is_said and not (
-                    delta.text or delta.reasoning or delta.tool_calls or delta.annotations or delta.native
+                    delta.text or delta.reasoning or delta.tool_calls or delta.annotations or delta.opaque
                 ):
                     continue
             passed.append(delta)

@@ -227,11 +227,11 @@ def _said(choice: Choice, message: Message, content: Any, tally: Tally) -> Itera
         yield Delta(index=index, tool_calls=calls)
     if message.has_state:
         for piece in state_pieces({DETAILS: message.reasoning_details, EXTRA: message.extra_content}):
-            yield Delta(index=index, native=piece)
+            yield Delta(index=index, opaque=piece)
     if (images := state_json(message.images, MAX_EVENT_BYTES))[:1] == b"[":
-        yield Delta(index=index, native=media_piece(images))
+        yield Delta(index=index, opaque=media_piece(images))
     if (audio := state_json(message.audio, MAX_EVENT_BYTES))[:1] == b"{":
-        yield Delta(index=index, native=media_piece(audio, AUDIO))
+        yield Delta(index=index, opaque=media_piece(audio, AUDIO))
 
 
 def _detailed(details: msgspec.Raw) -> str:
@@ -251,7 +251,7 @@ def _of_part(part: Part | str, index: int) -> Iterator[Delta]:
         yield Delta(index=index, text=part.refusal, refusal=True)
     elif part.image_url:
         image = msgspec.json.encode([{"type": "image_url", "image_url": part.image_url}])
-        yield Delta(index=index, native=media_piece(image))
+        yield Delta(index=index, opaque=media_piece(image))
     elif said := part.said:
         yield Delta(index=index, text=said)
 

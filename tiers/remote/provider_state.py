@@ -201,8 +201,8 @@ class ReasoningMakers:
     def note_all(self, deltas: Iterable[Delta], maker: str) -> None:
         """`maker` has made the reasoning that is sealed in `deltas` now."""
         for delta in deltas:
-            if delta.native is not None and delta.native.block is not None and delta.native.block.seal:
-                self.note(delta.native.block.seal, maker)
+            if delta.opaque is not None and delta.opaque.block is not None and delta.opaque.block.seal:
+                self.note(delta.opaque.block.seal, maker)
 
 
 def maker_of(remote: RemoteSpec, provider: ProviderName | None) -> str:

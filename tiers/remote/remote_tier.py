@@ -487,7 +487,7 @@ class RemoteTier(Tier):
         bounds = bounds_of(request.n, tally.max_tokens, logprobs, cumulative=self._remote.cumulative_text)
         note, include = partial(self._makers.note_all, maker=self.maker), request.include_stop
         # Blocks of the server's own API go on as they are, and vLLM looks for no stop string among the first tokens.
-        is_plain = not (tally.native or request.sampling.min_tokens)
+        is_plain = not (tally.opaque or request.sampling.min_tokens)
         stops = request.stop if is_plain else fitted.stops
         return ReplyReader(self._wire, tally, bounds, note, inline, fitted, stops, include_stop=include)
 
@@ -615,7 +615,7 @@ class RemoteTier(Tier):
         same_form = request.native is not None and request.native.form == tally.form
         if request.native is not None and not same_form:
             sent.dropped += request.native.unsaid
-        tally.native = tally.form not in (None, "chat") and (request.wants_native or same_form) and not fitted.stops
+        tally.opaque = tally.form not in (None, "chat") and (request.wants_opaque or same_form) and not fitted.stops
         return call, fitted, place
 
     def _place(self, api: str) -> Place:

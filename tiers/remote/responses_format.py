@@ -14,7 +14,7 @@ import msgspec
 
 from tiers.catalog.tier_spec import RemoteSpec
 from tiers.errors import TierError
-from tiers.message_content import BREAKPOINT, ContentPart, Form, NativeBlock, NativePiece, ToolCallDelta, UrlCitation
+from tiers.message_content import BREAKPOINT, ContentPart, Form, NativeBlock, OpaquePiece, ToolCallDelta, UrlCitation
 from tiers.remote.event_stream import ServerSentEvent
 from tiers.remote.lenient_json import LenientDecoder, arguments_text
 from tiers.remote.openai_format import TICKS, WireError, parse_error
@@ -280,15 +280,15 @@ def read_event(event: ServerSentEvent, tally: Tally) -> list[Delta] | None:
     said = _decode(event.data, tally)
     said.type = said.type or event.event
     deltas, block = _read(said, blocks_of(tally), tally, event.data)
-    if not tally.native or said.type in _FRAMES or said.response is not None:
+    if not tally.opaque or said.type in _FRAMES or said.response is not None:
         return deltas
-    native = NativePiece(form=_FORM, event=_with_text(said, event.data), block=block)
+    opaque = OpaquePiece(dialect=_FORM, event=_with_text(said, event.data), block=block)
     if not deltas:
-        return [Delta(native=native)]
+        return [Delta(opaque=opaque)]
     for delta in deltas[:-1]:
         # The event says it.
-        delta.native = NativePiece(form=_FORM)
-    deltas[-1].native = native
+        delta.opaque = OpaquePiece(dialect=_FORM)
+    deltas[-1].opaque = opaque
     return deltas
 
 
@@ -324,7 +324,7 @@ def _read(said: _Event, blocks: Blocks, tally: Tally, data: bytes) -> tuple[list
         tally.notes.setdefault(_DONE, []).append(said.output_index)
         item = _decode_item(said.item)
         _note_billed(said.output_index, item, tally)
-        return _closed(said.output_index, item, blocks, tally), _native(said.item, item)
+        return _closed(said.output_index, item, blocks, tally), _block_of(said.item, item)
     if kind in ("response.failed", "error"):
         error = said.response.error if said.response is not None else None
         raise ServerSaidError(_said(error) or parse_error(data))
@@ -353,8 +353,8 @@ def _answered_items(response: _Response, blocks: Blocks, tally: Tally) -> list[D
         if item.type == "function_call":
             deltas.append(_open(index, item, blocks))
         deltas += _closed(index, item, blocks, tally)
-        if tally.native:
-            deltas.append(Delta(native=NativePiece(form=_FORM, block=_native(raw, item))))
+        if tally.opaque:
+            deltas.append(Delta(opaque=OpaquePiece(dialect=_FORM, block=_block_of(raw, item))))
     return deltas or blocks.text(response.output_text or "")
 
 
@@ -374,19 +374,19 @@ def _left_out(response: _Response, blocks: Blocks, tally: Tally) -> list[Delta]:
         elif index in blocks.without_arguments:
             deltas += _closed(index, item, blocks, tally)
     done = tally.notes.get(_DONE, [])
-    if not tally.native or len(done) >= len(items):
+    if not tally.opaque or len(done) >= len(items):
         return deltas
     for delta in deltas:
         # The events below say it.
-        delta.native = NativePiece(form=_FORM)
+        delta.opaque = OpaquePiece(dialect=_FORM)
     for index, raw in enumerate(response.output):
         if index in done:
             continue
-        block = _native(raw, _decode_item(raw, tally))
+        block = _block_of(raw, _decode_item(raw, tally))
         for kind in ("added", "done")[index in tally.notes.get(_ADDED, ()) :]:
             event = {"type": f"response.output_item.{kind}", "output_index": index, "item": msgspec.Raw(block.json)}
             own = block if kind == "done" else None
-            deltas.append(Delta(native=NativePiece(form=_FORM, event=msgspec.json.encode(event), block=own)))
+            deltas.append(Delta(opaque=OpaquePiece(dialect=_FORM, event=msgspec.json.encode(event), block=own)))
     return deltas
 
 
@@ -450,11 +450,11 @@ def _with_text(said: _Event, data: bytes) -> bytes:
     if not said.item:
         return data
     given = bytes(said.item)
-    text = _native(said.item, _decode_item(said.item)).json
+    text = _block_of(said.item, _decode_item(said.item)).json
     return data if text == given else data.replace(given, text, 1)
 
 
-def _native(raw: msgspec.Raw, item: _Item) -> NativeBlock:
+def _block_of(raw: msgspec.Raw, item: _Item) -> NativeBlock:
     given = bytes(raw)
     if item.type == "function_call" and isinstance(item.arguments, dict):
         # Clients read the arguments as a text, and some servers give an object.
@@ -492,7 +492,7 @@ def _end(response: _Response, blocks: Blocks, tally: Tally) -> list[Delta]:
         tally.note_extras({f"service_tier={response.service_tier[:MOST_NAME]}": 1})
     if response.usage is not None:
         _report(response.usage, tally)
-    elif not blocks.said and response.status == "completed" and not tally.native:
+    elif not blocks.said and response.status == "completed" and not tally.opaque:
         raise TierError("the response has neither output nor counts")
     reason: FinishReason = "tool_calls" if blocks.calls else "stop"
     if response.status == "incomplete":

@@ -103,14 +103,14 @@ class Tally:
     output at most the limit. `claimed`: the same as the server said it. `prompt_tokens`: our estimate. `max_tokens`:
     the most output tokens of a choice, sent to the server or not; 0 before the request. `heard`: all text of a server
     with a single choice; None before the first. `sent`: whether the request is on its way to the server. `notes`: what
-    a wire remembers of the answer between its events. `native`: whether the answer is wanted in the form of the
-    server's API, too; `form`: that form, where a wire has several. `scored`: whether log-probabilities were asked for;
+    a wire remembers of the answer between its events. `opaque`: whether the answer is wanted as the server's dialect
+    has it, too; `form`: that dialect, where a wire has several. `scored`: whether log-probabilities were asked for;
     others are dropped. `texts`: the pieces of each choice's text. `tool_names`: as they were sent. `find_bounds`: of
     the prompt; None once no more is reported, because it holds the request, whose meter holds this count.
     `joins_characters`: whether halves of characters were seen. `further`: the counts of further requests for choices
-    that the server left out. `extras`: as `Usage.extras`. `sent_at`: when it was sent, by the tier's clock.
-    `streamed`: whether the answer comes in pieces. `over`: whether it has ended. `hidden`: an estimate of the thoughts
-    that were not shown, for an answer whose tokens the server has not counted.
+    that the server left out. `extras`: as `Usage.extras`. `sent_at`: when it was sent, by the tier's clock. `streamed`:
+    whether the answer comes in pieces. `over`: whether it has ended. `hidden`: an estimate of the thoughts that were
+    not shown, for an answer whose tokens the server has not counted.
     """
 
     reported: Usage | None = None
@@ -120,7 +120,7 @@ class Tally:
     streamed = over = False
     tool_names: Collection[str] = ()
     heard: str | None = None
-    sent = scored = native = joins_characters = False
+    sent = scored = opaque = joins_characters = False
     form: Form | Literal["chat"] | None = None
     _bounds: PromptBounds | None = None
     # Bytes of all texts, thoughts and calls, and of other output.

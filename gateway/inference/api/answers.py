@@ -276,7 +276,7 @@ def _chat_choice(index: int, choice: CollectedChoice, answer: Answer) -> ChatCho
     if calls and tooling is not None and tooling.as_functions:
         message = msgspec.structs.replace(message, tool_calls=None, function_call=calls[0].function)
         finish_reason = FUNCTION_CALL if finish_reason == "tool_calls" else finish_reason
-    if choice.native and (state := collected_state(choice)):
+    if choice.opaque and (state := collected_state(choice)):
         message = msgspec.structs.replace(message, **{block.type: msgspec.Raw(block.json) for block in state})
     drawn = chat_logprobs(choice.logprobs) if answer.request.generation.sampling.logprobs is not None else None
     return ChatChoice(index, message, drawn, finish_reason)

@@ -265,7 +265,7 @@ class ChatChunks:
             events += self._chunk(delta.index, name + _encode(delta.text) + b"}", drawn)
         if delta.annotations:
             events += self._chunk(delta.index, _encode({"annotations": annotations_of(delta.annotations)}))
-        if delta.native is not None and delta.native.form == FORM and (block := delta.native.block) is not None:
+        if delta.opaque is not None and delta.opaque.dialect == FORM and (block := delta.opaque.block) is not None:
             events += self._chunk(delta.index, b'{"%b":%b}' % (block.type.encode(), block.json))
         if delta.tool_calls:
             order = self._calls.setdefault(delta.index, BlockOrder())

@@ -152,7 +152,7 @@ def _native_strings(value: Any) -> Iterator[str]:
 
 
 # Of `GenerationRequest`: what says how it is served here, and what is read apart.
-_SERVED_BY = {"arrival", "deadline", "strict_deadline", "priority", "whole", "cache_reuse", "wants_native", "evidence"}
+_SERVED_BY = {"arrival", "deadline", "strict_deadline", "priority", "whole", "cache_reuse", "wants_opaque", "evidence"}
 _STAYS_HERE = _SERVED_BY | {
     "request_id",
     "salt",

@@ -44,10 +44,10 @@ def whole(wire: BedrockWire, tally: Tally) -> list[Delta]:
 def test_sealed_thoughts_go_back_as_they_came(read: object, wanted: bool) -> None:
     wire = BedrockWire(RemoteSpec(base_url="https://x/", model="anthropic.claude", kind="bedrock", api_key_env="K"))
     tally = Tally(1, 9, lambda: None)  # type: ignore[arg-type, return-value]
-    tally.native = wanted
+    tally.opaque = wanted
     deltas: list[Delta] = read(wire, tally)  # type: ignore[operator]
     assert "".join(delta.reasoning for delta in deltas) == "Is it cold?"
-    blocks = tuple(delta.native.block for delta in deltas if delta.native is not None and delta.native.block)
+    blocks = tuple(delta.opaque.block for delta in deltas if delta.opaque is not None and delta.opaque.block)
     assert [json.loads(block.json) for block in blocks] == (THOUGHTS if wanted else [])
     call = ToolCall(id="call_1", name="weather", arguments='{"city": "Oslo"}')
     said = ChatMessage(role="assistant", content="", tool_calls=(call,), native=NativeContent("bedrock", blocks))

@@ -84,7 +84,7 @@ class MessageBody(msgspec.Struct, frozen=True, kw_only=True):
     x_aio: Routed | msgspec.UnsetType = UNSET
 
 
-class NativeEnd(msgspec.Struct, frozen=True):
+class MessageEnd(msgspec.Struct, frozen=True):
     """How an answer of a server with this API ended: the `delta` of the last event, and what `more` it says."""
 
     delta: dict[str, Any]
@@ -101,17 +101,18 @@ class NativeEnd(msgspec.Struct, frozen=True):
         return self.delta.get("stop_sequence")
 
 
-def native_end(choice: CollectedChoice) -> NativeEnd | None:
+def message_end(choice: CollectedChoice) -> MessageEnd | None:
     """How the answer ended, if a server with this API gave it."""
-    if choice.native_end is None or choice.native_end.form != "anthropic" or not choice.native_end.event:
+    end = choice.opaque_end
+    if end is None or end.dialect != "anthropic" or not end.event:
         return None
-    said = msgspec.json.decode(choice.native_end.event, type=dict[str, Any])
+    said = msgspec.json.decode(end.event, type=dict[str, Any])
     delta = said.get("delta") or {}
     given = delta.get("stop_reason")
     # Lenient servers say so after calls, too, which a client would then not make.
     usual = "tool_use" if choice.calls else "end_turn"
     delta["stop_reason"] = usual if given in (None, "stop", "end_turn") else _REASONS.get(given, given)
-    return NativeEnd(delta, said)
+    return MessageEnd(delta, said)
 
 
 class ThinkingShown(msgspec.Struct, frozen=True):
@@ -124,8 +125,8 @@ class ThinkingShown(msgspec.Struct, frozen=True):
 def whole_message(answer: Answer, thinking: ThinkingShown) -> MessageBody:
     """The body of a finished answer: its blocks as a server with this API gave them, else thoughts, text, calls."""
     choice = answer.choices[0]
-    if (end := native_end(choice)) is not None:
-        blocks: list[Any] = [msgspec.Raw(piece.block.json) for piece in choice.native if piece.block is not None]
+    if (end := message_end(choice)) is not None:
+        blocks: list[Any] = [msgspec.Raw(block.json) for block in choice.opaque.get("anthropic", ())]
         body = message_body(answer, blocks, usage_of(answer.usage, answer, end), (end.stop_reason, end.stop_sequence))
         own = {name: end.delta.get(name, UNSET) for name in ("stop_details", "container")}
         context = end.more.get("context_management", UNSET)
@@ -149,7 +150,7 @@ def message_body(answer: Answer, content: list[Any], usage: MessageUsage, ended:
     )  # fmt: skip
 
 
-def usage_of(usage: Usage | None, answer: Answer, end: NativeEnd | None = None) -> MessageUsage:
+def usage_of(usage: Usage | None, answer: Answer, end: MessageEnd | None = None) -> MessageUsage:
     """Token counts as Anthropic divides them. `end`: what the server itself said at the end."""
     usage = usage or Usage()
     used = None if end is None else (end.more.get("usage") or {}).get("server_tool_use")
@@ -217,7 +218,7 @@ class MessageEvents:
 
     def piece(self, delta: Delta) -> bytes:
         """Events for one delta; empty if it says nothing new. What a server with this API said goes on as it is."""
-        if delta.native is not None and delta.native.form == "anthropic" and (event := delta.native.event):
+        if delta.opaque is not None and delta.opaque.dialect == "anthropic" and (event := delta.opaque.event):
             return b"" if delta.finish_reason else _as_is(event)
         if delta.text and self._order.passes_text and not (delta.reasoning or delta.tool_calls):
             return self._growing + _encode(delta.text) + b"}}\n\n"
@@ -235,7 +236,7 @@ class MessageEvents:
     def closing(self, answer: Answer) -> bytes:
         """What still waits, the end of the last block, and of the Message."""
         events = b"".join(map(self._show, self._order.rest())) + self._stop()
-        end = native_end(answer.choices[0])
+        end = message_end(answer.choices[0])
         for block in image_blocks(answer.choices[0]):
             self._index += 1
             events += _event("content_block_start", index=self._index, content_block=block)

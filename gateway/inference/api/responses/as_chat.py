@@ -58,7 +58,7 @@ class Chat(msgspec.Struct, frozen=True):
     def as_given(self, request: InferenceRequest) -> InferenceRequest:
         """`request`, which says the chat, with what a server with this API gets instead, and what servers get back."""
         if self.carries:
-            request = request.with_generation(wants_native=True)
+            request = request.with_generation(wants_opaque=True)
         messages = list(request.generation.messages or ())
         if self.natives is not None:
             turns = zip(messages, self.natives, strict=True)

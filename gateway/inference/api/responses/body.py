@@ -65,11 +65,11 @@ class ResponseBody:
         return finished | {"output": self._sealed} if self._sealed else finished
 
     @property
-    def is_native(self) -> bool:
+    def is_servers_own(self) -> bool:
         """Whether its items are a server's own."""
         return bool(self._sealed)
 
-    def add_native(self, item: dict[str, Any]) -> dict[str, Any]:
+    def add_own(self, item: dict[str, Any]) -> dict[str, Any]:
         """Add an item of a server with this API that is done; return it as the caller sees it."""
         item = self.ids.renamed(item)
         self._sealed.append(item)
@@ -106,10 +106,9 @@ class ResponseBody:
         if self.streamed:
             return self.streamed
         choice, items = self._answer.choices[0], []
-        if choice.native and choice.native[0].form == "responses":
-            for piece in choice.native:
-                if piece.block is not None:
-                    self.add_native(msgspec.json.decode(piece.block.json))
+        if own := choice.opaque.get("responses"):
+            for block in own:
+                self.add_own(msgspec.json.decode(block.json))
             return self.streamed
         if choice.reasoning:
             items.append(self.reasoning_item(choice.reasoning))
@@ -135,7 +134,7 @@ class ResponseBody:
 
     def state_item(self) -> dict[str, Any] | None:
         """After all others of a finished answer, what its server needs back, for a client that asked for it."""
-        state = carried(self._answer) if self._seals and not self.is_native else None
+        state = carried(self._answer) if self._seals and not self.is_servers_own else None
         if state is None:
             return None
         # Of a whole answer the first reasoning is not counted yet.

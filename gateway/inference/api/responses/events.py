@@ -45,9 +45,9 @@ class ResponseEvents:
 
     def piece(self, delta: Delta) -> bytes:
         """Events for one delta; empty if it says nothing new."""
-        native = delta.native
-        if native is not None and native.form == "responses" and (native.event or native.block is None):
-            events = self._as_is(native.event) if native.event else b""
+        own = delta.opaque
+        if own is not None and own.dialect == "responses" and (own.event or own.block is None):
+            events = self._as_is(own.event) if own.event else b""
             if events is not None:
                 return events
         if delta.logprobs and self._body.logprobs and not delta.reasoning:
@@ -62,7 +62,7 @@ class ResponseEvents:
         """No further delta comes: make the events of what is still open or waits. The body then holds all items."""
         events = b"".join(map(self._show, self._order.rest()))
         images = image_items(self._answer.choices[0], self._answer.request.request_id)
-        if self._open is None and not (self._body.is_native or images):
+        if self._open is None and not (self._body.is_servers_own or images):
             events += self._begin(Piece("text", ""))
         events += self._done()
         for item in filter(None, (*images, self._body.state_item())):
@@ -94,7 +94,7 @@ class ResponseEvents:
         elif kind == "response.output_item.done":
             if self._open is not None and item.get("type") == "message":
                 return b""
-            events, event["item"] = self._done(), self._body.add_native(item)
+            events, event["item"] = self._done(), self._body.add_own(item)
         else:
             self._added.add(str(item.get("id")))
             events, event["item"] = self._done(), self._body.ids.renamed(item)

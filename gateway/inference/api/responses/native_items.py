@@ -26,7 +26,7 @@ from gateway.inference.api.caller_urls import refuse_turn
 from gateway.inference.api.responses.schemas import Item, ResponsesRequest, ResponseTool
 from gateway.inference.api.responses.tools import SEARCH
 from inference_core.io.files import JSON_ERRORS
-from tiers.chat_state import FORM, MOST_STATE_BYTES, kept_state, with_kept_state, without_thoughts
+from tiers.chat_state import FORM, kept_state, with_kept_state, without_thoughts
 from tiers.message_content import Form, NativeBlock, NativeContent, NativeRequest
 from tiers.tier import ChatMessage
 
@@ -268,14 +268,9 @@ class _Turn(msgspec.Struct, frozen=True, array_like=True):
 
 def carried(answer: Answer) -> str | None:
     """Return the `encrypted_content` of the state that the server of a finished answer needs back; None for none."""
-    choice = answer.choices[0]
-    blocks = tuple(piece.block for piece in choice.native if piece.form != FORM and piece.block is not None)
-    content = kept_state(choice)
-    if blocks:
-        content = NativeContent(next(piece.form for piece in choice.native if piece.form != FORM), blocks)
-        content = content if content.is_sealed else None
+    content = kept_state(answer.choices[0])
     content = None if content is None else without_thoughts(content)
-    if content is None or content.form == "responses" or not 0 < content.size <= MOST_STATE_BYTES:
+    if content is None or content.form == "responses" or not content.size:
         return None
     turn = _Turn(answer.maker, content.form, tuple(_bare(content)))
     return CARRIED + base64.urlsafe_b64encode(_encode_turn(turn)).decode()

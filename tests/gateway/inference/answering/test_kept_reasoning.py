@@ -19,20 +19,20 @@ from quality.store.queries import delete_key_data
 from tests.gateway.chats import chat
 from tiers.catalog.consent import Consent
 from tiers.deltas import CollectedChoice
-from tiers.message_content import NativeBlock, NativePiece, ToolCall, ToolCallDelta
+from tiers.message_content import NativeBlock, OpaquePiece, ToolCall, ToolCallDelta
 from tiers.tier import ChatMessage, Delta
 
 CALL = ToolCall(id="call_1", name="weather", arguments='{"city": "Oslo"}')
 AGAIN = ToolCall(id="call_1", name="weather", arguments='{"city":"Oslo"}')
-THOUGHT = NativePiece("anthropic", block=NativeBlock(b'{"type":"thinking"}', "thinking", seal="EqQB"))
+THOUGHT = OpaquePiece("anthropic", block=NativeBlock(b'{"type":"thinking"}', "thinking", seal="EqQB"))
 SAID = ChatMessage(role="assistant", content="I look it up.", tool_calls=(AGAIN,))
 
 
-def answered(key_id: str, maker: str = "deepseek", native: NativePiece | None = None, **fields: Any) -> Any:
+def answered(key_id: str, maker: str = "deepseek", opaque: OpaquePiece | None = None, **fields: Any) -> Any:
     """An answer with thoughts and a call, as far as it is read."""
     choice = CollectedChoice()
     call = ToolCallDelta(index=0, id=CALL.id, name=CALL.name, arguments=CALL.arguments)
-    choice.take(Delta(text="I look it up.", reasoning="Oslo, then.", tool_calls=[call], native=native))
+    choice.take(Delta(text="I look it up.", reasoning="Oslo, then.", tool_calls=[call], opaque=opaque))
     request = chat("Weather?", caller=Caller(key_id=key_id), **fields)
     return SimpleNamespace(request=request, choices=[choice], maker=maker)
 
@@ -46,7 +46,7 @@ async def given_back(kept: KeptReasoning, key_id: str, said: ChatMessage = SAID)
 async def test_reasoning_is_given_back_to_its_key_until_that_is_erased() -> None:
     kept, keys = KeptReasoning(), ("ada", "bob", "eve")
     for name in keys[:2]:
-        kept.keep(answered(name, native=THOUGHT))
+        kept.keep(answered(name, opaque=THOUGHT))
 
     async def has() -> list[bool]:
         return [(await given_back(kept, name)).kept is not None for name in keys]
@@ -60,7 +60,7 @@ async def test_reasoning_is_given_back_to_its_key_until_that_is_erased() -> None
 
 async def test_a_whole_turn_is_replaced_only_if_its_client_has_not_changed_it() -> None:
     kept = KeptReasoning()
-    kept.keep(answered("ada", native=THOUGHT))
+    kept.keep(answered("ada", opaque=THOUGHT))
     assert (await given_back(kept, "ada")).kept is not None
     other = msgspec.structs.replace(SAID, content="I look nothing up.")
     assert (await given_back(kept, "ada", other)).kept is None

@@ -231,7 +231,7 @@ def test_arguments_that_are_cut_off_are_an_empty_input_in_a_whole_answer() -> No
 def test_images_that_a_model_made_are_blocks_after_all_others(slash: bytes) -> None:
     drawn = b'[{"type": "image_url", "image_url": {"url": "data:image%bpng;base64,AA=="}}]' % slash
     elsewhere = b'[{"type": "image_url", "image_url": {"url": "https://a.b/c.png"}}]'
-    pieces = [Delta(native=media_piece(image)) for image in (drawn, elsewhere)]
+    pieces = [Delta(opaque=media_piece(image)) for image in (drawn, elsewhere)]
     said, answer = streamed([*pieces, Delta(text="Here"), Delta(finish_reason="stop")])
     image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AA=="}}
     started = [event for event in parsed(said) if event["type"] == "content_block_start"]

@@ -23,7 +23,7 @@ from tests.gateway.running_gateway import RunningGateway
 from tiers.catalog.tier_spec import SamplingDefaults
 from tiers.chat_state import media_piece
 from tiers.deltas import CollectedChoice
-from tiers.message_content import NativePiece, ToolCallDelta
+from tiers.message_content import OpaquePiece, ToolCallDelta
 from tiers.tier import Delta
 
 EVENT = TypeAdapter(ResponseStreamEvent)
@@ -112,26 +112,26 @@ def test_interleaved_calls_are_one_item_each_with_all_their_arguments() -> None:
 @pytest.mark.parametrize("text", ["Here", ""])
 def test_images_that_a_model_made_are_items_after_all_others(text: str) -> None:
     drawn = b'[{"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}]'
-    events, _ = streamed([Delta(native=media_piece(drawn)), Delta(text=text), Delta(finish_reason="stop")])
+    events, _ = streamed([Delta(opaque=media_piece(drawn)), Delta(text=text), Delta(finish_reason="stop")])
     *before, (item, _) = items_of(events)
     assert (item["type"], item["result"]) == ("image_generation_call", "AA==")
     assert [said for _, said in before] == [text] * bool(text)
 
 
-def native(kind: str, text: str = "", **fields: Any) -> Delta:
+def event_of(kind: str, text: str = "", **fields: Any) -> Delta:
     """A server's own event, and what it says."""
     event = json.dumps({"type": f"response.{kind}", "output_index": 0} | fields).encode()
-    return Delta(text=text, native=NativePiece("responses", event=event))
+    return Delta(text=text, opaque=OpaquePiece("responses", event=event))
 
 
 def test_a_text_whose_server_begins_no_item_is_one_of_ours() -> None:
     item = {"id": "m", "type": "message", "content": [{"type": "output_text", "text": "Hi"}]}
-    for ending in ([], [native("output_item.done", item=item)]):
+    for ending in ([], [event_of("output_item.done", item=item)]):
         events, _ = streamed(
             [
-                native("output_text.delta", "H", item_id="m", content_index=0, delta="H"),
-                native("output_text.delta", "i", delta="i"),
-                native("output_text.done", item_id="m", content_index=0),
+                event_of("output_text.delta", "H", item_id="m", content_index=0, delta="H"),
+                event_of("output_text.delta", "i", delta="i"),
+                event_of("output_text.done", item_id="m", content_index=0),
                 *ending,
                 Delta(finish_reason="stop"),
             ]
