@@ -1,6 +1,8 @@
 """Titles, tags, follow-ups and queries of chat front ends go to the cheapest tier; what resembles them does not."""
 
-from collections.abc import Sequence
+import tomllib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -82,6 +84,51 @@ def test_every_prompt_has_a_public_source() -> None:
 )  # fmt: skip
 def test_what_asks_for_a_title_of_a_conversation_in_it_is_housekeeping(text: str) -> None:
     assert front_end_of(user(text)) == ANY_FRONT_END
+
+
+ASKS = tomllib.loads((Path(__file__).parent / "quoted_conversations.toml").read_text("utf-8"))
+ELEMENT = f"<chat_history>\n{conversation(HARD)}\n</chat_history>"
+MESSAGES = f'[{{"role": "user", "content": "{HARD}"}}, {{"role": "assistant", "content": "Here is a long answer."}}]'
+QUOTED = [
+    ELEMENT,
+    MESSAGES,
+    f"### Chat History:\n{conversation(HARD)}",
+    f"Conversation:\nUser: {HARD}\n\nIt matters to me.\nAI: A long answer.\n\nShall I go on?",
+    f"사용자: {HARD}\n어시스턴트: 긴 답변.",
+]
+
+
+def requests_of(ask: str) -> Iterator[str]:
+    """Yield what asks so of a conversation, in every form of one that is known."""
+    yield from (f"{ask}\n\n{quoted}" for quoted in QUOTED)
+    yield from (f"{quoted}\n\n{ask}" for quoted in (ELEMENT, MESSAGES))
+
+
+def test_housekeeping_in_other_words_is_mostly_recognised_around_every_form_of_a_conversation() -> None:
+    known = [[front_end_of(user(text)) == ANY_FRONT_END for text in requests_of(ask)] for ask in ASKS["housekeeping"]]
+    assert sum(map(all, known)) >= 0.9 * len(known)
+
+
+@pytest.mark.parametrize("ask", ASKS["other"])
+def test_a_request_about_a_conversation_that_speaks_of_titles_or_the_like_is_none(ask: str) -> None:
+    assert not any(front_end_of(user(text)) for text in requests_of(ask))
+
+
+@pytest.mark.parametrize("ask", ["Write a short title for this text.", ASKS["housekeeping"][0]])
+def test_without_a_conversation_in_the_turn_nothing_is_recognised(ask: str) -> None:
+    essay = "The sea is calm tonight.\nThe tide is full: the moon lies fair\n\nupon the straits."
+    assert not any(front_end_of(user(text)) for text in (ask, f"{ask}\n\n{essay}", f"<text>\n{essay}\n</text>\n{ask}"))
+
+
+def test_instructions_before_a_turn_that_is_a_conversation_ask_for_it() -> None:
+    def asked(system: str, text: str) -> str | None:
+        return front_end_of([ChatMessage(role="system", content=system), *user(text)])
+
+    title = "Generate a title of at most five words for the conversation. Return only the title."
+    assert asked(title, ELEMENT) == ANY_FRONT_END
+    assert asked(title, HARD) is None
+    assert asked("You are a helpful assistant.", ELEMENT) is None
+    assert asked(title, f"{ELEMENT}\n\nNow prove it.") is None
 
 
 TITLE = PROMPTS[0]
