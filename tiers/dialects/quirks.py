@@ -4,11 +4,12 @@ The rows are files of the folder `quirks`, each read once. A row matches by exac
 a dialect, a field and its value. What needs any other condition is Python where the dialect is, with its source.
 """
 
+import copy
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
@@ -88,11 +89,122 @@ class Prompt(Row, frozen=True, kw_only=True):
     """The text that its message ends with; empty where the conversation is last."""
 
 
+Dialect = Literal["chat", "completions", "messages", "responses"]
+
+
+class Edit(Row, frozen=True, kw_only=True, tag_field="edit"):
+    """A habit of clients: something that a body of these dialects has in another form. Paths of fields have dots."""
+
+    dialects: frozenset[Dialect]
+
+
+class ValueEdit(Edit, frozen=True, kw_only=True, tag="value"):
+    """A value that is given otherwise, wherever one of the fields has it; of lists, in each of their objects."""
+
+    fields: tuple[str, ...]
+    words: dict[str, str] = msgspec.field(default_factory=dict)
+    """Words, and those that stand for them here. All of the field's texts are written in lower case."""
+    values: tuple[Any, ...] = ()
+    by: Any = None
+    """What stands for each of the values."""
+    removed: bool = False
+    """The field is left out if it has one of the values."""
+    named: bool = False
+    """The name of a field that is left out is reported to the caller."""
+    sets: dict[str, Any] = msgspec.field(default_factory=dict)
+    """Fields that the value means at the top of the body, where they are not given."""
+
+    def apply(self, body: dict[str, Any]) -> Iterator[str]:
+        """Change a body; yield the names of fields that are left out."""
+        for field in self.fields:
+            for table, name in _places(body, field.split(".")):
+                value = table[name]
+                if self.words and isinstance(value, str):
+                    table[name] = self.words.get(value.lower(), value.lower())
+                elif any(type(value) is type(one) and value == one for one in self.values):
+                    if self.removed:
+                        del table[name]
+                        yield from (field,) if self.named else ()
+                    elif self.by is not None:
+                        table[name] = self.by
+                    for other, meant in self.sets.items():
+                        body.setdefault(other, copy.copy(meant))
+
+
+class MoveEdit(Edit, frozen=True, kw_only=True, tag="move"):
+    """A field that stands elsewhere. The first origin with a value counts if the target is not given."""
+
+    origins: tuple[str, ...] = msgspec.field(name="from")
+    """Paths. The object that a field is moved out of is left out; an object is not moved into itself."""
+    target: str = msgspec.field(name="to")
+    copied: bool = False
+    """It stays at its origin, too."""
+    only: tuple[Any, ...] = ()
+    """Values that are moved; all if there are none."""
+    least: int | None = None
+    """Whole numbers from this one on are moved, and nothing else."""
+
+    def apply(self, body: dict[str, Any]) -> Iterator[str]:
+        """Change a body. No field is left out."""
+        *parents, last = self.target.split(".")
+        for origin in self.origins:
+            path = origin.split(".")
+            table = body
+            for parent in path[:-1]:
+                table = _table(table, parent)
+            if path[-1] not in table or not self._is_moved(value := table[path[-1]], origin):
+                continue
+            if not self.copied:
+                del body[path[0]]
+            is_within = origin.startswith(f"{self.target}.")
+            if value is None and not is_within:
+                continue
+            table = body
+            for parent in parents:
+                table[parent] = inner = _table(table, parent)
+                table = inner
+            if is_within or table.get(last) is None:
+                table[last] = value
+        return iter(())
+
+    def _is_moved(self, value: Any, origin: str) -> bool:
+        if isinstance(value, dict) and self.target.startswith(f"{origin}."):
+            return False
+        if self.least is not None:
+            return type(value) is int and value >= self.least
+        return not self.only or (isinstance(value, str) and value in self.only)
+
+
+def edit_body(body: dict[str, Any], dialect: Dialect) -> list[str]:
+    """Write a body as its dialect has it, by the rows of clients; return the names of fields that are left out."""
+    return [name for edit in client_rows().edits if dialect in edit.dialects for name in edit.apply(body)]
+
+
+def _places(node: Any, path: Sequence[str]) -> Iterator[tuple[dict[str, Any], str]]:
+    """Yield the objects that have a field at the end of the path, and its name; of lists, of each of their entries."""
+    if isinstance(node, list):
+        for entry in node:
+            yield from _places(entry, path)
+    elif isinstance(node, dict) and path[0] in node:
+        if len(path) == 1:
+            yield node, path[0]
+        else:
+            yield from _places(node[path[0]], path[1:])
+
+
+def _table(table: dict[str, Any], name: str) -> dict[str, Any]:
+    """Return the object that a field is; an empty one if it is none."""
+    value = table.get(name)
+    return value if isinstance(value, dict) else {}
+
+
 class ClientRows(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The file of clients."""
 
     clients: tuple[ClientRule, ...]
     prompts: tuple[Prompt, ...]
+    edits: tuple[ValueEdit | MoveEdit, ...]
+    """In the order in which they are applied."""
 
 
 @cache

@@ -42,7 +42,7 @@ from tiers.tier import ChatMessage, Tier
 CHAT = FieldReader("/v1/chat/completions", ChatRequest, HARMLESS, "known", "chat")
 _ITEMS = FieldReader("/v1/chat/completions", ResponsesRequest, forwards="known", mend="responses")
 B = TypeVar("B", ChatRequest, CompletionRequest, ResponsesRequest)
-COMPLETION = FieldReader("/v1/completions", CompletionRequest, forwards="known", mend="fields")
+COMPLETION = FieldReader("/v1/completions", CompletionRequest, forwards="known", mend="completions")
 
 
 @inference_post(

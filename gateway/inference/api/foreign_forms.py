@@ -7,6 +7,7 @@ function returns the names of what it leaves out.
 
 import re
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any
 
 from gateway.inference.api.chat_turns import THOUGHTS
@@ -31,52 +32,29 @@ from gateway.inference.api.foreign_tools import (
     schema_of,
     tool_choice,
 )
+from tiers.dialects.quirks import Dialect, edit_body
 from tiers.message_content import PROVIDERS_OWN
 
 # OpenAI's own bounds.
 _MOST_TAGS, _LONGEST_TAG = 16, 512
-_ROLES = {
-    "human": "user", "ai": "assistant", "model": "assistant", "bot": "assistant", "ipython": "tool",
-    "tool-call": "assistant", "tool-response": "user",
-}  # fmt: skip
-# Names of efforts elsewhere; None for that of the model.
-_EFFORTS = {"ultra": "max", "extrahigh": "xhigh", "default": None, "auto": None, "": None} | dict.fromkeys(
-    ("disable", "disabled", "off"), "none"
-)
-_EFFORT_WORDS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 _MOST_LOGPROBS = 20
 # Kinds of items that have a meaning here.
 _ITEMS = re.compile("message|reasoning|compaction|_reference|_tools|_call|_output")
 # What other items need to say anything.
 _SAYS = {"role", "content", "text", "image_url", "file_data", "file_id"}
-_SERVICE_TIERS = {"": None} | dict.fromkeys(("standard", "standard_only", "on_demand"), "default")
 
 
-def mend_fields(data: dict[str, Any]) -> list[str]:
+def mend_fields(data: dict[str, Any], dialect: Dialect) -> list[str]:
     """The fields at the top of a request to any of the APIs."""
+    ignored = edit_body(data, dialect)
     for name in ("max_tokens", "max_completion_tokens", "max_output_tokens"):
-        if data.get(name) == -1 and "prompt" not in data:
-            # No limit, as LM Studio and llama.cpp have it.
-            del data[name]
-        elif type(limit := data.get(name)) is int and limit >= 2**31:
+        if type(limit := data.get(name)) is int and limit >= 2**31:
             data[name] = 2**31 - 1
-    if data.get("top_p") == 0:
-        # Allowed by OpenAI and Anthropic: the likeliest token alone.
-        data["top_p"] = 1e-6
     if type(seed := data.get("seed")) is int and 2**63 <= seed < 2**64:
         data["seed"] = seed - 2**64
-    if isinstance(word := data.get("reasoning"), str):
-        data["reasoning"] = {"effort": word}
-    tables: list[Any] = [data, data.get("reasoning"), data.get("output_config")]
-    for table in tables:
-        for name in ("reasoning_effort", "effort") if isinstance(table, dict) else ():
-            if isinstance(effort := table.get(name), str):
-                effort = effort.lower().replace("-", "").replace("_", "")
-                table[name] = _EFFORTS.get(effort, effort)
     for name in ("stop", "stop_sequences"):
         if isinstance(stops := data.get(name), str | list):
             data[name] = [stop for stop in ([stops] if isinstance(stops, str) else stops) if stop not in ("", None)]
-    ignored = []
     if data.get("stream_options") and not data.get("stream"):
         # Some clients always say how they want a stream.
         del data["stream_options"]
@@ -96,14 +74,11 @@ def _mend_tags(data: dict[str, Any]) -> list[str]:
 
 def mend_chat(data: dict[str, Any]) -> list[str]:
     """A chat's body."""
-    _mend_thoughts(data)
-    ignored = mend_fields(data)
-    _named_as(data, "stop", "stop_sequences")
+    ignored = mend_fields(data, "chat")
     if data.get("max_completion_tokens") is not None:
         # The newer name of the same limit.
         data.pop("max_tokens", None)
     _mend_logprobs(data)
-    _mend_service_tier(data)
     if (tools := listed(data.get("tools"))) is not None:
         data["tools"] = of_known_kinds([chat_tool(tool) for tool in tools], ("function", "custom"), ignored)
     data["tool_choice"] = tool_choice(data, lambda name, kind: {"type": kind, kind: {"name": name}})
@@ -116,31 +91,14 @@ def mend_chat(data: dict[str, Any]) -> list[str]:
 
 def mend_messages(data: dict[str, Any]) -> list[str]:
     """A body of Anthropic's Messages API."""
-    ignored = mend_fields(data)
-    _named_as(data, "max_tokens", "max_completion_tokens", "max_output_tokens")
-    _named_as(data, "stop_sequences", "stop")
+    ignored = mend_fields(data, "messages")
     if isinstance(form := data.pop("response_format", None), dict):
         data.setdefault("output_format", bare_form(schema_form(form)))
-    if isinstance(asked := _table(data.get("reasoning")).get("effort"), str):
-        del data["reasoning"]
-    if isinstance(effort := data.pop("reasoning_effort", asked), str):
-        data["output_config"] = {"effort": effort} | _table(data.get("output_config"))
     if isinstance(config := data.get("output_config"), dict):
-        if config.get("effort") == "none":
-            data.setdefault("thinking", {"type": "disabled"})
-        config["effort"] = {"minimal": "low", "none": None}.get(str(config.get("effort")), config.get("effort"))
         config["format"] = bare_form(config.get("format"))
-    if isinstance(kind := data.get("thinking"), str):
-        data["thinking"] = {"type": kind}
-    if isinstance(thinking := data.get("thinking"), dict):
-        if thinking.get("type") == "auto":
-            thinking["type"] = "adaptive"
-        if thinking.get("type") == "disabled" or thinking.get("budget_tokens") == 0:
-            data["thinking"] = {"type": "disabled"}
-    if data.get("service_tier") == "default":
-        data["service_tier"] = "standard_only"
-    if data.get("top_k") == -1:
-        del data["top_k"]
+    thinking = data.get("thinking")
+    if isinstance(thinking, dict) and (thinking.get("type") == "disabled" or thinking.get("budget_tokens") == 0):
+        data["thinking"] = {"type": "disabled"}
     if (tools := listed(data.get("tools"))) is not None:
         data["tools"] = list(map(anthropics_tool, tools))
     choice = tool_choice(data, lambda name, _: {"type": "tool", "name": name})
@@ -158,28 +116,18 @@ def mend_messages(data: dict[str, Any]) -> list[str]:
 
 def mend_responses(data: dict[str, Any]) -> list[str]:
     """A body of the Responses API."""
-    ignored = mend_fields(data)
-    _named_as(data, "max_output_tokens", "max_completion_tokens", "max_tokens")
-    _mend_service_tier(data)
-    _named_as(data, "instructions", "system")
-    if isinstance(effort := data.pop("reasoning_effort", None), str):
-        data["reasoning"] = {"effort": effort} | _table(data.get("reasoning"))
+    ignored = mend_fields(data, "responses")
     form, text = data.pop("response_format", None), data.get("text")
     if isinstance(form, dict) or (isinstance(text, dict) and isinstance(form := text.get("format"), dict)):
         form = schema_form(form)
         data["text"] = _table(text) | {"format": flat_form(form)}
-    if not data.get("previous_response_id", "-"):
-        del data["previous_response_id"]
-    elif data.get("input") is None and "messages" not in data and "previous_response_id" in data:
-        data["input"] = []
-    if data.pop("background", None):
-        # The answer is there once it is: a client that polls for it finds it completed.
-        ignored.append("background")
     if (tools := listed(data.get("tools"))) is not None:
         data["tools"] = list(map(responses_tool, tools))
     data["tool_choice"] = tool_choice(data, lambda name, kind: {"type": kind, "name": name})
     if data.get("input") is None and "messages" in data:
         data["input"] = data.pop("messages")
+    elif data.get("input") is None and data.get("previous_response_id"):
+        data["input"] = []
     if isinstance(given := data.get("input"), list | dict):
         items = list(_with_call_ids(_items([given] if isinstance(given, dict) else given)))
         # Agents add kinds of items that only their provider reads.
@@ -190,7 +138,7 @@ def mend_responses(data: dict[str, Any]) -> list[str]:
 
 
 MENDS: dict[str, Callable[[dict[str, Any]], list[str]]] = {
-    "fields": mend_fields,
+    "completions": partial(mend_fields, dialect="completions"),
     "chat": mend_chat,
     "messages": mend_messages,
     "responses": mend_responses,
@@ -237,42 +185,11 @@ def _table(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _named_as(data: dict[str, Any], name: str, *others: str) -> None:
-    """What another API calls `others`, under its name here."""
-    for other in others:
-        given = data.pop(other, None)
-        if given is not None and data.get(name) is None:
-            data[name] = given
-
-
-def _mend_service_tier(data: dict[str, Any]) -> None:
-    if isinstance(asked := data.get("service_tier"), str):
-        data["service_tier"] = _SERVICE_TIERS.get(asked, asked)
-
-
-def _mend_thoughts(data: dict[str, Any]) -> None:
-    """How other APIs ask for thoughts, as the fields here; servers that have them so get them, too."""
-    thinking, reasoning = (one if isinstance(one := data.get(name), dict) else {} for name in ("thinking", "reasoning"))
-    if isinstance(given := data.get("reasoning_effort"), dict):
-        data["reasoning_effort"] = given.get("effort")
-    word = data.pop("reasoning") if isinstance(data.get("reasoning"), str) else None
-    for effort in (reasoning.get("effort"), word, data.get("think")):
-        if isinstance(effort, str) and effort.lower() in _EFFORT_WORDS:
-            data.setdefault("reasoning_effort", effort)
-    budgets: tuple[Any, ...] = (thinking.get("budget_tokens"), reasoning.get("max_tokens"), data.get("thinking_budget"))
-    is_off = thinking.get("type") == "disabled" or reasoning.get("enabled") is False
-    if is_off or data.get("enable_thinking") is False or data.get("think") is False:
-        budgets = (0,)
-    if (budget := next((one for one in budgets if type(one) is int and one >= 0), None)) is not None:
-        data.setdefault("thinking_token_budget", budget)
-
-
 def _role(turn: dict[str, Any]) -> dict[str, Any]:
-    role = turn.get("role")
-    if not role and (turn.get("tool_call_id") or turn.get("tool_calls")):
-        # Clients that add up a stream may lose it.
-        role = "tool" if turn.get("tool_call_id") else "assistant"
-    return turn | {"role": _ROLES.get(role.lower(), role.lower())} if isinstance(role, str) else turn
+    """The turn with its role, which clients that add up a stream may lose."""
+    if turn.get("role") or not (turn.get("tool_call_id") or turn.get("tool_calls")):
+        return turn
+    return turn | {"role": "tool" if turn.get("tool_call_id") else "assistant"}
 
 
 def _turns(turn: Any) -> Iterator[Any]:
