@@ -6,7 +6,7 @@ a dialect, a field and its value. What needs any other condition is Python where
 
 import copy
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -96,46 +96,77 @@ class Edit(Row, frozen=True, kw_only=True, tag_field="edit"):
     """A habit of clients: something that a body of these dialects has in another form. Paths of fields have dots."""
 
     dialects: frozenset[Dialect]
+    at: tuple[str, ...] = ("",)
+    """Paths of the objects that have it, of lists each of their objects; "" is the body itself."""
+    kinds: tuple[str, ...] = ()
+    """Types of these objects; any if there are none."""
+
+    def is_of(self, kind: str) -> bool:
+        """Whether it changes objects of a type."""
+        return not self.kinds or kind in self.kinds
+
+    @property
+    def read(self) -> tuple[str, ...]:
+        """Paths of the fields that it reads."""
+        raise NotImplementedError
+
+    def change(self, table: dict[str, Any]) -> list[str]:
+        """Change one object; return the names of fields that are left out."""
+        raise NotImplementedError
 
 
 class ValueEdit(Edit, frozen=True, kw_only=True, tag="value"):
-    """A value that is given otherwise, wherever one of the fields has it; of lists, in each of their objects."""
+    """A value that is given otherwise, wherever one of the fields has it."""
 
     fields: tuple[str, ...]
     words: dict[str, str] = msgspec.field(default_factory=dict)
     """Words, and those that stand for them here. All of the field's texts are written in lower case."""
     values: tuple[Any, ...] = ()
+    """The values that count; any if there are neither these nor words."""
     by: Any = None
-    """What stands for each of the values."""
+    """What stands for the value."""
     removed: bool = False
     """The field is left out if it has one of the values."""
     named: bool = False
     """The name of a field that is left out is reported to the caller."""
     sets: dict[str, Any] = msgspec.field(default_factory=dict)
-    """Fields that the value means at the top of the body, where they are not given."""
+    """Fields of the object that the value means, where they are not given."""
 
-    def apply(self, body: dict[str, Any]) -> Iterator[str]:
-        """Change a body; yield the names of fields that are left out."""
+    @property
+    def read(self) -> tuple[str, ...]:
+        return self.fields
+
+    def continues(self, other: "ValueEdit") -> bool:
+        """Whether it has nothing but more words for the same fields."""
+        return bool(self.words and other.words) and (self.kinds, self.fields) == (other.kinds, other.fields)
+
+    def change(self, table: dict[str, Any]) -> list[str]:
+        left_out = []
         for field in self.fields:
-            for table, name in _places(body, field.split(".")):
-                value = table[name]
-                if self.words and isinstance(value, str):
-                    table[name] = self.words.get(value.lower(), value.lower())
-                elif any(type(value) is type(one) and value == one for one in self.values):
-                    if self.removed:
-                        del table[name]
-                        yield from (field,) if self.named else ()
-                    elif self.by is not None:
-                        table[name] = self.by
-                    for other, meant in self.sets.items():
-                        body.setdefault(other, copy.copy(meant))
+            holder, name = _holder(table, field)
+            if name not in holder:
+                continue
+            value = holder[name]
+            if self.words:
+                if isinstance(value, str):
+                    word = value.lower()
+                    holder[name] = self.words.get(word, word)
+            elif not self.values or any(type(value) is type(one) and value == one for one in self.values):
+                if self.removed:
+                    del holder[name]
+                    left_out += [field] if self.named else []
+                elif self.by is not None:
+                    holder[name] = self.by
+                for other, meant in self.sets.items():
+                    table.setdefault(other, copy.copy(meant))
+        return left_out
 
 
 class MoveEdit(Edit, frozen=True, kw_only=True, tag="move"):
     """A field that stands elsewhere. The first origin with a value counts if the target is not given."""
 
     origins: tuple[str, ...] = msgspec.field(name="from")
-    """Paths. The object that a field is moved out of is left out; an object is not moved into itself."""
+    """Paths. The object that a field is moved out of is left out; an object is not moved into or out of itself."""
     target: str = msgspec.field(name="to")
     copied: bool = False
     """It stays at its origin, too."""
@@ -144,31 +175,26 @@ class MoveEdit(Edit, frozen=True, kw_only=True, tag="move"):
     least: int | None = None
     """Whole numbers from this one on are moved, and nothing else."""
 
-    def apply(self, body: dict[str, Any]) -> Iterator[str]:
-        """Change a body. No field is left out."""
-        *parents, last = self.target.split(".")
+    @property
+    def read(self) -> tuple[str, ...]:
+        return self.origins
+
+    def change(self, table: dict[str, Any]) -> list[str]:
         for origin in self.origins:
-            path = origin.split(".")
-            table = body
-            for parent in path[:-1]:
-                table = _table(table, parent)
-            if path[-1] not in table or not self._is_moved(value := table[path[-1]], origin):
+            holder, name = _holder(table, origin)
+            if name not in holder or not self._is_moved(value := holder[name], origin):
                 continue
             if not self.copied:
-                del body[path[0]]
+                del table[origin.partition(".")[0]]
             is_within = origin.startswith(f"{self.target}.")
-            if value is None and not is_within:
-                continue
-            table = body
-            for parent in parents:
-                table[parent] = inner = _table(table, parent)
-                table = inner
-            if is_within or table.get(last) is None:
-                table[last] = value
-        return iter(())
+            if value is not None or is_within:
+                target, last = _holder(table, self.target, is_made=True)
+                if is_within or target.get(last) is None:
+                    target[last] = value
+        return []
 
     def _is_moved(self, value: Any, origin: str) -> bool:
-        if isinstance(value, dict) and self.target.startswith(f"{origin}."):
+        if isinstance(value, dict) and (self.target.startswith(f"{origin}.") or origin.startswith(f"{self.target}.")):
             return False
         if self.least is not None:
             return type(value) is int and value >= self.least
@@ -177,25 +203,78 @@ class MoveEdit(Edit, frozen=True, kw_only=True, tag="move"):
 
 def edit_body(body: dict[str, Any], dialect: Dialect) -> list[str]:
     """Write a body as its dialect has it, by the rows of clients; return the names of fields that are left out."""
-    return [name for edit in client_rows().edits if dialect in edit.dialects for name in edit.apply(body)]
+    left_out: list[str] = []
+    objects: dict[str, list[dict[str, Any]]] = {"": [body]}
+    for path, edits_of_kinds, others in _edits_of(dialect):
+        for table in _objects(objects, path):
+            kind = table.get("type")
+            edits = edits_of_kinds.get(kind, others) if isinstance(kind, str) else others
+            for heads, edit in edits:
+                if not heads.isdisjoint(table):
+                    left_out += edit.change(table)
+    return left_out
 
 
-def _places(node: Any, path: Sequence[str]) -> Iterator[tuple[dict[str, Any], str]]:
-    """Yield the objects that have a field at the end of the path, and its name; of lists, of each of their entries."""
-    if isinstance(node, list):
-        for entry in node:
-            yield from _places(entry, path)
-    elif isinstance(node, dict) and path[0] in node:
-        if len(path) == 1:
-            yield node, path[0]
+# The first fields that an edit reads, and the edit.
+_Headed = tuple[frozenset[str], Edit]
+
+
+@cache
+def _edits_of(dialect: Dialect) -> list[tuple[str, dict[str, list[_Headed]], list[_Headed]]]:
+    """Return the edits of a dialect: the path of their objects, the edits of each type that some row names, and those
+    of other objects."""
+    rows = [edit for edit in client_rows().edits if dialect in edit.dialects]
+    found = []
+    for path in dict.fromkeys(path for row in rows for path in row.at):
+        edits = _joined([row for row in rows if path in row.at])
+        of_kinds = {kind: [_headed(row) for row in edits if row.is_of(kind)] for row in edits for kind in row.kinds}
+        found.append((path, of_kinds, [_headed(row) for row in edits if not row.kinds]))
+    return found
+
+
+def _headed(edit: Edit) -> _Headed:
+    return frozenset(field.partition(".")[0] for field in edit.read), edit
+
+
+def _joined(edits: Iterable[Edit]) -> list[Edit]:
+    """Return the edits; words of the same fields, whose rows differ in their source, as one edit."""
+    joined: list[Edit] = []
+    for edit in edits:
+        last = joined[-1] if joined else None
+        if isinstance(edit, ValueEdit) and isinstance(last, ValueEdit) and edit.continues(last):
+            joined[-1] = msgspec.structs.replace(last, words=last.words | edit.words)
         else:
-            yield from _places(node[path[0]], path[1:])
+            joined.append(edit)
+    return joined
 
 
-def _table(table: dict[str, Any], name: str) -> dict[str, Any]:
-    """Return the object that a field is; an empty one if it is none."""
-    value = table.get(name)
-    return value if isinstance(value, dict) else {}
+def _objects(objects: dict[str, list[dict[str, Any]]], path: str) -> list[dict[str, Any]]:
+    """Return the objects at the end of a path; of lists, each of theirs. `objects`: those of paths before."""
+    if path not in objects:
+        before, _, name = path.rpartition(".")
+        objects[path] = [inner for table in _objects(objects, before) for inner in _dicts(table.get(name))]
+    return objects[path]
+
+
+def _dicts(value: Any) -> Sequence[dict[str, Any]]:
+    if isinstance(value, dict):
+        return (value,)
+    return [entry for entry in value if isinstance(entry, dict)] if isinstance(value, list) else ()
+
+
+def _holder(table: dict[str, Any], path: str, *, is_made: bool = False) -> tuple[dict[str, Any], str]:
+    """Return the object that has the field at a path, and the field's name; an empty object if there is none, which is
+    put there if `is_made`."""
+    if "." not in path:
+        return table, path
+    *parents, name = path.split(".")
+    for parent in parents:
+        value = table.get(parent)
+        inner = value if isinstance(value, dict) else {}
+        if is_made:
+            table[parent] = inner
+        table = inner
+    return table, name
 
 
 class ClientRows(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

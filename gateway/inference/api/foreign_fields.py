@@ -4,7 +4,7 @@ to the caller; values of another type that can only mean one thing; and what `fo
 
 import re
 from collections.abc import Callable, Collection
-from functools import cache
+from functools import cache, cached_property
 from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
@@ -93,10 +93,13 @@ class FieldReader(Generic[Body]):
         # Not `convert`, which makes no `Raw`.
         return msgspec.json.decode(msgspec.json.encode(data), type=self.body, strict=False), ignored, extra
 
+    @cached_property
+    def _own_names(self) -> frozenset[str]:
+        return frozenset(field.encode_name for field in msgspec.structs.fields(self.body))
+
     def _taken(self, data: dict[str, Any], forward: Collection[str]) -> dict[str, Any]:
         """Take out of `data` the fields that are kept for a server."""
-        known = {field.encode_name for field in msgspec.structs.fields(self.body)}
-        names = [name for name in data if name not in known]
+        names = [name for name in data if name not in self._own_names]
         if self.forwards == "known":
             names = [name for name in names if name in FORWARDABLE or name in forward]
         return {name: data.pop(name) for name in names[:MOST_NAMES]}

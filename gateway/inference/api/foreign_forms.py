@@ -40,6 +40,12 @@ _MOST_TAGS, _LONGEST_TAG = 16, 512
 _MOST_LOGPROBS = 20
 # Kinds of items that have a meaning here.
 _ITEMS = re.compile("message|reasoning|compaction|_reference|_tools|_call|_output")
+# Fields of a turn that matter next to a text.
+_BESIDE_TEXT = frozenset(("tool_calls", "cache_control", "images"))
+# Where the id of a call is, by the type of the call or of its result.
+_ID_FIELDS = {"tool_use": "id", "tool_result": "tool_use_id"} | dict.fromkeys(
+    ("function_call", "custom_tool_call", "function_call_output", "custom_tool_call_output"), "call_id"
+)
 # What other items need to say anything.
 _SAYS = {"role", "content", "text", "image_url", "file_data", "file_id"}
 
@@ -129,7 +135,8 @@ def mend_responses(data: dict[str, Any]) -> list[str]:
     elif data.get("input") is None and data.get("previous_response_id"):
         data["input"] = []
     if isinstance(given := data.get("input"), list | dict):
-        items = list(_with_call_ids(_items([given] if isinstance(given, dict) else given)))
+        items = list(_items([given] if isinstance(given, dict) else given))
+        _set_ids((str(place), item) for place, item in enumerate(items))
         # Agents add kinds of items that only their provider reads.
         known = [item for item in items if not kind_of(item) or _ITEMS.search(kind_of(item)) or _SAYS & item.keys()]
         ignored += dict.fromkeys(f"input.{kind_of(item)}" for item in items if known and item not in known)
@@ -197,6 +204,9 @@ def _turns(turn: Any) -> Iterator[Any]:
     if not isinstance(turn, dict):
         yield {"role": "user", "content": turn} if isinstance(turn, str) else turn
         return
+    if isinstance(turn.get("content"), str) and turn.get("role") and _BESIDE_TEXT.isdisjoint(turn):
+        yield turn
+        return
     turn = _with_images(_role(turn))
     content, mark = turn.get("content"), turn.get("cache_control")
     if isinstance(content, str) and mark is not None:
@@ -228,9 +238,7 @@ def _turns(turn: Any) -> Iterator[Any]:
 
 
 def _with_images(turn: dict[str, Any]) -> dict[str, Any]:
-    """The turn with its images as parts, which Ollama has next to the text, and its parts under their usual name."""
-    if turn.get("content") is None and "parts" in turn:
-        turn = {name: value for name, value in turn.items() if name != "parts"} | {"content": turn["parts"]}
+    """The turn with its images as parts, which Ollama has next to the text."""
     if turn.get("role") != "user" or not (images := listed(turn.get("images"))):
         return turn
     text = [{"type": "text", "text": said}] if isinstance(said := turn.get("content"), str) else listed(said) or []
@@ -275,8 +283,8 @@ def _blocks(content: Any) -> Iterator[Any]:
             yield {"type": "image" if kind == "image_url" else "document", "source": _source(str(address))} | named
         elif kind in CALLS:
             yield part if kind == "tool_use" else anthropics_call(part)
-        elif kind in ("reasoning", "thinking") and "signature" not in part:
-            yield {"type": "thinking", "thinking": part.get("thinking") or part.get("reasoning") or part.get("text")}
+        elif kind == "thinking" and "signature" not in part:
+            yield {"type": "thinking", "thinking": part.get("thinking")}
         elif kind in ("json", "resource", "resource_link"):
             yield {"type": "text", "text": json_text(part.get("json", part))}
         elif kind in RESULTS:
@@ -295,18 +303,31 @@ def _blocks(content: Any) -> Iterator[Any]:
 
 def _with_block_ids(turns: list[Any]) -> list[Any]:
     """The turns with an id for each call, by its place; results answer in their order."""
-    unanswered: list[str] = []
-    for place, turn in enumerate(turns):
-        blocks = turn.get("content") if isinstance(turn, dict) else None
-        for number, block in enumerate(blocks if isinstance(blocks, list) else ()):
-            if kind_of(block) == "tool_use":
-                block["id"] = block.get("id") or f"call_{place}_{number}"
-                unanswered.append(block["id"])
-            elif kind_of(block) == "tool_result":
-                if not block.get("tool_use_id") and unanswered:
-                    block["tool_use_id"] = unanswered[0]
-                unanswered = [one for one in unanswered if one != block.get("tool_use_id")]
+    contents = [turn.get("content") if isinstance(turn, dict) else None for turn in turns]
+    placed = [
+        (f"{place}_{number}", block)
+        for place, blocks in enumerate(contents)
+        for number, block in enumerate(blocks if isinstance(blocks, list) else ())
+    ]
+    _set_ids(placed)
     return turns
+
+
+def _set_ids(placed: Iterable[tuple[str, Any]]) -> None:
+    """Give each call an id, its own or one by its place, and each result that has none the id of the first call that
+    is not answered."""
+    unanswered: list[str] = []
+    for place, block in placed:
+        kind = kind_of(block)
+        if (field := _ID_FIELDS.get(kind)) is None:
+            continue
+        if not kind.endswith(("_result", "_output")):
+            block[field] = block.get(field) or block.get("id") or f"call_{place}"
+            unanswered.append(block[field])
+            continue
+        if not block.get(field) and unanswered:
+            block[field] = unanswered[0]
+        unanswered = [one for one in unanswered if one != block.get(field)]
 
 
 def _source(address: str) -> dict[str, Any]:
@@ -351,8 +372,8 @@ def _without_blocks(turn: Any) -> Iterator[Any]:
         yield turn
         return
     for part in thoughts:
-        said = part.get("thinking") or part.get("reasoning") or part.get("text")
-        yield {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": said}]}
+        said = [{"type": "reasoning_text", "text": part.get("thinking")}]
+        yield {"type": "reasoning", "summary": [], "content": said}
     yield from _turns(turn | {"content": [part for part in parts if part not in thoughts]})
 
 
@@ -372,21 +393,6 @@ def _item(item: dict[str, Any]) -> dict[str, Any]:
     if item.get("type") == "function_call_output" and isinstance(output := item.get("output"), list):
         item["output"] = [_input_part(part) for part in output if part is not None]
     return item
-
-
-def _with_call_ids(items: Iterable[Any]) -> Iterator[Any]:
-    """The items with an id for each call: a call's other id, or one by its place; results answer in their order."""
-    unanswered: list[str] = []
-    for place, item in enumerate(items):
-        kind = str(item.get("type"))
-        if kind in ("function_call", "custom_tool_call"):
-            item = item | {"call_id": item.get("call_id") or item.get("id") or f"call_{place}"}
-            unanswered.append(item["call_id"])
-        elif kind in ("function_call_output", "custom_tool_call_output"):
-            if not item.get("call_id") and unanswered:
-                item = item | {"call_id": unanswered[0]}
-            unanswered = [one for one in unanswered if one != item.get("call_id")]
-        yield item
 
 
 def _input_part(content: Any) -> Any:

@@ -30,10 +30,6 @@ def chat_part(part: Any) -> Any:
         return _addressed(part, kind)
     if kind is None and isinstance(part.get("text"), str):
         return {"type": "text"} | part
-    if kind == "reasoning" and isinstance(part.get("reasoning"), str):
-        return {"type": "thinking", "thinking": part["reasoning"]}
-    if kind == "text" and "text" not in part and isinstance(part.get("content"), str):
-        return {"type": "text", "text": part["content"]}
     if kind == "input_image" and isinstance(url, str | dict):
         detail = {"detail": part["detail"]} if isinstance(part.get("detail"), str) else {}
         return {"type": "image_url", "image_url": (url if isinstance(url, dict) else {"url": url}) | detail}

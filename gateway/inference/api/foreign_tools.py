@@ -10,10 +10,10 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 LONGEST_NAME = 64
-# Types of parts that are calls and results, of APIs and of agents' libraries.
-CALLS = ("tool_use", "tool_call", "tool-call", "function_call")
-RESULTS = ("tool_result", "tool-result", "tool_response", "function_call_output")
-_IDS = ("call_id", "tool_use_id", "tool_call_id", "toolCallId", "id")
+# Types of parts that are calls and results.
+CALLS = ("tool_use", "function_call")
+RESULTS = ("tool_result", "function_call_output")
+_IDS = ("call_id", "tool_use_id", "tool_call_id", "id")
 _LARGEST = 10**300
 _BOUNDS = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}
 _CHOICES = {"auto": "auto", "none": "none", "required": "required", "any": "required"}
@@ -26,14 +26,13 @@ class _Called(NamedTuple):
 
 
 def _called(call: Any) -> _Called | None:
-    """A call in the form of an API, of LangChain or of the AI SDK; None for what is none."""
+    """A call in the form of any API; None for what is none."""
     if not isinstance(call, dict):
         return None
     inner = call["function"] if isinstance(call.get("function"), dict) else call
-    name = next((one for one in (inner.get("name"), call.get("toolName")) if isinstance(one, str)), None)
-    if name is None:
+    name, given = inner.get("name"), inner.get("arguments") or inner.get("input")
+    if not isinstance(name, str):
         return None
-    given = next((inner[field] for field in ("arguments", "args", "input") if inner.get(field)), None)
     arguments = given if isinstance(given, str) else json.dumps(given or {}, ensure_ascii=False)
     return _Called(answered_id(call), name, arguments)
 

@@ -1,13 +1,16 @@
 """Rows of habits: every one has its source, and its patterns have the groups that are read."""
 
+import copy
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
+from hypothesis import given
 
+from tests.gateway.inference.api.test_foreign_forms import BODIES
 from tiers.dialects import quirks
-from tiers.dialects.quirks import ClientRows, Row, client_rows, pattern_of, read_rows
+from tiers.dialects.quirks import ClientRows, Row, client_rows, edit_body, pattern_of, read_rows
 from tiers.remote.refusals import REFUSAL_ROWS
 from tiers.remote.rules import server_rows
 from tiers.remote.too_long import WORDINGS
@@ -72,3 +75,55 @@ def test_a_field_that_no_row_has_is_refused(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(quirks, "_FOLDER", tmp_path)
     with pytest.raises(ValueError, match="prodcuts"):
         read_rows("clients", ClientRows)
+
+
+EDITED: dict[str, tuple[quirks.Dialect, dict[str, Any], dict[str, Any], list[str]]] = {
+    "a field of another API": ("messages", {"stop": ["a"]}, {"stop_sequences": ["a"]}, []),
+    "its own field counts": ("messages", {"stop": "a", "stop_sequences": ["b"]}, {"stop_sequences": ["b"]}, []),
+    "null is as if it were not given": ("messages", {"stop": "a", "stop_sequences": None}, {"stop_sequences": "a"}, []),
+    "a field within an object": (
+        "messages", {"reasoning": {"effort": "low", "summary": "auto"}}, {"output_config": {"effort": "low"}}, [],
+    ),
+    "a text where an object belongs": ("responses", {"reasoning": "HIGH"}, {"reasoning": {"effort": "high"}}, []),
+    "an object where it belongs": ("messages", {"thinking": {"type": "x"}}, {"thinking": {"type": "x"}}, []),
+    "an object for a text": ("chat", {"reasoning_effort": {"effort": "low"}}, {"reasoning_effort": "low"}, []),
+    "a copy": ("chat", {"think": "low"}, {"think": "low", "reasoning_effort": "low"}, []),
+    "a copy of whole numbers alone": (
+        "chat", {"thinking_budget": -1, "thinking": {"budget_tokens": 5}},
+        {"thinking_budget": -1, "thinking": {"budget_tokens": 5}, "thinking_token_budget": 5}, [],
+    ),
+    "what a value means besides": ("chat", {"think": False}, {"think": False, "thinking_token_budget": 0}, []),
+    "what is given besides counts": (
+        "chat", {"think": False, "thinking_token_budget": 9}, {"think": False, "thinking_token_budget": 9}, [],
+    ),
+    "false is not zero": ("chat", {"top_p": False}, {"top_p": False}, []),
+    "zero": ("completions", {"top_p": 0}, {"top_p": 1e-6}, []),
+    "a value that is left out": ("chat", {"max_tokens": -1}, {}, []),
+    "a value that is left out and named": ("responses", {"background": True}, {}, ["background"]),
+    "in each object of a list": (
+        "chat", {"messages": [{"role": "Human"}, None, {"role": "ai"}]},
+        {"messages": [{"role": "user"}, None, {"role": "assistant"}]}, [],
+    ),
+    "objects of some types alone": (
+        "chat", {"messages": [{"content": [{"type": "text", "content": "a"}, {"type": "x", "content": "a"}]}]},
+        {"messages": [{"content": [{"type": "text", "text": "a"}, {"type": "x", "content": "a"}]}]}, [],
+    ),
+    "of other dialects alone": ("completions", {"max_tokens": -1, "stop_sequences": ["a"]},
+                                {"max_tokens": -1, "stop_sequences": ["a"]}, []),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("habit", EDITED)
+def test_a_body_is_written_as_its_dialect_has_it(habit: str) -> None:
+    dialect, body, edited, left_out = EDITED[habit]
+    assert edit_body(body, dialect) == left_out
+    assert body == edited
+
+
+@pytest.mark.parametrize("dialect", get_args(quirks.Dialect))
+@given(body=BODIES)
+def test_a_body_that_was_edited_needs_no_more(dialect: quirks.Dialect, body: dict[str, Any]) -> None:
+    edit_body(body, dialect)
+    again = copy.deepcopy(body)
+    assert edit_body(again, dialect) == []
+    assert again == body
