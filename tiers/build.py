@@ -69,6 +69,9 @@ class ReloadableTier(Tier):
     def refusal(self, request: GenerationRequest) -> TierRequestError | None:
         return self._current.refusal(request)
 
+    def learned_refusal(self, request: GenerationRequest) -> TierRequestError | None:
+        return self._current.learned_refusal(request)
+
     @property
     def weights(self) -> str:
         return self._current.weights

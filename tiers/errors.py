@@ -239,8 +239,9 @@ class TierCapabilityError(TierRequestError):
 class TierContextError(TierCapabilityError):
     """The prompt, alone or with its answer, exceeds what this tier takes; `TierRequestError.code` is CONTEXT_CODE.
 
-    `prompt_tokens`, `answer_tokens`: as the server counts them; 0 where it does not say. `max_context`: the most of
-    both, in tokens; 0 if unknown. `in_bytes`: the body itself is too large, and its tokens are not what is refused.
+    `prompt_tokens`, `answer_tokens`, `total_tokens`: as the server counts them; 0 where it does not say.
+    `max_context`: the most of both, in tokens; 0 if unknown. `in_bytes`: the body itself is too large, and its tokens
+    are not what is refused.
     """
 
     def __init__(
@@ -250,11 +251,13 @@ class TierContextError(TierCapabilityError):
         *,
         prompt_tokens: int = 0,
         answer_tokens: int = 0,
+        total_tokens: int = 0,
         max_context: int = 0,
         in_bytes: bool = False,
     ) -> None:
         super().__init__(message, param, CONTEXT_CODE)
         self.prompt_tokens, self.answer_tokens, self.max_context = prompt_tokens, answer_tokens, max_context
+        self.total_tokens = total_tokens
         self.in_bytes = in_bytes
 
 

@@ -122,6 +122,12 @@ def prompt_bounds(request: GenerationRequest, max_context: int, reads: int = 1) 
     return PromptBounds(_least(sum(_estimate(num_bytes(message.content)) for message in request.messages)), most)
 
 
+def with_template(tokens: int) -> int:
+    """Return how many tokens a prompt of so many, as estimated, has at most with its model's template, but for texts of
+    which a token is unusually short."""
+    return tokens + max(TEMPLATE_TOKENS, tokens // 4)
+
+
 def least_tokens(size: int) -> int:
     """Return the least tokens that a server may honestly count of a text of `size` bytes."""
     return (-(-size // BYTES_PER_TOKEN) // TOLERANCE or 1) if size else 0

@@ -464,6 +464,11 @@ class Tier(ABC):
         blocks. A tier in process serves all that its declared capabilities promise."""
         return None
 
+    def learned_refusal(self, request: GenerationRequest) -> TierRequestError | None:
+        """Return why such a request of this tenant was refused before; None if none was. Never blocks. Routing passes
+        over the tier then. A request that names the tier still goes to its server."""
+        return None
+
     @abstractmethod
     def load(self) -> TierLoad:
         """Return the latest known load; never blocks."""

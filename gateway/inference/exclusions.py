@@ -83,9 +83,11 @@ def is_plain(request: InferenceRequest) -> bool:
     return not [message for message in asked.messages if message.parts]
 
 
-def lacks_of(request: InferenceRequest, needs: Collection[Need], tier: Tier, spec: TierSpec) -> list[Need]:
+def lacks_of(
+    request: InferenceRequest, needs: Collection[Need], tier: Tier, spec: TierSpec, *, is_pinned: bool = True
+) -> list[Need]:
     """Return what the tier lacks for the request: of `needs` what it is not declared to support, else what the API of
-    its server cannot do."""
+    its server cannot do; unless the tier `is_pinned`, else what its server is known to refuse."""
     if request.generation.messages is not None and not tier.takes_chats:
         return [Need(None, "messages", refusal=WITHOUT_CHATS)]
     lacks = lacking(needs, spec) if needs else []
@@ -100,7 +102,10 @@ def lacks_of(request: InferenceRequest, needs: Collection[Need], tier: Tier, spe
             return [Need(None, lost, refusal=f"{lost}: tier '{spec.name}' runs here, where no model can do that")]
         refusal = f"tools: {', '.join(own)} is run by the provider that has it, and tier '{spec.name}' runs here"
         return [Need(None, "tools", refusal=refusal)] if own else []
-    refused = tier.refusal(request.generations(spec)[0])
+    asked = request.generations(spec)[0]
+    refused = tier.refusal(asked)
+    if refused is None and not is_pinned:
+        refused = tier.learned_refusal(asked)
     if refused is None:
         return []
     return [Need(None, refused.param or "", refusal=str(refused).partition(";")[0])]
@@ -140,7 +145,9 @@ def exclusions(
         reason = None if is_open else hidden_from(spec, consent)
         if reason is not None or tier is None:
             pass
-        elif (asks_more or not tier.takes_chats) and (lacks := lacks_of(request, needs, tier, spec)):
+        elif (asks_more or not tier.takes_chats) and (
+            lacks := lacks_of(request, needs, tier, spec, is_pinned=pinned is not None)
+        ):
             excluded.incapable[number] = lacks
             declared = " and ".join(need.noun for need in lacks if not need.refusal)
             reason = f"it does not support {declared}" if declared else lacks[0].refusal

@@ -18,8 +18,10 @@ from tiers.remote.request_fields import SERVICE_FIELDS
 from tiers.remote.rules import EFFORTS, Rules, typed_rules
 
 SCHEMA, ANY_FORMAT, CHOICES = "response_format.json_schema", "response_format.type", "n"
-LIMIT, THIS_VALUE = "max_tokens<=", "=?"
-"""Before the most tokens of an answer; behind a parameter of which a value is refused, which another may not be."""
+LIMIT, CONTEXT, TOOLS = "max_tokens<=", "context<=", "tools<="
+"""Before the most tokens of an answer, those of prompt and answer, and the most tools of a request."""
+THIS_VALUE = "=?"
+"""Behind what holds for this request: a parameter of which a value is refused, which another may not be."""
 MOST_READ = 1500
 """Characters of a refusal; what follows is often the request itself."""
 ELSEWHERE = (404, 405, 500, 501)
@@ -35,6 +37,7 @@ _PATTERNS = [
 _RULES = {lesson.name: typed_rules(lesson.rules) for lesson in REFUSAL_ROWS.lessons}
 _KEYWORDS = [(REFUSAL_ROWS.pattern(text), row.keywords) for row in REFUSAL_ROWS.keywords for text in row.patterns]
 _LIMITS = [REFUSAL_ROWS.pattern(text) for row in REFUSAL_ROWS.limits for text in row.patterns]
+_MOST_TOOLS = [REFUSAL_ROWS.pattern(text) for row in REFUSAL_ROWS.tools for text in row.patterns]
 # The value, or what it stands with, is what is refused.
 _THIS_ONE = re.compile(
     r"only (?:allowed|available|supported)|not (?:allowed|available|supported) (?:for|with|on|in|when)", re.I
@@ -68,9 +71,16 @@ def told_limit(words: str) -> int:
     return 0
 
 
-def most_answer(refused: Iterable[str]) -> int | None:
-    """Return the most tokens of an answer that these names tell; None if they tell none."""
-    return min((int(name.removeprefix(LIMIT)) for name in refused if name.startswith(LIMIT)), default=None)
+def told_tools(words: str) -> int:
+    """Return the most tools of a request, where one was refused for more; else 0."""
+    matches = (pattern.search(words[:MOST_READ]) for pattern in _MOST_TOOLS)
+    return next((int(match["most"]) for match in matches if match is not None), 0)
+
+
+def least_told(refused: Iterable[str], what: str) -> int | None:
+    """Return the least number that these names tell of `what`: `LIMIT`, `CONTEXT` or `TOOLS`; None without any."""
+    told = (name.removeprefix(what) for name in refused if name.startswith(what))
+    return min((int(most) for most in told if most.isdecimal()), default=None)
 
 
 def of_this_request(refused: Iterable[str]) -> frozenset[str]:
@@ -161,6 +171,8 @@ def lessons_in(message: str, param: str | None, code: str | int | None) -> Itera
         yield f"{param}{THIS_VALUE}"
     if (most := told_limit(message)) > 0:
         yield f"{LIMIT}{most}"
+    if (most := told_tools(message)) > 0:
+        yield f"{TOOLS}{most}"
     for pattern, keywords in _KEYWORDS:
         for match in pattern.finditer(said):
             yield from (f"{_SCHEMAS}{keyword}" for keyword in keywords or (match[1],))

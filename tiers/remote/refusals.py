@@ -101,6 +101,8 @@ class RefusalRows(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     keywords: tuple[Keywords, ...]
     limits: tuple[Wording, ...]
     """How servers say the most tokens that a model can answer."""
+    tools: tuple[Wording, ...]
+    """How servers say the most tools of a request."""
     lessons: tuple[Lesson, ...]
 
     def pattern(self, *texts: str) -> re.Pattern[str]:

@@ -30,7 +30,7 @@ from tiers.errors import (
     TierRequestError,
     TierUnavailableError,
 )
-from tiers.prompt_bounds import prompt_bounds
+from tiers.prompt_bounds import prompt_bounds, with_template
 from tiers.remote.adapted_request import Adapted, adapted
 from tiers.remote.answer_reader import READING_ON, ReadingOn, ReplyReader
 from tiers.remote.extras import extra_reads
@@ -40,10 +40,12 @@ from tiers.remote.inline_text import SeenThoughts, opens_thoughts
 from tiers.remote.lessons import (
     ANY_FORMAT,
     CHOICES,
+    CONTEXT,
     LIMIT,
     SCHEMA,
     THIS_VALUE,
-    most_answer,
+    TOOLS,
+    least_told,
     of_this_request,
     taught,
     without_extras,
@@ -59,7 +61,7 @@ from tiers.remote.provider_state import (
     without_unsigned,
 )
 from tiers.remote.refusals import NOTHING, REFUSALS, LearnedRefusals, Place, without
-from tiers.remote.request_fields import unserved
+from tiers.remote.request_fields import num_tools, unserved
 from tiers.remote.server_failures import (
     FAILURES,
     MAX_ERROR_BYTES,
@@ -68,7 +70,7 @@ from tiers.remote.server_failures import (
     UnsettledError,
 )
 from tiers.remote.server_state import ServerModel, ServerQueue, Stream, chosen_model, parse_models
-from tiers.remote.too_long import ServerSaidError
+from tiers.remote.too_long import ServerSaidError, room_left
 from tiers.remote.usage_counter import HiddenThoughts, ImpossibleClaims, Tally, bounds_of, estimated_prompt_tokens
 from tiers.remote.wire import WireCall, wire_of
 from tiers.tier import REPLAYED, AnswerEnd, Delta, GenerationRequest, Tier, TierLoad
@@ -433,6 +435,8 @@ class RemoteTier(Tier):
                     self._learn(self._place(""), {CHOICES: error.said}, request)
                     tally.sent = False
                     return None
+                if (most_tools := least_told(error.refused, TOOLS) or 0) and most_tools < num_tools(request):
+                    self._learn(self._place(""), {f"{TOOLS}{most_tools}": error.said}, request)
                 more = self._news(error, refused.keys(), request, tally)
                 again = call
                 if tries_left and more:
@@ -457,14 +461,19 @@ class RemoteTier(Tier):
         self, error: TierRequestError, refused: Collection[str], request: GenerationRequest, tally: Tally
     ) -> set[str]:
         """Return what a refusal says that the request has not been adapted to yet."""
-        more = {name for name in error.refused if not name.startswith(LIMIT)}.difference(refused)
+        more = {name for name in error.refused if not name.startswith((LIMIT, TOOLS))}.difference(refused)
         if request.response_format is None:
             more.discard(SCHEMA)
         elif SCHEMA in error.refused and (SCHEMA in refused or not _is_schema(request)):
             # Nor is any other form of JSON taken.
             more |= {ANY_FORMAT}.difference(refused)
-        if 0 < (most := most_answer(error.refused) or 0) < tally.max_tokens:
+        if 0 < (most := least_told(error.refused, LIMIT) or 0) < tally.max_tokens:
             more.add(f"{LIMIT}{most}")
+        if (
+            isinstance(error, TierContextError)
+            and (room := room_left(error, tally.prompt_tokens, tally.max_tokens)) > 0
+        ):
+            more |= {f"{CONTEXT}{error.max_context}", f"{LIMIT}{room}{THIS_VALUE}"}
         return more
 
     def _learn(self, where: Place, refused: dict[str, str], request: GenerationRequest) -> None:
@@ -550,6 +559,14 @@ class RemoteTier(Tier):
             return error
         return None
 
+    def learned_refusal(self, request: GenerationRequest) -> TierRequestError | None:
+        """See `Tier.learned_refusal`."""
+        told = self._refusals.at(self._place(""), request.salt) if self._refusals.known else NOTHING
+        most, count = least_told(told, TOOLS), num_tools(request)
+        if most is None or count <= most:
+            return None
+        return TierRequestError(f"tools: tier '{self.name}' takes at most {most}, and the request has {count}", "tools")
+
     def load(self) -> TierLoad:
         """Return the requests in flight from here, the server's queue, and whether its last failure is long ago."""
         now, queue = self._clock(), self._queue
@@ -581,7 +598,7 @@ class RemoteTier(Tier):
                 "upstream_authorization_missing",
             )
         stated = self._spec.stated_limit(request.max_tokens or None)
-        tally.max_tokens = self.most_answer_tokens(stated, tally.prompt_tokens)
+        tally.max_tokens = self._most_answer(stated, tally, self.max_context)
         limit = None if stated is None and not self._wire.needs_limit else tally.max_tokens
         readable, lost = self._readable(request)
         fitted = adapted(readable, self._wire.rules)
@@ -589,9 +606,10 @@ class RemoteTier(Tier):
         place = self._place(call.form or call.path.partition("?")[0])
         if known := refused | self._refusals.at(place, request.salt) if self._refusals.known else refused:
             known |= of_this_request(known)
-            if (most := most_answer(known)) is not None:
-                tally.max_tokens = min(tally.max_tokens, most)
-                limit = None if limit is None else tally.max_tokens
+            if (context := least_told(known, CONTEXT)) is not None:
+                tally.max_tokens = self._most_answer(stated, tally, min(context, self.max_context))
+            tally.max_tokens = min(tally.max_tokens, least_told(known, LIMIT) or tally.max_tokens)
+            limit = None if limit is None else tally.max_tokens
             wire = copy(self._wire)
             wire.rules = taught(wire.rules, known)
             fitted = adapted(readable, wire.rules, known)
@@ -617,6 +635,14 @@ class RemoteTier(Tier):
             sent.dropped += request.native.unsaid
         tally.opaque = tally.form not in (None, "chat") and (request.wants_opaque or same_form) and not fitted.stops
         return call, fitted, place
+
+    def _most_answer(self, stated: int | None, tally: Tally, context: int) -> int:
+        """Return the most tokens of a choice in a `context` of so many. A limit above what the context leaves is
+        lowered to what it leaves in any case."""
+        most = self.most_answer_tokens(stated, tally.prompt_tokens)
+        if stated is not None and stated > context - tally.prompt_tokens:
+            most = min(most, max(1, context - with_template(tally.prompt_tokens)))
+        return most
 
     def _place(self, api: str) -> Place:
         return Place(self.name, self._remote.base_url, api, self.model)

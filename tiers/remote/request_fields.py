@@ -136,6 +136,12 @@ def media_fields(modalities: Sequence[str] | None, audio: dict[str, Any] | None)
     return {name: value for name, value in fields.items() if value not in (None, {}, [], ["text"])}
 
 
+def num_tools(request: GenerationRequest) -> int:
+    """Return the number of tools, those that the provider runs among them."""
+    own = 0 if request.native is None else len(request.native.server_tools)
+    return own if request.tooling is None else own + len(request.tooling.tools)
+
+
 def unserved(extra: dict[str, Any], available: Collection[str]) -> str | None:
     """Return the name of a field of `extra` without which an answer would be another one, and that is not
     `available`; None without any."""

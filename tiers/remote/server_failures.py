@@ -31,7 +31,7 @@ from tiers.remote.http_connection import OversizedHeadError
 from tiers.remote.http_exchange import preceded, up_to
 from tiers.remote.http_transport import Reply
 from tiers.remote.lenient_json import NotAnObjectError
-from tiers.remote.lessons import ELSEWHERE, refused_in
+from tiers.remote.lessons import ELSEWHERE, refused_in, told_tools
 from tiers.remote.openai_format import WireError, parse_error, parse_reset, parse_retry_after, wait_in
 from tiers.remote.too_long import MOST_READ, ServerSaidError, is_unable, too_long
 from tiers.remote.wire import RemoteWire
@@ -373,7 +373,8 @@ class ServerFailures:
         """Return what this tier cannot take, where another may; None if that is not what was refused."""
         if (found := too_long(error, status)) is not None:
             return TierContextError(message, _named(error)[0], **found._asdict())
-        return TierCapabilityError(message, *_named(error)) if is_unable(error) else None
+        is_limit = is_unable(error) or told_tools(error.words) > 0
+        return TierCapabilityError(message, *_named(error)) if is_limit else None
 
     def of_caller(
         self, response: Reply | httpx.Response, error: WireError, request: ServerRequest

@@ -7,7 +7,8 @@ from typing import NamedTuple
 import msgspec
 
 from tiers.dialects.quirks import Row, pattern_of, read_rows
-from tiers.errors import CONTEXT_CODE, TierError
+from tiers.errors import CONTEXT_CODE, TierContextError, TierError
+from tiers.prompt_bounds import with_template
 from tiers.remote.lenient_json import whole
 from tiers.remote.openai_format import WireError
 from tiers.server_words import MOST_CONTEXT
@@ -25,11 +26,12 @@ class ServerSaidError(TierError):
 
 
 class TooLong(NamedTuple):
-    """The tokens of a prompt that a server refuses, of the answer that was asked for, and the most of both; 0 for what
-    it does not say. `in_bytes`: the request's size is what is refused."""
+    """The tokens of a prompt that a server refuses, of the answer that was asked for, of both, and the most of both; 0
+    for what it does not say. `in_bytes`: the request's size is what is refused."""
 
     prompt_tokens: int = 0
     answer_tokens: int = 0
+    total_tokens: int = 0
     max_context: int = 0
     in_bytes: bool = False
 
@@ -76,6 +78,22 @@ def too_long(error: WireError, status: int = 400) -> TooLong | None:
     return None
 
 
+def room_left(error: TierContextError, prompt_tokens: int, asked: int) -> int:
+    """Return the tokens that the context leaves for an answer, where a prompt of `prompt_tokens`, as estimated, was
+    refused only because `asked` are more; 0 if there is no room, or the error tells no context."""
+    context = error.max_context
+    if error.total_tokens > asked:
+        # Tools and the like may be in it, too.
+        rooms = [context - (error.total_tokens - asked)]
+    elif error.prompt_tokens in (0, context - error.answer_tokens + 1):
+        # vLLM reads no more of a prompt than leaves room for the answer, and then says that it is one token too long.
+        likely = with_template(prompt_tokens)
+        rooms = [context - likely, context - 2 * likely]
+    else:
+        rooms = [context - error.prompt_tokens]
+    return next((room for room in rooms if 0 < room < asked), 0)
+
+
 def is_unable(error: WireError) -> bool:
     """Return whether a refusal says that the model, or its server, cannot do what is asked at all."""
     return _UNABLE.search(error.words[:MOST_READ]) is not None
@@ -85,7 +103,7 @@ def _counts(said: dict[str, str | None]) -> TooLong:
     prompt, answer, limit, total = (_count(said.get(name)) for name in ("prompt", "answer", "limit", "total"))
     if not prompt and total > answer:
         prompt = total - answer
-    return TooLong(prompt, answer, limit)
+    return TooLong(prompt, answer, total, limit)
 
 
 def _count(text: str | None) -> int:

@@ -165,6 +165,11 @@ class ReplicaSet(Tier):
         """See `Tier.refusal`: the servers are of one kind."""
         return self._any.refusal(request)
 
+    def learned_refusal(self, request: GenerationRequest) -> TierRequestError | None:
+        """See `Tier.learned_refusal`: what one server refuses the others do."""
+        refusals = (tier.learned_refusal(request) for tier in self._tiers.values())
+        return next((refusal for refusal in refusals if refusal is not None), None)
+
     @property
     def _any(self) -> RemoteTier:
         return next(iter(self._tiers.values()))

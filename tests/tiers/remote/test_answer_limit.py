@@ -1,5 +1,6 @@
 """The limit of an answer: the caller's, else what the model's maker publishes, else what the context leaves."""
 
+from collections.abc import Callable
 from contextlib import aclosing
 from typing import Any
 
@@ -10,7 +11,8 @@ from inference_core.protocol import SamplingParams
 from tests.tiers.remote.loopback_server import Call, LoopbackServer
 from tests.tiers.remote.provider_shapes import WHOLE_MESSAGE
 from tests.tiers.tier_world import remote_spec
-from tiers.errors import TierRequestError
+from tiers.errors import TierContextError, TierRequestError
+from tiers.remote.refusals import LearnedRefusals
 from tiers.remote.remote_tier import RemoteTier
 from tiers.remote.server_state import ServerModel, parse_models
 from tiers.tier import ChatMessage, GenerationRequest, answer_limit
@@ -115,5 +117,69 @@ async def test_another_refusal_is_not_tried_again() -> None:
         tier = unbounded(server.base_url)
         with pytest.raises(TierRequestError):
             await answered(tier, asking(max_tokens=9))
+        assert len(server.calls) == 1
+        await tier.close()
+
+
+CONTEXT, PROMPT = 1000, 60
+"""Of a server; its template adds much to what the prompt is estimated at."""
+REFUSED: dict[str, Callable[[int], str]] = {
+    "with the counts": lambda asked: (
+        f"This model's maximum context length is {CONTEXT} tokens. However, you requested {PROMPT + asked} tokens "
+        f"({PROMPT} in the messages, {asked} in the completion)."
+    ),
+    "with those of tools": lambda asked: (
+        f"This model's maximum context length is {CONTEXT} tokens. However, you requested {PROMPT + asked} tokens "
+        f"({PROMPT - 50} in the messages, 50 in the functions, and {asked} in the completion)."
+    ),
+    "with the sum": lambda asked: (
+        f"The input and maximum output tokens ({PROMPT + asked}) exceeded this model context window limit ({CONTEXT})."
+    ),
+    "with a prompt that was not read on": lambda asked: (
+        f"This model's maximum context length is {CONTEXT} tokens. However, you requested {asked} output tokens and "
+        f"your prompt contains at least {CONTEXT - asked + 1} input tokens, for a total of at least {CONTEXT + 1}."
+    ),
+    "with the context alone": lambda asked: (
+        f"max_tokens={asked} cannot be greater than max_model_len=max_total_tokens={CONTEXT}."
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("said", REFUSED)
+@pytest.mark.parametrize("asked", [500_000, CONTEXT - PROMPT + 5])
+async def test_a_limit_that_does_not_fit_is_lowered_as_the_server_says_and_the_next_one_at_once(
+    said: str, asked: int
+) -> None:
+    async def refusing(call: Call) -> None:
+        if (limit := call.body["max_tokens"]) > CONTEXT - PROMPT:
+            await call.reply(400, {"error": {"message": REFUSED[said](limit), "type": "BadRequestError"}})
+        else:
+            await call.say("Hi")
+
+    async with LoopbackServer(refusing) as server:
+        tier = RemoteTier(remote_spec(server.base_url, max_context=9000), refusals=LearnedRefusals())
+        request = asking(max_tokens=asked)
+        await answered(tier, request)
+        assert len(server.calls) <= 3
+        # Much of what is left is asked for.
+        assert CONTEXT - 3 * PROMPT < (request.sent.max_tokens or 0) <= CONTEXT - PROMPT
+        server.calls.clear()
+        await answered(tier, asking(max_tokens=500_000))
+        await answered(tier, asking(max_tokens=9))
+        assert [call.body["max_tokens"] <= CONTEXT - PROMPT for call in server.calls] == [True, True]
+        assert server.calls[-1].body["max_tokens"] == 9
+        await tier.close()
+
+
+async def test_a_prompt_that_does_not_fit_with_any_limit_is_refused_once() -> None:
+    async def refusing(call: Call) -> None:
+        words = f"This model's maximum context length is {CONTEXT} tokens. However, you requested 1500 tokens "
+        words += "(1100 in the messages, 400 in the completion)."
+        await call.reply(400, {"error": {"message": words}})
+
+    async with LoopbackServer(refusing) as server:
+        tier = RemoteTier(remote_spec(server.base_url, max_context=9000), refusals=LearnedRefusals())
+        with pytest.raises(TierContextError):
+            await answered(tier, asking(max_tokens=400))
         assert len(server.calls) == 1
         await tier.close()

@@ -128,6 +128,9 @@ LIMITS = (
     "max_tokens: Input should be less than or equal to 900",
     "max_tokens参数非法。取值范围为[1,900]",
     "max_tokens (2000) exceeds the maximum output tokens of 900 for model fw",
+    "max_tokens cannot exceed 900",
+    "max_tokens must be less than 901, got 2000",
+    "max_completion_tokens: maximum completion tokens is 900, requested 2000",
 )
 FORMATS = (
     "This response_format type is unavailable now",

@@ -1,6 +1,7 @@
 """What a refusal teaches holds for the tenant that got it, until another one, or AIO itself, gets the same refusal; a
 bad value is the caller's own; and what words alone say of a server is not believed of one tenant."""
 
+import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -12,6 +13,7 @@ from tests.tiers.remote.loopback_server import Call, LoopbackServer
 from tests.tiers.tier_world import chat, collect, remote_spec
 from tiers.catalog.catalog import EmbeddingSpec
 from tiers.errors import TierBusyError, TierCapabilityError, TierKeyError, TierRequestError, TierUnavailableError
+from tiers.message_content import Tool, Tooling
 from tiers.remote.embedding_client import EmbeddingClient, EmbeddingCounter
 from tiers.remote.refusals import LearnedRefusals, Place
 from tiers.remote.remote_tier import RemoteTier
@@ -288,3 +290,39 @@ async def test_embeddings_learn_by_tenant_too() -> None:
         # One with each refusal, and two with the parts.
         assert [await calls_of(tenant) for tenant in ("one", "one", "two", "three")] == [4, 2, 4, 2]
         await client.close()
+
+
+TOO_MANY = (
+    "Invalid 'tools': array too long. Expected an array with maximum length 2, but got an array with length 3 instead.",
+    "'tools' : maximum number of items is 2",
+    "* tools[0].function_declarations: [FIELD_INVALID] At most 2 function declarations can be specified.",
+    "tools: List should have at most 2 items after validation, not 3",
+    "Number of tools (3) exceeds the maximum of 2",
+    "Too many tools: 3 > 2",
+    "You can provide at most 2 tools.",
+    "The maximum number of tools is 2",
+    "Value at 'toolConfig.tools' failed to satisfy constraint: Member must have length less than or equal to 2",
+)
+
+
+def with_tools(tenant: str, count: int) -> GenerationRequest:
+    return asking(tenant, tooling=Tooling(tools=tuple(Tool(name=f"tool_{place}") for place in range(count))))
+
+
+@pytest.mark.parametrize("words", TOO_MANY)
+async def test_more_tools_than_a_server_takes_are_another_tiers_and_known_of_the_tenant(words: str) -> None:
+    async with asked(refusing(lambda body: len(body["tools"]) > 2, error(words))) as (tier, server, _):
+        with pytest.raises(TierCapabilityError, match=re.escape(words)):
+            await collect(tier, with_tools("one", 3))
+        assert len(server.calls) == 1
+        told = [tier.learned_refusal(with_tools(*case)) for case in (("one", 3), ("one", 2), ("two", 3))]
+        assert [refusal is not None for refusal in told] == [True, False, False]
+        await collect(tier, with_tools("one", 2))
+
+
+async def test_what_is_refused_of_fewer_tools_than_the_words_tell_is_not_kept() -> None:
+    words = "tools: List should have at most 5 items after validation"
+    async with asked(refusing(lambda body: True, error(words))) as (tier, _, learned):
+        with pytest.raises(TierRequestError):
+            await collect(tier, with_tools("one", 3))
+        assert learned.listed() == []

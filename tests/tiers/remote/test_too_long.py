@@ -151,6 +151,8 @@ TOO_LONG = [
     ("Token limit exceeded.", 0, 0, 0),
     ("Messages too long", 0, 0, 0),
     ("This exceeds the maximum number of tokens per request", 0, 0, 0),
+    ("max_completion_tokens=65536 cannot be greater than max_model_len=max_total_tokens=8192. Please request fewer "
+     "output tokens.", 0, 65536, 8192),
     ("Prompt has 32769 tokens, but the configured context size is 32768 tokens", 32769, 0, 32768),
 ]  # fmt: skip
 OTHER = [

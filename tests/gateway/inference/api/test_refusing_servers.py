@@ -117,7 +117,19 @@ async def refuse_extras(call: Call) -> None:
     await call.reply(200, {"type": "message", "usage": {"input_tokens": 9, "output_tokens": 1}} | said)
 
 
+MOST_TOOLS = 2
+TOO_MANY: list[str] = []
+"""Models that were asked with more tools."""
+
+
 async def refuse(call: Call) -> None:
+    if len(call.body.get("tools", ())) > MOST_TOOLS:
+        TOO_MANY.append(call.body["model"])
+        if call.body["model"] == "small":
+            words = f"Invalid 'tools': array too long. Expected an array with maximum length {MOST_TOOLS}."
+            said = {"message": words, "param": "tools", "code": "array_above_max_length"}
+            await call.reply(400, {"error": said | {"type": "invalid_request_error"}})
+            return
     if call.path.endswith("/messages"):
         await refuse_extras(call)
         return
@@ -182,3 +194,24 @@ async def test_what_a_server_of_anthropics_api_does_not_know_is_left_out_and_nam
     assert "Oslo" in told.text
     named = FIELDS[place][0].rpartition(".")[2]
     assert named in told.headers["x-aio-ignored-fields"]
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_more_tools_than_a_tier_takes_are_anothers_at_once_but_not_where_it_is_named(
+    gateway: RunningGateway,
+) -> None:
+    REFUSALS.forget()
+    TOO_MANY.clear()
+    names = (f"tool_{place}" for place in range(MOST_TOOLS + 1))
+    tools = [{"type": "function", "function": FUNCTION | {"name": name}} for name in names]
+    headers = {"x-aio-cache": "off", "x-aio-quality": "economy"}
+    asked = []
+    for model, status in (("auto", 200), ("auto", 200), ("small", 400)):
+        body = {"model": model, "messages": [USER], "tools": tools}
+        told = await gateway.http.post("/v1/chat/completions", json=body, headers=headers)
+        assert told.status_code == status, told.text
+        asked.append(TOO_MANY.copy())
+        TOO_MANY.clear()
+    REFUSALS.forget()
+    assert [models[0] for models in asked] == ["small", "large", "small"]
+    assert told.json()["error"]["code"] == "array_above_max_length"
