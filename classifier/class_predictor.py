@@ -97,19 +97,26 @@ class ClassPredictor:
 
     def classes(self, given: RoutingInput, turn: EncodedTurn, tokens: Sequence[str] | None = None) -> list[float]:
         """Return P of the four classes of the prompt `given`, encoded as `turn`, by the n-gram model, as labels keep
-        them; `tokens`: its words, where they were split before. Those of a turn with two readings are their mixture."""
-        if tokens is None:
-            tokens = tokenise(given.turn)
-        encoded = turn if self._shares_encoder else encode_turn(_shipped_model().encoder, given, tokens)
-        found = self._complexity.probabilities(given.turn, tokens, encoded.features, encoded.embedding)
-        return _mixed(given, found, self._classes_of_turn)
+        them: the mixture of those of its readings. `tokens`: the words of its turn, where they were split before."""
 
-    def _classes_of_turn(self, prompt: RoutingInput) -> list[float]:
-        """Return P of the classes of the turn of `prompt` alone, by the n-gram model."""
-        encoder = self._encodes if self._shares_encoder else _shipped_model().encoder
-        if self._native and prompt.turn.isascii():
+        def read(reading: RoutingInput) -> list[float]:
+            if reading is given:
+                return self._classes_of_turn(given, turn, tokens)
+            return self._classes_of_turn(reading)
+
+        return _mixed(given, read)
+
+    def _classes_of_turn(
+        self, prompt: RoutingInput, turn: EncodedTurn | None = None, tokens: Sequence[str] | None = None
+    ) -> list[float]:
+        """Return P of the classes of the turn of `prompt`, by the n-gram model; `turn`: what it was encoded as, where
+        it was before, and `tokens` as in `classes`."""
+        if turn is None and self._native and prompt.turn.isascii():
             return self._read_natively(prompt)[0]
-        return self.classes(prompt, encode_turn(encoder, prompt))
+        words = tokenise(prompt.turn) if tokens is None else tokens
+        if turn is None or not self._shares_encoder:
+            turn = encode_turn(self._encodes if self._shares_encoder else _shipped_model().encoder, prompt, words)
+        return self._complexity.probabilities(prompt.turn, words, turn.features, turn.embedding)
 
     def _read_natively(self, prompt: RoutingInput) -> tuple[list[float], EncodedTurn]:
         """Return P of the classes of the prompt's turn, which is ASCII, and what it was encoded as."""
@@ -123,7 +130,8 @@ class ClassPredictor:
         encoded as, without logits of words."""
         if self._native and self._encoder is None and prompt.turn.isascii():
             classes, turn = self._read_natively(prompt)
-            return self._prediction(prompt, turn, _mixed(prompt, classes, self._classes_of_turn), own), turn
+            mixed = _mixed(prompt, lambda reading: classes if reading is prompt else self._classes_of_turn(reading))
+            return self._prediction(prompt, turn, mixed, own), turn
         tokens = tokenise(prompt.turn)
         turn = encode_turn(self._encodes, prompt, tokens)
         return self.prediction(prompt, turn, own, tokens), turn
@@ -143,7 +151,7 @@ class ClassPredictor:
         encoder = self._encoder
         if encoder is None:
             return self._prediction(given, turn, self.classes(given, turn, tokens), own)
-        classes = _mixed(given, encoder.probabilities(given.turn), lambda other: encoder.probabilities(other.turn))
+        classes = _mixed(given, lambda reading: encoder.probabilities(reading.turn))
         return self._prediction(given, turn, classes, own)
 
     def _prediction(
@@ -192,14 +200,13 @@ class ClassPredictor:
         return (weights @ self._prior.labels).tolist(), (weights @ self._prior.good).tolist()
 
 
-def _mixed(prompt: RoutingInput, classes: list[float], read: Callable[[RoutingInput], list[float]]) -> list[float]:
-    """Return P of the classes of `prompt`: the `classes` of its turn, mixed with what `read` says of its other reading,
-    if it has one."""
-    other = prompt.other_reading
-    if other is None:
-        return classes
-    reading, weight = other
-    return [p + weight * (q - p) for p, q in zip(classes, read(reading), strict=True)]
+def _mixed(prompt: RoutingInput, read: Callable[[RoutingInput], list[float]]) -> list[float]:
+    """Return P of the classes of `prompt`: the mixture of what `read` says of each of its readings."""
+    readings = prompt.as_classified
+    if len(readings) == 1:
+        return read(readings[0][0])
+    weighted = [[weight * p for p in read(reading)] for reading, weight in readings]
+    return [sum(parts) for parts in zip(*weighted, strict=True)]
 
 
 @cache

@@ -193,7 +193,8 @@ def explained(model: OutcomeModel, row: PromptRow) -> Explanation:
             objective="utility",
         )
     )
-    features = turn.features.tolist()[: len(FEATURE_NAMES)]
+    request = given.request
+    features = model.encode(request).features.tolist()[: len(FEATURE_NAMES)]
     return Explanation(
         id=row.id,
         version=model.version,
@@ -206,7 +207,7 @@ def explained(model: OutcomeModel, row: PromptRow) -> Explanation:
         novelty=prediction.novelty,
         features={name: round(value, 4) for name, value in zip(FEATURE_NAMES, features, strict=True) if value},
         characters=len(row.prompt),
-        looked_at=len(given.turn),
+        looked_at=len(request.turn),
         router_instructions=_passed_over(row.prompt),
     )
 

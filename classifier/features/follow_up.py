@@ -5,7 +5,7 @@ or both ways where P is near neither 0 nor 1. A turn that accepts or chooses wha
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from classifier.decision import FollowUp
@@ -84,10 +84,32 @@ _UNSPACED = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\u0e00-\u0e7f\uac00-\ud7a3]"
 _CHOSEN_UNSPACED = re.compile(r"(?:我?选|方案|用)?(第[一二三四五])(?:个|种|项|方案)?[。！!.]?$")
 
 
+class TurnText(NamedTuple):
+    """What a turn says, or several that are read as one."""
+
+    whole: str
+    request: str
+    """Without its material (`classifier.features.material`); the same text where it has none."""
+
+    @property
+    def has_material(self) -> bool:
+        return self.request != self.whole
+
+
 class UserTurn(NamedTuple):
-    """A turn of the user: its `number` among these, from 1, and the end of the `answer` before it, "" without one."""
+    """A turn of the user as it came."""
 
     text: str
+    answer: str
+    """The end of the answer before it, "" without one."""
+    number: int
+    """Among the user's turns, from 1."""
+
+
+class ReadTurn(NamedTuple):
+    """A turn of the user as it is read; fields as in `UserTurn`."""
+
+    text: TurnText
     answer: str
     number: int
 
@@ -95,38 +117,42 @@ class UserTurn(NamedTuple):
 class Readings(NamedTuple):
     """How the newest turn is read: `alone`, `joined` to what it goes on with, or both. None where it is not read so."""
 
-    alone: str | None
-    joined: str | None = None
+    alone: TurnText | None
+    joined: TurnText | None = None
     follow_up: FollowUp | None = None
 
 
-def in_context(turns: Iterator[UserTurn]) -> Readings:
+def in_context(turns: Iterator[ReadTurn]) -> Readings:
     """Return how the newest of a user's turns is read; `turns` is newest first.
 
     Joined, at most two earlier turns count, and the second only where the first is a follow-up itself. Turns that only
-    close are passed over. The newest is not a long one.
+    close are passed over. The newest is not a long one. Their requests decide, whatever material they bring.
     """
     newest = next(turns, None)
     if newest is None:
-        return Readings("")
+        return Readings(TurnText("", ""))
     later, before = newest, _next_open(turns)
     if before is None:
         return Readings(newest.text)
     p = _p(newest, before)
     if p < SURE:
         return Readings(newest.text, None, FollowUp(p=p))
-    accepted = accepted_part(newest.text, newest.answer)
-    texts, numbers = [newest.text if accepted is None else accepted], []
+    accepted = accepted_part(newest.text.request, newest.answer)
+    texts, numbers = [newest.text if accepted is None else TurnText(accepted, accepted)], []
     while before is not None:
-        texts.append(_cut(before.text))
+        texts.append(TurnText(_cut(before.text.whole), _cut(before.text.request)))
         numbers.append(before.number)
         later, before = before, _next_open(turns) if len(numbers) < EARLIER_TURNS else None
-        if before is not None and (is_long(later.text) or _p(later, before) < 0.5):
+        if before is not None and (is_long(later.text.request) or _p(later, before) < 0.5):
             break
     follow_up = FollowUp(p=p, turns=tuple(reversed(numbers)), answer=accepted is not None)
     # The words of a turn that accepts say nothing by themselves.
     alone = None if p > 1 - SURE or (accepted is not None and p >= 0.5) else newest.text
-    return Readings(alone, "\n".join(reversed(texts)), follow_up)
+    return Readings(alone, _joined(texts[::-1]), follow_up)
+
+
+def _joined(texts: Sequence[TurnText]) -> TurnText:
+    return TurnText("\n".join(text.whole for text in texts), "\n".join(text.request for text in texts))
 
 
 def is_long(turn: str) -> bool:
@@ -134,13 +160,14 @@ def is_long(turn: str) -> bool:
     return len(turn) > LONGEST_FOLLOW_UP or len(turn.split(None, MOST_WORDS)) > MOST_WORDS
 
 
-def _p(turn: UserTurn, before: UserTurn) -> float:
-    p = shipped_follow_up().p(turn.text, before.text, turn.answer, closes=is_closing(turn.text))
+def _p(turn: ReadTurn, before: ReadTurn) -> float:
+    asked = turn.text.request
+    p = shipped_follow_up().p(asked, before.text.request, turn.answer, closes=is_closing(asked))
     return int(p * 1e4 + 0.5) / 1e4
 
 
-def _next_open(turns: Iterator[UserTurn]) -> UserTurn | None:
-    return next((one for one in turns if not is_closing(one.text)), None)
+def _next_open(turns: Iterator[ReadTurn]) -> ReadTurn | None:
+    return next((one for one in turns if not is_closing(one.text.request)), None)
 
 
 def accepted_part(turn: str, answer: str) -> str | None:

@@ -10,11 +10,12 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from itertools import chain, islice
+from typing import NamedTuple
 
 import msgspec
 
 from classifier.decision import FollowUp
-from classifier.features.follow_up import Readings, UserTurn, in_context, is_long
+from classifier.features.follow_up import Readings, ReadTurn, TurnText, UserTurn, in_context, is_long
 from classifier.features.material import as_read, kinds_left_out
 from classifier.features.plain_form import LEADS, OF_COURTESY, THANKS, plain_form, spelling, without_politeness
 from classifier.features.stray_text import (
@@ -143,54 +144,70 @@ LONGEST_END_OF_ANSWER = 2000
 MOST_LOOKED_AT = 64
 
 
-class RoutingInput(msgspec.Struct, frozen=True, kw_only=True):
-    """One request as the outcome model sees it (docs/routing.md).
+class Reading(NamedTuple):
+    """One of the texts that the complexity classes are read from, in plain form and cut, as a turn is."""
 
-    `turn`: last user turn without its client's text (`classifier.features.stray_text`), instructions to the router
-    (`classifier.features.routing_input`) and surrounding white space, with a stand-in for what it is about
-    (`classifier.features.material`), after the earlier turns that it goes on with (`classifier.features.follow_up`),
-    cut by `cut_turn`, in plain form (`classifier.features.plain_form`); `turn_chars`: the characters of the plain form
-    of all of it, in proportion to the part that is kept. `follow_up`: whether it goes on with them, None without
-    earlier turns; `other` and `other_chars`: the less likely of its two readings, None where one is certain enough.
-    `key`: the caller's key, which has its own labels, and `tenant`, whose it is; "" without one. `app`: hash of the
-    system prompt ("" without one), which tells applications apart without their text. `prompt_tokens`: estimate over
-    all messages;
-    `max_tokens` None means unlimited. `previous_tiers`: tiers that answered this conversation so far, oldest first.
-    `from_others`: labels of other tenants may count, too (`classifier.local.own`). `material`: the kinds of what the
-    turn has a stand-in for.
-    """
+    text: str
+    chars: int
+    """As `RoutingInput.turn_chars`."""
+    weight: float
+    """Of its classes in the mixture; those of all readings sum to 1."""
+
+
+class RoutingInput(msgspec.Struct, frozen=True, kw_only=True):
+    """One request as the outcome model sees it (docs/routing.md)."""
 
     turn: str
+    """The last user turn without its client's text (`classifier.features.stray_text`), instructions to the router
+    (`classifier.features.routing_input`) and surrounding white space, after the earlier turns that it goes on with
+    (`classifier.features.follow_up`), cut by `cut_turn`, in plain form (`classifier.features.plain_form`). Labels,
+    heads and embeddings are of this text."""
     turn_chars: int
+    """The characters of the plain form of all of the turn, in proportion to the part that is kept."""
     key: str = ""
+    """The caller's key, which has its own labels; "" without one."""
     tenant: str = ""
+    """The tenant of the key; "" without one."""
     app: str = ""
+    """Hash of the system prompt ("" without one), which tells applications apart without their text."""
     user_turns: int = 1
     assistant_turns: int = 0
     prompt_tokens: int = 0
+    """Estimate over all messages."""
     max_tokens: int | None = None
+    """None means unlimited."""
     has_tools: bool = False
     has_schema: bool = False
     previous_tiers: tuple[int, ...] = ()
+    """Tiers that answered this conversation so far, oldest first."""
     from_others: bool = False
+    """Whether labels of other tenants may count, too (`classifier.local.own`)."""
     material: tuple[str, ...] = ()
+    """The kinds of the materials that have a stand-in in the likeliest reading."""
     follow_up: FollowUp | None = None
-    other: str | None = None
-    other_chars: int = 0
+    """Whether the turn goes on with earlier ones; None without these."""
+    readings: tuple[Reading, ...] = ()
+    """What the complexity classes are read from, the likelier first: the turn without its material
+    (`classifier.features.material`), and where the turn may be a follow-up or not, both ways. Empty where it is the
+    turn alone."""
 
     @property
-    def texts(self) -> list[str]:
-        """The readings of the turn, the likelier first."""
-        return [self.turn] if self.other is None else [self.turn, self.other]
+    def as_classified(self) -> "list[tuple[RoutingInput, float]]":
+        """The inputs whose turns the complexity classes are read from, with their weights, the likelier first. A
+        reading that is the turn is this object, so that the turn need not be encoded twice."""
+        if not self.readings:
+            return [(self, 1.0)]
+        return [(self._read_as(reading), reading.weight) for reading in self.readings]
 
     @property
-    def other_reading(self) -> "tuple[RoutingInput, float] | None":
-        """The input with the less likely reading as its turn, and the weight of that reading; None without one."""
-        if self.other is None or self.follow_up is None:
-            return None
-        p = self.follow_up.p
-        other = msgspec.structs.replace(self, turn=self.other, turn_chars=self.other_chars, other=None)
-        return other, min(p, 1.0 - p)
+    def request(self) -> "RoutingInput":
+        """The input whose turn is the likeliest reading: what is asked, without its material."""
+        return self._read_as(self.readings[0]) if self.readings else self
+
+    def _read_as(self, reading: Reading) -> "RoutingInput":
+        if (reading.text, reading.chars) == (self.turn, self.turn_chars):
+            return self
+        return msgspec.structs.replace(self, turn=reading.text, turn_chars=reading.chars, readings=())
 
 
 def cut_turn(text: str) -> str:
@@ -261,20 +278,24 @@ def routing_input(
         alone, joined, follow_up = _readings(asked)
     else:
         whole = asked[0].text.strip()
-        kept = as_read(whole)
-        if kept is not whole:
-            kept, signs = without_stray_text(kept), _FORM
-        alone, joined, follow_up = Readings(kept)
+        request = as_read(whole)
+        if request is not whole:
+            request, signs = without_stray_text(request), _FORM
+        alone, joined, follow_up = Readings(TurnText(whole, request))
     is_joined = follow_up is not None and follow_up.p >= 0.5
     first, second = (joined, alone) if is_joined else (alone, joined)
-    turn, turn_chars = _plain(first or "", signs, plan_mode)
-    other, other_chars = (None, 0) if second is None else _plain(second, signs, plan_mode)
+    likeliest = TurnText("", "") if first is None else first
+    turn, turn_chars = _plain(likeliest.whole, signs, plan_mode)
+    readings: tuple[Reading, ...] = ()
+    if second is not None or likeliest.has_material:
+        less = 0.0 if second is None or follow_up is None else min(follow_up.p, 1.0 - follow_up.p)
+        weighted = [(likeliest, 1.0 - less)] if second is None else [(likeliest, 1.0 - less), (second, less)]
+        readings = tuple(Reading(*_plain(text.request, signs, plan_mode), weight) for text, weight in weighted)
     return RoutingInput(
         turn=turn,
         turn_chars=turn_chars,
         follow_up=follow_up,
-        other=other,
-        other_chars=other_chars,
+        readings=readings,
         key=key,
         tenant=tenant,
         app=app_of("\n".join(system)),
@@ -285,7 +306,7 @@ def routing_input(
         has_tools=has_tools,
         has_schema=has_schema,
         previous_tiers=tuple(previous_tiers),
-        material=kinds_left_out(first or ""),
+        material=kinds_left_out(likeliest.request),
     )
 
 
@@ -324,16 +345,18 @@ def _readings(asked: Sequence[UserTurn]) -> Readings:
     own = _own_turns(asked)
     newest = next(own, None)
     if newest is None:
-        return Readings("")
+        return Readings(TurnText("", ""))
     if len(asked) == 1 or is_long(newest.text):
         return Readings(_read(newest).text)
     return in_context(map(_read, chain((newest,), own)))
 
 
-def _read(turn: UserTurn) -> UserTurn:
+def _read(turn: UserTurn) -> ReadTurn:
     """Return the turn as it is read, with the end of the answer before it without instructions to the router."""
-    answer = without_router_instructions(turn.answer[-LONGEST_END_OF_ANSWER:])
-    return UserTurn(without_stray_text(as_read(turn.text)), answer, turn.number)
+    whole = without_stray_text(turn.text)
+    request = as_read(turn.text)
+    text = TurnText(whole, whole if request is turn.text else without_stray_text(request))
+    return ReadTurn(text, without_router_instructions(turn.answer[-LONGEST_END_OF_ANSWER:]), turn.number)
 
 
 def _own_turns(asked: Sequence[UserTurn]) -> Iterator[UserTurn]:

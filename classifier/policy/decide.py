@@ -413,8 +413,9 @@ def heuristic_prediction(prompt: RoutingInput, tiers: int = 4) -> Prediction:
 
     Novelty is 0: the classifier is unavailable, and that must not send all traffic to one tier.
     """
-    length = (min(max(prompt.turn_chars, SHORT_CHARS), LONG_CHARS) - SHORT_CHARS) / (LONG_CHARS - SHORT_CHARS)
-    lower = prompt.turn.lower()
+    request = prompt.request
+    length = (min(max(request.turn_chars, SHORT_CHARS), LONG_CHARS) - SHORT_CHARS) / (LONG_CHARS - SHORT_CHARS)
+    lower = request.turn.lower()
     signs = sum(sign in lower for sign in HARD_SIGNS)
     wants_structure = prompt.has_tools or prompt.has_schema
     difficulty = min(1.0, 0.1 + 0.5 * length**0.5 + 0.2 * signs + 0.2 * wants_structure)

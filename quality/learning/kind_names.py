@@ -188,10 +188,11 @@ def _seen(asked: Iterable[Sequence[Any]]) -> list[_Seen]:
         except msgspec.ValidationError:
             # The message has parts that are not text, or another release wrote it.
             continue
-        if given.turn not in turns:
-            turns.add(given.turn)
+        request = given.request.turn
+        if request not in turns:
+            turns.add(request)
             owner = _text(key)
-            found.append(_Seen(_kinds(classes, owner, given.app), owner, words_of(given.turn)))
+            found.append(_Seen(_kinds(classes, owner, given.app), owner, words_of(request)))
     return found
 
 

@@ -68,14 +68,12 @@ def out_of_fold(rows: Sequence[LabelledPrompt], outcome_model: OutcomeModel, *, 
 
 
 def predicted(model: ComplexityModel, prompts: Sequence[RoutingInput], outcome_model: OutcomeModel) -> Float:
-    """Return P(class) [n, 4] of `prompts`, those of two readings mixed."""
-    found = _predicted(model, encoded(prompts, outcome_model))
-    others = [(row, *other) for row, prompt in enumerate(prompts) if (other := prompt.other_reading) is not None]
-    if others:
-        rows, inputs, weights = zip(*others, strict=True)
-        share = np.array(weights, np.float32)[:, None]
-        mixed = _predicted(model, encoded(inputs, outcome_model))
-        found[list(rows)] += share * (mixed - found[list(rows)])
+    """Return P(class) [n, 4] of `prompts`, each the mixture of its readings."""
+    read = [(row, *reading) for row, prompt in enumerate(prompts) for reading in prompt.as_classified]
+    rows, inputs, weights = zip(*read, strict=True)
+    found = np.zeros((len(prompts), CUTS + 1), np.float32)
+    shares = np.array(weights, np.float32)[:, None]
+    np.add.at(found, np.array(rows), shares * _predicted(model, encoded(inputs, outcome_model)))
     return found
 
 
@@ -124,7 +122,7 @@ def _predicted(model: ComplexityModel, read: Encoded) -> Float:
 
 
 def _prompts(rows: Sequence[LabelledPrompt]) -> list[RoutingInput]:
-    return [routing_input_of_text(row.prompt) for row in rows]
+    return [routing_input_of_text(row.prompt).request for row in rows]
 
 
 def encoded(prompts: Sequence[RoutingInput], outcome_model: OutcomeModel) -> Encoded:

@@ -118,7 +118,7 @@ def refit_complexity(
         np.array([numbers[group] for *_, group in made]),
         np.array([place in own for place in range(len(made))]),
     )
-    read = encoded([routing_input_of_text(prompt) for prompt in rows.prompts], outcome_model)
+    read = encoded([routing_input_of_text(prompt).request for prompt in rows.prompts], outcome_model)
     read = _without_form(read, prior)
     return _averaged(prior, _fit(prior, rows, read, seed))
 

@@ -200,7 +200,7 @@ def train_classes(
     settings = settings or FineTuneSettings()
     raters = [np.array(row.classes)[:, None] <= np.arange(1, CUTS + 1) for row in rows]
     labels = np.stack([one.mean(axis=0, dtype=np.float32) for one in raters])
-    turns = [routing_input_of_text(row.prompt).turn for row in rows]
+    turns = [routing_input_of_text(row.prompt).request.turn for row in rows]
     order = np.random.default_rng(settings.seed).permutation(len(rows))
     valid, train = (
         LabelledTexts([turns[i] for i in part], labels[part], np.ones(len(part), np.float32))

@@ -4,6 +4,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -11,11 +12,15 @@ from hypothesis import strategies as st
 
 from classifier.complexity.model import shipped_complexity
 from classifier.features import material
+from classifier.features.follow_up_model import FollowUpModel
 from classifier.features.line_kinds import kind_of
 from classifier.features.material import HEAD, HEAD_LINES, STAND_IN, TAIL, TAIL_LINES, as_read, materials_of
-from classifier.features.routing_input import routing_input_of_text
+from classifier.features.routing_input import RoutingInput, routing_input, routing_input_of_text
+from classifier.local.own import LabelledRow, OwnOutcomes
+from classifier.policy.decide import heuristic_prediction
 from classifier.training.fitting.complexity import predicted
 from classifier.training.metrics.complexity_report import first_day_tiers
+from quality.verification.training_rows import encode_prompt
 from tests.classifier.complexity.test_complexity_model import MODEL, PREDICTOR
 from tests.examples import examples
 
@@ -198,8 +203,89 @@ def test_code_is_read_where_the_request_may_be_as_hard_as_it_is(ask: str, is_rea
 def test_a_decision_says_what_was_not_read(kinds: list[str], turn: str) -> None:
     found = routing_input_of_text(turn)
     assert list(found.material) == kinds
-    assert "\x1e" not in found.turn
+    assert "\x1e" not in found.turn + found.request.turn
     assert PREDICTOR.read(found)[0].material == kinds
+
+
+def log_of(line: str) -> str:
+    lines = "\n".join(f"2026-01-01 10:00:{second} {line}" for second in range(10, 30))
+    return f"Is there any error?\n\n{lines}"
+
+
+QUIET, NOISY = (routing_input_of_text(log_of(line)) for line in ("INFO all is well", "ERROR segment 12 of /dev/sda"))
+
+
+def test_the_classes_are_read_without_the_material_and_labels_with_it() -> None:
+    (quiet, of_quiet), (noisy, of_noisy) = (PREDICTOR.read(one) for one in (QUIET, NOISY))
+    assert quiet.classes == noisy.classes == PREDICTOR.read(QUIET.request)[0].classes
+    assert QUIET.request.turn == NOISY.request.turn == "Is there any error? here is the log"
+    assert "segment 12" in NOISY.turn
+    assert of_quiet.embedding @ of_noisy.embedding < 0.9
+
+    def label(prompt: RoutingInput, score: float) -> LabelledRow:
+        turn = MODEL.encode(prompt)
+        classes = PREDICTOR.classes(prompt, turn)
+        scores, weights = [score, np.nan, np.nan], [1.0, 0.0, 0.0]
+        return LabelledRow(classes, turn.embedding, turn.features, scores, weights, "k", "", 0.0)
+
+    labels = [label(QUIET, 1.0), label(NOISY, 0.0)] * 12
+    own = OwnOutcomes(labels, PREDICTOR.table)
+    after = [PREDICTOR.read(msgspec.structs.replace(one, key="k"), own)[0].p_ok[0] for one in (QUIET, NOISY)]
+    assert after[0] > after[1] + 0.5
+
+
+def test_rows_for_heads_have_the_classes_of_the_request_and_the_features_of_the_turn() -> None:
+    rows = [encode_prompt(MODEL, [{"role": "user", "content": log_of(line)}]) for line in ("INFO up", "ERROR 12 down")]
+    bare = encode_prompt(MODEL, [{"role": "user", "content": "Is there any error? here is the log"}])
+    assert rows[0].classes == rows[1].classes == bare.classes
+    assert len({row.embedding for row in (*rows, bare)}) == len({row.features for row in (*rows, bare)}) == 3
+
+
+def test_a_turn_without_material_is_read_once() -> None:
+    assert routing_input_of_text("Tell me a joke.\nA short one.").readings == ()
+
+
+def test_without_the_classifier_a_material_does_not_make_a_request_harder() -> None:
+    assert heuristic_prediction(QUIET).p_ok == heuristic_prediction(QUIET.request).p_ok
+
+
+def said(p: float, *turns: str) -> RoutingInput:
+    """Return the input for turns of a user, of which the last needs the earlier ones with probability `p`."""
+    messages = [
+        {"role": role, "content": text} for turn in turns for role, text in (("user", turn), ("assistant", "No."))
+    ]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(FollowUpModel, "p", lambda *_, **__: p)
+        return routing_input(messages)
+
+
+LOG, CSV = ("\n".join(PASTED[name].splitlines()[:4]) for name in ("log", "csv"))
+ERRORS, TOTALS = f"Is there any error?\n\n{LOG}", f"What is the largest total?\n\n{CSV}"
+
+
+def test_the_readings_of_a_turn_that_may_be_a_follow_up_are_both_without_material() -> None:
+    asked, added = "Is there any error? here is the log", "What is the largest total? here is the table"
+    for p in (0.8, 0.2):
+        found = said(p, ERRORS, TOTALS)
+        likely, other = (f"{asked} {added}", added) if p > 0.5 else (added, f"{asked} {added}")
+        assert [reading.text for reading in found.readings] == [likely, other]
+        assert [reading.weight for reading in found.readings] == pytest.approx([0.8, 0.2])
+        assert (found.material, "Porto" in found.turn) == (("log", "table") if p > 0.5 else ("table",), True)
+        assert ("timeout" in found.turn) == (p > 0.5)
+        classes = [PREDICTOR.read(routing_input_of_text(text))[0].classes for text in (likely, other)]
+        mixed = 0.8 * np.array(classes[0]) + 0.2 * np.array(classes[1])
+        assert PREDICTOR.read(found)[0].classes == pytest.approx(mixed, abs=3e-4)
+
+
+def test_one_reading_decides_where_it_is_certain_and_the_turn_keeps_the_material() -> None:
+    joined, alone, plain = said(0.99, ERRORS, "and failures?"), said(0.01, "Hello", ERRORS), said(0.2, ERRORS, "Why?")
+    assert [reading.text for reading in joined.readings] == ["Is there any error? here is the log and failures?"]
+    assert [reading.text for reading in alone.readings] == ["Is there any error? here is the log"]
+    assert joined.readings[0].weight == alone.readings[0].weight == 1.0
+    assert all("timeout" in one.turn for one in (joined, alone))
+    # The likelier reading brings no material; the other one does.
+    assert [reading.text for reading in plain.readings] == ["Why?", "Is there any error? here is the log Why?"]
+    assert (plain.turn, plain.material) == ("Why?", ())
 
 
 PIECES = (

@@ -116,6 +116,7 @@ def test_classes_are_the_same_up_to_rounding(shipped: OutcomeModel, text: str) -
 
 @settings(max_examples=examples(150), deadline=None)
 @given(st.lists(st.sampled_from([piece for piece in PIECES if piece.isascii()]), max_size=60).map("".join))
+@example("Any errors?\n2026-01-01 10:00:00 INFO up\n2026-01-01 10:00:01 ERROR down at last")
 def test_a_turn_read_in_one_call_is_as_its_parts_are(shipped: OutcomeModel, text: str) -> None:
     prompt, model = routing_input_of_text(text), ClassPredictor(shipped)
     turn = shipped.encode(prompt)

@@ -125,8 +125,7 @@ def test_the_train_command_reproduces_the_shipped_artefact_and_promotes_nothing(
     assert not (tmp_path / POINTER).exists()
     found, shipped = load_artefact(outcome.folder), load_artefact(default_artefact())
     assert found.manifest.data_sha256 == shipped.manifest.data_sha256
-    # Another CPU may round differently, and the shipped heads were fitted to prompts that were read with the material
-    # that they bring: the numbers agree and the bytes need not.
+    # Another CPU may round differently: the numbers agree and the bytes need not.
     for text in ("What is the derivative of x^2?", "Which court decided the case?\n(A) one\n(B) two"):
         prompt = routing_input_of_text(text)
-        assert found.predict(prompt).p_ok == pytest.approx(shipped.predict(prompt).p_ok, abs=0.05)
+        assert found.predict(prompt).p_ok == pytest.approx(shipped.predict(prompt).p_ok, abs=0.02)

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from classifier.complexity.encoder_classes import EncoderClasses
 from classifier.encoders.micro_batcher import MicroBatcher
 from classifier.encoders.static_encoder import Encoding
 from classifier.encoders.transformer_encoder import PooledProjection, TransformerEncoder
@@ -112,3 +113,27 @@ def test_a_turn_that_was_submitted_is_not_computed_twice() -> None:
     ahead = encoder.submit("Why?").result(60)
     assert encoder.encode("Why?", [], NO_FEATURES) is ahead
     assert Counted.computed == 1
+
+
+class Submitted(EncoderClasses):
+    """Classes that are only asked for."""
+
+    def __init__(self) -> None:
+        self.turns: list[str] = []
+
+    def submit(self, turn: str) -> "Future[Encoding]":
+        self.turns.append(turn)
+        done: Future[Encoding] = Future()
+        done.set_result(SHIPPED.encoder.encode(turn, (), NO_FEATURES))
+        return done
+
+
+async def test_the_turn_is_encoded_ahead_with_its_material_and_its_classes_without() -> None:
+    encoder, classes = Held(), Submitted()
+    encoder.go.set()
+    model = OutcomeModel(SHIPPED.manifest, encoder, SHIPPED.heads, SHIPPED.memory)
+    given = routing_input_of_text("Any error?\n\n2026-01-01 10:00:00 INFO up\n2026-01-01 10:00:01 ERROR down")
+    await LoadedVersion(model, classes=classes).encode_ahead(given)
+    assert list(encoder.done) == [given.turn]
+    assert "ERROR down" in given.turn
+    assert classes.turns == ["Any error? here is the log"]
