@@ -130,12 +130,12 @@ test-clients: $(STAMP)-clients
 
 # Python clients have environments of their own: their pins would move the versions of others. No script of an npm package runs.
 $(STAMP)-clients: $(STAMP)
-	set -e; for client in agents aider llama-index; do \
+	set -e; for client in agents aider google llama-index; do \
 		$(PYTHON) -m venv --without-pip $(VENV)/clients/$$client; \
 		$(BIN)/pip --quiet --python $(VENV)/clients/$$client/bin/python install --no-compile --group client-$$client; \
 	done
 	npm install --silent --no-audit --no-fund --ignore-scripts --prefix $(VENV)/clients/node \
-		@openai/codex@0 opencode-ai@1 ai@7 @ai-sdk/openai@4 zod@4
+		@openai/codex@0 opencode-ai@1 ai@7 @ai-sdk/openai@4 zod@4 @google/genai@3 @google/gemini-cli@0
 	touch $@
 
 # Triton kernels without a GPU: each against its reference in the interpreter, and compiled for every device of ours. And the CPU

@@ -24,6 +24,7 @@ from gateway.inference.api.aio import give_feedback, route, show_record
 from gateway.inference.api.chat_socket import chat_socket, other_socket
 from gateway.inference.api.completions import chat_completions, completions, detokenize, tokenize
 from gateway.inference.api.embeddings import embeddings
+from gateway.inference.api.gemini.gemini import call_model, gemini_failure, is_gemini_path
 from gateway.inference.api.messages.messages import count_tokens, messages
 from gateway.inference.api.messages.schemas import is_messages_path, messages_failure
 from gateway.inference.api.models import list_models, show_model
@@ -96,6 +97,8 @@ def _failure(request: HttpRequest, error: Exception) -> Response[Any]:
         error = ApiError(
             error.status_code, f"There is no {shown} here; /docs lists all endpoints.", headers=error.headers
         )
+    if is_gemini_path(request.scope["method"], path, request.headers):
+        return gemini_failure(request, error)
     is_messages = is_messages_path(path) or (path.startswith("/v1/models") and "anthropic-version" in request.headers)
     return messages_failure(request, error) if is_messages else envelope_response(request, error)
 
@@ -118,6 +121,7 @@ def _routers_of_callers() -> list[Router]:
             list_input_items,
             list_models,
             show_model,
+            call_model,
             route,
             show_record,
             give_feedback,
@@ -135,11 +139,12 @@ def _routers_of_callers() -> list[Router]:
         ],
         guards=[admit],
     )
+    googles = OnceRouter("/v1beta", route_handlers=[call_model, list_models, show_model], guards=[admit])
     # The same paths as vLLM.
     unversioned = OnceRouter("/", route_handlers=[tokenize, detokenize], guards=[admit], include_in_schema=False)
     # It admits its callers itself: a browser's key comes with the first message.
     sockets = OnceRouter("/v1", route_handlers=[chat_socket, other_socket])
-    return [v1, unversioned, sockets]
+    return [v1, googles, unversioned, sockets]
 
 
 def worker_app(settings: Settings, lifespan: Lifespan) -> Litestar:

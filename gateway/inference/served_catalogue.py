@@ -29,6 +29,7 @@ AUTO = "auto"
 _SEALING = ("anthropic", "bedrock", "gemini", "openai-provider", "azure", "vertex-gemini", "vertex-anthropic")
 _MARKING = ("anthropic", "bedrock", "vertex-anthropic")
 _MESSAGES = ("anthropic", "vertex-anthropic")
+_GEMINI = ("gemini", "vertex-gemini")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,6 +58,7 @@ class ServedCatalogue:
     marks_caches: bool = field(init=False)
     has_responses: bool = field(init=False)
     has_messages: bool = field(init=False)
+    has_gemini: bool = field(init=False)
     has_estimates: bool = field(init=False)
     forwarded_fields: frozenset[str] = field(init=False)
     rules: "RoutingRules | None" = field(init=False)
@@ -81,6 +83,7 @@ class ServedCatalogue:
             "seals_reasoning": not kinds.isdisjoint(_SEALING),
             "has_responses": any(remote.responses != "never" for remote in remotes),
             "has_messages": not kinds.isdisjoint(_MESSAGES),
+            "has_gemini": not kinds.isdisjoint(_GEMINI),
             "forwarded_fields": frozenset(name for remote in remotes for name in remote.forward),
             "has_estimates": any(spec.price.estimated for spec in every),
             "marks_caches": not kinds.isdisjoint(_MARKING),

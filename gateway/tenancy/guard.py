@@ -49,6 +49,8 @@ from gateway.tenancy.tenancy import Tenancy
 if TYPE_CHECKING:
     from gateway.tenancy.users.sessions import Sessions
 
+KEY_HEADERS = ("x-api-key", "api-key", "x-goog-api-key")
+"""In which clients of Anthropic's, Azure's and Google's APIs send their key."""
 ACCESS = "access"
 """The key of the app's state."""
 
@@ -101,6 +103,7 @@ def cookie_name(connection: Connection, name: str) -> str:
     return f"__Secure-{name}" if root_of(connection) else f"__Host-{name}"
 
 
+_GOOGLES_PATHS = ("/v1beta/", "/v1/models")
 READING = frozenset({"GET", "HEAD", "OPTIONS"})
 _ORIGIN_OF = {
     "API key": "the operator hands them out",
@@ -290,11 +293,10 @@ def may_see_private_metrics(connection: Connection) -> bool:
 
 
 def authorization_of(headers: Mapping[str, str]) -> str | None:
-    """The `Authorization` header; without one, or a key in it, the key in Anthropic's `x-api-key` or Azure's `api-key`,
-    in the same form."""
+    """The `Authorization` header; without one, or a key in it, the key in one of `KEY_HEADERS`, in the same form."""
     given = headers.get("authorization")
     has_key = given is not None and given.strip().lower() not in ("", "bearer")
-    if not has_key and (key := headers.get("x-api-key") or headers.get("api-key")) is not None:
+    if not has_key and (key := next(filter(None, map(headers.get, KEY_HEADERS)), None)) is not None:
         return f"Bearer {key}"
     return given
 
@@ -336,6 +338,9 @@ def init_request_state(connection: Connection, handler: BaseRouteHandler) -> Any
     state["headers"] = {
         name.decode("latin-1"): value.decode("latin-1") for name, value in [*connection.scope["headers"]][::-1]
     }
+    if connection.scope["path"].startswith(_GOOGLES_PATHS) and (key := connection.query_params.get("key")):
+        # Google's API takes a key in the query as well.
+        state["headers"].setdefault("x-goog-api-key", key)
     if "content-encoding" in state["headers"]:
         _decode_body(connection, state["headers"]["content-encoding"])
     LOG_CONTEXT.set(LogContext(state["request_id"]))

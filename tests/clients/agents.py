@@ -124,3 +124,29 @@ def run_ai_sdk(folder: Path, url: str, model: str = AUTO) -> str:
     (folder / "documented.mjs").write_text(f"{lines}\nexport {{ model }};\n")
     shutil.copy(PROGRAMS / "ai_sdk.mjs", folder / "program.mjs")
     return run(folder, "node", "program.mjs")
+
+
+def run_google_genai(folder: Path, url: str) -> str:
+    """The program of Google's client for Node, which has a tool that adds."""
+    installed(NODE_MODULES / "@google" / "genai")
+    (folder / "node_modules").symlink_to(NODE_MODULES)
+    lines = documented_lines("js", "GoogleGenAI", url)
+    (folder / "documented.mjs").write_text(f"{lines}\nexport {{ client }};\n")
+    shutil.copy(PROGRAMS / "google_genai.mjs", folder / "program.mjs")
+    return run(folder, "node", "program.mjs")
+
+
+GEMINI_SETTINGS = (
+    '{"security": {"auth": {"selectedType": "gemini-api-key"}}, "privacy": {"usageStatisticsEnabled": false}}'
+)
+
+
+def run_gemini_cli(folder: Path, url: str, prompt: str) -> str:
+    """Gemini's CLI, which has tools for files and a shell, and names of models of its own."""
+    gemini = installed(NODE_MODULES / ".bin" / "gemini")
+    (folder / ".gemini").mkdir()
+    (folder / ".gemini" / "settings.json").write_text(GEMINI_SETTINGS)
+    exports, command = documented_lines("sh", "GOOGLE_GEMINI_BASE_URL", url).strip().splitlines()
+    assert command == "gemini"
+    variables = dict(part.split("=", 1) for part in exports.removeprefix("export ").split())
+    return run(folder, gemini, "--skip-trust", "-p", prompt, **variables)

@@ -18,6 +18,8 @@ from tests.clients.agents import (
     run_ai_sdk,
     run_aider,
     run_codex,
+    run_gemini_cli,
+    run_google_genai,
     run_opencode,
 )
 from tests.clients.documented_lines import documented_lines
@@ -35,6 +37,9 @@ pytestmark = pytest.mark.clients
 
 CATALOG = """
 name = "recorded"
+
+[aliases]
+"*" = "auto"
 
 [[tiers]]
 number = 1
@@ -137,6 +142,7 @@ PYTHON_CLIENTS = [
     pytest.param("anthropic_messages", "from anthropic import Anthropic", None, id="anthropic"),
     pytest.param("langchain_chat", "from langchain_openai import ChatOpenAI", None, id="langchain"),
     pytest.param("openai_agents", "from agents import", "agents", id="openai-agents"),
+    pytest.param("google_genai", "from google import genai", "google", id="google-genai"),
     pytest.param("llama_index_agent", "import OpenAILike", "llama-index", id="llama-index"),
 ]
 
@@ -155,6 +161,20 @@ def test_the_ai_sdk_loops_over_its_tools(setup: Setup) -> None:
     setup.upstream.play(ADDING)
     assert run_ai_sdk(setup.folder, setup.url).strip() == FINAL
     check_history(setup.upstream.requests, ADDING, [["3", "7"], ["10"]])
+
+
+def test_googles_client_for_node_loops_over_its_tools(setup: Setup) -> None:
+    setup.upstream.play(ADDING)
+    assert run_google_genai(setup.folder, setup.url).strip() == FINAL
+    check_history(setup.upstream.requests, ADDING, [["3", "7"], ["10"]])
+
+
+def test_gemini_cli_loops_over_its_tools(setup: Setup) -> None:
+    (setup.folder / "three").mkdir()
+    script: Script = ([ScriptedCall("list_directory", {"dir_path": "."})], FINAL)
+    setup.upstream.play(script)
+    assert FINAL in run_gemini_cli(setup.folder, setup.url, "What is here?")
+    check_history(setup.upstream.requests, script, [["three"]])
 
 
 def said_by(tool: str, field: str, **others: str) -> Script:

@@ -95,7 +95,7 @@ class GeminiWire(RemoteWire):
             body["systemInstruction"] = {"parts": [{"text": system}]}
         method = "streamGenerateContent?alt=sse" if streamed else "generateContent"
         dropped = dropped_fields(request, _KNOWN)
-        body, unknown = self.with_own_fields(body | _tools(request), request, self._remote)
+        body, unknown = self.with_own_fields(body | _tools(request) | _own_fields(request), request, self._remote)
         dropped += tuple(name for name in unknown if name != MODALITIES)
         return WireCall(f"{self._path}:{method}", _encode(body), streamed, dropped)
 
@@ -129,6 +129,8 @@ class GeminiWire(RemoteWire):
             fields["responseMimeType"] = "application/json"
             if schema:
                 fields["responseJsonSchema"] = schema
+        if request.native is not None and (said := request.native.fields.get("thinkingConfig")) is not None:
+            return fields | {"thinkingConfig": msgspec.Raw(said)}
         thinking = _thinking(self._remote.model, request)
         return fields | ({"thinkingConfig": thinking} if thinking else {})
 
@@ -304,6 +306,12 @@ def _tools(request: GenerationRequest) -> dict[str, Any]:
     return {"tools": [{"functionDeclarations": declared}], "toolConfig": {"functionCallingConfig": mode}}
 
 
+def _own_fields(request: GenerationRequest) -> dict[str, Any]:
+    """Return what a caller of this API said that no other has."""
+    given = {} if request.native is None else request.native.fields
+    return {name: msgspec.Raw(given[name]) for name in ("tools", "safetySettings") if name in given}
+
+
 def _deltas(answer: _Answer, data: bytes, tally: Tally) -> list[Delta]:
     blocks = blocks_of(tally)
     if answer.error:
@@ -335,11 +343,21 @@ def _read_part(raw: msgspec.Raw, blocks: Blocks, tally: Tally) -> list[Delta]:
         part = _strict_part(raw)
     except JSON_ERRORS as error:
         part = _decode_part.lenient(raw, tally, error)
+        raw = _with_object(raw, part)
     deltas = _said(part, blocks)
     if tally.opaque:
         block = NativeBlock(json=bytes(raw), type="part", seal=part.thought_signature or "")
-        deltas.append(Delta(opaque=OpaquePiece(dialect="gemini", block=block)))
+        deltas = deltas or [Delta()]
+        deltas[-1].opaque = OpaquePiece(dialect="gemini", block=block)
     return deltas
+
+
+def _with_object(raw: msgspec.Raw, part: _Part) -> msgspec.Raw:
+    """Return a part as it is; a call with arguments that are an object."""
+    if part.function_call is None:
+        return raw
+    said = msgspec.json.decode(raw, type=dict[str, Any])
+    return msgspec.Raw(_encode(said | {"functionCall": said["functionCall"] | {"args": part.function_call.args}}))
 
 
 def _said(part: _Part, blocks: Blocks) -> list[Delta]:

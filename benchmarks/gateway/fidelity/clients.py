@@ -1,4 +1,4 @@
-"""Agents' clients of the three APIs: what they ask, how they read an answer, whole or streamed, and how they go on with
+"""Agents' clients of the four APIs: what they ask, how they read an answer, whole or streamed, and how they go on with
 the results of the calls in it."""
 
 import json
@@ -8,7 +8,7 @@ from typing import Any
 from benchmarks.gateway.fidelity.provider import BUSY, DROP, LENIENT, THINK
 
 Body = dict[str, Any]
-PATHS = {"chat": "/v1/chat/completions", "messages": "/v1/messages", "responses": "/v1/responses"}
+PATHS = {"chat": "/v1/chat/completions", "messages": "/v1/messages", "responses": "/v1/responses", "gemini": ""}
 _SCHEMA = {
     "type": "object",
     "properties": {"city": {"type": "string"}, "days": {"type": "array"}},
@@ -27,10 +27,20 @@ def asked(api: str, model: str, case: str, *, stream: bool) -> Body:
     """The first request of a session. `case`: one of the matrix's."""
     question = _QUESTIONS.get(case, _QUESTION)
     with_tools, thinks = case == "tools" or case in THINKING, case in THINKING
-    body = {"chat": _chat, "messages": _messages, "responses": _responses}[api](question, with_tools, thinks)
+    made = {"chat": _chat, "messages": _messages, "responses": _responses, "gemini": _gemini}
+    body = made[api](question, with_tools, thinks)
     if api == "chat" and stream:
         body["stream_options"] = {"include_usage": True}
     return {"model": model, "stream": stream} | body
+
+
+def sent(api: str, body: Body) -> tuple[str, Body]:
+    """The path and the body that a client of the API sends; Gemini's has model and method in the path."""
+    if api != "gemini":
+        return PATHS[api], body
+    method = "streamGenerateContent?alt=sse" if body["stream"] else "generateContent"
+    fields = {name: value for name, value in body.items() if name not in ("model", "stream")}
+    return f"/v1beta/models/{body['model']}:{method}", fields
 
 
 def _chat(question: str, with_tools: bool, thinks: bool) -> Body:
@@ -72,6 +82,23 @@ def _responses(question: str, with_tools: bool, thinks: bool) -> Body:
     return body | ({"reasoning": {"effort": "low", "summary": "auto"}} if thinks else {})
 
 
+def _gemini(question: str, with_tools: bool, thinks: bool) -> Body:
+    body: Body = {
+        "systemInstruction": {"parts": [{"text": _SYSTEM}]},
+        "contents": [{"role": "user", "parts": [{"text": question}]}],
+        "generationConfig": {"maxOutputTokens": _LIMIT},
+    }
+    if with_tools:
+        declared = [
+            {"name": name, "description": about, "parametersJsonSchema": schema} for name, about, schema in _TOOLS
+        ]
+        body["tools"] = [{"functionDeclarations": declared}]
+        body["toolConfig"] = {"functionCallingConfig": {"mode": "AUTO"}}
+    if thinks:
+        body["generationConfig"]["thinkingConfig"] = {"includeThoughts": True, "thinkingBudget": 2000}
+    return body
+
+
 def whole_answer(api: str, text: str, *, stream: bool) -> Body | None:
     """The answer in a body; None if it is not whole."""
     try:
@@ -83,7 +110,10 @@ def whole_answer(api: str, text: str, *, stream: bool) -> Body | None:
         return None
     if any(event.get("error") or event.get("type") == "error" for event in events):
         return None
-    return {"chat": _joined_chat, "messages": _joined_message, "responses": _last_response}[api](events, text)
+    joined = {
+        "chat": _joined_chat, "messages": _joined_message, "responses": _last_response, "gemini": _joined_contents,
+    }  # fmt: skip
+    return joined[api](events, text)
 
 
 def _joined_chat(events: Sequence[Body], text: str) -> Body | None:
@@ -145,6 +175,15 @@ def _last_response(events: Sequence[Body], text: str) -> Body | None:
     return last["response"] if last.get("type") == "response.completed" else None
 
 
+def _joined_contents(events: Sequence[Body], text: str) -> Body | None:
+    parts = [part for event in events for one in event["candidates"] for part in one["content"]["parts"]]
+    last: Body = events[-1] if events else {}
+    if not last or "finishReason" not in last["candidates"][0]:
+        return None
+    content = {"role": "model", "parts": [part for part in parts if part != {"text": ""}]}
+    return last | {"candidates": [last["candidates"][0] | {"content": content}]}
+
+
 def next_step(api: str, body: Body, answer: Mapping[str, Any], model: str) -> Body:
     """The request after the calls of `answer` were made."""
     if api == "chat":
@@ -159,6 +198,14 @@ def next_step(api: str, body: Body, answer: Mapping[str, Any], model: str) -> Bo
         results = [{"type": "tool_result", "tool_use_id": call, "content": _result(n)} for n, call in enumerate(calls)]
         turns = [{"role": "assistant", "content": answer["content"]}, {"role": "user", "content": results}]
         return body | {"model": model, "messages": [*body["messages"], *turns]}
+    if api == "gemini":
+        said = answer["candidates"][0]["content"]
+        calls = [part["functionCall"] for part in said["parts"] if "functionCall" in part]
+        results = [
+            {"functionResponse": {name: call[name] for name in ("id", "name") if name in call} | _response(n)}
+            for n, call in enumerate(calls)
+        ]
+        return body | {"model": model, "contents": [*body["contents"], said, {"role": "user", "parts": results}]}
     calls = [item["call_id"] for item in answer["output"] if item["type"] == "function_call"]
     results = [{"type": "function_call_output", "call_id": call, "output": _result(n)} for n, call in enumerate(calls)]
     return body | {"model": model, "input": [*body["input"], *answer["output"], *results]}
@@ -169,3 +216,7 @@ _CHAT_TURN = ("role", "content", "tool_calls", "reasoning_content")
 
 def _result(number: int) -> str:
     return f'{{"number": {number}, "said": "größe 🙂"}}'
+
+
+def _response(number: int) -> Body:
+    return {"response": {"result": _result(number)}}

@@ -164,10 +164,11 @@ def _gemini(given: Mapping[str, Any]) -> Facts:
                 args: Any = part["functionCall"]["args"]
                 # A text where the server itself gave one.
                 args = json.loads(args) if isinstance(args, str) else args
-                facts["calls"].append([None, part["functionCall"]["name"], args])
+                facts["calls"].append([part["functionCall"].get("id"), part["functionCall"]["name"], args])
             elif "functionResponse" in part:
                 result = part["functionResponse"]["response"]
-                facts["results"].append([None, result.get("result", result.get("content", result))])
+                call_id = part["functionResponse"].get("id")
+                facts["results"].append([call_id, result.get("result", result.get("content", result))])
             elif part.get("text") and not part.get("thought"):
                 facts["texts"].append(["assistant" if turn["role"] == "model" else turn["role"], part["text"]])
             if "thoughtSignature" in part:
@@ -225,11 +226,13 @@ def _completion(answer: Mapping[str, Any]) -> Facts:
 def _candidate(answer: Mapping[str, Any]) -> Facts:
     usage, parts = answer["usageMetadata"], answer["candidates"][0]["content"]["parts"]
     calls = [
-        [None, part["functionCall"]["name"], part["functionCall"]["args"]] for part in parts if "functionCall" in part
+        [part["functionCall"].get("id"), part["functionCall"]["name"], part["functionCall"]["args"]]
+        for part in parts
+        if "functionCall" in part
     ]
-    output = usage["candidatesTokenCount"] + usage["thoughtsTokenCount"]
+    output = usage["candidatesTokenCount"] + usage.get("thoughtsTokenCount", 0)
     end = "calls" if calls else "stop"
-    facts = _said(end, usage["promptTokenCount"], usage["cachedContentTokenCount"], output)
+    facts = _said(end, usage["promptTokenCount"], usage.get("cachedContentTokenCount", 0), output)
     facts["text"] = [part["text"] for part in parts if "text" in part and not part.get("thought")]
     facts["thoughts"] = [part["text"] for part in parts if part.get("thought")]
     facts["calls"] = calls

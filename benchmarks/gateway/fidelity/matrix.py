@@ -14,7 +14,7 @@ import click
 import httpx
 import msgspec
 
-from benchmarks.gateway.fidelity.clients import PATHS, THINKING, asked, next_step, whole_answer
+from benchmarks.gateway.fidelity.clients import PATHS, THINKING, asked, next_step, sent, whole_answer
 from benchmarks.gateway.fidelity.dialects import Body, Facts, answer_facts, differences, request_facts
 from benchmarks.gateway.fidelity.provider import (
     CACHED,
@@ -115,7 +115,8 @@ class _Walk:
     async def _asked(self, body: Body, seals: Sequence[str] = ()) -> Body | None:
         """Ask, compare what the server got with what was asked, and return the answer; None if it is not whole."""
         before = len(self._provider.calls)
-        told = await self._http.post(PATHS[self._api], json=body)
+        path, fields = sent(self._api, body)
+        told = await self._http.post(path, json=fields)
         if len(self._provider.calls) == before:
             self._lost.append(f"request ({told.status_code})")
             return None
@@ -130,13 +131,14 @@ class _Walk:
         return answer
 
     def _check_request(self, dialect: str, body: Body, got: Body, seals: Sequence[str], named: str) -> None:
-        if dialect == self._api and dialect != "chat" and self._server in ("anthropic", "openai"):
+        if dialect == self._api and dialect != "chat" and self._server in ("anthropic", "openai", "gemini"):
             expected = {name: value for name, value in body.items() if name not in (*_OWN, "stream_options")}
             found = {name: value for name, value in got.items() if name not in (*_OWN, "stream_options")}
             if dialect == "responses":
                 expected["input"], found["input"] = _without_ids(expected["input"]), _without_ids(found["input"])
             if self._case == "moved":
                 expected = _without_seals(expected, dialect)
+                found = _without_seals(found, dialect) if dialect == "gemini" else found
                 found, expected = _alike_but_thinking(found, expected)
             self._note([f"request.{one}" for one in differences(expected, found)])
         else:
@@ -208,6 +210,12 @@ def _without_ids(items: Sequence[Body]) -> list[Body]:
 def _without_seals(body: Body, dialect: str) -> Body:
     if dialect == "responses":
         return body | {"input": [item for item in body["input"] if item["type"] != "reasoning"]}
+    if dialect == "gemini":
+        turns = [
+            turn | {"parts": [_without_signature(part) for part in turn["parts"] if not part.get("thought")]}
+            for turn in body["contents"]
+        ]
+        return body | {"contents": turns}
     sealed = ("thinking", "redacted_thinking")
     turns = [
         turn
@@ -216,6 +224,10 @@ def _without_seals(body: Body, dialect: str) -> Body:
         for turn in body["messages"]
     ]
     return body | {"messages": turns}
+
+
+def _without_signature(part: Body) -> Body:
+    return {name: value for name, value in part.items() if name != "thoughtSignature"}
 
 
 def _alike_but_thinking(found: Body, expected: Body) -> tuple[Body, Body]:
@@ -261,8 +273,8 @@ async def measured(
 @click.command()
 @json_option
 def fidelity(as_json: bool) -> None:
-    """Chat, Messages and Responses before the servers of all wires, whole and streamed: sessions of two steps with
-    tools and thoughts, a change of the model, and faults. One line for each cell with a loss."""
+    """Chat, Messages, Responses and Gemini before the servers of all wires, whole and streamed: sessions of two steps
+    with tools and thoughts, a change of the model, and faults. One line for each cell with a loss."""
     with staged_progress("a provider and a gateway") as show:
         cells = asyncio.run(measured(progress=show))
     lines = [

@@ -30,6 +30,7 @@ from tiers.chat_state import EXTRA, FORM
 from tiers.message_content import ToolCallDelta
 from tiers.tier import Delta
 
+EVENT_STREAM = b"text/event-stream; charset=utf-8"
 BlockKey = Literal["thinking", "text", "refusal"] | int
 
 # In text between strings: what opens or closes something. In a string: what ends it, or an escape, which may be cut.
@@ -375,9 +376,11 @@ class CompletionChunks:
 
 class AnswerFormat(Protocol):
     """How an API formats its answers. `keep_alive`: what a stream sends while a token is awaited.
-    `id_headers`: the names of the response headers with the request's id."""
+    `id_headers`: the names of the response headers with the request's id. `stream_type`: the content type of a
+    stream."""
 
     keep_alive: bytes
+    stream_type: bytes
     id_headers: tuple[bytes, ...]
 
     def whole(self, answer: Answer) -> bytes:
@@ -398,6 +401,7 @@ class OpenAIStream:
     """What the streams of all of OpenAI's APIs have in common."""
 
     keep_alive = b": keep-alive\n\n"
+    stream_type = EVENT_STREAM
     id_headers: tuple[bytes, ...] = (b"x-request-id",)
 
     def is_told_in_stream(self, error: Exception) -> bool:

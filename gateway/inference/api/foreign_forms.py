@@ -32,6 +32,7 @@ from gateway.inference.api.foreign_tools import (
     schema_of,
     tool_choice,
 )
+from gateway.inference.api.gemini.request import mend_gemini
 from tiers.dialects.quirks import Dialect, edit_body
 from tiers.message_content import PROVIDERS_OWN
 
@@ -149,6 +150,7 @@ MENDS: dict[str, Callable[[dict[str, Any]], list[str]]] = {
     "chat": mend_chat,
     "messages": mend_messages,
     "responses": mend_responses,
+    "gemini": mend_gemini,
 }
 
 

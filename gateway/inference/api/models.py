@@ -1,4 +1,5 @@
-"""`GET /v1/models`: what a request may name as its model, in OpenAI's shape, and in Anthropic's for its clients."""
+"""`GET /v1/models`: what a request may name as its model, in OpenAI's shape, and for their clients in Anthropic's
+and Google's, whose are also below `/v1beta`."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -21,6 +22,9 @@ from tiers.catalog.tier_spec import TierSpec
 
 # Anthropic's own.
 _PAGE, _LONGEST_PAGE = 20, 1000
+_GOOGLES_PAGE = 50
+_ANSWERED = ["generateContent", "streamGenerateContent", "countTokens"]
+_EMBEDDED = ["embedContent", "batchEmbedContents"]
 
 
 class ModelTier(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,6 +82,25 @@ class AnthropicPage(msgspec.Struct, frozen=True, kw_only=True):
     last_id: str | None
 
 
+class GeminiModel(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """One model in Google's shape. `input_token_limit`: the longest context of its tiers."""
+
+    name: str
+    base_model_id: str
+    version: str = "1"
+    display_name: str
+    input_token_limit: int
+    output_token_limit: int
+    supported_generation_methods: list[str]
+
+
+class GeminiPage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A page of models."""
+
+    models: list[GeminiModel]
+    nextPageToken: str = ""
+
+
 async def model_cards(serving: Serving, caller: Caller) -> list[ModelCard]:
     """A card for `auto`, for each tier, for each model of the catalogue, for each model with a loaded adapter, for
     each that embeds, each target, and for each alias; of those that `caller` may use."""
@@ -127,6 +150,8 @@ async def list_models(request: HttpRequest) -> Response[Any]:
     """`auto`, the tiers, the catalogue's models, those that loaded adapters make of them (`MODEL:ADAPTER`), and aliases
     of all these; what the caller's key may use."""
     cards = await model_cards(serving_of(request), caller_of(request))
+    if is_googles(request):
+        return Response(_gemini_page(cards, request), media_type="application/json")
     if is_anthropics(request):
         return Response(_page(cards, request), media_type="application/json")
     return Response(ModelList(data=cards), media_type="application/json")
@@ -140,7 +165,8 @@ async def show_model(request: HttpRequest, model: FromPath[str]) -> Response[Any
         card = _card(serving, name, caller)
     if card is None:
         raise ApiError(404, f"This key does not have access to model {name!r}.", param="model", code="model_not_found")
-    return Response(_as_anthropics(card) if is_anthropics(request) else card, media_type="application/json")
+    shown: Any = _as_gemini(card) if is_googles(request) else _as_anthropics(card) if is_anthropics(request) else card
+    return Response(shown, media_type="application/json")
 
 
 async def _listed(serving: Serving, caller: Caller, path: str) -> ModelCard | None:
@@ -154,6 +180,11 @@ async def _listed(serving: Serving, caller: Caller, path: str) -> ModelCard | No
 def is_anthropics(request: HttpRequest) -> bool:
     """Whether a client of Anthropic's asks, which says so in every request."""
     return "anthropic-version" in request.scope["state"]["headers"]
+
+
+def is_googles(request: HttpRequest) -> bool:
+    """Whether a client of Google's asks, by its path or its header."""
+    return request.scope["path"].startswith("/v1beta/") or "x-goog-api-key" in request.scope["state"]["headers"]
 
 
 def _as_anthropics(card: ModelCard) -> AnthropicModel:
@@ -183,3 +214,25 @@ def _page(cards: list[ModelCard], request: HttpRequest) -> AnthropicPage:
     return AnthropicPage(
         data=[_as_anthropics(card) for card in page], has_more=len(left) > limit, first_id=first, last_id=last
     )
+
+
+def _as_gemini(card: ModelCard) -> GeminiModel:
+    """A model as Google's clients show it."""
+    context = max((tier.max_context for tier in card.x_aio), default=0)
+    return GeminiModel(
+        name=f"models/{card.id}",
+        base_model_id=card.id,
+        display_name=card.id,
+        input_token_limit=context,
+        output_token_limit=context,
+        supported_generation_methods=_ANSWERED if card.x_aio else _EMBEDDED,
+    )
+
+
+def _gemini_page(cards: list[ModelCard], request: HttpRequest) -> GeminiPage:
+    """The page that `pageSize` and `pageToken` ask for. Raises `ApiError` 400."""
+    query, last = request.query_params, max(0, len(cards) - 1)
+    size = whole_number(query.get("pageSize") or str(_GOOGLES_PAGE), "pageSize", 1, _LONGEST_PAGE)
+    first = whole_number(query.get("pageToken") or "0", "pageToken", 0, last)
+    page, end = cards[first : first + size], first + size
+    return GeminiPage(models=list(map(_as_gemini, page)), nextPageToken=str(end) if end < len(cards) else "")

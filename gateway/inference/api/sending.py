@@ -24,11 +24,7 @@ _FEW_LOGPROBS = 512
 BeforeEnd = Callable[[Answer], Awaitable[None]]
 
 JSON = (b"content-type", b"application/json")
-EVENT_STREAM = [
-    (b"content-type", b"text/event-stream; charset=utf-8"),
-    (b"cache-control", b"no-cache"),
-    (b"x-accel-buffering", b"no"),
-]
+_UNBUFFERED = [(b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no")]
 
 
 async def respond(
@@ -65,7 +61,8 @@ async def _stream(
 ) -> ASGIApp:
     settings = serving.settings
     request_id = inference_request.request_id
-    early = [(b"x-aio-decision-id", request_id.encode()), *_id_headers(request, request_id, answer_format)]
+    head = [(b"content-type", answer_format.stream_type), *_UNBUFFERED]
+    early = [*head, (b"x-aio-decision-id", request_id.encode()), *_id_headers(request, request_id, answer_format)]
     early += ignored_header(request)
     waiting = KeepAlive(request.send, early, answer_format.keep_alive, settings.keep_alive_seconds)
     answer: Answer | None = None
@@ -86,7 +83,7 @@ async def _stream(
     return EventResponse(
         answer,
         answer_format.chunks(answer),
-        _headers(request, answer, answer_format),
+        head + _headers(request, answer, answer_format),
         disconnect,
         waiting,
         started=started,
@@ -195,8 +192,7 @@ class KeepAlive:
     async def _send_comment(self) -> None:
         if not self._has_started:
             self._has_started = True
-            headers = [*EVENT_STREAM, *self._headers]
-            await self._send({"type": "http.response.start", "status": 200, "headers": headers})
+            await self._send({"type": "http.response.start", "status": 200, "headers": self._headers})
         await self._send({"type": "http.response.body", "body": self._event, "more_body": True})
 
 
@@ -233,7 +229,7 @@ class EventResponse:
     ) -> None:
         self._before_end = before_end
         self._answer, self._chunks, self._disconnect, self._waiting = answer, chunks, disconnect, waiting
-        self._headers, self._started, self._stalled_seconds = [*EVENT_STREAM, *headers], started, stalled_seconds
+        self._headers, self._started, self._stalled_seconds = headers, started, stalled_seconds
         self._deltas, self._pieces = aiter(answer), 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -298,7 +294,7 @@ class EndOfEvents:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._headers is not None:
-            await send({"type": "http.response.start", "status": 200, "headers": [*EVENT_STREAM, *self._headers]})
+            await send({"type": "http.response.start", "status": 200, "headers": self._headers})
         await send({"type": "http.response.body", "body": self._events, "more_body": False})
 
 

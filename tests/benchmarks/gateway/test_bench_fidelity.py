@@ -13,7 +13,7 @@ from benchmarks.gateway.fidelity.matrix import SERVERS, measured
 def test_sessions_with_sealed_thoughts_lose_nothing() -> None:
     cells = asyncio.run(measured(("moved", "lenient")))
     assert [cell for cell in cells if cell.lost] == []
-    assert len(cells) == 12 * len(SERVERS)
+    assert len(cells) == 16 * len(SERVERS)
     assert all(cell.checked >= 3 for cell in cells)
 
 
@@ -25,9 +25,9 @@ def test_a_changed_field_is_named_by_its_path() -> None:
 
 
 def test_the_facts_of_a_session_are_alike_in_every_api() -> None:
-    first = {api: asked(api, "m", "tools", stream=False) for api in ("chat", "messages", "responses")}
+    first = {api: asked(api, "m", "tools", stream=False) for api in ("chat", "messages", "responses", "gemini")}
     facts = [request_facts(api, body) for api, body in first.items()]
-    assert facts[0] == facts[1] == facts[2]
+    assert facts[0] == facts[1] == facts[2] == facts[3]
     assert facts[0]["system"] == "Be brief.\nUse tools."
     block = {"type": "tool_use", "id": "c", "name": "clock", "input": {}}
     signed = {"type": "thinking", "thinking": "Hm.", "signature": "EqQB"}

@@ -290,3 +290,18 @@ async def test_large_bodies_share_a_bound_and_give_it_back(
         answer = await bounded.http.post("/v1/chat/completions", content=body, headers=headers, auth=None)
         assert answer.status_code == status, (size, answer.text)
     assert guard._LargeBodies.held == 0
+
+
+async def test_googles_clients_send_the_key_in_their_header_or_the_query(bounded: RunningGateway) -> None:
+    for path in ("/v1beta/models/tier-1:countTokens", "/v1/models/tier-1:countTokens"):
+        for fields, status in (
+            ({"headers": {"x-goog-api-key": KEY}}, 200),
+            ({"params": {"key": KEY}}, 200),
+            ({"params": {"key": "wrong"}}, 401),
+            ({}, 401),
+        ):
+            answer = await bounded.http.post(path, json={"contents": [{"parts": [{"text": "a"}]}]}, auth=None, **fields)
+            assert answer.status_code == status
+            assert status == 200 or answer.json()["error"]["status"] == "UNAUTHENTICATED"
+    elsewhere = await bounded.http.get("/v1/files", params={"key": KEY}, auth=None)
+    assert elsewhere.status_code == 401

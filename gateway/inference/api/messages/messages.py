@@ -17,6 +17,7 @@ from gateway.edge.asgi import HttpRequest
 from gateway.edge.openapi import describe
 from gateway.inference.answer import Answer
 from gateway.inference.api.build_request import chat_request, received
+from gateway.inference.api.chunks import EVENT_STREAM
 from gateway.inference.api.foreign_fields import FieldReader
 from gateway.inference.api.messages.as_chat import Chat, chat_of
 from gateway.inference.api.messages.message_body import PING, MessageBody, MessageEvents, ThinkingShown, whole_message
@@ -94,6 +95,7 @@ class MessagesFormat:
     """The format of `/v1/messages`."""
 
     keep_alive = PING
+    stream_type = EVENT_STREAM
     id_headers: tuple[bytes, ...] = (b"request-id", b"x-request-id")
 
     def __init__(self, request_id: str, thinking: Thinking | None) -> None:
