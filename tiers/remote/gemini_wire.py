@@ -347,7 +347,8 @@ def _read_part(raw: msgspec.Raw, blocks: Blocks, tally: Tally) -> list[Delta]:
     deltas = _said(part, blocks)
     if tally.opaque:
         block = NativeBlock(json=bytes(raw), type="part", seal=part.thought_signature or "")
-        deltas = deltas or [Delta()]
+        if not deltas or deltas[-1].opaque is not None:
+            deltas.append(Delta())
         deltas[-1].opaque = OpaquePiece(dialect="gemini", block=block)
     return deltas
 

@@ -10,8 +10,7 @@ from click.testing import Result
 
 import gateway.runtime.cores.engine
 from gateway.runtime.cores.engine import Engine
-from quality.distillation.ladder.measure import measured_ladder
-from quality.distillation.ladder.tasks import LadderTask, ladder_tasks
+from quality.distillation.ladder.tasks import LadderTask, ladder_tasks, measured_ladder
 from tests.gateway.in_process_cli import aio
 from tests.quality.evaluation.knowing_tier import KnowingTier
 from tiers.catalog.load import load_catalog

@@ -17,8 +17,7 @@ from gateway.operations.cli.options import (
 
 if TYPE_CHECKING:
     from gateway.base.settings import Settings
-    from quality.distillation.ladder.measure import LadderScores, MeasuredPart
-    from quality.distillation.ladder.tasks import LadderTask
+    from quality.distillation.ladder.tasks import LadderScores, LadderTask, MeasuredPart
     from quality.estimates.verified_sample import Share
     from quality.evaluation.tier_accuracy import AccuracyReport, TierComparison
     from tiers.catalog.catalog import Catalog
@@ -141,8 +140,7 @@ def ladder(seed: int, per_level: int, concurrency: int, as_json: bool, **options
 
     Tiers answer greedily. Shows the share of right answers with its 95% interval.
     """
-    from quality.distillation.ladder.measure import PARTS, measured_ladder
-    from quality.distillation.ladder.tasks import ladder_tasks
+    from quality.distillation.ladder.tasks import PARTS, ladder_tasks, measured_ladder
     from tiers.catalog.load import load_catalog
 
     settings = settings_from(role="all", **options)
@@ -162,8 +160,7 @@ def ladder(seed: int, per_level: int, concurrency: int, as_json: bool, **options
 def _ladder_text(
     scores: "list[LadderScores]", catalog: "Catalog", tasks: "list[LadderTask]", part: "MeasuredPart"
 ) -> str:
-    from quality.distillation.ladder.measure import LEVEL_PAIRS
-    from quality.distillation.ladder.tasks import families
+    from quality.distillation.ladder.tasks import LEVEL_PAIRS, families
 
     names = families(part)
     rows = []
