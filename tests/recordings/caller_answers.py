@@ -139,5 +139,23 @@ def _response_events(events: list[Json]) -> Json:
     return found
 
 
-_WHOLE = {"chat": _chat, "messages": _message, "responses": _response}
-_STREAMED = {"chat": _chat_events, "messages": _message_events, "responses": _response_events}
+def _completion(told: Json) -> Json:
+    if "error" in told:
+        return {"error": told["error"]}
+    choice = told["choices"][0]
+    return _form(choice["text"], "", "", [], choice["finish_reason"], cited=[], usage=told.get("usage"))
+
+
+def _completion_events(events: list[Json]) -> Json:
+    choices = [choice for event in events for choice in event.get("choices", [{"error": event}])]
+    if failed := [choice["error"] for choice in choices if "error" in choice]:
+        return failed[0]
+    finish = [choice["finish_reason"] for choice in choices if choice["finish_reason"]]
+    text = "".join(choice["text"] for choice in choices)
+    return _completion({"choices": [{"text": text, "finish_reason": finish[0]}], "usage": events[-1].get("usage")})
+
+
+_WHOLE = {"chat": _chat, "messages": _message, "responses": _response, "completions": _completion}
+_STREAMED = {
+    "chat": _chat_events, "messages": _message_events, "responses": _response_events, "completions": _completion_events,
+}  # fmt: skip

@@ -229,7 +229,8 @@ class Exchange:
         wanted = {"status": 200} | {name: value for name, value in wanted.items() if name not in ("on", "record")}
         if "error" in wanted:
             known = ERROR_FIELDS.get((self._api, self._streamed), wanted["error"].keys())
-            return wanted | {"error": {name: value for name, value in wanted["error"].items() if name in known}}
+            error = {name: value for name, value in wanted["error"].items() if name in known}
+            return {name: value for name, value in wanted.items() if name not in SAYS} | {"error": error}
         if "body" in wanted:
             return wanted
         wanted = SAYS | wanted

@@ -35,12 +35,13 @@ def recordings(file: Path) -> Iterator[Recording]:
     content = json.loads(file.read_text())
     shared = {name: value for name, value in content.items() if name != "cases"}
     for name, own in content["cases"].items():
-        yield Recording(file, name, _with_base(merged(shared, own)))
+        yield Recording(file, name, based(merged(shared, own)))
 
 
-def _with_base(fields: Json) -> Json:
+def based(fields: Json) -> Json:
+    """Return fields laid over those of the base that they name."""
     name = fields.pop("base", None)
-    return fields if name is None else merged(_with_base(dict(_bases()[name])), fields)
+    return fields if name is None else merged(based(dict(_bases()[name])), fields)
 
 
 @cache
