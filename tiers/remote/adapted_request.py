@@ -4,6 +4,7 @@ that it refuses. What was changed is named, and the names of tools are mapped ba
 JSON schemas of tools have an object at the top, without alternatives, for servers with rules of their own.
 """
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -102,6 +103,105 @@ def _names(value: Any) -> set[str]:
     return {one for one in value if isinstance(one, str)} if isinstance(value, list) else set()
 
 
+# What Anthropic takes of the schema of an answer
+# (https://platform.claude.com/docs/en/build-with-claude/structured-outputs#json-schema-limitations, 2026-11).
+_TAKEN = frozenset({
+    "type", "properties", "required", "items", "enum", "const", "anyOf", "$defs", "definitions", "default", "title",
+    "description",
+})  # fmt: skip
+_FORMATS = frozenset(
+    ("date-time", "time", "date", "duration", "email", "hostname", "uri", "ipv4", "ipv6", "uuid")
+)  # fmt: skip
+# What says nothing of a value.
+_REMARKS = frozenset({"$schema", "$id", "$comment", "examples", "deprecated", "readOnly", "writeOnly"})
+_REFERENCE = re.compile(r'#/(\$defs|definitions)/([^/"]+)')
+
+
+class _NotClosedError(Exception):
+    """No closed schema stands for a part of one."""
+
+
+def closed_schema(schema: dict[str, Any]) -> dict[str, Any] | None:
+    """Return a schema whose objects are closed, with what else it demands in descriptions; None if there is none, as
+    for maps, tuples, values of any type, and schemas that hold themselves."""
+    if _is_recursive(schema):
+        return None
+    try:
+        return _closed(schema)
+    except _NotClosedError:
+        return None
+
+
+def _closed(node: Any) -> dict[str, Any]:
+    node = _plain_union(node)
+    if (place := node.get("$ref")) is not None:
+        if not isinstance(place, str) or _REFERENCE.fullmatch(place) is None:
+            raise _NotClosedError
+        return {"$ref": place} | {name: _closed_each(node[name]) for name in ("$defs", "definitions") if name in node}
+    types = node.get("type")
+    types = [types] if isinstance(types, str) else types or []
+    if not types and not node.keys() & {"enum", "const", "anyOf", "properties"}:
+        raise _NotClosedError
+    if any(isinstance(value, dict | list) for value in (*node.get("enum", ()), node.get("const"))):
+        raise _NotClosedError
+    kept = {name: value for name, value in node.items() if _is_taken(name, value)}
+    for name in ("properties", "$defs", "definitions"):
+        if name in kept:
+            kept[name] = _closed_each(kept[name])
+    if "anyOf" in kept:
+        kept["anyOf"] = [_closed(one) for one in kept["anyOf"]]
+    if "items" in kept or "array" in types:
+        if "prefixItems" in node:
+            raise _NotClosedError
+        kept["items"] = _closed(node.get("items"))
+    if "properties" in node or "object" in types:
+        others = node.get("additionalProperties", True)
+        if "patternProperties" in node or others not in (True, False) or (others and "properties" not in node):
+            raise _NotClosedError
+        kept["additionalProperties"] = False
+    if demands := {name: node[name] for name in node if name not in kept and name not in _REMARKS}:
+        said = f"It must hold: {_encode(demands).decode()}"
+        kept["description"] = f"{kept['description']}\n{said}" if kept.get("description") else said
+    return kept
+
+
+def _closed_each(schemas: Any) -> dict[str, Any]:
+    return {name: _closed(one) for name, one in _object(schemas).items()}
+
+
+def _plain_union(node: Any) -> dict[str, Any]:
+    """Return a schema with its alternatives as `anyOf`, and what alone stands in `allOf` in its place."""
+    if not isinstance(node, dict):
+        raise _NotClosedError
+    found = dict(node)
+    if "allOf" in found:
+        parts = _schemas(found.pop("allOf"))
+        if len(parts) != 1 or parts[0].keys() & found.keys():
+            raise _NotClosedError
+        found |= parts[0]
+    if "oneOf" in found and "anyOf" not in found:
+        found["anyOf"] = found.pop("oneOf")
+    return found
+
+
+def _is_taken(name: str, value: Any) -> bool:
+    if name == "format":
+        return value in _FORMATS
+    return name in _TAKEN or (name == "minItems" and value in (0, 1))
+
+
+def _is_recursive(schema: dict[str, Any]) -> bool:
+    """Whether a definition leads back to itself."""
+    leads: dict[str, set[str]] = {}
+    for part in ("$defs", "definitions"):
+        for name, one in _object(schema.get(part)).items():
+            leads[name] = {found[1] for found in _REFERENCE.findall(_encode(one).decode())}
+    while ended := [name for name, others in leads.items() if not others & leads.keys()]:
+        for name in ended:
+            del leads[name]
+    return bool(leads)
+
+
 # In the order in which they are named to the caller.
 _CHANGES = (
     "tools", "tool_choice", "tools.name", "tools.parameters", "tools.description", "messages", "messages.role",
@@ -182,7 +282,7 @@ def _chosen(tooling: Tooling, rules: Rules) -> Tooling:
     return msgspec.structs.replace(tooling, tools=tools, choice="required" if rules.forced_calls else "auto", name=None)
 
 
-_OBJECT_WANTED = "Answer with one JSON object and nothing else."
+_OBJECT_WANTED = "Answer with one JSON object and nothing else, no code block around it."
 _SCHEMA_WANTED = "Answer with JSON and nothing else, no code block around it. It follows this JSON schema:\n"
 
 
@@ -191,14 +291,21 @@ def _bound(request: GenerationRequest, rules: Rules, changed: set[str]) -> Gener
     fields: dict[str, Any] = {}
     tooling, form = request.tooling, request.response_format
     if form is not None and request.messages is not None and request.native is None:
-        kind = form.get("type")
+        kind, inner = form.get("type"), form.get("json_schema") or {}
         takes = "none" if tooling is not None and not rules.formats_with_tools else rules.formats
+        schema = inner.get("schema")
+        if kind == "json_schema" and takes == "schema" and rules.closed_formats and isinstance(schema, dict):
+            if (closed := closed_schema(schema)) is None:
+                takes = "object"
+            elif closed != schema:
+                fields["response_format"] = form | {"json_schema": inner | {"schema": closed}}
+                changed.add("response_format")
         is_schema = kind == "json_schema" and takes != "schema"
-        if is_schema or (kind == "json_object" and (takes == "none" or rules.says_json)):
-            schema = (form.get("json_schema") or {}).get("schema")
+        is_said = takes == "none" or not rules.any_object
+        if is_schema or (kind == "json_object" and (is_said or rules.says_json)):
             said = _SCHEMA_WANTED + _encode(schema).decode() if is_schema and schema else _OBJECT_WANTED
             fields["messages"] = _instructed(request.messages, said)
-            fields["response_format"] = None if takes == "none" else {"type": "json_object"}
+            fields["response_format"] = None if is_said else {"type": "json_object"}
             fields["sampling"] = msgspec.structs.replace(request.sampling, grammar=None)
             changed.add("response_format")
     if tooling is not None and (chosen := _chosen(tooling, rules)) is not tooling:

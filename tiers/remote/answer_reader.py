@@ -6,9 +6,11 @@ them a caller who leaves early would pay for what it has read alone.
 """
 
 import asyncio
+import re
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
+from typing import Literal
 
 from inference_core.io.background_tasks import once
 from inference_core.tokenization.tokenizer import StopStrings
@@ -54,6 +56,82 @@ class StopsHere:
                     continue
             elif delta.finish_reason is not None and (held := choice.flush()):
                 found.append(Delta(index=delta.index, text=held))
+            found.append(delta)
+        return found
+
+
+# How a code block of JSON begins, and what counts of the JSON in it.
+_FENCE = re.compile(r"```(?:json5?|jsonc|javascript|js)?\s*(?=[\[{])", re.IGNORECASE)
+_STRUCTURE, _IN_STRING = re.compile(r'["\[\]{}]'), re.compile(r'["\\]')
+_MOST_BEFORE = 2000
+"""Characters before a code block, which wait for it."""
+
+
+class _FencedChoice:
+    """The text of one choice, which is to be JSON."""
+
+    def __init__(self) -> None:
+        self._place: Literal["before", "plain", "json", "behind"] = "before"
+        self._held = ""
+        self._depth, self._in_string, self._is_escaped = 0, False, False
+
+    def push(self, text: str) -> str:
+        """Return what the next piece adds to the JSON; what may stand before a code block waits."""
+        if self._place == "before":
+            text, self._held = self._held + text, ""
+            begun = text.lstrip()[:1]
+            if (fence := _FENCE.search(text)) is not None and begun not in tuple('[{"'):
+                self._place, text = "json", text[fence.end() :]
+            elif begun in tuple('[{"') or len(text) > _MOST_BEFORE:
+                self._place = "plain"
+            else:
+                self._held, text = text, ""
+        if self._place == "json":
+            return self._json(text)
+        return "" if self._place == "behind" else text
+
+    def flush(self) -> str:
+        """Return what waits, at the end."""
+        held, self._held = self._held, ""
+        return held
+
+    def _json(self, text: str) -> str:
+        """Return the text up to the end of the JSON."""
+        place = 0
+        while place < len(text):
+            if self._is_escaped:
+                self._is_escaped, place = False, place + 1
+                continue
+            found = (_IN_STRING if self._in_string else _STRUCTURE).search(text, place)
+            if found is None:
+                break
+            place = found.end()
+            if found[0] == "\\":
+                self._is_escaped = True
+            elif found[0] == '"':
+                self._in_string = not self._in_string
+            else:
+                self._depth += 1 if found[0] in "[{" else -1
+                if self._depth == 0:
+                    self._place = "behind"
+                    return text[:place]
+        return text
+
+
+class WithoutFences:
+    """Takes the code block from around JSON, and what stands around the block, in the choices of one answer."""
+
+    def __init__(self) -> None:
+        self._choices: dict[int, _FencedChoice] = {}
+
+    def cut(self, deltas: list[Delta]) -> list[Delta]:
+        found: list[Delta] = []
+        for delta in deltas:
+            choice = self._choices.setdefault(delta.index, _FencedChoice())
+            if delta.text and not delta.refusal:
+                delta.text = choice.push(delta.text)
+            if (delta.finish_reason is not None or delta.refusal) and (held := choice.flush()):
+                found.append(Delta(index=delta.index, text=held, at_once=delta.at_once))
             found.append(delta)
         return found
 
@@ -203,12 +281,15 @@ class ReplyReader(AnswerReader):
         stops: tuple[str, ...],
         *,
         include_stop: bool,
+        is_json: bool = False,
     ) -> None:
+        """`is_json`: the text is to be JSON, of which code blocks are no part."""
         super().__init__(wire, tally, bounds, note_seals, inline)
         self.inline, self.size = inline, 0
         self._stopping = StopsHere(stops, tally, include=include_stop) if stops else None
         self._parser, self._tool_names = wire.parser(), fitted.tool_names
-        self._is_adapted = bool(self._stopping or self._tool_names)
+        self._unfencing = WithoutFences() if is_json else None
+        self._is_adapted = bool(self._stopping or self._tool_names or is_json)
 
     @property
     def has_cut(self) -> bool:
@@ -237,6 +318,8 @@ class ReplyReader(AnswerReader):
     def _as_asked(self, deltas: list[Delta]) -> list[Delta]:
         if self._tool_names and deltas:
             deltas = restored(deltas, self._tool_names)
+        if self._unfencing is not None:
+            deltas = self._unfencing.cut(deltas)
         return deltas if self._stopping is None else self._stopping.cut(deltas)
 
 

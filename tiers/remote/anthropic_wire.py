@@ -415,11 +415,11 @@ class AnthropicWire(RemoteWire):
 
     def check(self, request: GenerationRequest) -> None:
         check_provider(request, NAME)
-        if answer_schema(request, NAME) == {}:
+        if answer_schema(request, NAME) == {} and request.response_format is None:
             raise TierRequestError(
-                f"response_format: {NAME} takes a json_schema, not any JSON object; give a schema, or name another "
-                "tier",
-                "response_format",
+                f"structured_outputs: {NAME} takes a json_schema, not any JSON object; use response_format, or name "
+                "another tier",
+                "structured_outputs",
             )
         for part in media_parts(request):
             source_of(part)

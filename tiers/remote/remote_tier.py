@@ -498,7 +498,11 @@ class RemoteTier(Tier):
         # Blocks of the server's own API go on as they are, and vLLM looks for no stop string among the first tokens.
         is_plain = not (tally.opaque or request.sampling.min_tokens)
         stops = request.stop if is_plain else fitted.stops
-        return ReplyReader(self._wire, tally, bounds, note, inline, fitted, stops, include_stop=include)
+        is_json = (request.response_format or {}).get("type") in ("json_object", "json_schema")
+        return ReplyReader(
+            self._wire, tally, bounds, note, inline, fitted, stops,
+            include_stop=include, is_json=is_json and not tally.opaque and logprobs is None,
+        )  # fmt: skip
 
     def _named(self, error: Exception, request: GenerationRequest, body: bytes | None) -> TierError:
         """Return a failure of the request as the tier's error, without the caller's credential."""

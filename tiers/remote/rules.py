@@ -104,6 +104,11 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     formats: Literal["schema", "object", "none"] = "schema"
     """Whether an answer's JSON schema is taken, any JSON object alone, or neither; what is not taken is asked for in
     the system prompt."""
+    any_object: bool = True
+    """Any JSON object may be asked for; else it is asked for in the system prompt."""
+    closed_formats: bool = False
+    """The schema of an answer must have closed objects and few keywords. What else it has stands in descriptions; a
+    schema that no closed one can stand for is asked for in the system prompt."""
     formats_with_tools: bool = True
     """A format of the answer is taken next to tools."""
     says_json: bool = False

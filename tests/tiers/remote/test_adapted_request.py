@@ -10,7 +10,7 @@ from tests.tiers.remote.loopback_server import Call, LoopbackServer
 from tests.tiers.remote.strict_servers import bedrock_answer
 from tests.tiers.tier_world import chat, collect, remote_spec
 from tiers.message_content import NativeBlock, NativeContent, Tool, ToolCall, Tooling
-from tiers.remote.adapted_request import adapted, nearest_effort
+from tiers.remote.adapted_request import adapted, closed_schema, nearest_effort
 from tiers.remote.adapted_turns import NO_RESULT
 from tiers.remote.remote_tier import RemoteTier
 from tiers.remote.rules import Rules, rules_of
@@ -207,3 +207,97 @@ async def test_at_most_four_cache_points_reach_bedrock() -> None:
     point = {"cachePoint": {"type": "default"}}
     assert body["system"][-1] == point
     assert [point in one["content"] for one in body["messages"]] == [False] * 4 + [True] * 3
+
+
+NAME: dict[str, Any] = {"type": "string", "minLength": 1, "maxLength": 40, "description": "of a person"}
+A = {"$ref": "#/$defs/A"}
+NAME_SENT = {"type": "string", "description": 'of a person\nIt must hold: {"minLength":1,"maxLength":40}'}
+
+
+@pytest.mark.parametrize(
+    ("given", "sent"),
+    [
+        # As Pydantic writes a model, and Zod an object.
+        ({"$defs": {"A": {"type": "object", "properties": {"n": NAME}}}, "$schema": "http://json-schema.org/draft-07/",
+          "type": "object", "properties": {"a": A, "b": {"allOf": [A]}}, "required": ["a"]},
+         {"$defs": {"A": {"type": "object", "properties": {"n": NAME_SENT}, "additionalProperties": False}},
+          "type": "object", "properties": {"a": A, "b": A}, "required": ["a"], "additionalProperties": False}),
+        ({"type": "array", "items": {"oneOf": [{"type": "integer"}, {"type": "null"}]}, "minItems": 1, "maxItems": 5},
+         {"type": "array", "items": {"anyOf": [{"type": "integer"}, {"type": "null"}]}, "minItems": 1,
+          "description": 'It must hold: {"maxItems":5}'}),
+        ({"type": "string", "format": "uuid"}, {"type": "string", "format": "uuid"}),
+        ({"type": "string", "format": "phone"}, {"type": "string", "description": 'It must hold: {"format":"phone"}'}),
+        ({"type": ["object", "null"], "properties": {}, "additionalProperties": True},
+         {"type": ["object", "null"], "properties": {}, "additionalProperties": False}),
+        ({"enum": ["a", 1, None]}, {"enum": ["a", 1, None]}),
+        # A property may have the name of a keyword.
+        ({"type": "object", "properties": {"minimum": {"type": "integer", "minimum": 0}}},
+         {"type": "object", "additionalProperties": False,
+          "properties": {"minimum": {"type": "integer", "description": 'It must hold: {"minimum":0}'}}}),
+    ],
+)  # fmt: skip
+def test_a_schema_is_closed_and_what_else_it_demands_is_said(given: Any, sent: Any) -> None:
+    before = json.dumps(given)
+    assert closed_schema(given) == sent
+    assert closed_schema(sent) == sent
+    assert json.dumps(given) == before
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "object"},
+        {"type": "object", "additionalProperties": {"type": "string"}},
+        {"type": "object", "properties": {"a": {"type": "integer"}}, "additionalProperties": {"type": "string"}},
+        {"type": "object", "properties": {"a": {}}},
+        {"type": "array"},
+        {"type": "array", "prefixItems": [{"type": "integer"}], "items": False},
+        {"type": "object", "properties": {"a": {"enum": [{}]}}},
+        {"allOf": [{"type": "object", "properties": {}}, {"type": "object", "properties": {}}]},
+        {"$ref": "https://example.org/a.json"},
+        {"$ref": "#/$defs/A", "$defs": {"A": {"type": "array", "items": {"$ref": "#/$defs/A"}}}},
+        {"type": "object", "properties": {"a": {"$ref": "#"}}},
+    ],
+)
+def test_a_schema_that_no_closed_one_stands_for_is_asked_for_in_words(schema: dict[str, Any]) -> None:
+    assert closed_schema(schema) is None
+    form = {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}
+    request = msgspec.structs.replace(asked(turn("user", "Hi")), response_format=form)
+    fitted = adapted(request, rules_of("anthropic", "claude-sonnet-5"))
+    first, _ = fitted.request.messages or []
+    assert json.dumps(schema, separators=(",", ":")) in first.content
+    assert (fitted.request.response_format, fitted.changed) == (None, ("response_format",))
+
+
+FENCED = [
+    ('```json\n{"a": "}```"}\n```', '{"a": "}```"}'),
+    ('Here it is:\n\n```\n[1, "\\\\", "\\""]\n```\nAnything else?', '[1, "\\\\", "\\""]'),
+    ('{"a": "```json {}```"}', '{"a": "```json {}```"}'),
+    ('"```json {}```"', '"```json {}```"'),
+    ("I cannot say {that}.", "I cannot say {that}."),
+    ("```python\nprint()\n```", "```python\nprint()\n```"),
+    ('```json\n{"a": [1', '{"a": [1'),
+    ("true", "true"),
+    ("", ""),
+]
+
+
+@pytest.mark.parametrize(("said", "text"), FENCED)
+@pytest.mark.parametrize("size", [0, 1, 2, 5])
+async def test_json_comes_without_its_code_block(said: str, text: str, size: int) -> None:
+    async def play(call: Call) -> None:
+        if not size:
+            await call.whole(said)
+            return
+        await call.begin()
+        for place in range(0, len(said), size):
+            await call.chunk(said[place : place + size])
+        await call.end()
+
+    async with LoopbackServer(play) as server:
+        tier = RemoteTier(remote_spec(server.base_url))
+        for form, expected in (({"type": "json_object"}, text), (None, said)):
+            request = msgspec.structs.replace(chat(whole=not size), response_format=form)
+            (answer,), _ = await collect(tier, request)
+            assert answer.text == expected
+        await tier.close()

@@ -56,7 +56,8 @@ async def gateway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
 
 # The path, the fields, the least tier that can serve them, and the parameter that a refusal of Claude names.
 ASKED: list[tuple[str, dict[str, Any], str, str]] = [
-    (CHAT, HELLO | {"response_format": {"type": "json_object"}}, "3", "response_format"),
+    (CHAT, HELLO | {"response_format": {"type": "json_object"}}, "2", ""),
+    (CHAT, HELLO | {"structured_outputs": {"json_object": True}}, "3", "structured_outputs"),
     (CHAT, HELLO | {"response_format": SCHEMA}, "2", ""),
     (CHAT, HELLO | {"logit_bias": {"5": 1.0}}, "3", "logit_bias"),
     (CHAT, HELLO | {"logprobs": True}, "3", "logprobs"),
@@ -83,12 +84,12 @@ async def test_a_request_goes_to_a_tier_whose_server_can_serve_it(gateway: Runni
 
 
 async def test_the_decision_says_what_a_server_cannot(gateway: RunningGateway) -> None:
-    form = {"response_format": {"type": "json_object"}}
+    form = {"structured_outputs": {"json_object": True}}
     plan = await gateway.http.post(CHAT, json={"model": "auto"} | HELLO | form)
     found = await gateway.http.get(f"/v1/requests/{plan.headers['x-aio-decision-id']}")
     reason = found.json()["decision"]["reason"]
     assert "not tier 1: response_format: Bedrock's Converse has no structured output" in reason
-    assert "not tier 2: response_format: Anthropic takes a json_schema, not any JSON object" in reason
+    assert "not tier 2: structured_outputs: Anthropic takes a json_schema, not any JSON object" in reason
 
 
 async def test_what_no_tier_can_is_a_400_with_its_parameter(gateway: RunningGateway) -> None:
