@@ -15,27 +15,19 @@ from tiers.harmony import MARKS, ChannelParser, Said
 from tiers.message_content import Tool, ToolCallDelta
 from tiers.remote.lenient_json import arguments_text, plain_json
 from tiers.remote.usage_counter import Tally
-from tiers.remote.written_calls import MOST_WAITING, QUOTES, THINK_END, WRAPPERS, WholeCall, WrittenText, numbered
+from tiers.remote.written_calls import (
+    MOST_WAITING,
+    QUOTES,
+    THINK_END,
+    WRAPPERS,
+    WRITTEN,
+    WholeCall,
+    WrittenText,
+    numbered,
+)
 from tiers.tier import Delta, GenerationRequest
 
-_TAGS = {
-    "<think>": THINK_END,
-    "<thinking>": "</thinking>",
-    "<thought>": "</thought>",
-    "<thoughts>": "</thoughts>",
-    "<reasoning>": "</reasoning>",
-    "<seed:think>": "</seed:think>",
-    "<mm:think>": "</mm:think>",
-    "<think:opensource>": "</think:opensource>",
-    "<longcat_think>": "</longcat_think>",
-    "<|think_start|>": "<|think_end|>",
-    "<|inner_prefix|>": "<|inner_suffix|>",
-    "<|START_THINKING|>": "<|END_THINKING|>",
-    "<|channel>thought": "<channel|>",
-    "<|begin_of_thought|>": "<|end_of_thought|>",
-    "[THINK]": "[/THINK]",
-    "◁think▷": "◁/think▷",
-}
+_TAGS = {row.opening: row.closing for row in WRITTEN.thoughts}
 # With the closing ones: of servers that take away all but these.
 _STARTS = _TAGS | dict.fromkeys(_TAGS.values(), "")
 _CHANNELS = ("<|channel|>", "<|start|>")

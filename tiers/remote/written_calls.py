@@ -1,15 +1,17 @@
 """Calls that a model wrote into a text: the forms of all dialects, and the text before them.
 
-A form is a row of a table: the marks around calls, and how their names and arguments are written. Tokens that ended
-the answer, which some servers leave in it, are no part of the text either.
+A form is a row of `tiers/dialects/quirks/written.toml`: the marks around calls, and how their names and arguments are
+written. Tokens that ended the answer, which some servers leave in it, are no part of the text either.
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import product
+from typing import Literal, NamedTuple
 
 import msgspec
 
+from tiers.dialects.quirks import Row, read_rows
 from tiers.harmony import ChannelParser, Said
 from tiers.message_content import Tool, ToolCallDelta, new_call_id
 from tiers.remote.lenient_json import arguments_text, objects_in, plain_json
@@ -26,146 +28,103 @@ from tiers.tools.dialect import (
 from tiers.tools.probe_dialect import AnyDialect, parser_of
 
 THINK_END = "</think>"
-# Around an answer: the first two behind a thought alone, where none asked for them.
-WRAPPERS = {
-    "<answer>": "</answer>",
-    "<response>": "</response>",
-    "<|START_RESPONSE|>": "<|END_RESPONSE|>",
-    "<|START_TEXT|>": "<|END_TEXT|>",
-    "<|begin_of_box|>": "<|end_of_box|>",
-}
 # Not where it is spoken of.
 QUOTES = ("`", "'", '"')
 _QUOTED = re.compile(r"[\s(\[{:,=][`'\"]")
 
 
-def _marked(key: str, mid: str, close: str) -> ArgumentMarks:
-    return ArgumentMarks(key, mid, close, mid, close, "\n", "raw")
+class Tags(Row, frozen=True, kw_only=True):
+    """What stands around thoughts, or around an answer."""
+
+    models: str
+    """Who writes it."""
+    opening: str
+    closing: str
 
 
-def _invoked(section: str) -> NamedDialect:
-    """Calls as Anthropic's API once had them, between the tags of `section`."""
-    around = (f"<{section}>\n", f"\n</{section}>") if section else ("", "")
-    return NamedDialect(
-        around, '<invoke name="', "\n</invoke>", "\n", '">\n', _marked('<parameter name="', '">', "</parameter>")
-    )
+class CallForm(Row, frozen=True, kw_only=True):
+    """One form of calls: a known one, `json`, `python`, or names with their arguments."""
+
+    models: str
+    """Who writes it."""
+    known: Literal["", "hermes", "listed", "llama3", "mistral", "pythonic", "action"] = ""
+    """The name of a form."""
+    json: tuple[str, str] | None = None
+    """What is around one call as a JSON object, or a list of them."""
+    python: tuple[str, str, str] | None = None
+    """What is around calls as Python writes them, and what separates them."""
+    sections: tuple[tuple[str, str], ...] = (("", ""),)
+    """What may be around all calls."""
+    openers: tuple[str, ...] = ()
+    """What may be before a name."""
+    after_name: str = ""
+    closer: str = ""
+    separator: str = "\n"
+    """What is between two calls."""
+    marks: tuple[str, ...] = ()
+    """What is before a key, before its value and after it; before and after a value that is no text, if that differs;
+    and between two. Without any, the arguments are JSON."""
+
+    def dialects(self) -> Iterator[AnyDialect]:
+        """Yield the dialects that read it."""
+        if self.known:
+            yield _KNOWN[self.known]
+        elif self.json is not None:
+            yield Dialect("json", *self.json, "\n", True, False, "", "arguments")
+        elif self.python is not None:
+            begin, end, separator = self.python
+            yield msgspec.structs.replace(PYTHON_CALLS, section=(begin, end), separator=separator)
+        for around, opener in product(self.sections, self.openers):
+            yield NamedDialect(around, opener, self.closer, self.separator, self.after_name, self._arguments())
+
+    def _arguments(self) -> ArgumentMarks | None:
+        if not self.marks:
+            return None
+        key, mid, close, *others = self.marks
+        other_mid, other_close, *separators = others or (mid, close)
+        return ArgumentMarks(key, mid, close, other_mid, other_close, "".join(separators) or "\n", "raw")
 
 
-def _assigned(opener: str, closer: str) -> NamedDialect:
-    """Calls whose names and keys stand behind `=`, between marks of a model's own."""
-    after = f"\n</function>{closer}"
-    return NamedDialect(
-        ("", ""), f"{opener}<function=", after, "\n", ">\n", _marked("<parameter=", ">\n", "\n</parameter>")
-    )
+class WrittenRows(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The file of rows."""
+
+    ends: tuple[str, ...]
+    """Tokens of templates that may be left at the end of an answer."""
+    openers: tuple[str, ...]
+    """What calls begin with."""
+    left_over: tuple[str, ...]
+    """What a model writes around its calls once too often."""
+    thoughts: tuple[Tags, ...]
+    wrappers: tuple[Tags, ...]
+    calls: tuple[CallForm, ...]
 
 
-def _pythonic(opening: str, closing: str, separator: str = ", ") -> NamedDialect:
-    """Calls as Python writes them, between other marks."""
-    return msgspec.structs.replace(PYTHON_CALLS, section=(opening, closing), separator=separator)
-
-
-_ACTION = "<|START_ACTION|>"
-# Around one object, or a list of them: Qwen2.5-Coder, Hunyuan, Jamba and the first MiniMax, Nemotron, Phi-4-mini,
-# LongCat, Granite 20B, xLAM, InternLM.
-_AROUND_JSON = {
-    "<tools>": "</tools>",
-    "<tool_calls>": "</tool_calls>",
-    "<TOOLCALL>": "</TOOLCALL>",
-    "functools[": "]",
-    "<longcat_tool_call>": "</longcat_tool_call>",
-    "<function_call>": "</function_call>",
-    "<function_calls>": "</function_calls>",
-    "<|action_start|><|plugin|>": "<|action_end|>",
+_KNOWN: dict[str, AnyDialect] = {
+    "hermes": HERMES,
+    "listed": LISTED,
+    "llama3": LLAMA3,
+    "mistral": MISTRAL,
+    "pythonic": PYTHON_CALLS,
+    "action": Dialect(
+        "action", "<|START_ACTION|>[", "]<|END_ACTION|>", ",", False, False, "", "parameters", "tool_name"
+    ),
 }
-# Llama 4: no mark at all, so that it must be all of the answer.
-_BARE_PYTHON = _pythonic("[", "]")
-# Gemma 3, likewise.
+WRITTEN = read_rows("written", WrittenRows)
+WRAPPERS = {row.opening: row.closing for row in WRITTEN.wrappers}
+_DIALECTS = [dialect for form in WRITTEN.calls for dialect in form.dialects()]
+# Python without any mark, which must be all of the answer.
+_BARE_PYTHON = ("[", "]")
+# Gemma 3's, which a block of code may be as well.
 _TOOL_CODE = "```tool_code"
-_DSML = '<｜DSML｜invoke name="'
-_DSML_VALUES = ArgumentMarks(
-    '<｜DSML｜parameter name="', '" string="true">', "</｜DSML｜parameter>", '" string="false">',
-    "</｜DSML｜parameter>", "\n", "raw",
-)  # fmt: skip
-# DeepSeek, Qwen3-Coder, GLM, MiniMax, Kimi, Gemma and later models of Mistral; Seed, Step, MiniCPM, OLMo, Command.
-_DIALECTS: tuple[AnyDialect, ...] = (
-    HERMES,
-    *(
-        NamedDialect(
-            (f"<｜DSML｜{name}>\n", f"\n</｜DSML｜{name}>"), _DSML, "\n</｜DSML｜invoke>", "\n", '">\n', _DSML_VALUES
-        )
-        for name in ("function_calls", "tool_calls")
-    ),
-    _assigned("<tool_call>\n", "\n</tool_call>"),
-    _assigned("<seed:tool_call>\n", "\n</seed:tool_call>"),
-    _assigned("", ""),
-    NamedDialect(("", ""), "<function=", "</function>", "\n", ">"),
-    NamedDialect(
-        ("", ""), '<function name="', "\n</function>", "\n", '">\n', _marked('<param name="', '">', "</param>")
-    ),
-    NamedDialect(
-        ("", ""), "<tool_call>", "\n</tool_call>", "\n", "\n",
-        _marked("<arg_key>", "</arg_key>\n<arg_value>", "</arg_value>"),
-    ),
-    NamedDialect(
-        ("<tool_calls>\n", "\n</tool_calls>"), "<tool_call>", "\n```\n</tool_call>", "\n", "\n```json\n"
-    ),
-    *map(_invoked, ("minimax:tool_call", "function_calls", "tool_calls", "")),
-    NamedDialect(
-        ("<｜tool_calls_begin｜>\n", "\n<｜tool_calls_end｜>"),
-        '<｜tool_call_begin｜>function<｜tool_sep｜><steptml:invoke name="', "\n</steptml:invoke>\n<｜tool_call_end｜>",
-        "\n", '">\n', _marked('<steptml:parameter name="', '">', "</steptml:parameter>"),
-    ),
-    NamedDialect(
-        ("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"), "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>", "",
-        "<｜tool▁sep｜>",
-    ),
-    NamedDialect(
-        ("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"), "<｜tool▁call▁begin｜>function<｜tool▁sep｜>",
-        "\n```<｜tool▁call▁end｜>", "\n", "\n```json\n",
-    ),
-    *(
-        NamedDialect(
-            section, f"<|tool_call_begin|>{names}", "<|tool_call_end|>", "", ":{index}<|tool_call_argument_begin|>"
-        )
-        for section in (("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"), ("", ""))
-        for names in ("functions.", "")
-    ),
-    NamedDialect(
-        ("", ""), "<|tool_call>call:", "}<tool_call|>", "", "{",
-        ArgumentMarks("", ':<|"|>', '<|"|>', ":", "", ",", "raw"),
-    ),
-    NamedDialect(("", ""), "[TOOL_CALLS]", "", "", "[ARGS]"),
-    NamedDialect(("", ""), "[TOOL_CALLS]", "", "", "[CALL_ID]{id}[ARGS]"),
-    MISTRAL,
-    LISTED,
-    *(Dialect("json", opener, closer, "\n", True, False, "", "arguments") for opener, closer in _AROUND_JSON.items()),
-    Dialect("action", f"{_ACTION}[", "]<|END_ACTION|>", ",", False, False, "", "parameters", "tool_name"),
-    PYTHON_CALLS,
-    _pythonic("<function_calls>\n", "\n</function_calls>", "\n"),
-    _pythonic("<|python_start|>[", "]<|python_end|>"),
-    _pythonic(f"{_TOOL_CODE}\n", "\n```", "\n"),
-    LLAMA3,
-    _BARE_PYTHON,
-)  # fmt: skip
-_OPENERS = (
-    "<tool_call>", "<function=", '<function name="', '<invoke name="', "<minimax:tool_call>", "<seed:tool_call>",
-    "<function_calls>", "<｜DSML｜function_calls>", "<｜DSML｜tool_calls>", "<｜tool▁calls▁begin｜>",
-    "<｜tool_calls_begin｜>", "<|tool_calls_section_begin|>", "<|tool_call_begin|>", "[TOOL_CALLS]", "<|tool_call|>",
-    "<|tool_call>", "<|tool_call_start|>", "<|python_tag|>", "<|python_start|>", _ACTION, *_AROUND_JSON,
-)  # fmt: skip
 _FENCE = "```"
-_OPENER = re.compile("|".join((*map(re.escape, _OPENERS), rf"(?<=\s){_FENCE}")))
-# What is left of a model's template at the end of an answer.
-_ENDS = ("<|im_end|>", "<|endoftext|>", "<|end_of_text|>", "<|eot_id|>", "<|eom_id|>", "<|eot|>", "<|end|>", "</s>",
-         "<|return|>", "<end_of_turn>", "<turn|>", "<eos>", "<|eos|>", "<｜end▁of▁sentence｜>", "<|END_OF_TURN_TOKEN|>",
-         "<|END_RESPONSE|>", "<|END_TEXT|>", "<|user|>", "<|observation|>", "</longcat_s>")  # fmt: skip
+_OPENER = re.compile("|".join((*map(re.escape, WRITTEN.openers), rf"(?<=\s){_FENCE}")))
 # GLM's, around what it means as the result.
 _BOX = re.compile(r"(?<![`'\"])<\|(?:begin|end)_of_box\|>")
 _BOXES = ("<|begin_of_box|>", "<|end_of_box|>")
 _CLOSINGS = ("</answer>", "</response>", THINK_END)
-_END = re.compile("|".join(map(re.escape, (*_ENDS, *_CLOSINGS))))
+_END = re.compile("|".join(map(re.escape, (*WRITTEN.ends, *_CLOSINGS))))
 _ENDING = re.compile(rf"(?:(?:{_END.pattern})\s*)+\Z")
-_WORDS = (*_OPENERS, _FENCE, *_ENDS, *_CLOSINGS, *_BOXES)
+_WORDS = (*WRITTEN.openers, _FENCE, *WRITTEN.ends, *_CLOSINGS, *_BOXES)
 _CUT = frozenset(word[:size] for word in _WORDS for size in range(1, len(word)))
 _FIRST = frozenset(word[0] for word in _WORDS)
 _LONGEST_CUT = max(map(len, _CUT))
@@ -316,8 +275,11 @@ class WrittenText:
                 Said("", "", numbered(read, self._most)) if read and len(read) == len(objects) else Said(text, "", [])
             )
         for dialect in _DIALECTS:
-            opener = dialect.anchor if isinstance(dialect, NamedDialect) else dialect.opener.strip().removesuffix("[")
-            if opener.split("\n")[0] not in text or (dialect is _BARE_PYTHON and not self._is_bare):
+            if isinstance(dialect, NamedDialect):
+                opener, is_bare = dialect.anchor, dialect.section == _BARE_PYTHON
+            else:
+                opener, is_bare = dialect.opener.strip().removesuffix("["), False
+            if opener.split("\n")[0] not in text or (is_bare and not self._is_bare):
                 continue
             parser = parser_of(dialect, self.tools, self._most)
             pieces = (text[at : at + _PIECE] for at in range(0, len(text), _PIECE))
@@ -326,9 +288,5 @@ class WrittenText:
             # One that is cut off is no call.
             if calls and (calls[-1].arguments or "}").rstrip().endswith("}"):
                 left = "".join(part.text for part in parts).strip()
-                return Said("" if left in _LEFT else left, "", calls)
+                return Said("" if left in WRITTEN.left_over else left, "", calls)
         return Said(text, "", [])
-
-
-# What a model writes around its calls once too often.
-_LEFT = ("</tool_call>", "</function_calls>", "</tool_calls>", "</seed:tool_call>")

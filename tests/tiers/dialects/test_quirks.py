@@ -14,8 +14,9 @@ from tiers.dialects.quirks import ClientRows, Row, client_rows, edit_body, patte
 from tiers.remote.refusals import REFUSAL_ROWS
 from tiers.remote.rules import server_rows
 from tiers.remote.too_long import WORDINGS
+from tiers.remote.written_calls import WRITTEN
 
-FILES: list[Any] = [server_rows(), client_rows(), REFUSAL_ROWS, WORDINGS]
+FILES: list[Any] = [server_rows(), client_rows(), REFUSAL_ROWS, WORDINGS, WRITTEN]
 ROWS = [
     pytest.param(row, id=f"{type(row).__name__} {place}")
     for file in FILES
@@ -38,6 +39,7 @@ def test_every_file_of_rows_is_read_by_someone() -> None:
         "overflow",
         "refusals",
         "servers",
+        "written",
     }
 
 
@@ -127,3 +129,12 @@ def test_a_body_that_was_edited_needs_no_more(dialect: quirks.Dialect, body: dic
     again = copy.deepcopy(body)
     assert edit_body(again, dialect) == []
     assert again == body
+
+
+def test_every_form_of_calls_is_read_and_begins_with_a_mark_that_is_looked_for() -> None:
+    for form in WRITTEN.calls:
+        assert list(form.dialects()), form.models
+        assert len(form.marks) in (0, 3, 5, 6)
+        if form.openers or form.json:
+            begins = [*(section for section, _ in form.sections if section), *form.openers, *(form.json or ())[:1]]
+            assert any(begin.startswith(WRITTEN.openers) for begin in begins), form.models
