@@ -16,6 +16,7 @@ _COMMANDS = {
     "stages": ("gateway.stages:stages", "Scheduling, KV blocks, prompt and tokens of an answer, apart."),
     "proxy": ("gateway.proxy:proxy", "What a request through the gateway costs, compared with a peer."),
     "fidelity": ("gateway.fidelity.matrix:fidelity", "What is lost between agents' clients and providers' servers."),
+    "losses": ("gateway.fidelity.losses:losses", "What each dialect keeps of each kind of block of another's."),
     "start": ("gateway.start:start", "Time to ready of server processes."),
     "soak": (
         "gateway.soak.soak:soak_command",

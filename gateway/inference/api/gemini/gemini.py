@@ -387,14 +387,14 @@ async def _embed_batch(request: HttpRequest, model: str) -> ASGIApp:
 
 
 async def _vectors(
-    request: HttpRequest, model: str, asked: list[EmbedContentRequest]
+    request: HttpRequest, model: str, requests: list[EmbedContentRequest]
 ) -> tuple[list[Any], list[tuple[bytes, bytes]]]:
-    dimensions = {one.output_dimensionality for one in asked}
+    dimensions = {one.output_dimensionality for one in requests}
     if len(dimensions) != 1:
         raise bad_request(
             "requests: give at least one, and all with the same outputDimensionality.", "requests", "invalid_value"
         )
-    texts: list[Any] = ["\n".join(part.text or "" for part in one.content.parts) for one in asked]
+    texts: list[Any] = ["\n".join(part.text or "" for part in one.content.parts) for one in requests]
     body = EmbeddingsRequest(model=model, input=texts, dimensions=dimensions.pop())
     answer, headers = await embedded(serving_of(request), received(request), body)
     named = [(name.encode(), value.encode()) for name, value in headers]

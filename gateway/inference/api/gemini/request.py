@@ -335,7 +335,7 @@ class Chat(msgspec.Struct, frozen=True):
             return error.named(param)
         if not param or error.body.param is None:
             return error
-        body, message = error.body, error.body.message.replace(given, param)
+        body, message = error.body, error.body.message.replace(given, param, 1)
         renamed = ApiError(error.status, message, param=param, code=body.code, type_=body.type, headers=error.headers)
         renamed.retry_after = error.retry_after
         return renamed
@@ -430,6 +430,8 @@ def _choice(config: ToolConfig | None, tools: Sequence[ToolDefinition]) -> dict[
     allowed = calling.allowed_function_names if mode == "required" else None
     if not allowed:
         return {"tool_choice": mode}
+    if len(allowed) == 1:
+        return {"tool_choice": NamedToolChoice(type="function", function=NamedFunction(name=allowed[0]))}
     named = [NamedTool(type="function", function=NamedFunction(name=name)) for name in allowed]
     return {
         "tool_choice": NamedToolChoice(type="allowed_tools", allowed_tools=AllowedTools(mode="required", tools=named))

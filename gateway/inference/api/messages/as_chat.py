@@ -86,10 +86,10 @@ class Chat(msgspec.Struct, frozen=True):
         param = self._path(given)
         if isinstance(error, ContextLengthError):
             return error.named(param)
-        message = error.body.message if param == given else error.body.message.replace(given, param)
+        message = error.body.message if param == given else error.body.message.replace(given, param, 1)
         name = given.partition("[")[0].partition(".")[0]
         if name in _NAMES:
-            message = message.replace(name, _NAMES[name])
+            message = message.replace(name, _NAMES[name], 1)
         headers, body = error.headers, error.body
         found = ApiError(error.status, message, param=param, code=body.code, type_=body.type, headers=headers)
         found.retry_after = error.retry_after

@@ -76,7 +76,7 @@ def envelope_of(failure: ApiError, request_id: str) -> MessagesErrorEnvelope:
         message = _too_long(failure)
     elif body.param is not None:
         param = dotted(body.param)
-        message = message.replace(body.param, param)
+        message = message.replace(body.param, param, 1)
         message = message if param in message else f"{param}: {message}"
     return MessagesErrorEnvelope(error=MessagesErrorBody(kind, message, _DETAILS.get(body.code)), request_id=request_id)
 

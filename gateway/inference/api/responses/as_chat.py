@@ -145,7 +145,7 @@ def renamed(error: ApiError) -> ApiError:
     name, bracket, place = head.partition("[")
     if param is None or name not in _NAMES:
         return error
-    message = error.body.message.replace(name, _NAMES[name])
+    message = error.body.message.replace(name, _NAMES[name], 1)
     if isinstance(error, ContextLengthError):
         return error.named(_NAMES[name])
     # Where instructions stand before it, a place in the chat is none in the input.
