@@ -373,7 +373,7 @@ def _written(one: Cell) -> str:
 @click.option(
     "--page", "path", type=click.Path(path_type=Path), help="Write the tables into this page, after its text."
 )
-@click.option("--details", is_flag=True, help="Show what each cell that is not kept is told.")
+@click.option("--details", is_flag=True, help="Show why each cell is not kept.")
 def losses(path: Path | None, details: bool) -> None:
     """What each server's dialect gets of each kind of block that each client's dialect sends."""
     cells = asyncio.run(table())
