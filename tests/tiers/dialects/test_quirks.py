@@ -1,6 +1,7 @@
 """Rows of habits: every one has its source, and its patterns have the groups that are read."""
 
 import copy
+import json
 import re
 from pathlib import Path
 from typing import Any, get_args
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import given
 
 from tests.gateway.inference.api.test_foreign_forms import BODIES
+from tests.recordings.recording import files, recordings
 from tiers.dialects import quirks
 from tiers.dialects.quirks import ClientRows, Row, client_rows, edit_body, pattern_of, read_rows
 from tiers.remote.refusals import REFUSAL_ROWS
@@ -138,3 +140,34 @@ def test_every_form_of_calls_is_read_and_begins_with_a_mark_that_is_looked_for()
         if form.openers or form.json:
             begins = [*(section for section, _ in form.sections if section), *form.openers, *(form.json or ())[:1]]
             assert any(begin.startswith(WRITTEN.openers) for begin in begins), form.models
+
+
+def test_every_edit_changes_a_request_of_some_recording() -> None:
+    changed: set[int] = set()
+    for file in files():
+        for recording in recordings(file):
+            for fields in (recording.fields, *recording.fields.get("steps", ())):
+                for dialect, asked in (fields.get("asks") or {}).items():
+                    if dialect in get_args(quirks.Dialect) and isinstance(asked, dict):
+                        changed |= edits_that_change(asked.pop("extra_body", {}) | asked, dialect)
+    rows = client_rows().edits
+    assert [row for place, row in enumerate(rows) if place not in changed] == []
+
+
+def edits_that_change(body: dict[str, Any], dialect: quirks.Dialect) -> set[int]:
+    """The places of the edits that change something of a body, each applied after those before it."""
+    found = set()
+    for place, edit in enumerate(client_rows().edits):
+        before = copy.deepcopy(body)
+        if dialect in edit.dialects:
+            for table in [table for path in edit.at for table in quirks._objects({"": [body]}, path)]:
+                if edit.is_of(str(table.get("type"))):
+                    edit.change(table)
+        found |= {place} if body != before else set()
+    return found
+
+
+def test_every_tag_around_thoughts_and_answers_is_in_some_recording() -> None:
+    texts = "".join(json.dumps(json.loads(file.read_text()), ensure_ascii=False) for file in files())
+    tags = [row.opening for row in (*WRITTEN.thoughts, *WRITTEN.wrappers)]
+    assert [tag for tag in tags if json.dumps(tag, ensure_ascii=False)[1:-1] not in texts] == []
