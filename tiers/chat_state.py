@@ -11,11 +11,17 @@ from typing import Any, Literal
 import msgspec
 
 from inference_core.io.files import JSON_ERRORS
+from tiers.conversation import Block, Call, MediaKind, NativeBlock, NativeContent, OpaquePiece, Thought, Turn
 from tiers.deltas import CollectedChoice
-from tiers.message_content import NativeBlock, NativeContent, OpaquePiece
-from tiers.tier import ChatMessage
 
 FORM: Literal["chat"] = "chat"
+PART_TYPES: Mapping[MediaKind, str] = {
+    "image": "image_url",
+    "video": "video_url",
+    "audio": "input_audio",
+    "file": "file",
+}
+"""Types of parts of a message; the object that one holds is under the same name."""
 DETAILS, EXTRA, IMAGES, AUDIO = "reasoning_details", "extra_content", "images", "audio"
 MOST_STATE_BYTES = 2**20
 """Of the state of one turn, from a client or a server."""
@@ -125,21 +131,21 @@ def without_thoughts(content: NativeContent) -> NativeContent:
     return NativeContent(FORM, tuple(block for block in content.blocks if block.type != _THOUGHTS))
 
 
-def has_state(message: ChatMessage) -> bool:
+def has_state(message: Turn) -> bool:
     """Return whether a turn has anything that is for its maker alone."""
-    if message.reasoning or message.state or message.kept is not None:
+    if message.thoughts or message.state or message.kept is not None:
         return True
-    return bool(message.tool_calls) and any(call.extra_content for call in message.tool_calls)
+    return bool(message.calls) and any(call.extra_content for call in message.calls)
 
 
-def state_names(message: ChatMessage) -> list[str]:
+def state_names(message: Turn) -> list[str]:
     """Return the names of a turn's fields that only its maker gets, as a client gave them."""
-    names = ["messages.reasoning_content"] if message.reasoning else []
+    names = ["messages.reasoning_content"] if message.thoughts else []
     names += [f"messages.{block.type}" for block in message.state]
-    return names + [f"messages.tool_calls.{EXTRA}"] * any(call.extra_content for call in message.tool_calls)
+    return names + [f"messages.tool_calls.{EXTRA}"] * any(call.extra_content for call in message.calls)
 
 
-def state_texts(message: ChatMessage) -> list[str]:
+def state_texts(message: Turn) -> list[str]:
     """Return the texts in a turn's details of reasoning."""
     details = [
         one for block in message.state if block.type == DETAILS for one in _listed(msgspec.json.decode(block.json))
@@ -148,27 +154,30 @@ def state_texts(message: ChatMessage) -> list[str]:
     return [text for text in said if isinstance(text, str)]
 
 
-def without_state(message: ChatMessage) -> ChatMessage:
+def without_state(message: Turn) -> Turn:
     """Return a turn as every model may read it."""
-    calls = tuple(msgspec.structs.replace(call, extra_content=b"") for call in message.tool_calls)
-    return msgspec.structs.replace(message, reasoning="", state=(), tool_calls=calls)
+    blocks = [_without_extra(block) for block in message.blocks if not isinstance(block, Thought)]
+    return msgspec.structs.replace(message, blocks=tuple(blocks), state=())
 
 
-def with_kept_state(message: ChatMessage, kept: NativeContent) -> ChatMessage:
+def _without_extra(block: Block) -> Block:
+    return (
+        msgspec.structs.replace(block, extra_content=b"") if isinstance(block, Call) and block.extra_content else block
+    )
+
+
+def with_kept_state(message: Turn, kept: NativeContent) -> Turn:
     """Return a turn with what its server said; what its client gave back besides stays."""
     own = {block.type: block for block in kept.blocks if block.type != _CALL}
     extra = {block.seal: block.json for block in kept.blocks if block.type == _CALL}
     thought = own.pop(_THOUGHTS, None)
     state = {block.type: block for block in message.state} | own
-    return msgspec.structs.replace(
-        message,
-        reasoning=message.reasoning if thought is None else msgspec.json.decode(thought.json, type=str),
-        state=tuple(state.values()),
-        tool_calls=tuple(
-            msgspec.structs.replace(call, extra_content=extra.get(call.id, call.extra_content))
-            for call in message.tool_calls
-        ),
-    )
+    calls = [
+        msgspec.structs.replace(call, extra_content=extra.get(call.id, call.extra_content)) for call in message.calls
+    ]
+    thoughts = message.thoughts if thought is None else msgspec.json.decode(thought.json, type=str)
+    made = Turn.of(message.role, message.content_blocks, calls=calls, thoughts=thoughts)
+    return msgspec.structs.replace(message, blocks=made.blocks, state=tuple(state.values()))
 
 
 def _joined(name: str, pieces: list[bytes]) -> bytes:

@@ -13,7 +13,7 @@ from typing import TypeVar
 import msgspec
 
 from inference_core.protocol.commands import EvidenceRequest
-from tiers.message_content import Form, NativeBlock, OpaquePiece, ToolCall, ToolCallDelta, UrlCitation
+from tiers.conversation import Call, Form, NativeBlock, OpaquePiece, ToolCallDelta, UrlCitation
 from tiers.tier import Delta, FinishReason, GenerationRequest, TextLogprob, Tier, Usage
 
 T = TypeVar("T")
@@ -134,12 +134,12 @@ class CollectedChoice(msgspec.Struct):
             self.usage = delta.end.usage
 
     @property
-    def tool_calls(self) -> list[ToolCall]:
+    def tool_calls(self) -> list[Call]:
         """The tool calls, each joined from its pieces."""
         if not self.calls:
             return []
         return [
-            ToolCall(
+            Call(
                 id="".join(piece.id for piece in pieces),
                 name="".join(piece.name for piece in pieces),
                 arguments="".join(piece.arguments for piece in pieces),

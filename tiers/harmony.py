@@ -16,9 +16,9 @@ import msgspec
 
 from inference_core.protocol import Grammar
 from inference_core.tokenization.tokenizer import StopStrings, Tokenizer
+from tiers.conversation import Tool, ToolCallDelta, Tooling, Turn, new_call_id
 from tiers.errors import TierRequestError
-from tiers.message_content import Tool, ToolCallDelta, Tooling, new_call_id
-from tiers.tier import ChatMessage, Delta, GenerationRequest, TextLogprob
+from tiers.tier import Delta, GenerationRequest, TextLogprob
 from tiers.tools.call_grammar import json_rule
 from tiers.tools.tool_calling import ToolCalling
 
@@ -318,7 +318,7 @@ class HarmonyFormat(ToolCalling):
         self._marks = {controls[text]: mark for text, mark in MARKS.items()}
         self._ends = tuple(controls[text] for text in _ENDS)
 
-    def turns(self, messages: Sequence[ChatMessage], tooling: Tooling | None) -> tuple[list[dict[str, Any]], Any]:
+    def turns(self, messages: Sequence[Turn], tooling: Tooling | None) -> tuple[list[dict[str, Any]], Any]:
         turns, tools = super().turns(_one_call_each(messages), tooling)
         return [_harmony_turn(turn) for turn in turns], tools
 
@@ -416,22 +416,21 @@ def _told(delta: Delta, said: Said) -> Iterator[Delta]:
         yield delta
 
 
-def _one_call_each(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
+def _one_call_each(messages: Sequence[Turn]) -> list[Turn]:
     """The conversation with a turn for every call, and its result behind it: harmony has one call in a message, and
     says whose a result is by its place."""
-    results = {m.tool_call_id: m for m in messages if m.role == "tool" and m.tool_call_id is not None}
+    results = {m.call_id: m for m in messages if m.role == "tool" and m.call_id is not None}
     placed: set[str | None] = set()
-    turns: list[ChatMessage] = []
+    turns: list[Turn] = []
     for message in messages:
-        calls = message.tool_calls
-        if message.role == "tool" and message.tool_call_id in placed:
+        calls = message.calls
+        if message.role == "tool" and message.call_id in placed:
             continue
         if len(calls) < 2:
             turns.append(message)
             continue
-        for number, call in enumerate(calls):
-            first = {} if number == 0 else {"content": "", "reasoning": ""}
-            turns.append(msgspec.structs.replace(message, tool_calls=(call,), **first))
+        for call, turn in zip(calls, message.split_calls(), strict=True):
+            turns.append(turn)
             if call.id in results and call.id not in placed:
                 turns.append(results[call.id])
                 placed.add(call.id)

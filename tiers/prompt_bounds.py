@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from inference_core.tokenization.prompt_size import BYTES_PER_TOKEN
-from tiers.message_content import ContentPart, NativeRequest, Tooling
-from tiers.tier import ChatMessage, GenerationRequest
+from tiers.conversation import Media, NativeRequest, Tooling, Turn
+from tiers.tier import GenerationRequest
 
 TOLERANCE = 64
 """An honest count is at least our estimate divided by this.
@@ -62,24 +62,23 @@ IMAGE_ROWS = (
 )
 
 
-def most_media_tokens(parts: Iterable[ContentPart], model: str, max_context: int) -> int:
-    """Return the most tokens that `model` counts of `parts` that are no texts; audio, a video or a file may fill its
+def most_media_tokens(media: Iterable[Media], model: str, max_context: int) -> int:
+    """Return the most tokens that `model` counts of `media`; audio, a video or a file may fill its
     context."""
     name = model.rpartition("/")[2]
     row = next(row for row in IMAGE_ROWS if re.search(row.models, name))
     total = 0
-    for part in parts:
-        if part.type == "image_url":
-            total += row.low if (part.data or {}).get("detail") == "low" else row.most
-        elif part.type != "text":
+    for block in media:
+        if block.kind != "image":
             return max_context
+        total += row.low if (block.data or {}).get("detail") == "low" else row.most
     return total
 
 
 class Conversation(msgspec.Struct, frozen=True):
     """What a prompt that is a conversation is made of."""
 
-    messages: Sequence[ChatMessage]
+    messages: Sequence[Turn]
     tooling: Tooling | None
     template_variables: dict[str, Any]
     native: NativeRequest | None = None
@@ -89,8 +88,8 @@ class Conversation(msgspec.Struct, frozen=True):
         text = 0
         for message in self.messages:
             own = num_bytes(message.recorded_content())
-            if message.parts or message.reasoning:
-                own += num_bytes(message.reasoning) + message.media_tokens
+            if message.media or message.thoughts:
+                own += num_bytes(message.thoughts) + message.media_tokens
             if message.native is message.kept is None:
                 text += own if not message.state else own + sum(len(block.json) for block in message.state)
             else:
@@ -116,10 +115,10 @@ def prompt_bounds(request: GenerationRequest, max_context: int, reads: int = 1) 
     variables = request.template_variables | request.extra
     conversation = Conversation(request.messages, request.tooling, variables, request.native)
     most = SERVER_TOKENS + conversation.most_tokens()
-    if any(message.has_media for message in request.messages) or (request.native and request.native.server_tools):
+    if any(message.media for message in request.messages) or (request.native and request.native.server_tools):
         # A tool that the provider runs may read as much.
         most = max(most, max_context) * reads
-    return PromptBounds(_least(sum(_estimate(num_bytes(message.content)) for message in request.messages)), most)
+    return PromptBounds(_least(sum(_estimate(num_bytes(message.text)) for message in request.messages)), most)
 
 
 def with_template(tokens: int) -> int:
@@ -148,7 +147,7 @@ def most_tokens_of(prompt: str | list[int]) -> int:
     return len(prompt) if isinstance(prompt, list) else num_bytes(prompt)
 
 
-def _native_size(message: ChatMessage) -> int:
+def _native_size(message: Turn) -> int:
     return max(0 if content is None else content.size for content in (message.native, message.kept))
 
 

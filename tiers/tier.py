@@ -11,19 +11,16 @@ import msgspec
 from inference_core.protocol import NO_TIMES, SamplingParams, StepTimes, TokenLogprob
 from inference_core.protocol.commands import Evidence, EvidenceRequest
 from inference_core.tokenization.tokenizer import LONG_TEXT, Tokenizer
-from tiers.engines import EngineStatus
-from tiers.errors import CallerCredential, ReplicaStatus, ReplicaTry, TierRequestError
-from tiers.message_content import (
-    ContentPart,
-    NativeBlock,
-    NativeContent,
+from tiers.conversation import (
     NativeRequest,
     OpaquePiece,
-    ToolCall,
     ToolCallDelta,
     Tooling,
+    Turn,
     UrlCitation,
 )
+from tiers.engines import EngineStatus
+from tiers.errors import CallerCredential, ReplicaStatus, ReplicaTry, TierRequestError
 
 
 def answer_limit(requested: int | None, published: int | None, context: int, prompt_tokens: int) -> int:
@@ -43,70 +40,6 @@ FinishReason = Literal["stop", "length", "tool_calls", "content_filter", "error"
 ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 # Why a thought was ended early: its probes agreed, or the model was sure of the answer of one (SPEC TI-16).
 ThoughtEnd = Literal["agreement", "confidence"]
-
-
-class ChatMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One turn, with content flattened to text. `tool_calls` are an assistant's; a turn of the role `tool` is the
-    result of the call `tool_call_id`.
-
-    `parts`: the whole content in order, texts included, if there is more than text; else empty. `content` is the text
-    of the text parts, each on lines of its own. `reasoning`: the thoughts before an assistant's answer, for servers
-    that read them again. `native`: the same turn in the form of the API that it comes from, and `kept`: in that
-    of the server that answered with it; each is for servers of that API. `state`: fields of `tiers.chat_state`.
-    `maker`: the server and model that all these are from, "" if that is not known; no other one gets them.
-    `marked`: whether the caller has marked it for a provider's cache, said without `native`.
-    """
-
-    role: str
-    content: str
-    name: str | None = None
-    tool_calls: tuple[ToolCall, ...] = ()
-    tool_call_id: str | None = None
-    parts: tuple[ContentPart, ...] = ()
-    reasoning: str = ""
-    native: NativeContent | None = None
-    kept: NativeContent | None = None
-    marked: bool = False
-    state: tuple[NativeBlock, ...] = ()
-    maker: str = ""
-
-    @classmethod
-    def of_parts(cls, role: str, parts: Iterable[ContentPart], **fields: Any) -> "ChatMessage":
-        """Return a turn of `parts`; `fields` are the others."""
-        every = tuple(parts)
-        text = "\n".join(part.text for part in every if part.type == "text")
-        is_marked = any(part.breakpoint is not None for part in every)
-        is_text = not is_marked and all(part.type == "text" for part in every)
-        return cls(role=role, content=text, parts=() if is_text else every, marked=is_marked, **fields)
-
-    @property
-    def has_media(self) -> bool:
-        """Whether it has images, audio or files: its parts may be texts alone, with marks of a provider's cache."""
-        return any(part.type != "text" for part in self.parts)
-
-    @property
-    def media_tokens(self) -> int:
-        """An estimate of the tokens of its images, audio and files."""
-        return sum(part.media_tokens for part in self.parts)
-
-    @property
-    def attachments(self) -> str:
-        """What stands for its images, audio and files in records: kind, size and digest of each."""
-        return " ".join(part.placeholder for part in self.parts if part.type != "text")
-
-    @property
-    def without_media(self) -> "ChatMessage":
-        """The turn with digests in place of its images, audio and files: equal for equal turns, and short."""
-        if not self.parts:
-            return self
-        return msgspec.structs.replace(self, parts=tuple(part.without_data for part in self.parts))
-
-    def recorded_content(self) -> str:
-        """The turn as one text, calls included, for records and length estimates."""
-        if not self.tool_calls:
-            return self.content
-        calls = [f"{call.name}({call.arguments})" for call in self.tool_calls]
-        return "\n".join(filter(None, [self.content, *calls]))
 
 
 class TraceHeaders(msgspec.Struct, frozen=True):
@@ -229,7 +162,7 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     request_id: str
     sampling: SamplingParams
-    messages: list[ChatMessage] | None = None
+    messages: list[Turn] | None = None
     prompt: str | list[int] | None = None
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
@@ -273,9 +206,9 @@ def is_long(request: GenerationRequest) -> bool:
     return sum(map(_characters, request.messages)) > LONG_TEXT
 
 
-def _characters(message: ChatMessage) -> int:
-    calls = sum(len(call.arguments) for call in message.tool_calls) if message.tool_calls else 0
-    return len(message.content) + len(message.name or "") + calls + len(message.reasoning)
+def _characters(message: Turn) -> int:
+    calls = sum(len(call.arguments) for call in message.calls) if message.calls else 0
+    return len(message.text) + len(message.name or "") + calls + len(message.thoughts)
 
 
 class TextLogprob(msgspec.Struct, frozen=True, kw_only=True):
@@ -298,7 +231,7 @@ class AnswerEnd(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     `thought_end`: why a thought was ended before its model ended it; of several choices the first such reason. A server
     elsewhere gives no token ids: `streamed_tokens` is how many tokens all `pieces` of the deltas were, None where it
-    does not say. `maker`: that server and its model, as `ChatMessage.maker`.
+    does not say. `maker`: that server and its model, as `Turn.maker`.
     """
 
     usage: Usage

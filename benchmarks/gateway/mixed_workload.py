@@ -12,7 +12,7 @@ from gateway.inference.router import RoutingService
 from gateway.operations.cli.options import FILE, FOLDER, NEW_FILE, catalog_option, data_dir_option, settings_from
 from gateway.planning.backtests.backtest import dry_request, dry_routing
 from gateway.planning.commands.plan import percent_shares
-from tiers.tier import ChatMessage
+from tiers.conversation import Turn
 
 
 class MixError(ValueError):
@@ -55,7 +55,7 @@ def mixed_workload(
     given = list(dict.fromkeys(prompts))
     random.Random(seed).shuffle(given)
     for number, prompt in enumerate(given):
-        tier = routing.route(dry_request([ChatMessage(role="user", content=prompt)])).tier
+        tier = routing.route(dry_request([Turn.of("user", prompt)])).tier
         if len(found[tier - 1]) < wanted[tier - 1]:
             turn = {"role": "user", "content": prompt}
             found[tier - 1].append(MixedPrompt(f"mix-{number}", [turn], tier))

@@ -25,7 +25,8 @@ from gateway.operations.cli.options import (
 from inference_core.protocol import SamplingParams
 from inference_core.tokenization.prompt_size import FITTED_CHARS_PER_TOKEN
 from tiers.catalog.load import load_catalog
-from tiers.tier import ChatMessage, GenerationRequest
+from tiers.conversation import Turn
+from tiers.tier import GenerationRequest
 
 WARM_UP = 50
 # Of the prompts that stand in where the data are absent.
@@ -145,7 +146,7 @@ def _request(text: str) -> InferenceRequest:
             request_id="bench",
             sampling=SamplingParams(),
             arrival=time.monotonic(),
-            messages=[ChatMessage(role="user", content=text)],
+            messages=[Turn.of("user", text)],
         ),
         created_at=time.time(),
     )

@@ -46,8 +46,8 @@ from inference_core.tokenization.load_tokenizer import load_tokenizer
 from inference_core.tokenization.tokenizer import Tokenizer
 from quality.records.record import Record
 from tiers.catalog.load import load_catalog
+from tiers.conversation import Turn
 from tiers.errors import CatalogError
-from tiers.tier import ChatMessage
 
 Progress = Callable[[str, float], None]
 WARM_UP = 2
@@ -104,7 +104,7 @@ def prompts_of(tokenizer: Tokenizer, tokens: int) -> Iterator[str]:
 
 
 def _request(text: str, tier: int, new_tokens: int) -> InferenceRequest:
-    request = dry_request([ChatMessage(role="user", content=text)], max_tokens=new_tokens, stream=True)
+    request = dry_request([Turn.of("user", text)], max_tokens=new_tokens, stream=True)
     sampling = msgspec.structs.replace(request.generation.sampling, ignore_eos=True)
     request = request.with_generation(sampling=sampling, arrival=time.monotonic())
     return msgspec.structs.replace(request, requested_model=f"tier-{tier}")

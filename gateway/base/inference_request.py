@@ -436,7 +436,7 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
         if self.generation.messages is not None:
             return [
                 {"role": message.role, "content": message.recorded_content()}
-                | ({"attachments": message.attachments} if message.parts else {})
+                | ({"attachments": message.attachments} if message.media else {})
                 for message in self.generation.messages
             ]
         return [

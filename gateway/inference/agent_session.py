@@ -21,7 +21,8 @@ from classifier.policy.sessions import EndSituation, LearnedEnds, LoopCounters, 
 from gateway.base.inference_request import ClientTurn, InferenceRequest
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.tier_spec import TierSpec
-from tiers.tier import ChatMessage, Usage
+from tiers.conversation import Turn
+from tiers.tier import Usage
 
 Exit = Literal["passed", "failed"]
 HEAD, TAIL = 512, 2048
@@ -126,9 +127,9 @@ def _summary(said: tuple["re.Pattern[str]", "re.Pattern[str]"], text: str) -> Ex
     return "passed" if passed.search(text) is not None else None
 
 
-def new_results(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
+def new_results(messages: Sequence[Turn]) -> list[Turn]:
     """The results of tools after the last answer, oldest first."""
-    found: list[ChatMessage] = []
+    found: list[Turn] = []
     for message in reversed(messages):
         if message.role == "assistant":
             break
@@ -217,9 +218,9 @@ def is_followed(request: InferenceRequest) -> bool:
     return turn.kind != "housekeeping" and (bool(turn.client) or request.generation.tooling is not None)
 
 
-def counted(session: Session | None, messages: Sequence[ChatMessage], at_boundary: bool) -> Counters:
+def counted(session: Session | None, messages: Sequence[Turn], at_boundary: bool) -> Counters:
     """Return the counters of a step with what its newest results add."""
-    signs = [read_result(message.content) for message in new_results(messages)]
+    signs = [read_result(message.text) for message in new_results(messages)]
     bad_calls = 0 if session is None else session.bad_calls
     for one in signs:
         bad_calls = bad_calls + 1 if one.malformed else 0
@@ -283,7 +284,7 @@ def _raised_from(step: SessionStep, tier: int) -> int | None:
     return step.raised_from
 
 
-def _repeated(messages: Sequence[ChatMessage]) -> int:
+def _repeated(messages: Sequence[Turn]) -> int:
     """How many calls of the newest answer were made in an earlier one of the same loop too."""
     newest: list[tuple[str, str]] | None = None
     earlier: set[tuple[str, str]] = set()
@@ -293,7 +294,7 @@ def _repeated(messages: Sequence[ChatMessage]) -> int:
             break
         if message.role != "assistant":
             continue
-        calls = [(call.name, call.arguments) for call in message.tool_calls]
+        calls = [(call.name, call.arguments) for call in message.calls]
         if newest is None:
             newest = calls
         else:

@@ -302,7 +302,7 @@ def _format_of(request: InferenceRequest) -> dict[str, Any] | None:
 def app_of_request(request: InferenceRequest) -> str:
     """Return the hash of the request's system prompt, as its `RoutingInput` has it."""
     messages = request.generation.messages or ()
-    return app_of("\n".join(one.content for one in messages if one.role in ("system", "developer")))
+    return app_of("\n".join(one.text for one in messages if one.role in ("system", "developer")))
 
 
 def _may_wait(request: InferenceRequest, knobs: RoutingKnobs) -> bool:

@@ -19,8 +19,9 @@ from gateway.inference.router import RoutingService
 from inference_core.io.background_tasks import once
 from inference_core.protocol import NO_TIMES, StepTimes
 from quality.records.record import Attempt, CacheUse, Record, Timings, comparison_of
+from tiers.conversation import Turn
 from tiers.deltas import CollectedChoice
-from tiers.tier import ChatMessage, Delta, Restarted, ThoughtEnd, Tier, Usage
+from tiers.tier import Delta, Restarted, ThoughtEnd, Tier, Usage
 
 
 class Phases(msgspec.Struct, frozen=True):
@@ -493,7 +494,7 @@ class Answer:
 def _recorded_answer(choice: CollectedChoice) -> str:
     if not choice.calls:
         return choice.text
-    return ChatMessage(role="assistant", content=choice.text, tool_calls=tuple(choice.tool_calls)).recorded_content()
+    return Turn.of("assistant", choice.text, calls=tuple(choice.tool_calls)).recorded_content()
 
 
 def _shown(error: Exception) -> str:

@@ -47,8 +47,8 @@ def routing_input_of(request: InferenceRequest, previous_tiers: tuple[int, ...] 
     if asked.messages is not None:
         messages, media_tokens = [], 0
         for message in asked.messages:
-            messages.append({"role": message.role, "content": message.content})
-            if message.parts:
+            messages.append({"role": message.role, "content": message.text})
+            if message.media:
                 media_tokens += message.media_tokens
         return routing_input(
             messages,

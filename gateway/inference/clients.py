@@ -14,8 +14,8 @@ import msgspec
 
 from gateway.base.inference_request import ClientTurn, TurnKind
 from gateway.inference.front_ends import front_end_of
+from tiers.conversation import Turn
 from tiers.dialects.quirks import ClientRule, client_rows
-from tiers.tier import ChatMessage
 
 CAPTURED = "captured"
 """The source of a row whose client's requests are kept with the tests."""
@@ -41,7 +41,7 @@ _TURN_METADATA = "x-codex-turn-metadata"
 
 
 def recognised(
-    headers: Mapping[str, str], metadata: Mapping[str, str] | None, messages: Sequence[ChatMessage]
+    headers: Mapping[str, str], metadata: Mapping[str, str] | None, messages: Sequence[Turn]
 ) -> ClientTurn | None:
     """Return what is known of the client and its session; None if nothing is.
 
@@ -70,7 +70,7 @@ def recognised(
     return ClientTurn(client=rule.name, session=session, agent=agent, parent=parent, kind=kind, plan_mode=plan_mode)
 
 
-def _rule(headers: Mapping[str, str], messages: Sequence[ChatMessage]) -> ClientRule | None:
+def _rule(headers: Mapping[str, str], messages: Sequence[Turn]) -> ClientRule | None:
     product = headers.get("user-agent", "")[:64].partition("/")[0].lower()
     rule = _PRODUCTS.get(product)
     if rule is not None:
@@ -79,12 +79,12 @@ def _rule(headers: Mapping[str, str], messages: Sequence[ChatMessage]) -> Client
         if sign in headers:
             return owner
     first = messages[0] if messages else None
-    if first is None or first.role != "system" or not first.content.startswith(_OPENINGS):
+    if first is None or first.role != "system" or not first.text.startswith(_OPENINGS):
         return None
-    return next(rule for rule in RULES if rule.openings and first.content.startswith(rule.openings))
+    return next(rule for rule in RULES if rule.openings and first.text.startswith(rule.openings))
 
 
-def _kind(rule: ClientRule, messages: Sequence[ChatMessage]) -> tuple[TurnKind, bool]:
+def _kind(rule: ClientRule, messages: Sequence[Turn]) -> tuple[TurnKind, bool]:
     """What the marks of `rule` say of the request, and whether they say that a plan is asked for."""
     kind: TurnKind = "main"
     plan = False
@@ -99,23 +99,23 @@ def _kind(rule: ClientRule, messages: Sequence[ChatMessage]) -> tuple[TurnKind, 
     return kind, plan
 
 
-def _opening(messages: Sequence[ChatMessage]) -> list[str]:
+def _opening(messages: Sequence[Turn]) -> list[str]:
     """The beginnings of the system messages before the first of another role."""
     found = []
     for message in messages[:MOST_MESSAGES]:
         if message.role != "system":
             break
-        found.append(message.content[:SYSTEM_WINDOW])
+        found.append(message.text[:SYSTEM_WINDOW])
     return found
 
 
-def _newest(messages: Sequence[ChatMessage]) -> list[str]:
+def _newest(messages: Sequence[Turn]) -> list[str]:
     """The newest message of the user and the client's instructions after it; none where results of tools are newest."""
     found: list[str] = []
     for message in reversed(messages[-MOST_MESSAGES:]):
         if message.role not in ("user", "system"):
             break
-        text = message.content
+        text = message.text
         found.append(text if len(text) <= 2 * WINDOW else f"{text[:WINDOW]}\n{text[-WINDOW:]}")
         if message.role == "user":
             return found

@@ -20,6 +20,7 @@ from gateway.tenancy.admission import Admission
 from quality.records.record import Attempt, AttemptStatus
 from tiers.catalog.pricing import most_cost_usd
 from tiers.catalog.tier_spec import Price
+from tiers.conversation import Turn
 from tiers.errors import (
     InvalidAnswerError,
     TierAnswerTooLongError,
@@ -27,7 +28,7 @@ from tiers.errors import (
     TierRequestError,
     TierUnavailableError,
 )
-from tiers.tier import AnswerEnd, ChatMessage, Delta, Restarted, Tier, Usage
+from tiers.tier import AnswerEnd, Delta, Restarted, Tier, Usage
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +71,7 @@ class ContinuedGeneration(Generation):
         self._is_plain = _as_text(request)
         # What servers of the caller's own API say in its form is in terms of their one answer, which another continues.
         asked = request.generation
-        self._drops_opaque = self._is_plain and asked.tooling is None and not any(m.parts for m in asked.messages or ())
+        self._drops_opaque = self._is_plain and asked.tooling is None and not any(m.media for m in asked.messages or ())
         self._has_finished = False
         self._begun_at = 0
         self._cut: list[Usage] = []
@@ -196,7 +197,7 @@ class ContinuedGeneration(Generation):
             if asked.messages is None:
                 request = msgspec.structs.replace(request, prompts=[f"{(request.prompts or [''])[0]}{beginning}"])
             else:
-                turn = ChatMessage(role="assistant", content=beginning)
+                turn = Turn.of("assistant", beginning)
                 changes |= {"messages": [*asked.messages, turn], "continues": True}
         return request.with_generation(**changes)
 

@@ -29,7 +29,7 @@ from inference_core.tokenization.prompt_size import FITTED_CHARS_PER_TOKEN, FITT
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.pricing import reread_usd, reuse_usd
 from tiers.catalog.tier_spec import TierSpec
-from tiers.tier import ChatMessage
+from tiers.conversation import Turn
 
 DIGEST_BYTES = 16
 
@@ -200,7 +200,7 @@ class Conversations:
     def _history(
         self,
         request: InferenceRequest,
-        messages: Sequence[ChatMessage],
+        messages: Sequence[Turn],
         answered: int | None,
         own: bytes | None,
         *,
@@ -217,8 +217,8 @@ class Conversations:
         read = messages[: answered + 1] if answered is not None else ()
         return History(
             tiers=known,
-            tokens=sum(len(m.content) for m in read) // FITTED_CHARS_PER_TOKEN
-            + sum(m.media_tokens for m in read if m.parts)
+            tokens=sum(len(m.text) for m in read) // FITTED_CHARS_PER_TOKEN
+            + sum(m.media_tokens for m in read if m.media)
             + FITTED_TOKENS_PER_MESSAGE * len(read),
             in_tool_loop=_in_tool_loop(messages),
             session=self._session(key) if agents and known else None,
@@ -349,7 +349,7 @@ class Conversations:
 class MessageDigests:
     """Digests of the beginnings of `messages`, which are read once for all of them. `empty`: of no message."""
 
-    def __init__(self, messages: Sequence[ChatMessage], empty: "hashlib.blake2b") -> None:
+    def __init__(self, messages: Sequence[Turn], empty: "hashlib.blake2b") -> None:
         self.messages, self._empty = messages, empty
         self._taken, self._digest = 0, empty.copy()
         self._known: dict[int, bytes] = {}
@@ -450,29 +450,29 @@ def _parent_of(turn: ClientTurn | None, key_id: str | None) -> bytes | None:
     return session_digest(started, key_id)
 
 
-def _last_answer(messages: Sequence[ChatMessage]) -> int | None:
+def _last_answer(messages: Sequence[Turn]) -> int | None:
     for place in range(len(messages) - 1, -1, -1):
         if messages[place].role == "assistant":
             return place
     return None
 
 
-def _in_tool_loop(messages: Sequence[ChatMessage]) -> bool:
+def _in_tool_loop(messages: Sequence[Turn]) -> bool:
     """Whether the newest turn brings results of tools, perhaps followed by a client's instructions and reminders."""
     for message in reversed(messages):
         if message.role == "tool":
             return True
-        said = message.content.strip() if message.role == "user" else ""
-        of_client = said.startswith(CLIENTS_OPENINGS) and not message.parts and not users_text(said)
+        said = message.text.strip() if message.role == "user" else ""
+        of_client = said.startswith(CLIENTS_OPENINGS) and not message.media and not users_text(said)
         if message.role != "system" and not of_client:
             return False
     return False
 
 
-def digested(message: ChatMessage) -> tuple[bytes, ...]:
+def digested(message: Turn) -> tuple[bytes, ...]:
     """Return what makes a message unlike others: its role, its text, and what is attached to it."""
     parts = message.role.encode(), message.recorded_content().encode(errors="replace")
-    return (*parts, message.attachments.encode()) if message.parts else parts
+    return (*parts, message.attachments.encode()) if message.media else parts
 
 
 def circumstances(history: History, catalog: Catalog, prompt_tokens: int) -> dict[str, Any]:

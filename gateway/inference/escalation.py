@@ -131,7 +131,7 @@ class Escalation:
     @property
     def _question(self) -> str:
         messages = self._request.generation.messages
-        return messages[-1].content if messages else ""
+        return messages[-1].text if messages else ""
 
     def _evidence(self) -> Float:
         return evidence_features(self._answer.text, self._answer.finish_reason, self._uncertainty)

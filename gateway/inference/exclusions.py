@@ -18,12 +18,13 @@ from quality.records.record import Record
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.consent import ALL, NO_CREDENTIAL, hidden_from
 from tiers.catalog.tier_spec import CAPABILITY_OF, MEDIA, Capability, TierSpec
+from tiers.chat_state import PART_TYPES
+from tiers.conversation import Media, MediaKind
 from tiers.errors import HEADER
-from tiers.message_content import PartType
 from tiers.remote.request_fields import NEUTRAL, SAMPLING, sampling_of, unserved
 from tiers.tier import Tier, TierLoad
 
-_NOUNS = {"image_url": "images", "video_url": "videos", "input_audio": "audio", "file": "files"}
+_NOUNS = {"image": "images", "video": "videos", "audio": "audio", "file": "files"}
 
 
 class Need(msgspec.Struct, frozen=True):
@@ -48,7 +49,7 @@ MAX_SCORES = 1 << 17
 def needs_of(request: InferenceRequest) -> list[Need]:
     """Return what `request` needs, parts of its messages first; empty for plain text."""
     messages, sampling = request.generation.messages, request.generation.sampling
-    needs = list(_media(request)) if messages and any(m.parts for m in messages) else []
+    needs = list(_media(request)) if messages and any(m.media for m in messages) else []
     if request.generation.tooling is not None:
         needs.append(Need("tools", "tools", "tools", "function calls"))
     if sampling.grammar is not None:
@@ -80,7 +81,7 @@ def is_plain(request: InferenceRequest) -> bool:
     )
     if extended or asked.messages is None or sampling_of(sampling)[FIRST_EXTENSION:] != NEUTRAL[FIRST_EXTENSION:]:
         return False
-    return not [message for message in asked.messages if message.parts]
+    return not [message for message in asked.messages if message.media]
 
 
 def lacks_of(
@@ -257,14 +258,14 @@ def load_problem(request: InferenceRequest, load: TierLoad) -> str | None:
 
 
 def _media(request: InferenceRequest) -> Iterator[Need]:
-    types: set[PartType] = set()
+    kinds: set[MediaKind] = set()
     for place, message in enumerate(request.generation.messages or []):
-        for position, part in enumerate(message.parts):
-            if part.type != "text" and part.type not in types:
-                types.add(part.type)
-                capability, noun = CAPABILITY_OF[part.type], _NOUNS[part.type]
-                param = f"messages[{place}].content[{position}].{part.type}"
-                yield Need(capability, param, f"Content of type {part.type!r}", noun)
+        for position, block in enumerate(message.content_blocks):
+            if isinstance(block, Media) and block.kind not in kinds:
+                kinds.add(block.kind)
+                capability, noun, part = CAPABILITY_OF[block.kind], _NOUNS[block.kind], PART_TYPES[block.kind]
+                param = f"messages[{place}].content[{position}].{part}"
+                yield Need(capability, param, f"Content of type {part!r}", noun)
 
 
 def not_allowed(request: InferenceRequest, hidden: str | None, least: int) -> ApiError:

@@ -19,8 +19,8 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+from tiers.conversation import Turn
 from tiers.dialects.quirks import client_rows
-from tiers.tier import ChatMessage
 
 # What is recognised by what it asks has this in place of a client's name.
 ANY_FRONT_END = "front-end"
@@ -126,22 +126,22 @@ class _Around(NamedTuple):
     behind: str = ""
 
 
-def front_end_of(messages: Sequence[ChatMessage]) -> str | None:
+def front_end_of(messages: Sequence[Turn]) -> str | None:
     """Return the front end whose housekeeping a request is, `ANY_FRONT_END` where only what it asks says so, and None
     for every other request. The beginnings and ends of two messages are looked at."""
     last = messages[-1] if messages else None
     if last is None or last.role != "user":
         return None
-    if last.content.startswith(_BEGIN_TURNS) or last.content[-WINDOW:].rstrip().endswith(_END_TURNS):
-        return _client_of("turn", last.content)
+    if last.text.startswith(_BEGIN_TURNS) or last.text[-WINDOW:].rstrip().endswith(_END_TURNS):
+        return _client_of("turn", last.text)
     first = messages[0]
-    if first.role == "system" and first.content.startswith(_BEGIN_SYSTEMS):
-        return _client_of("system", first.content)
-    head = last.content[:WINDOW]
+    if first.role == "system" and first.text.startswith(_BEGIN_SYSTEMS):
+        return _client_of("system", first.text)
+    head = last.text[:WINDOW]
     if not any(sign in head for sign in _OF_QUOTES):
         return None
-    instructions = first.content if len(messages) == 2 and first.role == "system" else ""
-    return ANY_FRONT_END if asks_for_housekeeping(last.content, instructions) else None
+    instructions = first.text if len(messages) == 2 and first.role == "system" else ""
+    return ANY_FRONT_END if asks_for_housekeeping(last.text, instructions) else None
 
 
 def _client_of(message: str, content: str) -> str | None:

@@ -18,16 +18,16 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from gateway.base.inference_request import InferenceRequest
-from gateway.base.stores.redis_store import Call, RedisScripts, RedisStore, RedisUnavailableError, script
+from gateway.base.stores.redis_store import Call as ScriptCall
+from gateway.base.stores.redis_store import RedisScripts, RedisStore, RedisUnavailableError, script
 from gateway.inference.answer import Answer
 from inference_core.io.background_tasks import once
 from migrations.tables.api_objects import kept_turns
 from migrations.tables.audit import erasures
 from quality.store.queries import exclude_erasures
 from tiers.chat_state import AUDIO, FORM, audio_reference, collected_state, has_state, kept_state
+from tiers.conversation import Call, NativeBlock, NativeContent, Turn
 from tiers.deltas import CollectedChoice
-from tiers.message_content import NativeBlock, NativeContent, ToolCall
-from tiers.tier import ChatMessage
 
 log = logging.getLogger(__name__)
 
@@ -148,11 +148,11 @@ class RedisTurns(TurnStore):
     async def _put(self, turn: KeptTurn) -> None:
         content = turn.content.hex()
         arguments = (_PREFIX, turn.turn_id, content, int(SECONDS), turn.created_at, 2 * self._most_bytes)
-        await self._scripts.run(Call(_PUT, _names(turn.key_id or turn.tenant), arguments))
+        await self._scripts.run(ScriptCall(_PUT, _names(turn.key_id or turn.tenant), arguments))
 
     async def forget(self, key_id: str, now: float) -> None:
         try:
-            await self._scripts.run(Call(_FORGET, _names(key_id), (_PREFIX, now)))
+            await self._scripts.run(ScriptCall(_FORGET, _names(key_id), (_PREFIX, now)))
         except RedisUnavailableError as error:
             self._say_away(error)
 
@@ -294,14 +294,14 @@ class KeptReasoning:
         saving.add_done_callback(self._saving.discard)
         await asyncio.wait({saving}, timeout=SAVE_SECONDS if len(self._saving) < _MOST_SAVING else None)
 
-    async def given_back(self, request: InferenceRequest) -> Sequence[ChatMessage]:
+    async def given_back(self, request: InferenceRequest) -> Sequence[Turn]:
         """The turns of `request`, each with its maker and what is kept of it."""
         messages = request.generation.messages or []
         ids = {
             place: turn_id
             for place, message in enumerate(messages)
             if message.role == "assistant"
-            and (turn_id := _turn_id(request, message.content, message.tool_calls, messages[place - 1]))
+            and (turn_id := _turn_id(request, message.text, message.calls, messages[place - 1]))
         }
         now = self._clock()
         unknown = [turn_id for turn_id in ids.values() if not self._knows(turn_id, now)]
@@ -322,18 +322,18 @@ class KeptReasoning:
             kept = None
         return kept is not None or self._absent.get(turn_id, 0.0) > now
 
-    def _with_kept(self, message: ChatMessage, turn_id: str | None, may_keep: bool) -> ChatMessage:
+    def _with_kept(self, message: Turn, turn_id: str | None, may_keep: bool) -> Turn:
         if message.role != "assistant":
             return message
         kept = None if turn_id is None else self._turns.get(turn_id)
         turn = None if kept is None else kept.turn
         # Some servers give every call the same id: what the turn itself has is surer.
-        carried = _state_of(message.reasoning, message.state, message.tool_calls)
+        carried = _state_of(message.thoughts, message.state, message.calls)
         maker = next((self._state[said] for said in carried if said in self._state), None)
         if turn is None or maker not in (None, turn.maker):
             return message if maker is None else msgspec.structs.replace(message, maker=maker)
         content = turn.content if may_keep else None
-        if content is not None and content.form != FORM and turn.said != _said(message.content, message.tool_calls):
+        if content is not None and content.form != FORM and turn.said != _said(message.text, message.calls):
             # The whole turn would be replaced, which its client has changed.
             content = None
         if content is None and not has_state(message) and message.native is None:
@@ -393,19 +393,19 @@ def _content(request: InferenceRequest, choice: CollectedChoice) -> NativeConten
     return None if content is None or content.form == carried else content
 
 
-def _turn_id(request: InferenceRequest, text: str, calls: Sequence[ToolCall], before: ChatMessage | None) -> str | None:
+def _turn_id(request: InferenceRequest, text: str, calls: Sequence[Call], before: Turn | None) -> str | None:
     """What a turn is found by: its first call, or its text after the result of one; None for a turn of neither."""
     if calls:
         key: tuple[str, ...] = ("call", calls[0].id, calls[0].name, _canonical(calls[0].arguments))
     elif before is not None and before.role == "tool":
-        key = "after", before.tool_call_id or "", text.strip()
+        key = "after", before.call_id or "", text.strip()
     else:
         return None
     whose = request.caller.tenant, request.key_id or ""
     return hashlib.blake2b(_json((whose, key)), digest_size=32).hexdigest()
 
 
-def _said(text: str, calls: Sequence[ToolCall]) -> bytes:
+def _said(text: str, calls: Sequence[Call]) -> bytes:
     said = text.strip(), [(call.id, call.name, _canonical(call.arguments)) for call in calls]
     return hashlib.blake2b(_json(said), digest_size=16).digest()
 
@@ -418,7 +418,7 @@ def _canonical(arguments: str) -> str:
         return arguments
 
 
-def _state_of(reasoning: str, state: Sequence[NativeBlock], calls: Sequence[ToolCall]) -> Iterator[bytes]:
+def _state_of(reasoning: str, state: Sequence[NativeBlock], calls: Sequence[Call]) -> Iterator[bytes]:
     """Digests of what a turn has that is for its maker alone."""
     if reasoning:
         yield _digest(reasoning)

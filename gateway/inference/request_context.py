@@ -20,7 +20,7 @@ from gateway.inference.conversations import Conversations, History, digested, fr
 from gateway.inference.routing_knobs import RoutingKnobs
 from gateway.inference.served_catalogue import ServedCatalogue
 from gateway.inference.session_moves import Known, next_step
-from tiers.tier import ChatMessage
+from tiers.conversation import Turn
 
 # How the dashboard's signed-in users are named among keys.
 _SIGNED_IN = "user:"
@@ -101,7 +101,7 @@ def _conversation_of(request: InferenceRequest) -> list[bytes]:
     return [part for message in opening for part in digested(message)]
 
 
-def _opening(messages: Sequence[ChatMessage]) -> Sequence[ChatMessage]:
+def _opening(messages: Sequence[Turn]) -> Sequence[Turn]:
     first = next((place for place, message in enumerate(messages) if message.role == "user"), None)
     return () if first is None else messages[: first + 1]
 

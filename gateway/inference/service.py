@@ -38,7 +38,8 @@ from inference_core.io.background_tasks import once
 from quality.records.record import Record, Recorded
 from quality.records.redaction import without_texts
 from quality.verification.feedback import FeedbackDesk
-from tiers.tier import ChatMessage, Tier
+from tiers.conversation import Turn
+from tiers.tier import Tier
 
 if TYPE_CHECKING:
     from gateway.inference.screening.screen import Screen
@@ -67,7 +68,7 @@ async def truncated(routing: RoutingService, request: InferenceRequest) -> Infer
     return best or request
 
 
-def _from(request: InferenceRequest, before: list[ChatMessage], rest: list[ChatMessage]) -> InferenceRequest:
+def _from(request: InferenceRequest, before: list[Turn], rest: list[Turn]) -> InferenceRequest:
     messages = [*before, *rest]
     dropped = len(request.generation.messages or []) - len(messages)
     shorter = request.with_generation(messages=messages, prompts_read={})
@@ -283,8 +284,8 @@ class Service:
         """Admit `request` by its caller's limits alone, without a place of an answer. Raises `ApiError` 429 or 503."""
         self._refuse_in_shutdown(request)
         messages = request.generation.messages or ()
-        if long := [part for message in messages for part in message.parts if part.is_long_audio]:
-            await self.routing.threads.run(request.caller.tenant, lambda: [part.media_tokens for part in long])
+        if long := [part for message in messages for part in message.media if part.is_long_audio]:
+            await self.routing.threads.run(request.caller.tenant, lambda: [part.tokens for part in long])
         control = self._admission_control
         return Admission() if control is None else await control.enter(request, tokens)
 

@@ -33,7 +33,7 @@ from gateway.inference.routing_knobs import RoutingKnobs
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.pricing import reuse_usd
 from tiers.catalog.tier_spec import TierSpec
-from tiers.tier import ChatMessage
+from tiers.conversation import Turn
 
 LEAST_CACHED = 1024
 """Tokens of the shortest prompt that providers cache: OpenAI's and Anthropic's documentation of prompt caching."""
@@ -127,21 +127,21 @@ class ReadEnd(msgspec.Struct, frozen=True):
         return _WORDS[self.sign] + verb
 
 
-def end_before(messages: Sequence[ChatMessage], cut: bool, posted: Exit | None = None) -> ReadEnd | None:
+def end_before(messages: Sequence[Turn], cut: bool, posted: Exit | None = None) -> ReadEnd | None:
     """Return how the work before the last user turn of `messages` ended; None where nothing says so.
 
     `cut`: the last answer stopped at its token limit. `posted`: how the caller's own check of it ended, in place of
     those that the messages show.
     """
-    said = messages[-1].content
+    said = messages[-1].text
     words = users_text(said.strip())
-    results = [read_result(message.content) for message in _results_before(messages)]
+    results = [read_result(message.text) for message in _results_before(messages)]
     # Clients without tools send a check's output as the user's turn.
     shown = [*results, read_result(words)]
     checks = [one.check for one in shown if one.check is not None] if posted is None else [posted]
     builds = _builds_after_tests(shown) if posted is None else []
     codes = [one.code for one in results if one.code is not None]
-    unanswered = len(messages) > 1 and bool(messages[-2].tool_calls)
+    unanswered = len(messages) > 1 and bool(messages[-2].calls)
     ended = work_end(
         EndSigns(
             clean=False if unanswered else None,
@@ -174,11 +174,11 @@ def _said_by_user(said: str, words: str) -> Literal["interrupts", "rejects", "ac
     return "accepts" if _ACCEPTED.search(words) is not None else None
 
 
-def _results_before(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
+def _results_before(messages: Sequence[Turn]) -> list[Turn]:
     """The last results of tools between the last two user turns, oldest first."""
-    found: list[ChatMessage] = []
+    found: list[Turn] = []
     for message in reversed(messages[:-1]):
-        if message.role == "user" and users_text(message.content.strip()):
+        if message.role == "user" and users_text(message.text.strip()):
             break
         if message.role == "tool":
             found.append(message)

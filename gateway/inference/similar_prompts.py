@@ -100,12 +100,12 @@ def wording_of(
         not messages
         or request.generation.tooling is not None
         or messages[-1].role != "user"
-        or len(messages[-1].content) > MAX_CHARS
+        or len(messages[-1].text) > MAX_CHARS
     ):
         return None
     if any(message.role not in ("system", "developer") for message in messages[:-1]):
         return None
-    prompt = msgspec.structs.replace(messages[-1], content=gist(messages[-1].content))
+    prompt = messages[-1].with_text(gist(messages[-1].text))
     return Wording(key(request.with_generation(messages=[*messages[:-1], prompt])), embedding)
 
 

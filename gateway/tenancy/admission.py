@@ -66,7 +66,7 @@ class MostTokens(NamedTuple):
 def most_tokens(request: InferenceRequest, tier: Tier, spec: TierSpec) -> MostTokens:
     """Return the most tokens of one attempt by `tier`."""
     prompts = len(request.prompts or [None])
-    parts = [part for message in request.generation.messages or () for part in message.parts]
+    parts = [part for message in request.generation.messages or () for part in message.media]
     prompt = request.most_prompt_tokens() * prompts
     if parts:
         prompt += most_media_tokens(parts, spec.model_name, tier.max_context)
@@ -322,8 +322,8 @@ class AdmissionControl:
         """Estimate the tokens; corrected when the request ends."""
         asked = request.generation
         if asked.messages is not None:
-            prompt = sum(len(message.content.encode()) for message in asked.messages) // BYTES_PER_TOKEN
-            prompt += sum(message.media_tokens for message in asked.messages if message.parts)
+            prompt = sum(len(message.text.encode()) for message in asked.messages) // BYTES_PER_TOKEN
+            prompt += sum(message.media_tokens for message in asked.messages if message.media)
         else:
             prompt = sum(
                 len(p) if isinstance(p, list) else len(p.encode()) // BYTES_PER_TOKEN for p in request.prompts or ()

@@ -111,7 +111,7 @@ tool_definitions = Table(
     metadata,
     Column("digest", String(64), primary_key=True),  # of key and tools
     Column("key_id", String(128)),
-    Column("tools", Json, nullable=False),  # list of tiers.message_content.Tool
+    Column("tools", Json, nullable=False),  # list of tiers.conversation.Tool
     Column("used_at", Double, nullable=False),  # when a verification last began to wait with it
     Index(None, "used_at"),
     Index(None, "key_id", "used_at"),

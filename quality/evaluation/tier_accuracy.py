@@ -19,9 +19,10 @@ from quality.evaluation.task_set import Kind, Task, check, tasks
 from quality.statistics import better_p_value
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.tier_spec import ChainOfThoughtSpec, Price, TierSpec
+from tiers.conversation import Turn
 from tiers.deltas import CollectedChoice
 from tiers.errors import TierError
-from tiers.tier import ChatMessage, FinishReason, GenerationRequest, Tier, Usage
+from tiers.tier import FinishReason, GenerationRequest, Tier, Usage
 
 Progress = Callable[[str, float], None]
 Item = TypeVar("Item")
@@ -179,7 +180,7 @@ def question_request(
     thinking = spec.policy.budget_tokens if isinstance(spec.policy, ChainOfThoughtSpec) else 0
     return GenerationRequest(
         request_id=request_id,
-        messages=[ChatMessage(role="user", content=prompt)],
+        messages=[Turn.of("user", prompt)],
         # Other sampling options matter to tiers that sample at any requested temperature (self-consistency).
         sampling=SamplingParams(**spec.sampling.given() | {"temperature": temperature}),
         # Room for the answer and all configured reasoning; a remote model knows its own limit.

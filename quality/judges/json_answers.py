@@ -8,8 +8,8 @@ from functools import lru_cache
 from typing import Any
 
 from quality.judges.judge import Judge, JudgeVerdict
+from tiers.conversation import Call, Tool, Tooling
 from tiers.final_answer.structured import compared_calls
-from tiers.message_content import Tool, ToolCall, Tooling
 
 
 class UnsupportedSchemaError(ValueError):
@@ -157,7 +157,7 @@ def _same(one: Any, other: Any) -> bool:
 NAME = "tool_calls"
 
 
-def flaw_of(calls: Sequence[ToolCall], tooling: Tooling | None) -> str | None:
+def flaw_of(calls: Sequence[Call], tooling: Tooling | None) -> str | None:
     """Return why an answer with these `calls` can be of no use, whatever another one says: no call although
     `tool_choice` asks for one, a tool that may not be called, or arguments that are not JSON or not valid by the tool's
     schema. None without such a flaw, also where a schema cannot be evaluated."""
@@ -173,7 +173,7 @@ def flaw_of(calls: Sequence[ToolCall], tooling: Tooling | None) -> str | None:
     return None
 
 
-def _malformed(call: ToolCall, tool: Tool) -> str | None:
+def _malformed(call: Call, tool: Tool) -> str | None:
     try:
         arguments = json.loads(call.arguments or "{}", parse_constant=_refuse_constant)
     except (ValueError, RecursionError):
@@ -186,9 +186,7 @@ def _malformed(call: ToolCall, tool: Tool) -> str | None:
         return None
 
 
-def judge_calls(
-    tooling: Tooling | None, calls: Sequence[ToolCall], reference_calls: Sequence[ToolCall]
-) -> JudgeVerdict:
+def judge_calls(tooling: Tooling | None, calls: Sequence[Call], reference_calls: Sequence[Call]) -> JudgeVerdict:
     """Compare two answers, one of which calls tools; the score is the share of equal fields.
 
     An answer that calls no tool differs from one that does, but neither is shown to be better: no label. Nor is there

@@ -5,7 +5,7 @@ from typing import Any, ClassVar, Literal
 
 import msgspec
 
-from tiers.message_content import ContentPart
+from tiers.conversation import Media
 from tiers.tier import Usage
 
 Basis = Literal["check", "agreement", "preference"]
@@ -33,11 +33,11 @@ class JudgeVerdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
-    """What an answer rests on besides the question: `text`, of calls and results of tools since then; `parts`, images,
+    """What an answer rests on besides the question: `text`, of calls and results of tools since then; `media`, images,
     audio and files."""
 
     text: str = ""
-    parts: tuple[ContentPart, ...] = ()
+    media: tuple[Media, ...] = ()
 
 
 NOTHING_ELSE = Seen()

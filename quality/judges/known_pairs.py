@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from quality.evaluation.task_set import Task, tasks
 from quality.judges.calibration import Calibration, GradedPair
 from quality.judges.json_answers import NAME, flaw_of, judge_calls
-from tiers.message_content import Tool, ToolCall, Tooling
+from tiers.conversation import Call, Tool, Tooling
 
 _PHRASINGS: tuple[Callable[[str], str], ...] = (
     lambda answer: answer,
@@ -137,8 +137,8 @@ _PATHS = ("src", "docs/guide.md", "tests/unit", "README.md", "lib/io.py")
 class CallPair(NamedTuple):
     """Two answers' calls, of which the second is right."""
 
-    calls: list[ToolCall]
-    reference: list[ToolCall]
+    calls: list[Call]
+    reference: list[Call]
     no_worse: bool
 
 
@@ -180,14 +180,14 @@ def _pairs(rng: random.Random) -> list[CallPair]:
             [_call("search", search | {"limit": str(search["limit"])}), reference[1]],
             [reference[0]],
             [_call("find", search), reference[1]],
-            [ToolCall(id="x", name="search", arguments=json.dumps(search)[:-1]), reference[1]],
+            [Call(id="x", name="search", arguments=json.dumps(search)[:-1]), reference[1]],
         )
     )
     return [CallPair(good, reference, no_worse=True), CallPair(bad, reference, no_worse=False)]
 
 
-def _call(name: str, arguments: dict[str, Any]) -> ToolCall:
-    return ToolCall(id="x", name=name, arguments=json.dumps(arguments))
+def _call(name: str, arguments: dict[str, Any]) -> Call:
+    return Call(id="x", name=name, arguments=json.dumps(arguments))
 
 
 _PEOPLE = ("Ada", "Bruno", "Chen", "Dalia", "Emil", "Farah", "Goran", "Hana", "Ivo", "Jun")

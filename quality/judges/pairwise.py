@@ -17,9 +17,9 @@ import msgspec
 from inference_core.protocol import SamplingParams
 from inference_core.tokenization.tokenizer import LONG_TEXT
 from quality.judges.judge import NOTHING_ELSE, Judge, JudgeVerdict, Seen
+from tiers.conversation import Media, Text, Turn
 from tiers.deltas import CollectedChoice
-from tiers.message_content import ContentPart, text_part
-from tiers.tier import REPLAYED, ChatMessage, GenerationRequest, Tier, Usage
+from tiers.tier import REPLAYED, GenerationRequest, Tier, Usage
 
 Word = Literal["first", "second", "tie"]
 """What a reading finds better, by place."""
@@ -196,14 +196,14 @@ class PairwiseJudge(Judge):
         return [self._reading(question, answer, reference), self._reading(question, reference, answer)]
 
     def _control(self, winner: str, loser: str) -> Reading:
-        return self._reading(*control(winner, loser), parts=())
+        return self._reading(*control(winner, loser), media=())
 
     def _that_fit(self, question: str, answer: str, reference: str) -> tuple[str, str, str]:
         """Return the texts cut to what the context of the tier holds, and filled up; nearly all fit uncut."""
         room = self._tier.max_context - self.max_tokens
         texts = (question, answer, reference)
         # A token has at least one byte; filler and marks are less than another answer.
-        media = sum(part.media_tokens for part in self._seen.parts)
+        media = sum(block.tokens for block in self._seen.media)
         sizes = [len(text.encode()) for text in texts]
         if len(INSTRUCTION) + 1000 + media + sum(sizes) + 2 * max(sizes[1:]) <= room:
             return question, *self._filled_up(answer, reference)
@@ -220,14 +220,14 @@ class PairwiseJudge(Judge):
     def _filled_up(self, answer: str, reference: str) -> tuple[str, str]:
         return of_one_length(answer, reference) if self.padded else (answer, reference)
 
-    def _reading(self, question: str, first: str, second: str, parts: Iterable[ContentPart] | None = None) -> Reading:
+    def _reading(self, question: str, first: str, second: str, media: Iterable[Media] | None = None) -> Reading:
         labels = Labels.drawn()
-        shown = self._seen.parts if parts is None else parts
+        shown = self._seen.media if media is None else media
         request = GenerationRequest(
             request_id=f"judge-{uuid.uuid4().hex}",
             messages=[
-                ChatMessage(role="system", content=INSTRUCTION),
-                ChatMessage.of_parts("user", [text_part(comparison(question, first, second, labels)), *shown]),
+                Turn.of("system", INSTRUCTION),
+                Turn.of("user", [Text(comparison(question, first, second, labels)), *shown]),
             ],
             sampling=SamplingParams(temperature=0.0),
             max_tokens=self.max_tokens,

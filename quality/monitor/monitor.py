@@ -21,7 +21,7 @@ from quality.records.record import Record
 from quality.records.redaction import RedactText
 from quality.verification.comparison import VerifiedComparison
 from quality.verification.families import STEADY, Families
-from quality.verification.job import Depth, Turn, redacted_turn
+from quality.verification.job import Depth, Exchange, redacted_exchange
 from quality.verification.judging import prompt_text
 from quality.verification.queue import Own, VerificationQueue
 from quality.verification.sampling import (
@@ -175,7 +175,7 @@ class Monitor:
             log.exception("%d offers are lost, because the database is away", len(self._offers))
             self._offers.clear()
 
-    def offer(self, record: Record, to_compare: ToCompare = compare_none, turn: Turn | None = None) -> None:
+    def offer(self, record: Record, to_compare: ToCompare = compare_none, turn: Exchange | None = None) -> None:
         """Consider `record` for verification; takes microseconds, does no I/O, never fails (SPEC QM-01). `to_compare`
         is called if it is drawn. `turn`: its tools and attachments, if it has any."""
         self._offered += 1
@@ -296,7 +296,7 @@ class Monitor:
         if decided.sampled and (barred := self._barred(record, decided.purpose, turn)) is not None:
             reason = barred
         elif decided.sampled and turn is not None and self._redact is not None:
-            turn = await redacted_turn(turn, self._redact)
+            turn = await redacted_exchange(turn, self._redact)
             reason = "not kept" if turn is None else reason
         if reason == "drawn" and turn is not None and turn.is_too_large:
             reason = "too large"
@@ -316,7 +316,7 @@ class Monitor:
                 await self._queue.skip(record, decided, reason, self._clock())
             self.not_sampled[reason] += 1
 
-    def _hold(self, record: Record, decided: Draw, turn: Turn | None) -> None:
+    def _hold(self, record: Record, decided: Draw, turn: Exchange | None) -> None:
         """Let a drawn answer wait until a model judges what no rule decides; a turn is too large to wait."""
         self._on_no_judge()
         if turn is not None:
@@ -336,7 +336,7 @@ class Monitor:
         return True
 
     async def _add(
-        self, record: Record, decided: Draw, compared: VerifiedComparison | None, turn: Turn | None = None
+        self, record: Record, decided: Draw, compared: VerifiedComparison | None, turn: Exchange | None = None
     ) -> None:
         now = self._clock()
         # What the caller's next request says of its calls is worth waiting for.
@@ -348,7 +348,7 @@ class Monitor:
             for loop in self._work:
                 loop.nudge()
 
-    def _barred(self, record: Record, purpose: Purpose, turn: Turn | None) -> Reason | None:
+    def _barred(self, record: Record, purpose: Purpose, turn: Exchange | None) -> Reason | None:
         """Return why a request may not be verified for this purpose: a tier to be asked may not see or take it."""
         would_be = record.decision.would_be
         if self._verifier.asked.hidden(purpose, record.tier, record.consent, would_be) is not None:
@@ -357,7 +357,7 @@ class Monitor:
             return "unable"
         return None
 
-    def _may_be_labelled(self, panel: Panel, record: Record, turn: Turn | None, *, by_rule: bool = False) -> bool:
+    def _may_be_labelled(self, panel: Panel, record: Record, turn: Exchange | None, *, by_rule: bool = False) -> bool:
         """Whether a trusted judge may decide on such an answer; `by_rule`: one that asks no model."""
         if turn is not None and turn.is_about_calls:
             return panel.labels_calls
@@ -368,7 +368,7 @@ class Monitor:
         may_label = panel.may_label_by_rule if by_rule else panel.may_label
         return may_label(asked, record.response_format)
 
-    def _at_family(self, record: Record, turn: Turn | None, sampling: SamplingSettings) -> SamplingSettings:
+    def _at_family(self, record: Record, turn: Exchange | None, sampling: SamplingSettings) -> SamplingSettings:
         """Return `sampling` with the least rates of the request's family: the few first ones at once, the others as
         paced as a cold start."""
         phase = self._families.phase(record, lambda: self._may_be_labelled(self.panel, record, turn, by_rule=True))

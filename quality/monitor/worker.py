@@ -19,7 +19,7 @@ from quality.estimates.verified_sample import UpgradeSettings
 from quality.monitor.detectors import ShiftSettings
 from quality.records.record import Record
 from quality.verification.comparison import VerifiedComparison
-from quality.verification.job import Ruling, Turn, VerificationJob
+from quality.verification.job import Exchange, Ruling, VerificationJob
 from quality.verification.judging import MOST_OPINIONS, OpinionsGiven
 from quality.verification.queue import Claim, VerificationQueue
 from quality.verification.sampling import Purpose, SamplingSettings
@@ -78,7 +78,7 @@ class Offer(NamedTuple):
 
     record: Record
     to_compare: ToCompare = compare_none
-    turn: Turn | None = None
+    turn: Exchange | None = None
     sampling: SamplingSettings | None = None
 
     @property

@@ -16,9 +16,9 @@ from quality.verification.comparison import VerifiedComparison
 from quality.verification.sampling import Purpose
 from tiers.catalog.consent import ALL, Consent
 from tiers.catalog.tier_spec import CAPABILITY_OF, Capability
+from tiers.conversation import FAILED_RESULT, Call, Tool, Tooling, Turn
 from tiers.deltas import CollectedChoice
-from tiers.message_content import FAILED_RESULT, Tool, ToolCall, Tooling
-from tiers.tier import ChatMessage, GenerationRequest
+from tiers.tier import GenerationRequest
 
 MOST_TURN_BYTES = 4 << 20
 MOST_TOOLS_BYTES = 512 << 10
@@ -27,20 +27,19 @@ MOST_TOOLS_BYTES = 512 << 10
 _GRAMMATICAL = ("type", "required", "format", "pattern", "$ref", "$schema", "$id", "name")
 
 
-class Turn(msgspec.Struct, frozen=True, kw_only=True):
+class Exchange(msgspec.Struct, frozen=True, kw_only=True):
     """The messages of a request with their calls and attachments, its tools, and the served answer: `text` and `calls`,
     which nothing here ever makes."""
 
-    messages: tuple[ChatMessage, ...]
+    messages: tuple[Turn, ...]
     tooling: Tooling | None = None
     text: str = ""
-    calls: tuple[ToolCall, ...] = ()
+    calls: tuple[Call, ...] = ()
 
     @property
     def needs(self) -> frozenset[Capability]:
         """What a tier must support to answer it."""
-        parts = [part.type for message in self.messages for part in message.parts]
-        media = {CAPABILITY_OF[kind] for kind in parts if kind in CAPABILITY_OF}
+        media = {CAPABILITY_OF[block.kind] for message in self.messages for block in message.media}
         return frozenset(media | ({"tools"} if self.tooling is not None else set()))
 
     @property
@@ -64,10 +63,10 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
         start = max((place for place, one in enumerate(self.messages) if one.role == "user"), default=0)
         since = self.messages[start:]
         text = "\n".join(f"{one.role}: {one.recorded_content()}" for one in since[1:])
-        return Seen(text=text, parts=tuple(part for one in since for part in one.parts if part.type != "text"))
+        return Seen(text=text, media=tuple(block for one in since for block in one.media))
 
 
-class StoredTurn(NamedTuple):
+class StoredExchange(NamedTuple):
     """A turn as rows hold it: `body` without the tools, which are stored once per `digest`; None for no tools."""
 
     body: dict[str, Any]
@@ -75,12 +74,12 @@ class StoredTurn(NamedTuple):
     tools: list[dict[str, Any]] | None
 
 
-def turn_of(asked: GenerationRequest, answer: CollectedChoice) -> Turn | None:
+def exchange_of(asked: GenerationRequest, answer: CollectedChoice) -> Exchange | None:
     """Return the turn of a request and its answer; None where texts alone repeat it."""
     messages = asked.messages or []
-    if asked.tooling is None and not any(one.parts or one.tool_calls or one.role == "tool" for one in messages):
+    if asked.tooling is None and not any(one.media or one.calls or one.role == "tool" for one in messages):
         return None
-    return Turn(messages=tuple(messages), tooling=asked.tooling, text=answer.text, calls=tuple(answer.tool_calls))
+    return Exchange(messages=tuple(messages), tooling=asked.tooling, text=answer.text, calls=tuple(answer.tool_calls))
 
 
 def failed_calls(asked: GenerationRequest) -> list[str]:
@@ -89,38 +88,42 @@ def failed_calls(asked: GenerationRequest) -> list[str]:
     for message in reversed(asked.messages or []):
         if message.role == "assistant":
             break
-        if message.role == "tool" and message.tool_call_id and message.content.startswith(FAILED_RESULT):
-            failed.append(message.tool_call_id)
+        if message.role == "tool" and message.call_id and message.text.startswith(FAILED_RESULT):
+            failed.append(message.call_id)
     return failed
 
 
-def stored_turn(turn: Turn, key_id: str | None) -> StoredTurn:
+def stored_exchange(turn: Exchange, key_id: str | None) -> StoredExchange:
     """Return the turn as rows hold it; digests of different keys differ, so that a key's tools are its own."""
     if turn.tooling is None:
-        return StoredTurn(msgspec.to_builtins(turn), None, None)
+        return StoredExchange(msgspec.to_builtins(turn), None, None)
     encoded = _encoded_tools(turn.tooling)
     digest = hashlib.blake2b(encoded, digest_size=16, key=hashlib.sha256((key_id or "").encode()).digest())
     body = msgspec.structs.replace(turn, tooling=msgspec.structs.replace(turn.tooling, tools=()))
-    return StoredTurn(msgspec.to_builtins(body), digest.hexdigest(), msgspec.json.decode(encoded))
+    return StoredExchange(msgspec.to_builtins(body), digest.hexdigest(), msgspec.json.decode(encoded))
 
 
-def turn_from(body: dict[str, Any] | None, tools: list[dict[str, Any]] | None) -> Turn | None:
+def exchange_from(body: dict[str, Any] | None, tools: list[dict[str, Any]] | None) -> Exchange | None:
     """Rebuild a turn from what is stored."""
-    turn = msgspec.convert(body, Turn | None)
+    try:
+        turn = msgspec.convert(body, Exchange | None)
+    except msgspec.ValidationError:
+        # Stored in another form: its verification is refused, as one without its tools is.
+        return Exchange(messages=(), tooling=Tooling(tools=()))
     if turn is None or turn.tooling is None or tools is None:
         return turn
     known = msgspec.convert(tools, tuple[Tool, ...])
     return msgspec.structs.replace(turn, tooling=msgspec.structs.replace(turn.tooling, tools=known))
 
 
-async def redacted_turn(turn: Turn, redact: RedactText) -> Turn | None:
+async def redacted_exchange(turn: Exchange, redact: RedactText) -> Exchange | None:
     """Return the turn as it may be stored; None if that fails, and for attachments, which cannot be redacted. Names of
     tools and arguments stay."""
-    if any(part.type != "text" for message in turn.messages for part in message.parts):
+    if any(message.media for message in turn.messages):
         return None
     redaction = _Redaction(redact)
     try:
-        return Turn(
+        return Exchange(
             messages=tuple([await redaction.message(message) for message in turn.messages]),
             tooling=None if turn.tooling is None else await redaction.tooling(turn.tooling),
             text=await redaction.text(turn.text),
@@ -149,16 +152,17 @@ class _Redaction:
             self._known[text] = found
         return self._known.get(text, "")
 
-    async def message(self, message: ChatMessage) -> ChatMessage:
-        return msgspec.structs.replace(
-            message,
-            content=await self.text(message.content),
-            reasoning=await self.text(message.reasoning),
-            tool_calls=await self.calls(message.tool_calls),
-            parts=(),
+    async def message(self, message: Turn) -> Turn:
+        made = Turn.of(
+            message.role,
+            await self.text(message.text),
+            calls=await self.calls(message.calls),
+            thoughts=await self.text(message.thoughts),
+            call_id=message.call_id,
         )
+        return message.with_blocks(made.blocks)
 
-    async def calls(self, calls: tuple[ToolCall, ...]) -> tuple[ToolCall, ...]:
+    async def calls(self, calls: tuple[Call, ...]) -> tuple[Call, ...]:
         found = []
         for call in calls:
             arguments = call.parsed_arguments()
@@ -199,11 +203,9 @@ def _is_grammar(name: str, value: Any, grammatical: tuple[str, ...]) -> bool:
     return name in grammatical and not isinstance(value, dict)
 
 
-def _num_bytes(message: ChatMessage) -> int:
-    media = sum(part.num_bytes * 4 // 3 for part in message.parts)
-    return (
-        len(message.content) + len(message.reasoning) + media + sum(len(call.arguments) for call in message.tool_calls)
-    )
+def _num_bytes(message: Turn) -> int:
+    media = sum(part.num_bytes * 4 // 3 for part in message.media)
+    return len(message.text) + len(message.thoughts) + media + sum(len(call.arguments) for call in message.calls)
 
 
 def _encoded_tools(tooling: Tooling | None) -> bytes:
@@ -236,7 +238,7 @@ class VerificationJob(msgspec.Struct, frozen=True, kw_only=True):
     would_be_tier: int | None = None
     consent: Consent = ALL
     compared: VerifiedComparison | None = None
-    turn: Turn | None = None
+    turn: Exchange | None = None
     next_step: Literal["failed"] | None = None
     probability: float = 1.0
     tenant: str = ""

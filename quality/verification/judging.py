@@ -15,8 +15,8 @@ from quality.judges import json_answers
 from quality.judges.judge import NOTHING_ELSE, Basis, JudgeVerdict, Seen
 from quality.judges.panel import Finding, Panel
 from quality.verification.job import Label, VerificationJob
-from tiers.message_content import ToolCall
-from tiers.tier import ChatMessage, FinishReason, Usage
+from tiers.conversation import Call, Turn
+from tiers.tier import FinishReason, Usage
 
 MOST_OPINIONS = 2
 # The temperature of the second sample, and its seed: verification is repeatable.
@@ -28,7 +28,7 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
     """A tier's answer: a text, `calls` of tools, or both. `cost_usd`: what it cost the check; None if served."""
 
     text: str
-    calls: tuple[ToolCall, ...] = ()
+    calls: tuple[Call, ...] = ()
     finish_reason: FinishReason | None
     cost_usd: float | None = None
 
@@ -39,7 +39,7 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def shown(self) -> str:
-        return ChatMessage(role="assistant", content=self.text, tool_calls=self.calls).recorded_content()
+        return Turn.of("assistant", self.text, calls=self.calls).recorded_content()
 
 
 class OpinionsGiven(msgspec.Struct, frozen=True, kw_only=True):
@@ -153,6 +153,11 @@ def prompt_text(messages: list[dict[str, str]]) -> str:
     """Return what was asked: the last user turn, or the last message without one."""
     asked = [message["content"] for message in messages if message["role"] == "user"]
     return asked[-1] if asked else messages[-1]["content"]
+
+
+def turns_of(messages: list[dict[str, str]]) -> list[Turn]:
+    """Return the turns of a record, which are texts."""
+    return [Turn.of(message["role"], message["content"]) for message in messages]
 
 
 def seen_with(job: VerificationJob) -> Seen:

@@ -35,7 +35,7 @@ from quality.estimates.verified_sample import UNCERTAIN, newest_verifications
 from quality.records.record import Record, consent_of
 from quality.store.queries import exclusive, insert_into
 from quality.verification.comparison import VerifiedComparison
-from quality.verification.job import Depth, Ruling, Turn, VerificationJob, stored_turn, turn_from
+from quality.verification.job import Depth, Exchange, Ruling, VerificationJob, exchange_from, stored_exchange
 from quality.verification.sampling import WHY_NOT, Draw, Reason, SamplingSettings, Spending, admits, covers
 
 # The columns shared by the rows of one request's rulings.
@@ -207,7 +207,7 @@ class VerificationQueue:
         now: float,
         judged: tuple[int, str] | None = None,
         compared: VerifiedComparison | None = None,
-        turn: Turn | None = None,
+        turn: Exchange | None = None,
         not_before: float | None = None,
     ) -> bool:
         """Queue `record` for verification; False if it was queued before or its user's data was erased.
@@ -215,7 +215,7 @@ class VerificationQueue:
         `judged`: the tier to judge first, and its model; by default those that served. `compared`, `turn`: see the
         job's. It is not claimed `not_before` that time, unless `call_failed`.
         """
-        body, digest, tools = (None, None, None) if turn is None else stored_turn(turn, record.key_id)
+        body, digest, tools = (None, None, None) if turn is None else stored_exchange(turn, record.key_id)
         tier, model = judged or (record.tier, record.model)
         waits = {"compared": compared, "turn": body, "tools_digest": digest, "lease_until": not_before}
         async with exclusive(self._engine, _CLAIM_LOCK) as connection:
@@ -453,7 +453,7 @@ class VerificationQueue:
 
 def _job(row: RowMapping) -> VerificationJob:
     fields = dict(row)
-    fields["turn"] = turn_from(fields["turn"], fields.pop("tools"))
+    fields["turn"] = exchange_from(fields["turn"], fields.pop("tools"))
     fields["compared"] = msgspec.convert(row["compared"], VerifiedComparison | None)
     return VerificationJob(**fields | {"consent": consent_of(row["consent"])})
 

@@ -17,7 +17,7 @@ from quality.judges.pauses import JudgePauses
 from quality.records.record import Record
 from quality.records.redaction import DROPPED, RedactText, redacted_text
 from quality.verification.comparison import VerifiedComparison, agreeing, is_lost
-from quality.verification.job import Ruling, Turn, VerificationJob
+from quality.verification.job import Exchange, Ruling, VerificationJob
 from quality.verification.judging import (
     MOST_OPINIONS,
     SECOND_SEED,
@@ -33,6 +33,7 @@ from quality.verification.judging import (
     prompt_text,
     seen_with,
     served_reply,
+    turns_of,
 )
 from quality.verification.sampling import Purpose
 from tiers.catalog.consent import Consent, hidden_from
@@ -40,7 +41,7 @@ from tiers.catalog.tier_spec import Capability
 from tiers.deltas import CollectedChoice
 from tiers.errors import TierError
 from tiers.final_answer.extract import final_answer, question_of
-from tiers.tier import REPLAYED, ChatMessage, GenerationRequest, Tier, Usage
+from tiers.tier import REPLAYED, GenerationRequest, Tier, Usage
 
 
 class AskedTiers:
@@ -224,7 +225,7 @@ class Verifier:
         except Exception as error:
             raise AttemptError(f"{type(error).__name__}: {error}", 0.0) from error
 
-    def likely_usd(self, record: Record, purpose: Purpose, turn: Turn | None) -> float:
+    def likely_usd(self, record: Record, purpose: Purpose, turn: Exchange | None) -> float:
         """Return about what a verification of `record` for this purpose costs, before its prompt is counted and what is
         compared is known: answers of the length of the served one, and where a model judges, its reading of them."""
         most = self._max_tokens if turn is None else max(self._max_tokens, 2 * record.completion_tokens)
@@ -383,7 +384,7 @@ class Verifier:
             if reply is None or not reply.is_whole:
                 return wanted
             replies.append(reply)
-        question = question_of(msgspec.convert(job.messages, list[ChatMessage]))
+        question = question_of(turns_of(job.messages))
         *ends, right = (
             final_answer(question, reply.text, job.response_format, reply.calls) for reply in (*replies, reference)
         )
@@ -435,7 +436,7 @@ class Verifier:
         greedy = SamplingParams(temperature=0.0, grammar=grammar)
         drawn = SamplingParams(temperature=SECOND_TEMPERATURE, seed=SECOND_SEED, grammar=grammar)
         turn = job.turn
-        messages = msgspec.convert(job.messages, list[ChatMessage]) if turn is None else list(turn.messages)
+        messages = turns_of(job.messages) if turn is None else list(turn.messages)
         return GenerationRequest(
             request_id=f"verify-{job.verification_id}-{job.attempts}-{number}{'-again' if second else ''}",
             messages=messages,

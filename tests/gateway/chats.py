@@ -5,7 +5,8 @@ from typing import Any
 
 from gateway.base.inference_request import InferenceRequest, RoutingOptions
 from inference_core.protocol import SamplingParams
-from tiers.tier import ChatMessage, GenerationRequest
+from tiers.conversation import Turn
+from tiers.tier import GenerationRequest
 
 
 def chat(text: str = "Say hello.", **fields: Any) -> InferenceRequest:
@@ -17,7 +18,7 @@ def chat(text: str = "Say hello.", **fields: Any) -> InferenceRequest:
         "request_id": "chatcmpl-1",
         "sampling": SamplingParams(),
         "arrival": time.monotonic(),
-        "messages": [ChatMessage(role="user", content=text)],
+        "messages": [Turn.of("user", text)],
     }
     generation = GenerationRequest(**usual | of_generation)
     return InferenceRequest(

@@ -6,8 +6,8 @@ from collections.abc import AsyncGenerator
 from inference_core.protocol import StepTimes
 from inference_core.protocol.commands import Evidence, TokenEvidence
 from inference_core.tokenization.tokenizer import Tokenizer
+from tiers.conversation import ToolCallDelta
 from tiers.errors import TierError
-from tiers.message_content import ToolCallDelta
 from tiers.tier import AnswerEnd, Delta, FinishReason, GenerationRequest, TextLogprob, ThoughtEnd, Tier, TierLoad, Usage
 
 WORDS = ("Hello", " there,", " how", " are", " you?")
@@ -71,7 +71,7 @@ class ScriptedTier(Tier):
 
     def count_prompt_tokens(self, request: GenerationRequest) -> int:
         if request.messages is not None:
-            return sum(len(message.content.split()) + 4 for message in request.messages)
+            return sum(len(message.text.split()) + 4 for message in request.messages)
         return len(request.prompt.split() if isinstance(request.prompt, str) else request.prompt or [])
 
     def load(self) -> TierLoad:

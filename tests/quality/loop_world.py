@@ -109,7 +109,7 @@ class ScriptedTier(Tier):
         yield Delta(end=AnswerEnd(usage=usage, times=StepTimes(queue_seconds=self.waited)))
 
     def count_prompt_tokens(self, request: GenerationRequest) -> int:
-        return sum(len(message.content.split()) for message in request.messages or [])
+        return sum(len(message.text.split()) for message in request.messages or [])
 
     def load(self) -> TierLoad:
         return TierLoad(waiting=self.waiting)

@@ -35,7 +35,7 @@ async def test_from_served_requests_to_a_decided_candidate(engine: AsyncEngine, 
     model = model_in(registry)
     exam = [task for task in tasks(seed=4, per_level=3) if task.kind in ("compare", "arithmetic")]
     right = {task.prompt: task.answer for task in exam}
-    strongest = ScriptedTier(reply=lambda request: f"The answer is {right[request.messages[-1].content]}.")  # type: ignore[index]
+    strongest = ScriptedTier(reply=lambda request: f"The answer is {right[request.messages[-1].text]}.")  # type: ignore[index]
     monitor = Monitor(
         engine,
         ladder(strongest),

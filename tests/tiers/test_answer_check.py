@@ -10,8 +10,8 @@ import pytest
 from inference_core.protocol import Grammar, SamplingParams
 from tests.tiers.tier_world import chat, remote_spec
 from tiers.answer_check import checked
+from tiers.conversation import Tool, ToolCallDelta, Tooling
 from tiers.errors import InvalidAnswerError
-from tiers.message_content import Tool, ToolCallDelta, Tooling
 from tiers.remote.remote_tier import RemoteTier
 from tiers.tier import AnswerEnd, Delta, FinishReason, GenerationRequest, Usage
 

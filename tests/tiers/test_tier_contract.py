@@ -28,11 +28,12 @@ from tests.tiers.remote.provider_shapes import (
     gemini_stream,
 )
 from tests.tiers.tier_world import GREEDY, Answer, chat, collect, local_tier, remote_spec, tier_spec
+from tiers.conversation import Turn
 from tiers.errors import TierRequestError, TierUnavailableError
 from tiers.local.local_tier import LocalTier
 from tiers.remote.remote_tier import RemoteTier
 from tiers.replicas.replica_set import ReplicaSet
-from tiers.tier import ChatMessage, Delta, GenerationRequest, Tier
+from tiers.tier import Delta, GenerationRequest, Tier
 
 SLAB_BYTES, SLABS = 4096, 64
 # Providers whose answers have one choice and no log-probabilities.
@@ -57,7 +58,7 @@ class World:
         self.flowing.clear()
 
     def expected(self, request: GenerationRequest, count: int) -> list[int]:
-        messages = [{"role": m.role, "content": m.content} for m in request.messages or []]
+        messages = [{"role": m.role, "content": m.text} for m in request.messages or []]
         return self.runner.expected_tokens(self.tokenizer.encode_chat(messages), count)
 
     async def is_idle(self) -> bool:
@@ -155,7 +156,7 @@ async def serve(tier: LocalTier, call: Call, flowing: asyncio.Event, dialect: Di
 def _read_openai(call: Call) -> dict[str, Any]:
     body = call.body
     return {
-        "messages": [ChatMessage(**message) for message in body["messages"]],
+        "messages": [Turn.of(message["role"], message["content"]) for message in body["messages"]],
         "sampling": SamplingParams(temperature=body.get("temperature", 1.0), logprobs=body.get("top_logprobs")),
         "max_tokens": body["max_tokens"],
         "stop": tuple(body.get("stop", ())),
@@ -171,8 +172,8 @@ def _refuse_openai(error: TierRequestError) -> Any:
     return {"error": {"message": str(error), "type": "invalid_request_error", "param": error.param, "code": error.code}}
 
 
-def _turns(turns: list[dict[str, Any]], parts: str) -> list[ChatMessage]:
-    return [ChatMessage(role=turn["role"], content=turn[parts][0]["text"]) for turn in turns]
+def _turns(turns: list[dict[str, Any]], parts: str) -> list[Turn]:
+    return [Turn.of(turn["role"], turn[parts][0]["text"]) for turn in turns]
 
 
 def _sampled(temperature: float = 1.0) -> SamplingParams:

@@ -23,8 +23,9 @@ from inference_core.tokenization.tokenizer import Tokenizer
 from inference_core.transport.client import CoreClient
 from tiers.catalog.load import load_catalog
 from tiers.catalog.tier_spec import PolicySpec, RemoteSpec, TierSpec
+from tiers.conversation import Turn
 from tiers.local.local_tier import CoreWatch, LocalTier
-from tiers.tier import ChatMessage, Delta, GenerationRequest, TextLogprob, Tier, Usage
+from tiers.tier import Delta, GenerationRequest, TextLogprob, Tier, Usage
 
 GREEDY = SamplingParams(temperature=0.0)
 
@@ -51,7 +52,7 @@ def local_tier(spec: TierSpec, core: CoreClient, tokenizer: Tokenizer) -> LocalT
 
 def chat(text: str = "Hello there", **fields: Any) -> GenerationRequest:
     fields = {"request_id": "r1", "sampling": GREEDY, "max_tokens": 12} | fields
-    return GenerationRequest(messages=[ChatMessage(role="user", content=text)], **fields)
+    return GenerationRequest(messages=[Turn.of("user", text)], **fields)
 
 
 @dataclass

@@ -19,9 +19,9 @@ CAPABILITIES: tuple[Capability, ...] = get_args(Capability)
 # Parts of messages.
 MEDIA: tuple[Capability, ...] = ("vision", "audio", "files")
 CAPABILITY_OF: Mapping[str, Capability] = {
-    "image_url": "vision",
-    "video_url": "vision",
-    "input_audio": "audio",
+    "image": "vision",
+    "video": "vision",
+    "audio": "audio",
     "file": "files",
 }
 

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from tiers.conversation import Call, Turn
 from tiers.final_answer.quantities import (
     Quantity,
     asks_for_number,
@@ -38,13 +39,11 @@ from tiers.final_answer.structured import (
     spelt_json,
 )
 from tiers.final_answer.text import ending, excerpt, marks, mentions, normalised, refuses
-from tiers.message_content import ToolCall
-from tiers.tier import ChatMessage
 
 
-def question_of(messages: Sequence[ChatMessage]) -> str:
-    system = [one.content for one in messages[:-1] if one.role in ("system", "developer")]
-    return "\n\n".join([*system, *(one.content for one in messages[-1:])])
+def question_of(messages: Sequence[Turn]) -> str:
+    system = [one.text for one in messages[:-1] if one.role in ("system", "developer")]
+    return "\n\n".join([*system, *(one.text for one in messages[-1:])])
 
 
 AnswerKind = Literal[
@@ -150,7 +149,7 @@ class FinalAnswer(msgspec.Struct, frozen=True):
 
 
 def final_answer(
-    prompt: str, text: str, response_format: dict[str, Any] | None = None, tool_calls: Sequence[ToolCall] = ()
+    prompt: str, text: str, response_format: dict[str, Any] | None = None, tool_calls: Sequence[Call] = ()
 ) -> FinalAnswer | None:
     """Return the final answer of `text` to `prompt` (see `expected_kind`), or None if it gives none clearly.
 

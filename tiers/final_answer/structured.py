@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from tiers.message_content import Tool, ToolCall
+from tiers.conversation import Call, Tool
 
 MOST_CHARS = 3000
 _MOST_DEPTH = 24
@@ -81,7 +81,7 @@ def spelt_json(value: Any) -> str | None:
         return None
 
 
-def canonical_calls(calls: Sequence[ToolCall]) -> str | None:
+def canonical_calls(calls: Sequence[Call]) -> str | None:
     """Return tool calls as JSON pairs of name and arguments, sorted; types are kept. None if arguments are not JSON."""
     pairs = []
     for call in calls:
@@ -245,9 +245,7 @@ class _NotComparedError(ValueError):
     """Arguments that are no JSON object, or too many of them."""
 
 
-def compared_calls(
-    tools: Sequence[Tool], calls: Sequence[ToolCall], others: Sequence[ToolCall]
-) -> CallsCompared | None:
+def compared_calls(tools: Sequence[Tool], calls: Sequence[Call], others: Sequence[Call]) -> CallsCompared | None:
     """Compare the `calls` of two answers to a request with these `tools`; None if arguments are no JSON objects, or
     there are more than `MOST_CALLS` calls or `MOST_FIELDS` fields in an answer.
 
@@ -265,7 +263,7 @@ def compared_calls(
     return _total(found)
 
 
-def _by_tool(tools: dict[str, Tool], calls: Sequence[ToolCall]) -> dict[str, list[_Fields]]:
+def _by_tool(tools: dict[str, Tool], calls: Sequence[Call]) -> dict[str, list[_Fields]]:
     """Return the fields of the calls by tool, in an order that does not depend on that of the calls."""
     found: dict[str, list[_Fields]] = {}
     left = MOST_FIELDS

@@ -51,7 +51,7 @@ class AnswerConvergence:
         """Return one for a choice of `request`; None if the policy does not probe or the answer cannot be compared."""
         if not spec.settled_probes and not spec.probe_confidence:
             return None
-        turns = [message.content for message in request.messages or [] if message.role == "user"]
+        turns = [message.text for message in request.messages or [] if message.role == "user"]
         kind = answer_kind(turns[-1]) if turns else None
         return None if kind is None else cls(decoder, request, spec, turns[-1], kind)
 

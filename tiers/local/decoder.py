@@ -21,6 +21,7 @@ from inference_core.protocol import LAST_CLASS, NO_TIMES, AddRequest, SamplingPa
 from inference_core.protocol.commands import Evidence
 from inference_core.tokenization.tokenizer import Piece, StopStrings, Tokenizer
 from inference_core.transport.client import CoreClient
+from tiers.conversation import Turn
 from tiers.errors import (
     InvalidAnswerError,
     TierContextError,
@@ -31,7 +32,7 @@ from tiers.errors import (
 )
 from tiers.local.choice_detokenizer import ChoiceDetokenizer
 from tiers.local.text_threads import TextThreads
-from tiers.tier import AnswerEnd, ChatMessage, Delta, GenerationRequest, Sent, Usage
+from tiers.tier import AnswerEnd, Delta, GenerationRequest, Sent, Usage
 from tiers.tools.dialect import DialectName
 from tiers.tools.tool_calling import ToolCalling
 
@@ -208,7 +209,7 @@ class Decoder:
         begun = ""
         if request.continues:
             *messages, last = messages
-            begun = last.content
+            begun = last.text
         if instruction:
             messages = _instructed(messages, instruction)
         turns, tools = self.calling.turns(messages, request.tooling)
@@ -459,13 +460,13 @@ class _Tally:
         )
 
 
-def _instructed(messages: list[ChatMessage], instruction: str) -> list[ChatMessage]:
+def _instructed(messages: list[Turn], instruction: str) -> list[Turn]:
     """Return `messages` with the instruction at the end of the last user turn, or as a system turn without one."""
     for i in reversed(range(len(messages))):
         if messages[i].role == "user":
-            turn = msgspec.structs.replace(messages[i], content=f"{messages[i].content}\n\n{instruction}")
+            turn = messages[i].with_text(f"{messages[i].text}\n\n{instruction}")
             return [*messages[:i], turn, *messages[i + 1 :]]
-    return [ChatMessage(role="system", content=instruction), *messages]
+    return [Turn.of("system", instruction), *messages]
 
 
 def _or_refuse(param: str, make: Callable[[], T]) -> T:

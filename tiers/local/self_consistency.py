@@ -182,7 +182,7 @@ class _Vote:
 
 def _question(request: GenerationRequest) -> str:
     """Return the last user turn; empty for raw prompts, which are continued, not answered."""
-    turns = [m.content for m in request.messages or [] if m.role == "user"]
+    turns = [m.text for m in request.messages or [] if m.role == "user"]
     return turns[-1] if turns else ""
 
 

@@ -11,13 +11,13 @@ from typing import Any
 import msgspec
 
 from inference_core.protocol import SamplingParams
-from tiers.message_content import BREAKPOINT, NativeRequest, OpaquePiece, Tool, Tooling
+from tiers.conversation import BREAKPOINT, NativeRequest, OpaquePiece, Tool, Tooling, Turn
 from tiers.remote.adapted_turns import adapted_turns, fits, fitting_name
 from tiers.remote.openai_format import TEMPLATED
 from tiers.remote.refusals import EDITS
 from tiers.remote.request_fields import ALL_SAMPLING, BREAKPOINTS, BUDGET, VARIABLES
 from tiers.remote.rules import EFFORTS, Rules
-from tiers.tier import ChatMessage, Delta, GenerationRequest
+from tiers.tier import Delta, GenerationRequest
 
 _COMBINED = ("anyOf", "oneOf", "allOf")
 # What OpenAI refuses at the top as well.
@@ -312,7 +312,7 @@ def _bound(request: GenerationRequest, rules: Rules, changed: set[str]) -> Gener
         fields["tooling"] = tooling = chosen
         changed.add("tool_choice")
     elif tooling is None and rules.declares_tools:
-        called = {call.name: None for message in request.messages or () for call in message.tool_calls}
+        called = {call.name: None for message in request.messages or () for call in message.calls}
         if called:
             fields["tooling"] = Tooling(tools=tuple(Tool(name=name) for name in called), choice="none")
             changed.add("tools")
@@ -337,12 +337,12 @@ def _bound(request: GenerationRequest, rules: Rules, changed: set[str]) -> Gener
     return msgspec.structs.replace(request, **fields) if fields else request
 
 
-def _instructed(messages: list[ChatMessage], instruction: str) -> list[ChatMessage]:
+def _instructed(messages: list[Turn], instruction: str) -> list[Turn]:
     """The conversation with one more instruction of the system at its start."""
     first = messages[0] if messages else None
     if first is None or first.role != "system" or first.parts or first.native is not None:
-        return [ChatMessage(role="system", content=instruction), *messages]
-    return [msgspec.structs.replace(first, content=f"{first.content}\n\n{instruction}"), *messages[1:]]
+        return [Turn.of("system", instruction), *messages]
+    return [first.with_text(f"{first.text}\n\n{instruction}"), *messages[1:]]
 
 
 def restored(deltas: list[Delta], tool_names: dict[str, str]) -> list[Delta]:
@@ -377,8 +377,8 @@ def _renamed_tools(request: GenerationRequest, rules: Rules) -> dict[str, str]:
     tools = () if request.tooling is None else request.tooling.tools
     named = [tool.name for tool in tools]
     for message in request.messages or ():
-        if message.tool_calls:
-            named += [call.name for call in message.tool_calls]
+        if message.calls:
+            named += [call.name for call in message.calls]
     return {
         name: fitting_name(name, form)
         for name in named
@@ -490,7 +490,7 @@ def _leave_out(request: GenerationRequest, refused: frozenset[str], fields: dict
         if unwanted := values.keys() & refused:
             fields[name] = {one: value for one, value in values.items() if one not in unwanted}
             named += sorted(unwanted)
-    turns: list[ChatMessage] = fields.get("messages", request.messages) or []
+    turns: list[Turn] = fields.get("messages", request.messages) or []
     if BREAKPOINT in refused and any(turn.parts and turn.marked for turn in turns):
         fields["messages"] = [_without_breakpoints(turn) for turn in turns]
         named.append(BREAKPOINTS)
@@ -502,9 +502,9 @@ def _leave_out(request: GenerationRequest, refused: frozenset[str], fields: dict
     return tuple(dict.fromkeys(named))
 
 
-def _without_breakpoints(turn: ChatMessage) -> ChatMessage:
-    parts = tuple(msgspec.structs.replace(part, breakpoint=None) for part in turn.parts)
-    return msgspec.structs.replace(turn, parts=parts if turn.has_media else (), marked=False)
+def _without_breakpoints(turn: Turn) -> Turn:
+    content = [msgspec.structs.replace(block, breakpoint=None) for block in turn.content_blocks]
+    return msgspec.structs.replace(turn.with_content(content), marked=False)
 
 
 def _with_effort(native: NativeRequest, effort: str | None) -> NativeRequest:

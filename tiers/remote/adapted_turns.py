@@ -14,10 +14,9 @@ from typing import Any
 import msgspec
 
 from inference_core.io.files import JSON_ERRORS
-from tiers.message_content import FAILED_RESULT, ContentPart, NativeBlock, NativeContent, ToolCall
+from tiers.conversation import FAILED_RESULT, Call, Content, Media, NativeBlock, NativeContent, Result, Turn
 from tiers.remote.openai_format import SEEN
 from tiers.remote.rules import Names, Rules
-from tiers.tier import ChatMessage
 
 _DIGEST_CHARS = 8
 _ALPHABET = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
@@ -73,20 +72,18 @@ _ID_FIELDS = {
 }
 
 
-def adapted_turns(
-    messages: list[ChatMessage], rules: Rules, renamed: dict[str, str], changed: set[str]
-) -> list[ChatMessage]:
+def adapted_turns(messages: list[Turn], rules: Rules, renamed: dict[str, str], changed: set[str]) -> list[Turn]:
     """Return the conversation as a server with these `rules` takes it: `messages` itself, if it does. `renamed`: names
     of tools to send, by the caller's. `changed` gets the names of what is changed."""
     turns = messages
     first_turn = turns[0]
-    if len(turns) == 1 and first_turn.role == "user" and not (first_turn.parts or first_turn.native or first_turn.name):
+    if len(turns) == 1 and first_turn.role == "user" and not (first_turn.media or first_turn.native or first_turn.name):
         return turns
-    if [True for turn in turns if turn.parts or turn.native is not None]:
+    if [True for turn in turns if turn.media or turn.native is not None]:
         turns = _right_types(turns, changed)
     if rules.paired_results:
         turns = _paired(turns, changed)
-    if rules.single_calls and [True for turn in turns if len(turn.tool_calls) > 1]:
+    if rules.single_calls and [True for turn in turns if len(turn.calls) > 1]:
         turns = _one_by_one(turns, changed)
     if rules.system != "anywhere":
         turns = _placed(turns, rules.system, changed)
@@ -100,19 +97,19 @@ def adapted_turns(
             turns = [*turns[:-1], msgspec.structs.replace(turns[-1], role="user")]
             changed.add("messages.role")
         elif first is not None and turns[first].role == "assistant":
-            turns = [*turns[:first], ChatMessage(role="user", content=OPENING), *turns[first:]]
+            turns = [*turns[:first], Turn.of("user", OPENING), *turns[first:]]
             changed.add("messages")
     if rules.alternates:
         turns = _alternating(turns, changed)
     if rules.named_results and [True for turn in turns if turn.role == "tool" and not turn.name]:
-        names = {call.id: call.name for turn in turns for call in turn.tool_calls}
+        names = {call.id: call.name for turn in turns for call in turn.calls}
         turns = [_with_name(turn, names) for turn in turns]
     if rules.message_names != "any" and [True for turn in turns if turn.name]:
         turns = [_plainly_named(turn, rules, changed) for turn in turns]
-    if rules.object_arguments and [True for turn in turns if turn.tool_calls]:
+    if rules.object_arguments and [True for turn in turns if turn.calls]:
         turns = [_with_objects(turn, changed) for turn in turns]
-    if rules.prefill == "refused" and turns and turns[-1].role == "assistant" and not turns[-1].tool_calls:
-        turns = [*turns, ChatMessage(role="user", content=GO_ON)]
+    if rules.prefill == "refused" and turns and turns[-1].role == "assistant" and not turns[-1].calls:
+        turns = [*turns, Turn.of("user", GO_ON)]
         changed.add("messages")
     if rules.answers_results:
         turns = _answered(turns, changed)
@@ -126,16 +123,12 @@ _LONGEST_NAME = 64
 _as_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
-def _alternating(turns: list[ChatMessage], changed: set[str]) -> list[ChatMessage]:
+def _alternating(turns: list[Turn], changed: set[str]) -> list[Turn]:
     """The conversation with successive turns of the user, or texts of the assistant, as one."""
-    found: list[ChatMessage] = []
+    found: list[Turn] = []
     for turn in turns:
         last = found[-1] if found else None
-        if (
-            last is not None
-            and turn.role == last.role in ("user", "assistant")
-            and not (turn.tool_calls or last.tool_calls)
-        ):
+        if last is not None and turn.role == last.role in ("user", "assistant") and not (turn.calls or last.calls):
             found[-1] = _joined(last, turn)
             changed.add("messages")
         else:
@@ -143,14 +136,14 @@ def _alternating(turns: list[ChatMessage], changed: set[str]) -> list[ChatMessag
     return found
 
 
-def _with_name(turn: ChatMessage, names: dict[str, str]) -> ChatMessage:
+def _with_name(turn: Turn, names: dict[str, str]) -> Turn:
     """The turn with the name of the call whose result it is."""
     if turn.role != "tool" or turn.name:
         return turn
-    return msgspec.structs.replace(turn, name=names.get(turn.tool_call_id or "", "function"))
+    return msgspec.structs.replace(turn, name=names.get(turn.call_id or "", "function"))
 
 
-def _plainly_named(turn: ChatMessage, rules: Rules, changed: set[str]) -> ChatMessage:
+def _plainly_named(turn: Turn, rules: Rules, changed: set[str]) -> Turn:
     name = _NOT_IN_NAMES.sub("_", turn.name or "")[:_LONGEST_NAME] if rules.message_names == "plain" else None
     if name == turn.name or (turn.role == "tool" and name is not None):
         return turn
@@ -158,17 +151,17 @@ def _plainly_named(turn: ChatMessage, rules: Rules, changed: set[str]) -> ChatMe
     return msgspec.structs.replace(turn, name=name)
 
 
-def _with_objects(turn: ChatMessage, changed: set[str]) -> ChatMessage:
+def _with_objects(turn: Turn, changed: set[str]) -> Turn:
     """The turn with arguments of calls that are objects: a server that reads them refuses the whole conversation for
     one call that was cut off."""
-    calls = tuple(_with_object(call) for call in turn.tool_calls)
-    if all(new is old for new, old in zip(calls, turn.tool_calls, strict=True)):
+    calls = tuple(_with_object(call) for call in turn.calls)
+    if all(new is old for new, old in zip(calls, turn.calls, strict=True)):
         return turn
     changed.add("messages.tool_calls.arguments")
-    return msgspec.structs.replace(turn, tool_calls=calls)
+    return turn.with_calls(calls)
 
 
-def _with_object(call: ToolCall) -> ToolCall:
+def _with_object(call: Call) -> Call:
     try:
         _as_object(call.arguments)
     except (ValueError, *JSON_ERRORS):
@@ -178,60 +171,59 @@ def _with_object(call: ToolCall) -> ToolCall:
     return call
 
 
-def _is_blank(turn: ChatMessage) -> bool:
-    blank = turn.role == "assistant" and not (turn.content.strip() or turn.parts or turn.tool_calls)
-    return blank and not turn.reasoning and turn.native is None and turn.kept is None
+def _is_blank(turn: Turn) -> bool:
+    blank = turn.role == "assistant" and not (turn.text.strip() or turn.media or turn.calls)
+    return blank and not turn.thoughts and turn.native is None and turn.kept is None
 
 
-def _paired(turns: list[ChatMessage], changed: set[str]) -> list[ChatMessage]:
+def _paired(turns: list[Turn], changed: set[str]) -> list[Turn]:
     """The conversation with the results of an assistant's calls right after them, before what the system or the user
     said meanwhile. A call whose result never came has one that says so, unless it is the last turn; a result without
     a call is what the user says."""
     if not _is_broken(turns):
         return turns
     callers: defaultdict[str, deque[int]] = defaultdict(deque)
-    results: defaultdict[int, list[ChatMessage]] = defaultdict(list)
-    kept: list[tuple[int, ChatMessage]] = []
+    results: defaultdict[int, list[Turn]] = defaultdict(list)
+    kept: list[tuple[int, Turn]] = []
     for place, turn in enumerate(turns):
         if turn.role != "tool":
             kept.append((place, turn))
-            for call in turn.tool_calls:
+            for call in turn.calls:
                 callers[call.id].append(place)
-        elif waiting := callers.get(turn.tool_call_id or ""):
+        elif waiting := callers.get(turn.call_id or ""):
             results[waiting.popleft()].append(turn)
         else:
-            kept.append((place, ChatMessage(role="user", content=turn.content, parts=turn.parts)))
-    found: list[ChatMessage] = []
+            kept.append((place, Turn.of("user", turn.content_blocks)))
+    found: list[Turn] = []
     for place, turn in kept:
         found += [turn, *results[place]]
         if place < len(turns) - 1:
-            missing = Counter(call.id for call in turn.tool_calls)
-            missing -= Counter(str(result.tool_call_id) for result in results[place])
+            missing = Counter(call.id for call in turn.calls)
+            missing -= Counter(str(result.call_id) for result in results[place])
             found += [_interrupted(turn, one) for one in missing.elements()]
     changed.add("messages")
     return found
 
 
-def _one_by_one(turns: list[ChatMessage], changed: set[str]) -> list[ChatMessage]:
+def _one_by_one(turns: list[Turn], changed: set[str]) -> list[Turn]:
     """The conversation with each call in a turn of its own, before its result."""
-    found: list[ChatMessage] = []
-    results = {turn.tool_call_id: turn for turn in turns if turn.role == "tool"}
-    several = {call.id for turn in turns if len(turn.tool_calls) > 1 for call in turn.tool_calls}
+    found: list[Turn] = []
+    results = {turn.call_id: turn for turn in turns if turn.role == "tool"}
+    several = {call.id for turn in turns if len(turn.calls) > 1 for call in turn.calls}
     for turn in turns:
-        if len(turn.tool_calls) > 1:
-            for place, call in enumerate(turn.tool_calls):
-                fields = {} if not place else {"content": "", "reasoning": "", "parts": (), "state": ()}
-                found.append(msgspec.structs.replace(turn, tool_calls=(call,), **fields))
+        if len(turn.calls) > 1:
+            for call, alone in zip(turn.calls, turn.split_calls(), strict=True):
+                found.append(alone)
                 found += [results[call.id]] if call.id in results else []
-        elif turn.role != "tool" or turn.tool_call_id not in several:
+        elif turn.role != "tool" or turn.call_id not in several:
             found.append(turn)
     changed.add("messages")
     return found
 
 
-def _interrupted(turn: ChatMessage, call_id: str) -> ChatMessage:
+def _interrupted(turn: Turn, call_id: str) -> Turn:
     """The result of a call of `turn` without one; in the Responses API's form, custom tools have their own."""
-    result = ChatMessage(role="tool", content=NO_RESULT, tool_call_id=call_id)
+    result = Turn.of("tool", NO_RESULT, call_id=call_id)
     custom = [one for one in turn.native.blocks if one.type == "custom_tool_call"] if turn.native is not None else []
     if not any(msgspec.json.decode(one.json, type=dict[str, Any]).get("call_id") == call_id for one in custom):
         return result
@@ -240,33 +232,33 @@ def _interrupted(turn: ChatMessage, call_id: str) -> ChatMessage:
     return msgspec.structs.replace(result, native=NativeContent("responses", (NativeBlock(json=json, type=kind),)))
 
 
-def _is_broken(turns: list[ChatMessage]) -> bool:
+def _is_broken(turns: list[Turn]) -> bool:
     """Whether a call has no result right after it, or a result no call right before it."""
     waiting: list[str] = []
     for turn in turns:
         if turn.role != "tool":
             if waiting:
                 return True
-            waiting = [call.id for call in turn.tool_calls]
-        elif turn.tool_call_id in waiting:
-            waiting.remove(turn.tool_call_id)
+            waiting = [call.id for call in turn.calls]
+        elif turn.call_id in waiting:
+            waiting.remove(turn.call_id)
         else:
             return True
     return bool(waiting) and turns[-1].role == "tool"
 
 
-def _answered(turns: list[ChatMessage], changed: set[str]) -> list[ChatMessage]:
+def _answered(turns: list[Turn], changed: set[str]) -> list[Turn]:
     """The conversation with a turn of the assistant between results and what the user says next."""
-    found: list[ChatMessage] = []
+    found: list[Turn] = []
     for turn in turns:
         if turn.role == "user" and found and found[-1].role == "tool":
-            found.append(ChatMessage(role="assistant", content=SEEN))
+            found.append(Turn.of("assistant", SEEN))
             changed.add("messages")
         found.append(turn)
     return found if len(found) > len(turns) else turns
 
 
-def _placed(turns: list[ChatMessage], where: str, changed: set[str]) -> list[ChatMessage]:
+def _placed(turns: list[Turn], where: str, changed: set[str]) -> list[Turn]:
     """The conversation with its turns of the system where they may stand: others become turns of the user, at the same
     place, so that what was said before them keeps its meaning, and its place in a cache."""
     roles = [turn.role for turn in turns]
@@ -292,61 +284,52 @@ def _placed(turns: list[ChatMessage], where: str, changed: set[str]) -> list[Cha
     return found
 
 
-def _joined_start(turns: list[ChatMessage]) -> list[ChatMessage]:
+def _joined_start(turns: list[Turn]) -> list[Turn]:
     """The turns of the system at the start, as one where they are texts."""
     if len(turns) < 2 or any(turn.native is not None for turn in turns):
         return list(turns)
-    text = _BETWEEN.join(turn.content for turn in turns if turn.content)
-    return [ChatMessage(role="system", content=text, marked=any(turn.marked for turn in turns))]
+    text = _BETWEEN.join(turn.text for turn in turns if turn.text)
+    return [Turn.of("system", text, marked=any(turn.marked for turn in turns))]
 
 
-def _may_stay(turns: list[ChatMessage], place: int) -> bool:
+def _may_stay(turns: list[Turn], place: int) -> bool:
     """Anthropic's rule: right after a user's turn or a tool's result, and before an answer or at the end."""
     after = place == len(turns) - 1 or turns[place + 1].role == "assistant"
-    return turns[place - 1].role in ("user", "tool") and after and bool(turns[place].content.strip())
+    return turns[place - 1].role in ("user", "tool") and after and bool(turns[place].text.strip())
 
 
-def _as_user(turn: ChatMessage) -> ChatMessage:
-    text = f"<system>\n{turn.content}\n</system>"
+def _as_user(turn: Turn) -> Turn:
+    text = f"<system>\n{turn.text}\n</system>"
     native = turn.native
     if native is None or native.form != "anthropic":
-        return ChatMessage(role="user", content=text, native=native, marked=turn.marked)
+        return Turn.of("user", text, native=native, marked=turn.marked)
     marks = [msgspec.json.decode(block.json, type=dict[str, Any]).get("cache_control") for block in native.blocks]
     block = {"type": "text", "text": text} | ({"cache_control": marks[-1]} if marks and marks[-1] else {})
-    return ChatMessage(
-        role="user", content=text, native=NativeContent("anthropic", (NativeBlock(json=_encode(block), type="text"),))
-    )
+    return Turn.of("user", text, native=NativeContent("anthropic", (NativeBlock(json=_encode(block), type="text"),)))
 
 
-def _joined(first: ChatMessage, second: ChatMessage) -> ChatMessage:
+def _joined(first: Turn, second: Turn) -> Turn:
     """Two turns of the user as one."""
-    content = _BETWEEN.join(filter(None, [first.content, second.content]))
-    parts: tuple[ContentPart, ...] = ()
     if first.parts or second.parts:
-        parts = tuple(_parts(first)) + tuple(_parts(second))
+        joined = first.with_content([*first.content_blocks, *second.content_blocks])
+    else:
+        joined = first.with_text(_BETWEEN.join(filter(None, [first.text, second.text])))
     native = None
     if first.native is not None or second.native is not None:
         form = (first.native or second.native).form  # type: ignore[union-attr]
         native = NativeContent(form, (*_blocks(first), *_blocks(second)))
     marked = first.marked or second.marked
-    return msgspec.structs.replace(first, content=content, parts=parts, native=native, marked=marked)
+    return msgspec.structs.replace(joined, native=native, marked=marked)
 
 
-def _parts(turn: ChatMessage) -> Iterator[ContentPart]:
-    if turn.parts:
-        yield from turn.parts
-    elif turn.content:
-        yield ContentPart(type="text", text=turn.content)
-
-
-def _blocks(turn: ChatMessage) -> Iterator[NativeBlock]:
+def _blocks(turn: Turn) -> Iterator[NativeBlock]:
     if turn.native is not None:
         yield from turn.native.blocks
-    elif turn.content:
-        yield NativeBlock(json=_encode({"type": "text", "text": turn.content}), type="text")
+    elif turn.text:
+        yield NativeBlock(json=_encode({"type": "text", "text": turn.text}), type="text")
 
 
-def _right_types(turns: list[ChatMessage], changed: set[str]) -> list[ChatMessage]:
+def _right_types(turns: list[Turn], changed: set[str]) -> list[Turn]:
     """The conversation with the registered name of the type of JPEG images, which some clients write as `image/jpg`."""
     found = [_right_type(turn) for turn in turns]
     if all(new is old for new, old in zip(found, turns, strict=True)):
@@ -355,10 +338,9 @@ def _right_types(turns: list[ChatMessage], changed: set[str]) -> list[ChatMessag
     return found
 
 
-def _right_type(turn: ChatMessage) -> ChatMessage:
-    fields: dict[str, Any] = {}
-    if any(_is_jpg(part) for part in turn.parts):
-        fields["parts"] = tuple(_right_part(part) if _is_jpg(part) else part for part in turn.parts)
+def _right_type(turn: Turn) -> Turn:
+    if any(map(_is_jpg, turn.content_blocks)):
+        turn = turn.with_content(map(_right_block, turn.content_blocks))
     if turn.native is not None and any(
         block.type != "text" and _JPG_TYPE.search(block.json) for block in turn.native.blocks
     ):
@@ -368,34 +350,36 @@ def _right_type(turn: ChatMessage) -> ChatMessage:
             else block
             for block in turn.native.blocks
         )
-        fields["native"] = NativeContent(turn.native.form, blocks)
-    return msgspec.structs.replace(turn, **fields) if fields else turn
+        turn = msgspec.structs.replace(turn, native=NativeContent(turn.native.form, blocks))
+    return turn
 
 
-def _is_jpg(part: ContentPart) -> bool:
-    url = (part.data or {}).get("url") if part.type == "image_url" else None
+def _is_jpg(block: Content) -> bool:
+    url = (block.data or {}).get("url") if isinstance(block, Media) and block.kind == "image" else None
     return isinstance(url, str) and _JPG.match(url) is not None
 
 
-def _right_part(part: ContentPart) -> ContentPart:
-    data = part.data or {}
-    return msgspec.structs.replace(part, data=data | {"url": _JPG.sub("data:image/jpeg", data["url"], count=1)})
+def _right_block(block: Content) -> Content:
+    if not (isinstance(block, Media) and _is_jpg(block)):
+        return block
+    data = block.data or {}
+    return msgspec.structs.replace(block, data=data | {"url": _JPG.sub("data:image/jpeg", data["url"], count=1)})
 
 
-def _named(turns: list[ChatMessage], rules: Rules, renamed: dict[str, str], changed: set[str]) -> list[ChatMessage]:
+def _named(turns: list[Turn], rules: Rules, renamed: dict[str, str], changed: set[str]) -> list[Turn]:
     """The conversation with names of tools and ids of calls that the server takes. A result belongs to the earliest
     call of its id that has none yet."""
     taken = None if rules.call_ids is None else fits(rules.call_ids, rules.call_id_length)
     waiting: defaultdict[str, deque[str]] = defaultdict(deque)
     last: dict[str, str] = {}
     seen: defaultdict[str, int] = defaultdict(int)
-    found: list[ChatMessage] = []
+    found: list[Turn] = []
     for turn in turns:
         fields: dict[str, Any] = {}
         ids: dict[str, deque[str]] = defaultdict(deque)
-        if turn.tool_calls:
-            calls: list[ToolCall] = []
-            for call in turn.tool_calls:
+        if turn.calls:
+            calls: list[Call] = []
+            for call in turn.calls:
                 sent = call.id
                 if taken is not None:
                     occurrence = seen[call.id] if rules.unique_call_ids else 0
@@ -408,17 +392,17 @@ def _named(turns: list[ChatMessage], rules: Rules, renamed: dict[str, str], chan
                 name = renamed.get(call.name, call.name)
                 same = sent == call.id and name == call.name
                 calls.append(call if same else msgspec.structs.replace(call, id=sent, name=name))
-            if any(new is not old for new, old in zip(calls, turn.tool_calls, strict=True)):
-                fields["tool_calls"] = tuple(calls)
-        elif turn.tool_call_id is not None and taken is not None:
-            given = turn.tool_call_id
+            if any(new is not old for new, old in zip(calls, turn.calls, strict=True)):
+                fields["blocks"] = turn.with_calls(calls).blocks
+        elif turn.call_id is not None and taken is not None:
+            given = turn.call_id
             queue = waiting.get(given)
             sent = queue.popleft() if queue else last.get(given, given)
             if given not in last and not taken(given):
                 sent = fitting_id(given, rules, 0)
             ids[given].append(sent)
             if sent != given:
-                fields["tool_call_id"] = sent
+                fields["blocks"] = (Result(sent, turn.content_blocks),)
         if not fields:
             found.append(turn)
             continue

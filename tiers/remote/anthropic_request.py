@@ -7,19 +7,19 @@ from typing import Any
 
 import msgspec
 
+from tiers.conversation import INTERLEAVED, TURN, Media, NativeRequest, Text, Turn
 from tiers.errors import TierRequestError
-from tiers.message_content import INTERLEAVED, TURN, ContentPart, NativeRequest
 from tiers.remote.provider_format import (
     MIN_THINKING_TOKENS,
     THINKING_TOKENS,
-    Media,
+    MediaBody,
     call_arguments,
     is_system,
     media_of,
     system_text,
 )
 from tiers.remote.request_fields import BUDGET
-from tiers.tier import ChatMessage, GenerationRequest
+from tiers.tier import GenerationRequest
 
 NAME = "Anthropic"
 # Older models take a budget of thinking tokens; newer ones think as much as `effort` lets them.
@@ -45,7 +45,7 @@ _THOUGHTS = ("thinking", "redacted_thinking")
 Block = dict[str, Any] | msgspec.Raw
 
 
-def system_of(messages: Sequence[ChatMessage]) -> str | list[Block]:
+def system_of(messages: Sequence[Turn]) -> str | list[Block]:
     """Return the system prompt, which is what the system says at the start: as text, or as blocks where the caller gave
     it so; empty for none."""
     start = list(takewhile(is_system, messages))
@@ -55,12 +55,12 @@ def system_of(messages: Sequence[ChatMessage]) -> str | list[Block]:
     for message in start:
         if message.native is not None:
             blocks += [msgspec.Raw(block.json) for block in message.native.blocks if block.type != TURN]
-        elif message.content:
-            blocks.append({"type": "text", "text": message.content})
+        elif message.text:
+            blocks.append({"type": "text", "text": message.text})
     return blocks
 
 
-def message_turns(messages: Sequence[ChatMessage], *, controls: bool) -> list[dict[str, Any]]:
+def message_turns(messages: Sequence[Turn], *, controls: bool) -> list[dict[str, Any]]:
     """Return the conversation as Anthropic has it: results of tools are a user's blocks, and no text is empty. A later
     turn of the system stands where it stood (`tiers.remote.rules` says for which models). `controls`: whether it may
     say more than its text."""
@@ -84,41 +84,38 @@ def message_turns(messages: Sequence[ChatMessage], *, controls: bool) -> list[di
     return turns
 
 
-def _blocks_of(message: ChatMessage) -> tuple[str, list[Block]]:
+def _blocks_of(message: Turn) -> tuple[str, list[Block]]:
     role = message.role if message.role in ("assistant", "system") else "user"
     said = message.native or message.kept
     if said is not None and [block.type for block in said.blocks] != [TURN]:
         return role, [msgspec.Raw(block.json) for block in said.blocks if block.type != TURN]
     content = content_blocks(message)
     if message.role == "tool":
-        result = {"type": "tool_result", "tool_use_id": message.tool_call_id or ""}
+        result = {"type": "tool_result", "tool_use_id": message.call_id or ""}
         return "user", [result | ({"content": content} if content else {})]
     calls = [
-        {"type": "tool_use", "id": call.id, "name": call.name, "input": call_arguments(call)}
-        for call in message.tool_calls
+        {"type": "tool_use", "id": call.id, "name": call.name, "input": call_arguments(call)} for call in message.calls
     ]
     return role, [*content, *calls]
 
 
-def content_blocks(message: ChatMessage) -> list[dict[str, Any]]:
+def content_blocks(message: Turn) -> list[dict[str, Any]]:
     """Return the parts of a message as blocks, without blank texts. Raises TierRequestError for audio."""
-    if not message.parts:
-        return [{"type": "text", "text": message.content}] if message.content.strip() else []
     blocks: list[dict[str, Any]] = []
-    for part in message.parts:
-        if part.type == "text":
-            blocks += [{"type": "text", "text": part.text}] if part.text.strip() else []
+    for block in message.content_blocks:
+        if isinstance(block, Text):
+            blocks += [{"type": "text", "text": block.text}] if block.text.strip() else []
             continue
-        media = source_of(part)
+        media = source_of(block)
         source = {"type": "base64", "media_type": media.type, "data": media.data}
         source = {"type": "url", "url": media.url} if media.url else source
         blocks.append({"type": "image" if media.kind == "image" else "document", "source": source})
     return blocks
 
 
-def source_of(part: ContentPart) -> Media:
+def source_of(block: Media) -> MediaBody:
     """Return an image or a document. Raises TierRequestError for audio and videos."""
-    media = media_of(part, NAME)
+    media = media_of(block, NAME)
     if media.kind in ("audio", "video"):
         raise TierRequestError(f"messages: {NAME} reads no {media.kind}; name another tier", "messages")
     return media
@@ -209,7 +206,7 @@ def thinking_fields(model: str, request: GenerationRequest, max_tokens: int | No
 def is_cut_off(request: GenerationRequest) -> bool:
     """Whether the last answer called tools, and what it thought before is not there in the form of its maker."""
     answers = [message for message in request.messages or () if message.role == "assistant"]
-    if not answers or not answers[-1].tool_calls:
+    if not answers or not answers[-1].calls:
         return False
     said = answers[-1].native or answers[-1].kept
     return said is None or not said.blocks or said.blocks[0].type not in _THOUGHTS

@@ -10,8 +10,8 @@ import msgspec
 
 from inference_core.io.files import JSON_ERRORS
 from tiers.catalog.tier_spec import RemoteSpec
+from tiers.conversation import PROVIDERS_OWN, Form, NativeBlock, OpaquePiece
 from tiers.errors import TierError, TierRequestError
-from tiers.message_content import PROVIDERS_OWN, Form, NativeBlock, OpaquePiece
 from tiers.remote.anthropic_request import (
     MARK,
     NAME,
@@ -421,8 +421,8 @@ class AnthropicWire(RemoteWire):
                 "another tier",
                 "structured_outputs",
             )
-        for part in media_parts(request):
-            source_of(part)
+        for block in media_parts(request):
+            source_of(block)
 
     def call(self, request: GenerationRequest, max_tokens: int | None) -> WireCall:
         assert max_tokens is not None, "the API needs a limit"

@@ -10,15 +10,15 @@ import httpx
 import msgspec
 
 from tiers.catalog.tier_spec import RemoteSpec
+from tiers.conversation import Form, Media, NativeBlock, OpaquePiece, Text, Turn
 from tiers.errors import TierError, TierRequestError, TierUnavailableError
-from tiers.message_content import ContentPart, Form, NativeBlock, OpaquePiece
 from tiers.remote.anthropic_request import dropped_sampling, dropped_thinking, sampling_fields, thinking_fields
 from tiers.remote.event_stream import EventStreamParser, ServerSentEvent
 from tiers.remote.lenient_json import LenientDecoder, arguments_text
 from tiers.remote.openai_format import WireError, finish_of, parse_error
 from tiers.remote.provider_format import (
     Blocks,
-    Media,
+    MediaBody,
     alternating,
     answer_schema,
     blocks_of,
@@ -34,7 +34,7 @@ from tiers.remote.request_fields import BUDGET, dropped_fields
 from tiers.remote.too_long import ServerSaidError
 from tiers.remote.usage_counter import Tally
 from tiers.remote.wire import RemoteWire, StreamParser, WireCall
-from tiers.tier import ChatMessage, Delta, GenerationRequest, Usage
+from tiers.tier import Delta, GenerationRequest, Usage
 
 NAME = "Bedrock"
 MISSING_EXTRA = (
@@ -116,8 +116,8 @@ class BedrockWire(RemoteWire):
                 f"response_format: {NAME}'s Converse has no structured output; leave it out, or name another tier",
                 "response_format",
             )
-        for part in media_parts(request):
-            _inline(part)
+        for block in media_parts(request):
+            _inline(block)
 
     def call(self, request: GenerationRequest, max_tokens: int | None) -> WireCall:
         messages = request.messages or []
@@ -149,7 +149,7 @@ class BedrockWire(RemoteWire):
         body, unknown = self.with_own_fields(body | passed, request, self._remote)
         return WireCall(path, _encode(body), streamed, dropped + unknown, added)
 
-    def _mark(self, body: dict[str, Any], request: GenerationRequest, messages: list[ChatMessage]) -> tuple[str, ...]:
+    def _mark(self, body: dict[str, Any], request: GenerationRequest, messages: list[Turn]) -> tuple[str, ...]:
         """Say what is to be cached: what the caller has marked, else all so far where that pays. Returns the names of
         fields that no caller set."""
         if not self.rules.cache_points:
@@ -357,7 +357,7 @@ NO_OUTPUT = "(no output)"
 _FORMATS = frozenset({"pdf", "csv", "doc", "docx", "xls", "xlsx", "html", "txt", "md"})
 
 
-def message_turns(messages: list[ChatMessage]) -> list[dict[str, Any]]:
+def message_turns(messages: list[Turn]) -> list[dict[str, Any]]:
     """Return the conversation as Converse has it: turns alternate, and results of tools are a user's blocks."""
     turns = alternating(messages, _marked_blocks)
     named = Counter[str]()
@@ -372,35 +372,32 @@ def message_turns(messages: list[ChatMessage]) -> list[dict[str, Any]]:
     return turns
 
 
-def _marked_blocks(message: ChatMessage) -> list[dict[str, Any]]:
+def _marked_blocks(message: Turn) -> list[dict[str, Any]]:
     blocks = _blocks_of(message)
     return [*blocks, CACHE_POINT] if message.marked and blocks else blocks
 
 
-def _blocks_of(message: ChatMessage) -> list[Any]:
+def _blocks_of(message: Turn) -> list[Any]:
     content: list[Any] = content_blocks(message)
     if message.native is not None and message.native.form == "bedrock":
         # Thoughts of its own come first.
         content = [*(msgspec.Raw(block.json) for block in message.native.blocks), *content]
     if message.role == "tool":
-        result = {"toolUseId": message.tool_call_id or "", "content": content or [{"text": NO_OUTPUT}]}
+        result = {"toolUseId": message.call_id or "", "content": content or [{"text": NO_OUTPUT}]}
         content = [{"toolResult": result}]
     return content + [
-        {"toolUse": {"toolUseId": call.id, "name": call.name, "input": call_arguments(call)}}
-        for call in message.tool_calls
+        {"toolUse": {"toolUseId": call.id, "name": call.name, "input": call_arguments(call)}} for call in message.calls
     ]
 
 
-def content_blocks(message: ChatMessage) -> list[dict[str, Any]]:
+def content_blocks(message: Turn) -> list[dict[str, Any]]:
     """Return the parts of a message as Converse has them. Raises TierRequestError."""
-    if not message.parts:
-        return [{"text": message.content}] if message.content.strip() else []
     blocks: list[dict[str, Any]] = []
-    for part in message.parts:
-        if part.type == "text":
-            blocks += [{"text": part.text}] if part.text.strip() else []
+    for block in message.content_blocks:
+        if isinstance(block, Text):
+            blocks += [{"text": block.text}] if block.text.strip() else []
             continue
-        media = _inline(part)
+        media = _inline(block)
         subtype = media.type.partition("/")[2]
         if media.kind == "image":
             blocks.append({"image": {"format": subtype, "source": {"bytes": media.data}}})
@@ -414,8 +411,8 @@ def content_blocks(message: ChatMessage) -> list[dict[str, Any]]:
     return blocks
 
 
-def _inline(part: ContentPart) -> Media:
-    media = media_of(part, NAME)
+def _inline(block: Media) -> MediaBody:
+    media = media_of(block, NAME)
     if media.url or media.kind in ("audio", "video"):
         what = media.kind if media.kind in ("audio", "video") else "an address of an image or file; send its data"
         raise TierRequestError(f"messages: {NAME} does not read {what}", "messages")
@@ -436,10 +433,10 @@ def _passed(passed: dict[str, Any]) -> tuple[dict[str, Any], frozenset[str]]:
     return fields, frozenset(known)
 
 
-def _tools(request: GenerationRequest, messages: list[ChatMessage]) -> dict[str, Any]:
+def _tools(request: GenerationRequest, messages: list[Turn]) -> dict[str, Any]:
     """Return the tools; those that were called before are always needed. Converse has no choice `none`."""
     tooling = request.tooling
-    called = {call.name for message in messages for call in message.tool_calls}
+    called = {call.name for message in messages for call in message.calls}
     declared = {tool.name: tool for tool in (tooling.tools if tooling is not None else ())}
     if not called and (tooling is None or tooling.choice == "none"):
         return {}

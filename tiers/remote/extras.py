@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from tiers.catalog.tier_spec import TierSpec
-from tiers.message_content import NativeRequest
+from tiers.chat_state import PART_TYPES
+from tiers.conversation import NativeRequest
 from tiers.remote.request_fields import FORWARDED
 from tiers.remote.rules import server_of
 from tiers.tier import GenerationRequest, Usage
@@ -338,7 +339,7 @@ def _fields(request: GenerationRequest) -> Iterator[tuple[str, Sequence[Any]]]:
             if name == "tools":
                 given = [tool for tool in given if isinstance(tool, dict) and tool.get("type") in native.server_tools]
             yield name, given if isinstance(given, list) else [given]
-    kinds = {part.type: None for message in request.messages or () if message.parts for part in message.parts}
+    kinds = {PART_TYPES[block.kind]: None for message in request.messages or () for block in message.media}
     yield "parts", list(kinds)
 
 

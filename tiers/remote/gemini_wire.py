@@ -11,8 +11,8 @@ import msgspec
 from inference_core.io.files import JSON_ERRORS
 from tiers.catalog.tier_spec import RemoteSpec
 from tiers.chat_state import media_piece
+from tiers.conversation import Form, NativeBlock, OpaquePiece, Text, ToolCallDelta, Turn
 from tiers.errors import TierError
-from tiers.message_content import Form, NativeBlock, OpaquePiece, ToolCallDelta
 from tiers.remote.event_stream import ServerSentEvent
 from tiers.remote.lenient_json import LenientDecoder, arguments_text
 from tiers.remote.openai_format import WireError, finish_of, parse_error
@@ -34,7 +34,7 @@ from tiers.remote.request_fields import BUDGET, MODALITIES, dropped_fields
 from tiers.remote.too_long import ServerSaidError
 from tiers.remote.usage_counter import MOST_NAME, Tally
 from tiers.remote.wire import RemoteWire, WireCall
-from tiers.tier import ChatMessage, Delta, FinishReason, GenerationRequest, Usage
+from tiers.tier import Delta, FinishReason, GenerationRequest, Usage
 
 NAME = "Gemini"
 # Google's own value for calls whose thoughts come from elsewhere, or are not known here any more: without any signature
@@ -81,8 +81,8 @@ class GeminiWire(RemoteWire):
     def check(self, request: GenerationRequest) -> None:
         check_provider(request, NAME)
         answer_schema(request, NAME)
-        for part in media_parts(request):
-            media_of(part, NAME)
+        for block in media_parts(request):
+            media_of(block, NAME)
 
     def call(self, request: GenerationRequest, max_tokens: int | None) -> WireCall:
         messages = request.messages or []
@@ -223,9 +223,9 @@ def _in_camel_case(data: bytes) -> bytes:
     return _SNAKE.sub(lambda name: re.sub(rb"_(\w)", lambda letter: letter[1].upper(), name[0]), data)
 
 
-def contents(messages: list[ChatMessage]) -> list[dict[str, Any]]:
+def contents(messages: list[Turn]) -> list[dict[str, Any]]:
     """Return the conversation as Gemini has it: an assistant is a `model`, and a result names its function."""
-    names = {call.id: call.name for message in messages for call in message.tool_calls}
+    names = {call.id: call.name for message in messages for call in message.calls}
     # Ids are the server's own, or ours, which it does not know.
     own_ids = {call_id for message in messages if message.native for call_id in _call_ids(message.native.blocks)}
     return alternating(
@@ -240,33 +240,31 @@ def _call_ids(blocks: Sequence[NativeBlock]) -> Iterator[str]:
             yield call.id
 
 
-def _message_parts(message: ChatMessage, names: dict[str, str], own_ids: set[str]) -> list[Any]:
+def _message_parts(message: Turn, names: dict[str, str], own_ids: set[str]) -> list[Any]:
     if message.native is not None:
         return [msgspec.Raw(block.json) for block in message.native.blocks]
     parts = content_parts(message)
     if message.role == "tool":
-        call_id = message.tool_call_id or ""
-        response = {"name": names.get(call_id, message.name or "function"), "response": {"result": message.content}}
+        call_id = message.call_id or ""
+        response = {"name": names.get(call_id, message.name or "function"), "response": {"result": message.text}}
         media = [part for part in parts if "text" not in part]
         own = {"id": call_id} if call_id in own_ids else {}
         return [{"functionResponse": own | response}, *media]
-    for place, call in enumerate(message.tool_calls):
+    for place, call in enumerate(message.calls):
         part: dict[str, Any] = {"functionCall": {"name": call.name, "args": call_arguments(call)}}
         # Of calls made together the first is signed.
         parts.append(part if place else part | {"thoughtSignature": UNSIGNED})
     return parts
 
 
-def content_parts(message: ChatMessage) -> list[dict[str, Any]]:
+def content_parts(message: Turn) -> list[dict[str, Any]]:
     """Return the parts of a message as Gemini has them. Raises TierRequestError."""
-    if not message.parts:
-        return [{"text": message.content}] if message.content else []
     parts: list[dict[str, Any]] = []
-    for part in message.parts:
-        if part.type == "text":
-            parts += [{"text": part.text}] if part.text else []
+    for block in message.content_blocks:
+        if isinstance(block, Text):
+            parts += [{"text": block.text}] if block.text else []
             continue
-        media = media_of(part, NAME)
+        media = media_of(block, NAME)
         if media.url:
             guessed = guess_type(media.url.partition("?")[0])[0]
             usual = {"image": "image/jpeg", "video": "video/mp4"}.get(media.kind, "application/pdf")

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from inference_core.tokenization.tokenizer import possible_start
+from tiers.conversation import Tool, ToolCallDelta
 from tiers.harmony import MARKS, ChannelParser, Said
-from tiers.message_content import Tool, ToolCallDelta
 from tiers.remote.lenient_json import arguments_text, plain_json
 from tiers.remote.usage_counter import Tally
 from tiers.remote.written_calls import (
@@ -313,7 +313,7 @@ class InlineText:
         self, request: GenerationRequest, *, is_open: bool = False, is_guess: bool = False, way: int = 0
     ) -> None:
         self.way = way
-        turns = [turn.content for turn in request.messages or () if turn.role not in ("assistant", "tool")]
+        turns = [turn.text for turn in request.messages or () if turn.role not in ("assistant", "tool")]
 
         def is_callers(tag: str) -> bool:
             return any(tag in turn for turn in turns)

@@ -17,8 +17,8 @@ import msgspec
 from msgspec import inspect
 
 from inference_core.io.files import JSON_ERRORS
+from tiers.conversation import ToolCallDelta, new_call_id
 from tiers.errors import TierError
-from tiers.message_content import ToolCallDelta, new_call_id
 from tiers.remote.event_stream import BOM
 from tiers.remote.usage_counter import Tally
 from tiers.tier import Delta, TextLogprob

@@ -14,7 +14,7 @@ from msgspec.structs import astuple
 
 from inference_core.io.files import JSON_ERRORS
 from tiers.chat_state import AUDIO, DETAILS, EXTRA, media_piece, state_json, state_pieces
-from tiers.message_content import ToolCallDelta, UrlCitation
+from tiers.conversation import ToolCallDelta, UrlCitation
 from tiers.remote.event_stream import MAX_EVENT_BYTES
 from tiers.remote.lenient_json import Calls, LenientDecoder, fitted, plain_json
 from tiers.remote.openai_chunk import Choice, Chunk, Message, Part, ToolCall, logprobs_of, text_of

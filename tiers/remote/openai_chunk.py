@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import msgspec
 
 from tiers.chat_state import state_json
-from tiers.message_content import ToolCallDelta, UrlCitation
+from tiers.conversation import ToolCallDelta, UrlCitation
 from tiers.remote.lenient_json import LEAST_LOGPROB, CallPiece
 from tiers.remote.openai_format import ChatUsage
 from tiers.tier import TextLogprob

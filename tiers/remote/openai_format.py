@@ -17,11 +17,12 @@ import msgspec
 
 from inference_core.io.files import JSON_ERRORS
 from tiers.catalog.tier_spec import RemoteSpec
-from tiers.message_content import Tool
+from tiers.chat_state import PART_TYPES
+from tiers.conversation import BREAKPOINT, Content, Text, Tool, Turn
 from tiers.remote.refusals import ENVELOPES
 from tiers.remote.request_fields import ALL_SAMPLING, NEUTRAL, SERVICE_FIELDS, sampling_of
 from tiers.remote.usage_counter import Tally
-from tiers.tier import ChatMessage, FinishReason, GenerationRequest, Usage
+from tiers.tier import FinishReason, GenerationRequest, Usage
 
 MAX_RETRY_AFTER_SECONDS = 300.0
 # Kinds of servers that render the model's own chat template, and take its variables.
@@ -97,19 +98,26 @@ def request_body(
     return body
 
 
-def _wire_message(message: ChatMessage) -> dict[str, Any]:
-    wire: dict[str, Any] = {"role": message.role, "content": message.content}
-    if message.parts:
-        wire["content"] = [part.wire for part in message.parts]
+def part_of(block: Content) -> dict[str, Any]:
+    """Return a part of a message."""
+    kind = "text" if isinstance(block, Text) else PART_TYPES[block.kind]
+    part = {"type": kind, kind: block.text if isinstance(block, Text) else block.data}
+    return part if block.breakpoint is None else part | {BREAKPOINT: block.breakpoint}
+
+
+def _wire_message(message: Turn) -> dict[str, Any]:
+    wire: dict[str, Any] = {"role": message.role, "content": message.text}
+    if parts := message.parts:
+        wire["content"] = [part_of(block) for block in parts]
     if message.name is not None:
         wire["name"] = message.name
-    if message.tool_call_id is not None:
-        wire["tool_call_id"] = message.tool_call_id
-    if message.tool_calls:
+    if message.call_id is not None:
+        wire["tool_call_id"] = message.call_id
+    if message.calls:
         wire["content"] = wire["content"] or None
         wire["tool_calls"] = [
             {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-            for call in message.tool_calls
+            for call in message.calls
         ]
     return wire
 

@@ -6,8 +6,8 @@ from typing import Any
 import msgspec
 
 from tiers.catalog.tier_spec import RemoteSpec
+from tiers.conversation import Form
 from tiers.errors import TierRequestError
-from tiers.message_content import Form
 from tiers.remote import responses_format
 from tiers.remote.event_stream import ServerSentEvent
 from tiers.remote.openai_answer import read_chunk
@@ -65,7 +65,7 @@ class OpenAIWire(RemoteWire):
             dropped += give_back(body["messages"], request.messages, self.rules)
             if self.rules.cache_points:
                 mark_parts(body["messages"], request.messages)
-            if any(message.parts and message.role == "tool" for message in request.messages):
+            if any(message.media and message.role == "tool" for message in request.messages):
                 body["messages"] = with_text_results(body["messages"], answered=self.rules.answers_results)
             if not self.rules.null_content:
                 for message in body["messages"]:

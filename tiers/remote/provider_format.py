@@ -7,14 +7,14 @@ from typing import Any, NamedTuple
 import msgspec
 
 from inference_core.io.files import JSON_ERRORS
+from tiers.conversation import Call, Media, ToolCallDelta, Turn, UrlCitation, new_call_id
 from tiers.errors import TierError, TierRequestError
-from tiers.message_content import ContentPart, ToolCall, ToolCallDelta, UrlCitation, new_call_id
 from tiers.remote.lenient_json import Arguments, plain_json
 from tiers.remote.openai_format import is_failure, parse_error
 from tiers.remote.server_state import published_output
 from tiers.remote.too_long import ServerSaidError
 from tiers.remote.usage_counter import Tally
-from tiers.tier import ChatMessage, Delta, GenerationRequest
+from tiers.tier import Delta, GenerationRequest
 
 # Anthropic's least budget of thinking tokens, and what is kept free of it for the answer.
 MIN_THINKING_TOKENS = 1024
@@ -40,10 +40,10 @@ def check_provider(request: GenerationRequest, provider: str) -> None:
             raise TierRequestError(f"{name}: not among what {provider} takes; leave it out, or name another tier", name)
 
 
-def media_parts(request: GenerationRequest) -> Iterator[ContentPart]:
+def media_parts(request: GenerationRequest) -> Iterator[Media]:
     """Return the parts of all messages that are no text."""
     for message in request.messages or ():
-        yield from (part for part in message.parts if part.type != "text")
+        yield from message.media
 
 
 def answer_schema(request: GenerationRequest, provider: str) -> dict[str, Any] | None:
@@ -89,8 +89,8 @@ Turns = list[dict[str, Any]]
 
 
 def alternating(
-    messages: list[ChatMessage],
-    parts_of: Callable[[ChatMessage], Turns],
+    messages: list[Turn],
+    parts_of: Callable[[Turn], Turns],
     *,
     assistant: str = "assistant",
     parts: str = "content",
@@ -113,23 +113,23 @@ def alternating(
     return turns
 
 
-def system_text(messages: list[ChatMessage]) -> str:
+def system_text(messages: list[Turn]) -> str:
     """Return the texts of system and developer turns, wherever they stand."""
-    return "\n\n".join(message.content for message in messages if is_system(message) and message.content)
+    return "\n\n".join(message.text for message in messages if is_system(message) and message.text)
 
 
-def is_system(message: ChatMessage) -> bool:
+def is_system(message: Turn) -> bool:
     """Whether the turn is an instruction instead of a part of the conversation."""
     return message.role in ("system", "developer")
 
 
-def call_arguments(call: ToolCall) -> dict[str, Any]:
+def call_arguments(call: Call) -> dict[str, Any]:
     """Return the arguments as an object; other JSON becomes its only value."""
     arguments = call.parsed_arguments() if call.arguments.strip() else {}
     return arguments if isinstance(arguments, dict) else {"value": arguments}
 
 
-class Media(NamedTuple):
+class MediaBody(NamedTuple):
     """An image, video, audio or file: base64 `data` of a MIME `type`, or else its `url`."""
 
     kind: str
@@ -139,24 +139,22 @@ class Media(NamedTuple):
     name: str
 
 
-def media_of(part: ContentPart, provider: str) -> Media:
-    """Return a part that is not a text in a form that providers share. Raises TierRequestError."""
-    data = part.data or {}
+def media_of(block: Media, provider: str) -> MediaBody:
+    """Return it in a form that providers share. Raises TierRequestError."""
+    data, kind = block.data or {}, block.kind
     name = str(data.get("filename") or "")
-    if part.type == "input_audio":
-        return Media("audio", f"audio/{data.get('format') or 'wav'}", str(data.get("data") or ""), "", name)
-    kinds = {"image_url": ("image", "url"), "video_url": ("video", "url"), "file": ("file", "file_data")}
-    kind, field = kinds[part.type]
-    body = data.get(field)
+    if kind == "audio":
+        return MediaBody("audio", f"audio/{data.get('format') or 'wav'}", str(data.get("data") or ""), "", name)
+    body = data.get("file_data" if kind == "file" else "url")
     if not isinstance(body, str) or not body:
         raise TierRequestError(
             f"messages: a file by its id is known to another provider; {provider} needs the file's data", "messages"
         )
     if (head := _DATA_URL.match(body)) is not None:
-        return Media(kind, head["type"].lower(), body[head.end() :], "", name)
+        return MediaBody(kind, head["type"].lower(), body[head.end() :], "", name)
     if body[:8].lower().startswith(("http://", "https://")):
-        return Media(kind, "", "", body, name)
-    return Media(kind, "application/pdf", body, "", name)
+        return MediaBody(kind, "", "", body, name)
+    return MediaBody(kind, "application/pdf", body, "", name)
 
 
 class Blocks:

@@ -15,10 +15,10 @@ import msgspec
 
 from tiers.catalog.tier_spec import ProviderName, RemoteSpec
 from tiers.chat_state import DETAILS, EXTRA, FORM, has_state, state_names, with_kept_state, without_state
-from tiers.message_content import Form, NativeContent, NativeRequest, Tooling
+from tiers.conversation import Form, NativeContent, NativeRequest, Thought, Tooling, Turn
 from tiers.remote.request_fields import THOUGHTS
 from tiers.remote.rules import Rules
-from tiers.tier import ChatMessage, Delta
+from tiers.tier import Delta
 
 MARK = b'"cache_control"'
 CACHE_POINT = {"cachePoint": {"type": "default"}}
@@ -26,7 +26,7 @@ MOST_POINTS = 4
 """Of one request."""
 
 
-def with_mark(message: ChatMessage) -> ChatMessage:
+def with_mark(message: Turn) -> Turn:
     """Return the message with its mark said apart from its native form."""
     native = message.native
     if native is None or not any(MARK in block.json for block in native.blocks):
@@ -34,7 +34,7 @@ def with_mark(message: ChatMessage) -> ChatMessage:
     return msgspec.structs.replace(message, marked=True)
 
 
-def without_unsigned(message: ChatMessage) -> ChatMessage:
+def without_unsigned(message: Turn) -> Turn:
     """Return the turn without thoughts that no model of Anthropic's has signed, which it refuses."""
     native = message.native
     if native is None or not any(block.type == "thinking" and not block.seal for block in native.blocks):
@@ -51,7 +51,7 @@ def marked_tools(tooling: Tooling, native: NativeRequest) -> Tooling:
     return msgspec.structs.replace(tooling, tools=(*tooling.tools[:-1], last))
 
 
-def is_marked(messages: list[ChatMessage], tooling: Tooling | None) -> bool:
+def is_marked(messages: list[Turn], tooling: Tooling | None) -> bool:
     tools = () if tooling is None else tooling.tools
     return any(message.marked for message in messages) or any(tool.cache_control is not None for tool in tools)
 
@@ -79,7 +79,7 @@ def put_points(body: dict[str, Any], *, tools: bool, system: bool, last: bool) -
         one["content"] = kept[::-1]
 
 
-def mark_parts(wires: Sequence[dict[str, Any]], messages: Sequence[ChatMessage]) -> None:
+def mark_parts(wires: Sequence[dict[str, Any]], messages: Sequence[Turn]) -> None:
     """Put marks of a cache onto the last parts of the last turns that have one, as OpenRouter takes them for Claude."""
     marked = [wire for wire, message in zip(wires, messages, strict=True) if message.marked and wire["content"]]
     for wire in marked[-MOST_POINTS:]:
@@ -95,7 +95,7 @@ _UNSIGNED = {"google": {"thought_signature": "skip_thought_signature_validator"}
 """Google's own words for a call that another model made (https://ai.google.dev/gemini-api/docs/thought-signatures)."""
 
 
-def give_back(wires: Sequence[dict[str, Any]], messages: Sequence[ChatMessage], rules: Rules) -> tuple[str, ...]:
+def give_back(wires: Sequence[dict[str, Any]], messages: Sequence[Turn], rules: Rules) -> tuple[str, ...]:
     """Add to each of `wires` what the turn of `messages` has for the server of `rules`. Return the names of what it
     does not get: thoughts where it takes none, and those that it needs and that are lost."""
     if "assistant" not in [message.role for message in messages]:
@@ -106,8 +106,8 @@ def give_back(wires: Sequence[dict[str, Any]], messages: Sequence[ChatMessage], 
             continue
         wanted = rules.thoughts and (in_loop or rules.thoughts_of == "all")
         if not wanted:
-            left_out |= {THOUGHTS: None} if message.reasoning else {}
-        elif message.reasoning:
+            left_out |= {THOUGHTS: None} if message.thoughts else {}
+        elif message.thoughts:
             _add_thoughts(wire, message, rules.thoughts)
         elif in_loop and rules.needs_thoughts:
             wire[rules.thoughts[0]] = _NOT_KEPT
@@ -115,7 +115,7 @@ def give_back(wires: Sequence[dict[str, Any]], messages: Sequence[ChatMessage], 
             left_out |= {} if message.maker else {THOUGHTS: None}
         for block in message.state:
             wire[block.type] = msgspec.Raw(block.json)
-        for place, call in enumerate(message.tool_calls):
+        for place, call in enumerate(message.calls):
             if call.extra_content:
                 wire["tool_calls"][place][EXTRA] = msgspec.Raw(call.extra_content)
             elif rules.signs_calls and not place:
@@ -125,25 +125,25 @@ def give_back(wires: Sequence[dict[str, Any]], messages: Sequence[ChatMessage], 
     return tuple(left_out)
 
 
-def _add_thoughts(wire: dict[str, Any], message: ChatMessage, names: Sequence[str]) -> None:
+def _add_thoughts(wire: dict[str, Any], message: Turn, names: Sequence[str]) -> None:
     if names == ("content",):
         said = wire["content"]
         parts = [{"type": "text", "text": said}] if isinstance(said, str) and said else said or []
-        thought = {"type": "text", "text": message.reasoning}
+        thought = {"type": "text", "text": message.thoughts}
         wire["content"] = [{"type": "thinking", "thinking": [thought]}, *parts]
     elif not any(block.type == DETAILS for block in message.state):
         # Details are the same thoughts, and more.
-        wire |= dict.fromkeys(names, message.reasoning)
+        wire |= dict.fromkeys(names, message.thoughts)
 
 
-def _in_loops(messages: Sequence[ChatMessage]) -> Iterator[bool]:
+def _in_loops(messages: Sequence[Turn]) -> Iterator[bool]:
     """For each turn whether tools are called between the user's turn before it and the next one."""
     first, calls = 0, False
     for place, message in enumerate(messages):
         if message.role == "user":
             yield from [calls] * (place - first)
             first, calls = place, False
-        calls = calls or bool(message.tool_calls)
+        calls = calls or bool(message.calls)
     yield from [calls] * (len(messages) - first)
 
 
@@ -184,7 +184,7 @@ class ReasoningMakers:
             return is_only
         return known[0] == model
 
-    def readable(self, message: ChatMessage, form: Form | None, model: str, *, is_only: bool) -> ChatMessage:
+    def readable(self, message: Turn, form: Form | None, model: str, *, is_only: bool) -> Turn:
         """Return a turn as `model` gets it: in `form` at most, and without reasoning that another model made."""
         said = next((one for one in (message.native, message.kept) if one and one.form == form), None)
         if said is not None and said.is_sealed:
@@ -213,13 +213,13 @@ def maker_of(remote: RemoteSpec, provider: ProviderName | None) -> str:
 
 
 def owned(
-    messages: Sequence[ChatMessage], maker: str, *, is_only: bool, is_own: bool = False
-) -> tuple[list[ChatMessage], tuple[str, ...]]:
+    messages: Sequence[Turn], maker: str, *, is_only: bool, is_own: bool = False
+) -> tuple[list[Turn], tuple[str, ...]]:
     """Return the turns as the model of `maker` gets them: thoughts and other state of the chat API that are another
     one's are left out, its own that were kept are there. `is_only`: state of an unknown maker can only
     be the model's. `is_own`: the model is on a server of one's own, no provider's, which may read thoughts of an
     unknown maker. Then the names of what the caller gave and is left out."""
-    read: list[ChatMessage] = []
+    read: list[Turn] = []
     lost: dict[str, None] = {}
     for message in messages:
         if not has_state(message):
@@ -231,8 +231,9 @@ def owned(
             may_read = is_own and not message.maker
             left = [name for name in state_names(message) if not (may_read and name == THOUGHTS)]
             lost |= dict.fromkeys(left)
+            thoughts = [block for block in message.blocks if isinstance(block, Thought) and may_read]
             bare = without_state(message)
-            read.append(msgspec.structs.replace(bare, reasoning=message.reasoning) if may_read else bare)
+            read.append(bare.with_blocks([*thoughts, *bare.blocks]) if thoughts else bare)
     return read, tuple(lost)
 
 

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from inference_core.io.files import JSON_ERRORS
+from tiers.conversation import BREAKPOINT
 from tiers.dialects.quirks import Row, pattern_of, read_rows
-from tiers.message_content import BREAKPOINT
 from tiers.remote.request_fields import ALL_SAMPLING, SERVICE_FIELDS, TUNING, VARIABLES
 
 STREAM_OPTIONS, EDITS, FORMAT = "stream_options", "context_management", "response_format"

@@ -12,7 +12,7 @@ from operator import attrgetter
 from typing import Any
 
 from inference_core.protocol import SamplingParams
-from tiers.message_content import BREAKPOINT
+from tiers.conversation import BREAKPOINT
 from tiers.tier import GenerationRequest
 
 SAMPLING = ("temperature", "top_p", "presence_penalty", "frequency_penalty", "seed")
@@ -47,7 +47,7 @@ def optional_fields(request: GenerationRequest) -> list[str]:
     if tooling is not None and not tooling.parallel and tooling.choice in ("auto", "required"):
         names.append("parallel_tool_calls")
     for message in request.messages or ():
-        if message.reasoning:
+        if message.thoughts:
             names.append(THOUGHTS)
             break
     for message in request.messages or ():

@@ -13,8 +13,19 @@ from typing import Any
 import msgspec
 
 from tiers.catalog.tier_spec import RemoteSpec
+from tiers.conversation import (
+    BREAKPOINT,
+    Content,
+    Form,
+    Media,
+    NativeBlock,
+    OpaquePiece,
+    Text,
+    ToolCallDelta,
+    Turn,
+    UrlCitation,
+)
 from tiers.errors import TierError
-from tiers.message_content import BREAKPOINT, ContentPart, Form, NativeBlock, OpaquePiece, ToolCallDelta, UrlCitation
 from tiers.remote.event_stream import ServerSentEvent
 from tiers.remote.lenient_json import LenientDecoder, arguments_text
 from tiers.remote.openai_format import TICKS, WireError, parse_error
@@ -22,7 +33,7 @@ from tiers.remote.provider_format import THINKING_TOKENS, Blocks, blocks_of
 from tiers.remote.request_fields import NEUTRAL, sampling_of
 from tiers.remote.too_long import ServerSaidError
 from tiers.remote.usage_counter import MOST_NAME, Tally
-from tiers.tier import ChatMessage, Delta, FinishReason, GenerationRequest, Usage
+from tiers.tier import Delta, FinishReason, GenerationRequest, Usage
 
 SEALED = "reasoning.encrypted_content"
 # Fields of a caller of the same API that go on as they are.
@@ -38,7 +49,7 @@ _SAMPLING = ("temperature", "top_p")
 _NEEDING = ("reasoning", "context_management")
 LEAST_LIMIT = 16
 """The API refuses smaller ones, with which clients ask whether a server is there."""
-_NO_PARTS = ("input_audio", "video_url")
+_NO_PARTS = ("audio", "video")
 # Items that a chat can say.
 _OF_CHATS = (
     "message",
@@ -55,7 +66,7 @@ def is_expressible(request: GenerationRequest) -> bool:
     sampling = request.sampling
     others = sampling_of(msgspec.structs.replace(sampling, temperature=1.0, top_p=1.0)) == NEUTRAL
     bound = sampling.logit_bias or sampling.logprobs is not None or request.stop or request.n > 1
-    audio = any(part.type in _NO_PARTS for message in request.messages or () for part in message.parts)
+    audio = any(block.kind in _NO_PARTS for message in request.messages or () for block in message.media)
     return request.messages is not None and others and not bound and not audio
 
 
@@ -72,14 +83,14 @@ def is_needed(request: GenerationRequest) -> bool:
         items = said.blocks if said is not None and said.form == "responses" else ()
         if any(item.seal or item.type not in _OF_CHATS for item in items):
             return True
-        if any(map(_is_file_address, message.parts)):
+        if any(map(_is_file_address, message.media)):
             return True
     return False
 
 
-def _is_file_address(part: ContentPart) -> bool:
+def _is_file_address(block: Media) -> bool:
     """Whether the part is a file by its address, which only this API reads."""
-    return part.type == "file" and str((part.data or {}).get("file_data"))[:4].lower() == "http"
+    return block.kind == "file" and str((block.data or {}).get("file_data"))[:4].lower() == "http"
 
 
 def effort_of(request: GenerationRequest) -> str | None:
@@ -158,32 +169,32 @@ def _asked(request: GenerationRequest) -> dict[str, Any]:
     return fields
 
 
-def _items(message: ChatMessage) -> Iterator[Any]:
+def _items(message: Turn) -> Iterator[Any]:
     said = message.native or message.kept
     if said is not None:
         yield from (msgspec.Raw(block.json) for block in said.blocks)
         return
     if message.role == "tool":
-        output = list(_parts(message.parts)) if message.parts else message.content
-        yield {"type": "function_call_output", "call_id": message.tool_call_id or "", "output": output}
+        output = list(_parts(message.parts)) or message.text
+        yield {"type": "function_call_output", "call_id": message.call_id or "", "output": output}
         return
-    if message.parts or message.content:
-        content = list(_parts(message.parts)) if message.parts else message.content
+    if content := list(_parts(message.parts)) or message.text:
         yield {"type": "message", "role": message.role, "content": content}
-    for call in message.tool_calls:
+    for call in message.calls:
         yield {"type": "function_call", "call_id": call.id, "name": call.name, "arguments": call.arguments}
 
 
-def _parts(parts: Sequence[ContentPart]) -> Iterator[dict[str, Any]]:
-    for part in parts:
-        data = part.data or {}
-        mark = {} if part.breakpoint is None else {BREAKPOINT: part.breakpoint}
-        if part.type == "text":
-            yield {"type": "input_text", "text": part.text, **mark}
-        elif part.type == "image_url":
+def _parts(blocks: Sequence[Content]) -> Iterator[dict[str, Any]]:
+    for block in blocks:
+        mark = {} if block.breakpoint is None else {BREAKPOINT: block.breakpoint}
+        if isinstance(block, Text):
+            yield {"type": "input_text", "text": block.text, **mark}
+            continue
+        data = block.data or {}
+        if block.kind == "image":
             detail = {"detail": data["detail"]} if "detail" in data else {}
             yield {"type": "input_image", "image_url": data.get("url"), **detail, **mark}
-        elif _is_file_address(part):
+        elif _is_file_address(block):
             yield {"type": "input_file", "file_url": data["file_data"], **mark}
         else:
             yield {"type": "input_file", **data, **mark}

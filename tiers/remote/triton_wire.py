@@ -203,7 +203,7 @@ class TritonWire(RemoteWire):
                 "would write a conversation; use completions with a prompt",
                 "messages",
             )
-        if any(message.has_media for message in request.messages or ()):
+        if any(message.media for message in request.messages or ()):
             raise TierRequestError("messages: this tier's server is sent text only", "messages", "unsupported_content")
 
     def _sampling(self, request: GenerationRequest) -> dict[str, Any]:
@@ -217,7 +217,7 @@ class TritonWire(RemoteWire):
         assert self._tokenizer is not None, "the request has been checked"
         controls = self._tokenizer.control_tokens
         for message in request.messages:
-            forged = next((token for token in controls if token and token in message.content), None)
+            forged = next((token for token in controls if token and token in message.text), None)
             if forged is not None:
                 # The server would read them as the template's own control tokens: a forged turn.
                 raise TierRequestError(
@@ -225,7 +225,7 @@ class TritonWire(RemoteWire):
                     "another tier",
                     "messages",
                 )
-        turns = [{"role": message.role, "content": message.content} for message in request.messages]
+        turns = [{"role": message.role, "content": message.text} for message in request.messages]
         try:
             return self._tokenizer.render_chat(turns)
         except InvalidRequestError as error:

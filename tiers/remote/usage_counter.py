@@ -16,8 +16,8 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from inference_core.tokenization.prompt_size import BYTES_PER_TOKEN, TOKENS_PER_MESSAGE
+from tiers.conversation import Form, ToolCallDelta
 from tiers.errors import TierAnswerTooLongError
-from tiers.message_content import Form, ToolCallDelta
 from tiers.prompt_bounds import SERVER_TOKENS, TOLERANCE, PromptBounds, least_tokens
 from tiers.tier import USAGE_COUNTS, Delta, GenerationRequest, Usage
 
@@ -392,13 +392,13 @@ class Tally:
 
 def estimated_prompt_tokens(request: GenerationRequest) -> int:
     """Return our estimate: four UTF-8 bytes per token, four tokens per message, and those of images, audio and files
-    (`tiers.message_content`)."""
+    (`tiers.conversation`)."""
     size = _text_tokens(request.prompt) if isinstance(request.prompt, str) else 0
     for message in request.messages or ():
-        size += TOKENS_PER_MESSAGE + _text_tokens(message.content + message.reasoning)
-        if message.parts:
+        size += TOKENS_PER_MESSAGE + _text_tokens(message.text + message.thoughts)
+        if message.media:
             size += message.media_tokens
-        for call in message.tool_calls:
+        for call in message.calls:
             size += _text_tokens(call.name + call.arguments)
     for tool in () if request.tooling is None else request.tooling.tools:
         size += _text_tokens(json.dumps(tool.definition(), check_circular=False))

@@ -179,8 +179,8 @@ class VertexAnthropicWire(_OnVertex, AnthropicWire):
     def check(self, request: GenerationRequest) -> None:
         """See `RemoteWire.check`: images and files are sent as data, because Vertex AI fetches none."""
         super().check(request)
-        for part in media_parts(request):
-            if media_of(part, NAME).url:
+        for block in media_parts(request):
+            if media_of(block, NAME).url:
                 raise TierRequestError(f"messages: {NAME} fetches no image or file; send its data", "messages")
 
     def call(self, request: GenerationRequest, max_tokens: int | None) -> WireCall:

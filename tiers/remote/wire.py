@@ -12,7 +12,7 @@ import httpx
 import msgspec
 
 from tiers.catalog.tier_spec import ProviderName, RemoteKind, RemoteSpec
-from tiers.message_content import Form
+from tiers.conversation import Form
 from tiers.remote.event_stream import EventParser, ServerSentEvent
 from tiers.remote.openai_format import WireError
 from tiers.remote.request_fields import FORWARDED, with_fields

@@ -48,8 +48,8 @@ def _beginning(request: GenerationRequest, num_bytes: int) -> list[bytes]:
         return [request.prompt[:num_bytes].encode(errors="replace")]
     parts: list[bytes] = []
     for message in request.messages or []:
-        media = " ".join(part.digest for part in message.parts)
-        parts.append(f"{message.role}\0{media}{message.content[:num_bytes]}\0".encode(errors="replace"))
+        media = " ".join(block.digest for block in message.media)
+        parts.append(f"{message.role}\0{media}{message.text[:num_bytes]}\0".encode(errors="replace"))
         if message.role == "user":
             break
     return parts

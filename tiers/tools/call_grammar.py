@@ -10,8 +10,8 @@ from typing import Any
 
 from inference_core.grammar.vocabulary import JSON_STYLE
 from inference_core.protocol import Grammar
+from tiers.conversation import Tool, Tooling
 from tiers.errors import TierRequestError
-from tiers.message_content import Tool, Tooling
 from tiers.tools.dialect import ArgumentMarks, Dialect, NamedDialect
 
 

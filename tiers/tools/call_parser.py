@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from typing import Literal, NamedTuple
 
 from inference_core.tokenization.tokenizer import possible_start
-from tiers.message_content import Tool, ToolCallDelta, new_call_id
+from tiers.conversation import Tool, ToolCallDelta, new_call_id
 from tiers.tools.dialect import CallRead, Dialect, NamedDialect
 
 _ARGUMENTS = ("arguments", "parameters")

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from tiers.message_content import Tool
+from tiers.conversation import Tool
 
 # How long the text of Python's literals may be that is parsed: its parser takes memory in proportion.
 _MOST_LITERAL = 100_000

@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from inference_core.errors import InvalidRequestError
-from tiers.message_content import Tool
+from tiers.conversation import Tool
 from tiers.tools.call_parser import CallParser, NamedCallParser
 from tiers.tools.dialect import LLAMA3, ArgumentMarks, Dialect, NamedDialect
 

@@ -11,8 +11,8 @@ import msgspec
 from inference_core.errors import InvalidRequestError
 from inference_core.tokenization.chat_template import ChatTemplate
 from inference_core.tokenization.tokenizer import StopStrings, Tokenizer
-from tiers.message_content import Tool, Tooling
-from tiers.tier import ChatMessage, Delta, GenerationRequest
+from tiers.conversation import Tool, Tooling, Turn
+from tiers.tier import Delta, GenerationRequest
 from tiers.tools.call_grammar import call_grammar
 from tiers.tools.call_parser import Said
 from tiers.tools.dialect import DIALECTS, HERMES, Dialect, DialectName, dialect_of
@@ -59,10 +59,10 @@ class ToolCalling:
             token: text for text, token in self._controls.items() if any(text in marker for marker in markers)
         }
 
-    def turns(self, messages: Sequence[ChatMessage], tooling: Tooling | None) -> tuple[list[dict[str, Any]], Any]:
+    def turns(self, messages: Sequence[Turn], tooling: Tooling | None) -> tuple[list[dict[str, Any]], Any]:
         """Return the conversation for the chat template, and the tools for it (None if they are in the
         conversation). Raises `InvalidRequestError` for a conversation with images, audio or files."""
-        if any(message.has_media for message in messages):
+        if any(message.media for message in messages):
             raise InvalidRequestError(
                 "messages: this model reads text only; leave out images, audio and files", "messages"
             )
@@ -127,7 +127,7 @@ def _reads_parts_alone(tokenizer: Tokenizer) -> bool:
 def _shows(tokenizer: Tokenizer, written: Probed, *roles: str) -> bool:
     """Whether turns of `roles` reach the model: the template takes them, and writes what the first one says."""
     said = "Words of the caller."
-    messages = [ChatMessage(role=role, content=said if place == 0 else "Hello") for place, role in enumerate(roles)]
+    messages = [Turn.of(role, said if place == 0 else "Hello") for place, role in enumerate(roles)]
     try:
         return said in tokenizer.render_chat(template_turns(messages, written))
     except InvalidRequestError:
@@ -153,26 +153,26 @@ def _read(delta: Delta, parsers: Sequence[AnyParser]) -> list[Delta]:
     return [delta]
 
 
-def template_turns(messages: Sequence[ChatMessage], written: Probed = UNKNOWN) -> list[dict[str, Any]]:
+def template_turns(messages: Sequence[Turn], written: Probed = UNKNOWN) -> list[dict[str, Any]]:
     """For a template that knows of tools: calls as transformers' templates read them, arguments as data where it does
     not want them as text."""
     return [_turn(message, written) for message in messages]
 
 
-def _turn(message: ChatMessage, written: Probed) -> dict[str, Any]:
-    turn: dict[str, Any] = {"role": message.role, "content": message.content}
-    if written.no_content and message.tool_calls and not message.content:
+def _turn(message: Turn, written: Probed) -> dict[str, Any]:
+    turn: dict[str, Any] = {"role": message.role, "content": message.text}
+    if written.no_content and message.calls and not message.text:
         turn["content"] = None
     elif written.in_parts:
-        turn["content"] = [{"type": "text", "text": message.content}]
-    if message.reasoning:
+        turn["content"] = [{"type": "text", "text": message.text}]
+    if message.thoughts:
         # As in transformers, under both names that templates read.
-        turn |= {"reasoning_content": message.reasoning, "thinking": message.reasoning}
+        turn |= {"reasoning_content": message.thoughts, "thinking": message.thoughts}
     if message.name is not None:
         turn["name"] = message.name
-    if message.tool_call_id is not None:
-        turn["tool_call_id"] = message.tool_call_id
-    if message.tool_calls:
+    if message.call_id is not None:
+        turn["tool_call_id"] = message.call_id
+    if message.calls:
         turn["tool_calls"] = [
             {
                 "id": call.id,
@@ -182,30 +182,30 @@ def _turn(message: ChatMessage, written: Probed) -> dict[str, Any]:
                     "arguments": call.arguments if written.text_arguments else call.parsed_arguments(),
                 },
             }
-            for call in message.tool_calls
+            for call in message.calls
         ]
     return turn
 
 
 def plain_messages(
-    messages: Sequence[ChatMessage], tools: Sequence[Tool], dialect: Dialect, *, in_system: bool = True
-) -> list[ChatMessage]:
+    messages: Sequence[Turn], tools: Sequence[Tool], dialect: Dialect, *, in_system: bool = True
+) -> list[Turn]:
     """For any other template: tools in the system turn (or the first user's), calls as text, results as a user turn."""
-    plain: list[ChatMessage] = []
+    plain: list[Turn] = []
     for message in messages:
         if message.role == "tool":
-            result = f"<tool_response>\n{message.content}\n</tool_response>"
-            if plain and plain[-1].role == "user" and plain[-1].content.startswith("<tool_response>"):
-                before = plain.pop().content
+            result = f"<tool_response>\n{message.text}\n</tool_response>"
+            if plain and plain[-1].role == "user" and plain[-1].text.startswith("<tool_response>"):
+                before = plain.pop().text
                 result = f"{before}\n{result}"
-            plain.append(ChatMessage(role="user", content=result))
-        elif message.tool_calls:
+            plain.append(Turn.of("user", result))
+        elif message.calls:
             calls = [
                 f"{dialect.opener}{dialect.call_text(call.name, call.arguments)}{dialect.closer}"
-                for call in message.tool_calls
+                for call in message.calls
             ]
-            content = "\n".join(filter(None, [message.content, *calls]))
-            plain.append(ChatMessage(role=message.role, content=content))
+            content = "\n".join(filter(None, [message.text, *calls]))
+            plain.append(Turn.of(message.role, content))
         else:
             plain.append(message)
     if not tools:
@@ -214,10 +214,10 @@ def plain_messages(
     instructions = INSTRUCTIONS.format(tools=shown)
     if not in_system:
         place = next((place for place, message in enumerate(plain) if message.role == "user"), len(plain))
-        asked = plain[place].content if place < len(plain) else ""
-        told = ChatMessage(role="user", content=f"{instructions}\n\n{asked}".rstrip())
+        asked = plain[place].text if place < len(plain) else ""
+        told = Turn.of("user", f"{instructions}\n\n{asked}".rstrip())
         return [*plain[:place], told, *plain[place + 1 :]]
     if plain and plain[0].role == "system":
-        first = msgspec.structs.replace(plain[0], content=f"{plain[0].content}\n\n{instructions}")
+        first = plain[0].with_text(f"{plain[0].text}\n\n{instructions}")
         return [first, *plain[1:]]
-    return [ChatMessage(role="system", content=instructions), *plain]
+    return [Turn.of("system", instructions), *plain]

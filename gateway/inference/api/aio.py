@@ -28,8 +28,8 @@ from gateway.tenancy.guard import access_of, caller_of
 from quality.estimates.session_work import last_step
 from quality.records.record import EmbeddingRecord, Record, Recorded
 from quality.verification.feedback import Feedback, FeedbackTaken
+from tiers.conversation import Turn
 from tiers.errors import ReplicaTry
-from tiers.tier import ChatMessage
 
 
 @get(
@@ -197,9 +197,9 @@ async def route(request: HttpRequest) -> Response[Any]:
     )
 
 
-def _messages(body: RouteRequest) -> list[ChatMessage]:
+def _messages(body: RouteRequest) -> list[Turn]:
     if (body.messages is None) == (body.prompt is None):
         raise bad_request("Give either messages or prompt.", "messages", "invalid_value")
     if body.messages is not None:
         return turns_of(body.messages)
-    return [ChatMessage(role="user", content=body.prompt or "")]
+    return [Turn.of("user", body.prompt or "")]

@@ -10,8 +10,8 @@ from gateway.inference.answer import Answer
 from gateway.inference.api.constraints import CUSTOM, custom_names, input_of
 from quality.records.record import CacheUse, continued_from
 from tiers.chat_state import collected_state
+from tiers.conversation import Call, UrlCitation
 from tiers.deltas import CollectedChoice
-from tiers.message_content import ToolCall, UrlCitation
 from tiers.tier import TextLogprob, ThoughtEnd, Usage
 
 
@@ -287,7 +287,7 @@ def annotations_of(cited: list[UrlCitation]) -> list[Any]:
     return [{"type": "url_citation", "url_citation": msgspec.structs.asdict(one)} for one in cited]
 
 
-def _call(call: ToolCall, custom: frozenset[str]) -> ToolCallBody:
+def _call(call: Call, custom: frozenset[str]) -> ToolCallBody:
     if call.name in custom:
         return ToolCallBody(call.id, CUSTOM, custom=CustomBody(call.name, input_of(call.arguments)))
     extra = msgspec.Raw(call.extra_content) if call.extra_content else UNSET

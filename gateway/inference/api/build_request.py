@@ -46,9 +46,10 @@ from gateway.inference.clients import recognised
 from gateway.inference.service import Serving
 from inference_core.protocol import SamplingParams
 from tiers.catalog.consent import ALL, Consent
+from tiers.conversation import Turn
 from tiers.errors import HEADER, CallerCredential
 from tiers.remote.request_fields import SUFFIX, media_fields
-from tiers.tier import ChatMessage, GenerationRequest
+from tiers.tier import GenerationRequest
 
 _CONVERSATION = re.compile(r"[A-Za-z0-9._:-]{1,128}\Z")
 
@@ -290,7 +291,7 @@ def unanswered_request(
     head: RequestHead,
     model: str,
     *,
-    messages: list[ChatMessage] | None = None,
+    messages: list[Turn] | None = None,
     priority: int = 1,
     max_tokens: int | None = None,
     options: RoutingOptions = NO_OPTIONS,

@@ -3,7 +3,7 @@
 import base64
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 
@@ -19,11 +19,9 @@ from gateway.inference.api.schemas import (
     Message,
     MessageToolCall,
 )
-from tiers.chat_state import DETAILS, EXTRA, audio_reference, state_blocks, state_json
-from tiers.message_content import ContentPart as MessagePart
-from tiers.message_content import MediaType, NativeBlock, NativeContent, ToolCall, media_part, text_part
+from tiers.chat_state import DETAILS, EXTRA, PART_TYPES, audio_reference, state_blocks, state_json
+from tiers.conversation import Call, Content, MediaKind, NativeBlock, NativeContent, Text, Turn, media
 from tiers.server_words import looks_like_url, url_problem
-from tiers.tier import ChatMessage
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 
@@ -37,6 +35,7 @@ MEDIA_TYPES: Mapping[str, tuple[str, ...]] = {
 # As the Responses API has it.
 _OTHER_NAMES = {"input_image": "image_url"}
 MAX_MEDIA_FIELDS = 16
+_KINDS: Mapping[str, MediaKind] = {part: kind for kind, part in PART_TYPES.items()}
 # A file that every model can read, once it is decoded.
 _TEXT_FILE = re.compile(r"(?:text/[\w.+-]+|application/(?:json|xml|yaml|x-yaml|toml|javascript|x-ndjson|x-sh|sql))\b")
 _OWN_FILE = re.compile(r"file-[0-9a-f]{32}")  # Providers' ids are other ones.
@@ -46,7 +45,7 @@ THOUGHTS = ("thinking", "redacted_thinking", "reasoning")
 _encode = msgspec.json.Encoder().encode
 
 
-def turns_of(messages: list[Message]) -> list[ChatMessage]:
+def turns_of(messages: list[Message]) -> list[Turn]:
     """The conversation. Raises `ApiError` 400 for a message that no model could read."""
     if not messages:
         raise bad_request("messages is empty: give at least one message.", "messages", "empty_array")
@@ -89,7 +88,7 @@ def _num_parts(message: Message) -> int:
     return parts if message.tool_calls is None else parts + len(message.tool_calls)
 
 
-def _turn(message: Message, number: int, ids: _CallIds, *, is_last: bool) -> ChatMessage:
+def _turn(message: Message, number: int, ids: _CallIds, *, is_last: bool) -> Turn:
     where = f"messages[{number}]"
     if message.role not in ROLES:
         raise bad_request(
@@ -98,7 +97,7 @@ def _turn(message: Message, number: int, ids: _CallIds, *, is_last: bool) -> Cha
     if message.role == "function" or message.function_call is not None:
         message = _of_tools(message)
     calls = _calls(message, number, ids)
-    answered = ids.of_result(message.tool_call_id) if message.role == "tool" else message.tool_call_id
+    answered = ids.of_result(message.tool_call_id) if message.role == "tool" else None
     if message.role == "tool" and answered is None:
         raise bad_request(
             "A message of the role tool needs the tool_call_id that it answers.",
@@ -108,7 +107,7 @@ def _turn(message: Message, number: int, ids: _CallIds, *, is_last: bool) -> Cha
     role = "system" if message.role == "developer" else message.role
     if isinstance(message.content, list) and any(_stands_alone(part, role) for part in message.content):
         parts = (_content_part(part, f"{where}.content[{place}]") for place, part in enumerate(message.content))
-        return ChatMessage.of_parts(role, parts, name=message.name, tool_calls=calls, tool_call_id=answered)
+        return Turn.of(role, parts, name=message.name, calls=calls, call_id=answered)
     # What is asked for is not empty; earlier turns may be.
     must_say = is_last and role == "user"
     content = _text(message.content, f"{where}.content", role, must_say=must_say) or message.refusal or ""
@@ -123,13 +122,13 @@ def _turn(message: Message, number: int, ids: _CallIds, *, is_last: bool) -> Cha
     native = None
     if isinstance(message.content, list) and any(part.cache_control is not None for part in message.content):
         native = None if calls else _marked(message, message.content)
-    return ChatMessage(
-        role=role,
-        content=content,
+    return Turn.of(
+        role,
+        content,
         name=message.name,
-        tool_calls=calls,
-        tool_call_id=answered,
-        reasoning=thoughts if isinstance(thoughts, str) else "",
+        calls=calls,
+        call_id=answered,
+        thoughts=thoughts if isinstance(thoughts, str) else "",
         native=native,
         state=_state(message) if role == "assistant" else (),
     )
@@ -163,7 +162,7 @@ def _marked(message: Message, parts: Sequence[ContentPart]) -> NativeContent:
     return NativeContent("anthropic", tuple(NativeBlock(json=_encode(one), type=one["type"]) for one in blocks))
 
 
-def _calls(message: Message, number: int, ids: _CallIds) -> tuple[ToolCall, ...]:
+def _calls(message: Message, number: int, ids: _CallIds) -> tuple[Call, ...]:
     if not message.tool_calls:
         return ()
     where = f"messages[{number}]"
@@ -189,13 +188,13 @@ def _type(call: MessageToolCall) -> str:
     return call.type or "function"
 
 
-def _call(call: MessageToolCall, call_id: str) -> ToolCall:
+def _call(call: MessageToolCall, call_id: str) -> Call:
     if call.custom is not None and call.type == CUSTOM:
-        return ToolCall(id=call_id, name=call.custom.name, arguments=arguments_of(call.custom.input))
+        return Call(id=call_id, name=call.custom.name, arguments=arguments_of(call.custom.input))
     function, extra = call.function or FunctionCall(name=""), state_json(call.extra_content)
     arguments = function.arguments or "{}"
     text = arguments if isinstance(arguments, str) else _encode(arguments).decode()
-    return ToolCall(id=call_id, name=function.name, arguments=text, extra_content=extra)
+    return Call(id=call_id, name=function.name, arguments=text, extra_content=extra)
 
 
 def _text(content: str | list[ContentPart] | None, where: str, role: str, *, must_say: bool) -> str:
@@ -244,16 +243,16 @@ def _stands_alone(part: ContentPart, role: str) -> bool:
     return _kind(part) in MEDIA_TYPES or (part.prompt_cache_breakpoint is not None and role in ("system", "user"))
 
 
-def _content_part(part: ContentPart, where: str) -> MessagePart:
+def _content_part(part: ContentPart, where: str) -> Content:
     found = _unmarked_part(part, where)
     mark = part.prompt_cache_breakpoint
     return found if mark is None else msgspec.structs.replace(found, breakpoint=mark)
 
 
-def _unmarked_part(part: ContentPart, where: str) -> MessagePart:
+def _unmarked_part(part: ContentPart, where: str) -> Content:
     if _kind(part) not in MEDIA_TYPES:
-        return text_part(_part(part, where))
-    kind = cast(MediaType, _kind(part))
+        return Text(_part(part, where))
+    kind = _kind(part)
     given = getattr(part, kind)
     where = f"{where}.{kind}"
     if isinstance(given, str) and kind in ("image_url", "video_url"):
@@ -289,8 +288,8 @@ def _unmarked_part(part: ContentPart, where: str) -> MessagePart:
         )
     refuse_urls({kind: given}, where.rpartition(".")[0])
     if kind == "file" and (text := text_of(str(given.get("file_data")))) is not None:
-        return text_part(f"{given['filename']}\n{text}" if given.get("filename") else text)
-    return media_part(kind, given)
+        return Text(f"{given['filename']}\n{text}" if given.get("filename") else text)
+    return media(_KINDS[kind], given)
 
 
 def text_of(data_url: str) -> str | None:

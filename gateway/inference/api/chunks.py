@@ -27,7 +27,7 @@ from gateway.inference.api.constraints import CUSTOM, InputReader, custom_names
 from gateway.inference.api.schemas import StreamOptions
 from gateway.inference.service import Serving
 from tiers.chat_state import EXTRA, FORM
-from tiers.message_content import ToolCallDelta
+from tiers.conversation import ToolCallDelta
 from tiers.tier import Delta
 
 EVENT_STREAM = b"text/event-stream; charset=utf-8"

@@ -36,8 +36,9 @@ from gateway.inference.service import Serving, serving_of
 from gateway.tenancy.guard import caller_of, inference_post
 from inference_core.errors import InvalidRequestError
 from inference_core.tokenization.tokenizer import Tokenizer
+from tiers.conversation import Turn
 from tiers.local.decoder import calling_of
-from tiers.tier import ChatMessage, Tier
+from tiers.tier import Tier
 
 CHAT = FieldReader("/v1/chat/completions", ChatRequest, HARMLESS, "known", "chat")
 _ITEMS = FieldReader("/v1/chat/completions", ResponsesRequest, forwards="known", mend="responses")
@@ -189,9 +190,7 @@ def _tokenizer(request: HttpRequest, model: str) -> tuple[Tier, Tokenizer]:
     return tier, tier.tokenizer
 
 
-def _tokens(
-    tier: Tier, tokenizer: Tokenizer, body: TokenizeRequest, messages: list[ChatMessage] | None
-) -> tuple[bytes, int]:
+def _tokens(tier: Tier, tokenizer: Tokenizer, body: TokenizeRequest, messages: list[Turn] | None) -> tuple[bytes, int]:
     param = "prompt" if messages is None else "messages"
     try:
         if messages is None:

@@ -22,7 +22,7 @@ from gateway.inference.api.schemas import (
 )
 from inference_core.grammar.limits import MAX_CHARACTERS
 from inference_core.protocol import Grammar
-from tiers.message_content import Tool, Tooling
+from tiers.conversation import Tool, Tooling
 
 CUSTOM = "custom"
 INPUT = "input"

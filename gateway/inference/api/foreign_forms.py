@@ -33,8 +33,8 @@ from gateway.inference.api.foreign_tools import (
     tool_choice,
 )
 from gateway.inference.api.gemini.request import mend_gemini
+from tiers.conversation import PROVIDERS_OWN
 from tiers.dialects.quirks import Dialect, edit_body
-from tiers.message_content import PROVIDERS_OWN
 
 # OpenAI's own bounds.
 _MOST_TAGS, _LONGEST_TAG = 16, 512

@@ -29,9 +29,9 @@ from gateway.inference.api.schemas import MAX_PROMPTS, ChatRequest, CompletionRe
 from gateway.inference.service import Serving, serving_of
 from gateway.tenancy.guard import PlainRequest
 from inference_core.protocol import SamplingParams
+from tiers.conversation import Turn
 from tiers.prompt_bounds import num_bytes
 from tiers.remote.request_fields import ALL_SAMPLING, SERVICE_FIELDS
-from tiers.tier import ChatMessage
 
 Body = TypeVar("Body", bound=msgspec.Struct)
 Built = TypeVar("Built")
@@ -243,7 +243,7 @@ def _join(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
 
 
-def check_chat(body: ChatRequest) -> list[ChatMessage]:
+def check_chat(body: ChatRequest) -> list[Turn]:
     """The conversation, after everything that decoding could not check."""
     if body.max_tokens == 0:
         raise bad_request("max_tokens is 0: an answer needs at least 1.", "max_tokens", "invalid_value")

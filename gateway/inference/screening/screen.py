@@ -19,9 +19,9 @@ from gateway.inference.screening.texts import SentTexts, passages, replaced, tex
 from quality.records.record import Attempt, CacheUse
 from tiers.catalog.catalog import Catalog, PrivateSpec, Stage
 from tiers.catalog.consent import Consent
+from tiers.conversation import ToolCallDelta
 from tiers.deltas import CollectedChoice
 from tiers.local.text_threads import TextThreads
-from tiers.message_content import ToolCallDelta
 from tiers.tier import Delta, Restarted, Tier
 
 

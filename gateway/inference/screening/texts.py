@@ -12,9 +12,9 @@ import msgspec
 
 from gateway.base.inference_request import InferenceRequest, Prompt
 from inference_core.io.files import JSON_ERRORS
-from tiers.chat_state import state_texts
-from tiers.message_content import NativeContent
-from tiers.tier import ChatMessage, GenerationRequest
+from tiers.chat_state import PART_TYPES, state_texts
+from tiers.conversation import NativeContent, Text, Turn
+from tiers.tier import GenerationRequest
 
 # Of objects in the form of an API: what only its maker can read, and the bytes of attachments.
 _NOT_TEXT = frozenset({"signature", "encrypted_content", "data", "file_data", "image_url"})
@@ -27,7 +27,7 @@ class Passage(NamedTuple):
     role: str
     text: str
     message: int
-    kind: Literal["content", "part", "arguments", "reasoning", "native", "prompt"]
+    kind: Literal["content", "arguments", "reasoning", "native", "prompt"]
     number: int = 0
 
 
@@ -45,9 +45,8 @@ def passages(request: InferenceRequest) -> list[Passage]:
 def unreadable(request: InferenceRequest) -> tuple[str, str] | None:
     """Return what no rule can read, and where it is: an attachment, or token ids; None if all of it is text."""
     for place, message in enumerate(request.generation.messages or ()):
-        for part in message.parts:
-            if part.type != "text":
-                return part.type, f"messages[{place}]"
+        for part in message.media:
+            return PART_TYPES[part.kind], f"messages[{place}]"
     for place, prompt in enumerate(request.prompts or ()):
         if not isinstance(prompt, str):
             return "token ids", f"prompt[{place}]"
@@ -73,15 +72,13 @@ def replaced(request: InferenceRequest, before: Sequence[Passage], after: Sequen
     return request.with_generation(messages=messages, prompts_read={})
 
 
-def _of_message(place: int, message: ChatMessage) -> Iterator[Passage]:
-    if message.parts:
-        for number, part in enumerate(message.parts):
-            yield Passage(message.role, part.text, place, "part", number)
-    else:
-        yield Passage(message.role, message.content, place, "content")
-    for number, call in enumerate(message.tool_calls):
+def _of_message(place: int, message: Turn) -> Iterator[Passage]:
+    for number, block in enumerate(message.content_blocks):
+        if isinstance(block, Text):
+            yield Passage(message.role, block.text, place, "content", number)
+    for number, call in enumerate(message.calls):
         yield Passage(message.role, call.arguments, place, "arguments", number)
-    yield Passage(message.role, message.reasoning, place, "reasoning")
+    yield Passage(message.role, message.thoughts, place, "reasoning")
     for text in state_texts(message) if message.state else ():
         yield Passage(message.role, text, place, "native")
     if message.native is not None:
@@ -89,40 +86,31 @@ def _of_message(place: int, message: ChatMessage) -> Iterator[Passage]:
             yield Passage(message.role, text, place, "native")
 
 
-def _only_native(message: ChatMessage, native: NativeContent) -> Iterator[str]:
+def _only_native(message: Turn, native: NativeContent) -> Iterator[str]:
     """Yield the texts that the message has only in the form of the caller's API."""
-    known = {message.content, message.reasoning, *(part.text for part in message.parts)}
+    known = {message.text, message.thoughts, *_texts(message)}
     for block in native.blocks:
         for text in _native_strings(msgspec.json.decode(block.json)):
-            if text not in known and text != block.seal and text not in message.content:
+            if text not in known and text != block.seal and text not in message.text:
                 yield text
 
 
-def _changed(message: ChatMessage, changes: list[tuple[Passage, str]]) -> ChatMessage:
+def _changed(message: Turn, changes: list[tuple[Passage, str]]) -> Turn:
     """Return the message with its new texts, in our form alone: the caller's own has the old ones."""
-    parts, calls = list(message.parts), list(message.tool_calls)
-    content, reasoning = message.content, message.reasoning
+    content, calls, thoughts = list(message.content_blocks), list(message.calls), message.thoughts
     for passage, text in changes:
         if passage.kind == "content":
-            content = text
-        elif passage.kind == "part":
-            parts[passage.number] = msgspec.structs.replace(parts[passage.number], text=text)
+            content[passage.number] = Text(text)
         elif passage.kind == "arguments":
             calls[passage.number] = msgspec.structs.replace(calls[passage.number], arguments=text)
         elif passage.kind == "reasoning":
-            reasoning = text
-    if parts:
-        content = "\n".join(part.text for part in parts if part.type == "text")
-    return msgspec.structs.replace(
-        message,
-        content=content,
-        parts=tuple(parts),
-        tool_calls=tuple(calls),
-        reasoning=reasoning,
-        native=None,
-        kept=None,
-        state=(),
-    )
+            thoughts = text
+    made = Turn.of(message.role, content, calls=calls, thoughts=thoughts, call_id=message.call_id)
+    return msgspec.structs.replace(message, blocks=made.blocks, native=None, kept=None, state=())
+
+
+def _texts(message: Turn) -> list[str]:
+    return [block.text for block in message.content_blocks if isinstance(block, Text)]
 
 
 def _strings(value: Any) -> Iterator[str]:
@@ -209,8 +197,7 @@ def texts_of(request: InferenceRequest) -> SentTexts:
     said: list[tuple[str, str]] = []
     for place, message in enumerate(asked.messages or ()):
         read(f"messages[{place}]", message)
-        parts = [part.text for part in message.parts] if message.parts else [message.content]
-        said += [(message.role, text) for text in parts if text]
+        said += [(message.role, text) for text in _texts(message) if text]
     for place, prompt in enumerate(request.prompts or ()):
         if isinstance(prompt, str):
             read(f"prompt[{place}]", prompt)

@@ -31,7 +31,7 @@ from quality.rollout.experiments import Plan
 from quality.rollout.guardrails import MEASURES, Guardrails, Measure
 from quality.rollout.rollout import RolloutSettings
 from quality.verification.comparison import VerifiedComparison
-from quality.verification.job import failed_calls, turn_of
+from quality.verification.job import exchange_of, failed_calls
 from quality.verification.sampling import Purpose, SamplingSettings, sampling_of
 from quality.verification.training_rows import Encode
 from tiers.catalog.catalog import Catalog
@@ -128,7 +128,7 @@ def offer_answer(loop: QualityLoop, to_compare: ToCompareAnswer, answer: Answer,
     else:
         choice = answer.choices[0]
         # Not the answer: up to a thousand offers wait, and what made each would wait with it.
-        monitor.offer(record, partial(to_compare, request, choice, record), turn_of(request.generation, choice))
+        monitor.offer(record, partial(to_compare, request, choice, record), exchange_of(request.generation, choice))
 
 
 async def show_loop(loop: QualityLoop, metrics: Metrics) -> None:

@@ -18,9 +18,10 @@ from tiers.build import build_targets, build_tiers
 from tiers.catalog.catalog import Catalog, TargetSpec
 from tiers.catalog.pricing import request_cost_usd
 from tiers.catalog.tier_spec import TierSpec
+from tiers.conversation import Turn
 from tiers.errors import CatalogError, TierError, TierUnavailableError
 from tiers.remote.remote_tier import RemoteTier
-from tiers.tier import ChatMessage, GenerationRequest, Tier, Usage
+from tiers.tier import GenerationRequest, Tier, Usage
 
 QUESTION = "What is the capital of Japan? Answer with one word."
 MAX_TOKENS = 32
@@ -130,7 +131,7 @@ async def _answer(spec: TierSpec, tier: Tier, answer: TierAnswer) -> TierAnswer:
     request = GenerationRequest(
         request_id=f"check-{spec.number}",
         sampling=SamplingParams(**spec.sampling.given()),
-        messages=[ChatMessage(role="user", content=QUESTION)],
+        messages=[Turn.of("user", QUESTION)],
         max_tokens=spec.stated_limit(MAX_TOKENS),
     )
     began, first, text, usage = time.perf_counter(), None, "", Usage()

@@ -32,7 +32,8 @@ from quality.learning.own_labels import OwnLabels
 from tiers.catalog.catalog import Catalog, CatalogInUse
 from tiers.catalog.load import load_catalog
 from tiers.catalog.pricing import request_cost_usd
-from tiers.tier import ChatMessage, GenerationRequest
+from tiers.conversation import Turn
+from tiers.tier import GenerationRequest
 
 
 def dry_routing(settings: Settings) -> RoutingService:
@@ -75,7 +76,7 @@ async def caller_named(settings: Settings, catalog: Catalog, engine: AsyncEngine
     return KnownKeys(catalog, {}).caller_of(row | {"team_name": await name_of_team(engine, row["team_id"])})
 
 
-def dry_request(messages: Iterable[ChatMessage], max_tokens: int | None = None, **fields: Any) -> InferenceRequest:
+def dry_request(messages: Iterable[Turn], max_tokens: int | None = None, **fields: Any) -> InferenceRequest:
     """A request for `auto` that is not sent; `fields` are those of the InferenceRequest."""
     return InferenceRequest(
         api="chat",
@@ -208,7 +209,7 @@ class Backtest:
     def add(self, row: LogRow) -> None:
         """Decide about one row at every target. Raises `BacktestLogError` for a score of an unknown tier."""
         scores = self._names.scores(row)
-        turns = [ChatMessage(role=turn.role, content=turn.text) for turn in row.turns]
+        turns = [Turn.of(turn.role, turn.text) for turn in row.turns]
         inputs = self._routing.route(dry_request(turns, max_tokens=row.max_tokens)).inputs
         self._said_by = inputs.prediction.classifier_version, inputs.prediction.kind
         chosen = [choice_at(inputs, rule) for rule in self._rules]

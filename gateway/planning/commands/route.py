@@ -90,7 +90,7 @@ def _decide(
     from gateway.base.inference_request import KEYLESS, RoutingOptions
     from gateway.inference.agreement import Agreements
     from gateway.planning.backtests.backtest import caller_named, dry_request, dry_routing, follow_labels
-    from tiers.tier import ChatMessage
+    from tiers.conversation import Turn
 
     routing = dry_routing(settings)
     agreements = Agreements(routing.knobs, routing)
@@ -102,7 +102,7 @@ def _decide(
         return KEYLESS if key is None else await caller_named(settings, routing.served.catalog, engine, key)
 
     caller = with_database(settings, as_a_server)
-    turn = ChatMessage(role="user", content=prompt)
+    turn = Turn.of("user", prompt)
     request = dry_request([turn], max_tokens=max_tokens, caller=caller, options=RoutingOptions(**wishes))
     routing.route(request)  # the first decision fills caches that are warm in a server
     began = time.thread_time()

@@ -16,7 +16,7 @@ from gateway.inference.classifier_versions import ActiveClassifier
 from gateway.inference.router import RoutingService
 from gateway.planning.backtests.backtest import dry_request
 from tiers.catalog.load import load_catalog
-from tiers.tier import ChatMessage
+from tiers.conversation import Turn
 
 ROOT = Path(__file__).parents[3]
 MOST_MS = 2.0
@@ -75,8 +75,8 @@ def test_a_decision_is_little_work_and_waits_for_nothing(tmp_path: Path) -> None
     routing = RoutingService(catalog, {}, classifier, None)
     text = "Compare the two proofs, name the weaker step of each and say what it would take to mend it. " * 23
     for number in range(3):
-        routing.route(dry_request([ChatMessage(role="user", content=f"{number} {text}")]))
-    work, asking = Work(), dry_request([ChatMessage(role="user", content=f"of its own {text}")])
+        routing.route(dry_request([Turn.of("user", f"{number} {text}")]))
+    work, asking = Work(), dry_request([Turn.of("user", f"of its own {text}")])
     sys.settrace(work.trace)
     sys.setprofile(work.profile)
     try:

@@ -141,7 +141,7 @@ def comparison(prompt: Prompt, first: int, second: int) -> str:
     tier.max_context = 1 << 16
     [request, *_] = PairwiseJudge(tier).requests(prompt.text, *texts)
     assert request.messages is not None
-    return request.messages[-1].content
+    return request.messages[-1].text
 
 
 def word_for(judge: RecordedJudge, message: str) -> Word:

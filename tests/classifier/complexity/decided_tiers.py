@@ -15,7 +15,7 @@ from classifier.policy.utility import reference_prices
 from classifier.registry.artefact import default_artefact, load_artefact
 from gateway.inference.clients import recognised
 from tests.classifier.complexity.held_out import Message, Row, rated
-from tiers.tier import ChatMessage
+from tiers.conversation import Turn
 
 Tiers = npt.NDArray[np.integer]
 Hits = npt.NDArray[np.bool_]
@@ -75,7 +75,7 @@ def gateway_tiers_of(requests: Sequence[Sequence[Message]]) -> Tiers:
     """Return the tiers as the gateway chooses them: housekeeping of a client that it recognises goes to tier 1."""
     found = tiers_of(requests)
     for n, messages in enumerate(requests):
-        client = recognised({}, None, [ChatMessage(role=one["role"], content=one["content"]) for one in messages])
+        client = recognised({}, None, [Turn.of(one["role"], one["content"]) for one in messages])
         if client is not None and client.kind == "housekeeping":
             found[n] = 1
     return found

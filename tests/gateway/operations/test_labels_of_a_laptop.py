@@ -30,7 +30,7 @@ class World:
         def say(request: GenerationRequest) -> str:
             self.now += seconds
             assert request.messages is not None
-            return said(number, request.messages[-1].content)
+            return said(number, request.messages[-1].text)
 
         tier = ScriptedTier(number, reply=say)
         tier.is_local = True
@@ -82,7 +82,7 @@ async def verified(settings: Settings) -> tuple[list[str | None], list[str]]:
     finally:
         await monitor.close()
         await engine.dispose()
-    return labels, [r.messages[-1].content for tier in world.tiers for r in tier.seen if r.messages]
+    return labels, [r.messages[-1].text for tier in world.tiers for r in tier.seen if r.messages]
 
 
 async def test_half_of_160_requests_for_rules_make_labels_in_ten_idle_minutes_and_chats_cost_nothing(

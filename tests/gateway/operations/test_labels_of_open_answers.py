@@ -45,9 +45,9 @@ def is_good(text: str) -> bool:
 def strongest(request: GenerationRequest) -> str:
     """Answer rightly, each time in other words; as a judge err about 8% of the pairs, alike in both orders."""
     assert request.messages is not None
-    asked = comparison_in(request.messages[-1].content)
+    asked = comparison_in(request.messages[-1].text)
     if asked is None:
-        return f"A right answer, {request.sampling.temperature}: {request.messages[-1].content}"
+        return f"A right answer, {request.sampling.temperature}: {request.messages[-1].text}"
     first, second = as_written(asked.first), as_written(asked.second)
     errs = random.Random(f"{sorted((first, second))}").random() < 0.08
     said = better_of(is_good(first), is_good(second))

@@ -41,7 +41,7 @@ class AddingTier(ScriptedTier):
 
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[Delta, None]:
         assert request.messages is not None
-        text = request.messages[-1].content
+        text = request.messages[-1].text
         first, second = (int(digits) for digits in re.findall(r"\d+", text)[:2])
         self.words = (str(first + second + (self.errs and text.startswith("What is"))),)
         async for delta in super().generate(request):

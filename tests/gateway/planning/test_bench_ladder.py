@@ -30,7 +30,7 @@ class LevelTier(KnowingTier):
 
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[Delta, None]:
         assert request.messages is not None
-        task = self._found[request.messages[-1].content]
+        task = self._found[request.messages[-1].text]
         yield Delta(text=task.answers[0] if task.level <= self._level else "I cannot say")
         yield Delta(finish_reason="stop")
         yield Delta(end=AnswerEnd(usage=Usage(prompt_tokens=10, completion_tokens=task.level)))

@@ -14,12 +14,11 @@ from tests.gateway.chats import chat
 from tests.gateway.tenancy.test_budget_slices import ERROR, TOTAL, World
 from tests.quality.store.records import make_record
 from tests.tiers.audio import samples
-from tiers.message_content import media_part
-from tiers.tier import ChatMessage
+from tiers.conversation import Text, Turn, media
 
 SILENCE = base64.b64encode(samples.flac(20, total=1)).decode()
-AUDIO = media_part("input_audio", {"data": SILENCE, "format": "flac"})
-IMAGE = media_part("image_url", {"url": "https://images.example/1", "detail": "low"})
+AUDIO = media("audio", {"data": SILENCE, "format": "flac"})
+IMAGE = media("image", {"url": "https://images.example/1", "detail": "low"})
 ALL = {"requests_per_minute": 10, "tokens_per_minute": 1000, "concurrency": 1}
 
 
@@ -59,9 +58,9 @@ def asking(text: str = "Say hello.", **fields: Any) -> Any:
         (asking(), 1 + 10 // 4 + 100),
         (asking(n=3), 1 + 10 // 4 + 3 * 100),
         (asking("é" * 10, max_tokens=5), 1 + 20 // 4 + 5),
-        (asking(messages=[ChatMessage(role="user", content=one) for one in ("abc", "abcde")], max_tokens=5), 1 + 2 + 5),
-        (asking(messages=[ChatMessage(role="user", content="Look", parts=(IMAGE,))], max_tokens=5), 1 + 1 + 85 + 5),
-        (asking(messages=[ChatMessage(role="user", content="Hear", parts=(AUDIO,))], max_tokens=5), 1 + 1 + 251 + 5),
+        (asking(messages=[Turn.of("user", one) for one in ("abc", "abcde")], max_tokens=5), 1 + 2 + 5),
+        (asking(messages=[Turn.of("user", [Text("Look"), *(IMAGE,)])], max_tokens=5), 1 + 1 + 85 + 5),
+        (asking(messages=[Turn.of("user", [Text("Hear"), *(AUDIO,)])], max_tokens=5), 1 + 1 + 251 + 5),
         (asking(messages=None, prompts=["abcdefgh", "abcdefg"], max_tokens=5), 1 + 2 + 1 + 2 * 5),
         (asking(messages=None, prompts=[[1, 2, 3], [4]], max_tokens=5, n=2), 1 + 4 + 4 * 5),
         (None, 0),

@@ -13,8 +13,8 @@ from tests.gateway.chats import chat
 from tests.gateway.scripted_tier import ScriptedTier
 from tiers.catalog.load import load_catalog
 from tiers.catalog.tier_spec import RemoteSpec
-from tiers.message_content import MediaType, media_part
-from tiers.tier import ChatMessage, Usage
+from tiers.conversation import MediaKind, Text, Turn, media
+from tiers.tier import Usage
 
 
 def at(*parts: int) -> float:
@@ -104,18 +104,18 @@ def test_an_attempt_may_be_billed_for_every_prompt_choice_and_sample() -> None:
 def test_an_image_may_have_what_the_largest_has_in_its_family_of_models(
     model: str, parts: list[dict[str, str]], most: int
 ) -> None:
-    images = tuple(media_part("image_url", {"url": "https://images.example/1"} | one) for one in parts)
-    request = chat(messages=[ChatMessage(role="user", content="Look", parts=images)], max_tokens=5)
+    images = tuple(media("image", {"url": "https://images.example/1"} | one) for one in parts)
+    request = chat(messages=[Turn.of("user", [Text("Look"), *images])], max_tokens=5)
     spec = msgspec.structs.replace(
         load_catalog("laptop").tiers[0], model=None, remote=RemoteSpec(base_url="http://127.0.0.1:9/v1", model=model)
     )
     assert most_tokens(request, ScriptedTier(1), spec).prompt == request.most_prompt_tokens() + most
 
 
-@pytest.mark.parametrize("kind", ["input_audio", "file", "video_url"])
-def test_audio_a_video_or_a_file_may_fill_the_context(kind: MediaType) -> None:
-    part = media_part(kind, {"url": "https://a.example/1", "data": "AAAA", "file_data": "AAAA"})
-    request = chat(messages=[ChatMessage(role="user", content="Look", parts=(part,))], max_tokens=5)
+@pytest.mark.parametrize("kind", ["audio", "file", "video"])
+def test_audio_a_video_or_a_file_may_fill_the_context(kind: MediaKind) -> None:
+    part = media(kind, {"url": "https://a.example/1", "data": "AAAA", "file_data": "AAAA"})
+    request = chat(messages=[Turn.of("user", [Text("Look"), *(part,)])], max_tokens=5)
     tier = ScriptedTier(1, max_context=100_000)
     assert most_tokens(request, tier, load_catalog("laptop").tiers[0]).prompt >= 100_000
 

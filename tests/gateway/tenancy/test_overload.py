@@ -259,7 +259,7 @@ async def test_under_a_flood_the_urgent_are_answered_first_and_the_flood_has_to_
         for sample in family.samples
     }
     assert shed == {("flex", "full"): 6, ("flex", "displaced"): 3}
-    asked = [request.messages[0].content for request in tier.requests if request.messages is not None]
+    asked = [request.messages[0].text for request in tier.requests if request.messages is not None]
     assert asked == ["flood", "flood", "urgent", "urgent", "urgent", "flood"]
     assert (overload.running, overload.waiting) == (0, 0)
 

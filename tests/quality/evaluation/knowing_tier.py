@@ -43,7 +43,7 @@ class KnowingTier(Tier):
         self._at_once += 1
         self.most_at_once = max(self.most_at_once, self._at_once)
         assert request.messages is not None
-        task = self._tasks[request.messages[-1].content]
+        task = self._tasks[request.messages[-1].text]
         for _ in range(task.level):  # later tasks overtake harder ones
             await asyncio.sleep(0)
         if self.error is not None:

@@ -31,7 +31,7 @@ class EverydayTier(KnowingTier):
 
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[Delta, None]:
         assert request.messages is not None
-        yield Delta(text=self._answers.get(request.messages[-1].content, "I cannot say"))
+        yield Delta(text=self._answers.get(request.messages[-1].text, "I cannot say"))
         yield Delta(finish_reason="stop")
         yield Delta(end=AnswerEnd(usage=Usage(prompt_tokens=10, completion_tokens=20)))
 

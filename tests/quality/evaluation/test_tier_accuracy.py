@@ -37,7 +37,7 @@ async def test_every_tier_answers_every_task_once_and_only_so_many_at_a_time() -
 
     prompts = sorted(task.prompt for task in tasks(SEED, PER_LEVEL))
     for tier in tiers:
-        assert sorted(request.messages[0].content for request in tier.requests if request.messages) == prompts
+        assert sorted(request.messages[0].text for request in tier.requests if request.messages) == prompts
         assert tier.most_at_once == 3
 
 

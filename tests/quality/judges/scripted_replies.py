@@ -13,7 +13,7 @@ Reply = Callable[[GenerationRequest], str]
 def asked_in(request: GenerationRequest) -> Comparison | None:
     """Return the comparison that `request` asks for; None if it asks for none."""
     assert request.messages is not None
-    return comparison_in(request.messages[-1].content)
+    return comparison_in(request.messages[-1].text)
 
 
 def compared_in(request: GenerationRequest) -> Comparison:

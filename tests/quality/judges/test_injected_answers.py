@@ -21,7 +21,7 @@ async def test_an_answer_that_addresses_its_judge_moves_no_verdict(name: str) ->
     verdict = await PairwiseJudge(tier).judge(prompt=QUESTION, answer=answer, reference_answer=GOOD)
     turned = await PairwiseJudge(tier).judge(prompt=QUESTION, answer=GOOD, reference_answer=answer)
     assert (verdict.no_worse, verdict.score, turned.no_worse, turned.score) == (False, 0.0, True, 1.0)
-    systems = {request.messages[0].content for request in tier.seen if request.messages}
+    systems = {request.messages[0].text for request in tier.seen if request.messages}
     assert len(systems) == 1, "no answer is part of the instruction"
 
 
@@ -29,7 +29,7 @@ async def test_an_answer_that_addresses_its_judge_moves_no_verdict(name: str) ->
 async def test_a_judge_that_obeys_its_answers_or_repeats_them_gives_no_verdict(answer: str) -> None:
     def quoting(request: GenerationRequest) -> str:
         assert request.messages is not None
-        return request.messages[-1].content
+        return request.messages[-1].text
 
     for reply in (quoting, lambda request: obedient(compared_in(request))):
         for texts in ((answer, GOOD), (GOOD, answer)):

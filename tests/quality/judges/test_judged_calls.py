@@ -8,13 +8,13 @@ import pytest
 from quality.judges.json_answers import flaw_of, judge_calls
 from quality.judges.known_pairs import TOOLING, calibrate_calls
 from quality.judges.panel import Panel
-from tiers.message_content import Tool, ToolCall, Tooling
+from tiers.conversation import Call, Tool, Tooling
 
 PATTERNED = Tooling(tools=(Tool(name="find", parameters={"type": "object", "properties": {"a": {"pattern": "^x"}}}),))
 
 
-def search(**arguments: Any) -> list[ToolCall]:
-    return [ToolCall(id="c", name="search", arguments=json.dumps({"path": "src", "limit": 3} | arguments))]
+def search(**arguments: Any) -> list[Call]:
+    return [Call(id="c", name="search", arguments=json.dumps({"path": "src", "limit": 3} | arguments))]
 
 
 @pytest.mark.parametrize(
@@ -26,22 +26,22 @@ def search(**arguments: Any) -> list[ToolCall]:
         (search(limit=0), "the call of search is malformed: its arguments are not valid by the tool's schema"),
         (search(more=1), "the call of search is malformed: its arguments are not valid by the tool's schema"),
         (
-            [*search(), ToolCall(id="c", name="search", arguments='{"path":')],
+            [*search(), Call(id="c", name="search", arguments='{"path":')],
             "the call of search is malformed: its arguments are not JSON",
         ),
         (
-            [ToolCall(id="c", name="search", arguments="[]")],
+            [Call(id="c", name="search", arguments="[]")],
             "the call of search is malformed: its arguments are no JSON object",
         ),
         (
-            [ToolCall(id="c", name="write", arguments='{"path": NaN}')],
+            [Call(id="c", name="write", arguments='{"path": NaN}')],
             "the call of write is malformed: its arguments are not JSON",
         ),
-        ([ToolCall(id="c", name="write", arguments="")], None),
-        ([ToolCall(id="c", name="delete", arguments="{}")], "a tool is called that may not be"),
+        ([Call(id="c", name="write", arguments="")], None),
+        ([Call(id="c", name="delete", arguments="{}")], "a tool is called that may not be"),
     ],
 )
-def test_a_call_that_cannot_be_made_has_a_flaw(calls: list[ToolCall], flaw: str | None) -> None:
+def test_a_call_that_cannot_be_made_has_a_flaw(calls: list[Call], flaw: str | None) -> None:
     assert flaw_of(calls, TOOLING) == flaw
 
 
@@ -56,7 +56,7 @@ def test_tool_choice_says_which_calls_must_and_may_be_made() -> None:
 
 
 def test_a_schema_that_cannot_be_evaluated_makes_no_flaw() -> None:
-    assert flaw_of([ToolCall(id="c", name="find", arguments='{"a": "y"}')], PATTERNED) is None
+    assert flaw_of([Call(id="c", name="find", arguments='{"a": "y"}')], PATTERNED) is None
 
 
 def test_equal_calls_are_no_worse_and_others_are_with_the_share_of_equal_fields() -> None:
@@ -67,8 +67,8 @@ def test_equal_calls_are_no_worse_and_others_are_with_the_share_of_equal_fields(
 
 
 def test_a_text_against_a_call_and_free_texts_alone_make_no_label() -> None:
-    def say(text: str) -> list[ToolCall]:
-        return [ToolCall(id="c", name="write", arguments=json.dumps({"text": text}))]
+    def say(text: str) -> list[Call]:
+        return [Call(id="c", name="write", arguments=json.dumps({"text": text}))]
 
     for ours, theirs in (([], search()), (search(), []), (say("one\ntwo"), say("three\nfour"))):
         assert judge_calls(TOOLING, ours, theirs).no_worse is None

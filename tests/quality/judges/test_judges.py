@@ -457,7 +457,7 @@ async def test_stored_reliabilities_of_a_catalogue_replace_those_of_generated_pa
 
 def _prompt(request: GenerationRequest) -> str:
     assert request.messages is not None
-    return request.messages[-1].content
+    return request.messages[-1].text
 
 
 async def test_a_pairwise_judge_sits_on_the_panel_only_once_it_has_proved_itself(engine: AsyncEngine) -> None:

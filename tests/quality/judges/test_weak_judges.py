@@ -39,7 +39,7 @@ async def test_no_request_says_which_answer_is_the_reference_or_has_labels_of_an
 
     assert len({compared_in(request).labels for request in tier.seen}) > 50
     assert len({compared_in(request).number for request in tier.seen}) == 20 * MOST_READINGS
-    assert not any("reference" in message.content for request in tier.seen for message in request.messages or [])
+    assert not any("reference" in message.text for request in tier.seen for message in request.messages or [])
 
 
 @pytest.mark.parametrize(("forward", "backward"), [("first", "tie"), ("tie", "second"), ("tie", "tie")])

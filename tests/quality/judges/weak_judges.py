@@ -176,7 +176,7 @@ async def characters(file: Path) -> tuple[int, float]:
 
 
 def _sizes(tier: ScriptedTier) -> list[int]:
-    return [sum(len(message.content) for message in request.messages or []) for request in tier.seen]
+    return [sum(len(message.text) for message in request.messages or []) for request in tier.seen]
 
 
 def main() -> None:

@@ -17,23 +17,23 @@ from quality.judges.rules import ExactJudge, SimilarityJudge
 from quality.monitor import monitor as monitor_module
 from quality.monitor.monitor import Monitor, MonitorSettings
 from quality.records.record import Record
-from quality.verification.job import Turn
+from quality.verification.job import Exchange
 from quality.verification.sampling import Draw, SamplingSettings, Spending, attention
 from tests.database_outage import outage
 from tests.polling import eventually
 from tests.quality.judges.scripted_replies import always
 from tests.quality.loop_world import ScriptedTier, ladder, price, record, rows, store_request, unavailable
 from tests.quality.monitor.monitors import ALL, EVERY, TIERS, monitor_of, running_monitor, serve
-from tiers.message_content import Tool, ToolCall, Tooling
-from tiers.tier import ChatMessage, GenerationRequest, TierLoad
+from tiers.conversation import Call, Tool, Tooling, Turn
+from tiers.tier import GenerationRequest, TierLoad
 
 TRUSTED = Calibration(
     judge="pairwise", true_no_worse=90, false_worse=5, true_worse=90, false_no_worse=5, abstained=0, pairs="planted"
 )
 NO_OPINIONS = msgspec.structs.replace(ALL, second_opinions=0)
 TOOLING = Tooling(tools=(Tool(name="mail"),), choice="auto", parallel=False)
-TURN = Turn(messages=(ChatMessage(role="user", content="What is 3 + 4?"),), text="7")
-CALLING = msgspec.structs.replace(TURN, tooling=TOOLING, calls=(ToolCall(id="c", name="mail", arguments="{}"),))
+TURN = Exchange(messages=(Turn.of("user", "What is 3 + 4?"),), text="7")
+CALLING = msgspec.structs.replace(TURN, tooling=TOOLING, calls=(Call(id="c", name="mail", arguments="{}"),))
 
 
 class Seen(msgspec.Struct):
@@ -98,7 +98,7 @@ def test_the_usual_settings() -> None:
     ],
 )  # fmt: skip
 async def test_what_a_verification_is_likely_to_cost_is_known_before_it_is_drawn(
-    engine: AsyncEngine, draws: list[Seen], given: Record, turn: Turn | None, settings: MonitorSettings, tiers: int,
+    engine: AsyncEngine, draws: list[Seen], given: Record, turn: Exchange | None, settings: MonitorSettings, tiers: int,
     tokens: int,
 ) -> None:  # fmt: skip
     shadows = msgspec.structs.replace(settings, sampling=msgspec.structs.replace(EVERY, shadow_rate=1.0))
@@ -355,7 +355,7 @@ async def test_a_turn_waits_redacted_or_is_not_kept(engine: AsyncEngine) -> None
     await decided(monitor)
     await monitor.close()
     found = {row["request_id"]: row for row in await rows(engine, verifications)}
-    assert found["kept"]["turn"]["messages"][0]["content"] == "What is X + 4?"
+    assert found["kept"]["turn"]["messages"][0]["blocks"] == [{"type": "text", "text": "What is X + 4?"}]
     assert (found["lost"]["status"], found["lost"]["turn"]) == ("skipped", None)
     assert (found["plain"]["status"], monitor.not_sampled) == ("pending", {"not kept": 1})
 

@@ -5,15 +5,15 @@ import pytest
 
 from quality.monitor import worker
 from quality.monitor.worker import FailedCall, Offer, Offers
-from quality.verification.job import Turn
+from quality.verification.job import Exchange
 from tests.quality.loop_world import record
-from tiers.tier import ToolCall
+from tiers.conversation import Call
 
 
 def offer(request_id: str, *, size: int = 0, calls: tuple[str, ...] = (), key_id: str | None = "alice") -> Offer:
-    made = tuple(ToolCall(id=one, name="f", arguments="") for one in calls)
+    made = tuple(Call(id=one, name="f", arguments="") for one in calls)
     served = msgspec.structs.replace(record(request_id), key_id=key_id)
-    return Offer(served, turn=Turn(messages=(), text="x" * size, calls=made) if size or calls else None)
+    return Offer(served, turn=Exchange(messages=(), text="x" * size, calls=made) if size or calls else None)
 
 
 def taken(waiting: Offers) -> list[str]:

@@ -202,14 +202,14 @@ async def test_a_tenth_of_planted_errors_makes_no_false_labels(lasting: bool) ->
 
     def planted(request: GenerationRequest) -> str:
         assert request.messages is not None
-        prompt = request.messages[-1].content
+        prompt = request.messages[-1].text
         again = bool(request.sampling.temperature) and not lasting
         wrong = random.Random(f"{prompt}{again}").random() < 0.1
         return f"The answer is {3 if wrong else known[prompt]}."
 
     def right(request: GenerationRequest) -> str:
         assert request.messages is not None
-        return f"The answer is {known[request.messages[-1].content]}."
+        return f"The answer is {known[request.messages[-1].text]}."
 
     tiers = [ScriptedTier(number, reply=right) for number in (1, 2, 3)]
     judges = rule_based_judges()

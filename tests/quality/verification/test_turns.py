@@ -16,20 +16,20 @@ from quality.store.queries import delete_key_data
 from quality.verification.job import (
     MOST_TOOLS_BYTES,
     MOST_TURN_BYTES,
-    Turn,
+    Exchange,
+    exchange_of,
     failed_calls,
-    redacted_turn,
-    stored_turn,
-    turn_of,
+    redacted_exchange,
+    stored_exchange,
 )
 from quality.verification.queue import VerificationQueue
 from quality.verification.sampling import Draw, SamplingSettings
 from tests.gateway.chats import chat
 from tests.quality.loop_world import ScriptedTier, record, rows, store_request
 from tests.quality.monitor.monitors import ALL, monitor_of
+from tiers.conversation import Call, Text, Tool, ToolCallDelta, Tooling, Turn, media
 from tiers.deltas import CollectedChoice
-from tiers.message_content import Tool, ToolCall, ToolCallDelta, Tooling, media_part, text_part
-from tiers.tier import ChatMessage, Delta
+from tiers.tier import Delta
 
 DRAWN = Draw(sampled=True, probability=1.0, reason="drawn")
 TOOLING = Tooling(
@@ -43,18 +43,18 @@ TOOLING = Tooling(
     choice="required",
     parallel=False,
 )
-IMAGE = media_part("image_url", {"url": "data:image/png;base64,aGVsbG8="})
+IMAGE = media("image", {"url": "data:image/png;base64,aGVsbG8="})
 STEP = [
-    ChatMessage(role="system", content="You write to Ada."),
-    ChatMessage(role="user", content="Write to Ada."),
-    ChatMessage(role="assistant", content="", tool_calls=(ToolCall(id="Ada", name="mail", arguments='{"to":"Ada"}'),)),
-    ChatMessage(role="tool", content="Error: Ada is away", tool_call_id="Ada"),
+    Turn.of("system", "You write to Ada."),
+    Turn.of("user", "Write to Ada."),
+    Turn.of("assistant", calls=(Call(id="Ada", name="mail", arguments='{"to":"Ada"}'),)),
+    Turn.of("tool", "Error: Ada is away", call_id="Ada"),
 ]
-TURN = Turn(
+TURN = Exchange(
     messages=tuple(STEP),
     tooling=TOOLING,
     text="Again, Ada.",
-    calls=(ToolCall(id="c-2", name="mail", arguments='{"to": "Ada", "n": [1, "Ada"]}'),),
+    calls=(Call(id="c-2", name="mail", arguments='{"to": "Ada", "n": [1, "Ada"]}'),),
 )
 
 
@@ -62,7 +62,7 @@ def queue(engine: AsyncEngine) -> VerificationQueue:
     return VerificationQueue(engine, SamplingSettings(), lease_seconds=60.0, max_attempts=2)
 
 
-async def wait_with(engine: AsyncEngine, turn: Turn, *names: str, key: str = "alice", at: float = 1400.0) -> None:
+async def wait_with(engine: AsyncEngine, turn: Exchange, *names: str, key: str = "alice", at: float = 1400.0) -> None:
     for name in names:
         served = record(name, key_id=key)
         await store_request(engine, served)
@@ -75,9 +75,7 @@ async def digests(engine: AsyncEngine) -> set[str]:
 
 
 async def test_a_turn_waits_whole_and_the_same_tools_once_for_each_key(engine: AsyncEngine) -> None:
-    attached = msgspec.structs.replace(
-        TURN, messages=(*STEP, ChatMessage.of_parts("user", [text_part("This:"), IMAGE]))
-    )
+    attached = msgspec.structs.replace(TURN, messages=(*STEP, Turn.of("user", [Text("This:"), IMAGE])))
     await wait_with(engine, attached, "r-1")
     job = await queue(engine).next_job(1500.0)
     assert job is not None
@@ -138,13 +136,13 @@ async def test_redaction_reaches_every_text_but_names_and_the_words_of_schemas()
     async def strike(text: str) -> str:
         return text.replace("Ada", "X").replace("object", "X").replace("mail", "X")
 
-    kept = await redacted_turn(TURN, strike)
+    kept = await redacted_exchange(TURN, strike)
     assert kept is not None
-    stored = stored_turn(kept, "alice")
+    stored = stored_exchange(kept, "alice")
     assert "Ada" not in json.dumps([stored.body["messages"][1:2], stored.body["text"], stored.tools])
-    assert kept.calls == (ToolCall(id="c-2", name="mail", arguments='{"to": "X", "n": [1, "X"]}'),)
-    assert kept.messages[2].tool_calls[0] == ToolCall(id="Ada", name="mail", arguments='{"to": "X"}')
-    assert kept.messages[3].content == "Error: X is away"
+    assert kept.calls == (Call(id="c-2", name="mail", arguments='{"to": "X", "n": [1, "X"]}'),)
+    assert kept.messages[2].calls[0] == Call(id="Ada", name="mail", arguments='{"to": "X"}')
+    assert kept.messages[3].text == "Error: X is away"
     assert kept.tooling is not None
     [tool] = kept.tooling.tools
     assert (tool.name, tool.description) == ("mail", "Mail to X.")
@@ -158,29 +156,29 @@ async def test_a_turn_that_cannot_be_redacted_is_not_kept() -> None:
     async def nothing(text: str) -> str:
         return text
 
-    attached = Turn(messages=(ChatMessage.of_parts("user", [text_part("This:"), IMAGE]),))
-    assert await redacted_turn(TURN, fail) is None
-    assert await redacted_turn(attached, nothing) is None
-    assert await redacted_turn(TURN, nothing) is not None
+    attached = Exchange(messages=(Turn.of("user", [Text("This:"), IMAGE]),))
+    assert await redacted_exchange(TURN, fail) is None
+    assert await redacted_exchange(attached, nothing) is None
+    assert await redacted_exchange(TURN, nothing) is not None
 
 
 def test_texts_alone_need_no_turn() -> None:
     said = CollectedChoice()
     for delta in (Delta(text="Hm."), Delta(tool_calls=[ToolCallDelta(index=0, id="c", name="mail", arguments="{}")])):
         said.take(delta)
-    assert turn_of(chat("Hello").generation, said) is None
-    found = turn_of(chat(messages=STEP, tooling=TOOLING).generation, said)
-    assert found == Turn(
-        messages=tuple(STEP), tooling=TOOLING, text="Hm.", calls=(ToolCall(id="c", name="mail", arguments="{}"),)
+    assert exchange_of(chat("Hello").generation, said) is None
+    found = exchange_of(chat(messages=STEP, tooling=TOOLING).generation, said)
+    assert found == Exchange(
+        messages=tuple(STEP), tooling=TOOLING, text="Hm.", calls=(Call(id="c", name="mail", arguments="{}"),)
     )
     assert found.needs == {"tools"}
-    assert turn_of(chat(messages=[ChatMessage.of_parts("user", [IMAGE])]).generation, said) is not None
+    assert exchange_of(chat(messages=[Turn.of("user", [IMAGE])]).generation, said) is not None
 
 
 def test_failed_calls_are_those_of_the_last_answer() -> None:
-    fine = ChatMessage(role="tool", content="No Error: fine", tool_call_id="b")
+    fine = Turn.of("tool", "No Error: fine", call_id="b")
     assert failed_calls(chat(messages=[*STEP, fine]).generation) == ["Ada"]
-    assert failed_calls(chat(messages=[*STEP, ChatMessage(role="assistant", content="So?")]).generation) == []
+    assert failed_calls(chat(messages=[*STEP, Turn.of("assistant", "So?")]).generation) == []
 
 
 def test_a_judge_sees_what_came_after_the_question() -> None:
@@ -194,7 +192,7 @@ def test_a_judge_sees_what_came_after_the_question() -> None:
         ({"text": "x" * MOST_TURN_BYTES}, True),
         ({"tooling": Tooling(tools=(Tool(name="t", description="x" * MOST_TOOLS_BYTES),))}, True),
         (
-            {"messages": (ChatMessage.of_parts("user", [msgspec.structs.replace(IMAGE, num_bytes=MOST_TURN_BYTES)]),)},
+            {"messages": (Turn.of("user", [msgspec.structs.replace(IMAGE, num_bytes=MOST_TURN_BYTES)]),)},
             True,
         ),
     ],

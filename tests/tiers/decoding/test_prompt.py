@@ -13,12 +13,11 @@ from inference_core.tokenization.tokenizer import LONG_TEXT, Tokenizer
 from tests.polling import eventually
 from tests.tiers.policies.test_chain_of_thought import SPEC
 from tests.tiers.tier_world import ScriptedCore, chat, collect, tier_spec
+from tiers.conversation import Text, Turn, media
 from tiers.errors import TierRequestError
 from tiers.local.decoder import TextPrompt, TokenPrompt
 from tiers.local.local_tier import CoreWatch, LocalTier
 from tiers.local.text_threads import TextThreads
-from tiers.message_content import media_part, text_part
-from tiers.tier import ChatMessage
 from tiers.tools.tool_calling import template_turns
 
 # Of few tokens.
@@ -222,14 +221,14 @@ async def test_a_requests_variables_and_effort_reach_the_models_template_and_can
 
 async def test_an_image_is_refused_by_a_model_that_reads_text(counting: Any) -> None:
     tier = await started(counting)
-    image = media_part("image_url", {"url": "https://example.org/cat.png"})
-    turn = ChatMessage.of_parts("user", [text_part("What is it?"), image])
+    image = media("image", {"url": "https://example.org/cat.png"})
+    turn = Turn.of("user", [Text("What is it?"), image])
 
     with pytest.raises(TierRequestError, match="reads text only"):
         await collect(tier, msgspec.structs.replace(chat("Hello"), messages=[turn]))
 
 
 async def test_earlier_thoughts_are_given_to_the_template() -> None:
-    turns = [ChatMessage(role="assistant", content="Blue.", reasoning="Light scatters.")]
+    turns = [Turn.of("assistant", "Blue.", thoughts="Light scatters.")]
 
     assert template_turns(turns)[0]["reasoning_content"] == "Light scatters."

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tiers.conversation import Call, Tool
 from tiers.final_answer.structured import CallsCompared, compared_calls
-from tiers.message_content import Tool, ToolCall
 
 LONG = "a sentence that goes on " * 9
 EDIT = Tool(
@@ -35,9 +35,9 @@ calls = st.lists(
 )
 
 
-def call(arguments: dict[str, Any] | str, name: str = "edit") -> ToolCall:
+def call(arguments: dict[str, Any] | str, name: str = "edit") -> Call:
     text = arguments if isinstance(arguments, str) else json.dumps(arguments)
-    return ToolCall(id="c", name=name, arguments=text)
+    return Call(id="c", name=name, arguments=text)
 
 
 def turned(value: Any) -> Any:

@@ -17,9 +17,9 @@ from tests.tiers.final_answer.written_answers import (
     TAGS,
     WRITTEN,
 )
+from tiers.conversation import Call
 from tiers.final_answer.extract import agree, expected_kind, final_answer
 from tiers.final_answer.structured import checked_fields
-from tiers.message_content import ToolCall
 
 CASES = [(written.prompt, text, said) for written in WRITTEN for text, said in written.texts.items()]
 FORMS = (
@@ -62,8 +62,8 @@ def test_the_kind_is_known_from_the_prompt(prompt: str, kind: str | None) -> Non
     assert expected_kind(prompt) == kind
 
 
-def _call(arguments: str) -> list[ToolCall]:
-    return [ToolCall(id="x", name="book", arguments=arguments)]
+def _call(arguments: str) -> list[Call]:
+    return [Call(id="x", name="book", arguments=arguments)]
 
 
 @pytest.mark.parametrize(

@@ -12,11 +12,11 @@ from inference_core.tokenization.tokenizer import Tokenizer
 from tests.inference_core.harmony_vocabulary import TEMPLATE, write_harmony_tokenizer
 from tests.tiers.tier_world import GREEDY, ScriptedCore, chat, collect, local_tier, tier_spec
 from tiers.catalog.tier_spec import ChainOfThoughtSpec, PlainSpec, SelfConsistencySpec
+from tiers.conversation import Call, Tool, Tooling, Turn
 from tiers.errors import CatalogError, TierRequestError
 from tiers.harmony import HarmonyFormat, speaks_harmony
 from tiers.local.local_tier import LocalTier
-from tiers.message_content import Tool, ToolCall, Tooling
-from tiers.tier import ChatMessage, Delta, GenerationRequest
+from tiers.tier import Delta, GenerationRequest
 from tiers.tools.tool_calling import ToolCalling
 
 THOUGHT = "<|channel|>analysis<|message|>Two and two.<|end|><|start|>assistant"
@@ -137,13 +137,13 @@ async def test_a_raw_prompt_is_continued_as_it_is(harmony: Tokenizer) -> None:
 
 
 def test_a_conversation_has_one_call_in_a_turn_with_its_result_behind_it(harmony: Tokenizer) -> None:
-    calls = (ToolCall(id="x", name="add", arguments='{"a": 1}'), ToolCall(id="y", name="now", arguments="{}"))
+    calls = (Call(id="x", name="add", arguments='{"a": 1}'), Call(id="y", name="now", arguments="{}"))
     messages = [
-        ChatMessage(role="user", content="Well?"),
-        ChatMessage(role="assistant", content="I look.", reasoning="Hm.", tool_calls=calls),
-        ChatMessage(role="tool", content="noon", tool_call_id="y"),
-        ChatMessage(role="tool", content="3", tool_call_id="x"),
-        ChatMessage(role="assistant", content="Done.", reasoning="So."),
+        Turn.of("user", "Well?"),
+        Turn.of("assistant", "I look.", thoughts="Hm.", calls=calls),
+        Turn.of("tool", "noon", call_id="y"),
+        Turn.of("tool", "3", call_id="x"),
+        Turn.of("assistant", "Done.", thoughts="So."),
     ]
     turns, tools = HarmonyFormat(harmony).turns(messages, TOOLING)
     rendered = harmony.render_chat(turns, tools=tools)

@@ -17,7 +17,8 @@ from tests.polling import eventually
 from tests.tiers.test_tier_contract import MAX_CONTEXT, SLAB_BYTES, SLABS
 from tests.tiers.tier_world import chat, collect, local_tier, tier_spec
 from tiers.catalog.load import load_catalog
-from tiers.tier import ChatMessage, GenerationRequest
+from tiers.conversation import Turn
+from tiers.tier import GenerationRequest
 
 TURNS = (
     ("system", "You sort letters to a shop by what they are about. Answer with one word. " * 3),
@@ -53,7 +54,7 @@ async def all_ready(core: ThreadCoreClient) -> bool:
 
 
 def letter(text: str, salt: str) -> GenerationRequest:
-    messages = [ChatMessage(role=role, content=content) for role, content in (*TURNS, ("user", text))]
+    messages = [Turn.of(role, content) for role, content in (*TURNS, ("user", text))]
     return msgspec.structs.replace(chat(), messages=messages, salt=salt)
 
 

@@ -6,14 +6,15 @@ from inference_core.tokenization.tokenizer import Tokenizer
 from tests.tiers.test_tier_contract import hash_core
 from tests.tiers.tier_world import chat, collect, local_tier, tier_spec
 from tiers.catalog.load import load_catalog
+from tiers.conversation import Turn
 from tiers.local.local_tier import LocalTier
-from tiers.tier import ChatMessage, GenerationRequest
+from tiers.tier import GenerationRequest
 
 HISTORY = [
-    ChatMessage(role="system", content="You are patient. " * 12),
-    ChatMessage(role="user", content="Where does the river come from? " * 6),
-    ChatMessage(role="assistant", content="From the mountains in the east. " * 6),
-    ChatMessage(role="user", content="And where does it go?"),
+    Turn.of("system", "You are patient. " * 12),
+    Turn.of("user", "Where does the river come from? " * 6),
+    Turn.of("assistant", "From the mountains in the east. " * 6),
+    Turn.of("user", "And where does it go?"),
 ]
 
 
@@ -36,7 +37,7 @@ async def test_what_one_tier_has_read_the_other_does_not_compute_again(tokenizer
         _, first = await collect(plain, asked())
         computed = runner.tokens_computed
         _, second = await collect(thinking, asked())
-        history = len(tokenizer.encode_chat([{"role": m.role, "content": m.content} for m in HISTORY[:-1]]))
+        history = len(tokenizer.encode_chat([{"role": m.role, "content": m.text} for m in HISTORY[:-1]]))
         assert first.cached_tokens == 0
         # All but the last turn, which tier 4 instructs, and what is left of a block.
         assert second.cached_tokens >= (history - 24) // 16 * 16 > 100

@@ -6,20 +6,21 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.tiers.remote.loopback_server import Call, LoopbackServer
+from tests.tiers.remote.loopback_server import Call as Received
+from tests.tiers.remote.loopback_server import LoopbackServer
 from tests.tiers.remote.strict_servers import bedrock_answer
 from tests.tiers.tier_world import chat, collect, remote_spec
-from tiers.message_content import NativeBlock, NativeContent, Tool, ToolCall, Tooling
+from tiers.conversation import Call, NativeBlock, NativeContent, Tool, Tooling, Turn
 from tiers.remote.adapted_request import adapted, closed_schema, nearest_effort
 from tiers.remote.adapted_turns import NO_RESULT
 from tiers.remote.remote_tier import RemoteTier
 from tiers.remote.rules import Rules, rules_of
-from tiers.tier import ChatMessage, GenerationRequest
+from tiers.tier import GenerationRequest
 
 LONG = "mcp__" + "x" * 80
 
 
-async def spoken(call: Call) -> None:
+async def spoken(call: Received) -> None:
     """One, two, three, in pieces or whole."""
     if not call.body["stream"]:
         await call.whole("one two three")
@@ -45,39 +46,39 @@ async def test_stop_strings_that_a_server_does_not_take_end_the_answer_here(whol
         await tier.close()
 
 
-def asked(*turns: ChatMessage, **fields: Any) -> GenerationRequest:
+def asked(*turns: Turn, **fields: Any) -> GenerationRequest:
     request = chat(**fields)
     return GenerationRequest(request_id="r", sampling=request.sampling, messages=list(turns), tooling=request.tooling)
 
 
-def turn(role: str, content: str = "", **fields: Any) -> ChatMessage:
-    return ChatMessage(role=role, content=content, **fields)
+def turn(role: str, content: str = "", **fields: Any) -> Turn:
+    return Turn.of(role, content, **fields)
 
 
-def call(call_id: str, name: str = "f") -> ChatMessage:
-    return turn("assistant", tool_calls=(ToolCall(id=call_id, name=name, arguments="{}"),))
+def call(call_id: str, name: str = "f") -> Turn:
+    return turn("assistant", calls=(Call(id=call_id, name=name, arguments="{}"),))
 
 
 @pytest.mark.parametrize("server", ["anthropic", "bedrock", "mistral"])
 def test_ids_that_repeat_or_do_not_fit_stay_pairs_in_order(server: str) -> None:
     request = asked(
-        turn("user", "q"), call("f:0"), turn("tool", "1", tool_call_id="f:0"), call("f:0"),
-        turn("tool", "2", tool_call_id="f:0"),
+        turn("user", "q"), call("f:0"), turn("tool", "1", call_id="f:0"), call("f:0"),
+        turn("tool", "2", call_id="f:0"),
     )  # fmt: skip
     found = adapted(request, rules_of(server, "m"))
     _, first, one, second, two = found.request.messages or []
-    assert first.tool_calls[0].id == one.tool_call_id
-    assert second.tool_calls[0].id == two.tool_call_id
-    assert (one.tool_call_id == two.tool_call_id) is (server == "mistral")
+    assert first.calls[0].id == one.call_id
+    assert second.calls[0].id == two.call_id
+    assert (one.call_id == two.call_id) is (server == "mistral")
     assert found.changed == ("messages.tool_calls.id",)
 
 
-def result(call_id: str, content: str = "r") -> ChatMessage:
-    return turn("tool", content, tool_call_id=call_id)
+def result(call_id: str, content: str = "r") -> Turn:
+    return turn("tool", content, call_id=call_id)
 
 
 NONE = result("c2", NO_RESULT)
-BOTH = turn("assistant", tool_calls=call("c1").tool_calls + call("c2").tool_calls)
+BOTH = turn("assistant", calls=call("c1").calls + call("c2").calls)
 Q = turn("user", "q")
 
 
@@ -99,7 +100,7 @@ Q = turn("user", "q")
         ),
     ],
 )
-def test_each_call_has_its_result_right_after_it(given: list[ChatMessage], sent: list[ChatMessage]) -> None:
+def test_each_call_has_its_result_right_after_it(given: list[Turn], sent: list[Turn]) -> None:
     found = adapted(asked(*given), Rules(paired_results=True))
     assert found.request.messages == sent
     assert found.changed == ("messages",)
@@ -118,7 +119,7 @@ def test_an_interrupted_custom_tool_has_a_result_of_its_own_type() -> None:
 
 
 @pytest.mark.parametrize("given", [[Q, BOTH, result("c2"), result("c1"), Q], [Q, BOTH]])
-def test_paired_results_stay_and_so_do_calls_that_still_wait(given: list[ChatMessage]) -> None:
+def test_paired_results_stay_and_so_do_calls_that_still_wait(given: list[Turn]) -> None:
     request = asked(*given)
     assert adapted(request, Rules(paired_results=True)).request is request
 
@@ -140,7 +141,7 @@ def test_names_are_shortened_the_same_way_each_time_and_apart() -> None:
     assert len(set(names)) == 3
     assert max(map(len, names)) == 64
     assert first.tool_names == again.tool_names == {names[0]: LONG, names[1]: LONG + "y"}
-    assert tooling.name == names[0] == (first.request.messages or [])[1].tool_calls[0].name
+    assert tooling.name == names[0] == (first.request.messages or [])[1].calls[0].name
 
 
 def test_a_request_that_fits_is_passed_on_as_it_is() -> None:
@@ -164,7 +165,7 @@ def test_a_late_system_turn_keeps_its_place(where: Any, roles: list[str]) -> Non
     )
     found = adapted(request, Rules(system=where)).request.messages or []
     assert [one.role for one in found] == roles
-    text = "|".join(one.content for one in found)
+    text = "|".join(one.text for one in found)
     assert text.index("S1") < text.index("b") < text.index("S2") < text.index("c")
 
 
@@ -172,7 +173,7 @@ def test_a_late_system_turn_keeps_its_place(where: Any, roles: list[str]) -> Non
 def test_a_system_turn_alone_is_what_is_asked(server: str) -> None:
     fitted = adapted(asked(turn("system", "Be brief."), turn("system", "Say hi.")), rules_of(server, "claude-opus-4-8"))
     assert [one.role for one in fitted.request.messages or ()] == ["user"]
-    assert "Say hi." in (fitted.request.messages or ())[0].content
+    assert "Say hi." in (fitted.request.messages or ())[0].text
     assert "messages.role" in fitted.changed
 
 
@@ -192,7 +193,7 @@ async def test_at_most_four_cache_points_reach_bedrock() -> None:
         turns += [turn("user", "x", **marked), turn("assistant", "x", **marked)]
     turns.append(turn("user", "x", **marked))
 
-    async def answer(call: Call) -> None:
+    async def answer(call: Received) -> None:
         await call.reply(200, bedrock_answer(call.body))
 
     async with LoopbackServer(answer) as server:
@@ -265,7 +266,7 @@ def test_a_schema_that_no_closed_one_stands_for_is_asked_for_in_words(schema: di
     request = msgspec.structs.replace(asked(turn("user", "Hi")), response_format=form)
     fitted = adapted(request, rules_of("anthropic", "claude-sonnet-5"))
     first, _ = fitted.request.messages or []
-    assert json.dumps(schema, separators=(",", ":")) in first.content
+    assert json.dumps(schema, separators=(",", ":")) in first.text
     assert (fitted.request.response_format, fitted.changed) == (None, ("response_format",))
 
 

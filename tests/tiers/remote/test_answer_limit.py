@@ -11,11 +11,12 @@ from inference_core.protocol import SamplingParams
 from tests.tiers.remote.loopback_server import Call, LoopbackServer
 from tests.tiers.remote.provider_shapes import WHOLE_MESSAGE
 from tests.tiers.tier_world import remote_spec
+from tiers.conversation import Turn
 from tiers.errors import TierContextError, TierRequestError
 from tiers.remote.refusals import LearnedRefusals
 from tiers.remote.remote_tier import RemoteTier
 from tiers.remote.server_state import ServerModel, parse_models
-from tiers.tier import ChatMessage, GenerationRequest, answer_limit
+from tiers.tier import GenerationRequest, answer_limit
 
 MOST = 64
 
@@ -56,7 +57,7 @@ def test_a_server_tells_how_long_its_models_answers_may_be(entry: dict[str, Any]
 
 
 def asking(**fields: Any) -> GenerationRequest:
-    turn = ChatMessage(role="user", content="Hello")
+    turn = Turn.of("user", "Hello")
     return GenerationRequest(request_id="r", sampling=SamplingParams(), messages=[turn], whole=True, **fields)
 
 

@@ -7,10 +7,10 @@ import pytest
 
 from tests.tiers.remote.provider_shapes import bedrock_end, bedrock_stream
 from tiers.catalog.tier_spec import RemoteSpec
-from tiers.message_content import NativeContent, ToolCall
+from tiers.conversation import Call, NativeContent, Turn
 from tiers.remote.bedrock_wire import BedrockWire, message_turns
 from tiers.remote.usage_counter import Tally
-from tiers.tier import ChatMessage, Delta
+from tiers.tier import Delta
 
 THOUGHTS = [
     {"reasoningContent": {"reasoningText": {"text": "Is it cold?", "signature": "EqQB"}}},
@@ -49,7 +49,7 @@ def test_sealed_thoughts_go_back_as_they_came(read: object, wanted: bool) -> Non
     assert "".join(delta.reasoning for delta in deltas) == "Is it cold?"
     blocks = tuple(delta.opaque.block for delta in deltas if delta.opaque is not None and delta.opaque.block)
     assert [json.loads(block.json) for block in blocks] == (THOUGHTS if wanted else [])
-    call = ToolCall(id="call_1", name="weather", arguments='{"city": "Oslo"}')
-    said = ChatMessage(role="assistant", content="", tool_calls=(call,), native=NativeContent("bedrock", blocks))
-    [_, turn] = message_turns([ChatMessage(role="user", content="Cold?"), said])
+    call = Call(id="call_1", name="weather", arguments='{"city": "Oslo"}')
+    said = Turn.of("assistant", calls=(call,), native=NativeContent("bedrock", blocks))
+    [_, turn] = message_turns([Turn.of("user", "Cold?"), said])
     assert json.loads(msgspec.json.encode(turn))["content"] == [*(THOUGHTS if wanted else []), CALL]

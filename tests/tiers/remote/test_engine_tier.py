@@ -5,10 +5,11 @@ import pytest
 from inference_core.protocol import SamplingParams
 from tests.tiers.remote.loopback_server import Call, LoopbackServer
 from tiers.catalog.load import parse_catalog
+from tiers.conversation import Turn
 from tiers.engines import EngineStatus
 from tiers.errors import TierUnavailableError
 from tiers.remote.engine_tier import EngineTier
-from tiers.tier import ChatMessage, GenerationRequest
+from tiers.tier import GenerationRequest
 
 STARTING = EngineStatus(state="starting", detail="vllm is starting", start=1)
 
@@ -30,7 +31,7 @@ class Owner:
 
 
 def request() -> GenerationRequest:
-    messages = [ChatMessage(role="user", content="Hello")]
+    messages = [Turn.of("user", "Hello")]
     return GenerationRequest(request_id="r", sampling=SamplingParams(), messages=messages)
 
 

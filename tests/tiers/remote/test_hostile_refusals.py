@@ -13,11 +13,11 @@ from inference_core.protocol import SamplingParams
 from tests.examples import examples
 from tests.tiers.remote.scripted_refusals import ScriptedServer, refusal
 from tests.tiers.tier_world import chat, collect, remote_spec
+from tiers.conversation import Tool, Tooling, Turn
 from tiers.errors import TierError
-from tiers.message_content import Tool, Tooling
 from tiers.remote.refusals import LearnedRefusals
 from tiers.remote.remote_tier import RemoteTier
-from tiers.tier import ChatMessage, GenerationRequest
+from tiers.tier import GenerationRequest
 
 KINDS = ("openai", "vllm", "openai-provider")
 CITY: dict[str, Any] = {"type": "object", "properties": {"city": {"type": "string", "pattern": "a"}}}
@@ -39,8 +39,8 @@ def asking(said: str, tenant: str, request_id: str, **fields: Any) -> Generation
         response_format={"type": "json_schema", "json_schema": {"name": "a", "schema": CITY}},
         **fields,
     )
-    system = ChatMessage(role="system", content="Be brief.")
-    turns = [system, ChatMessage(role="user", content=said, name="Ada")]
+    system = Turn.of("system", "Be brief.")
+    turns = [system, Turn.of("user", said, name="Ada")]
     return GenerationRequest(**{name: getattr(whole, name) for name in whole.__struct_fields__} | {"messages": turns})
 
 

@@ -10,27 +10,28 @@ import msgspec
 import pytest
 
 from inference_core.protocol import Grammar, SamplingParams
-from tests.tiers.remote.loopback_server import Call, LoopbackServer
+from tests.tiers.remote.loopback_server import Call as Received
+from tests.tiers.remote.loopback_server import LoopbackServer
 from tests.tiers.tier_world import chat, collect, remote_spec
+from tiers.conversation import Call, NativeBlock, NativeContent, NativeRequest, Text, Tool, Tooling, Turn
 from tiers.errors import TierKeyError, TierRequestError, TierUnavailableError
-from tiers.message_content import ContentPart, NativeBlock, NativeContent, NativeRequest, Tool, ToolCall, Tooling
 from tiers.remote.lessons import lessons_in
 from tiers.remote.openai_format import parse_error
 from tiers.remote.refusals import REFUSAL_ROWS, LearnedRefusals
 from tiers.remote.remote_tier import RemoteTier
-from tiers.tier import ChatMessage, GenerationRequest
+from tiers.tier import GenerationRequest
 
 Body = dict[str, Any]
 CITY: Body = {"type": "object", "properties": {"city": {"type": "string"}}}
 WEATHER = Tool(name="get_weather", parameters=CITY)
 SCHEMA: Body = {"type": "json_schema", "json_schema": {"name": "a", "schema": CITY}}
-USER, SYSTEM = ChatMessage(role="user", content="Hi"), ChatMessage(role="system", content="Be brief.")
-BLOCKS = ChatMessage(
-    role="system",
-    content="Be brief.",
+USER, SYSTEM = Turn.of("user", "Hi"), Turn.of("system", "Be brief.")
+BLOCKS = Turn.of(
+    "system",
+    "Be brief.",
     native=NativeContent("anthropic", (NativeBlock(json=b'{"type":"text","text":"Be brief."}', type="text"),)),
 )
-EMPTY = ChatMessage(role="assistant", content="")
+EMPTY = Turn.of("assistant")
 TOOLS = {"tooling": Tooling(tools=(WEATHER,))}
 FORCED = {"tooling": Tooling(tools=(WEATHER,), choice="required")}
 JSON = {"response_format": SCHEMA, "sampling": SamplingParams(grammar=Grammar(kind="json_schema", text="{}"))}
@@ -38,9 +39,9 @@ JSON = {"response_format": SCHEMA, "sampling": SamplingParams(grammar=Grammar(ki
 
 def loop(arguments: str = "{}", call_id: str = "c1", **fields: Any) -> Body:
     """A conversation with a call and its result."""
-    call = ToolCall(id=call_id, name="get_weather", arguments=arguments)
-    turn = ChatMessage(role="assistant", content="", tool_calls=(call,), **fields)
-    result = ChatMessage(role="tool", content="3", tool_call_id=call_id)
+    call = Call(id=call_id, name="get_weather", arguments=arguments)
+    turn = Turn.of("assistant", calls=(call,), **fields)
+    result = Turn.of("tool", "3", call_id=call_id)
     return TOOLS | {"messages": [USER, turn, result]}
 
 
@@ -143,12 +144,12 @@ FORMATS = (
 )
 SERVICES: Body = {"user": "u", "metadata": {"a": "b"}, "prompt_cache_key": "k", "verbosity": "low"}
 SERVICES |= {"service_tier": "flex", "prompt_cache_retention": "24h", "prompt_cache_options": {"mode": "explicit"}}
-MARKED = ChatMessage.of_parts("user", [ContentPart(type="text", text="Hi", breakpoint={"mode": "explicit"})])
-NAMED = {"messages": [ChatMessage(role="user", content="Hi", name="Ada")]}
-THOUGHTS = loop(reasoning="Hm.")
-TWO_CALLS = TOOLS | {"messages": [USER, ChatMessage(role="assistant", content="", tool_calls=tuple(
-    ToolCall(id=one, name="get_weather", arguments="{}") for one in "ab")), *(
-    ChatMessage(role="tool", content="3", tool_call_id=one) for one in "ba"), USER]}  # fmt: skip
+MARKED = Turn.of("user", [Text("Hi", breakpoint={"mode": "explicit"})])
+NAMED = {"messages": [Turn.of("user", "Hi", name="Ada")]}
+THOUGHTS = loop(thoughts="Hm.")
+TWO_CALLS = TOOLS | {"messages": [USER, Turn.of("assistant", calls=tuple(
+    Call(id=one, name="get_weather", arguments="{}") for one in "ab")), *(
+    Turn.of("tool", "3", call_id=one) for one in "ba"), USER]}  # fmt: skip
 # With a property that is named as a keyword is.
 PATTERN: Body = {"type": "string", "pattern": "a"}
 KEYWORDS: Body = {"n": {"type": "integer", "exclusiveMinimum": 0}, "c": {"type": "string", "const": "x"}}
@@ -233,7 +234,7 @@ ROWS = [
         repeats, {"messages": [USER, USER]}),
     Row("alternate, Perplexity", "After the (optional) system message(s), user or tool message(s) should alternate "
         "with assistant message(s).", repeats,
-        {"messages": [USER, ChatMessage(role="assistant", content="a"), USER, USER]}),
+        {"messages": [USER, Turn.of("assistant", "a"), USER, USER]}),
     Row("cut off arguments", "Failed to parse tool call arguments as JSON: parse error at line 1, column 10",
         calls(is_cut), loop('{"city": "Os'), "openai-provider", 500),
     Row("cut off arguments, Python", "Unterminated string starting at: line 1 column 10 (char 9)", calls(is_cut),
@@ -336,7 +337,7 @@ ROWS = [
         {"messages": [USER, SYSTEM, USER]}, "openai-provider"),
     Row("no system", "System role not supported", lambda body: "system" in roles(body), {"messages": [SYSTEM, USER]}),
     Row("prefill", "This model does not support assistant message prefill.",
-        lambda body: roles(body)[-1] == "assistant", {"messages": [USER, ChatMessage(role="assistant", content="So")]}),
+        lambda body: roles(body)[-1] == "assistant", {"messages": [USER, Turn.of("assistant", "So")]}),
     Row("thoughts that are missing", "The reasoning_content in the thinking mode must be passed back to the API.",
         turns(lambda turn: turn.get("tool_calls") and "reasoning_content" not in turn), loop()),
     Row("budgets alone", "thinking.type: Input should be 'enabled' or 'disabled'",
@@ -359,7 +360,7 @@ def request_of(row: Row, *, whole: bool) -> GenerationRequest:
     return msgspec.structs.replace(request, messages=asked.get("messages", request.messages))
 
 
-async def play(row: Row, call: Call) -> None:
+async def play(row: Row, call: Received) -> None:
     if row.refuses(call.body):
         error = {"error": {"message": row.words, "type": "invalid_request_error"}}
         await call.reply(row.status, row.words if isinstance(row.words, dict) else error)
@@ -419,7 +420,7 @@ async def test_a_refusal_that_nothing_can_be_done_about_is_what_its_status_says(
 
 
 async def test_a_model_that_responses_alone_have_is_asked_there() -> None:
-    async def only_there(call: Call) -> None:
+    async def only_there(call: Received) -> None:
         if call.path.endswith("/chat/completions"):
             await call.reply(404, {"error": {"message": "This model is only supported in v1/responses."}})
             return
@@ -458,7 +459,7 @@ def test_every_lesson_is_taught_by_some_row() -> None:
     ],
 )
 async def test_what_a_server_of_responses_does_not_know_is_left_out(words: str, holds: Callable[[Body], Any]) -> None:
-    async def refuse(call: Call) -> None:
+    async def refuse(call: Received) -> None:
         if holds(call.body):
             await call.reply(400, {"error": {"message": words}})
             return
@@ -502,7 +503,7 @@ async def test_a_key_that_is_wrong_is_no_lesson() -> None:
 
 
 async def test_a_client_that_leaves_choices_asked_one_by_one_frees_their_connections_at_once() -> None:
-    async def endless(call: Call) -> None:
+    async def endless(call: Received) -> None:
         if call.body.get("n", 1) > 1:
             await call.reply(400, {"error": {"message": "Invalid n value (currently only n = 1 is supported)"}})
             return

@@ -12,8 +12,8 @@ from inference_core.protocol import SamplingParams
 from tests.tiers.remote.loopback_server import Call, LoopbackServer
 from tests.tiers.tier_world import chat, collect, remote_spec
 from tiers.catalog.catalog import EmbeddingSpec
+from tiers.conversation import Tool, Tooling
 from tiers.errors import TierBusyError, TierCapabilityError, TierKeyError, TierRequestError, TierUnavailableError
-from tiers.message_content import Tool, Tooling
 from tiers.remote.embedding_client import EmbeddingClient, EmbeddingCounter
 from tiers.remote.refusals import LearnedRefusals, Place
 from tiers.remote.remote_tier import RemoteTier

@@ -8,12 +8,12 @@ import msgspec
 import pytest
 
 from inference_core.protocol import Grammar, SamplingParams
-from tests.tiers.remote.loopback_server import Call, LoopbackServer
+from tests.tiers.remote.loopback_server import Call as Received
+from tests.tiers.remote.loopback_server import LoopbackServer
 from tests.tiers.tier_world import chat, collect, remote_spec
+from tiers.conversation import Call, NativeBlock, NativeContent, Turn, media
 from tiers.errors import TierAnswerError, TierRequestError, TierUnavailableError
-from tiers.message_content import NativeBlock, NativeContent, ToolCall, media_part
 from tiers.remote.remote_tier import RemoteTier
-from tiers.tier import ChatMessage
 
 KEY = "azure-secret"
 RESPONSE = {"status": "completed", "output": [{"type": "message", "content": [{"type": "output_text", "text": "Hi"}]}]}
@@ -21,7 +21,7 @@ COUNTS = {"prompt_tokens": 150, "completion_tokens": 4, "total_tokens": 160}
 USAGE = COUNTS | {"prompt_tokens_details": {"cached_tokens": 100, "cache_write_tokens": 40}}
 
 
-async def hello(call: Call) -> None:
+async def hello(call: Received) -> None:
     await call.say("Hello", usage=USAGE)
 
 
@@ -69,7 +69,7 @@ async def test_what_makes_another_answer_goes_to_servers_that_have_it_and_to_no_
 async def test_marks_of_a_cache_reach_claude_at_openrouter(model: str, is_marked: bool) -> None:
     block = {"type": "text", "text": "Long.", "cache_control": {"type": "ephemeral"}}
     marked = NativeContent("anthropic", (NativeBlock(json=msgspec.json.encode(block), type="text"),))
-    turns = [ChatMessage(role=role, content="Long.", native=marked) for role in ("system", *["user"] * 5)]
+    turns = [Turn.of(role, "Long.", native=marked) for role in ("system", *["user"] * 5)]
     async with LoopbackServer(hello) as server:
         spec = remote_spec(server.base_url, kind="openai-provider", model=model)
         tier = RemoteTier(msgspec.structs.replace(spec, provider="openrouter"))
@@ -104,7 +104,7 @@ def refusal(param: str, code: str) -> dict[str, Any]:
 
 
 async def test_what_a_model_refuses_is_left_out_once_and_from_then_on() -> None:
-    async def picky(call: Call) -> None:
+    async def picky(call: Received) -> None:
         if "temperature" in call.body:
             await call.reply(400, refusal("temperature", "unsupported_value"))
         else:
@@ -120,7 +120,7 @@ async def test_what_a_model_refuses_is_left_out_once_and_from_then_on() -> None:
 
 @pytest.mark.parametrize(("param", "code"), [("messages", "unsupported_value"), ("temperature", "invalid_value")])
 async def test_another_refusal_is_the_callers(param: str, code: str) -> None:
-    async def refuse(call: Call) -> None:
+    async def refuse(call: Received) -> None:
         await call.reply(400, refusal(param, code))
 
     async with provider("openai-provider", refuse) as (tier, server):
@@ -130,7 +130,7 @@ async def test_another_refusal_is_the_callers(param: str, code: str) -> None:
 
 
 async def test_a_deployment_that_azure_lacks_makes_the_tier_unavailable() -> None:
-    async def lacking(call: Call) -> None:
+    async def lacking(call: Received) -> None:
         await call.reply(404, {"error": {"code": "DeploymentNotFound", "message": "The deployment does not exist."}})
 
     async with provider("azure", lacking) as (tier, _):
@@ -144,11 +144,11 @@ async def test_a_grammar_of_vllm_is_refused() -> None:
             await collect(tier, chat(sampling=SamplingParams(grammar=Grammar(kind="regex", text="a+"))))
 
 
-def given(**item: Any) -> ChatMessage:
+def given(**item: Any) -> Turn:
     block = NativeBlock(json=msgspec.json.encode(item), type=item["type"])
     parts = [part for part in item.get("content", []) if part["type"] == "input_file"]
-    files = [media_part("file", {"file_data": part["file_url"]}) for part in parts]
-    turn = ChatMessage.of_parts("user", files) if files else ChatMessage(role="assistant", content="")
+    files = [media("file", {"file_data": part["file_url"]}) for part in parts]
+    turn = Turn.of("user", files) if files else Turn.of("assistant")
     return msgspec.structs.replace(turn, native=NativeContent("responses", (block,)))
 
 
@@ -158,11 +158,11 @@ PDF_ITEM = {"type": "message", "role": "user", "content": [{"type": "input_file"
 @pytest.mark.parametrize(
     ("turn", "item"),
     [
-        (ChatMessage.of_parts("user", [media_part("file", {"file_data": "https://a.b/c.pdf"})]), PDF_ITEM),
+        (Turn.of("user", [media("file", {"file_data": "https://a.b/c.pdf"})]), PDF_ITEM),
         (given(**PDF_ITEM), PDF_ITEM),
         (given(type="web_search_call"), {"type": "web_search_call"}),
         (
-            ChatMessage.of_parts("tool", [media_part("file", {"file_data": "https://a.b/c"})], tool_call_id="c1"),
+            Turn.of("tool", [media("file", {"file_data": "https://a.b/c"})], call_id="c1"),
             {
                 "type": "function_call_output",
                 "call_id": "c1",
@@ -171,16 +171,14 @@ PDF_ITEM = {"type": "message", "role": "user", "content": [{"type": "input_file"
         ),
     ],
 )
-async def test_what_no_chat_can_say_reaches_openai_by_the_responses_api(
-    turn: ChatMessage, item: dict[str, Any]
-) -> None:
+async def test_what_no_chat_can_say_reaches_openai_by_the_responses_api(turn: Turn, item: dict[str, Any]) -> None:
     async with LoopbackServer(lambda call: call.reply(200, RESPONSE)) as server:
         tier = RemoteTier(
             remote_spec(server.base_url, kind="openai-provider", api_key_env="K", responses="needed"),
             environ={"K": "k"},
         )
         asked = chat(whole=True)
-        called = ChatMessage(role="assistant", content="", tool_calls=(ToolCall(id="c1", name="f", arguments="{}"),))
+        called = Turn.of("assistant", calls=(Call(id="c1", name="f", arguments="{}"),))
         turns = [called, turn] if turn.role == "tool" else [turn]
         await collect(tier, msgspec.structs.replace(asked, messages=[*turns, *(asked.messages or ())]))
         await tier.close()
@@ -191,7 +189,7 @@ async def test_what_no_chat_can_say_reaches_openai_by_the_responses_api(
 
 @pytest.mark.parametrize(("limit", "path"), [(1, "chat/completions"), (16, "responses")])
 async def test_a_limit_below_that_of_the_responses_api_is_sent_as_a_chat(limit: int, path: str) -> None:
-    async def either(call: Call) -> None:
+    async def either(call: Received) -> None:
         choice = {"index": 0, "message": {"role": "assistant", "content": "Hi"}, "finish_reason": "length"}
         await call.reply(200, RESPONSE if call.path.endswith("/responses") else {"choices": [choice]})
 

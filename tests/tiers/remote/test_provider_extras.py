@@ -8,7 +8,7 @@ import pytest
 
 from inference_core.protocol import SamplingParams
 from tiers.catalog.tier_spec import Price, RemoteSpec, TierSpec
-from tiers.message_content import NativeRequest, media_part
+from tiers.conversation import NativeRequest, Turn, media
 from tiers.remote.extras import (
     EXTRAS,
     ROUNDS,
@@ -20,7 +20,7 @@ from tiers.remote.extras import (
     most_extra_costs,
     with_bounds,
 )
-from tiers.tier import ChatMessage, GenerationRequest, Usage
+from tiers.tier import GenerationRequest, Usage
 
 SEARCH = {"type": "web_search_20250305", "name": "web_search"}
 
@@ -157,8 +157,8 @@ def test_a_tool_makes_the_server_read_the_prompt_again() -> None:
 
 def test_audio_costs_what_the_price_list_says_of_it() -> None:
     hearing = spec("openai-provider", "gpt-audio", provider="openai")
-    part = media_part("input_audio", {"data": "AAAA", "format": "mp3"})
-    asked = request(messages=[ChatMessage(role="user", content="", parts=(part, part))])
+    part = media("audio", {"data": "AAAA", "format": "mp3"})
+    asked = request(messages=[Turn.of("user", [*(part, part)])])
     found = billed_extras(hearing, asked, Usage(prompt_tokens=100, extras={"audio_prompt_tokens": 60}), 1)
     assert found.usd == pytest.approx(60 * (32 - 1) / 1e6), "beyond what they cost as text"
     assert most_extra_costs(hearing, asked, 100, 10, 1).usd == pytest.approx(100 * (32 - 1) / 1e6)

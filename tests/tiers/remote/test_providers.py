@@ -11,7 +11,8 @@ import msgspec
 import pytest
 
 from inference_core.protocol import Grammar, SamplingParams
-from tests.tiers.remote.loopback_server import Call, LoopbackServer
+from tests.tiers.remote.loopback_server import Call as Received
+from tests.tiers.remote.loopback_server import LoopbackServer
 from tests.tiers.remote.provider_shapes import (
     EVENT_STREAM,
     THINKING_AND_TOOLS,
@@ -29,19 +30,10 @@ from tests.tiers.remote.provider_shapes import (
 )
 from tests.tiers.tier_world import chat, collect, remote_spec
 from tiers.catalog.tier_spec import TierSpec
+from tiers.conversation import Call, Content, NativeBlock, NativeContent, Text, Tool, Tooling, Turn, media
 from tiers.errors import TierAnswerError, TierBusyError, TierError, TierKeyError, TierRequestError, TierUnavailableError
-from tiers.message_content import (
-    ContentPart,
-    NativeBlock,
-    NativeContent,
-    Tool,
-    ToolCall,
-    Tooling,
-    media_part,
-    text_part,
-)
 from tiers.remote.remote_tier import RemoteTier
-from tiers.tier import ChatMessage, Delta, GenerationRequest, Usage
+from tiers.tier import Delta, GenerationRequest, Usage
 
 KEY = "sk-ant-very-secret"
 KINDS = ("anthropic", "gemini", "bedrock")
@@ -78,10 +70,10 @@ def media_type(kind: str) -> str:
     return EVENT_STREAM if kind == "bedrock" else "text/event-stream"
 
 
-def playing(kind: str, data: bytes, size: int = 0) -> Callable[[Call], Awaitable[None]]:
+def playing(kind: str, data: bytes, size: int = 0) -> Callable[[Received], Awaitable[None]]:
     """Answer with `data`, in pieces of `size` bytes if it is set."""
 
-    async def answer(call: Call) -> None:
+    async def answer(call: Received) -> None:
         await call.begin(200, media_type(kind))
         for at in range(0, len(data), size or len(data)):
             await call.send(data[at : at + (size or len(data))])
@@ -91,8 +83,8 @@ def playing(kind: str, data: bytes, size: int = 0) -> Callable[[Call], Awaitable
     return answer
 
 
-def refusing(status: int, payload: object, *headers: str) -> Callable[[Call], Awaitable[None]]:
-    async def answer(call: Call) -> None:
+def refusing(status: int, payload: object, *headers: str) -> Callable[[Received], Awaitable[None]]:
+    async def answer(call: Received) -> None:
         head = f"HTTP/1.1 {status} X\r\ncontent-type: application/json\r\nconnection: close\r\n"
         await call.send((head + "".join(f"{h}\r\n" for h in headers) + "\r\n").encode())
         await call.send(json.dumps(payload).encode())
@@ -157,22 +149,21 @@ WEATHER = Tool(
     parameters={"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
 )
 LOOP = [
-    ChatMessage(role="system", content="Be brief."),
-    ChatMessage(role="user", content="Weather?"),
-    ChatMessage(
-        role="assistant",
-        content="",
-        tool_calls=(
-            ToolCall(id="c1", name="get_weather", arguments='{"city": "Ulm"}'),
-            ToolCall(id="c2", name="get_weather", arguments=""),
+    Turn.of("system", "Be brief."),
+    Turn.of("user", "Weather?"),
+    Turn.of(
+        "assistant",
+        calls=(
+            Call(id="c1", name="get_weather", arguments='{"city": "Ulm"}'),
+            Call(id="c2", name="get_weather", arguments=""),
         ),
     ),
-    ChatMessage(role="tool", content="12 degrees", tool_call_id="c1"),
-    ChatMessage(role="tool", content="13 degrees", tool_call_id="c2"),
+    Turn.of("tool", "12 degrees", call_id="c1"),
+    Turn.of("tool", "13 degrees", call_id="c2"),
 ]
 
 
-def asking(*messages: ChatMessage, **fields: Any) -> GenerationRequest:
+def asking(*messages: Turn, **fields: Any) -> GenerationRequest:
     given: dict[str, Any] = {"request_id": "r1", "sampling": SamplingParams(temperature=1.0), "max_tokens": 4000}
     return GenerationRequest(messages=list(messages), **(given | fields))
 
@@ -350,7 +341,7 @@ async def test_a_first_question_is_not_written_into_anthropics_cache() -> None:
 async def test_reasoning_effort_becomes_what_anthropics_model_takes(
     model: str, fields: dict[str, Any], expected: dict[str, Any]
 ) -> None:
-    turns = fields.get("messages", [ChatMessage(role="user", content="Hi")])
+    turns = fields.get("messages", [Turn.of("user", "Hi")])
     request = asking(*turns, **{name: value for name, value in fields.items() if name != "messages"})
     body = await sent_to("anthropic", request, model)
     assert {name: body[name] for name in ("thinking", "output_config") if name in body} == expected
@@ -393,25 +384,25 @@ async def test_unsigned_thoughts_go_to_no_claude(model: str, kinds: list[str]) -
         {"type": "text", "text": "Yes."},
     ]
     blocks = tuple(NativeBlock(json=json.dumps(one).encode(), type=one["type"]) for one in given)
-    turn = ChatMessage(role="assistant", content="Yes.", native=NativeContent("anthropic", blocks))
-    request = asking(ChatMessage(role="user", content="So?"), turn, ChatMessage(role="user", content="Why?"))
+    turn = Turn.of("assistant", "Yes.", native=NativeContent("anthropic", blocks))
+    request = asking(Turn.of("user", "So?"), turn, Turn.of("user", "Why?"))
     body = await sent_to("anthropic", request, model)
     assert [block["type"] for block in body["messages"][1]["content"]] == kinds
 
 
 async def test_texts_and_documents_are_as_bedrock_takes_them() -> None:
-    def file(name: str, kind: str = "application/pdf") -> ContentPart:
-        return media_part("file", {"filename": name, "file_data": f"data:{kind};base64,AAAA"})
+    def file(name: str, kind: str = "application/pdf") -> Content:
+        return media("file", {"filename": name, "file_data": f"data:{kind};base64,AAAA"})
 
     sheet = "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet"
-    call = ToolCall(id="c1", name="get_weather", arguments="{}")
+    call = Call(id="c1", name="get_weather", arguments="{}")
     turns = [
-        ChatMessage(role="system", content=" "),
-        ChatMessage.of_parts("user", [text_part("Read."), file("report.pdf"), file("sums.xlsx", sheet)]),
-        ChatMessage(role="assistant", content=" ", tool_calls=(call,)),
-        ChatMessage(role="tool", content="", tool_call_id="c1"),
-        ChatMessage(role="assistant", content="Yes."),
-        ChatMessage.of_parts("user", [file("report.pdf")]),
+        Turn.of("system", " "),
+        Turn.of("user", [Text("Read."), file("report.pdf"), file("sums.xlsx", sheet)]),
+        Turn.of("assistant", " ", calls=(call,)),
+        Turn.of("tool", call_id="c1"),
+        Turn.of("assistant", "Yes."),
+        Turn.of("user", [file("report.pdf")]),
     ]
     body = await sent_to("bedrock", asking(*turns), "anthropic.claude-sonnet-4-5")
     said = [block for turn in body["messages"] for block in turn["content"]]
@@ -452,10 +443,7 @@ async def test_a_conversation_with_calls_has_bedrocks_form() -> None:
     assert body["inferenceConfig"]["temperature"] == 0.5
 
 
-PICTURE = ChatMessage.of_parts(
-    "user",
-    [text_part("What is this?"), media_part("image_url", {"url": "data:image/png;base64,iVBORw0KGgo="})],
-)
+PICTURE = Turn.of("user", [Text("What is this?"), media("image", {"url": "data:image/png;base64,iVBORw0KGgo="})])
 
 
 @pytest.mark.parametrize(
@@ -489,10 +477,7 @@ async def test_what_a_provider_cannot_do_is_the_callers_to_change(
     kind: str, fields: dict[str, Any], param: str
 ) -> None:
     request = GenerationRequest(
-        **(
-            {"request_id": "r", "sampling": SamplingParams(), "messages": [ChatMessage(role="user", content="a")]}
-            | fields
-        )
+        **({"request_id": "r", "sampling": SamplingParams(), "messages": [Turn.of("user", "a")]} | fields)
     )
     async with provider(kind, playing(kind, HELLO[kind])) as (tier, server):
         raised = await failure(tier, request)
@@ -524,7 +509,7 @@ async def test_a_changed_stream_is_an_error_and_not_an_empty_answer(kind: str) -
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_page_instead_of_a_stream_is_shown(kind: str) -> None:
-    async def page(call: Call) -> None:
+    async def page(call: Received) -> None:
         await call.begin(200, "text/html; charset=utf-8")
         await call.send(b"<html>Please sign in to the network</html>")
 
@@ -545,7 +530,7 @@ async def test_a_stream_that_drops_is_an_error_and_bills_what_was_said(kind: str
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_closing_early_ends_the_http_request(kind: str) -> None:
-    async def opening(call: Call) -> None:
+    async def opening(call: Received) -> None:
         await call.begin(200, media_type(kind))
         await call.send(OPENING[kind])
         await asyncio.Event().wait()
@@ -655,7 +640,7 @@ async def test_a_start_asks_for_the_model_once(kind: str) -> None:
         assert server.looks == ["/v1/models/claude-sonnet-5"]
         assert not server.calls
 
-        async def lacking(call: Call) -> None:
+        async def lacking(call: Received) -> None:
             await call.reply(404, ERRORS[kind]("model: claude-sonnet-5", "not_found_error"))
 
         server.looked_at = lacking

@@ -1,9 +1,8 @@
 """Who made which seal is known for a while, by digests, and only its maker reads what it seals."""
 
 from tests.clock import Clock
-from tiers.message_content import NativeBlock, NativeContent
+from tiers.conversation import NativeBlock, NativeContent, Turn
 from tiers.remote.provider_state import ReasoningMakers
-from tiers.tier import ChatMessage
 
 
 def test_a_seal_is_its_first_makers() -> None:
@@ -33,7 +32,7 @@ def test_seals_are_forgotten_by_number_and_by_time() -> None:
 
 def test_what_nothing_seals_stays() -> None:
     content = NativeContent("anthropic", (NativeBlock(b"{}", "thinking", "seal"), NativeBlock(b"[]", "text")))
-    message = ChatMessage(role="assistant", content="", native=content)
+    message = Turn.of("assistant", native=content)
     read = ReasoningMakers().readable(message, "anthropic", "m", is_only=False)
     assert read.native is not None
     assert [block.type for block in read.native.blocks] == ["text"]

@@ -13,10 +13,11 @@ import pytest
 from inference_core.protocol import SamplingParams
 from tests.tiers.remote.loopback_server import Call, LoopbackServer
 from tests.tiers.tier_world import GREEDY, chat, collect, remote_spec, tier_spec
+from tiers.conversation import Turn
 from tiers.errors import TierAnswerError, TierBusyError, TierError, TierRequestError, TierUnavailableError
 from tiers.remote.http_transport import HttpTransport
 from tiers.remote.remote_tier import RemoteTier
-from tiers.tier import ChatMessage, GenerationRequest, TraceHeaders, Usage
+from tiers.tier import GenerationRequest, TraceHeaders, Usage
 
 KEY = "sk-very-secret"
 DONE = b"data: [DONE]\n\n"
@@ -95,7 +96,7 @@ async def test_every_parameter_has_its_name_on_the_wire() -> None:
         repetition_penalty=1.1, min_tokens=2, ignore_eos=True, stop_token_ids=(9,),
     )  # fmt: skip
     request = GenerationRequest(
-        request_id="r", messages=[ChatMessage(role="user", content="Hi", name="ann")], sampling=sampling, stop=("x",)
+        request_id="r", messages=[Turn.of("user", "Hi", name="ann")], sampling=sampling, stop=("x",)
     )
     async with upstream(hello, max_tokens_field="max_completion_tokens", stream_usage=False) as (tier, server):
         await collect(tier, request)

@@ -12,12 +12,12 @@ from inference_core.io.files import JSON_ERRORS
 from tests.tiers.remote.loopback_server import Call, LoopbackServer
 from tests.tiers.tier_world import chat, remote_spec
 from tiers.catalog.tier_spec import RemoteKind, RemoteSpec
-from tiers.message_content import media_part, text_part
+from tiers.conversation import Text, Turn, media
 from tiers.prompt_bounds import TOLERANCE, PromptBounds, prompt_bounds
 from tiers.remote.remote_tier import RemoteTier
 from tiers.remote.usage_counter import Tally
 from tiers.remote.wire import wire_of
-from tiers.tier import ChatMessage, Delta, GenerationRequest, Usage
+from tiers.tier import Delta, GenerationRequest, Usage
 
 KINDS: tuple[RemoteKind, ...] = (
     "openai", "vllm", "openai-provider", "anthropic", "gemini", "bedrock", "triton-tensorrt-llm", "triton-vllm",
@@ -127,8 +127,8 @@ def test_no_tokeniser_counts_less_than_the_least_or_more_than_the_most(text: str
 
 
 def test_media_have_no_bound_but_the_context() -> None:
-    parts = [text_part("What is this?"), media_part("image_url", {"url": "https://example.org/a.png"})]
-    seen = ChatMessage.of_parts("user", parts)
+    parts = [Text("What is this?"), media("image", {"url": "https://example.org/a.png"})]
+    seen = Turn.of("user", parts)
     request = GenerationRequest(request_id="r", sampling=chat().sampling, messages=[seen])
     assert prompt_bounds(request, 128_000) == PromptBounds(1, 128_000)
 

@@ -20,13 +20,12 @@ from tests.tiers.remote.provider_shapes import (
 from tests.tiers.tier_world import chat, collect, remote_spec
 from tiers.catalog.load import parse_catalog
 from tiers.catalog.tier_spec import RemoteKind
+from tiers.conversation import NativeRequest, Turn, media
 from tiers.errors import CallerCredential, CatalogError, TierUnavailableError
-from tiers.message_content import NativeRequest, media_part
 from tiers.remote import vertex_wire
 from tiers.remote.remote_tier import RemoteTier
 from tiers.remote.rules import rules_of, server_of
 from tiers.remote.vertex_wire import GoogleCredentials, taken_betas
-from tiers.tier import ChatMessage
 
 GEMINI, CLAUDE = "gemini-2.5-flash", "claude-sonnet-4-5@20250929"
 MODELS: dict[RemoteKind, str] = {"vertex-gemini": GEMINI, "vertex-anthropic": CLAUDE}
@@ -111,8 +110,8 @@ async def test_claude_gets_what_vertex_takes_and_the_rest_is_named() -> None:
 @pytest.mark.usefixtures("token")
 async def test_claude_on_vertex_fetches_no_image() -> None:
     def request(url: str) -> Any:
-        part = media_part("image_url", {"url": url})
-        return msgspec.structs.replace(chat(), messages=[ChatMessage.of_parts("user", [part])])
+        part = media("image", {"url": url})
+        return msgspec.structs.replace(chat(), messages=[Turn.of("user", [part])])
 
     async with LoopbackServer(vertex) as server:
         tier = tier_of(server, "vertex-anthropic")

@@ -14,10 +14,11 @@ from tests.clock import Clock
 from tests.examples import examples
 from tests.tiers.tier_world import GREEDY, chat
 from tiers.catalog.replica_spec import BalancingSpec, ReplicaSpec
+from tiers.conversation import Turn
 from tiers.replicas.balancer import Balancer, prefix_key, rendezvous_score
 from tiers.replicas.replica import InFlightRequest, PeakEwma, Replica
 from tiers.replicas.replica_set import RetryBudget
-from tiers.tier import ChatMessage, GenerationRequest
+from tiers.tier import GenerationRequest
 
 KEYS = [f"key {i}".encode() for i in range(6)]
 
@@ -361,10 +362,10 @@ def test_a_popular_prompt_spills_over_at_the_bound_and_comes_home_when_there_is_
 
 
 def test_every_turn_of_a_conversation_has_the_key_of_its_first() -> None:
-    first = [ChatMessage(role="system", content="Be kind."), ChatMessage(role="user", content="Hello")]
-    later = [*first, ChatMessage(role="assistant", content="Hi"), ChatMessage(role="user", content="And now?")]
+    first = [Turn.of("system", "Be kind."), Turn.of("user", "Hello")]
+    later = [*first, Turn.of("assistant", "Hi"), Turn.of("user", "And now?")]
 
-    def key(messages: list[ChatMessage], **fields: str) -> bytes:
+    def key(messages: list[Turn], **fields: str) -> bytes:
         return prefix_key(GenerationRequest(request_id="r", sampling=GREEDY, messages=messages, **fields), 2048)
 
     assert key(first) == key(later)

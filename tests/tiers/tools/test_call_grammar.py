@@ -8,8 +8,8 @@ import pytest
 
 from inference_core.protocol import Grammar
 from tests.inference_core.grammar.test_answers_obey import random_answer
+from tiers.conversation import Tool, Tooling
 from tiers.errors import TierRequestError
-from tiers.message_content import Tool, Tooling
 from tiers.tools.call_grammar import call_grammar
 from tiers.tools.call_parser import CallParser
 from tiers.tools.dialect import HERMES, LLAMA3, MISTRAL, Dialect

@@ -16,7 +16,7 @@ from inference_core.tokenization.chat_template import ChatTemplate
 from tests.inference_core.grammar.byte_vocabulary import EOS
 from tests.inference_core.grammar.test_answers_obey import COMPILER, VOCABULARY, random_answer
 from tests.inference_core.grammar.test_matcher import allowed
-from tiers.message_content import Tool, Tooling
+from tiers.conversation import Tool, Tooling
 from tiers.tools.call_grammar import call_grammar
 from tiers.tools.dialect import dialect_of as named_by_marks
 from tiers.tools.probe_dialect import AnyDialect, parser_of, probed

@@ -9,18 +9,17 @@ from tokenizers import pre_tokenizers
 from inference_core.tokenization.chat_template import ChatTemplate
 from inference_core.tokenization.load_tokenizer import load_tokenizer
 from tests.inference_core.tokenization.vocabularies import train_byte_level, write_vocabulary
-from tiers.message_content import Tool, ToolCall, Tooling
-from tiers.tier import ChatMessage
+from tiers.conversation import Call, Tool, Tooling, Turn
 from tiers.tools.dialect import HERMES
 from tiers.tools.tool_calling import ToolCalling, plain_messages, template_turns
 
 ADD = Tool(name="add", description="Adds.", parameters={"type": "object", "properties": {"a": {"type": "integer"}}})
-CALL = ToolCall(id="call_1", name="add", arguments='{"a": 1}')
+CALL = Call(id="call_1", name="add", arguments='{"a": 1}')
 CONVERSATION = [
-    ChatMessage(role="user", content="Add one, twice."),
-    ChatMessage(role="assistant", content="", tool_calls=(CALL, CALL)),
-    ChatMessage(role="tool", content="1", tool_call_id="call_1"),
-    ChatMessage(role="tool", content="2", tool_call_id="call_1"),
+    Turn.of("user", "Add one, twice."),
+    Turn.of("assistant", calls=(CALL, CALL)),
+    Turn.of("tool", "1", call_id="call_1"),
+    Turn.of("tool", "2", call_id="call_1"),
 ]
 
 
@@ -40,16 +39,16 @@ def test_templates_with_tools_get_calls_as_data_and_results_in_their_own_role() 
 def test_other_templates_get_tools_in_the_system_turn_calls_as_text_and_results_from_the_user() -> None:
     plain = plain_messages(CONVERSATION, [ADD], HERMES)
     assert [m.role for m in plain] == ["system", "user", "assistant", "user"]
-    assert json.dumps(ADD.definition()) in plain[0].content
+    assert json.dumps(ADD.definition()) in plain[0].text
     call = '<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>'
-    assert plain[2].content == f"{call}\n{call}"
-    assert plain[3].content == ("<tool_response>\n1\n</tool_response>\n<tool_response>\n2\n</tool_response>")
+    assert plain[2].text == f"{call}\n{call}"
+    assert plain[3].text == ("<tool_response>\n1\n</tool_response>\n<tool_response>\n2\n</tool_response>")
 
 
 def test_instructions_follow_a_system_turn_of_the_callers() -> None:
-    first, *_ = plain_messages([ChatMessage(role="system", content="Be brief."), *CONVERSATION], [ADD], HERMES)
-    assert first.content.startswith("Be brief.\n\n")
-    assert '"add"' in first.content
+    first, *_ = plain_messages([Turn.of("system", "Be brief."), *CONVERSATION], [ADD], HERMES)
+    assert first.text.startswith("Be brief.\n\n")
+    assert '"add"' in first.text
 
 
 def calling_of(folder: Path, template: str) -> ToolCalling:
@@ -74,7 +73,7 @@ def calling_of(folder: Path, template: str) -> ToolCalling:
 def test_instructions_go_where_the_template_shows_them(tmp_path: Path, template: str, role: str) -> None:
     calling = calling_of(tmp_path, template)
 
-    turns, _ = calling.turns([ChatMessage(role="user", content="Add one.")], Tooling(tools=(ADD,)))
+    turns, _ = calling.turns([Turn.of("user", "Add one.")], Tooling(tools=(ADD,)))
 
     assert turns[0]["role"] == role
     assert '"add"' in turns[0]["content"]
@@ -89,7 +88,7 @@ def test_a_template_that_reads_texts_in_parts_alone_gets_parts(tmp_path: Path) -
     )
     calling = calling_of(tmp_path, template)
 
-    turns, _ = calling.turns([ChatMessage(role="user", content="Add one.")], Tooling(tools=(ADD,)))
+    turns, _ = calling.turns([Turn.of("user", "Add one.")], Tooling(tools=(ADD,)))
 
     assert [part["type"] for part in turns[0]["content"]] == ["text"]
     assert '"add"' in turns[0]["content"][0]["text"]
@@ -97,7 +96,7 @@ def test_a_template_that_reads_texts_in_parts_alone_gets_parts(tmp_path: Path) -
 
 
 def test_thoughts_have_both_names_that_templates_read() -> None:
-    (turn,) = template_turns([ChatMessage(role="assistant", content="4", reasoning="Sum.")])
+    (turn,) = template_turns([Turn.of("assistant", "4", thoughts="Sum.")])
 
     assert (turn["reasoning_content"], turn["thinking"]) == ("Sum.", "Sum.")
 
@@ -107,4 +106,4 @@ def test_without_tools_nothing_is_added() -> None:
 
 
 def test_arguments_that_are_no_json_stay_text() -> None:
-    assert ToolCall(id="c", name="f", arguments="{oops").parsed_arguments() == "{oops"
+    assert Call(id="c", name="f", arguments="{oops").parsed_arguments() == "{oops"

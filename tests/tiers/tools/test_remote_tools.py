@@ -7,14 +7,14 @@ import msgspec
 
 from inference_core.protocol import Grammar, SamplingParams
 from tests.tiers.tier_world import GREEDY, remote_spec
-from tiers.message_content import Tool, ToolCall, ToolCallDelta, Tooling
+from tiers.conversation import Call, Tool, ToolCallDelta, Tooling, Turn
 from tiers.remote.openai_answer import read_chunk
 from tiers.remote.openai_format import request_body
 from tiers.remote.usage_counter import Tally
-from tiers.tier import ChatMessage, GenerationRequest
+from tiers.tier import GenerationRequest
 
 ADD = Tool(name="add", parameters={"type": "object", "properties": {}}, strict=True)
-CALL = ToolCall(id="call_1", name="add", arguments='{"a": 1}')
+CALL = Call(id="call_1", name="add", arguments='{"a": 1}')
 
 
 def body(**fields: Any) -> dict[str, Any]:
@@ -23,7 +23,7 @@ def body(**fields: Any) -> dict[str, Any]:
     given: dict[str, Any] = {
         "request_id": "r",
         "sampling": GREEDY,
-        "messages": [ChatMessage(role="user", content="Hi")],
+        "messages": [Turn.of("user", "Hi")],
     } | fields
     return request_body(remote, GenerationRequest(**given), 16)
 
@@ -44,8 +44,8 @@ def test_tools_travel_as_openai_has_them() -> None:
 def test_calls_and_results_of_a_conversation_travel_too() -> None:
     sent = body(
         messages=[
-            ChatMessage(role="assistant", content="", tool_calls=(CALL,)),
-            ChatMessage(role="tool", content="2", tool_call_id="call_1"),
+            Turn.of("assistant", calls=(CALL,)),
+            Turn.of("tool", "2", call_id="call_1"),
         ]
     )
     function = {"name": "add", "arguments": '{"a": 1}'}

@@ -39,9 +39,9 @@ from gateway.inference.api.sending import WholeResponse, ignored_header, respond
 from gateway.inference.service import serving_of
 from gateway.tenancy.guard import inference_post
 from tiers.chat_state import image_blocks
+from tiers.conversation import Call, ToolCallDelta, UrlCitation
 from tiers.deltas import CollectedChoice
 from tiers.errors import TierRequestError
-from tiers.message_content import ToolCall, ToolCallDelta, UrlCitation
 from tiers.tier import Delta, TextLogprob, Usage
 
 _encode = msgspec.json.Encoder().encode
@@ -224,7 +224,7 @@ class GeminiChunks:
         call_id, name, arguments = (
             "".join(getattr(one, field) for one in pieces) for field in ("id", "name", "arguments")
         )
-        return [_call_part(ToolCall(id=call_id, name=name, arguments=arguments))]
+        return [_call_part(Call(id=call_id, name=name, arguments=arguments))]
 
     def _event(self, parts: list[Any], index: int) -> bytes:
         return self._framed(b'{"candidates":[{"content":{"parts":' + _encode(parts) + self._tail % index)
@@ -290,7 +290,7 @@ def _images(choice: CollectedChoice) -> list[Any]:
     return [{"inlineData": {"mimeType": one["media_type"], "data": one["data"]}} for one in sources]
 
 
-def _call_part(call: ToolCall) -> dict[str, Any]:
+def _call_part(call: Call) -> dict[str, Any]:
     arguments = call.parsed_arguments() if call.arguments.strip() else {}
     args = arguments if isinstance(arguments, dict) else {"value": arguments}
     return {"functionCall": {"id": call.id, "name": call.name, "args": args}}

@@ -32,7 +32,7 @@ from gateway.inference.api.schemas import (
     StructuredOutputs,
     ToolDefinition,
 )
-from tiers.message_content import NativeBlock, NativeContent, NativeRequest
+from tiers.conversation import NativeBlock, NativeContent, NativeRequest
 
 _encode = msgspec.json.Encoder().encode
 

@@ -25,7 +25,7 @@ from gateway.inference.api.schemas import (
     ResponseFormat,
     ToolDefinition,
 )
-from tiers.message_content import INTERLEAVED, NativeContent, NativeRequest
+from tiers.conversation import INTERLEAVED, NativeContent, NativeRequest
 
 _encode = msgspec.json.Encoder().encode
 

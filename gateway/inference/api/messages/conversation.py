@@ -23,7 +23,7 @@ from gateway.inference.api.chat_turns import text_of
 from gateway.inference.api.messages.schemas import Block, ResultBlock, Source, Text, Turn
 from gateway.inference.api.parsing import refusal_of
 from gateway.inference.api.schemas import ContentPart, FunctionCall, Message, MessageToolCall
-from tiers.message_content import FAILED_RESULT, PROVIDERS_OWN, TURN, NativeBlock, NativeContent
+from tiers.conversation import FAILED_RESULT, PROVIDERS_OWN, TURN, NativeBlock, NativeContent
 
 UNSIGNED = "YWlvLXVuc2lnbmVk"
 

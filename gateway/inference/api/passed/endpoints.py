@@ -13,7 +13,7 @@ from gateway.base.numbers import whole_number
 from inference_core.tokenization.prompt_size import BYTES_PER_TOKEN
 from quality.records.record import PassedApi
 from tiers.catalog.tier_spec import ServedEndpoint
-from tiers.message_content import AUDIO_TOKENS_PER_SECOND
+from tiers.conversation import AUDIO_TOKENS_PER_SECOND
 
 ModelName = Annotated[str, Meta(min_length=1, max_length=256)]
 MOST_IMAGES = 10

@@ -33,7 +33,7 @@ from gateway.inference.api.schemas import (
     MessageToolCall,
     ResponseFormat,
 )
-from tiers.message_content import NativeBlock, NativeContent, NativeRequest
+from tiers.conversation import NativeBlock, NativeContent, NativeRequest
 
 # By what names the caller knows the fields of the chat.
 _NAMES = {

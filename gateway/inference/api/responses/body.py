@@ -19,7 +19,7 @@ from gateway.inference.api.responses.schemas import ResponsesRequest
 from gateway.inference.api.responses.tools import CalledTool, called_tools, shown_choice, shown_tool
 from tiers.catalog.tier_spec import SamplingDefaults
 from tiers.chat_state import image_items
-from tiers.message_content import ToolCall, UrlCitation
+from tiers.conversation import Call, UrlCitation
 from tiers.tier import TextLogprob, Usage
 
 _SHOWN_AS_GIVEN = ("previous_response_id", "instructions", "max_output_tokens", "max_tool_calls", "user",
@@ -156,7 +156,7 @@ class ResponseBody:
         item_id = self._item_id("msg")
         return {"id": item_id, "type": "message", "status": status, "role": "assistant", "content": content}
 
-    def call_item(self, place: int, call: ToolCall, status: str) -> dict[str, Any]:
+    def call_item(self, place: int, call: Call, status: str) -> dict[str, Any]:
         """A call of a function, or of a custom tool."""
         tool = self._tools.get(call.name, CalledTool(call.name, None, is_custom=False))
         if tool.is_search:

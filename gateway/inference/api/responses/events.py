@@ -14,7 +14,7 @@ from gateway.inference.api.responses.as_chat import sealed
 from gateway.inference.api.responses.body import ResponseBody, annotation, logprobs_of, refusal_part, text_part
 from gateway.inference.api.responses.schemas import ResponsesRequest
 from tiers.chat_state import image_items
-from tiers.message_content import ToolCall, ToolCallDelta, UrlCitation
+from tiers.conversation import Call, ToolCallDelta, UrlCitation
 from tiers.tier import Delta, TextLogprob
 
 _encode = msgspec.json.Encoder().encode
@@ -191,7 +191,7 @@ class ResponseEvents:
         if piece.key == "refusal":
             return self._body.message_item(refusal_part(said), status)
         first = piece.call or ToolCallDelta(index=0)
-        call = ToolCall(id=first.id, name=first.name, arguments=said)
+        call = Call(id=first.id, name=first.name, arguments=said)
         return self._body.call_item(first.index, call, status)
 
     @property

@@ -27,8 +27,7 @@ from gateway.inference.api.responses.schemas import Item, ResponsesRequest, Resp
 from gateway.inference.api.responses.tools import SEARCH
 from inference_core.io.files import JSON_ERRORS
 from tiers.chat_state import FORM, kept_state, with_kept_state, without_thoughts
-from tiers.message_content import Form, NativeBlock, NativeContent, NativeRequest
-from tiers.tier import ChatMessage
+from tiers.conversation import Form, NativeBlock, NativeContent, NativeRequest, Turn
 
 OWN_SEAL = "aio1."
 """What `encrypted_content` of ours begins with. It is readable: the same thoughts are in `content`."""
@@ -276,7 +275,7 @@ def carried(answer: Answer) -> str | None:
     return CARRIED + base64.urlsafe_b64encode(_encode_turn(turn)).decode()
 
 
-def with_carried(message: ChatMessage, seal: str) -> ChatMessage:
+def with_carried(message: Turn, seal: str) -> Turn:
     """Return a turn with what its client carried of it; as it is, if that is none of ours or of another turn."""
     try:
         turn = _decode(base64.urlsafe_b64decode(seal.removeprefix(CARRIED)))
@@ -309,9 +308,9 @@ def _bare(content: NativeContent) -> Iterator[NativeBlock]:
             yield block
 
 
-def _filled(turn: _Turn, message: ChatMessage) -> Iterator[NativeBlock]:
+def _filled(turn: _Turn, message: Turn) -> Iterator[NativeBlock]:
     """The blocks with the texts and calls of `message` in their places. Raises ValueError where they are others."""
-    calls, text = list(message.tool_calls), message.content
+    calls, text = list(message.calls), message.text
     for block in turn.blocks:
         kept = msgspec.json.decode(block.json, type=dict[str, Any]) if block.json else {}
         if block.type == _TEXT:

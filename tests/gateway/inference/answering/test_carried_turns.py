@@ -10,9 +10,8 @@ import pytest
 from gateway.inference.api.responses.native_items import CARRIED, with_carried
 from gateway.inference.kept_reasoning import KeptReasoning
 from tests.gateway.inference.answering.test_native_forms import SIGNED_CALL, Recorded, recorded
-from tiers.message_content import ToolCall
+from tiers.conversation import Call, Turn
 from tiers.remote.provider_state import MAKERS
-from tiers.tier import ChatMessage
 
 __all__ = ["recorded"]
 Body = dict[str, Any]
@@ -95,5 +94,5 @@ async def test_state_is_carried_only_for_clients_that_ask_and_goes_with_no_other
     ],
 )
 def test_a_seal_of_unknown_origin_changes_nothing(content: str) -> None:
-    turn = ChatMessage(role="assistant", content="", tool_calls=(ToolCall(id="1", name="f", arguments="{}"),))
+    turn = Turn.of("assistant", calls=(Call(id="1", name="f", arguments="{}"),))
     assert with_carried(turn, CARRIED + content) == turn

@@ -31,8 +31,8 @@ from tests.gateway.scripted_tier import ScriptedTier
 from tests.polling import eventually
 from tiers.catalog.consent import Consent
 from tiers.catalog.load import load_catalog
+from tiers.conversation import ToolCallDelta
 from tiers.errors import ReplicaTry, TierError
-from tiers.message_content import ToolCallDelta
 from tiers.tier import Delta, TierLoad
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

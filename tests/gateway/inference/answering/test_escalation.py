@@ -26,8 +26,9 @@ from tests.gateway.running_gateway import scripted_tiers
 from tests.gateway.scripted_classifier import ScriptedClassifier
 from tiers.catalog.catalog import CatalogInUse
 from tiers.catalog.load import load_catalog
+from tiers.conversation import Turn
 from tiers.errors import TierError
-from tiers.tier import ChatMessage, Delta, TierLoad
+from tiers.tier import Delta, TierLoad
 
 CATALOG = load_catalog("laptop")
 UNSURE, SURE = -4.0, -0.1
@@ -218,7 +219,7 @@ class CheckableWorld(World):
         return await self.answer(stream=False, **{"messages": [QUESTION]} | fields)
 
 
-QUESTION = ChatMessage(role="user", content="How many legs do nine dogs have?")
+QUESTION = Turn.of("user", "How many legs do nine dogs have?")
 
 
 async def test_a_second_sample_that_agrees_keeps_a_checkable_answer_and_both_are_billed() -> None:
@@ -265,7 +266,7 @@ async def test_a_second_sample_that_fails_leaves_the_first_verdict_and_the_fall_
 @pytest.mark.parametrize(
     ("fields", "sureness"),
     [
-        ({"messages": [ChatMessage(role="user", content="Say hello.")]}, -1.718),  # nothing to check
+        ({"messages": [Turn.of("user", "Say hello.")]}, -1.718),  # nothing to check
         ({}, -6.0),  # agreement is too unlikely to pay for the sample
         ({"deadline_seconds": 30.0}, -1.718),  # no time for another answer
         ({"max_cost_usd": 0.01}, -1.718),

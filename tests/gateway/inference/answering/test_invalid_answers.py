@@ -7,8 +7,8 @@ import pytest
 
 from tests.gateway.inference.api.test_disconnects import only_record
 from tests.gateway.running_gateway import RunningGateway
+from tiers.conversation import ToolCallDelta
 from tiers.errors import InvalidAnswerError
-from tiers.message_content import ToolCallDelta
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 SCHEMA = {"type": "object", "properties": {"age": {"type": "integer"}}, "required": ["age"]}

@@ -7,7 +7,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import msgspec
 import pytest
 
 from gateway.base.inference_request import Caller
@@ -18,14 +17,14 @@ from quality.store.database import open_database
 from quality.store.queries import delete_key_data
 from tests.gateway.chats import chat
 from tiers.catalog.consent import Consent
+from tiers.conversation import Call, NativeBlock, OpaquePiece, Thought, ToolCallDelta, Turn
 from tiers.deltas import CollectedChoice
-from tiers.message_content import NativeBlock, OpaquePiece, ToolCall, ToolCallDelta
-from tiers.tier import ChatMessage, Delta
+from tiers.tier import Delta
 
-CALL = ToolCall(id="call_1", name="weather", arguments='{"city": "Oslo"}')
-AGAIN = ToolCall(id="call_1", name="weather", arguments='{"city":"Oslo"}')
+CALL = Call(id="call_1", name="weather", arguments='{"city": "Oslo"}')
+AGAIN = Call(id="call_1", name="weather", arguments='{"city":"Oslo"}')
 THOUGHT = OpaquePiece("anthropic", block=NativeBlock(b'{"type":"thinking"}', "thinking", seal="EqQB"))
-SAID = ChatMessage(role="assistant", content="I look it up.", tool_calls=(AGAIN,))
+SAID = Turn.of("assistant", "I look it up.", calls=(AGAIN,))
 
 
 def answered(key_id: str, maker: str = "deepseek", opaque: OpaquePiece | None = None, **fields: Any) -> Any:
@@ -37,9 +36,14 @@ def answered(key_id: str, maker: str = "deepseek", opaque: OpaquePiece | None = 
     return SimpleNamespace(request=request, choices=[choice], maker=maker)
 
 
-async def given_back(kept: KeptReasoning, key_id: str, said: ChatMessage = SAID) -> ChatMessage:
+def thinking(thoughts: str) -> Turn:
+    """The same turn, as a client that carries its thoughts gives it back."""
+    return SAID.with_blocks([Thought(thoughts), *SAID.blocks])
+
+
+async def given_back(kept: KeptReasoning, key_id: str, said: Turn = SAID) -> Turn:
     """The turn as `key_id` gets it back."""
-    user = ChatMessage(role="user", content="Weather?")
+    user = Turn.of("user", "Weather?")
     return (await kept.given_back(chat(messages=[user, said], caller=Caller(key_id=key_id))))[1]
 
 
@@ -62,7 +66,7 @@ async def test_a_whole_turn_is_replaced_only_if_its_client_has_not_changed_it() 
     kept = KeptReasoning()
     kept.keep(answered("ada", opaque=THOUGHT))
     assert (await given_back(kept, "ada")).kept is not None
-    other = msgspec.structs.replace(SAID, content="I look nothing up.")
+    other = SAID.with_text("I look nothing up.")
     assert (await given_back(kept, "ada", other)).kept is None
 
 
@@ -73,7 +77,7 @@ async def test_thoughts_of_two_servers_with_the_same_ids_have_their_own_makers()
     second.choices[0].thoughts = ["Something else."]
     kept.keep(second)
     for thought, maker in (("Oslo, then.", "first"), ("Something else.", "second")):
-        assert (await given_back(kept, "ada", msgspec.structs.replace(SAID, reasoning=thought))).maker == maker
+        assert (await given_back(kept, "ada", thinking(thought))).maker == maker
 
 
 async def test_texts_that_may_not_be_stored_are_nowhere_but_their_maker_is_known() -> None:
@@ -82,7 +86,7 @@ async def test_texts_that_may_not_be_stored_are_nowhere_but_their_maker_is_known
     rows = kept.keep(answered("ada", own_consent=Consent(reuse=False)))
     assert rows == []
     assert (await given_back(kept, "ada")).kept is None
-    assert (await given_back(kept, "ada", msgspec.structs.replace(SAID, reasoning="Oslo, then."))).maker == "deepseek"
+    assert (await given_back(kept, "ada", thinking("Oslo, then."))).maker == "deepseek"
 
 
 class Recorder(TurnStore):

@@ -18,10 +18,11 @@ from tests.gateway.running_gateway import laptop_hash_core, running_gateway
 from tests.polling import eventually
 from tests.tiers.tier_world import chat, collect, tier_spec
 from tiers.catalog.tier_spec import Capabilities, RemoteSpec, TierSpec
+from tiers.conversation import Turn
 from tiers.deltas import asking_uncertainty, uncertainty_of
 from tiers.remote.remote_tier import RemoteTier
 from tiers.replicas.replica_set import ReplicaSet
-from tiers.tier import ChatMessage, GenerationRequest, Tier
+from tiers.tier import GenerationRequest, Tier
 
 KEY = make_key().key
 # The settings of the front's tiers in deploy/helm/aio/values/multi-node.yaml: one address for all pods, and each pod's.
@@ -95,9 +96,9 @@ async def test_a_pod_tells_its_queue(tmp_path: Path) -> None:
 
 async def test_a_pod_takes_the_fields_of_its_kind(tmp_path: Path) -> None:
     messages = [
-        ChatMessage(role="user", content="Is it?"),
-        ChatMessage(role="assistant", content="No.", reasoning="Hardly."),
-        ChatMessage(role="user", content="Again?"),
+        Turn.of("user", "Is it?"),
+        Turn.of("assistant", "No.", thoughts="Hardly."),
+        Turn.of("user", "Again?"),
     ]
     request = GenerationRequest(
         request_id="r1", messages=messages, sampling=SamplingParams(temperature=0.5, min_p=0.1, seed=1), max_tokens=20,

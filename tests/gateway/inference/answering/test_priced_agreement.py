@@ -14,7 +14,7 @@ from tests.gateway.inference.answering.test_compared_tiers import QUESTION, ask,
 from tests.gateway.inference.api.test_disconnects import only_record
 from tests.gateway.operations.dashboard.browsing import browser, sign_in
 from tests.gateway.running_gateway import RunningGateway
-from tiers.message_content import ToolCallDelta
+from tiers.conversation import ToolCallDelta
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

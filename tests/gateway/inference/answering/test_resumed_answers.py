@@ -23,7 +23,8 @@ from tests.gateway.inference.api.test_disconnects import only_record
 from tests.gateway.running_gateway import RunningGateway, laptop_hash_core, running_gateway
 from tests.gateway.served_process import UNCACHED
 from tests.polling import eventually
-from tiers.tier import ChatMessage, GenerationRequest
+from tiers.conversation import Turn
+from tiers.tier import GenerationRequest
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -184,7 +185,7 @@ async def test_an_unfinished_turn_is_what_the_template_opens_and_the_text(gatewa
     asked = GenerationRequest(
         request_id="x",
         sampling=SamplingParams(),
-        messages=[ChatMessage(role="user", content="Say much."), ChatMessage(role="assistant", content="Once upon")],
+        messages=[Turn.of("user", "Say much."), Turn.of("assistant", "Once upon")],
         continues=True,
     )
     assert decoder.prompt(asked).ids() == opened.prompt_token_ids + tokens

@@ -25,7 +25,7 @@ from tests.gateway.inference.answering.test_compared_tiers import asking, servin
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 from tests.polling import eventually
 from tiers.catalog.consent import Consent
-from tiers.tier import ChatMessage
+from tiers.conversation import Turn
 
 QUESTION = "Which number is larger?\nA) 9.11\nB) 9.9\nAnswer with the letter."
 
@@ -135,7 +135,7 @@ async def test_a_kind_where_it_does_not_pay_stays_off_and_nothing_more_is_bought
         ({"deadline_seconds": 60.0}, "verified", "sample", None),
         ({"own_consent": Consent(tiers=frozenset({1, 3, 4}))}, "verified", "sample", None),
         ({"own_consent": Consent(reuse=False)}, "verified", "sample", None),
-        ({"messages": [ChatMessage(role="user", content="Write a poem.")]}, "verified", "sample", None),
+        ({"messages": [Turn.of("user", "Write a poem.")]}, "verified", "sample", None),
     ],
 )
 async def test_verification_compares_what_requests_like_it_would_compare(

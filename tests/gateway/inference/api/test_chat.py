@@ -124,7 +124,7 @@ async def test_content_parts_are_joined_and_developer_is_system(gateway: Running
     )
     messages = gateway.tier(1).requests[0].messages
     assert messages is not None
-    assert [(message.role, message.content) for message in messages] == [
+    assert [(message.role, message.text) for message in messages] == [
         ("system", "Be brief."),
         ("user", "Say\nhello."),
     ]

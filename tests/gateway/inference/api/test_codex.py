@@ -8,7 +8,7 @@ import pytest
 from gateway.inference.api.responses.as_chat import UNREADABLE
 from tests.gateway.running_gateway import RunningGateway
 from tests.gateway.served_process import UNCACHED
-from tiers.message_content import ToolCallDelta
+from tiers.conversation import ToolCallDelta
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 SAID = "Hello there, how are you?"
@@ -29,7 +29,7 @@ async def ask(gateway: RunningGateway, items: list[Any], path: str = "/v1/respon
 
 
 def turns(gateway: RunningGateway) -> list[tuple[str, str]]:
-    return [(turn.role, turn.content) for turn in gateway.tier(1).requests[-1].messages or ()]
+    return [(turn.role, turn.text) for turn in gateway.tier(1).requests[-1].messages or ()]
 
 
 def tools(gateway: RunningGateway) -> list[str]:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gateway.inference.api.constraints import InputReader, arguments_of, input_of
 from tests.gateway.running_gateway import RunningGateway
-from tiers.message_content import ToolCallDelta
+from tiers.conversation import ToolCallDelta
 
 PATCH: Any = {
     "type": "custom",
@@ -92,8 +92,8 @@ async def test_the_result_of_a_custom_call_goes_back_as_items_or_by_the_previous
     await responses.create(model="tier-1", input=[result], previous_response_id=called.id, tools=[PATCH])
     whole, continued = (request.messages or [] for request in tier.requests[-2:])
     assert whole == continued
-    assert input_of(whole[1].tool_calls[0].arguments) == TEXT
-    assert (whole[2].role, whole[2].content, whole[2].tool_call_id) == ("tool", "applied", "call_1")
+    assert input_of(whole[1].calls[0].arguments) == TEXT
+    assert (whole[2].role, whole[2].text, whole[2].call_id) == ("tool", "applied", "call_1")
 
 
 @given(text=st.text(), sizes=st.lists(st.integers(1, 9), min_size=1), escaped=st.booleans())

@@ -38,7 +38,7 @@ async def test_a_file_that_was_uploaded_here_is_read_where_a_prompt_names_it(
     answer = await gateway.http.post(path, json={"model": "tier-1"} | fields(made.id), headers=UNCACHED)
     assert answer.status_code == 200, answer.text
     (turn,) = gateway.tier(1).requests[-1].messages or ()
-    assert (turn.role, turn.content.removeprefix("a.md\n")) == ("user", "The word is heron.")
+    assert (turn.role, turn.text.removeprefix("a.md\n")) == ("user", "The word is heron.")
     await gateway.openai.files.delete(made.id)
     gone = await gateway.http.post(path, json={"model": "tier-1"} | fields(made.id), headers=UNCACHED)
     assert gone.status_code == 400

@@ -11,7 +11,7 @@ from tests.gateway.running_gateway import RunningGateway, running_gateway
 from tests.gateway.served_process import UNCACHED
 from tests.gateway.walk import BOUNDED
 from tests.tiers.remote.loopback_server import Call, LoopbackServer
-from tiers.message_content import ToolCallDelta
+from tiers.conversation import ToolCallDelta
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 SAID = "Hello there, how are you?"
@@ -39,7 +39,7 @@ async def ask(gateway: RunningGateway, method: str = "generateContent", model: s
 def turns(gateway: RunningGateway) -> list[tuple[Any, ...]]:
     """Roles, texts and calls (id, arguments) of the last request."""
     return [
-        (turn.role, turn.content, *[(call.id, call.arguments) for call in turn.tool_calls])
+        (turn.role, turn.text, *[(call.id, call.arguments) for call in turn.calls])
         for turn in gateway.tier(1).requests[-1].messages or ()
     ]
 
@@ -123,7 +123,7 @@ async def test_a_model_turn_in_pieces_is_one_and_results_find_their_calls(gatewa
         ("tool", '{"sum":2}'),
         ("user", "Go on."),
     ]
-    assert [turn.tool_call_id for turn in gateway.tier(1).requests[-1].messages or () if turn.role == "tool"] == [
+    assert [turn.call_id for turn in gateway.tier(1).requests[-1].messages or () if turn.role == "tool"] == [
         "c1",
         "call_2_1",
     ]

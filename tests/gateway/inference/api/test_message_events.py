@@ -20,8 +20,8 @@ from gateway.inference.api.messages.conversation import UNSIGNED, given_call_id
 from gateway.inference.api.messages.message_body import PING, MessageEvents, ThinkingShown, whole_message
 from tests.gateway.chats import chat
 from tiers.chat_state import media_piece
+from tiers.conversation import ToolCallDelta
 from tiers.deltas import CollectedChoice
-from tiers.message_content import ToolCallDelta
 from tiers.tier import Delta, Usage
 
 SHOWN = ThinkingShown(blocks=True, texts=True)

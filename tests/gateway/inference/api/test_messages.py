@@ -15,8 +15,8 @@ from tests.gateway.inference.api.test_disconnects import only_record, post
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 from tests.gateway.served_process import UNCACHED
 from tests.polling import eventually
+from tiers.conversation import ToolCallDelta
 from tiers.errors import TierError, TierUnavailableError
-from tiers.message_content import ToolCallDelta
 from tiers.tier import TierLoad
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -57,7 +57,7 @@ async def ask(gateway: RunningGateway, **fields: Any) -> Any:
 
 
 def turns(gateway: RunningGateway, tier: int = 1) -> list[tuple[str, str]]:
-    return [(turn.role, turn.content) for turn in gateway.tier(tier).requests[-1].messages or ()]
+    return [(turn.role, turn.text) for turn in gateway.tier(tier).requests[-1].messages or ()]
 
 
 async def test_a_text_is_answered_with_a_message_and_its_usage(
@@ -206,11 +206,11 @@ async def test_blocks_are_the_turns_of_a_conversation_with_its_calls(
         ("user", "So?"),
     ]
     read = gateway.tier(1).requests[0].messages or []
-    assert [(call.id, json.loads(call.arguments)) for call in read[2].tool_calls] == [
+    assert [(call.id, json.loads(call.arguments)) for call in read[2].calls] == [
         ("toolu_1", {"a": 1}),
         ("toolu_2", {}),
     ]
-    assert [turn.tool_call_id for turn in read[3:5]] == ["toolu_1", "toolu_2"]
+    assert [turn.call_id for turn in read[3:5]] == ["toolu_1", "toolu_2"]
 
 
 async def test_documents_and_search_results_in_text_are_read(gateway: RunningGateway) -> None:

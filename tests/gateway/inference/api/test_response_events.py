@@ -22,8 +22,8 @@ from gateway.inference.api.responses.schemas import ResponsesRequest, ResponseTo
 from tests.gateway.running_gateway import RunningGateway
 from tiers.catalog.tier_spec import SamplingDefaults
 from tiers.chat_state import media_piece
+from tiers.conversation import OpaquePiece, ToolCallDelta
 from tiers.deltas import CollectedChoice
-from tiers.message_content import OpaquePiece, ToolCallDelta
 from tiers.tier import Delta
 
 EVENT = TypeAdapter(ResponseStreamEvent)

@@ -11,8 +11,8 @@ from pydantic import BaseModel
 from gateway.inference.api.responses.as_chat import chat_of
 from gateway.inference.api.responses.schemas import Item, ResponsesRequest
 from tests.gateway.running_gateway import RunningGateway
+from tiers.conversation import ToolCallDelta
 from tiers.errors import TierError
-from tiers.message_content import ToolCallDelta
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 SAID = "Hello there, how are you?"
@@ -43,7 +43,7 @@ async def test_a_text_is_answered_with_a_message_and_its_usage(gateway: RunningG
     assert answer.usage.input_tokens_details.cached_tokens == 2
     assert (answer.instructions, answer.max_output_tokens, answer.metadata) == ("Be kind.", 9, {"team": "x"})
     asked = gateway.tier(1).requests[0]
-    assert [(turn.role, turn.content) for turn in asked.messages or ()] == [
+    assert [(turn.role, turn.text) for turn in asked.messages or ()] == [
         ("system", "Be kind."),
         ("user", "Say hello."),
     ]
@@ -68,9 +68,9 @@ async def test_items_are_the_turns_of_a_conversation_with_its_calls(gateway: Run
     await gateway.openai.responses.create(model="tier-1", input=items, tools=[ADD])  # type: ignore[list-item]
     turns = gateway.tier(1).requests[0].messages or []
     assert [turn.role for turn in turns] == ["system", "user", "assistant", "tool"]
-    assert turns[2].content == "Wait."
-    assert [call.id for call in turns[2].tool_calls] == ["c1", "c2"]
-    assert (turns[3].tool_call_id, turns[3].content) == ("c1", "2")
+    assert turns[2].text == "Wait."
+    assert [call.id for call in turns[2].calls] == ["c1", "c2"]
+    assert (turns[3].call_id, turns[3].text) == ("c1", "2")
 
 
 async def test_the_events_of_a_stream_are_numbered_nested_and_add_up_to_the_response(gateway: RunningGateway) -> None:
@@ -128,7 +128,7 @@ async def test_text_between_calls_and_their_results_is_of_the_same_turn(gateway:
     ]
     await gateway.openai.responses.create(model="tier-1", input=items, tools=[ADD])  # type: ignore[list-item]
     turns = gateway.tier(1).requests[0].messages or []
-    assert [(turn.role, turn.content, len(turn.tool_calls)) for turn in turns] == [
+    assert [(turn.role, turn.text, len(turn.calls)) for turn in turns] == [
         ("user", "1 and 1?", 0),
         ("assistant", "One more.", 2),
         ("tool", "2", 0),

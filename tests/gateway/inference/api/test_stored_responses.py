@@ -19,7 +19,7 @@ from quality.privacy import Retention, RetentionLimits
 from tests.gateway.administrator import ADMIN_HEADERS
 from tests.gateway.batches.batching import made, outcome, request_line
 from tests.gateway.running_gateway import RunningGateway, running_gateway
-from tiers.message_content import ToolCallDelta
+from tiers.conversation import ToolCallDelta
 
 SAID = "Hello there, how are you?"
 KEYS = {"ada": "test-ada-f35eedd987dfd329c654d535ce9eb689", "bob": "test-bob-8d8aece77e484397d1dbc0b9da4ebce2"}
@@ -56,7 +56,7 @@ async def num_stored(gateway: RunningGateway) -> int:
 
 def turns(gateway: RunningGateway) -> list[tuple[str, str]]:
     """The turns of the last request."""
-    return [(turn.role, turn.content) for turn in gateway.tier(1).requests[-1].messages or ()]
+    return [(turn.role, turn.text) for turn in gateway.tier(1).requests[-1].messages or ()]
 
 
 async def test_a_request_goes_on_from_the_conversation_of_a_previous_response(anyone: RunningGateway) -> None:
@@ -118,7 +118,7 @@ async def test_the_loop_of_an_agent_sends_only_the_results_of_its_tools(anyone: 
     assert answer.output_text == "2"
     messages = tier.requests[-1].messages or []
     assert [turn.role for turn in messages] == ["user", "assistant", "tool"]
-    assert (messages[1].tool_calls[0].id, messages[2].tool_call_id) == ("call_1", "call_1")
+    assert (messages[1].calls[0].id, messages[2].call_id) == ("call_1", "call_1")
 
 
 async def test_items_of_stored_responses_are_named_instead_of_given(anyone: RunningGateway) -> None:
@@ -136,7 +136,7 @@ async def test_items_of_stored_responses_are_named_instead_of_given(anyone: Runn
     items[1] = {"id": items[1]["id"]}  # its type may be left out
     answer = await ask(model="tier-1", input=items, tools=[ADD])
     said = [
-        (turn.role, turn.content, turn.reasoning, [call.id for call in turn.tool_calls], turn.tool_call_id)
+        (turn.role, turn.text, turn.thoughts, [call.id for call in turn.calls], turn.call_id)
         for turn in tier.requests[-1].messages or ()
     ]
     assert said == [
@@ -321,7 +321,7 @@ async def test_auto_truncation_drops_the_oldest_turns_of_what_no_tier_can_read(a
         await ask(model="tier-1", input=items, instructions="Be kind.", max_output_tokens=8)
     answer = await ask(model="tier-1", input=items, instructions="Be kind.", max_output_tokens=8, truncation="auto")
     assert answer.truncation == "auto"
-    kept = [turn.content.split()[0] for turn in anyone.tier(1).requests[-1].messages or ()]
+    kept = [turn.text.split()[0] for turn in anyone.tier(1).requests[-1].messages or ()]
     # 256 tokens are read: the system message and four turns of 55.
     assert kept == ["Be", "4", "5", "6", "7"]
 

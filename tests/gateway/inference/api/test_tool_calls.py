@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.gateway.running_gateway import RunningGateway
-from tiers.message_content import ToolCallDelta
+from tiers.conversation import ToolCallDelta
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 HELLO = [{"role": "user", "content": "What is the weather in Lima?"}]
@@ -111,11 +111,11 @@ async def test_a_conversation_with_calls_and_results_reaches_the_tier(gateway: R
     history = [*HELLO, first.model_dump(), {"role": "tool", "tool_call_id": "call_1", "content": "Sunny."}]
     await gateway.openai.chat.completions.create(model="tier-1", messages=history, tools=[WEATHER])
     messages = gateway.tier(1).requests[0].messages or []
-    assert [(m.role, m.content, m.tool_call_id) for m in messages[1:]] == [
+    assert [(m.role, m.text, m.call_id) for m in messages[1:]] == [
         ("assistant", "", None),
         ("tool", "Sunny.", "call_1"),
     ]
-    assert [(c.id, c.name) for c in messages[1].tool_calls] == [("call_1", "get_weather")]
+    assert [(c.id, c.name) for c in messages[1].calls] == [("call_1", "get_weather")]
 
 
 @pytest.mark.parametrize(

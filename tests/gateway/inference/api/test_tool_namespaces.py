@@ -9,7 +9,7 @@ import pytest
 from gateway.inference.api.responses.schemas import ResponseTool
 from gateway.inference.api.responses.tools import called_tools, flat_name
 from tests.gateway.running_gateway import RunningGateway
-from tiers.message_content import ToolCallDelta
+from tiers.conversation import ToolCallDelta
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -64,8 +64,8 @@ async def test_calls_of_a_namespace_go_back_under_the_names_that_the_model_knows
     await gateway.openai.responses.create(model="tier-1", input=results, previous_response_id=called.id, tools=TOOLS)
     for request in tier.requests[-2:]:
         messages = request.messages or []
-        assert [call.name for call in messages[1].tool_calls] == ["agents__close", "agents__note", "close"]
-        assert [(turn.tool_call_id, turn.content) for turn in messages[2:]] == [("c0", "0"), ("c1", "1"), ("c2", "2")]
+        assert [call.name for call in messages[1].calls] == ["agents__close", "agents__note", "close"]
+        assert [(turn.call_id, turn.text) for turn in messages[2:]] == [("c0", "0"), ("c1", "1"), ("c2", "2")]
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,7 @@ async def test_a_chat_calls_custom_tools_with_plain_text(gateway: RunningGateway
     )]  # fmt: skip
     await chat(gateway, messages=history)
     turn = (tier.requests[-1].messages or [])[1]
-    assert [(call.id, call.name, json.loads(call.arguments)) for call in turn.tool_calls] == [
+    assert [(call.id, call.name, json.loads(call.arguments)) for call in turn.calls] == [
         ("c0", "patch", {"input": TEXT}),
         ("c1", "look", {}),
     ]

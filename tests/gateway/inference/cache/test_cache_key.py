@@ -14,9 +14,8 @@ from tests.gateway.chats import chat
 from tiers.catalog.consent import Consent
 from tiers.catalog.load import load_catalog
 from tiers.catalog.tier_spec import TierSpec
-from tiers.message_content import Tooling
+from tiers.conversation import Tooling, Turn
 from tiers.remote.request_fields import SERVICE_FIELDS
-from tiers.tier import ChatMessage
 
 
 def test_a_tier_or_weights_that_were_replaced_change_the_digest_of_the_catalogue() -> None:
@@ -36,7 +35,7 @@ def test_a_tier_or_weights_that_were_replaced_change_the_digest_of_the_catalogue
 PREDICTION = Prediction(p_ok=[0.5, 0.8, 0.9, 1.0], kind="measured", novelty=0.1, classifier_version="v7")
 INPUTS = PolicyInputs(prediction=PREDICTION, costs=[0.001, 0.0025, 0.01, 0.03], quality_target=0.9, tau=0.75)
 SPEC = load_catalog("laptop").tier(2)
-OTHER = ChatMessage(role="user", content="Say goodbye.")
+OTHER = Turn.of("user", "Say goodbye.")
 
 
 def key(

@@ -13,8 +13,8 @@ from tests.clock import Clock
 from tests.gateway.inference.api.test_disconnects import only_record
 from tests.gateway.running_gateway import RunningGateway
 from tests.polling import eventually
+from tiers.conversation import ToolCallDelta
 from tiers.errors import TierError
-from tiers.message_content import ToolCallDelta
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 CHAT = "/v1/chat/completions"

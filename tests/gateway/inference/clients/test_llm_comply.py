@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.gateway.running_gateway import RunningGateway
-from tiers.message_content import ToolCallDelta
+from tiers.conversation import ToolCallDelta
 
 pytest.importorskip("llm_comply")
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.processes]

@@ -12,8 +12,7 @@ from tests.gateway.chats import chat
 from tests.gateway.running_gateway import RunningGateway
 from tiers.catalog.load import load_catalog
 from tiers.catalog.tier_spec import PlainSpec, Price, RemoteSpec
-from tiers.message_content import ToolCall
-from tiers.tier import ChatMessage
+from tiers.conversation import Call, Turn
 
 CATALOG = load_catalog("laptop")
 HELLO = ("user", "Tell me of the sea.")
@@ -22,7 +21,7 @@ MORE = ("user", "Go on.")
 
 
 def ask(*turns: tuple[str, str], **fields: Any) -> InferenceRequest:
-    return chat(messages=[ChatMessage(role=role, content=content) for role, content in turns], **fields)
+    return chat(messages=[Turn.of(role, content) for role, content in turns], **fields)
 
 
 def test_the_next_turn_finds_the_tier_of_the_last_one_even_if_the_answer_was_edited() -> None:
@@ -96,17 +95,17 @@ def test_calls_of_tools_are_part_of_what_a_conversation_is_known_by() -> None:
     known = Conversations()
 
     def with_call(arguments: str) -> InferenceRequest:
-        call = ToolCall(id="1", name="f", arguments=arguments)
-        called = ChatMessage(role="assistant", content="", tool_calls=(call,))
+        call = Call(id="1", name="f", arguments=arguments)
+        called = Turn.of("assistant", calls=(call,))
         turns = [
             *(ask(HELLO).generation.messages or []),
             called,
-            ChatMessage(role="tool", content="42", tool_call_id="1"),
+            Turn.of("tool", "42", call_id="1"),
         ]
         return ask().with_generation(messages=turns)
 
     known.remember(with_call("{}"), 3)
-    further = [ChatMessage(role="assistant", content="It is 42."), ChatMessage(role="user", content="Why?")]
+    further = [Turn.of("assistant", "It is 42."), Turn.of("user", "Why?")]
     for arguments, tiers in (("{}", (3,)), ('{"x":1}', ())):
         first = with_call(arguments)
         assert (
@@ -209,14 +208,14 @@ async def test_without_its_appeal_to_the_router_nothing_is_left_of_a_prompt(gate
 
 def test_a_reminder_or_instructions_after_results_do_not_end_a_tool_loop() -> None:
     """As Claude Code sends them: in the turn of the results, and as a system message after it."""
-    result = ChatMessage(role="tool", content="ok", tool_call_id="1")
-    reminder = ChatMessage(role="user", content="<system-reminder>The list is empty.</system-reminder>")
-    rules = ChatMessage(role="system", content="Two skills are available.")
-    known, asked = Conversations(), ChatMessage(role="user", content="Mend it.")
-    call = ChatMessage(role="assistant", content="", tool_calls=(ToolCall(id="1", name="run", arguments="{}"),))
+    result = Turn.of("tool", "ok", call_id="1")
+    reminder = Turn.of("user", "<system-reminder>The list is empty.</system-reminder>")
+    rules = Turn.of("system", "Two skills are available.")
+    known, asked = Conversations(), Turn.of("user", "Mend it.")
+    call = Turn.of("assistant", calls=(Call(id="1", name="run", arguments="{}"),))
     for after in ([], [reminder], [rules], [reminder, rules], [rules, reminder]):
         assert known.history(chat(messages=[asked, call, result, *after])).in_tool_loop
-    more = ChatMessage(role="user", content="<system-reminder>One.</system-reminder> And test it.")
+    more = Turn.of("user", "<system-reminder>One.</system-reminder> And test it.")
     for ended in ([asked], [asked, rules], [asked, call, result, more], [asked, call, result, more, rules], [reminder]):
         assert not known.history(chat(messages=ended)).in_tool_loop
 
@@ -224,8 +223,8 @@ def test_a_reminder_or_instructions_after_results_do_not_end_a_tool_loop() -> No
 def test_the_messages_of_a_request_are_digested_once(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[str] = []
 
-    def noting(message: ChatMessage) -> tuple[bytes, ...]:
-        read.append(message.content)
+    def noting(message: Turn) -> tuple[bytes, ...]:
+        read.append(message.text)
         return digested(message)
 
     monkeypatch.setattr("gateway.inference.conversations.digested", noting)

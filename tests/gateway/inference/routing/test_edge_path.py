@@ -29,9 +29,9 @@ from tests.gateway.scripted_classifier import ScriptedClassifier
 from tiers.catalog.catalog import CatalogInUse
 from tiers.catalog.consent import Consent
 from tiers.catalog.load import load_catalog
+from tiers.conversation import Tool, Tooling, Turn
 from tiers.errors import TierError, TierUnavailableError
-from tiers.message_content import Tool, Tooling
-from tiers.tier import ChatMessage, TierLoad
+from tiers.tier import TierLoad
 
 CATALOG = load_catalog("laptop")
 TWENTY_NINE = " ".join(["the"] * 29)
@@ -133,7 +133,7 @@ def test_the_callers_maximum_cost_holds() -> None:
 
 def test_all_turns_count_and_raw_prompts_too() -> None:
     world = World()
-    turns = [ChatMessage(role="system", content=TWENTY_NINE), ChatMessage(role="user", content="hi")]
+    turns = [Turn.of("system", TWENTY_NINE), Turn.of("user", "hi")]
     assert not took_edge(world, messages=turns)
     assert took_edge(world, messages=None, prompts=[TWENTY_NINE])
     assert not took_edge(world, messages=None, prompts=[THIRTY])
@@ -159,8 +159,8 @@ def test_a_conversation_on_a_dearer_tier_stays_there_while_that_is_cheaper() -> 
     named = {"conversation": "c-1"}
     world.routing.remember(world.ask(**named), 1)
     assert took_edge(world, **named)
-    calls = [ChatMessage(role="user", content="a"), ChatMessage(role="assistant", content="b"),
-             ChatMessage(role="tool", content="c", tool_call_id="t")]  # fmt: skip
+    calls = [Turn.of("user", "a"), Turn.of("assistant", "b"),
+             Turn.of("tool", "c", call_id="t")]  # fmt: skip
     world.routing.remember(world.ask(**named), 3)
     decision = world.routing.route(world.ask(messages=calls, **named))
     assert (decision.tier, decision.by_edge) == (3, False)

@@ -12,7 +12,7 @@ from gateway.inference.router import RoutingService
 from tests.gateway.chats import chat
 from tests.gateway.scripted_classifier import ScriptedClassifier
 from tiers.catalog.load import load_catalog
-from tiers.tier import ChatMessage
+from tiers.conversation import Turn
 
 CATALOG = load_catalog("laptop")
 HELLO = ("user", "Tell me of the sea.")
@@ -24,7 +24,7 @@ USERS = [f"user-{number}" for number in range(40)]
 
 
 def ask(*turns: tuple[str, str], request_id: str = "chatcmpl-1", **fields: Any) -> InferenceRequest:
-    messages = [ChatMessage(role=role, content=content) for role, content in turns] or None
+    messages = [Turn.of(role, content) for role, content in turns] or None
     return chat(api="chat" if messages else "completion", request_id=request_id, messages=messages, **fields)
 
 

@@ -16,7 +16,7 @@ from tests.gateway.scripted_classifier import ScriptedClassifier
 from tests.quality.loop_world import record, store_request
 from tiers.catalog.consent import Consent
 from tiers.catalog.load import load_catalog
-from tiers.tier import ChatMessage
+from tiers.conversation import Turn
 
 
 @pytest.fixture
@@ -104,7 +104,7 @@ async def test_after_a_restart_a_system_prompts_mean_is_that_of_its_stored_reque
 
 def test_the_system_prompt_of_a_decision_is_known_to_its_record_where_the_caller_consents() -> None:
     routing = RoutingService(load_catalog("laptop"), {}, ScriptedClassifier(), None)
-    turns = [ChatMessage(role="system", content="Answer in French."), ChatMessage(role="user", content="Hello")]
+    turns = [Turn.of("system", "Answer in French."), Turn.of("user", "Hello")]
     known = routing.route(chat(messages=turns)).inputs.app
     assert known == app_of("Answer in French.")
     kept = chat(messages=turns, own_consent=Consent(reuse=False))

@@ -22,8 +22,8 @@ from tests.gateway.running_gateway import RunningGateway
 from tiers.catalog.catalog import Catalog, RuleSpec, RuleWhen
 from tiers.catalog.load import parse_catalog
 from tiers.catalog.rule_check import bounds_of, routing_warnings
+from tiers.conversation import Turn
 from tiers.errors import CatalogError
-from tiers.tier import ChatMessage
 
 NAMES = ("small", "medium", "large")
 TIERS: list[dict[str, Any]] = [
@@ -46,7 +46,7 @@ def problem(*rules: dict[str, Any], **fields: Any) -> str:
 
 def matched(rules: RoutingRules, text: str = "Hello", **fields: Any) -> Matched | None:
     at = fields.pop("created_at", None)
-    request = dry_request([ChatMessage(role="user", content=text)], **fields)
+    request = dry_request([Turn.of("user", text)], **fields)
     if at is not None:
         request = msgspec.structs.replace(request, created_at=at)
     return rules.of(request, routing_input([{"role": "user", "content": text}]))
@@ -490,7 +490,7 @@ async def test_a_decision_under_rules_can_be_replayed(tmp_path: Path) -> None:
     async with chained_tiers(tmp_path, RULED + TARGETS) as (gateway, _):
         routing = gateway.serving.routing
         for metadata in ({"kind": "report"}, {"project": "research"}, {"kind": "careful"}):
-            request: InferenceRequest = dry_request([ChatMessage(role="user", content="Hello")], metadata=metadata)
+            request: InferenceRequest = dry_request([Turn.of("user", "Hello")], metadata=metadata)
             decision = routing.route(request)
             kept = msgspec.json.decode(msgspec.json.encode(decision.inputs), type=type(decision.inputs))
             assert decide(kept) == decision

@@ -19,7 +19,7 @@ from migrations.tables.tenancy import api_keys, teams
 from quality.verification.training_rows import encode_prompt
 from tests.gateway.chats import chat
 from tests.gateway.remote_catalog import write_remote_catalog
-from tiers.tier import ChatMessage
+from tiers.conversation import Turn
 
 HOSTILE = 720
 """Prompts that tier 1 gets wrong and the strongest does not."""
@@ -133,9 +133,9 @@ async def test_a_conversation_that_goes_on_is_not_drawn_again(
     assert routing.route(first).tier == 1
     routing.remember(first, 1)
     turns = [
-        ChatMessage(role="user", content=prompt(0)),
-        ChatMessage(role="assistant", content="Paris."),
-        ChatMessage(role="user", content=prompt(1)),
+        Turn.of("user", prompt(0)),
+        Turn.of("assistant", "Paris."),
+        Turn.of("user", prompt(1)),
     ]
     later = [routing.route(asked(number, messages=turns)) for number in range(ASKED)]
     assert {one.inputs.previous_tier for one in later} == {1}

@@ -31,7 +31,7 @@ async def test_the_newest_turns_are_answered_and_the_reply_says_how_many_were_le
     answer = await asked(truncating, "/v1/chat/completions", messages=LONG)
 
     assert answer.status_code == 200, answer.text
-    kept = [message.content.split()[0] for message in truncating.tier(1).requests[-1].messages or ()]
+    kept = [message.text.split()[0] for message in truncating.tier(1).requests[-1].messages or ()]
     assert kept == ["Be", "4", "5", "6", "7"]
     assert answer.json()["x_aio"]["dropped_turns"] == 4
 

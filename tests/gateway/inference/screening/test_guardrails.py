@@ -17,8 +17,8 @@ from tests.gateway.remote_catalog import write_remote_catalog
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 from tests.polling import eventually
 from tests.tiers.remote.loopback_server import Call, LoopbackServer
+from tiers.conversation import ToolCallDelta
 from tiers.errors import CatalogError
-from tiers.message_content import ToolCallDelta
 from tiers.tier import GenerationRequest
 
 HERE = "tests.gateway.inference.screening.word_guardrails"
@@ -110,8 +110,8 @@ async def test_texts_of_a_request_are_replaced_before_any_tier_sees_them(tmp_pat
         answer = await chat(aio, messages=messages)
         (request,) = seen(aio)
         assert "secret" not in str(request.messages)
-        assert [message.content for message in request.messages or []] == ["a *** rule", "my ***", "", "*** result"]
-        assert (request.messages or [])[2].tool_calls[0].arguments == '{"x": "***"}'
+        assert [message.text for message in request.messages or []] == ["a *** rule", "my ***", "", "*** result"]
+        assert (request.messages or [])[2].calls[0].arguments == '{"x": "***"}'
         record = await eventually(lambda: aio.serving.records.find(answer.json()["id"]))
         assert "secret" not in json.dumps(record.messages)
         assert word_guardrails.ASKED[0].texts[0].role == "system"
@@ -296,7 +296,7 @@ async def test_a_server_judges_by_http(tmp_path: Path) -> None:
 
             assert (await chat(aio, "forbidden")).json()["error"]["code"] == "content_filter"
             await chat(aio, "a secret")
-            assert (seen(aio)[-1].messages or [])[0].content == "a ***"
+            assert (seen(aio)[-1].messages or [])[0].text == "a ***"
             for said in ("odd", "down", "large", *UNREADABLE):
                 assert (await chat(aio, said)).json()["error"]["code"] == "guardrail_failed"
             await server.stop()
@@ -327,7 +327,7 @@ async def test_guardrails_are_asked_in_their_order_each_with_what_the_last_left(
     )
     async with guarded(tmp_path, tables) as aio:
         assert (await chat(aio, "a secret")).status_code == 200
-        assert (seen(aio)[0].messages or [])[0].content == "a ok"
+        assert (seen(aio)[0].messages or [])[0].text == "a ok"
 
 
 async def test_a_guardrail_that_cannot_be_made_stops_the_start_and_rejects_a_reload(tmp_path: Path) -> None:

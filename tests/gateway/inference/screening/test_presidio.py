@@ -24,7 +24,7 @@ async def test_it_replaces_what_it_finds_in_requests_and_answers(tmp_path: Path)
     async with guarded(tmp_path, TABLE) as aio:
         aio.tier(1).words = ("Write", " to", " ada@exam", "ple.com", " again")
         answer = (await chat(aio, SAID)).json()
-        assert (seen(aio)[0].messages or [])[0].content == REPLACED
+        assert (seen(aio)[0].messages or [])[0].text == REPLACED
         assert answer["choices"][0]["message"]["content"] == "Write to <EMAIL_ADDRESS> again"
 
 

@@ -31,4 +31,4 @@ async def test_a_session_is_known_again_by_its_messages(gateway: RunningGateway,
         assert record.decision.inputs.previous_tier == previous
         asked = gateway.tiers[0].requests[-1].messages
         assert asked is not None
-        assert asked[0].content == RULES
+        assert asked[0].text == RULES

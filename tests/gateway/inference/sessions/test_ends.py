@@ -6,18 +6,17 @@ import pytest
 
 from gateway.inference.agent_session import read_result
 from gateway.inference.session_moves import WEIGHTS, end_before
-from tiers.message_content import ToolCall
-from tiers.tier import ChatMessage
+from tiers.conversation import Call, Turn
 
-CALL = ChatMessage(role="assistant", content="", tool_calls=(ToolCall(id="1", name="sh", arguments="{}"),))
+CALL = Turn.of("assistant", calls=(Call(id="1", name="sh", arguments="{}"),))
 
 
-def work(*results: str, said: str = "And now the next thing.") -> list[ChatMessage]:
+def work(*results: str, said: str = "And now the next thing.") -> list[Turn]:
     """A turn with the results of calls, an answer, and what the user says then."""
-    turns = [ChatMessage(role="user", content="Do it.")]
+    turns = [Turn.of("user", "Do it.")]
     for result in results:
-        turns += [CALL, ChatMessage(role="tool", content=result, tool_call_id="1")]
-    return [*turns, ChatMessage(role="assistant", content="Done."), ChatMessage(role="user", content=said)]
+        turns += [CALL, Turn.of("tool", result, call_id="1")]
+    return [*turns, Turn.of("assistant", "Done."), Turn.of("user", said)]
 
 
 @pytest.mark.parametrize(
@@ -59,14 +58,14 @@ def test_a_result_says_what_became_of_its_command(text: str, check: str | None, 
         (work("README.md", said="<system-reminder>tests still fail</system-reminder>Go on."), None, None),
         (work("README.md", said="Write a function that undoes a change."), None, None),
         (
-            [ChatMessage(role="user", content="Do it."), CALL, ChatMessage(role="user", content="Go on.")],
+            [Turn.of("user", "Do it."), CALL, Turn.of("user", "Go on.")],
             "bad",
             "unclean",
         ),
     ],
 )
 def test_what_the_user_says_outweighs_a_check_and_a_check_an_exit_code(
-    messages: list[ChatMessage], end: str | None, sign: str | None
+    messages: list[Turn], end: str | None, sign: str | None
 ) -> None:
     found = end_before(messages, cut=False)
     assert ((None, None) if found is None else (found.end, found.sign)) == (end, sign)
@@ -113,7 +112,7 @@ TYPES_FAILED, TYPES_PASSED = "Found 2 errors in 1 file (checked 3 source files)"
         (work("==== 2 failed in 0.1s ====", TYPES_PASSED), "bad", "check"),
     ],
 )
-def test_a_build_is_the_check_where_no_later_tests_are(messages: list[ChatMessage], end: str, sign: str) -> None:
+def test_a_build_is_the_check_where_no_later_tests_are(messages: list[Turn], end: str, sign: str) -> None:
     found = end_before(messages, cut=False)
     assert found is not None
     assert (found.end, found.sign) == (end, sign)

@@ -16,8 +16,8 @@ from gateway.inference.front_ends import ANY_FRONT_END, WINDOW, front_end_of
 from tests.examples import examples
 from tests.gateway.inference.api.test_disconnects import only_record
 from tests.gateway.running_gateway import RunningGateway
+from tiers.conversation import Turn
 from tiers.dialects.quirks import client_rows
-from tiers.tier import ChatMessage
 
 HARD = "Prove rigorously that every bounded monotone sequence converges, and say where completeness is used."
 EASY = "What is the capital of Portugal?"
@@ -43,16 +43,16 @@ def conversation(asked: str) -> str:
     return f"USER: {asked}\nASSISTANT: Here is a long answer.\nUSER: and then?"
 
 
-def messages_of(prompt: Prompt, asked: str) -> list[ChatMessage]:
+def messages_of(prompt: Prompt, asked: str) -> list[Turn]:
     if prompt.place == "system":
         system = prompt.begins if prompt.begins == prompt.ends else f"{prompt.begins}\n\nRules:\n- Maximum 10 words"
-        return [ChatMessage(role="system", content=system), ChatMessage(role="user", content=conversation(asked))]
+        return [Turn.of("system", system), Turn.of("user", conversation(asked))]
     text = f"{prompt.begins}{GUIDELINES}{conversation(asked)}\n{prompt.ends}".lstrip("\n")
-    return [ChatMessage(role="user", content=text)]
+    return [Turn.of("user", text)]
 
 
-def user(text: str) -> list[ChatMessage]:
-    return [ChatMessage(role="user", content=text)]
+def user(text: str) -> list[Turn]:
+    return [Turn.of("user", text)]
 
 
 @pytest.mark.parametrize("asked", [HARD, EASY, HARD * 200], ids=["hard", "easy", "long"])
@@ -122,7 +122,7 @@ def test_without_a_conversation_in_the_turn_nothing_is_recognised(ask: str) -> N
 
 def test_instructions_before_a_turn_that_is_a_conversation_ask_for_it() -> None:
     def asked(system: str, text: str) -> str | None:
-        return front_end_of([ChatMessage(role="system", content=system), *user(text)])
+        return front_end_of([Turn.of("system", system), *user(text)])
 
     title = "Generate a title of at most five words for the conversation. Return only the title."
     assert asked(title, ELEMENT) == ANY_FRONT_END
@@ -132,7 +132,7 @@ def test_instructions_before_a_turn_that_is_a_conversation_ask_for_it() -> None:
 
 
 TITLE = PROMPTS[0]
-WHOLE = messages_of(TITLE, HARD)[0].content
+WHOLE = messages_of(TITLE, HARD)[0].text
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_a_request_that_quotes_resembles_or_goes_beyond_such_a_prompt_is_none(te
 
 @pytest.mark.parametrize("last", ["assistant", "tool", "system"])
 def test_only_a_users_message_that_is_last_asks(last: str) -> None:
-    assert front_end_of([*user(WHOLE), ChatMessage(role=last, content="...")]) is None  # type: ignore[arg-type]
+    assert front_end_of([*user(WHOLE), Turn.of(last, "...")]) is None  # type: ignore[arg-type]
     assert front_end_of([]) is None
 
 

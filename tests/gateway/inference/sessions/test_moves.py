@@ -14,18 +14,18 @@ from tests.gateway.scripted_classifier import ScriptedClassifier
 from tests.gateway.scripted_tier import ScriptedTier
 from tiers.catalog.consent import Consent
 from tiers.catalog.load import load_catalog
-from tiers.message_content import ToolCall
-from tiers.tier import ChatMessage, Usage
+from tiers.conversation import Call, Turn
+from tiers.tier import Usage
 
 CATALOG = load_catalog("laptop")
-TASK = ChatMessage(role="user", content="Fix the parser.")
+TASK = Turn.of("user", "Fix the parser.")
 
 
-def step(call: str, result: str) -> list[ChatMessage]:
-    calls = (ToolCall(id="1", name="bash", arguments=call),)
+def step(call: str, result: str) -> list[Turn]:
+    calls = (Call(id="1", name="bash", arguments=call),)
     return [
-        ChatMessage(role="assistant", content="", tool_calls=calls),
-        ChatMessage(role="tool", content=result, tool_call_id="1"),
+        Turn.of("assistant", calls=calls),
+        Turn.of("tool", result, call_id="1"),
     ]
 
 
@@ -43,7 +43,7 @@ class World:
 
     def ask(
         self,
-        messages: list[ChatMessage],
+        messages: list[Turn],
         client: ClientTurn | None = None,
         answered_by: int | None = None,
         **fields: Any,
@@ -91,11 +91,11 @@ def test_a_tier_that_may_not_answer_is_left_upward() -> None:
 def test_a_compaction_stays_and_what_follows_it_decides_again() -> None:
     world = World()
     world.ask([TASK], answered_by=3)
-    history = [TASK, *step("{}", "ok " * 4000), ChatMessage(role="user", content="Summarise.")]
+    history = [TASK, *step("{}", "ok " * 4000), Turn.of("user", "Summarise.")]
     compaction = ClientTurn(client="opencode", session="s1", kind="compaction")
     stayed = world.ask(history, client=compaction)
     assert (stayed.tier, stayed.inputs.session and stayed.inputs.session.rule) == (3, "stay")
-    short = [ChatMessage(role="assistant", content="Summary."), ChatMessage(role="user", content="Go on.")]
+    short = [Turn.of("assistant", "Summary."), Turn.of("user", "Go on.")]
     after = world.ask(short).inputs.session
     assert after is not None
     assert (after.at, after.warm) == ("compaction", [0, 0, 0, 0]), "nothing of the new history is cached"

@@ -17,7 +17,7 @@ from gateway.inference.api.schemas import ChatRequest
 from gateway.inference.clients import CAPTURED, MAX_ID, RULES, recognised
 from gateway.inference.conversations import session_digest
 from tests.clients.recorded_request import RecordedRequest, read_recorded
-from tiers.tier import ChatMessage
+from tiers.conversation import Turn
 
 RECORDED = read_recorded()
 NAMES = {rule.name for rule in RULES}
@@ -73,14 +73,14 @@ def test_every_agents_rule_but_those_with_a_source_elsewhere_was_recorded() -> N
 
 
 def said(headers: Mapping[str, str], metadata: dict[str, str] | None = None, *texts: str) -> ClientTurn | None:
-    return recognised(headers, metadata, [ChatMessage(role="user", content=text) for text in texts or ("hi",)])
+    return recognised(headers, metadata, [Turn.of("user", text) for text in texts or ("hi",)])
 
 
 class Unread(list[Any]):
     """Messages that may only be looked at where a client may be found out from: the first and the last one."""
 
     def __init__(self, system: str) -> None:
-        super().__init__([ChatMessage(role="system", content=system), ChatMessage(role="user", content="hi")])
+        super().__init__([Turn.of("system", system), Turn.of("user", "hi")])
         self.read: set[object] = set()
 
     def __getitem__(self, place: Any) -> Any:
@@ -157,8 +157,8 @@ def test_a_session_belongs_to_its_key() -> None:
 
 
 def test_instructions_after_the_users_turn_do_not_hide_what_it_asks_for() -> None:
-    asked = ChatMessage(role="user", content="Your task is to create a detailed summary of the conversation so far.")
-    rules = ChatMessage(role="system", content="Two skills are available.")
+    asked = Turn.of("user", "Your task is to create a detailed summary of the conversation so far.")
+    rules = Turn.of("system", "Two skills are available.")
     turn = recognised({"user-agent": "claude-cli/2.1.197"}, None, [asked, rules])
     assert turn is not None
     assert turn.kind == "compaction"

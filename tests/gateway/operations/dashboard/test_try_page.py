@@ -129,7 +129,7 @@ async def test_both_answers_are_billed_to_who_asks_and_written_down(
     assert shown.status_code == 200
     assert "a cheap one" in shown.text
     assert "a strong one" in shown.text
-    assert [message.content for message in aio.tier(2).requests[0].messages or ()] == [
+    assert [message.text for message in aio.tier(2).requests[0].messages or ()] == [
         "Be brief.", "What is a hash table?",
     ]  # fmt: skip
     assert not aio.tier(1).requests

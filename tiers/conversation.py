@@ -1,0 +1,476 @@
+"""A conversation in the one form that every dialect is read into and written from: turns of blocks, the tools that may
+be called, and what is said in one dialect alone, kept as bytes."""
+
+import base64
+import hashlib
+import json
+import math
+import secrets
+from collections.abc import Iterable
+from typing import Any, Literal
+
+import msgspec
+
+# What the text of a tool's result begins with if its call failed; Anthropic's `is_error` becomes it.
+FAILED_RESULT = "Error: "
+NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
+MediaKind = Literal["image", "video", "audio", "file"]
+
+# Estimates, for what models count differently: OpenAI's take 85 to 1,500 tokens for an image, Claude 1,600 for one of
+# a megapixel, Qwen's models one per 28 by 28 pixels.
+IMAGE_TOKENS = 1024
+LOW_DETAIL_IMAGE_TOKENS = 85
+# Speech is 10 tokens a second at OpenAI, 12.5 at Mistral, 32 at Gemini; a second has 16 kB (MP3) to 48 kB (WAV), where
+# it cannot be read how long the audio is.
+AUDIO_TOKENS_PER_SECOND = 12.5
+AUDIO_BYTES_PER_TOKEN = 1024
+# A PDF takes about 100 kB a page and a page 2,000 tokens, with its picture.
+FILE_BYTES_PER_TOKEN = 50
+# Of audio or a file that the server has already, so that its size is not known.
+REFERENCE_TOKENS = 2048
+
+_BODIES = {"image": "url", "video": "url", "audio": "data", "file": "file_data"}
+
+
+Form = Literal["anthropic", "responses", "gemini", "bedrock", "chat"]
+"""Anthropic's Messages, OpenAI's Responses, Gemini's `generateContent`, Bedrock's Converse (its reasoning alone), and
+OpenAI's chat (what it has of `tiers.chat_state`)."""
+
+
+class NativeBlock(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+    """One block, item or part: its JSON as it was given, and its `type`. `seal`: the signature or the encrypted text of
+    reasoning, which only the model that made it can read; "" for anything else."""
+
+    json: bytes
+    type: str = ""
+    seal: str = ""
+
+
+class NativeContent(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A turn in the form of one API."""
+
+    form: Form
+    blocks: tuple[NativeBlock, ...]
+
+    @property
+    def size(self) -> int:
+        """Bytes of all blocks."""
+        return sum(len(block.json) for block in self.blocks)
+
+    @property
+    def is_sealed(self) -> bool:
+        """Whether reasoning is among it that only its maker can read."""
+        return any(block.seal for block in self.blocks)
+
+
+class Text(msgspec.Struct, frozen=True, omit_defaults=True, tag="text"):
+    """What a turn says, or a part of it."""
+
+    text: str
+    breakpoint: dict[str, Any] | None = None
+    """The caller's `prompt_cache_breakpoint`, by which a server of OpenAI's keeps the prompt up to here."""
+
+
+class Thought(msgspec.Struct, frozen=True, omit_defaults=True, tag="thought", gc=False):
+    """What an assistant thought before it spoke, for servers that read it again."""
+
+    text: str
+
+
+class Call(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="call", gc=False):
+    """An assistant's call of a tool."""
+
+    id: str
+    name: str
+    arguments: str
+    """JSON text, if the model wrote any."""
+    extra_content: bytes = b""
+    """JSON that its server needs back."""
+
+    def parsed_arguments(self) -> Any:
+        """Return the arguments as data; text that is not JSON stays text."""
+        try:
+            return json.loads(self.arguments)
+        except (ValueError, RecursionError):
+            return self.arguments
+
+
+class Media(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="media"):
+    """An image, a video, audio or a file; `media` builds it."""
+
+    kind: MediaKind
+    data: dict[str, Any] | None = None
+    """`{"url", "detail"}`, `{"data", "format"}` or `{"file_data", "filename", "file_id"}`, as the caller sent it."""
+    digest: str = ""
+    """Hexadecimal BLAKE2b of `data`, 16 bytes."""
+    num_bytes: int = 0
+    """Of what is sent in the request, decoded from base64; 0 for an address or an id."""
+    breakpoint: dict[str, Any] | None = None
+    """See `Text`."""
+
+    @property
+    def placeholder(self) -> str:
+        """What stands for it in records: kind, size and digest."""
+        size = f"{self.num_bytes} bytes" if self.num_bytes else "by reference"
+        return f"[{self.kind}, {size}, {self.digest}]"
+
+    @property
+    def tokens(self) -> int:
+        """An estimate of its tokens."""
+        if self.kind == "image":
+            return LOW_DETAIL_IMAGE_TOKENS if (self.data or {}).get("detail") == "low" else IMAGE_TOKENS
+        if not self.num_bytes:
+            return REFERENCE_TOKENS
+        seconds = self.audio_seconds
+        of_audio = 0 if seconds is None else math.ceil(round(seconds * AUDIO_TOKENS_PER_SECOND, 3))
+        if self.kind == "audio":
+            return 1 + (of_audio or self.num_bytes // AUDIO_BYTES_PER_TOKEN)
+        return 1 + max(of_audio, self.num_bytes // FILE_BYTES_PER_TOKEN)
+
+    @property
+    def audio_seconds(self) -> float | None:
+        """The longest plausible seconds of audio; None if it is none that can be read. The first time may take a second
+        of CPU time where `is_long_audio`."""
+        if self.kind not in ("audio", "file") or not self.num_bytes:
+            return None
+        if self.data is None or self.digest in _audio_seconds:
+            return _audio_seconds.get(self.digest)
+        if len(_audio_seconds) >= _MOST_LENGTHS:
+            _audio_seconds.clear()
+        seconds = _audio_seconds[self.digest] = _read_seconds(str(self.data.get(_BODIES[self.kind])))
+        return seconds
+
+    @property
+    def is_long_audio(self) -> bool:
+        """Whether reading how long it is takes a while: not on the event loop."""
+        is_audio = self.kind in ("audio", "file") and self.num_bytes > _READ_HERE_BYTES
+        return is_audio and self.digest not in _audio_seconds
+
+    @property
+    def without_data(self) -> "Media":
+        """It with its digest alone: the same for the same data, and short."""
+        return self if self.data is None else msgspec.structs.replace(self, data=None)
+
+
+Content = Text | Media
+
+
+class Result(msgspec.Struct, frozen=True, omit_defaults=True, tag="result"):
+    """What a call of a tool gave: the one block of a turn of the role `tool`."""
+
+    call_id: str
+    blocks: tuple[Content, ...] = ()
+
+
+Block = Text | Thought | Call | Media | Result
+
+
+class Turn(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One turn; `Turn.of` builds it of what it says."""
+
+    role: str
+    blocks: tuple[Block, ...]
+    """Thoughts come first, calls last."""
+    name: str | None = None
+    native: NativeContent | None = None
+    """The same turn in the form of the API that it comes from, for servers of that API."""
+    kept: NativeContent | None = None
+    """The same turn in the form of the server that answered with it, for servers of that API."""
+    marked: bool = False
+    """Whether the caller has marked it for a provider's cache, said without `native`."""
+    state: tuple[NativeBlock, ...] = ()
+    """Fields of `tiers.chat_state`."""
+    maker: str = ""
+    """The server and model that all these are from, "" if that is not known; no other one gets them."""
+
+    @classmethod
+    def of(
+        cls,
+        role: str,
+        content: str | Iterable[Content] = "",
+        *,
+        calls: Iterable[Call] = (),
+        thoughts: str = "",
+        call_id: str | None = None,
+        **fields: Any,
+    ) -> "Turn":
+        """Return a turn of a text, or of texts and media. `call_id`: of the call whose result it is; `fields` are the
+        others."""
+        if isinstance(content, str):
+            blocks: tuple[Content, ...] = (Text(content),) if content else ()
+        else:
+            blocks = _joined(content)
+        if [block for block in blocks if block.breakpoint is not None]:
+            fields["marked"] = True
+        if call_id is not None:
+            return cls(role, (Result(call_id, blocks),), **fields)
+        thought = (Thought(thoughts),) if thoughts else ()
+        return cls(role, (*thought, *blocks, *calls), **fields)
+
+    @property
+    def text(self) -> str:
+        """Its texts, each on lines of its own; without thoughts."""
+        blocks = self.blocks
+        if len(blocks) == 1:
+            block = blocks[0]
+            if type(block) is Text:
+                return block.text
+            if type(block) is Result:
+                blocks = block.blocks
+        return "\n".join([block.text for block in blocks if type(block) is Text])
+
+    @property
+    def content_blocks(self) -> tuple[Content, ...]:
+        """Its texts and media in order, also those of a result."""
+        blocks = self.blocks
+        if len(blocks) == 1 and type(blocks[0]) is Result:
+            return blocks[0].blocks
+        return tuple([block for block in blocks if type(block) is Text or type(block) is Media])
+
+    @property
+    def parts(self) -> tuple[Content, ...]:
+        """Its texts and media in order, if they are more than one text; else empty."""
+        blocks = self.content_blocks
+        if [block for block in blocks if type(block) is not Text or block.breakpoint is not None]:
+            return blocks
+        return ()
+
+    @property
+    def media(self) -> tuple[Media, ...]:
+        blocks: tuple[Block, ...] = self.blocks
+        if len(blocks) == 1:
+            first = blocks[0]
+            if type(first) is Text:
+                return ()
+            blocks = first.blocks if type(first) is Result else blocks
+        return tuple([block for block in blocks if type(block) is Media])
+
+    @property
+    def calls(self) -> tuple[Call, ...]:
+        blocks = self.blocks
+        if len(blocks) == 1 and type(blocks[0]) is not Call:
+            return ()
+        return tuple([block for block in blocks if type(block) is Call])
+
+    @property
+    def thoughts(self) -> str:
+        blocks = self.blocks
+        if len(blocks) == 1 and type(blocks[0]) is not Thought:
+            return ""
+        return "".join([block.text for block in blocks if type(block) is Thought])
+
+    @property
+    def call_id(self) -> str | None:
+        """Of the call whose result it is; None for another turn."""
+        first = self.blocks[0] if self.blocks else None
+        return first.call_id if type(first) is Result else None
+
+    @property
+    def media_tokens(self) -> int:
+        """An estimate of the tokens of its images, audio and files."""
+        return sum([block.tokens for block in self.media])
+
+    @property
+    def attachments(self) -> str:
+        """What stands for its images, audio and files in records: kind, size and digest of each."""
+        return " ".join([block.placeholder for block in self.media])
+
+    @property
+    def without_media(self) -> "Turn":
+        """The turn with digests in place of its images, audio and files: equal for equal turns, and short."""
+        if not self.media:
+            return self
+        return self.with_content(
+            [block.without_data if isinstance(block, Media) else block for block in self.content_blocks]
+        )
+
+    def with_text(self, text: str) -> "Turn":
+        """Return the turn with one text in place of its own."""
+        return self.with_content([Text(text), *self.media])
+
+    def with_content(self, content: Iterable[Content]) -> "Turn":
+        """Return the turn with other texts and media; thoughts and calls stay."""
+        made = Turn.of(self.role, content, calls=self.calls, thoughts=self.thoughts, call_id=self.call_id)
+        return self.with_blocks(made.blocks)
+
+    def with_calls(self, calls: Iterable[Call]) -> "Turn":
+        """Return the turn with other calls, each in the place of its own."""
+        others = iter(calls)
+        return self.with_blocks(next(others) if type(block) is Call else block for block in self.blocks)
+
+    def split_calls(self) -> list["Turn"]:
+        """Return a turn for each of its calls; what else it says is in the first one."""
+        others = tuple([block for block in self.blocks if type(block) is not Call])
+        first, *later = self.calls
+        alone = msgspec.structs.replace(self, state=())
+        return [self.with_blocks((*others, first)), *[alone.with_blocks((call,)) for call in later]]
+
+    def with_blocks(self, blocks: Iterable[Block]) -> "Turn":
+        return msgspec.structs.replace(self, blocks=tuple(blocks))
+
+    def recorded_content(self) -> str:
+        """The turn as one text, calls included, for records and length estimates."""
+        calls = self.calls
+        if not calls:
+            return self.text
+        return "\n".join(filter(None, [self.text, *[f"{call.name}({call.arguments})" for call in calls]]))
+
+
+def _joined(content: Iterable[Content]) -> tuple[Content, ...]:
+    """Texts alone are one text, unless one is marked."""
+    every = tuple(content)
+    if [block for block in every if type(block) is not Text or block.breakpoint is not None]:
+        return every
+    text = "\n".join([block.text for block in every if type(block) is Text])
+    return (Text(text),) if text else ()
+
+
+def media(kind: MediaKind, data: dict[str, Any]) -> Media:
+    """Return an image, a video, audio or a file; takes as long as hashing it."""
+    digest = hashlib.blake2b(_encode(data), digest_size=16).hexdigest()
+    return Media(kind=kind, data=data, digest=digest, num_bytes=_num_bytes(data.get(_BODIES[kind])))
+
+
+def _num_bytes(body: Any) -> int:
+    """Of base64 text, with or without the head of a data URL."""
+    if not isinstance(body, str) or body[:8].lower().startswith(("http:", "https:")):
+        return 0
+    start = body.find(",", 0, 256) + 1
+    return (len(body) - start) * 3 // 4
+
+
+# A mapping's keys in one order, so that equal data have equal digests.
+_encode = msgspec.msgpack.Encoder(order="deterministic").encode
+# By digest: a block is counted several times, and the same one comes with each turn of its conversation.
+_audio_seconds: dict[str, float | None] = {}
+_MOST_LENGTHS, _READ_HERE_BYTES = 4096, 64 * 1024
+
+
+def _read_seconds(body: str) -> float | None:
+    """Return the seconds of audio in base64 text, with or without the head of a data URL."""
+    from tiers.audio.duration import audio_duration  # few requests have audio
+
+    try:
+        duration = audio_duration(base64.b64decode(body[body.find(",", 0, 256) + 1 :]))
+    except ValueError:
+        return None
+    return None if duration is None else duration.most
+
+
+class Tool(msgspec.Struct, frozen=True, kw_only=True):
+    """A function that a model may call. `parameters` is a JSON schema of an object; None for no parameters.
+
+    `strict`: calls always follow the schema, even if the model is free to call or not. `custom`: the function stands
+    for a tool of the caller's that takes text. `cache_control`: a mark of the caller's for a provider's cache.
+    """
+
+    name: str
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool = False
+    custom: bool = False
+    cache_control: dict[str, Any] | None = None
+
+    def definition(self) -> dict[str, Any]:
+        """The tool as chat templates and OpenAI-compatible servers expect it, without our own fields."""
+        function: dict[str, Any] = {"name": self.name}
+        if self.description is not None:
+            function["description"] = self.description
+        function["parameters"] = self.schema
+        return {"type": "function", "function": function}
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        return NO_PARAMETERS if self.parameters is None else self.parameters
+
+
+class ToolCallDelta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A piece of the call number `index` of a choice: first `id` and `name`, then pieces of the arguments' JSON.
+    `extra_content`: see `tiers.conversation.Call`; whole."""
+
+    index: int
+    id: str = ""
+    name: str = ""
+    arguments: str = ""
+    extra_content: bytes = b""
+
+
+class Tooling(msgspec.Struct, frozen=True, kw_only=True):
+    """A request's tools. `choice`: no call, optional calls, at least one, or the tool called `name`.
+
+    `parallel`: whether one answer may contain several calls. `as_functions`: whether the caller gave functions.
+    """
+
+    tools: tuple[Tool, ...]
+    choice: Literal["none", "auto", "required", "named"] = "auto"
+    name: str | None = None
+    parallel: bool = True
+    as_functions: bool = False
+
+    @property
+    def is_forced(self) -> bool:
+        """Whether the answer must be a call."""
+        return self.choice in ("required", "named")
+
+    @property
+    def callable_tools(self) -> list[tuple[int, Tool]]:
+        """Return the tools that the answer may call, with their positions among all."""
+        if self.choice == "none":
+            return []
+        return [(i, tool) for i, tool in enumerate(self.tools) if self.choice != "named" or tool.name == self.name]
+
+
+def new_call_id() -> str:
+    """Return a call id in OpenAI's format."""
+    return f"call_{secrets.token_hex(12)}"
+
+
+BREAKPOINT = "prompt_cache_breakpoint"
+"""Of a part: https://developers.openai.com/api/docs/guides/prompt-caching (2026-11)."""
+
+
+PROVIDERS_OWN = ("_tool_use", "_tool_result", "container_upload", "compaction", "redacted_thinking")
+"""Ends of types of Anthropic's blocks that are of tools that it ran, or its own bookkeeping: no other model can do
+anything with them, and only callers of its API get them."""
+
+
+TURN = "turn"
+"""Type of a block of Anthropic's form that is none: a whole turn of the system, which no other API has."""
+INTERLEAVED = "interleaved-thinking"
+"""Anthropic's beta with which a budget is that of a whole turn of calls, and so may be above the limit of an answer."""
+
+
+class NativeRequest(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What else a request says in the form of its API: the JSON of its other `fields`, by name. `server_tools`: the
+    types of tools among them that the provider itself runs. `betas`: Anthropic's header of the same name.
+    `unsaid`: names of fields that change the answer and that no other API has."""
+
+    form: Form
+    fields: dict[str, bytes] = {}
+    server_tools: tuple[str, ...] = ()
+    betas: str = ""
+    unsaid: tuple[str, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """Bytes of all fields."""
+        return sum(map(len, self.fields.values()))
+
+
+class OpaquePiece(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A piece of an answer as the dialect of its server has it: only that dialect reads it."""
+
+    dialect: Form = msgspec.field(name="form")
+    event: bytes = b""
+    """JSON of an event of the server's stream."""
+    block: NativeBlock | None = None
+    """What is finished with this piece."""
+
+
+class UrlCitation(msgspec.Struct, frozen=True):
+    """A page that a part of the text rests on, from character `start_index` to `end_index` of the choice's text."""
+
+    url: str
+    title: str = ""
+    start_index: int = 0
+    end_index: int = 0
