@@ -45,6 +45,8 @@ def _chat_events(events: list[Json]) -> Json:
             return {"error": event["error"]}
         usage = event.get("usage") or usage
         for choice in event["choices"]:
+            if choice["index"]:
+                continue
             delta = choice["delta"]
             for name in ("content", "reasoning_content", "refusal"):
                 said[name] += delta.get(name) or ""

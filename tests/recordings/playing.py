@@ -14,6 +14,7 @@ from typing import Any
 import httpx
 
 from gateway.base.settings import Settings
+from gateway.inference.kept_reasoning import KeptReasoning
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 from tests.gateway.walk import BOUNDED
 from tests.polling import eventually
@@ -93,6 +94,7 @@ class Stage:
             self._served[len(tiers)] = text
         gateway, file = self._gateways[len(tiers)]
         REFUSALS.forget()
+        gateway.serving.service.kept_reasoning = KeptReasoning()
         if self._served[len(tiers)] != text:
             file.write_text(text)
             await gateway.operations.reload.reload("recordings", "another case")
@@ -286,7 +288,7 @@ def _parsed(text: str) -> Any:
 
 def difference_to(what: str, wanted: Any, found: Any, *, exactly: bool = False) -> list[str]:
     """Return the lines that differ. Unless `exactly`, an object may have more fields than are wanted."""
-    shown = found if exactly else projected(wanted, found)
+    shown = projected(wanted, found, exactly=exactly)
     if shown == wanted:
         return []
     before, after = (pretty(one, 0, WIDTH).split("\n") for one in (wanted, shown))
@@ -294,14 +296,16 @@ def difference_to(what: str, wanted: Any, found: Any, *, exactly: bool = False) 
     return ["\n".join([f"{what} differs:", *lines])]
 
 
-def projected(wanted: Any, found: Any) -> Any:
+def projected(wanted: Any, found: Any, *, exactly: bool = False) -> Any:
     """Return what is found of the fields that are wanted; null stands for a field that is not there, and `…` at an end
-    of a text for any more of it."""
+    of a text for any more of it. With all other fields, too, if `exactly`."""
     if isinstance(wanted, str) and isinstance(found, str) and "…" in (wanted[:1], wanted[-1:]):
         ends = found.endswith(wanted[1:]) if wanted[0] == "…" else found.startswith(wanted[:-1])
         return wanted if ends or (wanted[0] == wanted[-1] and wanted[1:-1] in found) else found
     if isinstance(wanted, dict) and isinstance(found, dict):
-        return {name: projected(value, found.get(name)) for name, value in wanted.items()}
+        names = [name for name in wanted if name in found or not exactly]
+        names += [name for name in found if name not in wanted and exactly]
+        return {name: projected(wanted.get(name), found.get(name), exactly=exactly) for name in names}
     if isinstance(wanted, list) and isinstance(found, list) and len(wanted) == len(found):
-        return [projected(one, other) for one, other in zip(wanted, found, strict=True)]
+        return [projected(one, other, exactly=exactly) for one, other in zip(wanted, found, strict=True)]
     return found

@@ -7,11 +7,13 @@ import msgspec
 import pytest
 
 from inference_core.protocol import SamplingParams
+from tests.recordings.recording import files, recordings
 from tests.tiers.remote.loopback_server import Call, LoopbackServer
 from tests.tiers.tier_world import chat, collect, remote_spec
 from tiers.errors import CallerCredential, TierRequestError
+from tiers.remote.lessons import lessons_in
 from tiers.remote.openai_format import parse_error, wait_in
-from tiers.remote.refusals import LearnedRefusals, Place, refused_parameters
+from tiers.remote.refusals import REFUSAL_ROWS, LearnedRefusals, Place, refused_parameters
 from tiers.remote.remote_tier import RemoteTier
 from tiers.tier import GenerationRequest
 
@@ -20,84 +22,21 @@ def openai(message: str, param: str | None = None, code: str | None = None) -> d
     return {"error": {"message": message, "type": "invalid_request_error", "param": param, "code": code}}
 
 
-def extra(*loc: str) -> dict[str, Any]:
-    return {"type": "extra_forbidden", "loc": ["body", *loc], "msg": "Extra inputs are not permitted", "input": 1}
-
-
-AS_SUCH: list[tuple[str, dict[str, Any], set[str]]] = [
-    ("OpenAI", openai("Unsupported parameter: 'top_p' is not supported with this model.", "top_p",
-                      "unsupported_parameter"), {"top_p"}),
-    ("OpenAI, default alone", openai("Unsupported value: 'temperature' does not support 0.2 with this model. Only the "
-                                     "default (1) value is supported.", "temperature", "unsupported_value"),
-     {"temperature"}),
-    ("OpenAI, limit", openai("Unsupported parameter: 'max_tokens' is not supported with this model. Use "
-                             "'max_completion_tokens' instead.", "max_tokens", "unsupported_parameter"),
-     {"max_tokens"}),
-    ("Azure", openai("Unrecognized request argument supplied: parallel_tool_calls"), {"parallel_tool_calls"}),
-    ("Anthropic", {"type": "error", "error": {"type": "invalid_request_error",
-                                              "message": "`temperature` is deprecated for this model."}},
-     {"temperature"}),
-    ("Anthropic, both", {"type": "error", "error": {"message": "`temperature` and `top_p` cannot both be specified for "
-                                                    "this model. Please use only one."}}, {"top_p"}),
-    ("Anthropic, extra", {"type": "error", "error": {"message": "output_config.effort: Extra inputs are not "
-                                                     "permitted"}}, {"reasoning_effort"}),
-    ("Anthropic, effort", {"type": "error", "error": {"message": "This model does not support the effort parameter."}},
-     {"reasoning_effort"}),
-    ("Mistral", {"object": "error", "message": {"detail": [extra("parallel_tool_calls")]}, "code": None},
-     {"parallel_tool_calls"}),
-    ("FastAPI", {"detail": [extra("seed"), extra("presence_penalty")]}, {"seed", "presence_penalty"}),
-    ("vLLM", {"object": "error", "message": "[{'type': 'extra_forbidden', 'loc': ('body', 'min_p'), 'msg': 'Extra "
-              "inputs are not permitted', 'input': 0.1}]", "code": 400}, {"min_p"}),
-    ("Gemini", {"error": {"code": 400, "message": 'Invalid JSON payload received. Unknown name "topK" at '
-                          "'generation_config': Cannot find field.", "status": "INVALID_ARGUMENT"}}, {"top_k"}),
-    ("Gemini, penalties", {"error": {"code": 400, "message": "Penalty is not enabled for models/gemini-2.5"}},
-     {"presence_penalty", "frequency_penalty"}),
-    ("Bedrock", {"message": "This model doesn't support the topP field. Remove topP and try again."}, {"top_p"}),
-    ("Bedrock, key", {"message": "Malformed input request: #: extraneous key [top_k] is not permitted"}, {"top_k"}),
-    ("xAI", {"error": "Argument not supported on this model: presencePenalty"}, {"presence_penalty"}),
-    ("Groq", openai("'reasoning_effort' is not supported with this model"), {"reasoning_effort"}),
-    ("Groq, property", openai("property 'logit_bias' is unsupported"), {"logit_bias"}),
-    ("Moonshot", openai("invalid temperature: only 1 is allowed for this model"), {"temperature"}),
-    ("Anthropic, edits", {"error": {"message": "context_management: Extra inputs are not permitted"}},
-     {"context_management"}),
-    ("LM Studio", {"error": "'response_format.type' must be 'json_schema' or 'text'"}, {"response_format"}),
-    ("others, extra", openai("Extra inputs are not permitted, field: 'seed', value: 1"), {"seed"}),
-    ("others, schema", openai("Additional properties are not allowed ('seed' was unexpected)"), {"seed"}),
-    ("store, Mistral", {"detail": [extra("store")]}, {"store"}),
-    ("store, Cerebras", openai("body.store: property 'body.store' is unsupported"), {"store"}),
-    ("TGI", {"error": "unknown field `stream_options`, expected one of `model`, `messages`"}, {"stream_options"}),
-]  # fmt: skip
-OTHERWISE: list[tuple[str, dict[str, Any]]] = [
-    ("a value out of range", openai("temperature: range: 0..1")),
-    ("a value that must be", openai("'temperature' is not supported: must be at most 1")),
-    ("a value of several", openai("Unsupported value: 'reasoning_effort' does not support 'minimal' with this model. "
-                                  "Supported values are: 'low' and 'high'.", "reasoning_effort", "unsupported_value")),
-    ("a wrong type", openai("Invalid type for 'temperature': expected a number", "temperature", "invalid_type")),
-    ("a Pydantic value", {"detail": [{"type": "less_than_equal", "loc": ["body", "temperature"],
-                                      "msg": "Input should be less than or equal to 2"}]}),
-    ("tools", openai("Unsupported parameter: 'tools' is not supported with this model.", "tools",
-                     "unsupported_parameter")),
-    ("a format", openai("'response_format' is not supported with this model")),
-    ("safety", openai("Unrecognized request argument supplied: safety_identifier")),
-    ("a field of a message", {"detail": [extra("messages", "temperature")]}),
-    ("a long text", openai("x" * 50_000)),
-]  # fmt: skip
-
-
-def named(body: dict[str, Any]) -> frozenset[str]:
-    data = json.dumps(body).encode()
+def test_a_long_text_names_no_parameter() -> None:
+    data = json.dumps(openai("x" * 50_000)).encode()
     error = parse_error(data)
-    return refused_parameters(data, error.message, error.param, error.code)
+    assert refused_parameters(data, error.message, error.param, error.code) == frozenset()
 
 
-@pytest.mark.parametrize(("body", "names"), [pytest.param(*row[1:], id=row[0]) for row in AS_SUCH])
-def test_a_parameter_that_is_refused_as_such_is_known_in_any_wording(body: dict[str, Any], names: set[str]) -> None:
-    assert named(body) == names
-
-
-@pytest.mark.parametrize("body", [pytest.param(row[1], id=row[0]) for row in OTHERWISE])
-def test_a_refused_value_or_what_an_answer_needs_is_none_of_them(body: dict[str, Any]) -> None:
-    assert named(body) == frozenset()
+def test_every_lesson_is_taught_by_some_recording() -> None:
+    said = [words for file in files() for case in recordings(file) for words, _ in case.fields.get("refused", ())]
+    bodies = [words.get("error", words) if isinstance(words, dict) else openai(words) for words in said]
+    messages = [
+        parse_error(json.dumps(body if isinstance(body, dict) else openai(body)).encode()).message for body in bodies
+    ]
+    found = {name for message in messages for name in lessons_in(message, None, None)}
+    # The first is what a second refusal of a format teaches, and the second is not a change of a body.
+    assert {lesson.name for lesson in REFUSAL_ROWS.lessons} - found == {"response_format.type", "chat/completions"}
 
 
 COLD: GenerationRequest = chat(sampling=SamplingParams(temperature=0.2, top_p=0.9), whole=True)
@@ -212,3 +151,24 @@ def test_refusals_are_forgotten_after_a_day_and_bounded() -> None:
 )
 def test_waits_are_read_in_any_words(said: str, seconds: float | None) -> None:
     assert wait_in(said) == seconds
+
+
+async def test_a_client_that_leaves_choices_asked_one_by_one_frees_their_connections_at_once() -> None:
+    async def endless(call: Call) -> None:
+        if call.body.get("n", 1) > 1:
+            await call.reply(400, {"error": {"message": "Invalid n value (currently only n = 1 is supported)"}})
+            return
+        await call.begin()
+        await call.chunk("Hi")
+        await server.disconnected.wait()
+
+    async with LoopbackServer(endless) as server:
+        tier = RemoteTier(remote_spec(server.base_url, kind="openai"), refusals=LearnedRefusals())
+        answers = tier.generate(chat(n=2))
+        async for delta in answers:
+            if delta.text:
+                break
+        await answers.aclose()
+        assert tier.load().running == 0
+        await server.disconnected.wait()
+        await tier.close()
