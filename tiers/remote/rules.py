@@ -174,6 +174,10 @@ class ServerRows(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Servers by the name of their group."""
     hosts: dict[str, str]
     """Servers by the end of their host's name, for those that the catalogue gives by their address."""
+    fields: dict[str, frozenset[str]]
+    """Fields beyond OpenAI's API that a caller may send, by the name of their group."""
+    forwarded: dict[str, frozenset[str]]
+    """The fields that a server knows, or the groups of them, by the server."""
     families: dict[str, str]
     """Regular expressions that a model's name has, by the name of the family."""
     rows: list[ServerRow]
@@ -183,6 +187,13 @@ class ServerRows(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             if unknown := {*row.families} - self.families.keys():
                 raise ValueError(f"no family is called {unknown}")
             msgspec.convert(row.rules, Rules)
+
+    def forwarded_fields(self) -> dict[str, frozenset[str]]:
+        """Return the fields that each server knows, without groups."""
+        return {
+            server: frozenset().union(*(self.fields.get(name, (name,)) for name in names))
+            for server, names in self.forwarded.items()
+        }
 
     def holding(self, server: str, maker: str, model: str) -> list[ServerRow]:
         """Return the rows of a model of `server`, or of its `maker`, in their order."""
