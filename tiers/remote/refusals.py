@@ -68,6 +68,15 @@ class Keywords(Wording, frozen=True, kw_only=True):
     """What is refused, where the words do not name it."""
 
 
+class Meaning(Row, frozen=True, kw_only=True):
+    """What an error means that names no status."""
+
+    status: int
+    patterns: tuple[str, ...]
+    sentences: bool = False
+    """Its patterns are sentences, which count in the words of a 400, a 403 or a 429, too."""
+
+
 class Lesson(Row, frozen=True, kw_only=True):
     """What a refusal says that its server wants instead."""
 
@@ -103,6 +112,8 @@ class RefusalRows(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """How servers say the most tokens that a model can answer."""
     tools: tuple[Wording, ...]
     """How servers say the most tools of a request."""
+    meanings: tuple[Meaning, ...]
+    """The first that matches counts."""
     lessons: tuple[Lesson, ...]
 
     def pattern(self, *texts: str) -> re.Pattern[str]:

@@ -33,6 +33,7 @@ from tiers.remote.http_transport import Reply
 from tiers.remote.lenient_json import NotAnObjectError
 from tiers.remote.lessons import ELSEWHERE, refused_in, told_tools
 from tiers.remote.openai_format import WireError, parse_error, parse_reset, parse_retry_after, wait_in
+from tiers.remote.refusals import REFUSAL_ROWS
 from tiers.remote.too_long import MOST_READ, ServerSaidError, is_unable, too_long
 from tiers.remote.wire import RemoteWire
 from tiers.server_words import one_line
@@ -49,56 +50,13 @@ TRY_LATER_STATUSES = (408, 409, 421, 423, 424, 425, 499)
 # 498: Groq's, 529: Anthropic's "overloaded".
 BUSY_STATUSES = (429, 498, 529)
 _STATUSES = (400, 413, 422, *OPERATOR_STATUSES, *TRY_LATER_STATUSES, *BUSY_STATUSES)
-# What an error within an answer says by its type, its code or its words, where it names no status.
-_MEANINGS = (
-    (
-        429,
-        re.compile(
-            r"rate.?limit|too.?many.?requests|throttl|resource.?exhausted|overloaded|at capacity|"
-            r"capacity.{0,20}exceeded|\blimit reached",
-            re.I,
-        ),
-    ),
-    (402, re.compile(r"insufficient.{0,6}(?:balance|credit|quota)|arrear|billing|credit balance", re.I)),
-    (401, re.compile(r"authentication|invalid.?api.?key|unauthori[sz]ed|login fail", re.I)),
-    (400, re.compile(r"invalid.?request|invalid.?argument|invalid.?params|bad.?request", re.I)),
-)
-# The same in whole sentences, and what is about the model: in the words of a 400, a 403 or a 429, which servers use for
-# it too.
-_SENTENCES = (
-    (
-        402,
-        re.compile(
-            r"insufficient (?:balance|credit|fund)|credit balance|out of credits|all available credits|please recharge|"
-            r"account.{0,60} suspended|余额不足|额度不足|欠费",
-            re.I,
-        ),
-    ),
-    (
-        429,
-        re.compile(
-            r"\b(?:is|currently) overloaded|too many requests|rate (?:limit )?exceeded|throttl|访问量过大|速率限制|"
-            r"请求频率",
-            re.I,
-        ),
-    ),
-    (
-        401,
-        re.compile(
-            r"(?:incorrect|invalid|wrong|expired) api[ _-]?key|api[ _-]?key (?:is |has )?(?:not valid|invalid|expired)",
-            re.I,
-        ),
-    ),
-    (
-        404,
-        re.compile(
-            r"model_decommissioned|model\b.{0,60}(?:decommissioned|been (?:retired|removed|shut down)|not exist|"
-            r"not found)|\binvalid model (?:id|name)\b|not a valid model\b|no available channel|无可用渠道|"
-            r"模型不存在|location is not supported",
-            re.I,
-        ),
-    ),
-)
+_Meanings = list[tuple[int, re.Pattern[str]]]
+_MEANINGS: _Meanings = []
+"""What an error says by its type, its code or its words, where it names no status."""
+_SENTENCES: _Meanings = []
+"""The same in whole sentences, and what is about the model."""
+for _row in REFUSAL_ROWS.meanings:
+    (_SENTENCES if _row.sentences else _MEANINGS).append((_row.status, REFUSAL_ROWS.pattern(*_row.patterns)))
 # How OpenRouter and xAI refuse a prompt for its content (https://openrouter.ai/docs/api-reference/errors,
 # https://docs.x.ai/docs/guides/errors): no matter of keys.
 _FLAGGED = re.compile(
@@ -445,7 +403,7 @@ def _with_own_words(error: WireError, request: ServerRequest) -> WireError:
     return error
 
 
-def _status_in(words: str, meanings: tuple[tuple[int, re.Pattern[str]], ...] = _MEANINGS) -> int:
+def _status_in(words: str, meanings: _Meanings = _MEANINGS) -> int:
     """Return the status that the words of an error mean; 0 for none."""
     return next((status for status, pattern in meanings if pattern.search(words)), 0)
 
