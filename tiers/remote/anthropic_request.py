@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from tiers.conversation import INTERLEAVED, TURN, Media, NativeRequest, Text, Turn
+from tiers.dialects.messages import NAME
 from tiers.errors import TierRequestError
 from tiers.remote.provider_format import (
     MIN_THINKING_TOKENS,
@@ -21,7 +22,6 @@ from tiers.remote.provider_format import (
 from tiers.remote.request_fields import BUDGET
 from tiers.tier import GenerationRequest
 
-NAME = "Anthropic"
 # Older models take a budget of thinking tokens; newer ones think as much as `effort` lets them.
 BUDGET_MODELS = (
     "claude-3", "claude-haiku-4-5", "claude-opus-4-0", "claude-opus-4-1", "claude-opus-4-2025", "claude-opus-4-5",

@@ -1,4 +1,4 @@
-"""Anthropic's Messages API as a remote wire (version 2023-06-01).
+"""Anthropic's Messages API as a remote wire.
 
 Answers are read event by event or whole: as deltas, and as the blocks that they were.
 """
@@ -11,10 +11,10 @@ import msgspec
 from inference_core.io.files import JSON_ERRORS
 from tiers.catalog.tier_spec import RemoteSpec
 from tiers.conversation import PROVIDERS_OWN, Form, NativeBlock, OpaquePiece
+from tiers.dialects.messages import DIALECT, ENDED, NAME, BlockDelta, Event, MessageBody, MessageUsage, SaidBlock
 from tiers.errors import TierError, TierRequestError
 from tiers.remote.anthropic_request import (
     MARK,
-    NAME,
     dropped_sampling,
     dropped_thinking,
     is_marked,
@@ -47,98 +47,32 @@ from tiers.remote.usage_counter import MOST_NAME, Tally
 from tiers.remote.wire import RemoteWire, WireCall
 from tiers.tier import Delta, GenerationRequest, Usage
 
-_FORM: Form = "anthropic"
-_NOTHING = msgspec.Raw(b"")
 
+class _Answer(MessageBody, frozen=True, kw_only=True):
+    """A whole answer, or what went wrong."""
 
-class _Cited(msgspec.Struct):
-    url: str = ""
-    title: str | None = None
-
-
-class _Block(msgspec.Struct):
-    type: str = ""
-    text: str = ""
-    thinking: str = ""
-    signature: str = ""
-    data: str = ""
-    id: str = ""
-    name: str = ""
-    input: dict[str, Any] = {}
-    citations: list[_Cited] | None = None
-
-
-class _Delta(msgspec.Struct):
-    """Of a content block (`type` is set), or of the message (`stop_reason`, `stop_sequence`)."""
-
-    type: str = ""
-    text: str | None = None
-    thinking: str | None = None
-    signature: str | None = None
-    partial_json: Any = None
-    citation: msgspec.Raw = _NOTHING
-    stop_reason: str | None = None
-    stop_sequence: str | None = None
-
-
-class _Written(msgspec.Struct):
-    """What was written into the cache, by how long it stays."""
-
-    ephemeral_1h_input_tokens: int | None = None
-
-
-# By their names in the usage.
-_BILLED_TOOLS = ("web_search_requests", "web_fetch_requests", "tool_search_requests")
-
-
-class _Iteration(msgspec.Struct):
-    """One reading of the prompt. A `compaction` is billed, and is not in the sums of the usage (https://platform.claude.
-    com/docs/en/build-with-claude/compaction, read 2026-11)."""
-
-    type: str = ""
-    input_tokens: int | None = None
-    output_tokens: int | None = None
-
-
-class _Usage(msgspec.Struct):
-    input_tokens: int | None = None
-    cache_read_input_tokens: int | None = None
-    cache_creation_input_tokens: int | None = None
-    cache_creation: _Written | None = None
-    output_tokens: int | None = None
-    server_tool_use: dict[str, int | None] | None = None
-    speed: str | None = None
-    inference_geo: str | None = None
-    iterations: list[_Iteration] | None = None
-
-
-class _Message(msgspec.Struct):
-    content: list[msgspec.Raw] | str | None = None
-    stop_reason: str | None = None
-    stop_sequence: str | None = None
-    usage: _Usage | None = None
     error: Any = None
 
 
-class _Event(msgspec.Struct):
-    type: str = ""
-    index: int = 0
-    message: _Message | None = None
-    content_block: msgspec.Raw = _NOTHING
-    delta: _Delta | None = None
-    usage: _Usage | None = None
+_encode = msgspec.json.Encoder().encode
+_decode = LenientDecoder(Event, f"an event of {NAME}'s")
+_strict = _decode.strict
+_decode_message = LenientDecoder(_Answer, f"a message of {NAME}'s")
+_decode_block = LenientDecoder(SaidBlock, f"a block of {NAME}'s")
+# By their names in the usage.
+_BILLED_TOOLS = ("web_search_requests", "web_fetch_requests", "tool_search_requests")
 
 
 class _OpenBlock:
     """A block of a stream as it grows."""
 
-    def __init__(self, start: msgspec.Raw, block: _Block) -> None:
+    def __init__(self, start: msgspec.Raw, block: SaidBlock) -> None:
         self._start, self._type = start, block.type
-        self._texts, self._thoughts, self._arguments = [block.text], [block.thinking], list[str]()
-        self._signature, self._data = block.signature, block.data
+        self._texts, self._thoughts, self._arguments = [block.text or ""], [block.thinking or ""], list[str]()
+        self._signature, self._data = block.signature or "", block.data or ""
         self._citations: list[Any] = []
 
-    def add(self, delta: _Delta) -> None:
+    def add(self, delta: BlockDelta) -> None:
         if delta.text is not None:
             self._texts.append(delta.text)
         elif delta.thinking is not None:
@@ -207,14 +141,14 @@ def _left_open(blocks: Blocks, tally: Tally, index: int | None = None) -> list[D
     open_blocks = tally.notes.get("open blocks", ()) if tally.opaque else blocks.without_arguments
     deltas: list[Delta] = []
     for one in [one for one in open_blocks if index in (None, one)]:
-        end = _Event(type="content_block_stop", index=one)
+        end = Event(type="content_block_stop", index=one)
         closing = blocks.close(one)
         said = _encode({"type": end.type, "index": one})
         deltas += _with_event(end, said, closing, tally) if tally.opaque else closing
     return deltas
 
 
-def _with_event(said: _Event, data: bytes, deltas: list[Delta], tally: Tally) -> list[Delta]:
+def _with_event(said: Event, data: bytes, deltas: list[Delta], tally: Tally) -> list[Delta]:
     """Return `deltas` with the event as it is, and with the block that it ends."""
     open_blocks: dict[int, _OpenBlock] = tally.notes.setdefault("open blocks", {})
     finished = None
@@ -234,7 +168,7 @@ def _with_event(said: _Event, data: bytes, deltas: list[Delta], tally: Tally) ->
         open_blocks[said.index].add(said.delta)
     elif said.type == "content_block_stop" and said.index in open_blocks:
         finished = open_blocks.pop(said.index).finished()
-    opaque = OpaquePiece(dialect=_FORM, event=data, block=finished)
+    opaque = OpaquePiece(dialect=DIALECT, event=data, block=finished)
     if not deltas:
         return [Delta(opaque=opaque)]
     deltas[-1].opaque = opaque
@@ -246,7 +180,7 @@ def _added(deltas: list[Delta]) -> str:
     return "".join(call.arguments for delta in deltas for call in delta.tool_calls)
 
 
-def _whole_call(start: msgspec.Raw, block: _Block, deltas: list[Delta]) -> msgspec.Raw:
+def _whole_call(start: msgspec.Raw, block: SaidBlock, deltas: list[Delta]) -> msgspec.Raw:
     """Return a block as it is; a call with the id that it has here, and with an input that is an object."""
     if block.type != "tool_use":
         return start
@@ -266,28 +200,27 @@ def read_whole(body: bytes, tally: Tally) -> list[Delta]:
     _report(message.usage, tally)
     deltas: list[Delta] = []
     if isinstance(message.content, str):
-        deltas, message.content = blocks.text(message.content), None
-        # A caller of the same API gets blocks.
+        # A caller of the same dialect gets blocks.
         tally.opaque = False
+        return blocks.text(message.content) + _end(message, blocks)
     for index, raw in enumerate(message.content or ()):
         block = _decode_block(raw, tally)
         started = _start(index, raw, blocks)
         deltas += started + blocks.close(index)
         if tally.opaque:
             said = bytes(_whole_call(raw, block, started))
-            whole = NativeBlock(json=said, type=block.type, seal=block.signature or block.data)
-            deltas.append(Delta(opaque=OpaquePiece(dialect=_FORM, block=whole)))
+            whole = NativeBlock(json=said, type=block.type, seal=block.signature or block.data or "")
+            deltas.append(Delta(opaque=OpaquePiece(dialect=DIALECT, block=whole)))
     ending = _end(message, blocks)
     if tally.opaque and ending:
-        ending[0].opaque = OpaquePiece(dialect=_FORM, event=_ending(body))
+        ending[0].opaque = OpaquePiece(dialect=DIALECT, event=_ending(body))
     return deltas + ending
 
 
 def _ending(body: bytes) -> bytes:
     """What the event at the end of a stream would have said."""
     whole = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
-    ended = ("stop_reason", "stop_sequence", "stop_details", "container")
-    delta = {name: whole[name] for name in ended if name in whole}
+    delta = {name: whole[name] for name in ENDED if name in whole}
     more = {name: whole[name] for name in ("usage", "context_management") if name in whole}
     return _encode({"type": "message_delta", "delta": delta, **more})
 
@@ -298,11 +231,11 @@ def _start(index: int, raw: msgspec.Raw, blocks: Blocks) -> list[Delta]:
     block = _decode_block(raw)
     match block.type:
         case "text":
-            return blocks.text(block.text) + blocks.cited((one.url, one.title) for one in block.citations or ())
+            return blocks.text(block.text or "") + blocks.cited(_pages(block.citations))
         case "thinking":
-            return blocks.reasoning(block.thinking)
+            return blocks.reasoning(block.thinking or "")
         case "tool_use":
-            return [blocks.open_call(index, block.id, block.name, arguments_text(block.input))]
+            return [blocks.open_call(index, block.id or "", block.name or "", arguments_text(block.input))]
     if not block.type.endswith(PROVIDERS_OWN):
         blocks.unknown = blocks.unknown or f"blocks of the type {block.type!r}"
     blocks.own.add(index)
@@ -316,7 +249,7 @@ def _note_use(raw: msgspec.Raw, tally: Tally) -> None:
         tally.note_extras({name: tally.extras.get(name, 0) + 1})
 
 
-def _delta(said: _Event, blocks: Blocks) -> list[Delta]:
+def _delta(said: Event, blocks: Blocks) -> list[Delta]:
     delta = said.delta
     if delta is not None:
         if delta.text is not None:
@@ -326,22 +259,27 @@ def _delta(said: _Event, blocks: Blocks) -> list[Delta]:
         if delta.partial_json is not None:
             return [] if said.index in blocks.own else blocks.arguments(said.index, arguments_text(delta.partial_json))
         if delta.citation:
-            cited = _decode_cited(delta.citation)
-            return blocks.cited([(cited.url, cited.title)])
+            return blocks.cited(_pages([msgspec.json.decode(delta.citation)]))
         if delta.type == "signature_delta":
             return []
     blocks.unknown = blocks.unknown or f"deltas of the type {delta.type if delta else ''!r}"
     return []
 
 
-def _end(said: _Delta | _Message, blocks: Blocks) -> list[Delta]:
+def _pages(citations: Any) -> list[tuple[str, str]]:
+    """Return address and title of each page among what is cited."""
+    listed = [one for one in citations if isinstance(one, dict)] if isinstance(citations, list) else []
+    return [(str(one.get("url") or ""), str(one.get("title") or "")) for one in listed]
+
+
+def _end(said: BlockDelta | MessageBody, blocks: Blocks) -> list[Delta]:
     if said.stop_reason is None:
         return []
     blocks.check_form()
     return [Delta(finish_reason=finish_of(said.stop_reason), stop_sequence=said.stop_sequence)]
 
 
-def _report(usage: _Usage | None, tally: Tally) -> None:
+def _report(usage: MessageUsage | None, tally: Tally) -> None:
     """Store the counts. Those of a stream's end are totals, and may repeat the prompt's, in part or as 0."""
     if usage is None:
         return
@@ -373,14 +311,6 @@ def _report(usage: _Usage | None, tally: Tally) -> None:
     )
 
 
-_encode = msgspec.json.Encoder().encode
-_decode = LenientDecoder(_Event, f"an event of {NAME}'s")
-_strict = _decode.strict
-_decode_message = LenientDecoder(_Message, f"a message of {NAME}'s")
-_decode_cited = LenientDecoder(_Cited, f"a citation of {NAME}'s")
-_decode_block = LenientDecoder(_Block, f"a block of {NAME}'s")
-
-
 VERSION = b"2023-06-01"
 _KNOWN = frozenset({"temperature", "top_p", "top_k", "reasoning_effort", BUDGET, "parallel_tool_calls"})
 
@@ -389,7 +319,7 @@ class AnthropicWire(RemoteWire):
     """Anthropic, or another server with its Messages API."""
 
     needs_limit = True
-    form: Form | None = "anthropic"
+    form: Form | None = DIALECT
     marks_cache = True
 
     def __init__(self, remote: RemoteSpec) -> None:

@@ -23,7 +23,7 @@ from gateway.edge.openapi import describe
 from gateway.inference.answer import Answer
 from gateway.inference.api.answers import Routed, routed
 from gateway.inference.api.build_request import chat_request, received
-from gateway.inference.api.chunks import EVENT_STREAM, BlockOrder, Piece, pieces_of
+from gateway.inference.api.chunks import EVENT_STREAM
 from gateway.inference.api.embeddings import EmbeddingsRequest, embedded
 from gateway.inference.api.foreign_fields import FieldReader
 from gateway.inference.api.gemini.request import (
@@ -40,7 +40,7 @@ from gateway.inference.service import serving_of
 from gateway.tenancy.guard import inference_post
 from tiers.chat_state import image_blocks
 from tiers.conversation import Call, ToolCallDelta, UrlCitation
-from tiers.deltas import CollectedChoice
+from tiers.deltas import BlockOrder, CollectedChoice, Piece, pieces_of
 from tiers.errors import TierRequestError
 from tiers.tier import Delta, TextLogprob, Usage
 

@@ -6,10 +6,6 @@ own id that is neither is carried inside, so that the server gets it back. Parts
 are needed: a server with the same API gets them as they are.
 """
 
-import base64
-import binascii
-import hashlib
-import re
 from collections.abc import Sequence
 from itertools import groupby
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -20,41 +16,11 @@ from classifier.features.stray_text import BILLING_HEADER
 from gateway.base.errors import ApiError, bad_request
 from gateway.inference.api.caller_urls import refuse_turn
 from gateway.inference.api.chat_turns import text_of
-from gateway.inference.api.messages.schemas import Block, ResultBlock, Source, Text, Turn
+from gateway.inference.api.messages.schemas import Turn
 from gateway.inference.api.parsing import refusal_of
 from gateway.inference.api.schemas import ContentPart, FunctionCall, Message, MessageToolCall
 from tiers.conversation import FAILED_RESULT, PROVIDERS_OWN, TURN, NativeBlock, NativeContent
-
-UNSIGNED = "YWlvLXVuc2lnbmVk"
-
-
-_FITS = re.compile(r"[a-zA-Z0-9_-]{16,64}")
-_OWN = re.compile(r"toolu_aio[0-9a-f]{10}_(?P<given>[a-zA-Z0-9_-]+)")
-_MOST_BYTES = 64
-
-
-def shown_call_id(call_id: str, request_id: str, place: int) -> str:
-    """Return the id of the call number `place` of an answer for a client. Servers may repeat short ids in each
-    answer, so only long ones go on as they are."""
-    if _FITS.fullmatch(call_id) and not _OWN.fullmatch(call_id):
-        return call_id
-    told = call_id.encode(errors="replace")
-    unique = hashlib.blake2b(f"{request_id}\0{place}\0".encode() + told, digest_size=5).hexdigest()
-    if len(told) > _MOST_BYTES:
-        return f"toolu_aio{unique}"
-    return f"toolu_aio{unique}_{base64.urlsafe_b64encode(told).decode().rstrip('=')}"
-
-
-def given_call_id(shown: str) -> str:
-    """Return the server's own id in one that `shown_call_id` made; any other id as it is."""
-    if (found := _OWN.fullmatch(shown)) is None:
-        return shown
-    text = found["given"]
-    try:
-        return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)).decode()
-    except (binascii.Error, ValueError):
-        return shown
-
+from tiers.dialects.messages import UNSIGNED, Block, ResultBlock, Source, Text, given_call_id
 
 T = TypeVar("T")
 _encode = msgspec.json.Encoder().encode

@@ -12,30 +12,43 @@ from litestar.response import Response
 from litestar.types import ASGIApp
 
 from gateway.base.errors import ApiError, as_api_error
-from gateway.base.inference_request import InferenceRequest
+from gateway.base.inference_request import SERVICE_TIERS, InferenceRequest
 from gateway.edge.asgi import HttpRequest
 from gateway.edge.openapi import describe
 from gateway.inference.answer import Answer
+from gateway.inference.api.answers import routed
 from gateway.inference.api.build_request import chat_request, received
 from gateway.inference.api.chunks import EVENT_STREAM
 from gateway.inference.api.foreign_fields import FieldReader
 from gateway.inference.api.messages.as_chat import Chat, chat_of
-from gateway.inference.api.messages.message_body import PING, MessageBody, MessageEvents, ThinkingShown, whole_message
 from gateway.inference.api.messages.schemas import (
     STATUSES,
     CountTokensRequest,
     MessagesErrorEnvelope,
     MessagesRequest,
     ShownCountTokens,
+    ShownMessage,
     ShownMessages,
     Thinking,
+    envelope_of,
     error_event,
 )
 from gateway.inference.api.parsing import IGNORED, off_loop, read_and_build
 from gateway.inference.api.sending import ignored_header, respond
 from gateway.inference.service import Serving, serving_of
 from gateway.tenancy.guard import inference_post
+from tiers.dialects.messages import (
+    PING,
+    MessageBody,
+    MessageHead,
+    MessageWriter,
+    ThinkingShown,
+    event_of,
+    usage_of,
+    whole_message,
+)
 from tiers.errors import TierRequestError
+from tiers.tier import Usage
 
 B = TypeVar("B", bound=CountTokensRequest)
 _BETAS = re.compile(r"[A-Za-z0-9._-]+(?:, ?[A-Za-z0-9._-]+){0,31}")
@@ -44,7 +57,7 @@ MESSAGES = FieldReader("/v1/messages", MessagesRequest, forwards="any", mend="me
 
 @inference_post(
     "/messages",
-    describe(ShownMessages, MessageBody, streamed=True, envelope=MessagesErrorEnvelope, errors=STATUSES),
+    describe(ShownMessages, ShownMessage, streamed=True, envelope=MessagesErrorEnvelope, errors=STATUSES),
     "Answer a conversation in Anthropic's format",
     id_prefix="msg",
     id_separator="_",
@@ -91,6 +104,49 @@ def betas_of(headers: Mapping[str, str]) -> str:
     return asked if _BETAS.fullmatch(asked) else ""
 
 
+_SERVED = {"priority": "priority", "batch": "batch"}
+
+
+def head_of(answer: Answer) -> MessageHead:
+    asked = answer.request.generation
+    return MessageHead(
+        id=answer.request.request_id,
+        model=answer.tier.model,
+        service_tier=_SERVED.get(SERVICE_TIERS[asked.priority], "standard"),
+        stop=asked.stop,
+        is_remote=answer.tier.core_name is None,
+    )
+
+
+def body_of(answer: Answer, thinking: ThinkingShown) -> MessageBody:
+    """Return the body of a finished answer."""
+    body = whole_message(head_of(answer), answer.choices[0], answer.usage or Usage(), thinking)
+    return msgspec.structs.replace(body, x_aio=routed(answer))
+
+
+class MessageEvents(MessageWriter):
+    """`Chunks` in the wording of the Messages API."""
+
+    def __init__(self, answer: Answer, thinking: ThinkingShown) -> None:
+        super().__init__(head_of(answer), thinking)
+        self._answer = answer
+
+    def opening(self) -> bytes:
+        return self.begin(self._answer.source.bill().usage)
+
+    def closing(self, answer: Answer) -> bytes:
+        return self.end(answer.choices[0], answer.usage or Usage(), routed(answer))
+
+    def failed(self, error: Exception) -> bytes:
+        """See `error_event`; of an answer that began also what is billed, and how the part that came was made."""
+        if self._answer.record is None:
+            return error_event(error, self.head.id)
+        envelope = envelope_of(as_api_error(error), self.head.id)
+        usage = usage_of(self._answer.billed or Usage(), self.head)
+        said = {"error": envelope.error, "request_id": envelope.request_id, "usage": usage}
+        return event_of("error", **said, x_aio=routed(self._answer))
+
+
 class MessagesFormat:
     """The format of `/v1/messages`."""
 
@@ -105,7 +161,7 @@ class MessagesFormat:
         self._thinking = ThinkingShown(asked, thinking is None or thinking.display != "omitted")
 
     def whole(self, answer: Answer) -> bytes:
-        return msgspec.json.encode(whole_message(answer, self._thinking))
+        return msgspec.json.encode(body_of(answer, self._thinking))
 
     def chunks(self, answer: Answer) -> MessageEvents:
         return MessageEvents(answer, self._thinking)

@@ -16,8 +16,10 @@ from msgspec import Meta
 
 from gateway.base.errors import ApiError, ContextLengthError, as_api_error, envelope_response, request_id_of
 from gateway.edge.openapi import ERRORS
+from gateway.inference.api.answers import Routed
 from gateway.inference.api.schemas import MAX_TOOLS, FunctionName, NaturalInt, StopString, TopP
 from inference_core.io.files import prepare_types
+from tiers.dialects.messages import Block, MessageBody, MessageUsage, ResultBlock, Text
 
 PATH = "/v1/messages"
 # Anthropic's own; its clients retry after it, and raise an error of its own type.
@@ -115,68 +117,6 @@ MAX_STOP_SEQUENCES = 64
 
 # Anthropic's own bounds.
 LEAST_THINKING_TOKENS = 1024
-
-
-class Text(msgspec.Struct, frozen=True, kw_only=True):
-    """A text block where nothing else is allowed: of `system`, and of a document's or a search result's content.
-    Further fields reach servers with this API."""
-
-    type: Literal["text"] = "text"
-    text: str
-    cache_control: Any = None
-    citations: Any = None
-
-
-class Source(msgspec.Struct, frozen=True, kw_only=True):
-    """Where an image or a document is: `base64` or `text` (`media_type`, `data`), `url`, `content`, `file`."""
-
-    type: str
-    media_type: str | None = None
-    data: str | None = None
-    url: str | None = None
-    file_id: str | None = None
-    content: str | list[Text] | None = None
-
-
-class _Readable(msgspec.Struct, frozen=True, kw_only=True):
-    """The fields of blocks that tell the model something: `text`, `image`, `document`, `search_result` and
-    `tool_reference`. Further ones reach servers with this API, since they are given each block as it is."""
-
-    type: str
-    text: str | None = None
-    source: str | Source | None = None
-    title: str | None = None
-    context: str | None = None
-    cache_control: Any = None
-    citations: Any = None
-    tool_name: str | None = None
-
-
-class ResultBlock(_Readable, frozen=True, kw_only=True):
-    """A block of a tool's result."""
-
-    content: str | list[Text] | None = None
-
-
-class Block(_Readable, frozen=True, kw_only=True):
-    """A block of a message; `type` says which fields count.
-
-    `tool_use`: `id`, `name` and `input`. `tool_result`: `tool_use_id`, `content` and `is_error`. `tool_addition`,
-    `tool_removal`: `tool`.
-    `thinking`: the thoughts of an earlier answer and their `signature`, or else `data` that hides them: the model that
-    made them gets them back.
-    """
-
-    content: Any = None
-    thinking: str | None = None
-    signature: str | None = None
-    data: str | None = None
-    id: str | None = None
-    name: str | None = None
-    input: Any = None
-    tool_use_id: str | None = None
-    is_error: bool | None = None
-    tool: Any = None
 
 
 class Turn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -305,3 +245,22 @@ class ShownMessages(MessagesRequest, frozen=True, kw_only=True):
     messages: list[ShownTurn]  # type: ignore[assignment]
     system: str | list[Text] | None = None  # type: ignore[assignment]
     tools: Annotated[list[ToolEntry], Meta(max_length=MAX_TOOLS)] | None = None  # type: ignore[assignment]
+
+
+def _promised(form: type[msgspec.Struct], **fields: Any) -> Any:
+    """Return `form` as the API's description shows it: `fields`, by their types, are always there."""
+    namespace = {"__doc__": form.__doc__}
+    return msgspec.defstruct(form.__name__, fields.items(), bases=(form,), namespace=namespace, kw_only=True)
+
+
+_COUNTS = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens", "output_tokens")
+ShownMessage = _promised(
+    MessageBody,
+    id=str,
+    model=str,
+    content=list[Block],
+    stop_reason=str | None,
+    stop_sequence=str | None,
+    usage=_promised(MessageUsage, **dict.fromkeys(_COUNTS, int)),
+    x_aio=Routed,
+)

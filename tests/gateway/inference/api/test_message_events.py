@@ -14,14 +14,13 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from gateway.inference.answer import Answer
-from gateway.inference.api.chunks import is_object
-from gateway.inference.api.messages import message_body as events_module
-from gateway.inference.api.messages.conversation import UNSIGNED, given_call_id
-from gateway.inference.api.messages.message_body import PING, MessageEvents, ThinkingShown, whole_message
+from gateway.inference.api.messages.messages import MessageEvents, body_of
 from tests.gateway.chats import chat
 from tiers.chat_state import media_piece
 from tiers.conversation import ToolCallDelta
-from tiers.deltas import CollectedChoice
+from tiers.deltas import CollectedChoice, is_object
+from tiers.dialects import messages as dialect
+from tiers.dialects.messages import PING, UNSIGNED, ThinkingShown, given_call_id
 from tiers.tier import Delta, Usage
 
 SHOWN = ThinkingShown(blocks=True, texts=True)
@@ -184,7 +183,7 @@ def test_both_forms_give_the_reason_of_the_end(
 ) -> None:
     said, answer = streamed([Delta(text="x"), last], answer=FakeAnswer(stop))
     assert parsed(said)[-2]["delta"] == dict(zip(("stop_reason", "stop_sequence"), expected, strict=True))
-    whole = whole_message(answer, SHOWN)
+    whole = body_of(answer, SHOWN)
     assert (whole.stop_reason, whole.stop_sequence) == expected
 
 
@@ -202,8 +201,8 @@ def test_ids_of_calls_are_the_servers_own_or_in_anthropics_format(
 ) -> None:
     said, answer = streamed([call(0, "{}", "look", given)], answer=FakeAnswer(core_name=core_name))
     assert parsed(said)[1]["content_block"]["id"] == shown
-    (block,) = whole_message(answer, SHOWN).content
-    assert getattr(block, "id", None) == shown
+    (block,) = json.loads(msgspec.json.encode(body_of(answer, SHOWN)))["content"]
+    assert block["id"] == shown
 
 
 def test_interleaved_calls_are_streamed_one_after_another() -> None:
@@ -223,7 +222,7 @@ def test_interleaved_calls_are_streamed_one_after_another() -> None:
 def test_arguments_that_are_cut_off_are_an_empty_input_in_a_whole_answer() -> None:
     said, answer = streamed([call(0, '{"a": ', "look", "x"), Delta(finish_reason="length")])
     assert blocks_of(said) == [("tool_use", '{"a": ')]
-    assert b'"input":{}' in msgspec.json.encode(whole_message(answer, SHOWN))
+    assert b'"input":{}' in msgspec.json.encode(body_of(answer, SHOWN))
 
 
 # PHP escapes slashes.
@@ -237,13 +236,13 @@ def test_images_that_a_model_made_are_blocks_after_all_others(slash: bytes) -> N
     started = [event for event in parsed(said) if event["type"] == "content_block_start"]
     assert [event["index"] for event in started] == [0, 1]
     assert started[1]["content_block"] == image
-    whole = json.loads(msgspec.json.encode(whole_message(answer, SHOWN)))
+    whole = json.loads(msgspec.json.encode(body_of(answer, SHOWN)))
     assert whole["content"] == [{"type": "text", "text": "Here"}, image]
 
 
 def test_pings_keep_a_stream_alive_whose_thoughts_are_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
-    monkeypatch.setattr(events_module.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(dialect.time, "monotonic", lambda: now[0])
     events = MessageEvents(cast(Answer, FakeAnswer()), ThinkingShown(blocks=False, texts=False))
     said = []
     for _ in range(12):

@@ -14,7 +14,6 @@ from openai.types.responses import ResponseStreamEvent
 from pydantic import TypeAdapter
 
 from gateway.inference.answer import Answer
-from gateway.inference.api.chunks import BlockOrder, Piece, is_object
 from gateway.inference.api.responses.body import ResponseBody
 from gateway.inference.api.responses.events import ResponseEvents
 from gateway.inference.api.responses.exchange import Exchange
@@ -23,7 +22,7 @@ from tests.gateway.running_gateway import RunningGateway
 from tiers.catalog.tier_spec import SamplingDefaults
 from tiers.chat_state import media_piece
 from tiers.conversation import OpaquePiece, ToolCallDelta
-from tiers.deltas import CollectedChoice
+from tiers.deltas import BlockOrder, CollectedChoice, Piece, is_object
 from tiers.tier import Delta
 
 EVENT = TypeAdapter(ResponseStreamEvent)

@@ -7,9 +7,9 @@ import anthropic
 import pytest
 import pytest_asyncio
 
-from gateway.inference.api.messages.conversation import UNSIGNED
 from tests.gateway.capable_tiers import Noting, capable_tiers
 from tests.gateway.running_gateway import RunningGateway
+from tiers.dialects.messages import UNSIGNED
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 PNG: Any = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}}
