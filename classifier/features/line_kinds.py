@@ -50,6 +50,22 @@ _OPENINGS = {
     "item": r"[-*•–+] |\(?\d{1,2}[.)] |#{1,6} ",
 }
 _OPENING = re.compile("|".join(f"(?P<{kind}>{pattern})" for kind, pattern in _OPENINGS.items()))
+# First words of what those patterns match: of lines that may be no prose, and that may be none where they have one of
+# the marks "(){:;=".
+UNLIKE_PROSE = frozenset(
+    ("INFO", "WARN", "WARNING", "ERROR", "DEBUG", "TRACE", "FATAL", "NOTICE", "CRITICAL", "npm", "Traceback", "File",
+     "at", "Caused", "Exception", "goroutine", "thread", "Author", "Date", "diff", "index", "commit", "import", "using",
+     "use", "require", "include", "from", "return", "assert", "SELECT", "UPDATE", "INSERT", "DELETE", "FROM", "WHERE",
+     "LEFT", "INNER", "RIGHT", "OUTER", "CROSS", "JOIN", "GROUP", "ORDER", "HAVING", "CREATE", "ALTER", "DROP", "UNION",
+     "AND", "VALUES", "SET", "WITH", "COMMIT", "BEGIN", "ROLLBACK", "END")
+)  # fmt: skip
+UNLIKE_PROSE_WITH_MARKS = frozenset(
+    ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec", "error", "warning", "def",
+     "class", "async", "func", "fn", "impl", "struct", "enum", "interface", "trait", "package", "namespace", "template",
+     "public", "private", "protected", "static", "final", "export", "const", "let", "var", "val", "auto", "int", "void",
+     "double", "float", "char", "bool", "string", "if", "for", "while", "switch", "catch", "elif", "else", "with",
+     "try", "except", "finally")
+)  # fmt: skip
 _OPTION = re.compile(r"\(?[A-Ja-j][.)] ")
 _ENDS_OF_CODE = ("{", "};", ");", "});", "],", "),", "->", "=>", "&&", "||")
 _FENCES = ("```", "~~~", '"""', "'''")

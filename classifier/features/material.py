@@ -13,6 +13,7 @@ material around it.
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import cache
 from itertools import islice
 
 from classifier.features import request_words as words
@@ -23,6 +24,8 @@ from classifier.features.line_kinds import (
     LIST,
     PROSE,
     STRUCTURED,
+    UNLIKE_PROSE,
+    UNLIKE_PROSE_WITH_MARKS,
     Line,
     Material,
     end_of,
@@ -31,6 +34,7 @@ from classifier.features.line_kinds import (
     separator_of,
 )
 from classifier.features.pasted_prose import LEAST_MARKED, QUOTES, is_text, material_in_one_line, prose_in
+from classifier.native import KERNELS
 
 # Characters and lines that are read at either end.
 HEAD, TAIL = 2560, 1536
@@ -76,7 +80,8 @@ def as_read(text: str) -> str:
         text = text.replace(STAND_IN, " ")
     if len(text) < LEAST and "\n" not in text:
         return text
-    found = materials_of(text)
+    # Most turns have no material, which a kernel sees at once; the rules say of the others.
+    found = [] if KERNELS is not None and KERNELS.has_no_material(_rules(), text) else materials_of(text)
     if not found:
         return text
     request = _request_parts(text, found)
@@ -91,6 +96,12 @@ def as_read(text: str) -> str:
         if material is not None and place < MOST_SHOWN:
             parts.append(_stand_in(text, material, as_hard_as_it_is))
     return "\n".join(parts)
+
+
+@cache
+def _rules() -> object:
+    first_words = {**dict.fromkeys(UNLIKE_PROSE, 1), **dict.fromkeys(UNLIKE_PROSE_WITH_MARKS, 2)}
+    return KERNELS.make_material(words.words_by_bit(), first_words)
 
 
 def kinds_left_out(read: str) -> tuple[str, ...]:

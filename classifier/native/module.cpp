@@ -25,6 +25,8 @@ PyMethodDef methods[] = {fast("make_encoder", make_encoder),
                          fast("corrections", corrections),
                          fast("make_signs", make_signs),
                          fast("signs_of", signs_of),
+                         fast("make_material", make_material),
+                         fast("has_no_material", has_no_material),
                          fast("read_turn", read_turn),
                          fast("make_trees", make_trees),
                          fast("make_complexity", make_complexity),
@@ -43,6 +45,6 @@ PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_decision", "Kernels of a rout
 PyMODINIT_FUNC PyInit__decision() {
   PyObject* module = PyModule_Create(&aio::definition);
   // Incremented with every added or changed function: Python refuses an extension built from other sources.
-  if (module && PyModule_AddIntConstant(module, "VERSION", 9) != 0) Py_CLEAR(module);
+  if (module && PyModule_AddIntConstant(module, "VERSION", 10) != 0) Py_CLEAR(module);
   return module;
 }

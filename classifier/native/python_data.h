@@ -84,6 +84,8 @@ PyObject* make_spelling(PyObject*, Values, Py_ssize_t);
 PyObject* corrections(PyObject*, Values, Py_ssize_t);
 PyObject* make_signs(PyObject*, Values, Py_ssize_t);
 PyObject* signs_of(PyObject*, Values, Py_ssize_t);
+PyObject* make_material(PyObject*, Values, Py_ssize_t);
+PyObject* has_no_material(PyObject*, Values, Py_ssize_t);
 PyObject* read_turn(PyObject*, Values, Py_ssize_t);
 PyObject* make_trees(PyObject*, Values, Py_ssize_t);
 PyObject* make_complexity(PyObject*, Values, Py_ssize_t);

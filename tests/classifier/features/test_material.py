@@ -11,12 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from classifier.complexity.model import shipped_complexity
-from classifier.features import material
+from classifier.features import line_kinds, material, request_words
 from classifier.features.follow_up_model import FollowUpModel
-from classifier.features.line_kinds import kind_of
+from classifier.features.line_kinds import UNLIKE_PROSE, UNLIKE_PROSE_WITH_MARKS, kind_of
 from classifier.features.material import HEAD, HEAD_LINES, STAND_IN, TAIL, TAIL_LINES, as_read, materials_of
 from classifier.features.routing_input import RoutingInput, routing_input, routing_input_of_text
 from classifier.local.own import LabelledRow, OwnOutcomes
+from classifier.native import KERNELS
 from classifier.policy.decide import heuristic_prediction
 from classifier.training.fitting.complexity import predicted
 from classifier.training.metrics.complexity_report import first_day_tiers
@@ -329,3 +330,88 @@ def test_only_so_many_lines_of_a_turn_are_looked_at(text: str, times: int) -> No
         materials_of(f"{text}\n" * times)
     assert len(seen) <= HEAD_LINES + TAIL_LINES
     assert sum(map(len, seen)) <= HEAD + TAIL
+
+
+# Words of requests and of programs, whole and cut, and characters next to which they are read otherwise.
+WORDS = sorted(
+    {word.rstrip("*+") + end for word in request_words.words_by_bit() for end in ("", "s", "en")}
+    | UNLIKE_PROSE
+    | UNLIKE_PROSE_WITH_MARKS
+    | {"the", "of", "a", "x", "Error", "foo.Exception", "12", "1.5", "2024-01-02", "10:11:12", "_"}
+)
+MARKS = st.sampled_from(
+    [*" \n\t:=(){}[]<>\"',;.?!-+*/|&$#@%_~\\", *"“”„«’—–•²½\xa0éßαя下：？ſİ", "  ", "\n\n", ": ", ", "]
+)
+MIXED = st.lists(st.sampled_from(WORDS) | MARKS, max_size=40).map("".join)
+SPACED = st.lists(st.sampled_from(WORDS), max_size=12).map(" ".join)
+# What the rules look for at the beginning of a line and in a request, by their own patterns.
+ASCII = st.characters(min_codepoint=32, max_codepoint=126)
+OF_PROGRAMS = st.one_of(
+    *(st.from_regex(rf"\A(?:{pattern})", alphabet=ASCII) for pattern in line_kinds._OPENINGS.values())
+)
+ASKED = st.one_of(
+    *(
+        st.from_regex(pattern)
+        for pattern in (request_words.ON_TEXT, request_words.TEXT, request_words.POINTS, request_words.TASK)
+    ),
+    st.sampled_from(["Write it to them", "Who is it?", "It says:", "Hi", "My own"]),
+)
+PROSE = ["The bees fly only on days on which the tuba rests. " * 9, "I keep bees, and I sleep well. " * 20, PUZZLE]
+LINES = st.one_of(
+    OF_PROGRAMS,
+    st.tuples(MIXED, SPACED, MIXED).map("".join),
+    st.sampled_from(["- an item", "1. one", "A. an option", "", "Ann: hi", "a, b, c", "- x/1", "word " * 30, '"a b']),
+)
+NEAR_TURNS = st.one_of(
+    st.tuples(ASKED, st.sampled_from(["\n\n", ": ", "\n\nDear Ann,\n"]), st.sampled_from(PROSE)).map("".join),
+    st.tuples(st.sampled_from(PROSE), st.sampled_from(["\n\n", "\n\n- x\n\n"]), ASKED).map("".join),
+    st.lists(st.tuples(LINES, st.sampled_from([1, 1, 1, 2, 4, 8, 40])), min_size=1, max_size=8).map(
+        lambda lines: "\n".join(line for line, times in lines for _ in range(times))
+    ),
+)
+
+
+@pytest.mark.skipif(KERNELS is None, reason="the kernels were not built")
+@settings(max_examples=examples(1000), deadline=None)
+@given(NEAR_TURNS | TURNS | MIXED)
+def test_what_the_kernel_reads_as_it_is_has_no_material_by_the_rules(text: str) -> None:
+    assert_read_alike(text)
+
+
+@pytest.mark.skipif(KERNELS is None, reason="the kernels were not built")
+@settings(max_examples=examples(1000), deadline=None)
+@given(OF_PROGRAMS, st.sampled_from(["", " and so on", " of it {", " of it:"]))
+def test_the_kernel_takes_no_lines_of_a_program_for_prose(line: str, rest: str) -> None:
+    assert_read_alike("\n".join([line + rest] * 4))
+
+
+def assert_read_alike(text: str) -> None:
+    if KERNELS.has_no_material(material._rules(), text):
+        assert STAND_IN not in text
+        assert materials_of(text) == []
+
+
+@pytest.mark.skipif(KERNELS is None, reason="the kernels were not built")
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Which of these is a prime number?\nA. 21\nB. 27\nC. 31\nD. 33",
+        "Write a command-line tool in Go.\n\nRequirements:\n- reads CSV from stdin\n1. fast",
+        "Clue(s): it’s “there”, he said. " * 9,
+        PUZZLE + "\n\nWho lives in the red house?",
+        "\n".join(f"{number}. Explain in a few words what is meant by {'x' * number}." for number in range(1, 60)),
+    ],
+)
+def test_the_kernel_knows_usual_requests(text: str) -> None:
+    assert KERNELS.has_no_material(material._rules(), text)
+
+
+def test_words_that_speak_against_a_material_are_found_by_the_rules() -> None:
+    certain = {2: request_words.MAKING, 3: request_words.MYSELF, 5: request_words.TASK}
+    missed = [
+        word
+        for word, bits in request_words.words_by_bit().items()
+        for place, pattern in certain.items()
+        if bits >> place & 1 and not pattern.search(f"a {word.replace('*', '').replace('+', 'x')} b")
+    ]
+    assert missed == []
