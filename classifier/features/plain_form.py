@@ -121,6 +121,9 @@ _MOST_SENTENCES = 4
 def plain_form(turn: str) -> str:
     """Return `turn` in plain form: one space between words, a line break only before an option of a question,
     misspelt words as those that they are near, and no polite words at its ends. Deterministic."""
+    if KERNELS is not None and (found := KERNELS.plain_words(_signs(), turn)) is not None:
+        text, may_be_polite = found
+        return without_politeness(text) if may_be_polite else text
     if "\n" in turn and _OPTION_LINE.search(turn):
         lines = _OPTION_LINE.sub(_option, turn).split("\0")
         text = "\n".join(" ".join(line.split()) for line in lines)
@@ -130,6 +133,12 @@ def plain_form(turn: str) -> str:
     else:
         text = " ".join(turn.split())
     return without_politeness(corrected(text))
+
+
+@cache
+def _signs() -> object:
+    courtesy, leads = dict.fromkeys(OF_COURTESY, 0), dict.fromkeys(LEADS, 0)
+    return KERNELS.make_signs((), THANKS.texts, {}, courtesy, leads, spelling())
 
 
 def _option(found: re.Match[str]) -> str:

@@ -84,6 +84,7 @@ PyObject* make_spelling(PyObject*, Values, Py_ssize_t);
 PyObject* corrections(PyObject*, Values, Py_ssize_t);
 PyObject* make_signs(PyObject*, Values, Py_ssize_t);
 PyObject* signs_of(PyObject*, Values, Py_ssize_t);
+PyObject* plain_words(PyObject*, Values, Py_ssize_t);
 PyObject* make_material(PyObject*, Values, Py_ssize_t);
 PyObject* has_no_material(PyObject*, Values, Py_ssize_t);
 PyObject* read_turn(PyObject*, Values, Py_ssize_t);

@@ -93,6 +93,54 @@ bool ends_politely(const Signs& signs, std::string_view lower) {
   return mark != window.npos && is_courteous(signs, window.substr(mark + 1));
 }
 
+using Letters = std::u32string_view;
+
+bool is_white(char32_t c) { return Py_UNICODE_ISSPACE(Py_UCS4(c)); }
+
+// The characters of the head of an option of a question that begins at `at`, "A. " or "(b) ", 0 without one.
+size_t option_at(Letters text, size_t at) {
+  const size_t bracket = at < text.size() && text[at] == '(';
+  const Letters head = text.substr(std::min(at + bracket, text.size()), 3);
+  if (head.size() < 3 || (head[0] | 32) < 'a' || (head[0] | 32) > 'j' || head[2] != ' ') return 0;
+  return head[1] == '.' || head[1] == ')' || head[1] == ':' ? bracket + 3 : 0;
+}
+
+// The text with one space between words, and a line break only before an option of a question.
+std::u32string single_spaced(Letters text) {
+  std::u32string found;
+  found.reserve(text.size());
+  bool starts = true;  // a line, which begins with no space
+  for (size_t at = 0; at < text.size();) {
+    size_t end = at;
+    bool breaks = false;
+    for (; end < text.size() && is_white(text[end]); end++) breaks |= text[end] == '\n';
+    const size_t option = breaks ? option_at(text, end) : 0;
+    if (option) found += '\n';
+    else if (end > at && end < text.size() && !starts) found += ' ';
+    starts &= end > at;
+    at = end;
+    if (option) {
+      for (; at + 1 < end + option; at++) found += text[at] >= 'a' && text[at] <= 'j' ? text[at] - 32 : text[at];
+      starts = false;
+    } else if (at < text.size()) {
+      found += text[at++];
+      starts = false;
+    }
+  }
+  return found;
+}
+
+// Whether polite words may stand at an end of a text.
+bool may_be_polite(const Signs& signs, Letters text) {
+  std::string lower(text.size() + 1, ' ');
+  for (size_t i = 0; i < text.size(); i++) {
+    if (text[i] >= 128) return true;
+    lower[i] = char(text[i] | (text[i] >= 'A' && text[i] <= 'Z' ? 32 : 0));
+  }
+  const std::string_view view{lower.data(), text.size()};
+  return begins_politely(signs, view) || ends_politely(signs, view);
+}
+
 template <typename Add>
 bool each_text(PyObject* tuple, Add add) {
   if (!PyTuple_Check(tuple)) return PyErr_Format(PyExc_TypeError, "make_signs takes tuples of texts"), false;
@@ -147,6 +195,24 @@ PyObject* signs_of(PyObject*, Values values, Py_ssize_t count) {
   if (symbols || is_greeting(*signs, lower) || signs->marks.any_in(spaced)) return PyLong_FromLong(kRules);
   if (uneven || spaces >= kUncutWords || is_misspelt(*signs->spelling, lower)) return PyLong_FromLong(kForm);
   return PyLong_FromLong(begins_politely(*signs, lower) || ends_politely(*signs, lower) ? kPolite : 0);
+}
+
+// (signs, a text) -> it in plain form but for polite words, and whether it may have these; None for one with a null
+// character, by which the reference parts its lines.
+PyObject* plain_words(PyObject*, Values values, Py_ssize_t count) {
+  if (!expect(count, 2, "plain_words")) return nullptr;
+  const Signs* signs = held<Signs>(values[0]);
+  if (!signs) return nullptr;
+  if (!PyUnicode_Check(values[1])) return PyErr_Format(PyExc_TypeError, "plain_words takes a text");
+  const int kind = PyUnicode_KIND(values[1]);
+  const void* data = PyUnicode_DATA(values[1]);
+  std::u32string text(size_t(PyUnicode_GET_LENGTH(values[1])), 0);
+  for (size_t i = 0; i < text.size(); i++) text[i] = PyUnicode_READ(kind, data, Py_ssize_t(i));
+  if (text.find(U'\0') != text.npos) Py_RETURN_NONE;
+  text = single_spaced(text);
+  correct(*signs->spelling, text);
+  PyObject* plain = PyUnicode_FromKindAndData(PyUnicode_4BYTE_KIND, text.data(), Py_ssize_t(text.size()));
+  return plain ? Py_BuildValue("(NO)", plain, may_be_polite(*signs, text) ? Py_True : Py_False) : nullptr;
 }
 
 }  // namespace aio

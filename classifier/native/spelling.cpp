@@ -121,6 +121,18 @@ bool is_misspelt(const Spelling& spelling, std::string_view lower) {
                      [&](const Run& run) { return nearest(spelling, run.word) < spelling.words.size(); });
 }
 
+void correct(const Spelling& spelling, std::u32string& text) {
+  const auto at = [&](Py_ssize_t i) { return Py_UCS4(text[size_t(i)]); };
+  const std::vector<Run> unknown = unknown_words(spelling, Py_ssize_t(text.size()), at);
+  // From the last on, so that the places of the others stay.
+  for (auto run = unknown.rbegin(); run != unknown.rend(); run++) {
+    const uint32_t meant = nearest(spelling, run->word);
+    if (meant == spelling.words.size()) continue;
+    const std::string& word = spelling.words[meant];
+    text.replace(size_t(run->start), size_t(run->end - run->start), std::u32string(word.begin(), word.end()));
+  }
+}
+
 // (list of words, the most frequent first) -> capsule.
 PyObject* make_spelling(PyObject*, Values values, Py_ssize_t count) {
   if (!expect(count, 1, "make_spelling")) return nullptr;

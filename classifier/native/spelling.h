@@ -1,5 +1,6 @@
 // Misspelt words; `classifier.features.plain_form` is the reference.
 #pragma once
+#include <string>
 #include <string_view>
 
 #include "python_data.h"
@@ -12,5 +13,7 @@ struct Spelling;
 const Spelling* spelling_in(PyObject* capsule);
 // Whether any word of a lower-case text of ASCII would be corrected.
 bool is_misspelt(const Spelling& spelling, std::string_view lower);
+// Replaces the misspelt words of a text, in lower case.
+void correct(const Spelling& spelling, std::u32string& text);
 
 }  // namespace aio
