@@ -10,7 +10,7 @@ run of code stands at an end of the turn, and the rest speaks neither of code no
 
 import re
 import string
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 
 from classifier.native import KERNELS
 
@@ -41,7 +41,7 @@ class Marks:
 
     def within(self, text: str) -> list[str]:
         """Return the marks that occur in `text`, in their own order."""
-        if KERNELS is not None and text.isascii():
+        if KERNELS is not None:
             found: list[str] = KERNELS.marks_in(self._native, text)
             return found
         return [mark for mark in self.texts if mark in text]
@@ -236,6 +236,8 @@ MARKS = Marks((*_HINTS, *_THANKING, *_SYMBOLS))
 LONGEST = 2048
 # Words of prose in a row that end a run.
 _PROSE = 4
+# Words in which most runs end.
+_FEW = 24
 
 
 def without_stray_text(text: str) -> str:
@@ -250,13 +252,12 @@ def without_stray_text(text: str) -> str:
     if not marks and not symbols:
         return text
     if not _HINTS.isdisjoint(marks):
-        text = _without_ignored(text)
+        text = _without_ignored(text, [mark for mark in marks if mark in _HINTS])
     if not _THANKING.isdisjoint(marks):
         text = _at_least_a_request(_THANKS.sub("", text), text)
     if not symbols and _SYMBOLS.isdisjoint(marks):
         return text
-    words = text.split()
-    last, first = _run(words[::-1]), _run(words)
+    last, first = _run(_last_words(text)), _run(_first_words(text))
     for rest, pointing in ((_cut_last(text, last), True), (_cut_first(text, first), False)):
         if rest is not None and not _speaks_of(rest, text, pointing):
             return rest
@@ -286,12 +287,35 @@ def _at_least_a_request(rest: str, text: str) -> str:
     return rest if len(rest.split(None, 3)) > 3 else text
 
 
-def _without_ignored(text: str) -> str:
-    sentences = _SENTENCE.findall(text)
-    return _at_least_a_request("".join(one for one in sentences if not _IGNORED.search(one)).strip(), text)
+def _without_ignored(text: str, hints: Sequence[str]) -> str:
+    kept = [one for one in _SENTENCE.findall(text) if not _is_ignored(one, hints)]
+    return _at_least_a_request("".join(kept).strip(), text)
 
 
-def _run(words: list[str]) -> int:
+def _is_ignored(sentence: str, hints: Sequence[str]) -> bool:
+    lower = sentence.lower()
+    return any(hint in lower for hint in hints) and _IGNORED.search(sentence) is not None
+
+
+def _first_words(text: str) -> Iterator[str]:
+    """Return the words from the first on; most runs end within a few, so that the others need not be split."""
+    parts = text.split(None, _FEW)
+    yield from parts[:_FEW]
+    if len(parts) > _FEW:
+        yield from parts[_FEW].split()
+
+
+def _last_words(text: str) -> Iterator[str]:
+    """Return the words from the last on."""
+    parts = text.rsplit(None, _FEW)
+    if len(parts) <= _FEW:
+        yield from reversed(parts)
+        return
+    yield from reversed(parts[1:])
+    yield from reversed(parts[0].split())
+
+
+def _run(words: Iterable[str]) -> int:
     """Return how many of the first words are a run of code, 0 without one."""
     length = code = prose = 0
     for place, word in enumerate(words, start=1):

@@ -1,6 +1,6 @@
 // Which of a few short texts occur in a longer one, in one pass over it; `classifier.features.stray_text` is the reference.
+#include <algorithm>
 #include <bitset>
-#include <cstring>
 
 #include "python_data.h"
 
@@ -50,23 +50,39 @@ PyObject* make_marks(PyObject*, Values values, Py_ssize_t count) {
   return capsule(made);
 }
 
-// (marks, ASCII text) -> list of the marks that occur in it, in their own order.
+namespace {
+
+// The places of the marks in a text of characters of so many bytes, as bits.
+template <typename Character>
+uint64_t found_in(const Marks& marks, const Character* text, Py_ssize_t size) {
+  uint64_t found = 0;
+  for (Py_ssize_t at = 0; at + 1 < size; at++) {
+    if (text[at] >= 128 || text[at + 1] >= 128 || !marks.begin[size_t(text[at]) << 8 | size_t(text[at + 1])]) continue;
+    for (int i = marks.from[text[at]]; i < marks.from[text[at] + 1]; i++) {
+      PyObject* mark = PyTuple_GET_ITEM(marks.marks, marks.by_first[i]);
+      const Py_ssize_t length = PyUnicode_GET_LENGTH(mark);
+      const auto* letters = reinterpret_cast<const unsigned char*>(ascii(mark));
+      if (length <= size - at && std::equal(letters, letters + length, text + at))
+        found |= uint64_t(1) << marks.by_first[i];
+    }
+  }
+  return found;
+}
+
+}  // namespace
+
+// (marks, text) -> list of the marks that occur in it, in their own order.
 PyObject* marks_in(PyObject*, Values values, Py_ssize_t count) {
   if (!expect(count, 2, "marks_in")) return nullptr;
   const Marks* marks = held<Marks>(values[0]);
   if (!marks) return nullptr;
-  if (!is_ascii(values[1])) return PyErr_Format(PyExc_TypeError, "marks_in takes an ASCII text");
-  const char* text = ascii(values[1]);
+  if (!PyUnicode_Check(values[1])) return PyErr_Format(PyExc_TypeError, "marks_in takes a text");
   const Py_ssize_t size = PyUnicode_GET_LENGTH(values[1]);
   uint64_t found = 0;
-  for (Py_ssize_t at = 0; at + 1 < size; at++) {
-    if (!marks->begin[pair_at(text + at)]) continue;
-    for (int i = marks->from[int(text[at])]; i < marks->from[text[at] + 1]; i++) {
-      PyObject* mark = PyTuple_GET_ITEM(marks->marks, marks->by_first[i]);
-      const Py_ssize_t length = PyUnicode_GET_LENGTH(mark);
-      if (length <= size - at && !std::memcmp(ascii(mark), text + at, size_t(length)))
-        found |= uint64_t(1) << marks->by_first[i];
-    }
+  switch (PyUnicode_KIND(values[1])) {
+    case PyUnicode_1BYTE_KIND: found = found_in(*marks, PyUnicode_1BYTE_DATA(values[1]), size); break;
+    case PyUnicode_2BYTE_KIND: found = found_in(*marks, PyUnicode_2BYTE_DATA(values[1]), size); break;
+    default: found = found_in(*marks, PyUnicode_4BYTE_DATA(values[1]), size);
   }
   PyObject* list = PyList_New(0);
   for (; list && found; found &= found - 1)
