@@ -26,9 +26,10 @@ LEAST_MARKED = 160
 
 _WORD = re.compile(r"[a-z]+")
 _UNSPACED = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\u0e00-\u0e7f]")
-_JSON_OBJECT = re.compile(r"(?:\[\s?)?\{\s?\"[^\"\n]{1,64}\"\s?:")
+_JSON_OBJECT = re.compile(r"\{\s?\"[^\"\n]{1,64}\"\s?:")
+_ARRAY = re.compile(r"\[\s?\Z")
 QUOTES = {'"': '"', "“": "”", "«": "»", "„": "“", "「": "」", "『": "』"}
-_SPLIT_QUOTE = re.compile(r"(?:^|(?<=[\s(]))[\"“«„「『](?=\S)", re.MULTILINE)
+_QUOTE = re.compile(r"[\"“«„「『](?=\S)")
 
 
 def is_text(content: str, request: str) -> bool:
@@ -138,7 +139,10 @@ def material_in_one_line(text: str) -> list[Material]:
     """A quotation, a JSON value or what follows a colon within one line."""
     window = text[:WINDOW]
     unclosed = set()
-    for opening in _SPLIT_QUOTE.finditer(window):
+    for opening in _QUOTE.finditer(window):
+        before = text[opening.start() - 1 : opening.start()]
+        if before and before != "(" and not before.isspace():
+            continue
         mark = opening[0]
         end = -1 if mark in unclosed else text.find(QUOTES[mark], opening.end(), opening.end() + WINDOW)
         if end < 0:
@@ -149,10 +153,12 @@ def material_in_one_line(text: str) -> list[Material]:
             return [Material("text", opening.start(), end + 1)] if is_about else []
     found = _JSON_OBJECT.search(window)
     if found is not None:
-        end = text.find("\n", found.start()) % (len(text) + 1)
+        array = _ARRAY.search(window[max(found.start() - 2, 0) : found.start()])
+        start = found.start() - (0 if array is None else len(array[0]))
+        end = text.find("\n", start) % (len(text) + 1)
         end = max(text.rfind("}", found.end(), end), text.rfind("]", found.end(), end)) + 1
-        if end - found.start() >= LEAST_JSON:
-            return [Material("data", found.start(), end)]
+        if end - start >= LEAST_JSON:
+            return [Material("data", start, end)]
     colon = window.find(": ", 0, WINDOW)
     if colon < 0 or "\n" in text:
         return []
