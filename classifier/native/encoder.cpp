@@ -15,27 +15,29 @@ constexpr int kCounted = 1024;
 
 // Pairs by open addressing: most pairs of a turn are unknown, and a miss costs one look.
 struct PairTable {
-  std::vector<uint64_t> keys;  // 0 is a free place: keys are stored plus 1
-  std::vector<int32_t> rows;
+  struct Entry {
+    uint64_t key = 0;  // 0 is a free place: keys are stored plus 1
+    int32_t row = 0;
+  };
+  std::vector<Entry> entries;
   uint64_t mask = 0;
 
   void fill(const int32_t* pairs, size_t count, int32_t first_row) {
     size_t places = 16;
     while (places < 2 * count + 1) places *= 2;
-    keys.assign(places, 0), rows.assign(places, 0), mask = places - 1;
+    entries.assign(places, {}), mask = places - 1;
     for (size_t i = 0; i < count; i++) {
       uint64_t place = at(key(pairs[2 * i], pairs[2 * i + 1]));
-      while (keys[place]) place = (place + 1) & mask;
-      keys[place] = key(pairs[2 * i], pairs[2 * i + 1]), rows[place] = first_row + int32_t(i);
+      while (entries[place].key) place = (place + 1) & mask;
+      entries[place] = {key(pairs[2 * i], pairs[2 * i + 1]), first_row + int32_t(i)};
     }
   }
   static uint64_t key(uint32_t first, uint32_t second) { return ((uint64_t(first) << 32) | second) + 1; }
   uint64_t at(uint64_t key) const { return ((key * 0x9e3779b97f4a7c15u) >> 20) & mask; }
-  void prefetch(uint64_t key) const { __builtin_prefetch(&keys[at(key)]); }
+  void prefetch(uint64_t key) const { __builtin_prefetch(&entries[at(key)]); }
   int32_t find(uint64_t key) const {
-    uint64_t place = at(key);
-    for (; keys[place]; place = (place + 1) & mask)
-      if (keys[place] == key) return rows[place];
+    for (uint64_t place = at(key); entries[place].key; place = (place + 1) & mask)
+      if (entries[place].key == key) return entries[place].row;
     return -1;
   }
 };
@@ -55,6 +57,11 @@ struct Encoder {
 
   int padded() const { return (dim + 3) / 4 * 4; }
   const int8_t* values(int row) const { return reinterpret_cast<const int8_t*>(&table[size_t(row) * stride]); }
+  // Asks for a row, which is longer than a line of the cache.
+  void prefetch(int row) const {
+    for (int at = 0; at < stride; at += 64) __builtin_prefetch(&table[size_t(row) * stride + at]);
+    __builtin_prefetch(numbers(row) + 1);
+  }
   const float* numbers(int row) const {
     return reinterpret_cast<const float*>(&table[size_t(row) * stride + padded()]);
   }
@@ -71,11 +78,12 @@ std::vector<int32_t> find_rows(const Encoder& encoder, const Words& words) {
   const size_t count = words.size();
   std::vector<int32_t> ids(count), rows;
   rows.reserve(count * 2);
+  for (const Word& word : words) encoder.index.prefetch(word.hash);
   for (size_t i = 0; i < count; i++) {
     ids[i] = encoder.index.find(words[i].hash, -1);
     if (ids[i] < 0) continue;
     rows.push_back(ids[i]);
-    __builtin_prefetch(encoder.values(ids[i]));
+    encoder.prefetch(ids[i]);
     if (i && ids[i - 1] >= 0) encoder.pairs.prefetch(PairTable::key(ids[i - 1], ids[i]));
   }
   for (size_t i = 1; i < count; i++) {
@@ -83,7 +91,7 @@ std::vector<int32_t> find_rows(const Encoder& encoder, const Words& words) {
     const int32_t row = encoder.pairs.find(PairTable::key(ids[i - 1], ids[i]));
     if (row < 0) continue;
     rows.push_back(row);
-    __builtin_prefetch(encoder.values(row));
+    encoder.prefetch(row);
   }
   std::sort(rows.begin(), rows.end());
   return rows;

@@ -71,3 +71,15 @@ def test_words_of_courtesy_are_never_misspelt() -> None:
 ), max_size=30).map(" ".join))  # fmt: skip
 def test_the_kernel_corrects_as_python_does(text: str) -> None:
     assert spelling.KERNELS.corrections(spelling.spelling(), text) == list(spelling._corrections(text))
+
+
+@pytest.mark.skipif(spelling.KERNELS is None, reason="the kernels were not built")
+@given(st.lists(st.sampled_from(
+    ("Hi there,", "Could you please", "the", "diffrence", "wihch", " ", "\n", "\nA. ", "\n(b) ", " \n c) ", "\nD: x", "E.",
+     "Thank you!", "\x00", "\xa0", "\u2028", "é", "\ud800", "\t", "x1", "? ", ". ", ", ")
+), max_size=30).map("".join))  # fmt: skip
+def test_the_kernel_gives_the_plain_form_that_python_does(text: str) -> None:
+    found = plain_form(text)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(spelling, "KERNELS", None)
+        assert found == plain_form(text)

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from classifier.features import stray_text
 from classifier.features.routing_input import routing_input_of_text
 from classifier.features.stray_text import LONGEST, without_stray_text
 
@@ -98,3 +99,9 @@ def test_any_text_stays_a_part_of_itself_and_none_becomes_empty(text: str) -> No
 def test_long_turns_are_not_searched() -> None:
     text = f"Hello! {QUESTION} " * (LONGEST // 40)
     assert without_stray_text(text) is text
+
+
+@given(st.lists(st.sampled_from(["a", "b1", " ", "\n", "\t ", "é"]), max_size=120).map("".join))
+def test_words_come_from_either_end_as_if_all_were_split(text: str) -> None:
+    assert list(stray_text._first_words(text)) == text.split()
+    assert list(stray_text._last_words(text)) == text.split()[::-1]
