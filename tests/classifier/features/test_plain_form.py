@@ -75,8 +75,8 @@ def test_the_kernel_corrects_as_python_does(text: str) -> None:
 
 @pytest.mark.skipif(spelling.KERNELS is None, reason="the kernels were not built")
 @given(st.lists(st.sampled_from(
-    ("Hi there,", "Could you please", "the", "diffrence", "wihch", " ", "\n", "\nA. ", "\n(b) ", " \n c) ", "\nD: x", "E.",
-     "Thank you!", "\x00", "\xa0", "\u2028", "é", "\ud800", "\t", "x1", "? ", ". ", ", ")
+    ("Hi there,", "Could you please", "the", "diffrence", "wihch", " ", "\n", "\nA. ", "\n(b) ", " \n c) ", "\nD: x",
+     "E.", "Thank you!", "\x00", "\xa0", "\u2028", "é", "\ud800", "\t", "x1", "? ", ". ", ", ")
 ), max_size=30).map("".join))  # fmt: skip
 def test_the_kernel_gives_the_plain_form_that_python_does(text: str) -> None:
     found = plain_form(text)
