@@ -17,6 +17,7 @@ from tiers.remote.refusals import REFUSAL_ROWS
 from tiers.remote.rules import server_rows
 from tiers.remote.too_long import WORDINGS
 from tiers.remote.written_calls import WRITTEN
+from tiers.tools.dialect import NamedDialect
 
 FILES: list[Any] = [server_rows(), client_rows(), REFUSAL_ROWS, WORDINGS, WRITTEN]
 ROWS = [
@@ -167,7 +168,11 @@ def edits_that_change(body: dict[str, Any], dialect: quirks.Dialect) -> set[int]
     return found
 
 
-def test_every_tag_around_thoughts_and_answers_is_in_some_recording() -> None:
+def test_every_mark_of_thoughts_answers_and_calls_is_in_some_recording() -> None:
     texts = "".join(json.dumps(json.loads(file.read_text()), ensure_ascii=False) for file in files())
-    tags = [row.opening for row in (*WRITTEN.thoughts, *WRITTEN.wrappers)]
-    assert [tag for tag in tags if json.dumps(tag, ensure_ascii=False)[1:-1] not in texts] == []
+    marks = [row.opening for row in (*WRITTEN.thoughts, *WRITTEN.wrappers)]
+    for form in WRITTEN.calls:
+        for dialect in form.dialects():
+            before = dialect.section[0] if isinstance(dialect, NamedDialect) else ""
+            marks.append(f"{before}{dialect.opener}".strip())
+    assert [mark for mark in marks if json.dumps(mark, ensure_ascii=False)[1:-1] not in texts] == []

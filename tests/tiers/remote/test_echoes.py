@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tests.examples import examples
@@ -138,7 +138,8 @@ def test_numbers_of_the_request_are_an_echo_where_they_stand_in_it(echo: str) ->
 @settings(max_examples=examples(300), deadline=None)
 @given(text=st.text(min_size=17, max_size=300), data=st.data())
 def test_any_text_in_quotes_is_found(text: str, data: st.DataObject) -> None:
-    """Whatever characters it has: what is left has none of its longer pieces."""
+    """Whatever characters it has: what is left has none of its longer pieces. Names of the APIs stay."""
+    assume(not (text.isascii() and text.isidentifier()))
     form = data.draw(st.sampled_from([repr, json.dumps]))
     left = own_words(f"bad input={form(text)}, sorry", said(text))
     inner = left.removeprefix("bad input=").removesuffix(", sorry")
