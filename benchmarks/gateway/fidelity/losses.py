@@ -302,15 +302,22 @@ def body_of(kind: Kind, client: str) -> Body | None:
     return turns | ({"max_tokens": 999} if client == "messages" else {}) | fields
 
 
+def request_to(client: str, model: str, body: Body) -> tuple[str, Body]:
+    """The path and the body by which a client asks this model."""
+    paths = {"chat": "/v1/chat/completions", "responses": "/v1/responses", "messages": "/v1/messages"}
+    if client == "gemini":
+        return f"/v1beta/models/{model}:generateContent", body
+    return paths[client], {"model": model} | body
+
+
 async def cell(http: httpx.AsyncClient, provider: Provider, kind: Kind, client: str, server: str) -> Cell:
     """Send the row's request once."""
     body = body_of(kind, client)
     if body is None:
         return Cell(kind=kind.name, client=client, server=server, outcome="–")
-    paths = {"chat": "/v1/chat/completions", "responses": "/v1/responses", "messages": "/v1/messages"}
-    path = paths.get(client, f"/v1beta/models/{server}:generateContent")
     before = len(provider.calls)
-    told = await http.post(path, json=body if client == "gemini" else {"model": server} | body)
+    path, sent = request_to(client, server, body)
+    told = await http.post(path, json=sent)
     named = " ".join(told.headers.get(name, "") for name in ("x-aio-ignored-fields", "x-aio-changed-fields"))
     if len(provider.calls) == before:
         return Cell(kind=kind.name, client=client, server=server, outcome="refused", how=told.text[:300])
@@ -327,17 +334,22 @@ async def cell(http: httpx.AsyncClient, provider: Provider, kind: Kind, client: 
     return Cell(kind=kind.name, client=client, server=server, outcome=outcome, how=named)
 
 
+def catalogue(origin: str) -> str:
+    """A tier for the server of each dialect, named after it, at the recording server of this address."""
+    price = "price = { input_usd_per_million = 1, output_usd_per_million = 1 }"
+    entries = [
+        f'[[tiers]]\nname = "{name}"\n{price}\ncapabilities = {{ {_ABLE} }}\n{_ENTRIES[name]}' for name in SERVERS
+    ]
+    return "\n".join(entries).replace("{origin}", origin)
+
+
 async def table() -> list[Cell]:
     """All cells, one after another: the server's record has no other request in it."""
     cells: list[Cell] = []
-    price = "price = { input_usd_per_million = 1, output_usd_per_million = 1 }"
     async with recording_provider() as provider:
-        entries = [
-            f'[[tiers]]\nname = "{name}"\n{price}\ncapabilities = {{ {_ABLE} }}\n{_ENTRIES[name]}' for name in SERVERS
-        ]
         with tempfile.TemporaryDirectory(prefix="aio-losses-") as folder:
             catalog = Path(folder) / "losses.toml"
-            catalog.write_text("\n".join(entries).replace("{origin}", provider.origin))
+            catalog.write_text(catalogue(provider.origin))
             settings = Settings(data_dir=folder, catalog=str(catalog), monitor=False)
             async with running_server(settings, KEYS | {"AIO_MONITOR": "false"}) as server:
                 headers = {"authorization": "Bearer unused", "x-aio-cache": "off"}
