@@ -121,10 +121,10 @@ def prompt_bounds(request: GenerationRequest, max_context: int, reads: int = 1) 
     return PromptBounds(_least(sum(_estimate(num_bytes(message.text)) for message in request.messages)), most)
 
 
-def with_template(tokens: int) -> int:
-    """Return how many tokens a prompt of so many, as estimated, has at most with its model's template, but for texts of
-    which a token is unusually short."""
-    return tokens + max(TEMPLATE_TOKENS, tokens // 4)
+def room_after(tokens: int, context: int) -> int:
+    """Return what a context leaves for an answer after a prompt of so many tokens, as estimated, and what its model's
+    template adds."""
+    return context - tokens - TEMPLATE_TOKENS
 
 
 def least_tokens(size: int) -> int:

@@ -30,7 +30,7 @@ from tiers.errors import (
     TierRequestError,
     TierUnavailableError,
 )
-from tiers.prompt_bounds import prompt_bounds, with_template
+from tiers.prompt_bounds import prompt_bounds, room_after
 from tiers.remote.adapted_request import Adapted, adapted
 from tiers.remote.answer_reader import READING_ON, ReadingOn, ReplyReader
 from tiers.remote.extras import extra_reads
@@ -602,7 +602,9 @@ class RemoteTier(Tier):
                 "upstream_authorization_missing",
             )
         stated = self._spec.stated_limit(request.max_tokens or None)
-        tally.max_tokens = self._most_answer(stated, tally, self.max_context)
+        tally.max_tokens = self.most_answer_tokens(stated, tally.prompt_tokens)
+        if stated is not None and stated > self.max_context - tally.prompt_tokens:
+            tally.max_tokens = max(1, min(tally.max_tokens, room_after(tally.prompt_tokens, self.max_context)))
         limit = None if stated is None and not self._wire.needs_limit else tally.max_tokens
         readable, lost = self._readable(request)
         fitted = adapted(readable, self._wire.rules)
@@ -611,7 +613,9 @@ class RemoteTier(Tier):
         if known := refused | self._refusals.at(place, request.salt) if self._refusals.known else refused:
             known |= of_this_request(known)
             if (context := least_told(known, CONTEXT)) is not None:
-                tally.max_tokens = self._most_answer(stated, tally, min(context, self.max_context))
+                room = room_after(tally.prompt_tokens, context)
+                # Of a prompt whose estimate may be wrong by as much, the server counts what is left.
+                tally.max_tokens = min(tally.max_tokens, room if room > tally.prompt_tokens // 4 else tally.max_tokens)
             tally.max_tokens = min(tally.max_tokens, least_told(known, LIMIT) or tally.max_tokens)
             limit = None if limit is None else tally.max_tokens
             wire = copy(self._wire)
@@ -639,14 +643,6 @@ class RemoteTier(Tier):
             sent.dropped += request.native.unsaid
         tally.opaque = tally.form not in (None, "chat") and (request.wants_opaque or same_form) and not fitted.stops
         return call, fitted, place
-
-    def _most_answer(self, stated: int | None, tally: Tally, context: int) -> int:
-        """Return the most tokens of a choice in a `context` of so many. A limit above what the context leaves is
-        lowered to what it leaves in any case."""
-        most = self.most_answer_tokens(stated, tally.prompt_tokens)
-        if stated is not None and stated > context - tally.prompt_tokens:
-            most = min(most, max(1, context - with_template(tally.prompt_tokens)))
-        return most
 
     def _place(self, api: str) -> Place:
         return Place(self.name, self._remote.base_url, api, self.model)

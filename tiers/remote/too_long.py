@@ -8,7 +8,7 @@ import msgspec
 
 from tiers.dialects.quirks import Row, pattern_of, read_rows
 from tiers.errors import CONTEXT_CODE, TierContextError, TierError
-from tiers.prompt_bounds import with_template
+from tiers.prompt_bounds import room_after
 from tiers.remote.lenient_json import whole
 from tiers.remote.openai_format import WireError
 from tiers.server_words import MOST_CONTEXT
@@ -87,8 +87,8 @@ def room_left(error: TierContextError, prompt_tokens: int, asked: int) -> int:
         rooms = [context - (error.total_tokens - asked)]
     elif error.prompt_tokens in (0, context - error.answer_tokens + 1):
         # vLLM reads no more of a prompt than leaves room for the answer, and then says that it is one token too long.
-        likely = with_template(prompt_tokens)
-        rooms = [context - likely, context - 2 * likely]
+        room = room_after(prompt_tokens, context)
+        rooms = [room, room - prompt_tokens // 4, room - prompt_tokens]
     else:
         rooms = [context - error.prompt_tokens]
     return next((room for room in rooms if 0 < room < asked), 0)
