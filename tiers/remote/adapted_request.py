@@ -113,7 +113,7 @@ _FORMATS = frozenset(
     ("date-time", "time", "date", "duration", "email", "hostname", "uri", "ipv4", "ipv6", "uuid")
 )  # fmt: skip
 # What says nothing of a value.
-_REMARKS = frozenset({"$schema", "$id", "$comment", "examples", "deprecated", "readOnly", "writeOnly"})
+_REMARKS = frozenset({"$schema", "$id", "$comment", "examples", "deprecated", "discriminator", "readOnly", "writeOnly"})
 _REFERENCE = re.compile(r'#/(\$defs|definitions)/([^/"]+)')
 
 
@@ -130,6 +130,9 @@ def closed_schema(schema: dict[str, Any]) -> dict[str, Any] | None:
         return _closed(schema)
     except _NotClosedError:
         return None
+    except (AttributeError, TypeError):
+        # It is no schema at all, which its server says.
+        return schema
 
 
 def _closed(node: Any) -> dict[str, Any]:

@@ -499,9 +499,10 @@ class RemoteTier(Tier):
         is_plain = not (tally.opaque or request.sampling.min_tokens)
         stops = request.stop if is_plain else fitted.stops
         is_json = (request.response_format or {}).get("type") in ("json_object", "json_schema")
+        is_same_form = request.native is not None and request.native.form == tally.form
         return ReplyReader(
             self._wire, tally, bounds, note, inline, fitted, stops,
-            include_stop=include, is_json=is_json and not tally.opaque and logprobs is None,
+            include_stop=include, is_json=is_json and not is_same_form and logprobs is None,
         )  # fmt: skip
 
     def _named(self, error: Exception, request: GenerationRequest, body: bytes | None) -> TierError:

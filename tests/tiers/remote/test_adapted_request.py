@@ -10,7 +10,7 @@ from tests.tiers.remote.loopback_server import Call as Received
 from tests.tiers.remote.loopback_server import LoopbackServer
 from tests.tiers.remote.strict_servers import bedrock_answer
 from tests.tiers.tier_world import chat, collect, remote_spec
-from tiers.conversation import Call, NativeBlock, NativeContent, Tool, Tooling, Turn
+from tiers.conversation import Call, NativeBlock, NativeContent, NativeRequest, Tool, Tooling, Turn
 from tiers.remote.adapted_request import adapted, closed_schema, nearest_effort
 from tiers.remote.adapted_turns import NO_RESULT
 from tiers.remote.remote_tier import RemoteTier
@@ -231,6 +231,8 @@ NAME_SENT = {"type": "string", "description": 'of a person\nIt must hold: {"minL
         ({"type": ["object", "null"], "properties": {}, "additionalProperties": True},
          {"type": ["object", "null"], "properties": {}, "additionalProperties": False}),
         ({"enum": ["a", 1, None]}, {"enum": ["a", 1, None]}),
+        ({"anyOf": 5}, {"anyOf": 5}),
+        ({"type": 5, "properties": 3}, {"type": 5, "properties": 3}),
         # A property may have the name of a keyword.
         ({"type": "object", "properties": {"minimum": {"type": "integer", "minimum": 0}}},
          {"type": "object", "additionalProperties": False,
@@ -299,6 +301,24 @@ async def test_json_comes_without_its_code_block(said: str, text: str, size: int
         tier = RemoteTier(remote_spec(server.base_url))
         for form, expected in (({"type": "json_object"}, text), (None, said)):
             request = msgspec.structs.replace(chat(whole=not size), response_format=form)
+            (answer,), _ = await collect(tier, request)
+            assert answer.text == expected
+        await tier.close()
+
+
+async def test_json_of_claude_comes_without_its_code_block_unless_its_own_api_was_asked() -> None:
+    said, text = FENCED[0]
+
+    async def play(call: Received) -> None:
+        body = {"type": "message", "content": [{"type": "text", "text": said}], "stop_reason": "end_turn"}
+        await call.reply(200, body | {"usage": {"input_tokens": 9, "output_tokens": 9}})
+
+    async with LoopbackServer(play) as server:
+        tier = RemoteTier(remote_spec(server.base_url, kind="anthropic"))
+        for native, expected in ((None, text), (NativeRequest("anthropic"), said)):
+            request = msgspec.structs.replace(
+                chat(whole=True), response_format={"type": "json_object"}, native=native, wants_opaque=True
+            )
             (answer,), _ = await collect(tier, request)
             assert answer.text == expected
         await tier.close()
