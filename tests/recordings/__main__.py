@@ -1,6 +1,6 @@
 """`python -m tests.recordings [--sent] [FILE …]`: play the cases of files (`chat/ends`), or of all, and write what
 callers get into those that do not say it. All get their usual layout. `--sent`, with names of files: write what
-servers get, too, where it is another than for the request of the file itself."""
+servers get, too: the body for the request of the file itself, `plain`, and for each case the patch of it."""
 
 import asyncio
 import json
@@ -72,9 +72,12 @@ async def main(names: list[str], *, sent: bool) -> None:
             if sent:
                 await _seen(servers, shared, *_first(shared.fields))
                 plain = [request["body"] for request in servers.received]
+                content = {name: content[name] for name in content if name != "cases"} | {
+                    "plain": plain[0] if plain else {}, "cases": content["cases"],
+                }  # fmt: skip
             for recording in recordings(file):
                 own = content["cases"][recording.name]
-                if sent and "sent" not in recording.fields:
+                if sent and "sent" not in recording.fields and plain:
                     found = await sent_of(servers, recording, plain)
                     own["sent"] = found[0] if len(found) == 1 else found
                 if "gets" not in recording.fields and "steps" not in recording.fields:

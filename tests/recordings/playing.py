@@ -195,7 +195,7 @@ class Exchange:
         problems = await self._ask([*refusals, *answers], at)
         requests = self._stage.received
         if "sent" in self._step:
-            problems += difference_to("what the servers got", listed(self._step["sent"]), requests)
+            problems += self._sent_problems(requests)
         elif len(requests) != len(refusals) + len(answers):
             problems.append(f"{len(requests)} requests reached the servers: {pretty(requests)}")
         bodies = [request["body"] for request in requests]
@@ -207,6 +207,17 @@ class Exchange:
             problems = await self._ask(answers, at)
             problems += difference_to("the next request", bodies[-1], self._stage.received[0]["body"], exactly=True)
         return problems
+
+    def _sent_problems(self, requests: list[Json]) -> list[str]:
+        """With a `plain` body, one that is recorded is the exact patch of it."""
+        sent, problems = listed(self._step["sent"]), []
+        if "plain" in self._step and len(sent) == len(requests):
+            for one, request in zip(sent, requests, strict=True):
+                patched = merged(self._step["plain"], one.get("body", request["body"]))
+                wanted = {name: value for name, value in patched.items() if value is not None}
+                problems += difference_to("the body that a server got", wanted, request["body"], exactly=True)
+            sent = [{name: value for name, value in one.items() if name != "body"} for one in sent]
+        return problems + difference_to("what the servers got", sent, requests)
 
     async def _ask(self, answers: list[Json], at: str) -> list[str]:
         """Ask once; return what differs in the answer."""
@@ -253,9 +264,10 @@ class Exchange:
         wanted, seen = self._wanted(), self.seen(told)
         if "error" in seen and "error" not in wanted:
             return [f"an error: {pretty(seen['error'])}"]
-        if "error" in seen and "event-stream" in told.headers.get("content-type", ""):
-            # The status was sent before the error.
-            seen["status"] = wanted["status"]
+        is_begun = "event-stream" in told.headers.get("content-type", "") or wanted["status"] == 200
+        if "error" in seen and self._streamed and is_begun:
+            # How much of an answer came before the error decides what the head says.
+            wanted = {name: value for name, value in wanted.items() if name not in ("status", "headers")}
         if "body" in wanted:
             seen["body"] = told.text if isinstance(wanted["body"], str) else told.json()
         ids = [call[0] for call in seen.get("calls", ())]

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.tiers.remote.loopback_server import LoopbackServer
+from tests.tiers.remote.loopback_server import Call, LoopbackServer
 from tests.tiers.remote.provider_shapes import (
     THINKING_AND_TOOLS,
     anthropic_stream,
@@ -12,13 +12,17 @@ from tests.tiers.remote.provider_shapes import (
     bedrock_stream,
     bedrock_text,
 )
-from tests.tiers.remote.test_providers import playing
 from tiers.remote.event_stream import EventStreamParser
 
 
 async def test_anthropics_client_reads_the_recorded_stream() -> None:
     anthropic = pytest.importorskip("anthropic")
-    async with LoopbackServer(playing("anthropic", anthropic_stream(THINKING_AND_TOOLS))) as server:
+
+    async def answer(call: Call) -> None:
+        await call.begin()
+        await call.send(anthropic_stream(THINKING_AND_TOOLS))
+
+    async with LoopbackServer(answer) as server:
         base_url = server.base_url.removesuffix("/v1")
         async with anthropic.AsyncAnthropic(api_key="k", base_url=base_url, max_retries=0) as client:
             question = [{"role": "user", "content": "Weather?"}]
