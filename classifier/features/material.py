@@ -88,7 +88,8 @@ def as_read(text: str) -> str:
     if not any(character.isalnum() for part in request for character in part):
         first = found[0]
         return _first_words(text[first.start : first.end], ALONE_WORDS)
-    as_hard_as_it_is = not words.LOOK_UP.search(" ".join(part[-ASKED_CHARS:] for part in request))
+    has_code = any(one.kind == "code" for one in found)
+    as_hard_as_it_is = has_code and not words.LOOK_UP.search(" ".join(part[-ASKED_CHARS:] for part in request))
     parts: list[str] = []
     for place, (part, material) in enumerate(zip(request, [*found, None], strict=True)):
         if part:

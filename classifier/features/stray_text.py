@@ -218,7 +218,7 @@ _SHOWN = re.compile(
     r"city)\b)",
     re.IGNORECASE,
 )
-# Choices, and text that is marked as shown, belong to the request.
+# Choices, and the marks of text that is shown.
 _OPTION = re.compile(r"\n\s*\(?[A-J][.):]|```")
 # The same in other scripts, without borders of words.
 _OF_CODE_ELSEWHERE = re.compile(
@@ -255,11 +255,12 @@ def without_stray_text(text: str) -> str:
         text = _without_ignored(text, [mark for mark in marks if mark in _HINTS])
     if not _THANKING.isdisjoint(marks):
         text = _at_least_a_request(_THANKS.sub("", text), text)
-    if not symbols and _SYMBOLS.isdisjoint(marks):
+    # Choices, and text that is marked as shown, belong to the request.
+    if (not symbols and _SYMBOLS.isdisjoint(marks)) or _OPTION.search(text):
         return text
     last, first = _run(_last_words(text)), _run(_first_words(text))
     for rest, pointing in ((_cut_last(text, last), True), (_cut_first(text, first), False)):
-        if rest is not None and not _speaks_of(rest, text, pointing):
+        if rest is not None and not _speaks_of(rest, pointing):
             return rest
     return text
 
@@ -346,8 +347,8 @@ def _cut_first(text: str, count: int) -> str | None:
     return parts[-1] if 0 < count < len(parts) and len(parts[-1].split(None, 2)) > 2 else None
 
 
-def _speaks_of(rest: str, text: str, pointing: bool) -> bool:
+def _speaks_of(rest: str, pointing: bool) -> bool:
     points = pointing and _POINTING.search(rest[-40:])
-    return bool(points or _OF_CODE.search(rest) or _SHOWN.search(rest) or _OPTION.search(text)) or (
+    return bool(points or _OF_CODE.search(rest) or _SHOWN.search(rest)) or (
         not rest.isascii() and _OF_CODE_ELSEWHERE.search(rest) is not None
     )

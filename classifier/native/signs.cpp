@@ -54,7 +54,10 @@ struct Signs {
 };
 
 bool has(const WordTable& table, std::string_view word) { return table.find(hash_of(word), -1) >= 0; }
-bool is_letter(char c) { return c >= 'a' && c <= 'z'; }
+// Stands for a letter beyond ASCII, with which no word of a table is written.
+constexpr char kForeign = 0x7f;
+
+bool is_letter(char c) { return (c >= 'a' && c <= 'z') || c == kForeign; }
 bool is_space(char c) { return c == ' ' || (c >= '\t' && c <= '\r') || (c >= 0x1c && c <= 0x1f); }
 
 bool is_greeting(const Signs& signs, std::string_view lower) {
@@ -134,8 +137,11 @@ std::u32string single_spaced(Letters text) {
 bool may_be_polite(const Signs& signs, Letters text) {
   std::string lower(text.size() + 1, ' ');
   for (size_t i = 0; i < text.size(); i++) {
-    if (text[i] >= 128) return true;
-    lower[i] = char(text[i] | (text[i] >= 'A' && text[i] <= 'Z' ? 32 : 0));
+    const auto c = Py_UCS4(text[i]);
+    // Where case is ignored these are letters of ASCII.
+    if (c == 0x130 || c == 0x131 || c == 0x17f || c == 0x212a) return true;
+    if (c < 128) lower[i] = c == kForeign ? ' ' : char(c | (c >= 'A' && c <= 'Z' ? 32 : 0));
+    else if (Py_UNICODE_ISALNUM(c) && !Py_UNICODE_ISDECIMAL(c)) lower[i] = kForeign;
   }
   const std::string_view view{lower.data(), text.size()};
   return begins_politely(signs, view) || ends_politely(signs, view);
