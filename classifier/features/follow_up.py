@@ -89,7 +89,8 @@ class TurnText(NamedTuple):
 
     whole: str
     request: str
-    """Without its material (`classifier.features.material`); the same text where it has none."""
+    """Without its material (`classifier.features.material`) and instructions on the form of the answer; the same text
+    where it has none."""
 
     @property
     def has_material(self) -> bool:

@@ -9,6 +9,9 @@ A word that is not frequent and is one edit away from a frequent one is misspelt
 another one, missing, too many, or exchanged with the next; what ends in one letter more, less or other is another form
 of a word. Words of a text in another language would be taken for misspelt English ones: where two thirds of them are
 unknown, none is changed. The frequent words are those of the shipped encoder, and words of courtesy.
+
+Nor is a task another one by how its answer has to look. Sentences at the ends that only say that are recognised as
+polite ones are, by what they consist of.
 """
 
 import re
@@ -64,13 +67,14 @@ _SENTENCE = re.compile(r"[^.!?:,]*[.!?:,]+[)\"'\s]*(?:(?<=,\s)(?:but|and|so)\s+)
 _MOST_WORDS = 20
 _ADVERBS = r"(?:(?:please|pls|plz|kindly|perhaps|possibly|maybe|just|quickly|briefly)\s+)*"
 _HELP = r"(?:(?:help|assist)\s+me\s+(?:out\s+)?(?:to\s+|with\s+|by\s+)?)?"
-# Verbs of requests, before which "can you" asks for nothing else.
-_ASKED = (
-    r"(?=(?:tell|explain|write|give|show|list|translate|summari[sz]e|describe|make|find|create|prove|solve|calculate|"
+# Words of requests, before which "can you" asks for nothing else.
+_REQUESTS = (
+    r"tell|explain|write|give|show|list|translate|summari[sz]e|describe|make|find|create|prove|solve|calculate|"
     r"compute|suggest|check|fix|name|draft|design|compare|provide|convert|derive|analy[sz]e|evaluate|plan|rewrite|"
     r"correct|turn|define|classify|extract|recommend|implement|build|add|spell|say|answer|state|discuss|develop|debug|"
-    r"refactor|generate|outline|estimate|what|how|why|which|who|when|where)\b)"
+    r"refactor|generate|outline|estimate|what|how|why|which|who|when|where"
 )
+_ASKED = rf"(?=(?:{_REQUESTS})\b)"
 _LEAD = re.compile(
     r"(?:(?:ok|okay|so|well|and|hi|hello|hey|there|dear|all),?\s+)*(?:"
     r"(?:i['’]?m\s+|i\s+am\s+|so\s+|very\s+)*(?:sorry|apologies|excuse\s+me|pardon\s+me)\b[^.!?:,]{0,40},\s+(?:but\s+)?|"
@@ -267,3 +271,121 @@ def _edits(word: str) -> Iterator[str]:
             if after:
                 yield f"{before}{letter}{after[1:]}"
             yield f"{before}{letter}{after}"
+
+
+# What begins a sentence that may only say how the answer has to look; in English, German, French, Spanish, Italian,
+# Portuguese and Dutch, as all of these lists are.
+_FORM_BEGINS = _words(
+    """answer respond reply use format keep limit return output give be no do don't please max maximum in as with only
+    present structure provide write put avoid your the just finish end start begin restrict without nothing not at
+    about exactly skip wrap bold capitalise capitalize number plain one divide separate cite round omit style
+    antworte antworten benutze verwende nutze schreibe gib halte höchstens maximal nur kein keine keinen ohne sei
+    bitte fasse formatiere réponds répondez utilise utilisez présente donne seulement uniquement sans sois fais
+    limite responde usa utiliza da devuelve solo sólo máximo sin sé pon limita presenta rispondi massimo senza sii
+    metti responda use apenas sem seja só coloque antwoord gebruik alleen geen zonder wees"""
+)
+# Of the look of an answer: such a sentence has one of these words.
+_LOOKS = _words(
+    """table tables column columns row rows bullet bullets bulleted numbered list json yaml xml csv html markdown latex
+    plain heading headings header section sections paragraph paragraphs sentence sentences word words line lines
+    characters concise concisely brief briefly succinct succinctly short format formatted formatting output tone
+    formal informal friendly neutral emoji emojis bold italics prose preamble introduction conclusion disclaimer
+    disclaimers explanation explanations letter apologise apologize length answer answers reply response dashes
+    jargon spelling capitals punctuation english german french spanish italian caveats warnings fences code
+    stichpunkte stichpunkten stichworten satz sätze sätzen wörter wörtern worte wort tabelle spalten liste antwort
+    erklärung einleitung kurz knapp absatz puces phrase phrases mots mot tableau colonnes réponse explication bref
+    paragraphe viñetas frase frases palabras palabra tabla columnas lista respuesta explicación introducción breve
+    párrafo punti parole tabella colonne elenco risposta spiegazione spiegazioni introduzione conciso palavras
+    tabela colunas resposta explicação introdução tópicos zin zinnen woorden tabel kolommen lijst antwoord uitleg
+    inleiding bondig"""
+)
+# What else may stand in such a sentence.
+_OF_FORM = (
+    _FORM_BEGINS
+    | _LOOKS
+    | _words(
+        """a an the in as of with without and or no not only just at most least than more less fewer under over up to
+        for your it its is are be do should must may can each every any all about around between from by on into per
+        then if you i me my make include used using follow following below above minimum nothing else also so
+        structured presented separated comma commas strictly always never new own clear clearly item items begins
+        ends name called before after repeat question questions restate valid well again state add mention inside
+        first second third last final two three four five six seven eight nine ten twelve fifteen twenty thirty
+        fifty hundred single double blank text raw object key keys value values field fields array point points
+        long longer language simple result results itself content title titles term terms important main numbers
+        letters case lower upper uppercase lowercase quotes quotation marks quote block blocks snippet comments
+        comment filler fluff apology apologies reasoning detail details ai model root element named dates units
+        metric sources alphabetically spaces american british person voice active audience general einem einer
+        eine ein der die das den mit von zwei drei vier fünf zehn und oder nicht mehr als auf unter über deine
+        deiner sollen soll kurze kurzen deutsch sprache en un une le la les des de du au aux ta ton tes dans pas
+        plus que moins cent deux trois quatre cinq dix ne et ou est una el los las del con más menos cien dos tres
+        cuatro cinco diez y o es tu por favor uno il di non più che meno al cento due tre quattro cinque dieci e è
+        per puntato em uma um os com não mais dez sua het van niet meer dan honderd twee drie vier vijf tien"""
+    )
+)
+# These ask for a text, unless what they ask for is the answer.
+_GIVES = _words("write give provide put present return output finish end start begin gib donne da pon")
+_ANSWER = re.compile(
+    r"\W*\w+ (?:only |just |me )?(?:(?:(?:your|the|each|la) )?(?:(?:final|whole|entire) )?(?:answers?|response|"
+    r"reply|output|results?|antwort|réponse|respuesta)\b|"
+    r"(?:it|in|as|with|no|only|at|json|yaml|csv|xml|a json|valid)\b)",
+    re.IGNORECASE,
+)
+_NAMED = re.compile(r"\"[^\"\n]{0,24}\"|`[^`\n]{0,24}`|<[^<>\n]{0,16}>")
+_TOKEN = re.compile(r"[^\W\d_]+(?:['’][a-z]+)?|\d+")
+_FIRST_SENTENCE = re.compile(r"[^.!?:\n]{1,200}[.!\n]+\s*")
+# Where a sentence begins though the one before it was not ended.
+_UNENDED = re.compile(
+    r"\s(?=[A-Z])(?=(?:Answer|Respond|Reply|Use|Format|Keep|Limit|Return|Output|Give|Be|No|Do|Please|Write|Provide|Present|Avoid|"
+    r"Only|Antworte|Réponds|Responde|Rispondi|Responda|Antwoord)\b)"
+)
+_ASKS = re.compile(
+    rf"\?|？|(?:^|[.!?:;,\n]\s*|\b(?:please|you|to|and|then)\s+)(?:{_REQUESTS})\s+\w|\b(?:what|how|why|need|want|help)\b",
+    re.IGNORECASE,
+)
+_MOST_FORMS, _MOST_FORM_WORDS = 6, 20
+
+
+def without_answer_form(text: str) -> str:
+    """Return `text` without the sentences at its ends that only say how the answer has to look ("Answer in a table with
+    two columns."); the same string where there are none, or where what is left asks for nothing. Deterministic."""
+    rest = text
+    for _ in range(_MOST_FORMS):
+        cut = _last_form(rest)
+        if cut is None:
+            break
+        rest = rest[:cut].rstrip()
+    for _ in range(_MOST_FORMS):
+        first = _FIRST_SENTENCE.match(rest) if _begins_as_form(rest) else None
+        if first is None or first.end() >= len(rest) or not _says_form(first[0]):
+            break
+        rest = rest[first.end() :]
+    if rest is text:
+        return text
+    return rest if len(rest.split(None, 2)) > 2 and _ASKS.search(rest) else text
+
+
+def _last_form(text: str) -> int | None:
+    """Return where the last sentence of `text` begins, None unless it only says how the answer has to look."""
+    end = len(text.rstrip())
+    window = max(0, end - _WINDOW)
+    start = 1 + max(text.rfind(mark, window, end - 1) for mark in ".!?\n")
+    if start and _says_form(text[start:end]):
+        return start
+    begins = [found.end() for found in _UNENDED.finditer(text, max(start, window), end)]
+    return next((place for place in reversed(begins) if _says_form(text[place:end])), None)
+
+
+def _says_form(sentence: str) -> bool:
+    if not _begins_as_form(sentence):
+        return False
+    words = [word.lower().replace("’", "'") for word in _TOKEN.findall(_NAMED.sub(" ", sentence))]
+    if len(words) > _MOST_FORM_WORDS or _LOOKS.isdisjoint(words):
+        return False
+    if words[0] in _GIVES and not _ANSWER.match(sentence):
+        return False
+    return all(word in _OF_FORM or word.isdigit() for word in words)
+
+
+def _begins_as_form(text: str) -> bool:
+    first = _TOKEN.search(text)
+    return first is not None and first[0].lower().replace("’", "'") in _FORM_BEGINS

@@ -17,7 +17,15 @@ import msgspec
 from classifier.decision import FollowUp
 from classifier.features.follow_up import Readings, ReadTurn, TurnText, UserTurn, in_context, is_long
 from classifier.features.material import as_read, kinds_left_out
-from classifier.features.plain_form import LEADS, OF_COURTESY, THANKS, plain_form, spelling, without_politeness
+from classifier.features.plain_form import (
+    LEADS,
+    OF_COURTESY,
+    THANKS,
+    plain_form,
+    spelling,
+    without_answer_form,
+    without_politeness,
+)
 from classifier.features.stray_text import (
     CLIENTS_OPENINGS,
     CLIENTS_RULES,
@@ -278,7 +286,7 @@ def routing_input(
         alone, joined, follow_up = _readings(asked)
     else:
         whole = asked[0].text.strip()
-        request = as_read(whole)
+        request = _request_of(whole)
         if request is not whole:
             request, signs = without_stray_text(request), _FORM
         alone, joined, follow_up = Readings(TurnText(whole, request))
@@ -319,6 +327,9 @@ def _plain(turn: str, signs: int, plan_mode: bool) -> tuple[str, int]:
     return plain, len(plain) if cut == turn else len(plain) * len(turn) // len(cut)
 
 
+# Where a second sentence begins, perhaps without an end of the first.
+_SECOND_SENTENCE = re.compile(r"[.!?\n]\s*\S|\s[A-Z]\w+\s")
+
 # Which rules may change a turn: all of them, those of its form and then of politeness, or these alone.
 _ALL, _FORM, _POLITE = 1, 2, 4
 
@@ -351,10 +362,17 @@ def _readings(asked: Sequence[UserTurn]) -> Readings:
     return in_context(map(_read, chain((newest,), own)))
 
 
+def _request_of(text: str) -> str:
+    """Return what a turn asks, without its material and instructions on the form of the answer; the same string where
+    it has none."""
+    request = as_read(text)
+    return without_answer_form(request) if _SECOND_SENTENCE.search(request) else request
+
+
 def _read(turn: UserTurn) -> ReadTurn:
     """Return the turn as it is read, with the end of the answer before it without instructions to the router."""
     whole = without_stray_text(turn.text)
-    request = as_read(turn.text)
+    request = _request_of(turn.text)
     text = TurnText(whole, whole if request is turn.text else without_stray_text(request))
     return ReadTurn(text, without_router_instructions(turn.answer[-LONGEST_END_OF_ANSWER:]), turn.number)
 

@@ -53,8 +53,8 @@ FLOORS = {
     "misspelt, 30% of the words: within the range": 0.94,
     "ornate words: tier kept": 0.75,
     "ornate words: within the range": 0.80,
-    "instructions on form: tier kept": 0.85,
-    "instructions on form: within the range": 0.91,
+    "instructions on form: tier kept": 0.87,
+    "instructions on form: within the range": 0.93,
     "short hard requests, not English: within the range": 0.77,
     "prompts in 15 languages: within the range": 0.87,
 }

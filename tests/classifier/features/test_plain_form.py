@@ -5,7 +5,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from classifier.features import plain_form as spelling
-from classifier.features.plain_form import LEAST, OF_COURTESY, corrected, frequent_words, plain_form
+from classifier.features.plain_form import (
+    LEAST,
+    OF_COURTESY,
+    corrected,
+    frequent_words,
+    plain_form,
+    without_answer_form,
+)
 from classifier.features.routing_input import routing_input_of_text
 
 ASKED = "Explain the rules of chess to a child."
@@ -83,3 +90,50 @@ def test_the_kernel_gives_the_plain_form_that_python_does(text: str) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(spelling, "KERNELS", None)
         assert found == plain_form(text)
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        "Answer in a table with two columns.",
+        "Answer in a table with two columns. Use short sentences. Do not add an introduction. Keep it under 100 words.",
+        "Reply in at most 3 bullet points, no preamble",
+        'Give the answer as JSON with the keys "answer" and "detail".',
+        "Antworte in höchstens 50 Wörtern.",
+        "Réponds en une phrase.",
+        "Responde en una frase, sin explicación.",
+    ],
+)
+@pytest.mark.parametrize("asked", ["How do tides work?", "Prove that 2 is the only even prime"])
+def test_sentences_on_the_form_of_an_answer_are_left_out_of_a_request(asked: str, form: str) -> None:
+    for text in (f"{asked} {form}", f"{asked}\n\n{form}"):
+        assert without_answer_form(text) == asked
+    if form.endswith("."):
+        assert without_answer_form(f"{form}\n\n{asked}") == asked
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Answer in one sentence.",
+        "How do tides work? Answer in a table with the moon's phases.",
+        "How do tides work? Write a summary of it in one paragraph.",
+        "Make this paragraph more formal: we can't ship it this week.",
+        "name, age\nAnn, 31\nBob, 40\n\nFormat as a table.",
+        "I have two dogs. Use one word.",
+        "Write a poem about short words. Prove it is short.",
+    ],
+)
+def test_what_is_asked_for_and_the_only_sentence_stay(text: str) -> None:
+    assert without_answer_form(text) == text
+
+
+def test_own_labels_see_instructions_on_form_and_the_classes_do_not() -> None:
+    found = routing_input_of_text("How do tides work? Answer in one sentence.")
+    assert found.turn == "How do tides work? Answer in one sentence."
+    assert found.request.turn == "How do tides work?"
+
+
+@given(st.text(alphabet="Answer in one. \n?Useword", max_size=300))
+def test_what_is_left_is_a_part_of_the_text(text: str) -> None:
+    assert without_answer_form(text) in text
