@@ -130,10 +130,12 @@ _METHOD = re.compile(r"/v1(?:beta)?/models/.+:\w+")
 
 
 def is_gemini_path(method: str, path: str, headers: Any) -> bool:
-    """Whether a request is of this API: by its path, or for the models that all APIs list by Google's header."""
-    if path.startswith("/v1beta/") or (method == "POST" and _METHOD.fullmatch(path)):
-        return True
-    return path.startswith("/v1/models") and "x-goog-api-key" in headers
+    """Whether a request is of this API: by its path, or below `/v1` by the header of Google's clients."""
+    return (
+        path.startswith("/v1beta/")
+        or (method == "POST" and _METHOD.fullmatch(path) is not None)
+        or "x-goog-api-key" in headers
+    )
 
 
 class GeminiFormat:

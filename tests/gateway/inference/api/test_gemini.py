@@ -183,8 +183,9 @@ async def test_unknown_models_and_methods_are_not_found(gateway: RunningGateway)
     for model, method in (("none", "generateContent"), ("tier-1", "predict"), ("none", "embedContent")):
         error = (await ask(gateway, method, model, content=USER))["error"]
         assert (error["code"], error["status"]) == (404, "NOT_FOUND")
-    missing = await gateway.http.get("/v1beta/files")
-    assert missing.json()["error"]["status"] == "NOT_FOUND"
+    for path, headers in (("/v1beta/files", {}), ("/v1/cachedContents", {"x-goog-api-key": "unused"})):
+        missing = await gateway.http.get(path, headers=headers)
+        assert missing.json()["error"]["status"] == "NOT_FOUND"
 
 
 async def test_what_google_alone_has_is_named_as_left_out(gateway: RunningGateway) -> None:
