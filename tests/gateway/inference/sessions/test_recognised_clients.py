@@ -174,3 +174,25 @@ def test_marks_are_looked_for_at_the_ends_of_a_long_turn() -> None:
     between = said(headers, None, f"{'x' * 2 * clients.WINDOW}{mark}{'x' * 2 * clients.WINDOW}")
     assert between is not None
     assert not between.plan_mode
+
+
+GEMINI_CLI = {"user-agent": "GeminiCLI-tui/0.61.0/gemini-3-pro (linux; x64; terminal)"}
+
+
+@pytest.mark.parametrize(
+    ("system", "kind"),
+    [
+        ("You are Gemini CLI, an interactive CLI agent.", "main"),
+        ("You are a specialized Task Routing AI. Your sole function is to classify.", "housekeeping"),
+        (
+            "You are a specialized system component responsible for distilling chat history into a structured XML "
+            "<state_snapshot>.",
+            "compaction",
+        ),
+    ],
+)
+def test_gemini_cli_is_known_by_its_agent_and_its_background_prompts(system: str, kind: str) -> None:
+    turns = [Turn.of("system", system), Turn.of("user", "Fix the test.")]
+    turn = recognised(GEMINI_CLI, None, turns)
+    assert turn is not None
+    assert (turn.client, turn.kind) == ("gemini-cli", kind)
