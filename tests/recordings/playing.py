@@ -237,7 +237,8 @@ class Exchange:
         """What is recorded for this API and form. With an error or a body of its own, that alone."""
         wanted = self._step.get("gets", {})
         on = wanted.get("on", {})
-        for name in (self._api, "streamed" if self._streamed else "whole"):
+        form = "streamed" if self._streamed else "whole"
+        for name in (self._api, form, f"{self._api} {form}"):
             wanted = merged(wanted, on.get(name, {}))
         wanted = {"status": 200} | {name: value for name, value in wanted.items() if name not in ("on", "record")}
         if "error" in wanted:

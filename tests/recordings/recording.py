@@ -57,7 +57,7 @@ def merged(before: Any, patch: Any) -> Any:
         return patch
     found = dict(before) if isinstance(before, dict) else {}
     for name, value in patch.items():
-        if value is None and name in found:
+        if value is None and found.get(name) is not None:
             del found[name]
         else:
             found[name] = merged(found[name], value) if name in found else value
