@@ -611,9 +611,10 @@ class RemoteTier(Tier):
         fitted = adapted(readable, self._wire.rules)
         call = self._wire.call(fitted.request, limit)
         place = self._place(call.form or call.path.partition("?")[0])
-        if known := refused | self._refusals.at(place, request.salt) if self._refusals.known else refused:
+        learned = self._refusals.at(place, request.salt) if self._refusals.known else NOTHING
+        if known := refused | learned:
             known |= of_this_request(known)
-            if (context := least_told(known, CONTEXT)) is not None:
+            if (context := least_told(learned, CONTEXT)) is not None:
                 room = room_after(tally.prompt_tokens, context)
                 # Of a prompt whose estimate may be wrong by as much, the server counts what is left.
                 tally.max_tokens = min(tally.max_tokens, room if room > tally.prompt_tokens // 4 else tally.max_tokens)
