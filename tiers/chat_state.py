@@ -5,13 +5,13 @@ id alone."""
 
 import base64
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 import msgspec
 
 from inference_core.io.files import JSON_ERRORS
-from tiers.conversation import Block, Call, MediaKind, NativeBlock, NativeContent, OpaquePiece, Thought, Turn
+from tiers.conversation import Call, MediaKind, Opaque, OpaquePiece, Thought, Turn
 from tiers.deltas import CollectedChoice
 
 FORM: Literal["chat"] = "chat"
@@ -25,7 +25,8 @@ PART_TYPES: Mapping[MediaKind, str] = {
 DETAILS, EXTRA, IMAGES, AUDIO = "reasoning_details", "extra_content", "images", "audio"
 MOST_STATE_BYTES = 2**20
 """Of the state of one turn, from a client or a server."""
-_THOUGHTS, _CALL = "reasoning", "call"
+THOUGHTS, _CALL = "reasoning", "call"
+"""Types of what is kept besides."""
 Given = msgspec.Raw | msgspec.UnsetType
 _EMPTY = (b"", b"null", b"[]", b"{}")
 
@@ -42,9 +43,9 @@ def state_json(given: Given, most: int = MOST_STATE_BYTES) -> bytes:
     return msgspec.json.format(json, indent=-1) if b"\n" in json or b"\r" in json else json
 
 
-def state_blocks(fields: Mapping[str, Given]) -> tuple[NativeBlock, ...]:
+def state_blocks(fields: Mapping[str, Given]) -> tuple[Opaque, ...]:
     """Return those of a turn's fields that say anything."""
-    return tuple(NativeBlock(json=json, type=name) for name, given in fields.items() if (json := state_json(given)))
+    return tuple(Opaque(FORM, json, name) for name, given in fields.items() if (json := state_json(given)))
 
 
 def state_pieces(fields: Mapping[str, Given]) -> list[OpaquePiece]:
@@ -53,21 +54,21 @@ def state_pieces(fields: Mapping[str, Given]) -> list[OpaquePiece]:
 
 def media_piece(json: bytes, name: str = IMAGES) -> OpaquePiece:
     """Return images, the JSON of a list of parts, or a piece of audio, as a piece of an answer."""
-    return OpaquePiece(FORM, block=NativeBlock(json=json, type=name))
+    return OpaquePiece(FORM, block=Opaque(FORM, json, name))
 
 
-def audio_reference(audio: Any) -> tuple[NativeBlock, ...]:
+def audio_reference(audio: Any) -> tuple[Opaque, ...]:
     """Return what a server needs of audio that it made, in a later turn; nothing where it has no id."""
     named = audio.get("id") if isinstance(audio, dict) else None
-    return (NativeBlock(json=_encode({"id": named}), type=AUDIO),) if isinstance(named, str) and named else ()
+    return (Opaque(FORM, _encode({"id": named}), AUDIO),) if isinstance(named, str) and named else ()
 
 
-def collected_state(choice: CollectedChoice) -> tuple[NativeBlock, ...]:
+def collected_state(choice: CollectedChoice) -> tuple[Opaque, ...]:
     """Return the fields of a whole turn, whose pieces `choice` has."""
     pieces: dict[str, list[bytes]] = {}
     for block in choice.opaque.get(FORM, ()):
         pieces.setdefault(block.type, []).append(block.json)
-    return tuple(NativeBlock(json=_joined(name, said), type=name) for name, said in pieces.items())
+    return tuple(Opaque(FORM, _joined(name, said), name) for name, said in pieces.items())
 
 
 def image_blocks(choice: CollectedChoice) -> list[dict[str, Any]]:
@@ -104,80 +105,75 @@ def image_items(choice: CollectedChoice, answer_id: str) -> list[dict[str, Any]]
 _IMAGE_URL = re.compile(r"data:(image/[\w.+-]+);base64,([A-Za-z0-9+/=]+)")
 
 
-def kept_state(choice: CollectedChoice) -> NativeContent | None:
+def kept_state(choice: CollectedChoice) -> tuple[Opaque, ...]:
     """Return all that the server of an answer gets back: its own blocks, if there is sealed reasoning among them; of a
-    chat thoughts, fields, and further content of calls. None without any, or if it is larger than `MOST_STATE_BYTES`.
-    """
+    chat thoughts, fields, and further content of calls. Nothing if it is larger than `MOST_STATE_BYTES`."""
     for dialect, own in choice.opaque.items():
         if dialect != FORM:
-            content = NativeContent(dialect, tuple(own))
-            return content if content.is_sealed and content.size <= MOST_STATE_BYTES else None
+            is_sealed = any(block.seal for block in own)
+            return tuple(own) if is_sealed and size_of(own) <= MOST_STATE_BYTES else ()
     blocks = [block for block in collected_state(choice) if block.type not in (IMAGES, AUDIO)]
     if choice.reasoning:
-        blocks.append(NativeBlock(json=_encode(choice.reasoning), type=_THOUGHTS))
-    blocks += [
-        NativeBlock(json=call.extra_content, type=_CALL, seal=call.id)
-        for call in choice.tool_calls
-        if call.extra_content
-    ]
-    content = NativeContent(FORM, tuple(blocks))
-    return content if 0 < content.size <= MOST_STATE_BYTES else None
+        blocks.append(Opaque(FORM, _encode(choice.reasoning), THOUGHTS))
+    blocks += [Opaque(FORM, call.source.json, _CALL, call.id) for call in choice.tool_calls if call.source is not None]
+    return tuple(blocks) if size_of(blocks) <= MOST_STATE_BYTES else ()
 
 
-def without_thoughts(content: NativeContent) -> NativeContent:
-    """Return what is kept of a turn without the text of its thoughts."""
-    if content.form != FORM:
-        return content
-    return NativeContent(FORM, tuple(block for block in content.blocks if block.type != _THOUGHTS))
+def size_of(blocks: Iterable[Opaque]) -> int:
+    """Return the bytes of all blocks."""
+    return sum(len(block.json) for block in blocks)
 
 
-def has_state(message: Turn) -> bool:
-    """Return whether a turn has anything that is for its maker alone."""
-    if message.thoughts or message.state or message.kept is not None:
-        return True
-    return bool(message.calls) and any(call.extra_content for call in message.calls)
+def state_of(message: Turn) -> list[Opaque]:
+    """Return the fields of a turn that only its maker gets, as a client gave them."""
+    return [block for block in message.opaque if block.dialect == FORM and not block.is_kept]
 
 
 def state_names(message: Turn) -> list[str]:
-    """Return the names of a turn's fields that only its maker gets, as a client gave them."""
+    """Return the names of all that only the maker of a turn gets, as a client gave them."""
     names = ["messages.reasoning_content"] if message.thoughts else []
-    names += [f"messages.{block.type}" for block in message.state]
-    return names + [f"messages.tool_calls.{EXTRA}"] * any(call.extra_content for call in message.calls)
+    names += [f"messages.{block.type}" for block in state_of(message)]
+    return names + [f"messages.tool_calls.{EXTRA}"] * any(call.source is not None for call in message.calls)
 
 
 def state_texts(message: Turn) -> list[str]:
     """Return the texts in a turn's details of reasoning."""
     details = [
-        one for block in message.state if block.type == DETAILS for one in _listed(msgspec.json.decode(block.json))
+        one for block in state_of(message) if block.type == DETAILS for one in _listed(msgspec.json.decode(block.json))
     ]
     said = [detail.get(name) for detail in details if isinstance(detail, dict) for name in _TEXTS]
     return [text for text in said if isinstance(text, str)]
 
 
 def without_state(message: Turn) -> Turn:
-    """Return a turn as every model may read it."""
-    blocks = [_without_extra(block) for block in message.blocks if not isinstance(block, Thought)]
-    return msgspec.structs.replace(message, blocks=tuple(blocks), state=())
-
-
-def _without_extra(block: Block) -> Block:
-    return (
-        msgspec.structs.replace(block, extra_content=b"") if isinstance(block, Call) and block.extra_content else block
+    """Return a turn as every model of the API may read it."""
+    blocks = [block for block in message.blocks if not isinstance(block, Thought)]
+    return message.with_blocks(
+        msgspec.structs.replace(block, source=None) if isinstance(block, Call) else block
+        for block in blocks
+        if not (isinstance(block, Opaque) and block.dialect == FORM)
     )
 
 
-def with_kept_state(message: Turn, kept: NativeContent) -> Turn:
-    """Return a turn with what its server said; what its client gave back besides stays."""
-    own = {block.type: block for block in kept.blocks if block.type != _CALL}
-    extra = {block.seal: block.json for block in kept.blocks if block.type == _CALL}
-    thought = own.pop(_THOUGHTS, None)
-    state = {block.type: block for block in message.state} | own
-    calls = [
-        msgspec.structs.replace(call, extra_content=extra.get(call.id, call.extra_content)) for call in message.calls
-    ]
-    thoughts = message.thoughts if thought is None else msgspec.json.decode(thought.json, type=str)
-    made = Turn.of(message.role, message.content_blocks, calls=calls, thoughts=thoughts)
-    return msgspec.structs.replace(message, blocks=made.blocks, state=tuple(state.values()))
+def with_kept_state(message: Turn) -> Turn:
+    """Return a turn with what its server said, of which its client gave back less."""
+    kept = [block for block in message.opaque if block.dialect == FORM and block.is_kept]
+    if not kept:
+        return message
+    own = {block.type: msgspec.structs.replace(block, is_kept=False) for block in kept if block.type != _CALL}
+    extra = {block.seal: Opaque(FORM, block.json) for block in kept if block.type == _CALL}
+    thought = own.pop(THOUGHTS, None)
+    state = {block.type: block for block in state_of(message)} | own
+    return msgspec.structs.replace(
+        message,
+        blocks=Turn.of(
+            message.role,
+            message.content_blocks,
+            calls=[msgspec.structs.replace(call, source=extra.get(call.id, call.source)) for call in message.calls],
+            thoughts=message.thoughts if thought is None else msgspec.json.decode(thought.json, type=str),
+            opaque=[*(block for block in message.opaque if block.dialect != FORM), *state.values()],
+        ).blocks,
+    )
 
 
 def _joined(name: str, pieces: list[bytes]) -> bytes:

@@ -7,13 +7,15 @@ import json
 import math
 import secrets
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
 
 # What the text of a tool's result begins with if its call failed; Anthropic's `is_error` becomes it.
 FAILED_RESULT = "Error: "
 NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
+Dialect = Literal["chat", "responses", "messages", "gemini", "bedrock"]
+"""OpenAI's chat and Responses, Anthropic's Messages, Gemini's `generateContent`, Bedrock's Converse."""
 MediaKind = Literal["image", "video", "audio", "file"]
 
 # Estimates, for what models count differently: OpenAI's take 85 to 1,500 tokens for an image, Claude 1,600 for one of
@@ -32,38 +34,25 @@ REFERENCE_TOKENS = 2048
 _BODIES = {"image": "url", "video": "url", "audio": "data", "file": "file_data"}
 
 
-Form = Literal["anthropic", "responses", "gemini", "bedrock", "chat"]
-"""Anthropic's Messages, OpenAI's Responses, Gemini's `generateContent`, Bedrock's Converse (its reasoning alone), and
-OpenAI's chat (what it has of `tiers.chat_state`)."""
+class _Block(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="block", tag=str.lower):
+    """Part of a turn."""
 
 
-class NativeBlock(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """One block, item or part: its JSON as it was given, and its `type`. `seal`: the signature or the encrypted text of
-    reasoning, which only the model that made it can read; "" for anything else."""
+class Opaque(_Block, frozen=True, gc=False):
+    """What a turn or an answer is in one dialect, for its servers alone: they get it as it is, others get the turn's
+    other blocks. Only it carries reasoning that its maker sealed, marks of caches, and tools that a provider runs."""
 
+    dialect: Dialect
     json: bytes
+    """One block, item, part or field, as it was written; b"" if the turn is not written in this dialect at all."""
     type: str = ""
     seal: str = ""
+    """The signature or the encrypted text of reasoning, which only the model that made it can read."""
+    is_kept: bool = False
+    """Whether the gateway has it from the answer itself; the caller did not send it."""
 
 
-class NativeContent(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A turn in the form of one API."""
-
-    form: Form
-    blocks: tuple[NativeBlock, ...]
-
-    @property
-    def size(self) -> int:
-        """Bytes of all blocks."""
-        return sum(len(block.json) for block in self.blocks)
-
-    @property
-    def is_sealed(self) -> bool:
-        """Whether reasoning is among it that only its maker can read."""
-        return any(block.seal for block in self.blocks)
-
-
-class Text(msgspec.Struct, frozen=True, omit_defaults=True, tag="text"):
+class Text(_Block, frozen=True):
     """What a turn says, or a part of it."""
 
     text: str
@@ -71,21 +60,21 @@ class Text(msgspec.Struct, frozen=True, omit_defaults=True, tag="text"):
     """The caller's `prompt_cache_breakpoint`, by which a server of OpenAI's keeps the prompt up to here."""
 
 
-class Thought(msgspec.Struct, frozen=True, omit_defaults=True, tag="thought", gc=False):
+class Thought(_Block, frozen=True, gc=False):
     """What an assistant thought before it spoke, for servers that read it again."""
 
     text: str
 
 
-class Call(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="call", gc=False):
+class Call(_Block, frozen=True, kw_only=True, gc=False):
     """An assistant's call of a tool."""
 
     id: str
     name: str
     arguments: str
     """JSON text, if the model wrote any."""
-    extra_content: bytes = b""
-    """JSON that its server needs back."""
+    source: Opaque | None = None
+    """What its server said of it besides, and needs back."""
 
     def parsed_arguments(self) -> Any:
         """Return the arguments as data; text that is not JSON stays text."""
@@ -95,7 +84,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="c
             return self.arguments
 
 
-class Media(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="media"):
+class Media(_Block, frozen=True, kw_only=True):
     """An image, a video, audio or a file; `media` builds it."""
 
     kind: MediaKind
@@ -155,33 +144,44 @@ class Media(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="
 Content = Text | Media
 
 
-class Result(msgspec.Struct, frozen=True, omit_defaults=True, tag="result"):
+class Result(_Block, frozen=True):
     """What a call of a tool gave: the one block of a turn of the role `tool`."""
 
     call_id: str
     blocks: tuple[Content, ...] = ()
 
 
-Block = Text | Thought | Call | Media | Result
+Block = Text | Thought | Call | Media | Result | Opaque
 
 
-class Turn(msgspec.Struct, frozen=True, omit_defaults=True):
+T = TypeVar("T")
+
+
+class _Read(Generic[T]):
+    """An attribute of a turn that its blocks say. All are read at once, when the first one is asked for."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, turn: "Turn", owner: Any = None) -> T:
+        attributes = turn.__dict__
+        attributes |= _read(turn.blocks)
+        value: T = attributes[self._name]
+        return value
+
+
+class Turn(msgspec.Struct, frozen=True, omit_defaults=True, dict=True):
     """One turn; `Turn.of` builds it of what it says."""
 
     role: str
     blocks: tuple[Block, ...]
-    """Thoughts come first, calls last."""
+    """Thoughts come first, then texts and media, calls, and what it is in some dialect."""
     name: str | None = None
-    native: NativeContent | None = None
-    """The same turn in the form of the API that it comes from, for servers of that API."""
-    kept: NativeContent | None = None
-    """The same turn in the form of the server that answered with it, for servers of that API."""
-    marked: bool = False
-    """Whether the caller has marked it for a provider's cache, said without `native`."""
-    state: tuple[NativeBlock, ...] = ()
-    """Fields of `tiers.chat_state`."""
+    cache_mark: bool = False
+    """Whether the caller has marked it for a provider's cache."""
     maker: str = ""
-    """The server and model that all these are from, "" if that is not known; no other one gets them."""
+    """The server and model that answered with it, "" if that is not known; no other one gets its thoughts and what is
+    in its dialect alone."""
 
     @classmethod
     def of(
@@ -192,6 +192,7 @@ class Turn(msgspec.Struct, frozen=True, omit_defaults=True):
         calls: Iterable[Call] = (),
         thoughts: str = "",
         call_id: str | None = None,
+        opaque: Iterable[Opaque] = (),
         **fields: Any,
     ) -> "Turn":
         """Return a turn of a text, or of texts and media. `call_id`: of the call whose result it is; `fields` are the
@@ -200,70 +201,38 @@ class Turn(msgspec.Struct, frozen=True, omit_defaults=True):
             blocks: tuple[Content, ...] = (Text(content),) if content else ()
         else:
             blocks = _joined(content)
-        if [block for block in blocks if block.breakpoint is not None]:
-            fields["marked"] = True
+            if [block for block in blocks if block.breakpoint is not None]:
+                fields["cache_mark"] = True
         if call_id is not None:
-            return cls(role, (Result(call_id, blocks),), **fields)
+            return cls(role, (Result(call_id, blocks), *opaque), **fields)
         thought = (Thought(thoughts),) if thoughts else ()
-        return cls(role, (*thought, *blocks, *calls), **fields)
+        return cls(role, (*thought, *blocks, *calls, *opaque), **fields)
+
+    text = _Read[str]()
+    """Its texts, each on lines of its own; without thoughts."""
+    content_blocks = _Read[tuple[Content, ...]]()
+    """Its texts and media in order, also those of a result."""
+    parts = _Read[tuple[Content, ...]]()
+    """Its texts and media in order, if they are more than one text; else empty."""
+    media = _Read[tuple[Media, ...]]()
+    calls = _Read[tuple[Call, ...]]()
+    thoughts = _Read[str]()
+    call_id = _Read[str | None]()
+    """Of the call whose result it is; None for another turn."""
+    opaque = _Read[tuple[Opaque, ...]]()
+    is_plain = _Read[bool]()
+    """Whether every model may read all of it."""
 
     @property
-    def text(self) -> str:
-        """Its texts, each on lines of its own; without thoughts."""
-        blocks = self.blocks
-        if len(blocks) == 1:
-            block = blocks[0]
-            if type(block) is Text:
-                return block.text
-            if type(block) is Result:
-                blocks = block.blocks
-        return "\n".join([block.text for block in blocks if type(block) is Text])
+    def is_text(self) -> bool:
+        """Whether it is one text and nothing else."""
+        return len(self.blocks) == 1 and type(self.blocks[0]) is Text
 
-    @property
-    def content_blocks(self) -> tuple[Content, ...]:
-        """Its texts and media in order, also those of a result."""
-        blocks = self.blocks
-        if len(blocks) == 1 and type(blocks[0]) is Result:
-            return blocks[0].blocks
-        return tuple([block for block in blocks if type(block) is Text or type(block) is Media])
-
-    @property
-    def parts(self) -> tuple[Content, ...]:
-        """Its texts and media in order, if they are more than one text; else empty."""
-        blocks = self.content_blocks
-        if [block for block in blocks if type(block) is not Text or block.breakpoint is not None]:
-            return blocks
-        return ()
-
-    @property
-    def media(self) -> tuple[Media, ...]:
-        blocks: tuple[Block, ...] = self.blocks
-        if len(blocks) == 1:
-            first = blocks[0]
-            if type(first) is Text:
-                return ()
-            blocks = first.blocks if type(first) is Result else blocks
-        return tuple([block for block in blocks if type(block) is Media])
-
-    @property
-    def calls(self) -> tuple[Call, ...]:
-        blocks = self.blocks
-        if len(blocks) == 1 and type(blocks[0]) is not Call:
-            return ()
-        return tuple([block for block in blocks if type(block) is Call])
-
-    @property
-    def thoughts(self) -> str:
-        blocks = self.blocks
-        if len(blocks) == 1 and type(blocks[0]) is not Thought:
-            return ""
-        return "".join([block.text for block in blocks if type(block) is Thought])
-
-    @property
-    def call_id(self) -> str | None:
-        """Of the call whose result it is; None for another turn."""
-        first = self.blocks[0] if self.blocks else None
-        return first.call_id if type(first) is Result else None
+    def written(self, dialect: Dialect | None) -> tuple[Opaque, ...]:
+        """Return what it is in `dialect`: as the caller gave it, else as it was kept; empty if it has to be said there
+        by its other blocks."""
+        said = [block for block in self.opaque if block.dialect == dialect]
+        return tuple([block for block in said if not block.is_kept] or said)
 
     @property
     def media_tokens(self) -> int:
@@ -284,13 +253,19 @@ class Turn(msgspec.Struct, frozen=True, omit_defaults=True):
             [block.without_data if isinstance(block, Media) else block for block in self.content_blocks]
         )
 
+    def with_opaque(self, opaque: Iterable[Opaque]) -> "Turn":
+        """Return the turn with other blocks of dialects."""
+        return self.with_blocks([*[block for block in self.blocks if type(block) is not Opaque], *opaque])
+
     def with_text(self, text: str) -> "Turn":
         """Return the turn with one text in place of its own."""
         return self.with_content([Text(text), *self.media])
 
     def with_content(self, content: Iterable[Content]) -> "Turn":
         """Return the turn with other texts and media; thoughts and calls stay."""
-        made = Turn.of(self.role, content, calls=self.calls, thoughts=self.thoughts, call_id=self.call_id)
+        made = Turn.of(
+            self.role, content, calls=self.calls, thoughts=self.thoughts, call_id=self.call_id, opaque=self.opaque
+        )
         return self.with_blocks(made.blocks)
 
     def with_calls(self, calls: Iterable[Call]) -> "Turn":
@@ -300,10 +275,9 @@ class Turn(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def split_calls(self) -> list["Turn"]:
         """Return a turn for each of its calls; what else it says is in the first one."""
-        others = tuple([block for block in self.blocks if type(block) is not Call])
         first, *later = self.calls
-        alone = msgspec.structs.replace(self, state=())
-        return [self.with_blocks((*others, first)), *[alone.with_blocks((call,)) for call in later]]
+        others = [block for block in self.blocks if type(block) is not Call or block is first]
+        return [self.with_blocks(others), *[self.with_blocks((call,)) for call in later]]
 
     def with_blocks(self, blocks: Iterable[Block]) -> "Turn":
         return msgspec.structs.replace(self, blocks=tuple(blocks))
@@ -314,6 +288,44 @@ class Turn(msgspec.Struct, frozen=True, omit_defaults=True):
         if not calls:
             return self.text
         return "\n".join(filter(None, [self.text, *[f"{call.name}({call.arguments})" for call in calls]]))
+
+
+def _read(blocks: tuple[Block, ...]) -> dict[str, Any]:
+    """Return the attributes of a turn of `blocks`."""
+    content: tuple[Content, ...] = ()
+    calls: tuple[Call, ...] = ()
+    opaque: tuple[Opaque, ...] = ()
+    found = _NOTHING | {}
+    for block in blocks:
+        if type(block) is Text or type(block) is Media:
+            content += (block,)
+        elif type(block) is Result:
+            found["call_id"], content = block.call_id, block.blocks
+        elif type(block) is Call:
+            calls += (block,)
+            found["is_plain"] = found["is_plain"] and block.source is None
+        elif type(block) is Thought:
+            found["thoughts"] += block.text
+            found["is_plain"] = False
+        elif type(block) is Opaque:
+            opaque += (block,)
+            found["is_plain"] = False
+    found["calls"], found["opaque"], found["content_blocks"] = calls, opaque, content
+    if content:
+        first, *more = content
+        if type(first) is Text and first.breakpoint is None and not more:
+            found["text"] = first.text
+            return found
+        found["text"] = "\n".join([block.text for block in content if type(block) is Text])
+        found["parts"] = content
+        found["media"] = tuple([block for block in content if type(block) is Media])
+    return found
+
+
+_NOTHING: dict[str, Any] = {
+    "text": "", "content_blocks": (), "parts": (), "media": (), "calls": (), "thoughts": "", "call_id": None,
+    "opaque": (), "is_plain": True,
+}  # fmt: skip
 
 
 def _joined(content: Iterable[Content]) -> tuple[Content, ...]:
@@ -445,7 +457,7 @@ class NativeRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     types of tools among them that the provider itself runs. `betas`: Anthropic's header of the same name.
     `unsaid`: names of fields that change the answer and that no other API has."""
 
-    form: Form
+    form: Dialect
     fields: dict[str, bytes] = {}
     server_tools: tuple[str, ...] = ()
     betas: str = ""
@@ -460,10 +472,10 @@ class NativeRequest(msgspec.Struct, frozen=True, omit_defaults=True):
 class OpaquePiece(msgspec.Struct, frozen=True, omit_defaults=True):
     """A piece of an answer as the dialect of its server has it: only that dialect reads it."""
 
-    dialect: Form = msgspec.field(name="form")
+    dialect: Dialect = msgspec.field(name="form")
     event: bytes = b""
     """JSON of an event of the server's stream."""
-    block: NativeBlock | None = None
+    block: Opaque | None = None
     """What is finished with this piece."""
 
 

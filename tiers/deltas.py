@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple, TypeVar
 import msgspec
 
 from inference_core.protocol.commands import EvidenceRequest
-from tiers.conversation import Call, Form, NativeBlock, OpaquePiece, ToolCallDelta, UrlCitation
+from tiers.conversation import Call, Dialect, Opaque, OpaquePiece, ToolCallDelta, UrlCitation
 from tiers.tier import Delta, FinishReason, GenerationRequest, TextLogprob, Tier, Usage
 
 T = TypeVar("T")
@@ -101,7 +101,7 @@ class CollectedChoice(msgspec.Struct):
     finish_reason: FinishReason | None = None
     stop_sequence: str | None = None
     usage: Usage | None = None
-    opaque: dict[Form, list[NativeBlock]] = {}
+    opaque: dict[Dialect, list[Opaque]] = {}
     opaque_end: OpaquePiece | None = None
     refused: list[int] = []
     annotations: list[UrlCitation] = []
@@ -144,7 +144,7 @@ class CollectedChoice(msgspec.Struct):
                 id="".join(piece.id for piece in pieces),
                 name="".join(piece.name for piece in pieces),
                 arguments="".join(piece.arguments for piece in pieces),
-                extra_content=next((piece.extra_content for piece in pieces if piece.extra_content), b""),
+                source=next((Opaque("chat", piece.extra_content) for piece in pieces if piece.extra_content), None),
             )
             for pieces in self.calls
         ]

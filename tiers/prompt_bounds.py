@@ -1,6 +1,7 @@
 """Bounds of a prompt's tokens that hold for every tokeniser: for budgets, and for what servers report."""
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -90,10 +91,7 @@ class Conversation(msgspec.Struct, frozen=True):
             own = num_bytes(message.recorded_content())
             if message.media or message.thoughts:
                 own += num_bytes(message.thoughts) + message.media_tokens
-            if message.native is message.kept is None:
-                text += own if not message.state else own + sum(len(block.json) for block in message.state)
-            else:
-                text += max(own, _native_size(message)) + sum(len(block.json) for block in message.state)
+            text += own if not message.opaque else _most_written(message, own)
         if self.tooling is not None or self.native is not None:
             tools = () if self.tooling is None else self.tooling.tools
             size = sum(len(msgspec.json.encode(tool.definition())) for tool in tools)
@@ -147,8 +145,13 @@ def most_tokens_of(prompt: str | list[int]) -> int:
     return len(prompt) if isinstance(prompt, list) else num_bytes(prompt)
 
 
-def _native_size(message: Turn) -> int:
-    return max(0 if content is None else content.size for content in (message.native, message.kept))
+def _most_written(message: Turn, own: int) -> int:
+    """The most bytes of a turn of `own` bytes in any dialect, and of its fields."""
+    sizes = Counter[tuple[str, bool]]()
+    for block in message.opaque:
+        sizes[block.dialect, block.is_kept] += len(block.json)
+    fields = sizes.pop(("chat", False), 0)
+    return max(own, *sizes.values()) + fields if sizes else own + fields
 
 
 def _estimate(size: int) -> int:

@@ -25,8 +25,8 @@ from inference_core.io.background_tasks import once
 from migrations.tables.api_objects import kept_turns
 from migrations.tables.audit import erasures
 from quality.store.queries import exclude_erasures
-from tiers.chat_state import AUDIO, FORM, audio_reference, collected_state, has_state, kept_state
-from tiers.conversation import Call, NativeBlock, NativeContent, Turn
+from tiers.chat_state import AUDIO, FORM, audio_reference, collected_state, kept_state, size_of, state_of
+from tiers.conversation import Call, Opaque, Turn
 from tiers.deltas import CollectedChoice
 
 log = logging.getLogger(__name__)
@@ -223,7 +223,7 @@ class _Turn(msgspec.Struct, frozen=True, omit_defaults=True):
 
     maker: str
     said: bytes
-    content: NativeContent | None = None
+    blocks: tuple[Opaque, ...] = ()
 
 
 class _InMemory(NamedTuple):
@@ -276,7 +276,7 @@ class KeptReasoning:
                 continue
             turn = _Turn(maker, _said(choice.text, choice.tool_calls), _content(request, choice))
             is_sealed = any(block.seal for blocks in choice.opaque.values() for block in blocks)
-            if turn.content is None and not is_sealed and not choice.reasoning:
+            if not turn.blocks and not is_sealed and not choice.reasoning:
                 _note(self._absent, turn_id, self._clock() + self._lifetime)
                 continue
             self._put(turn_id, turn, request.key_id)
@@ -325,20 +325,22 @@ class KeptReasoning:
     def _with_kept(self, message: Turn, turn_id: str | None, may_keep: bool) -> Turn:
         if message.role != "assistant":
             return message
-        kept = None if turn_id is None else self._turns.get(turn_id)
-        turn = None if kept is None else kept.turn
+        known = None if turn_id is None else self._turns.get(turn_id)
+        turn = None if known is None else known.turn
         # Some servers give every call the same id: what the turn itself has is surer.
-        carried = _state_of(message.thoughts, message.state, message.calls)
+        carried = _state_of(message.thoughts, state_of(message), message.calls)
         maker = next((self._state[said] for said in carried if said in self._state), None)
         if turn is None or maker not in (None, turn.maker):
             return message if maker is None else msgspec.structs.replace(message, maker=maker)
-        content = turn.content if may_keep else None
-        if content is not None and content.form != FORM and turn.said != _said(message.text, message.calls):
+        kept = turn.blocks if may_keep else ()
+        if kept and kept[0].dialect != FORM and turn.said != _said(message.text, message.calls):
             # The whole turn would be replaced, which its client has changed.
-            content = None
-        if content is None and not has_state(message) and message.native is None:
+            kept = ()
+        if not kept and message.is_plain:
             return message
-        return msgspec.structs.replace(message, kept=content or message.kept, maker=turn.maker)
+        if kept:
+            message = message.with_opaque([*(block for block in message.opaque if not block.is_kept), *kept])
+        return msgspec.structs.replace(message, maker=turn.maker)
 
     @property
     def _lifetime(self) -> float:
@@ -383,14 +385,16 @@ def _may_keep(request: InferenceRequest) -> bool:
     return request.consent.reuse and (request.options.credential is None or request.key_id is not None)
 
 
-def _content(request: InferenceRequest, choice: CollectedChoice) -> NativeContent | None:
+def _content(request: InferenceRequest, choice: CollectedChoice) -> tuple[Opaque, ...]:
     """What is given back of an answer: its server's own form, unless the client carries that; else thoughts and other
     state of a chat, which many clients drop although the API has fields for it."""
     if not _may_keep(request):
-        return None
-    content = kept_state(choice)
+        return ()
+    blocks = kept_state(choice)
     carried = None if request.generation.native is None else request.generation.native.form
-    return None if content is None or content.form == carried else content
+    if blocks and blocks[0].dialect == carried:
+        return ()
+    return tuple(msgspec.structs.replace(block, is_kept=True) for block in blocks)
 
 
 def _turn_id(request: InferenceRequest, text: str, calls: Sequence[Call], before: Turn | None) -> str | None:
@@ -418,7 +422,7 @@ def _canonical(arguments: str) -> str:
         return arguments
 
 
-def _state_of(reasoning: str, state: Sequence[NativeBlock], calls: Sequence[Call]) -> Iterator[bytes]:
+def _state_of(reasoning: str, state: Sequence[Opaque], calls: Sequence[Call]) -> Iterator[bytes]:
     """Digests of what a turn has that is for its maker alone."""
     if reasoning:
         yield _digest(reasoning)
@@ -426,8 +430,8 @@ def _state_of(reasoning: str, state: Sequence[NativeBlock], calls: Sequence[Call
         for given in audio_reference(msgspec.json.decode(block.json)) if block.type == AUDIO else (block,):
             yield _digest(given.json.decode(errors="replace"))
     for call in calls:
-        if call.extra_content:
-            yield _digest(call.extra_content.decode(errors="replace"))
+        if call.source is not None:
+            yield _digest(call.source.json.decode(errors="replace"))
 
 
 def _digest(text: str) -> bytes:
@@ -435,7 +439,7 @@ def _digest(text: str) -> bytes:
 
 
 def _size(turn: _Turn) -> int:
-    return 256 + (0 if turn.content is None else turn.content.size)
+    return 256 + size_of(turn.blocks)
 
 
 def _note(known: dict[K, V], key: K, value: V) -> None:

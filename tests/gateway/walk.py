@@ -43,7 +43,7 @@ PACKAGES = ("gateway", "tiers", "classifier", "inference_core", "quality", "migr
 CORE_CLIENT = "inference_core/transport/"
 # Where events are sent, and what the handler alone passes.
 SENDING, SERVICE = "gateway/inference/api/sending.py", "gateway/inference/service.py"
-_CONTAINER_METHODS = ("__bool__", "__contains__", "__getitem__", "__iter__", "__len__")
+_READING_METHODS = ("__bool__", "__contains__", "__get__", "__getitem__", "__iter__", "__len__")
 BOUNDED = partial(BoundedHttpProtocol, patience=30, most=100, head_limit=65536)
 BODY = {
     "model": "auto",
@@ -156,7 +156,7 @@ def _only_reads(frame: FrameType) -> bool:
     code = frame.f_code
     name = code.co_name
     # Comprehensions are frames of their own up to Python 3.11.
-    if _calls_nothing(code) or name.endswith(("comp>", "genexpr>")) or name in _CONTAINER_METHODS:
+    if _calls_nothing(code) or name.endswith(("comp>", "genexpr>")) or name in _READING_METHODS:
         return True
     first = frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
     owner = first if isinstance(first, type) else type(first)

@@ -15,12 +15,12 @@ import msgspec
 from msgspec import UNSET
 
 from tiers.chat_state import image_blocks
-from tiers.conversation import Form
+from tiers.conversation import Dialect
 from tiers.deltas import BlockOrder, CollectedChoice, Piece, is_object
 from tiers.tier import Delta, Usage
 
 NAME = "Anthropic"
-DIALECT: Form = "anthropic"
+DIALECT: Dialect = "messages"
 _NOTHING = msgspec.Raw(b"")
 _encode = msgspec.json.Encoder().encode
 UNSIGNED = "YWlvLXVuc2lnbmVk"

@@ -343,7 +343,7 @@ def _bound(request: GenerationRequest, rules: Rules, changed: set[str]) -> Gener
 def _instructed(messages: list[Turn], instruction: str) -> list[Turn]:
     """The conversation with one more instruction of the system at its start."""
     first = messages[0] if messages else None
-    if first is None or first.role != "system" or first.parts or first.native is not None:
+    if first is None or first.role != "system" or first.parts or first.opaque:
         return [Turn.of("system", instruction), *messages]
     return [first.with_text(f"{first.text}\n\n{instruction}"), *messages[1:]]
 
@@ -494,7 +494,7 @@ def _leave_out(request: GenerationRequest, refused: frozenset[str], fields: dict
             fields[name] = {one: value for one, value in values.items() if one not in unwanted}
             named += sorted(unwanted)
     turns: list[Turn] = fields.get("messages", request.messages) or []
-    if BREAKPOINT in refused and any(turn.parts and turn.marked for turn in turns):
+    if BREAKPOINT in refused and any(block.breakpoint for turn in turns for block in turn.content_blocks):
         fields["messages"] = [_without_breakpoints(turn) for turn in turns]
         named.append(BREAKPOINTS)
     if VARIABLES in refused and request.template_variables:
@@ -507,12 +507,12 @@ def _leave_out(request: GenerationRequest, refused: frozenset[str], fields: dict
 
 def _without_breakpoints(turn: Turn) -> Turn:
     content = [msgspec.structs.replace(block, breakpoint=None) for block in turn.content_blocks]
-    return msgspec.structs.replace(turn.with_content(content), marked=False)
+    return msgspec.structs.replace(turn.with_content(content), cache_mark=False)
 
 
 def _with_effort(native: NativeRequest, effort: str | None) -> NativeRequest:
     """The request with another effort where it says one; without it for None."""
-    name = "output_config" if native.form == "anthropic" else "reasoning"
+    name = "output_config" if native.form == "messages" else "reasoning"
     if name not in native.fields:
         return native
     said = msgspec.json.decode(native.fields[name], type=dict[str, Any])

@@ -7,14 +7,14 @@ import hashlib
 import json
 import re
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
 import msgspec
 
 from inference_core.io.files import JSON_ERRORS
-from tiers.conversation import FAILED_RESULT, Call, Content, Media, NativeBlock, NativeContent, Result, Turn
+from tiers.conversation import FAILED_RESULT, Call, Content, Dialect, Media, Opaque, Result, Turn
 from tiers.remote.openai_format import SEEN
 from tiers.remote.rules import Names, Rules
 
@@ -77,9 +77,9 @@ def adapted_turns(messages: list[Turn], rules: Rules, renamed: dict[str, str], c
     of tools to send, by the caller's. `changed` gets the names of what is changed."""
     turns = messages
     first_turn = turns[0]
-    if len(turns) == 1 and first_turn.role == "user" and not (first_turn.media or first_turn.native or first_turn.name):
+    if len(turns) == 1 and first_turn.role == "user" and first_turn.is_text and not first_turn.name:
         return turns
-    if [True for turn in turns if turn.media or turn.native is not None]:
+    if [True for turn in turns if turn.media or turn.opaque]:
         turns = _right_types(turns, changed)
     if rules.paired_results:
         turns = _paired(turns, changed)
@@ -173,7 +173,7 @@ def _with_object(call: Call) -> Call:
 
 def _is_blank(turn: Turn) -> bool:
     blank = turn.role == "assistant" and not (turn.text.strip() or turn.media or turn.calls)
-    return blank and not turn.thoughts and turn.native is None and turn.kept is None
+    return blank and not turn.thoughts and all(block.dialect == "chat" for block in turn.opaque)
 
 
 def _paired(turns: list[Turn], changed: set[str]) -> list[Turn]:
@@ -224,12 +224,12 @@ def _one_by_one(turns: list[Turn], changed: set[str]) -> list[Turn]:
 def _interrupted(turn: Turn, call_id: str) -> Turn:
     """The result of a call of `turn` without one; in the Responses API's form, custom tools have their own."""
     result = Turn.of("tool", NO_RESULT, call_id=call_id)
-    custom = [one for one in turn.native.blocks if one.type == "custom_tool_call"] if turn.native is not None else []
+    custom = [one for one in turn.opaque if one.type == "custom_tool_call"]
     if not any(msgspec.json.decode(one.json, type=dict[str, Any]).get("call_id") == call_id for one in custom):
         return result
     kind = "custom_tool_call_output"
     json = _encode({"type": kind, "call_id": call_id, "output": NO_RESULT})
-    return msgspec.structs.replace(result, native=NativeContent("responses", (NativeBlock(json=json, type=kind),)))
+    return result.with_opaque([Opaque("responses", json, kind)])
 
 
 def _is_broken(turns: list[Turn]) -> bool:
@@ -266,7 +266,7 @@ def _placed(turns: list[Turn], where: str, changed: set[str]) -> list[Turn]:
     while where != "none" and first < len(roles) and roles[first] == "system":
         first += 1
     misplaced = "system" in roles[first:]
-    if not misplaced and (first < 2 or any(turn.native is not None for turn in turns[:first])):
+    if not misplaced and (first < 2 or any(turn.opaque for turn in turns[:first])):
         return turns
     found = _joined_start(turns[:first])
     for place in range(first, len(turns)):
@@ -286,10 +286,10 @@ def _placed(turns: list[Turn], where: str, changed: set[str]) -> list[Turn]:
 
 def _joined_start(turns: list[Turn]) -> list[Turn]:
     """The turns of the system at the start, as one where they are texts."""
-    if len(turns) < 2 or any(turn.native is not None for turn in turns):
+    if len(turns) < 2 or any(turn.opaque for turn in turns):
         return list(turns)
     text = _BETWEEN.join(turn.text for turn in turns if turn.text)
-    return [Turn.of("system", text, marked=any(turn.marked for turn in turns))]
+    return [Turn.of("system", text, cache_mark=any(turn.cache_mark for turn in turns))]
 
 
 def _may_stay(turns: list[Turn], place: int) -> bool:
@@ -300,12 +300,12 @@ def _may_stay(turns: list[Turn], place: int) -> bool:
 
 def _as_user(turn: Turn) -> Turn:
     text = f"<system>\n{turn.text}\n</system>"
-    native = turn.native
-    if native is None or native.form != "anthropic":
-        return Turn.of("user", text, native=native, marked=turn.marked)
-    marks = [msgspec.json.decode(block.json, type=dict[str, Any]).get("cache_control") for block in native.blocks]
-    block = {"type": "text", "text": text} | ({"cache_control": marks[-1]} if marks and marks[-1] else {})
-    return Turn.of("user", text, native=NativeContent("anthropic", (NativeBlock(json=_encode(block), type="text"),)))
+    said = turn.written("messages")
+    if not said:
+        return Turn.of("user", text, opaque=turn.opaque, cache_mark=turn.cache_mark)
+    marks = [msgspec.json.decode(block.json or b"{}", type=dict[str, Any]).get("cache_control") for block in said]
+    block = {"type": "text", "text": text} | ({"cache_control": marks[-1]} if marks[-1] else {})
+    return Turn.of("user", text, opaque=[Opaque("messages", _encode(block), "text")], cache_mark=turn.cache_mark)
 
 
 def _joined(first: Turn, second: Turn) -> Turn:
@@ -314,19 +314,17 @@ def _joined(first: Turn, second: Turn) -> Turn:
         joined = first.with_content([*first.content_blocks, *second.content_blocks])
     else:
         joined = first.with_text(_BETWEEN.join(filter(None, [first.text, second.text])))
-    native = None
-    if first.native is not None or second.native is not None:
-        form = (first.native or second.native).form  # type: ignore[union-attr]
-        native = NativeContent(form, (*_blocks(first), *_blocks(second)))
-    marked = first.marked or second.marked
-    return msgspec.structs.replace(joined, native=native, marked=marked)
+    state = [block for block in first.opaque if block.dialect == "chat"]
+    dialects = [block.dialect for turn in (first, second) for block in turn.opaque if block.dialect != "chat"]
+    said = [*_in_dialect(first, dialects[0]), *_in_dialect(second, dialects[0])] if dialects else []
+    joined = joined.with_opaque([*state, *said])
+    return msgspec.structs.replace(joined, cache_mark=first.cache_mark or second.cache_mark)
 
 
-def _blocks(turn: Turn) -> Iterator[NativeBlock]:
-    if turn.native is not None:
-        yield from turn.native.blocks
-    elif turn.text:
-        yield NativeBlock(json=_encode({"type": "text", "text": turn.text}), type="text")
+def _in_dialect(turn: Turn, dialect: Dialect) -> Sequence[Opaque]:
+    """What a turn is in a dialect; of one that is in none, its text."""
+    text = [Opaque(dialect, _encode({"type": "text", "text": turn.text}), "text")] if turn.text else []
+    return turn.written(dialect) or text
 
 
 def _right_types(turns: list[Turn], changed: set[str]) -> list[Turn]:
@@ -341,16 +339,13 @@ def _right_types(turns: list[Turn], changed: set[str]) -> list[Turn]:
 def _right_type(turn: Turn) -> Turn:
     if any(map(_is_jpg, turn.content_blocks)):
         turn = turn.with_content(map(_right_block, turn.content_blocks))
-    if turn.native is not None and any(
-        block.type != "text" and _JPG_TYPE.search(block.json) for block in turn.native.blocks
-    ):
-        blocks = tuple(
+    if any(block.type != "text" and _JPG_TYPE.search(block.json) for block in turn.opaque):
+        turn = turn.with_opaque(
             msgspec.structs.replace(block, json=_JPG_TYPE.sub(rb'\1"image/jpeg"', block.json))
             if block.type != "text"
             else block
-            for block in turn.native.blocks
+            for block in turn.opaque
         )
-        turn = msgspec.structs.replace(turn, native=NativeContent(turn.native.form, blocks))
     return turn
 
 
@@ -375,7 +370,7 @@ def _named(turns: list[Turn], rules: Rules, renamed: dict[str, str], changed: se
     seen: defaultdict[str, int] = defaultdict(int)
     found: list[Turn] = []
     for turn in turns:
-        fields: dict[str, Any] = {}
+        renewed = turn
         ids: dict[str, deque[str]] = defaultdict(deque)
         if turn.calls:
             calls: list[Call] = []
@@ -393,7 +388,7 @@ def _named(turns: list[Turn], rules: Rules, renamed: dict[str, str], changed: se
                 same = sent == call.id and name == call.name
                 calls.append(call if same else msgspec.structs.replace(call, id=sent, name=name))
             if any(new is not old for new, old in zip(calls, turn.calls, strict=True)):
-                fields["blocks"] = turn.with_calls(calls).blocks
+                renewed = turn.with_calls(calls)
         elif turn.call_id is not None and taken is not None:
             given = turn.call_id
             queue = waiting.get(given)
@@ -402,22 +397,17 @@ def _named(turns: list[Turn], rules: Rules, renamed: dict[str, str], changed: se
                 sent = fitting_id(given, rules, 0)
             ids[given].append(sent)
             if sent != given:
-                fields["blocks"] = (Result(sent, turn.content_blocks),)
-        if not fields:
+                renewed = turn.with_blocks([Result(sent, turn.content_blocks), *turn.opaque])
+        if renewed is turn:
             found.append(turn)
             continue
         if any(new != old for old, sent_ids in ids.items() for new in sent_ids):
             changed.add("messages.tool_calls.id")
-        for place in ("native", "kept"):
-            said: NativeContent | None = getattr(turn, place)
-            if said is not None:
-                blocks = tuple(_named_block(block, renamed, ids) for block in said.blocks)
-                fields[place] = NativeContent(said.form, blocks)
-        found.append(msgspec.structs.replace(turn, **fields))
+        found.append(renewed.with_opaque(_named_block(block, renamed, ids) for block in turn.opaque))
     return found if any(new is not old for new, old in zip(found, turns, strict=True)) else turns
 
 
-def _named_block(block: NativeBlock, renamed: dict[str, str], ids: dict[str, deque[str]]) -> NativeBlock:
+def _named_block(block: Opaque, renamed: dict[str, str], ids: dict[str, deque[str]]) -> Opaque:
     field = _ID_FIELDS.get(block.type)
     if field is None:
         return block

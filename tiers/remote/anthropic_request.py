@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from tiers.conversation import INTERLEAVED, TURN, Media, NativeRequest, Text, Turn
-from tiers.dialects.messages import NAME
+from tiers.dialects.messages import DIALECT, NAME
 from tiers.errors import TierRequestError
 from tiers.remote.provider_format import (
     MIN_THINKING_TOKENS,
@@ -49,12 +49,12 @@ def system_of(messages: Sequence[Turn]) -> str | list[Block]:
     """Return the system prompt, which is what the system says at the start: as text, or as blocks where the caller gave
     it so; empty for none."""
     start = list(takewhile(is_system, messages))
-    if not any(message.native is not None for message in start):
+    if not any(message.written(DIALECT) for message in start):
         return system_text(start)
     blocks: list[Block] = []
     for message in start:
-        if message.native is not None:
-            blocks += [msgspec.Raw(block.json) for block in message.native.blocks if block.type != TURN]
+        if said := message.written(DIALECT):
+            blocks += [msgspec.Raw(block.json) for block in said if block.json and block.type != TURN]
         elif message.text:
             blocks.append({"type": "text", "text": message.text})
     return blocks
@@ -67,7 +67,7 @@ def message_turns(messages: Sequence[Turn], *, controls: bool) -> list[dict[str,
     turns: list[dict[str, Any]] = []
     for message in dropwhile(is_system, messages):
         role, blocks = _blocks_of(message)
-        own = [block.json for block in message.native.blocks if block.type == TURN] if message.native else []
+        own = [block.json for block in message.written(DIALECT) if block.type == TURN]
         if role == "system" and controls and own:
             blocks = []
         if blocks and turns and turns[-1]["role"] == role and len(turns[-1]) == 2:
@@ -86,9 +86,9 @@ def message_turns(messages: Sequence[Turn], *, controls: bool) -> list[dict[str,
 
 def _blocks_of(message: Turn) -> tuple[str, list[Block]]:
     role = message.role if message.role in ("assistant", "system") else "user"
-    said = message.native or message.kept
-    if said is not None and [block.type for block in said.blocks] != [TURN]:
-        return role, [msgspec.Raw(block.json) for block in said.blocks if block.type != TURN]
+    said = message.written(DIALECT)
+    if said and [block.type for block in said] != [TURN]:
+        return role, [msgspec.Raw(block.json) for block in said if block.json and block.type != TURN]
     content = content_blocks(message)
     if message.role == "tool":
         result = {"type": "tool_result", "tool_use_id": message.call_id or ""}
@@ -135,8 +135,7 @@ def is_marked(request: GenerationRequest) -> bool:
         return True
     if request.tooling is not None and any(tool.cache_control is not None for tool in request.tooling.tools):
         return True
-    said = (message.native for message in request.messages or () if message.native is not None)
-    return any(_MARK in block.json for content in said for block in content.blocks)
+    return any(_MARK in block.json for message in request.messages or () for block in message.written(DIALECT))
 
 
 def mark(body: dict[str, Any]) -> None:
@@ -208,8 +207,8 @@ def is_cut_off(request: GenerationRequest) -> bool:
     answers = [message for message in request.messages or () if message.role == "assistant"]
     if not answers or not answers[-1].calls:
         return False
-    said = answers[-1].native or answers[-1].kept
-    return said is None or not said.blocks or said.blocks[0].type not in _THOUGHTS
+    said = answers[-1].written(DIALECT)
+    return not said or said[0].type not in _THOUGHTS
 
 
 def sampling_fields(request: GenerationRequest, thinking: dict[str, Any]) -> dict[str, Any]:

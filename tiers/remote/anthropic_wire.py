@@ -10,7 +10,7 @@ import msgspec
 
 from inference_core.io.files import JSON_ERRORS
 from tiers.catalog.tier_spec import RemoteSpec
-from tiers.conversation import PROVIDERS_OWN, Form, NativeBlock, OpaquePiece
+from tiers.conversation import PROVIDERS_OWN, Dialect, Opaque, OpaquePiece
 from tiers.dialects.messages import DIALECT, ENDED, NAME, BlockDelta, Event, MessageBody, MessageUsage, SaidBlock
 from tiers.errors import TierError, TierRequestError
 from tiers.remote.anthropic_request import (
@@ -84,7 +84,7 @@ class _OpenBlock:
         elif delta.citation:
             self._citations.append(delta.citation)
 
-    def finished(self) -> NativeBlock:
+    def finished(self) -> Opaque:
         block = msgspec.json.decode(self._start, type=dict[str, Any])
         if self._type == "text":
             block["text"] = "".join(self._texts)
@@ -94,7 +94,7 @@ class _OpenBlock:
             block |= {"thinking": "".join(self._thoughts), "signature": self._signature}
         if arguments := "".join(self._arguments):
             block["input"] = msgspec.Raw(arguments.encode())
-        return NativeBlock(json=_encode(block), type=self._type, seal=self._signature or self._data)
+        return Opaque(DIALECT, _encode(block), self._type, self._signature or self._data)
 
 
 def read_event(event: ServerSentEvent, tally: Tally) -> list[Delta] | None:
@@ -209,7 +209,7 @@ def read_whole(body: bytes, tally: Tally) -> list[Delta]:
         deltas += started + blocks.close(index)
         if tally.opaque:
             said = bytes(_whole_call(raw, block, started))
-            whole = NativeBlock(json=said, type=block.type, seal=block.signature or block.data or "")
+            whole = Opaque(DIALECT, said, block.type, block.signature or block.data or "")
             deltas.append(Delta(opaque=OpaquePiece(dialect=DIALECT, block=whole)))
     ending = _end(message, blocks)
     if tally.opaque and ending:
@@ -319,7 +319,7 @@ class AnthropicWire(RemoteWire):
     """Anthropic, or another server with its Messages API."""
 
     needs_limit = True
-    form: Form | None = DIALECT
+    form: Dialect | None = DIALECT
     marks_cache = True
 
     def __init__(self, remote: RemoteSpec) -> None:

@@ -10,7 +10,7 @@ import httpx
 import msgspec
 
 from tiers.catalog.tier_spec import RemoteSpec
-from tiers.conversation import Form, Media, NativeBlock, OpaquePiece, Text, Turn
+from tiers.conversation import Dialect, Media, Opaque, OpaquePiece, Text, Turn
 from tiers.errors import TierError, TierRequestError, TierUnavailableError
 from tiers.remote.anthropic_request import dropped_sampling, dropped_thinking, sampling_fields, thinking_fields
 from tiers.remote.event_stream import EventStreamParser, ServerSentEvent
@@ -61,7 +61,7 @@ class BedrockWire(RemoteWire):
     marks_cache = True
     # The runtime answers only paid calls, so a start only looks for credentials.
     health_path = ""
-    form: Form | None = "bedrock"
+    form: Dialect | None = "bedrock"
 
     def __init__(self, remote: RemoteSpec) -> None:
         self._remote = remote
@@ -157,7 +157,7 @@ class BedrockWire(RemoteWire):
         if is_marked(messages, request.tooling):
             tools = request.tooling is not None and any(tool.cache_control for tool in request.tooling.tools)
             tools = tools and self.rules.cache_tools
-            system = any(message.marked for message in messages if is_system(message))
+            system = any(message.cache_mark for message in messages if is_system(message))
             put_points(body, tools=tools, system=system, last=False)
             return ()
         if not request.cache_reuse:
@@ -282,7 +282,7 @@ class _Sealed:
         thought: dict[str, Any] = {"redactedContent": self._redacted}
         if self._signature:
             thought = {"reasoningText": {"text": "".join(self._texts), "signature": self._signature}}
-        block = NativeBlock(_encode({"reasoningContent": thought}), "thinking", seal)
+        block = Opaque("bedrock", _encode({"reasoningContent": thought}), "thinking", seal)
         return [Delta(opaque=OpaquePiece("bedrock", block=block))]
 
 
@@ -374,14 +374,13 @@ def message_turns(messages: list[Turn]) -> list[dict[str, Any]]:
 
 def _marked_blocks(message: Turn) -> list[dict[str, Any]]:
     blocks = _blocks_of(message)
-    return [*blocks, CACHE_POINT] if message.marked and blocks else blocks
+    return [*blocks, CACHE_POINT] if message.cache_mark and blocks else blocks
 
 
 def _blocks_of(message: Turn) -> list[Any]:
-    content: list[Any] = content_blocks(message)
-    if message.native is not None and message.native.form == "bedrock":
-        # Thoughts of its own come first.
-        content = [*(msgspec.Raw(block.json) for block in message.native.blocks), *content]
+    # Thoughts of its own come first.
+    content: list[Any] = [msgspec.Raw(block.json) for block in message.written("bedrock")]
+    content += content_blocks(message)
     if message.role == "tool":
         result = {"toolUseId": message.call_id or "", "content": content or [{"text": NO_OUTPUT}]}
         content = [{"toolResult": result}]

@@ -11,7 +11,7 @@ import msgspec
 from inference_core.io.files import JSON_ERRORS
 from tiers.catalog.tier_spec import RemoteSpec
 from tiers.chat_state import media_piece
-from tiers.conversation import Form, NativeBlock, OpaquePiece, Text, ToolCallDelta, Turn
+from tiers.conversation import Dialect, Opaque, OpaquePiece, Text, ToolCallDelta, Turn
 from tiers.errors import TierError
 from tiers.remote.event_stream import ServerSentEvent
 from tiers.remote.lenient_json import LenientDecoder, arguments_text
@@ -56,7 +56,7 @@ _MOST_BUDGETS = (24_576, 32_768)
 class GeminiWire(RemoteWire):
     """Gemini with an API key."""
 
-    form: Form | None = "gemini"
+    form: Dialect | None = "gemini"
 
     def __init__(self, remote: RemoteSpec) -> None:
         self._remote = remote
@@ -227,13 +227,13 @@ def contents(messages: list[Turn]) -> list[dict[str, Any]]:
     """Return the conversation as Gemini has it: an assistant is a `model`, and a result names its function."""
     names = {call.id: call.name for message in messages for call in message.calls}
     # Ids are the server's own, or ours, which it does not know.
-    own_ids = {call_id for message in messages if message.native for call_id in _call_ids(message.native.blocks)}
+    own_ids = {call_id for message in messages for call_id in _call_ids(message.written("gemini"))}
     return alternating(
         messages, lambda message: _message_parts(message, names, own_ids), assistant="model", parts="parts"
     )
 
 
-def _call_ids(blocks: Sequence[NativeBlock]) -> Iterator[str]:
+def _call_ids(blocks: Sequence[Opaque]) -> Iterator[str]:
     for block in blocks:
         call = _decode_part(block.json).function_call
         if call is not None and call.id:
@@ -241,8 +241,8 @@ def _call_ids(blocks: Sequence[NativeBlock]) -> Iterator[str]:
 
 
 def _message_parts(message: Turn, names: dict[str, str], own_ids: set[str]) -> list[Any]:
-    if message.native is not None:
-        return [msgspec.Raw(block.json) for block in message.native.blocks]
+    if said := message.written("gemini"):
+        return [msgspec.Raw(block.json) for block in said]
     parts = content_parts(message)
     if message.role == "tool":
         call_id = message.call_id or ""
@@ -344,7 +344,7 @@ def _read_part(raw: msgspec.Raw, blocks: Blocks, tally: Tally) -> list[Delta]:
         raw = _with_object(raw, part)
     deltas = _said(part, blocks)
     if tally.opaque:
-        block = NativeBlock(json=bytes(raw), type="part", seal=part.thought_signature or "")
+        block = Opaque("gemini", bytes(raw), "part", part.thought_signature or "")
         if not deltas or deltas[-1].opaque is not None:
             deltas.append(Delta())
         deltas[-1].opaque = OpaquePiece(dialect="gemini", block=block)

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from tiers.catalog.tier_spec import RemoteSpec
-from tiers.conversation import Form
+from tiers.conversation import Dialect
 from tiers.errors import TierRequestError
 from tiers.remote import responses_format
 from tiers.remote.event_stream import ServerSentEvent
@@ -184,7 +184,7 @@ class OpenAIProviderWire(OpenAIWire):
 
     def __init__(self, remote: RemoteSpec) -> None:
         super().__init__(remote)
-        self.form: Form | None = None if remote.responses == "never" else "responses"
+        self.form: Dialect | None = None if remote.responses == "never" else "responses"
 
     def call(self, request: GenerationRequest, max_tokens: int | None) -> WireCall:
         """See `RemoteWire.call`: by the Responses API where the catalogue allows it, and the request needs it."""

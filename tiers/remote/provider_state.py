@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 import msgspec
 
 from tiers.catalog.tier_spec import ProviderName, RemoteSpec
-from tiers.chat_state import DETAILS, EXTRA, FORM, has_state, state_names, with_kept_state, without_state
-from tiers.conversation import Form, NativeContent, NativeRequest, Thought, Tooling, Turn
+from tiers.chat_state import DETAILS, EXTRA, state_names, state_of, with_kept_state, without_state
+from tiers.conversation import Dialect, NativeRequest, Opaque, Thought, Tooling, Turn
 from tiers.remote.request_fields import THOUGHTS
 from tiers.remote.rules import Rules
 from tiers.tier import Delta
@@ -26,21 +26,12 @@ MOST_POINTS = 4
 """Of one request."""
 
 
-def with_mark(message: Turn) -> Turn:
-    """Return the message with its mark said apart from its native form."""
-    native = message.native
-    if native is None or not any(MARK in block.json for block in native.blocks):
-        return message
-    return msgspec.structs.replace(message, marked=True)
-
-
 def without_unsigned(message: Turn) -> Turn:
     """Return the turn without thoughts that no model of Anthropic's has signed, which it refuses."""
-    native = message.native
-    if native is None or not any(block.type == "thinking" and not block.seal for block in native.blocks):
+    said = message.opaque
+    if not any(block.type == "thinking" and not block.seal for block in said):
         return message
-    blocks = tuple(block for block in native.blocks if block.type != "thinking" or block.seal)
-    return msgspec.structs.replace(message, native=NativeContent(native.form, blocks) if blocks else None)
+    return message.with_opaque(block for block in said if block.type != "thinking" or block.seal)
 
 
 def marked_tools(tooling: Tooling, native: NativeRequest) -> Tooling:
@@ -53,7 +44,7 @@ def marked_tools(tooling: Tooling, native: NativeRequest) -> Tooling:
 
 def is_marked(messages: list[Turn], tooling: Tooling | None) -> bool:
     tools = () if tooling is None else tooling.tools
-    return any(message.marked for message in messages) or any(tool.cache_control is not None for tool in tools)
+    return any(message.cache_mark for message in messages) or any(tool.cache_control is not None for tool in tools)
 
 
 def put_points(body: dict[str, Any], *, tools: bool, system: bool, last: bool) -> None:
@@ -81,7 +72,7 @@ def put_points(body: dict[str, Any], *, tools: bool, system: bool, last: bool) -
 
 def mark_parts(wires: Sequence[dict[str, Any]], messages: Sequence[Turn]) -> None:
     """Put marks of a cache onto the last parts of the last turns that have one, as OpenRouter takes them for Claude."""
-    marked = [wire for wire, message in zip(wires, messages, strict=True) if message.marked and wire["content"]]
+    marked = [wire for wire, message in zip(wires, messages, strict=True) if message.cache_mark and wire["content"]]
     for wire in marked[-MOST_POINTS:]:
         said = wire["content"]
         *before, last = [{"type": "text", "text": said}] if isinstance(said, str) else said
@@ -113,11 +104,11 @@ def give_back(wires: Sequence[dict[str, Any]], messages: Sequence[Turn], rules: 
             wire[rules.thoughts[0]] = _NOT_KEPT
             # Of a turn whose maker is known, there were none.
             left_out |= {} if message.maker else {THOUGHTS: None}
-        for block in message.state:
+        for block in state_of(message):
             wire[block.type] = msgspec.Raw(block.json)
         for place, call in enumerate(message.calls):
-            if call.extra_content:
-                wire["tool_calls"][place][EXTRA] = msgspec.Raw(call.extra_content)
+            if call.source is not None:
+                wire["tool_calls"][place][EXTRA] = msgspec.Raw(call.source.json)
             elif rules.signs_calls and not place:
                 # Of calls made together the first is signed.
                 wire["tool_calls"][place][EXTRA] = _UNSIGNED
@@ -131,7 +122,7 @@ def _add_thoughts(wire: dict[str, Any], message: Turn, names: Sequence[str]) -> 
         parts = [{"type": "text", "text": said}] if isinstance(said, str) and said else said or []
         thought = {"type": "text", "text": message.thoughts}
         wire["content"] = [{"type": "thinking", "thinking": [thought]}, *parts]
-    elif not any(block.type == DETAILS for block in message.state):
+    elif not any(block.type == DETAILS for block in state_of(message)):
         # Details are the same thoughts, and more.
         wire |= dict.fromkeys(names, message.thoughts)
 
@@ -184,19 +175,19 @@ class ReasoningMakers:
             return is_only
         return known[0] == model
 
-    def readable(self, message: Turn, form: Form | None, model: str, *, is_only: bool) -> Turn:
-        """Return a turn as `model` gets it: in `form` at most, and without reasoning that another model made."""
-        said = next((one for one in (message.native, message.kept) if one and one.form == form), None)
-        if said is not None and said.is_sealed:
-            blocks = said.blocks
-            is_own = message.maker == model if message.maker else is_only
-            own = tuple(one for one in blocks if not one.seal or self.may_read(one.seal, model, is_only=is_own))
-            if len(own) < len(blocks):
-                # Gemini's seals are on the calls themselves, so the turn is said again without them.
-                said = None if said.form == "gemini" else NativeContent(said.form, own)
-        if said is message.native and message.kept is None:
+    def readable(self, message: Turn, dialect: Dialect | None, model: str, *, is_only: bool) -> Turn:
+        """Return a turn as `model` gets it: in `dialect` at most, and without reasoning that another model made."""
+        if not message.opaque:
             return message
-        return msgspec.structs.replace(message, native=said, kept=None)
+        said = message.written(dialect)
+        is_own = message.maker == model if message.maker else is_only
+        own = [one for one in said if not one.seal or self.may_read(one.seal, model, is_only=is_own)]
+        if len(own) < len(said) and dialect == "gemini":
+            # Gemini's seals are on the calls themselves, so the turn is said again without them.
+            own = []
+        elif said and dialect is not None:
+            own = own or [Opaque(dialect, b"")]
+        return message.with_opaque([*state_of(message), *own])
 
     def note_all(self, deltas: Iterable[Delta], maker: str) -> None:
         """`maker` has made the reasoning that is sealed in `deltas` now."""
@@ -222,11 +213,10 @@ def owned(
     read: list[Turn] = []
     lost: dict[str, None] = {}
     for message in messages:
-        if not has_state(message):
+        if message.is_plain:
             read.append(message)
         elif (message.maker == maker) if message.maker else is_only:
-            kept = message.kept
-            read.append(message if kept is None or kept.form != FORM else with_kept_state(message, kept))
+            read.append(with_kept_state(message))
         else:
             may_read = is_own and not message.maker
             left = [name for name in state_names(message) if not (may_read and name == THOUGHTS)]

@@ -17,7 +17,6 @@ from inference_core.protocol import StepTimes
 from tiers.catalog.pricing import write_pays
 from tiers.catalog.replica_spec import server_key
 from tiers.catalog.tier_spec import NO_TLS, ONE_CHOICE, OWN_SERVERS, USUAL_CONTEXT, TierSpec
-from tiers.chat_state import has_state
 from tiers.deltas import merged_answers
 from tiers.errors import (
     HEADER,
@@ -57,7 +56,6 @@ from tiers.remote.provider_state import (
     maker_of,
     marked_tools,
     owned,
-    with_mark,
     without_unsigned,
 )
 from tiers.remote.refusals import NOTHING, REFUSALS, LearnedRefusals, Place, without
@@ -628,7 +626,7 @@ class RemoteTier(Tier):
         if known and self._wire.form in (None, "responses") and call.path == "chat/completions":
             body, renamed = without(call.body, known)
             call = msgspec.structs.replace(call, body=body)
-        elif known and (call.form or self._wire.form) in ("anthropic", "responses"):
+        elif known and (call.form or self._wire.form) in ("messages", "responses"):
             body, extras, renamed = without_extras(call.body, known)
             lost += extras
             call = msgspec.structs.replace(call, body=body)
@@ -656,14 +654,12 @@ class RemoteTier(Tier):
         lost: tuple[str, ...] = ()
         if reuse and not (self._wire.marks_cache and write_pays(self._spec.price, reuse)):
             reuse = 0.0
-        if messages is not None and [one for one in messages if one.native or has_state(one)]:
+        if messages is not None and [one for one in messages if not one.is_plain]:
             is_own = self._remote.kind in OWN_SERVERS
             own, lost = owned(messages, self.maker, is_only=self.is_only_server, is_own=is_own)
             read, form, maker = self._makers.readable, self._wire.form, self.maker
-            if self._wire.rules.cache_points:
-                own = list(map(with_mark, own))
             messages = [read(message, form, maker, is_only=self.is_only_maker) for message in own]
-            if form == "anthropic" and "claude" in self.model:
+            if form == "messages" and "claude" in self.model:
                 messages = list(map(without_unsigned, messages))
         elif native is None and reuse == request.cache_reuse:
             return request, lost

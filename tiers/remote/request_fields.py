@@ -52,7 +52,7 @@ def optional_fields(request: GenerationRequest) -> list[str]:
             names.append(THOUGHTS)
             break
     for message in request.messages or ():
-        if message.parts and message.marked:
+        if [block for block in message.content_blocks if block.breakpoint is not None]:
             names.append(BREAKPOINTS)
             break
     return [*names, *request.passed] if request.passed else names

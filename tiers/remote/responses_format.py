@@ -16,9 +16,9 @@ from tiers.catalog.tier_spec import RemoteSpec
 from tiers.conversation import (
     BREAKPOINT,
     Content,
-    Form,
+    Dialect,
     Media,
-    NativeBlock,
+    Opaque,
     OpaquePiece,
     Text,
     ToolCallDelta,
@@ -79,9 +79,7 @@ def is_needed(request: GenerationRequest) -> bool:
     elif request.tooling is not None and effort_of(request) not in (None, "none"):
         return True
     for message in request.messages or ():
-        said = message.native or message.kept
-        items = said.blocks if said is not None and said.form == "responses" else ()
-        if any(item.seal or item.type not in _OF_CHATS for item in items):
+        if any(item.json and (item.seal or item.type not in _OF_CHATS) for item in message.written(_FORM)):
             return True
         if any(map(_is_file_address, message.media)):
             return True
@@ -170,9 +168,8 @@ def _asked(request: GenerationRequest) -> dict[str, Any]:
 
 
 def _items(message: Turn) -> Iterator[Any]:
-    said = message.native or message.kept
-    if said is not None:
-        yield from (msgspec.Raw(block.json) for block in said.blocks)
+    if said := message.written(_FORM):
+        yield from (msgspec.Raw(block.json) for block in said if block.json)
         return
     if message.role == "tool":
         output = list(_parts(message.parts)) or message.text
@@ -200,7 +197,7 @@ def _parts(blocks: Sequence[Content]) -> Iterator[dict[str, Any]]:
             yield {"type": "input_file", **data, **mark}
 
 
-_FORM: Form = "responses"
+_FORM: Dialect = "responses"
 _NOTHING = msgspec.Raw(b"")
 # Events that are not of an item: the gateway's own take their place.
 _FRAMES = ("response.created", "response.in_progress", "response.queued", "keepalive")
@@ -303,7 +300,7 @@ def read_event(event: ServerSentEvent, tally: Tally) -> list[Delta] | None:
     return deltas
 
 
-def _read(said: _Event, blocks: Blocks, tally: Tally, data: bytes) -> tuple[list[Delta], NativeBlock | None]:
+def _read(said: _Event, blocks: Blocks, tally: Tally, data: bytes) -> tuple[list[Delta], Opaque | None]:
     kind, text = said.type, said.delta if isinstance(said.delta, str) else ""
     if kind in _TEXTS:
         _answers(tally).update((said.output_index, said.item_id or said.output_index))
@@ -465,13 +462,13 @@ def _with_text(said: _Event, data: bytes) -> bytes:
     return data if text == given else data.replace(given, text, 1)
 
 
-def _block_of(raw: msgspec.Raw, item: _Item) -> NativeBlock:
+def _block_of(raw: msgspec.Raw, item: _Item) -> Opaque:
     given = bytes(raw)
     if item.type == "function_call" and isinstance(item.arguments, dict):
         # Clients read the arguments as a text, and some servers give an object.
         arguments = arguments_text(item.arguments)
         given = msgspec.json.encode(msgspec.json.decode(raw, type=dict[str, Any]) | {"arguments": arguments})
-    return NativeBlock(json=given, type=item.type, seal=item.encrypted_content or "")
+    return Opaque(_FORM, given, item.type, item.encrypted_content or "")
 
 
 def _note_billed(index: int, item: _Item, tally: Tally) -> None:

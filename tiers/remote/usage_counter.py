@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from inference_core.tokenization.prompt_size import BYTES_PER_TOKEN, TOKENS_PER_MESSAGE
-from tiers.conversation import Form, ToolCallDelta
+from tiers.conversation import Dialect, ToolCallDelta
 from tiers.errors import TierAnswerTooLongError
 from tiers.prompt_bounds import SERVER_TOKENS, TOLERANCE, PromptBounds, least_tokens
 from tiers.tier import USAGE_COUNTS, Delta, GenerationRequest, Usage
@@ -121,7 +121,7 @@ class Tally:
     tool_names: Collection[str] = ()
     heard: str | None = None
     sent = scored = opaque = joins_characters = False
-    form: Form | Literal["chat"] | None = None
+    form: Dialect | Literal["chat"] | None = None
     _bounds: PromptBounds | None = None
     # Bytes of all texts, thoughts and calls, and of other output.
     _size = _thought_size = _beside = 0

@@ -12,7 +12,7 @@ import httpx
 import msgspec
 
 from tiers.catalog.tier_spec import ProviderName, RemoteKind, RemoteSpec
-from tiers.conversation import Form
+from tiers.conversation import Dialect
 from tiers.remote.event_stream import EventParser, ServerSentEvent
 from tiers.remote.openai_format import WireError
 from tiers.remote.request_fields import FORWARDED, with_fields
@@ -36,7 +36,7 @@ class WireCall(msgspec.Struct, frozen=True):
     dropped: tuple[str, ...] = ()
     added: tuple[str, ...] = ()
     headers: tuple[tuple[bytes, bytes], ...] = ()
-    form: Form | Literal["chat"] | None = None
+    form: Dialect | Literal["chat"] | None = None
 
 
 class QueueMetric(NamedTuple):
@@ -84,7 +84,7 @@ class RemoteWire(ABC):
     models_path: str | None = None
     signs: bool = False
     needs_limit: bool = False
-    form: Form | None = None
+    form: Dialect | None = None
     marks_cache: bool = False
     rules = Rules()
 
@@ -133,7 +133,7 @@ class RemoteWire(ABC):
         if not (request.extra or own.body):
             return body, ()
         known: Collection[str] = self.passed_on(own)
-        if request.native is not None and request.native.form == self.form == "anthropic":
+        if request.native is not None and request.native.form == self.form == "messages":
             # The caller's API is the server's: it knows more of its fields than we do.
             known = request.extra.keys()
         extra = {name: value for name, value in request.extra.items() if name in known}

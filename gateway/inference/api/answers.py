@@ -290,7 +290,7 @@ def annotations_of(cited: list[UrlCitation]) -> list[Any]:
 def _call(call: Call, custom: frozenset[str]) -> ToolCallBody:
     if call.name in custom:
         return ToolCallBody(call.id, CUSTOM, custom=CustomBody(call.name, input_of(call.arguments)))
-    extra = msgspec.Raw(call.extra_content) if call.extra_content else UNSET
+    extra = UNSET if call.source is None else msgspec.Raw(call.source.json)
     return ToolCallBody(call.id, "function", FunctionBody(call.name, call.arguments), extra_content=extra)
 
 

@@ -20,7 +20,7 @@ from gateway.inference.api.schemas import (
     MessageToolCall,
 )
 from tiers.chat_state import DETAILS, EXTRA, PART_TYPES, audio_reference, state_blocks, state_json
-from tiers.conversation import Call, Content, MediaKind, NativeBlock, NativeContent, Text, Turn, media
+from tiers.conversation import Call, Content, MediaKind, Opaque, Text, Turn, media
 from tiers.server_words import looks_like_url, url_problem
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
@@ -119,9 +119,10 @@ def _turn(message: Message, number: int, ids: _CallIds, *, is_last: bool) -> Tur
     thoughts: Any = ""
     if role == "assistant":
         thoughts = message.reasoning_content or message.reasoning or _thoughts(message.content)
-    native = None
-    if isinstance(message.content, list) and any(part.cache_control is not None for part in message.content):
-        native = None if calls else _marked(message, message.content)
+    opaque = _state(message) if role == "assistant" else ()
+    given = message.content if isinstance(message.content, list) else []
+    if marked := not calls and any(part.cache_control is not None for part in given):
+        opaque += _marked(message, given)
     return Turn.of(
         role,
         content,
@@ -129,8 +130,8 @@ def _turn(message: Message, number: int, ids: _CallIds, *, is_last: bool) -> Tur
         calls=calls,
         call_id=answered,
         thoughts=thoughts if isinstance(thoughts, str) else "",
-        native=native,
-        state=_state(message) if role == "assistant" else (),
+        opaque=opaque,
+        cache_mark=marked,
     )
 
 
@@ -142,14 +143,14 @@ def _of_tools(message: Message) -> Message:
     return msgspec.structs.replace(message, tool_calls=calls)
 
 
-def _state(message: Message) -> tuple[NativeBlock, ...]:
+def _state(message: Message) -> tuple[Opaque, ...]:
     """What an assistant's turn has that its server needs back."""
     details, extra = message.reasoning_details, message.extra_content
     heard = audio_reference(message.audio) if message.audio else ()
     return heard if details is extra is msgspec.UNSET else (*state_blocks({DETAILS: details, EXTRA: extra}), *heard)
 
 
-def _marked(message: Message, parts: Sequence[ContentPart]) -> NativeContent:
+def _marked(message: Message, parts: Sequence[ContentPart]) -> tuple[Opaque, ...]:
     """Texts with marks of a cache in the form of Anthropic, whose tiers alone can do anything with them."""
     blocks: list[dict[str, Any]] = [
         {"type": "text", "text": part.text or part.refusal or ""}
@@ -159,7 +160,7 @@ def _marked(message: Message, parts: Sequence[ContentPart]) -> NativeContent:
     if message.role == "tool":
         mark = {"cache_control": last} if (last := blocks[-1].pop("cache_control", None)) is not None else {}
         blocks = [{"type": "tool_result", "tool_use_id": message.tool_call_id, "content": blocks} | mark]
-    return NativeContent("anthropic", tuple(NativeBlock(json=_encode(one), type=one["type"]) for one in blocks))
+    return tuple(Opaque("messages", _encode(one), one["type"]) for one in blocks)
 
 
 def _calls(message: Message, number: int, ids: _CallIds) -> tuple[Call, ...]:
@@ -194,7 +195,8 @@ def _call(call: MessageToolCall, call_id: str) -> Call:
     function, extra = call.function or FunctionCall(name=""), state_json(call.extra_content)
     arguments = function.arguments or "{}"
     text = arguments if isinstance(arguments, str) else _encode(arguments).decode()
-    return Call(id=call_id, name=function.name, arguments=text, extra_content=extra)
+    source = Opaque("chat", extra) if extra else None
+    return Call(id=call_id, name=function.name, arguments=text, source=source)
 
 
 def _text(content: str | list[ContentPart] | None, where: str, role: str, *, must_say: bool) -> str:

@@ -12,8 +12,8 @@ import msgspec
 
 from gateway.base.inference_request import InferenceRequest, Prompt
 from inference_core.io.files import JSON_ERRORS
-from tiers.chat_state import PART_TYPES, state_texts
-from tiers.conversation import NativeContent, Text, Turn
+from tiers.chat_state import FORM, PART_TYPES, state_texts
+from tiers.conversation import Text, Turn
 from tiers.tier import GenerationRequest
 
 # Of objects in the form of an API: what only its maker can read, and the bytes of attachments.
@@ -79,17 +79,17 @@ def _of_message(place: int, message: Turn) -> Iterator[Passage]:
     for number, call in enumerate(message.calls):
         yield Passage(message.role, call.arguments, place, "arguments", number)
     yield Passage(message.role, message.thoughts, place, "reasoning")
-    for text in state_texts(message) if message.state else ():
+    for text in _opaque_texts(message) if message.opaque else ():
         yield Passage(message.role, text, place, "native")
-    if message.native is not None:
-        for text in _only_native(message, message.native):
-            yield Passage(message.role, text, place, "native")
 
 
-def _only_native(message: Turn, native: NativeContent) -> Iterator[str]:
-    """Yield the texts that the message has only in the form of the caller's API."""
+def _opaque_texts(message: Turn) -> Iterator[str]:
+    """Yield the texts that the caller has given in its own dialect alone."""
+    yield from state_texts(message)
     known = {message.text, message.thoughts, *_texts(message)}
-    for block in native.blocks:
+    for block in message.opaque:
+        if block.is_kept or block.dialect == FORM or not block.json:
+            continue
         for text in _native_strings(msgspec.json.decode(block.json)):
             if text not in known and text != block.seal and text not in message.text:
                 yield text
@@ -106,7 +106,7 @@ def _changed(message: Turn, changes: list[tuple[Passage, str]]) -> Turn:
         elif passage.kind == "reasoning":
             thoughts = text
     made = Turn.of(message.role, content, calls=calls, thoughts=thoughts, call_id=message.call_id)
-    return msgspec.structs.replace(message, blocks=made.blocks, native=None, kept=None, state=())
+    return message.with_blocks(made.blocks)
 
 
 def _texts(message: Turn) -> list[str]:
@@ -157,7 +157,7 @@ _SENT_FIELDS = tuple(
     name for name in GenerationRequest.__struct_fields__ if name not in _STAYS_HERE and name not in _READ_APART
 )
 # Of other structs: what the gateway has counted or noted.
-_NOTES = frozenset({"digest", "num_bytes", "maker", "marked"})
+_NOTES = frozenset({"digest", "num_bytes", "maker", "cache_mark", "dialect"})
 # What may be bytes in base64: attachments, and reasoning that only its maker can read.
 _MAY_BE_BYTES = frozenset({"data", "file_data", "url", "image_url", "signature", "encrypted_content"})
 _BASE64 = re.compile(r"(?:data:[^,]{0,200},)?[A-Za-z0-9+/=_\r\n-]*")

@@ -355,7 +355,7 @@ async def test_a_turn_waits_redacted_or_is_not_kept(engine: AsyncEngine) -> None
     await decided(monitor)
     await monitor.close()
     found = {row["request_id"]: row for row in await rows(engine, verifications)}
-    assert found["kept"]["turn"]["messages"][0]["blocks"] == [{"type": "text", "text": "What is X + 4?"}]
+    assert found["kept"]["turn"]["messages"][0]["blocks"] == [{"block": "text", "text": "What is X + 4?"}]
     assert (found["lost"]["status"], found["lost"]["turn"]) == ("skipped", None)
     assert (found["plain"]["status"], monitor.not_sampled) == ("pending", {"not kept": 1})
 

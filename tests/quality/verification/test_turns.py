@@ -17,6 +17,7 @@ from quality.verification.job import (
     MOST_TOOLS_BYTES,
     MOST_TURN_BYTES,
     Exchange,
+    exchange_from,
     exchange_of,
     failed_calls,
     redacted_exchange,
@@ -27,7 +28,7 @@ from quality.verification.sampling import Draw, SamplingSettings
 from tests.gateway.chats import chat
 from tests.quality.loop_world import ScriptedTier, record, rows, store_request
 from tests.quality.monitor.monitors import ALL, monitor_of
-from tiers.conversation import Call, Text, Tool, ToolCallDelta, Tooling, Turn, media
+from tiers.conversation import Call, Opaque, Text, Tool, ToolCallDelta, Tooling, Turn, media
 from tiers.deltas import CollectedChoice
 from tiers.tier import Delta
 
@@ -147,6 +148,21 @@ async def test_redaction_reaches_every_text_but_names_and_the_words_of_schemas()
     [tool] = kept.tooling.tools
     assert (tool.name, tool.description) == ("mail", "Mail to X.")
     assert tool.parameters == {"type": "object", "properties": {"to": {"type": "string", "enum": ["X", "Bob"]}}}
+
+
+async def test_what_one_dialect_alone_reads_is_not_redacted_but_left_out() -> None:
+    async def nothing(text: str) -> str:
+        return text
+
+    said = Turn.of("user", "Hi", opaque=[Opaque("messages", b'{"type":"text","text":"Ada"}', "text")])
+    kept = await redacted_exchange(Exchange(messages=(said,)), nothing)
+    assert kept == Exchange(messages=(Turn.of("user", "Hi"),))
+
+
+def test_what_was_stored_in_another_form_has_lost_its_tools() -> None:
+    found = exchange_from({"messages": [{"role": "user", "content": "Hi"}], "text": "Hello"}, None)
+    assert found is not None
+    assert found.tooling == Tooling(tools=())
 
 
 async def test_a_turn_that_cannot_be_redacted_is_not_kept() -> None:

@@ -10,7 +10,7 @@ from tests.tiers.remote.loopback_server import Call as Received
 from tests.tiers.remote.loopback_server import LoopbackServer
 from tests.tiers.remote.strict_servers import bedrock_answer
 from tests.tiers.tier_world import chat, collect, remote_spec
-from tiers.conversation import Call, NativeBlock, NativeContent, NativeRequest, Tool, Tooling, Turn
+from tiers.conversation import Call, NativeRequest, Opaque, Tool, Tooling, Turn
 from tiers.remote.adapted_request import adapted, closed_schema, nearest_effort
 from tiers.remote.adapted_turns import NO_RESULT
 from tiers.remote.remote_tier import RemoteTier
@@ -109,11 +109,9 @@ def test_each_call_has_its_result_right_after_it(given: list[Turn], sent: list[T
 def test_an_interrupted_custom_tool_has_a_result_of_its_own_type() -> None:
     kinds = {"c1": "custom_tool_call", "c2": "function_call"}
     items = [{"type": kind, "call_id": one} for one, kind in kinds.items()]
-    blocks = [NativeBlock(json=json.dumps(item).encode(), type=item["type"]) for item in items]
-    both = msgspec.structs.replace(BOTH, native=NativeContent("responses", tuple(blocks)))
+    both = BOTH.with_opaque([Opaque("responses", json.dumps(item).encode(), item["type"]) for item in items])
     *_, custom, function, _ = adapted(asked(Q, both, Q), Rules(paired_results=True)).request.messages or []
-    assert custom.native is not None
-    said = json.loads(custom.native.blocks[0].json)
+    said = json.loads(custom.written("responses")[0].json)
     assert said == {"type": "custom_tool_call_output", "call_id": "c1", "output": NO_RESULT}
     assert function == NONE
 
@@ -186,8 +184,8 @@ def test_an_effort_is_that_which_is_not_below(asked_for: str, taken: tuple[str, 
 
 
 async def test_at_most_four_cache_points_reach_bedrock() -> None:
-    block = NativeBlock(json=b'{"type":"text","text":"x","cache_control":{"type":"ephemeral"}}', type="text")
-    marked = {"native": NativeContent("anthropic", (block,))}
+    block = Opaque("messages", b'{"type":"text","text":"x","cache_control":{"type":"ephemeral"}}', "text")
+    marked = {"opaque": [block], "cache_mark": True}
     turns = [turn("system", "x", **marked)]
     for _ in range(3):
         turns += [turn("user", "x", **marked), turn("assistant", "x", **marked)]
@@ -315,7 +313,7 @@ async def test_json_of_claude_comes_without_its_code_block_unless_its_own_api_wa
 
     async with LoopbackServer(play) as server:
         tier = RemoteTier(remote_spec(server.base_url, kind="anthropic"))
-        for native, expected in ((None, text), (NativeRequest("anthropic"), said)):
+        for native, expected in ((None, text), (NativeRequest("messages"), said)):
             request = msgspec.structs.replace(
                 chat(whole=True), response_format={"type": "json_object"}, native=native, wants_opaque=True
             )

@@ -7,7 +7,7 @@ import pytest
 
 from tests.tiers.remote.provider_shapes import bedrock_end, bedrock_stream
 from tiers.catalog.tier_spec import RemoteSpec
-from tiers.conversation import Call, NativeContent, Turn
+from tiers.conversation import Call, Turn
 from tiers.remote.bedrock_wire import BedrockWire, message_turns
 from tiers.remote.usage_counter import Tally
 from tiers.tier import Delta
@@ -50,6 +50,6 @@ def test_sealed_thoughts_go_back_as_they_came(read: object, wanted: bool) -> Non
     blocks = tuple(delta.opaque.block for delta in deltas if delta.opaque is not None and delta.opaque.block)
     assert [json.loads(block.json) for block in blocks] == (THOUGHTS if wanted else [])
     call = Call(id="call_1", name="weather", arguments='{"city": "Oslo"}')
-    said = Turn.of("assistant", calls=(call,), native=NativeContent("bedrock", blocks))
+    said = Turn.of("assistant", calls=(call,), opaque=blocks)
     [_, turn] = message_turns([Turn.of("user", "Cold?"), said])
     assert json.loads(msgspec.json.encode(turn))["content"] == [*(THOUGHTS if wanted else []), CALL]

@@ -11,7 +11,7 @@ from inference_core.protocol import Grammar, SamplingParams
 from tests.tiers.remote.loopback_server import Call as Received
 from tests.tiers.remote.loopback_server import LoopbackServer
 from tests.tiers.tier_world import chat, collect, remote_spec
-from tiers.conversation import Call, NativeBlock, NativeContent, Turn, media
+from tiers.conversation import Call, Opaque, Turn, media
 from tiers.errors import TierAnswerError, TierRequestError, TierUnavailableError
 from tiers.remote.remote_tier import RemoteTier
 
@@ -68,8 +68,8 @@ async def test_what_makes_another_answer_goes_to_servers_that_have_it_and_to_no_
 @pytest.mark.parametrize(("model", "is_marked"), [("anthropic/claude-sonnet-5", True), ("openai/gpt-5", False)])
 async def test_marks_of_a_cache_reach_claude_at_openrouter(model: str, is_marked: bool) -> None:
     block = {"type": "text", "text": "Long.", "cache_control": {"type": "ephemeral"}}
-    marked = NativeContent("anthropic", (NativeBlock(json=msgspec.json.encode(block), type="text"),))
-    turns = [Turn.of(role, "Long.", native=marked) for role in ("system", *["user"] * 5)]
+    marked = [Opaque("messages", msgspec.json.encode(block), "text")]
+    turns = [Turn.of(role, "Long.", opaque=marked, cache_mark=True) for role in ("system", *["user"] * 5)]
     async with LoopbackServer(hello) as server:
         spec = remote_spec(server.base_url, kind="openai-provider", model=model)
         tier = RemoteTier(msgspec.structs.replace(spec, provider="openrouter"))
@@ -145,11 +145,10 @@ async def test_a_grammar_of_vllm_is_refused() -> None:
 
 
 def given(**item: Any) -> Turn:
-    block = NativeBlock(json=msgspec.json.encode(item), type=item["type"])
+    block = Opaque("responses", msgspec.json.encode(item), item["type"])
     parts = [part for part in item.get("content", []) if part["type"] == "input_file"]
     files = [media("file", {"file_data": part["file_url"]}) for part in parts]
-    turn = Turn.of("user", files) if files else Turn.of("assistant")
-    return msgspec.structs.replace(turn, native=NativeContent("responses", (block,)))
+    return Turn.of("user" if files else "assistant", files, opaque=[block])
 
 
 PDF_ITEM = {"type": "message", "role": "user", "content": [{"type": "input_file", "file_url": "https://a.b/c.pdf"}]}

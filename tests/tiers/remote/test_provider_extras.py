@@ -33,7 +33,7 @@ def spec(kind: Any = "anthropic", model: str = "claude-opus-4-6", **more: Any) -
 OPENAI = spec("openai-provider", "gpt-5", provider="openai")
 
 
-def request(native: dict[str, Any] | None = None, form: Any = "anthropic", **more: Any) -> GenerationRequest:
+def request(native: dict[str, Any] | None = None, form: Any = "messages", **more: Any) -> GenerationRequest:
     fields = {name: msgspec.json.encode(value) for name, value in (native or {}).items()}
     own = tuple(tool["type"] for tool in (native or {}).get("tools", ()) if tool["type"] != "function")
     if native is not None:

@@ -1,7 +1,7 @@
 """Who made which seal is known for a while, by digests, and only its maker reads what it seals."""
 
 from tests.clock import Clock
-from tiers.conversation import NativeBlock, NativeContent, Turn
+from tiers.conversation import Opaque, Turn
 from tiers.remote.provider_state import ReasoningMakers
 
 
@@ -31,9 +31,6 @@ def test_seals_are_forgotten_by_number_and_by_time() -> None:
 
 
 def test_what_nothing_seals_stays() -> None:
-    content = NativeContent("anthropic", (NativeBlock(b"{}", "thinking", "seal"), NativeBlock(b"[]", "text")))
-    message = Turn.of("assistant", native=content)
-    read = ReasoningMakers().readable(message, "anthropic", "m", is_only=False)
-    assert read.native is not None
-    assert [block.type for block in read.native.blocks] == ["text"]
-    assert content.is_sealed
+    said = [Opaque("messages", b"{}", "thinking", "seal"), Opaque("messages", b"[]", "text")]
+    read = ReasoningMakers().readable(Turn.of("assistant", opaque=said), "messages", "m", is_only=False)
+    assert read.opaque == (said[1],)

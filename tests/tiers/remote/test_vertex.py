@@ -94,7 +94,7 @@ async def test_the_model_is_in_the_path_and_the_version_in_claudes_body(
 @pytest.mark.usefixtures("token")
 async def test_claude_gets_what_vertex_takes_and_the_rest_is_named() -> None:
     betas = "claude-code-20250219, advanced-tool-use-2025-11-20,files-api-2025-04-14"
-    request = chat(native=NativeRequest("anthropic", {}, (), betas, ()), passed={"service_tier": "auto", "user": "ada"})
+    request = chat(native=NativeRequest("messages", {}, (), betas, ()), passed={"service_tier": "auto", "user": "ada"})
     async with LoopbackServer(vertex) as server:
         tier = tier_of(server, "vertex-anthropic")
         await collect(tier, request)

@@ -343,7 +343,7 @@ async def _generate(request: HttpRequest, model: str, *, stream: bool = False) -
         is_sse=request.query_params.get("alt") == "sse",
     )
     try:
-        return await respond(request, serving, chat.as_given(asked), answer_format)
+        return await respond(request, serving, chat.with_own(asked), answer_format)
     except (ApiError, TierRequestError) as error:
         raise chat.renamed(as_api_error(error)) from None
 

@@ -32,7 +32,7 @@ from gateway.inference.api.schemas import (
     StructuredOutputs,
     ToolDefinition,
 )
-from tiers.conversation import NativeBlock, NativeContent, NativeRequest
+from tiers.conversation import NativeRequest, Opaque
 
 _encode = msgspec.json.Encoder().encode
 
@@ -312,14 +312,14 @@ class Chat(msgspec.Struct, frozen=True):
 
     request: ChatRequest
     origins: list[Origin]
-    natives: list[NativeContent | None]
+    opaque: list[Sequence[Opaque]]
     native: NativeRequest
     left_out: list[str]
 
-    def as_given(self, request: InferenceRequest) -> InferenceRequest:
+    def with_own(self, request: InferenceRequest) -> InferenceRequest:
         """`request`, which says the chat, with what a server with this API gets instead."""
-        turns = zip(request.generation.messages or (), self.natives, strict=True)
-        messages = [turn if said is None else msgspec.structs.replace(turn, native=said) for turn, said in turns]
+        turns = zip(request.generation.messages or (), self.opaque, strict=True)
+        messages = [turn.with_opaque(said) if said else turn for turn, said in turns]
         return request.with_generation(messages=messages, native=self.native)
 
     def renamed(self, error: ApiError) -> ApiError:
@@ -382,7 +382,7 @@ def chat_of(body: GenerateContentRequest, model: str, *, stream: bool, runs_tool
     if config.thinking_config is not None:
         fields["thinkingConfig"] = _encode(config.thinking_config)
     native = NativeRequest("gemini", fields, tuple(own) if runs_tools else (), unsaid=unsaid)
-    return Chat(chat, turns.origins, turns.natives, native, left_out)
+    return Chat(chat, turns.origins, turns.opaque, native, left_out)
 
 
 def _thinking(thinking: ThinkingConfig) -> dict[str, Any]:
@@ -447,18 +447,18 @@ class _Turns:
     def __init__(self) -> None:
         self.messages: list[Message] = []
         self.origins: list[Origin] = []
-        self.natives: list[NativeContent | None] = []
+        self.opaque: list[Sequence[Opaque]] = []
         self._open: list[tuple[str, str]] = []  # ids and names of calls without a response
 
     def add(self, message: Message, where: str, parts: Sequence[Part], places: tuple[int, ...] = ()) -> None:
         self.messages.append(message)
         self.origins.append(Origin(where, places))
-        blocks = [NativeBlock(json=_encode(one), type="part", seal=one.thought_signature or "") for one in parts]
+        blocks = [Opaque("gemini", _encode(one), "part", one.thought_signature or "") for one in parts]
         plain = len(parts) == 1 and parts[0] == Part(text=parts[0].text)
         # Calls that another model made are not signed, and Gemini refuses them so.
         unsigned = any(one.function_call is not None for one in parts) and not any(block.seal for block in blocks)
         is_given = bool(blocks) and not plain and not unsigned
-        self.natives.append(NativeContent("gemini", tuple(blocks)) if is_given else None)
+        self.opaque.append(blocks if is_given else ())
 
     def read_user(self, content: Content, where: str) -> None:
         """Read what is not the model's. Raises `ApiError` 400 that names the part."""

@@ -25,7 +25,7 @@ from gateway.inference.api.schemas import (
     ResponseFormat,
     ToolDefinition,
 )
-from tiers.conversation import INTERLEAVED, NativeContent, NativeRequest
+from tiers.conversation import INTERLEAVED, NativeRequest, Opaque, Turn
 
 _encode = msgspec.json.Encoder().encode
 
@@ -55,6 +55,7 @@ _NATIVE = (
 # Without them the answer is another one, so no other tier can give it.
 _PROVIDERS_OWN = ("mcp_servers", "container")
 _UNSAID = ("inference_geo", "speed")
+_MARK = b'"cache_control"'
 _UPLOADS = {"container_upload"}
 # Types of tools that every model can call; `function` is OpenAI's, and refused.
 _CALLERS = (None, "custom", "function")
@@ -63,19 +64,19 @@ _CALLERS_OWN = ("bash_", "text_editor_", "computer_", "memory_")
 
 
 class Chat(msgspec.Struct, frozen=True):
-    """The chat, for each of its messages the path of the one that it comes from and what it was there, and the other
+    """The chat, for each of its messages the path of the one that it comes from and what it is here, and the other
     fields as they were. `left_out`: names of tools that nothing here runs, next to the caller's own."""
 
     request: ChatRequest
     origins: list[str]
-    natives: list[NativeContent | None]
+    opaque: list[tuple[Opaque, ...]]
     native: NativeRequest
     left_out: list[str] = []
 
-    def as_given(self, request: InferenceRequest) -> InferenceRequest:
+    def with_own(self, request: InferenceRequest) -> InferenceRequest:
         """`request`, which says the chat, with what a server with this API gets instead."""
-        turns = zip(request.generation.messages or (), self.natives, strict=True)
-        messages = [turn if said is None else msgspec.structs.replace(turn, native=said) for turn, said in turns]
+        turns = zip(request.generation.messages or (), self.opaque, strict=True)
+        messages = [_with_own(turn, said) if said else turn for turn, said in turns]
         return request.with_generation(messages=messages, native=self.native)
 
     def renamed(self, error: ApiError) -> ApiError:
@@ -149,10 +150,16 @@ def chat_of(body: CountTokensRequest, betas: str = "", *, keeps_own: bool = True
     )
     own += [name for name in _PROVIDERS_OWN if getattr(body, name, None)]
     own += dict.fromkeys(conversation.foreign)
-    own += sorted({block.type for said in conversation.natives if said for block in said.blocks} & _UPLOADS)
+    own += sorted({block.type for said in conversation.opaque for block in said} & _UPLOADS)
     unsaid = tuple(name for name in _UNSAID if getattr(body, name, None) is not None)
-    native = NativeRequest("anthropic", _native_fields(body), tuple(own), betas, unsaid)
-    return Chat(chat, conversation.origins, conversation.natives, native, [f"tools.{kind}" for kind in left_out])
+    native = NativeRequest("messages", _native_fields(body), tuple(own), betas, unsaid)
+    return Chat(chat, conversation.origins, conversation.opaque, native, [f"tools.{kind}" for kind in left_out])
+
+
+def _with_own(turn: Turn, opaque: tuple[Opaque, ...]) -> Turn:
+    """The turn with what it is in this API."""
+    marked = any(_MARK in block.json for block in opaque)
+    return msgspec.structs.replace(turn.with_opaque(opaque), cache_mark=marked)
 
 
 def _native_fields(body: CountTokensRequest) -> dict[str, bytes]:

@@ -19,8 +19,8 @@ from gateway.inference.api.chat_turns import text_of
 from gateway.inference.api.messages.schemas import Turn
 from gateway.inference.api.parsing import refusal_of
 from gateway.inference.api.schemas import ContentPart, FunctionCall, Message, MessageToolCall
-from tiers.conversation import FAILED_RESULT, PROVIDERS_OWN, TURN, NativeBlock, NativeContent
-from tiers.dialects.messages import UNSIGNED, Block, ResultBlock, Source, Text, given_call_id
+from tiers.conversation import FAILED_RESULT, PROVIDERS_OWN, TURN, Opaque
+from tiers.dialects.messages import DIALECT, UNSIGNED, Block, ResultBlock, Source, Text, given_call_id
 
 T = TypeVar("T")
 _encode = msgspec.json.Encoder().encode
@@ -50,24 +50,24 @@ def decoded(given: Any, kind: type[T], where: str) -> T:
         raise ApiError(refused.status, message.replace(body.param or where, path), param=path, code=body.code) from None
 
 
-def native_of(said: Sequence[Readable], message: Message) -> NativeContent | None:
-    """Return the blocks as they were given; None where `message` says the same: of a text alone. A message may have
+def opaque_of(said: Sequence[Readable], message: Message) -> tuple[Opaque, ...]:
+    """Return the blocks as they were given; none where `message` says the same: of a text alone. A message may have
     more: the images of results, which are in the blocks of these."""
     if isinstance(message.content, str) and (not said or (len(said) == 1 and _is_text_alone(said[0]))):
-        return None
+        return ()
     # Anthropic refuses blank texts, which agents that were interrupted keep in their histories.
-    return NativeContent("anthropic", tuple(_native(one) for one in said if not _is_blank(one.block)))
+    return tuple(_opaque(one) for one in said if not _is_blank(one.block)) or (Opaque(DIALECT, b""),)
 
 
-def _native(one: Readable) -> NativeBlock:
+def _opaque(one: Readable) -> Opaque:
     block = one.block
     json = one.json or _encode({"type": "text", "text": block.text})
     if block.type == "tool_result" and isinstance(block.content, list) and b"text" in json:
         given = msgspec.json.decode(json, type=dict[str, Any])
         json = _encode(given | {"content": [part for part in given["content"] if not _is_blank_text(part)]})
     if block.type not in ("thinking", "redacted_thinking"):
-        return NativeBlock(json=json, type=block.type)
-    return NativeBlock(json=json, type=block.type, seal=block.signature or block.data or "")
+        return Opaque(DIALECT, json, block.type)
+    return Opaque(DIALECT, json, block.type, block.signature or block.data or "")
 
 
 def _is_blank(block: Any) -> bool:
@@ -116,13 +116,13 @@ class Placed(NamedTuple):
 
 
 class Conversation(NamedTuple):
-    """The messages of the chat, for each the path of the message that it comes from, and what it was there. `foreign`:
+    """The messages of the chat, for each the path of the message that it comes from, and what it is here. `foreign`:
     types of blocks and sources that only a server with this API can read, newer ones among them. `added_tools`:
     definitions of tools that turns of the system add."""
 
     messages: list[Message]
     origins: list[str]
-    natives: list[NativeContent | None]
+    opaque: list[tuple[Opaque, ...]]
     foreign: list[str]
     added_tools: list[dict[str, Any]]
 
@@ -139,7 +139,7 @@ def conversation_of(system: str | list[msgspec.Raw] | None, turns: Sequence[Turn
     if text := _BETWEEN.join(one.block.text or "" for one in blocks):
         chat.messages.append(Message(role="system", content=text))
         chat.origins.append("system")
-        chat.natives.append(None if isinstance(system, str) else native_of(blocks, chat.messages[-1]))
+        chat.opaque.append(() if isinstance(system, str) else opaque_of(blocks, chat.messages[-1]))
     # Earlier turns without content say nothing.
     said_turns = [
         (place, turn)
@@ -160,29 +160,28 @@ def conversation_of(system: str | list[msgspec.Raw] | None, turns: Sequence[Turn
         if role == "system" and controlled is not None:
             turn = turns[first]
             cleared = turn.clear_at == "next_user_message" and "user" in [later.role for later in turns[first:]]
-            own = NativeBlock(json=_encode(_as_given(turn)), type=TURN)
+            own = Opaque(DIALECT, _encode(_as_written(turn)), TURN)
             said = [] if cleared or not placed else said
             if not said and chat.messages:
-                chat.natives[-1] = _followed(chat.messages[-1], chat.natives[-1], own)
+                chat.opaque[-1] = (*_blocks(chat.messages[-1], chat.opaque[-1]), own)
         else:
             own = None
         for message, read in said:
             chat.messages.append(message)
             chat.origins.append(where)
-            chat.natives.append(native_of(read, message) if own is None else NativeContent("anthropic", (own,)))
+            chat.opaque.append(opaque_of(read, message) if own is None else (own,))
     return chat
 
 
-def _as_given(turn: Turn) -> dict[str, Any]:
+def _as_written(turn: Turn) -> dict[str, Any]:
     fields = {name: value for name in ("output_config", "clear_at") if (value := getattr(turn, name)) is not None}
     return {"role": turn.role, "content": turn.content or []} | fields
 
 
-def _followed(message: Message, native: NativeContent | None, turn: NativeBlock) -> NativeContent:
-    """The blocks of a message, and a turn after it that only a server with this API gets."""
+def _blocks(message: Message, opaque: tuple[Opaque, ...]) -> tuple[Opaque, ...]:
+    """What a message is here, also if it is a text alone."""
     text = _encode({"type": "text", "text": message.content})
-    blocks = (NativeBlock(json=text, type="text"),) * bool(message.content) if native is None else native.blocks
-    return NativeContent("anthropic", (*blocks, turn))
+    return opaque or (Opaque(DIALECT, text, "text"),) * bool(message.content)
 
 
 def _system_blocks(system: str | list[msgspec.Raw] | None) -> list[Placed]:

@@ -66,7 +66,7 @@ async def messages(request: HttpRequest) -> ASGIApp:
     """Answer the last turn as `/v1/chat/completions` does, whole or as Anthropic's events; see docs/clients.md."""
     serving = serving_of(request)
     body, chat, asked = await _read_chat(serving, request, MESSAGES)
-    inference_request = chat.as_given(asked)
+    inference_request = chat.with_own(asked)
     try:
         # Anthropic's metadata is the name of the user, and no tags.
         passed = {name: value for name, value in inference_request.generation.passed.items() if name != "metadata"}

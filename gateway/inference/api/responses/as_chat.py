@@ -33,7 +33,7 @@ from gateway.inference.api.schemas import (
     MessageToolCall,
     ResponseFormat,
 )
-from tiers.conversation import NativeBlock, NativeContent, NativeRequest
+from tiers.conversation import NativeRequest, Opaque
 
 # By what names the caller knows the fields of the chat.
 _NAMES = {
@@ -50,19 +50,18 @@ class Chat(msgspec.Struct, frozen=True):
     what its client carries of a message for the server that made it."""
 
     request: ChatRequest
-    natives: list[NativeContent] | None
+    opaque: list[tuple[Opaque, ...]] | None
     native: NativeRequest | None
     carried: dict[int, str] = {}
     carries: bool = False
 
-    def as_given(self, request: InferenceRequest) -> InferenceRequest:
+    def with_own(self, request: InferenceRequest) -> InferenceRequest:
         """`request`, which says the chat, with what a server with this API gets instead, and what servers get back."""
         if self.carries:
             request = request.with_generation(wants_opaque=True)
         messages = list(request.generation.messages or ())
-        if self.natives is not None:
-            turns = zip(messages, self.natives, strict=True)
-            messages = [msgspec.structs.replace(turn, native=said) for turn, said in turns]
+        if self.opaque is not None:
+            messages = [turn.with_opaque(said) for turn, said in zip(messages, self.opaque, strict=True)]
             request = request.with_generation(messages=messages, native=self.native)
         if self.carried:
             for place, seal in self.carried.items():
@@ -71,12 +70,15 @@ class Chat(msgspec.Struct, frozen=True):
         return request
 
 
+NOT_WRITTEN: tuple[Opaque, ...] = (Opaque("responses", b""),)
+
+
 class _Turn(NamedTuple):
     """A message of the chat and the item that it comes from; one that only carries its item has empty thoughts, and so
     has one whose item carries the state of the message before it."""
 
     message: Message
-    block: NativeBlock | None = None
+    block: Opaque | None = None
     carried: str = ""
 
 
@@ -89,11 +91,11 @@ def chat_of(
     instructions = [] if body.instructions is None else [Message(role="system", content=body.instructions)]
     logprobs = wants_logprobs(body)
     joined = list(_joined(_all_turns(body.input, earlier, given, before)))
-    natives = None
+    opaque = None
     if given is not None:
         # Instructions are a field of their own there.
-        natives = [NativeContent("responses", ())] * len(instructions)
-        natives += [NativeContent("responses", tuple(blocks)) for _, blocks, _ in joined]
+        opaque = [NOT_WRITTEN] * len(instructions)
+        opaque += [tuple(blocks) or NOT_WRITTEN for _, blocks, _ in joined]
     own = () if given is None else given.native.server_tools
     callers = [tool for tool in body.tools or () if given is None or is_callers(tool.type, tool.execution)]
     choice = body.tool_choice
@@ -125,7 +127,7 @@ def chat_of(
     )
     carried = {place: seal for place, (_, _, seal) in enumerate(joined, len(instructions)) if seal}
     carries = bool(body.tools) and SEALED_REASONING in (body.include or ())
-    return Chat(request, natives, None if given is None else given.native, carried, carries)
+    return Chat(request, opaque, None if given is None else given.native, carried, carries)
 
 
 def wants_logprobs(body: ResponsesRequest) -> bool:
@@ -279,16 +281,16 @@ def _thoughts(item: Item) -> str | None:
     return "\n".join(part.text or "" for part in item.summary or ()) or None
 
 
-def _joined(turns: Iterable[_Turn]) -> Iterator[tuple[Message, list[NativeBlock], str]]:
+def _joined(turns: Iterable[_Turn]) -> Iterator[tuple[Message, list[Opaque], str]]:
     """An assistant's thoughts, text and calls, which come as items of their own, as the one turn that they were, with
     these items and what is carried of it. Thoughts that nothing of the assistant follows are left out."""
     turn: Message | None = None
     state = ""
     calls: list[MessageToolCall] = []
     thoughts: list[str] = []
-    items: list[NativeBlock] = []
+    items: list[Opaque] = []
     waiting: list[str] = []  # thoughts before the next item
-    unplaced: list[NativeBlock] = []
+    unplaced: list[Opaque] = []
     for message, block, carried in turns:
         if carried:
             state = carried if turn is not None and turn.role == "assistant" else ""

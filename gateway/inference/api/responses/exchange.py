@@ -121,7 +121,7 @@ async def exchange_of(
             for place, item in named.items():
                 said.items[place] = item
         chat = chat_of(body, earlier, said, before)
-        return said, chat.as_given(chat_request(serving, head, chat.request))
+        return said, chat.with_own(chat_request(serving, head, chat.request))
 
     try:
         said, request = await off_loop(serving, head.caller, raw, built)

@@ -26,8 +26,8 @@ from gateway.inference.api.caller_urls import refuse_turn
 from gateway.inference.api.responses.schemas import Item, ResponsesRequest, ResponseTool
 from gateway.inference.api.responses.tools import SEARCH
 from inference_core.io.files import JSON_ERRORS
-from tiers.chat_state import FORM, kept_state, with_kept_state, without_thoughts
-from tiers.conversation import Form, NativeBlock, NativeContent, NativeRequest, Turn
+from tiers.chat_state import FORM, THOUGHTS, kept_state, size_of, with_kept_state
+from tiers.conversation import NativeRequest, Opaque, Turn
 
 OWN_SEAL = "aio1."
 """What `encrypted_content` of ours begins with. It is readable: the same thoughts are in `content`."""
@@ -95,14 +95,14 @@ def given_items(body: bytes) -> GivenItems:
     return GivenItems(items, NativeRequest("responses", fields, own, unsaid=unsaid))
 
 
-def native_item(item: Mapping[str, Any]) -> NativeBlock | None:
+def native_item(item: Mapping[str, Any]) -> Opaque | None:
     """An item as a server gets it; None for reasoning that no server has sealed."""
     kind, seal = item.get("type", "message"), item.get("encrypted_content") or ""
     if kind == "reasoning" and (not seal or seal.startswith(OWN_SEAL)):
         return None
     left_out = ("id", "status") if kind in _OURS else ()
     kept = {name: value for name, value in item.items() if name not in left_out}
-    return NativeBlock(json=_encode({"type": kind} | kept), type=kind, seal=seal)
+    return Opaque("responses", _encode({"type": kind} | kept), kind, seal)
 
 
 class ItemIds:
@@ -261,17 +261,15 @@ class _Turn(msgspec.Struct, frozen=True, array_like=True):
     """Who made a turn, and its blocks; a block of type `text` or `call` stands for what the client itself sends."""
 
     maker: str
-    form: Form
-    blocks: tuple[NativeBlock, ...]
+    blocks: tuple[Opaque, ...]
 
 
 def carried(answer: Answer) -> str | None:
     """Return the `encrypted_content` of the state that the server of a finished answer needs back; None for none."""
-    content = kept_state(answer.choices[0])
-    content = None if content is None else without_thoughts(content)
-    if content is None or content.form == "responses" or not content.size:
+    blocks = [block for block in kept_state(answer.choices[0]) if (block.dialect, block.type) != (FORM, THOUGHTS)]
+    if not size_of(blocks) or blocks[0].dialect == "responses":
         return None
-    turn = _Turn(answer.maker, content.form, tuple(_bare(content)))
+    turn = _Turn(answer.maker, tuple(_bare(blocks)))
     return CARRIED + base64.urlsafe_b64encode(_encode_turn(turn)).decode()
 
 
@@ -279,56 +277,56 @@ def with_carried(message: Turn, seal: str) -> Turn:
     """Return a turn with what its client carried of it; as it is, if that is none of ours or of another turn."""
     try:
         turn = _decode(base64.urlsafe_b64decode(seal.removeprefix(CARRIED)))
-        if turn.form == FORM:
-            return msgspec.structs.replace(with_kept_state(message, NativeContent(FORM, turn.blocks)), maker=turn.maker)
-        blocks = turn.blocks if turn.form == "bedrock" else tuple(_filled(turn, message))
+        whole = turn.blocks and turn.blocks[0].dialect in ("messages", "gemini")
+        kept = [*_filled(turn, message)] if whole else turn.blocks
+        said = message.with_opaque([*message.opaque, *(msgspec.structs.replace(one, is_kept=True) for one in kept)])
+        return msgspec.structs.replace(with_kept_state(said), maker=turn.maker)
     except (binascii.Error, ValueError, LookupError, TypeError, AttributeError, *JSON_ERRORS):
         return message
-    return msgspec.structs.replace(message, kept=NativeContent(turn.form, blocks), maker=turn.maker)
 
 
-def _bare(content: NativeContent) -> Iterator[NativeBlock]:
+def _bare(blocks: Sequence[Opaque]) -> Iterator[Opaque]:
     """The blocks without texts and calls: of Anthropic's, what has a seal; of Gemini's, parts with the seal alone."""
-    for block in content.blocks:
-        if content.form == "anthropic":
+    for block in blocks:
+        if block.dialect == "messages":
             if block.seal:
                 yield block
             elif (slot := _SLOTS.get(block.type)) is not None:
-                yield NativeBlock(json=b"", type=slot)
-        elif content.form == "gemini":
+                yield Opaque("messages", b"", slot)
+        elif block.dialect == "gemini":
             part = msgspec.json.decode(block.json, type=dict[str, Any])
             is_text = part.pop("text", None) is not None
             if (call := part.get("functionCall")) is not None:
                 # An id is the server's own, or ours, which it does not know.
                 part["functionCall"] = {"id": call["id"]} if call.get("id") else {}
-                yield NativeBlock(json=_json(part), type=_CALL, seal=block.seal)
+                yield Opaque("gemini", _json(part), _CALL, block.seal)
             elif is_text and not part.get("thought"):
-                yield NativeBlock(json=_json(part), type=_TEXT, seal=block.seal)
+                yield Opaque("gemini", _json(part), _TEXT, block.seal)
         else:
             yield block
 
 
-def _filled(turn: _Turn, message: Turn) -> Iterator[NativeBlock]:
+def _filled(turn: _Turn, message: Turn) -> Iterator[Opaque]:
     """The blocks with the texts and calls of `message` in their places. Raises ValueError where they are others."""
     calls, text = list(message.calls), message.text
     for block in turn.blocks:
         kept = msgspec.json.decode(block.json, type=dict[str, Any]) if block.json else {}
         if block.type == _TEXT:
-            said = kept | ({"text": text} if turn.form == "gemini" else {"type": "text", "text": text})
+            said = kept | ({"text": text} if block.dialect == "gemini" else {"type": "text", "text": text})
             if text:
-                yield NativeBlock(json=_json(said), type="text", seal=block.seal)
+                yield Opaque(block.dialect, _json(said), "text", block.seal)
             text = ""
         elif block.type == _CALL:
             if not calls:
                 raise ValueError("fewer calls than were made")
             call = calls.pop(0)
             arguments = msgspec.json.decode(call.arguments or "{}", type=dict[str, Any])
-            if turn.form == "gemini":
+            if block.dialect == "gemini":
                 said = kept | {"functionCall": kept["functionCall"] | {"name": call.name, "args": arguments}}
-                yield NativeBlock(json=_json(said), type="part", seal=block.seal)
+                yield Opaque("gemini", _json(said), "part", block.seal)
             else:
                 said = {"type": "tool_use", "id": call.id, "name": call.name, "input": arguments}
-                yield NativeBlock(json=_json(said), type="tool_use")
+                yield Opaque("messages", _json(said), "tool_use")
         else:
             yield block
     if calls or text:

@@ -1,11 +1,22 @@
 import base64
 
+import msgspec
 import pytest
 
 from inference_core.protocol import SamplingParams
 from tests.tiers.audio import samples
 from tiers.catalog.tier_spec import RemoteSpec
-from tiers.conversation import IMAGE_TOKENS, LOW_DETAIL_IMAGE_TOKENS, MediaKind, Text, Turn, media
+from tiers.conversation import (
+    IMAGE_TOKENS,
+    LOW_DETAIL_IMAGE_TOKENS,
+    Call,
+    MediaKind,
+    Opaque,
+    Text,
+    Turn,
+    media,
+)
+from tiers.remote.anthropic_request import message_turns
 from tiers.remote.openai_format import request_body
 from tiers.tier import GenerationRequest
 
@@ -81,3 +92,58 @@ def test_audio_of_megabytes_is_read_off_the_event_loop_the_first_time() -> None:
     assert part.is_long_audio
     assert part.tokens == 751
     assert not part.is_long_audio
+
+
+CALLS = [Call(id="a", name="f", arguments="{}"), Call(id="b", name="g", arguments="{}", source=Opaque("chat", b'"s"'))]
+GIVEN = Opaque("messages", b'{"type":"text","text":"given"}', "text")
+KEPT = Opaque("messages", b'{"type":"text","text":"kept"}', "text", is_kept=True)
+ASSISTANT = Turn.of("assistant", "Well.", calls=CALLS, thoughts="Hm.", opaque=[GIVEN])
+
+
+def test_a_turn_is_read_by_what_its_blocks_are() -> None:
+    read = ASSISTANT.text, ASSISTANT.thoughts, list(ASSISTANT.calls), ASSISTANT.opaque, ASSISTANT.media
+    assert read == ("Well.", "Hm.", CALLS, (GIVEN,), ())
+    result = Turn.of("tool", PARTS, call_id="a", opaque=[GIVEN])
+    assert (result.text, result.call_id, result.media, result.opaque) == ("What is \nthis?", "a", (IMAGE,), (GIVEN,))
+    assert Turn.of("assistant") == Turn("assistant", ())
+
+
+@pytest.mark.parametrize(
+    ("turn", "is_plain"),
+    [
+        (Turn.of("user", PARTS), True),
+        (Turn.of("assistant", "a", calls=CALLS[:1]), True),
+        (Turn.of("assistant", "a", calls=CALLS), False),
+        (Turn.of("assistant", "a", thoughts="Hm."), False),
+        (Turn.of("user", "a", opaque=[GIVEN]), False),
+    ],
+)
+def test_a_turn_is_plain_if_nothing_of_it_is_for_one_server_alone(turn: Turn, is_plain: bool) -> None:
+    assert turn.is_plain is is_plain
+
+
+@pytest.mark.parametrize(("opaque", "sent"), [([GIVEN, KEPT], "given"), ([KEPT], "kept"), ([], "Well.")])
+def test_a_dialect_gets_what_its_caller_gave_else_what_was_kept_else_the_meaning(
+    opaque: list[Opaque], sent: str
+) -> None:
+    turn = Turn.of("user", "Well.", opaque=[*opaque, Opaque("gemini", b"{}", "part")])
+    body = msgspec.json.decode(msgspec.json.encode(message_turns([turn], controls=False)))
+    assert body == [{"role": "user", "content": [{"type": "text", "text": sent}]}]
+
+
+def test_an_empty_block_of_a_dialect_says_that_the_turn_is_not_written_there() -> None:
+    turns = [Turn.of("user", "a", opaque=[Opaque("messages", b"")]), Turn.of("user", "b")]
+    assert message_turns(turns, controls=False) == [{"role": "user", "content": [{"type": "text", "text": "b"}]}]
+
+
+def test_other_content_leaves_thoughts_calls_and_dialects_as_they_are() -> None:
+    assert ASSISTANT.with_text("Ill.") == Turn.of("assistant", "Ill.", calls=CALLS, thoughts="Hm.", opaque=[GIVEN])
+    first, second = ASSISTANT.split_calls()
+    assert (first.thoughts, first.text, first.calls) == ("Hm.", "Well.", (CALLS[0],))
+    assert second == Turn.of("assistant", calls=CALLS[1:])
+
+
+def test_turns_of_the_same_media_are_equal_without_them() -> None:
+    turn = Turn.of("user", PARTS).without_media
+    assert turn == Turn.of("user", [PARTS[0], media("image", {"detail": "low", "url": PNG}), PARTS[2]]).without_media
+    assert turn.media[0].data is None
