@@ -3,6 +3,7 @@
 import copy
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
 
@@ -176,3 +177,24 @@ def test_every_mark_of_thoughts_answers_and_calls_is_in_some_recording() -> None
             before = dialect.section[0] if isinstance(dialect, NamedDialect) else ""
             marks.append(f"{before}{dialect.opener}".strip())
     assert [mark for mark in marks if json.dumps(mark, ensure_ascii=False)[1:-1] not in texts] == []
+
+
+def test_every_row_of_refusals_is_in_some_recording() -> None:
+    said: set[str] = set()
+    for recording in (recording for file in files() for recording in recordings(file)):
+        for fields in (recording.fields, *recording.fields.get("steps", ())):
+            said |= {*texts_of([fields.get("answers"), fields.get("refused")])}
+    kinds = ("parameters", "keywords", "limits", "meanings", "lessons")
+    rows = [row for kind in kinds for row in getattr(REFUSAL_ROWS, kind) if row.patterns]
+    patterns = [[REFUSAL_ROWS.pattern(text) for text in row.patterns] for row in rows]
+    found = [any(pattern.search(text) for pattern in ways for text in said) for ways in patterns]
+    assert [row for row, is_found in zip(rows, found, strict=True) if not is_found] == []
+
+
+def texts_of(value: Any) -> Iterator[str]:
+    """The texts in a JSON value."""
+    if isinstance(value, str):
+        yield value
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    for part in inner:
+        yield from texts_of(part)
