@@ -120,8 +120,8 @@ def _turn(message: Message, number: int, ids: _CallIds, *, is_last: bool) -> Tur
     if role == "assistant":
         thoughts = message.reasoning_content or message.reasoning or _thoughts(message.content)
     opaque = _state(message) if role == "assistant" else ()
-    given = message.content if isinstance(message.content, list) else []
-    if marked := not calls and any(part.cache_control is not None for part in given):
+    given = message.content if isinstance(message.content, list) else ()
+    if marked := not calls and bool([part for part in given if part.cache_control is not None]):
         opaque += _marked(message, given)
     return Turn.of(
         role,
