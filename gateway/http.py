@@ -24,7 +24,13 @@ from gateway.inference.api.aio import give_feedback, route, show_record
 from gateway.inference.api.chat_socket import chat_socket, other_socket
 from gateway.inference.api.completions import chat_completions, completions, detokenize, tokenize
 from gateway.inference.api.embeddings import embeddings
-from gateway.inference.api.gemini.gemini import call_model, gemini_failure, is_gemini_path
+from gateway.inference.api.gemini.gemini import (
+    call_model,
+    gemini_failure,
+    is_gemini_path,
+    list_gemini_models,
+    show_gemini_model,
+)
 from gateway.inference.api.messages.messages import count_tokens, messages
 from gateway.inference.api.messages.schemas import is_messages_path, messages_failure
 from gateway.inference.api.models import list_models, show_model
@@ -139,7 +145,7 @@ def _routers_of_callers() -> list[Router]:
         ],
         guards=[admit],
     )
-    googles = OnceRouter("/v1beta", route_handlers=[call_model, list_models, show_model], guards=[admit])
+    googles = OnceRouter("/v1beta", route_handlers=[call_model, list_gemini_models, show_gemini_model], guards=[admit])
     # The same paths as vLLM.
     unversioned = OnceRouter("/", route_handlers=[tokenize, detokenize], guards=[admit], include_in_schema=False)
     # It admits its callers itself: a browser's key comes with the first message.

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 from litestar.handlers import HTTPRouteHandler
-from litestar.openapi.spec import OpenAPIMediaType, OpenAPIResponse, Operation, RequestBody, Schema
+from litestar.openapi.spec import OpenAPIMediaType, OpenAPIResponse, Operation, Parameter, RequestBody, Schema
 from litestar.openapi.spec.enums import OpenAPIType
 from litestar.openapi.spec.responses import Responses
 from litestar.types import AnyCallable
@@ -64,6 +64,10 @@ def describe(
         def complete(self) -> None:
             if body is not None:
                 self.request_body = RequestBody(required=True, content=_json([body]))
+            for parameter in self.parameters or ():
+                if isinstance(parameter, Parameter) and parameter.param_in == "path":
+                    # litestar calls the rest of a path a URI, which it is not.
+                    parameter.schema = Schema(type=OpenAPIType.STRING)
             responses: Responses = dict(self.responses or {})
             if answers:
                 done = next(status for status in responses if status.startswith("2"))

@@ -145,10 +145,8 @@ def _tier(served: ServedCatalogue, spec: TierSpec) -> ModelTier:
     )
 
 
-@get("/models", operation_class=describe(None, ModelList), summary="List the models")
-async def list_models(request: HttpRequest) -> Response[Any]:
-    """`auto`, the tiers, the catalogue's models, those that loaded adapters make of them (`MODEL:ADAPTER`), and aliases
-    of all these; what the caller's key may use."""
+async def listed_models(request: HttpRequest) -> Response[Any]:
+    """The models that the caller may use, in the form of its API."""
     cards = await model_cards(serving_of(request), caller_of(request))
     if is_googles(request):
         return Response(_gemini_page(cards, request), media_type="application/json")
@@ -157,9 +155,21 @@ async def list_models(request: HttpRequest) -> Response[Any]:
     return Response(ModelList(data=cards), media_type="application/json")
 
 
+@get("/models", operation_class=describe(None, ModelList), summary="List the models")
+async def list_models(request: HttpRequest) -> Response[Any]:
+    """`auto`, the tiers, the catalogue's models, those that loaded adapters make of them (`MODEL:ADAPTER`), and aliases
+    of all these; what the caller's key may use."""
+    return await listed_models(request)
+
+
 @get("/models/{model:path}", operation_class=describe(None, ModelCard), summary="Show one model")
 async def show_model(request: HttpRequest, model: FromPath[str]) -> Response[Any]:
     """One model by name; 404 in the error envelope for a name that is not served, or that the key may not use."""
+    return await named_model(request, model)
+
+
+async def named_model(request: HttpRequest, model: str) -> Response[Any]:
+    """One model in the form of the caller's API. Raises `ApiError` 404."""
     name, serving, caller = model.lstrip("/"), serving_of(request), caller_of(request)
     if (card := await _listed(serving, caller, request.scope["path"])) is None:
         card = _card(serving, name, caller)

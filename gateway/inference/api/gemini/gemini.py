@@ -4,14 +4,15 @@ Answers are whole, server-sent events, or the elements of a JSON array; failures
 Source: https://ai.google.dev/api/generate-content#v1beta.GenerateContentResponse.
 """
 
-import re
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
 import msgspec
+from litestar import get
 from litestar.connection import Request
 from litestar.datastructures import State
+from litestar.params import FromPath
 from litestar.response import Response
 from litestar.types import ASGIApp
 from msgspec import UNSET
@@ -34,6 +35,7 @@ from gateway.inference.api.gemini.request import (
     GenerateContentRequest,
     chat_of,
 )
+from gateway.inference.api.models import GeminiModel, GeminiPage, listed_models, named_model
 from gateway.inference.api.parsing import IGNORED, off_loop, read_and_build, read_fields
 from gateway.inference.api.sending import WholeResponse, ignored_header, respond
 from gateway.inference.service import serving_of
@@ -126,14 +128,11 @@ def error_body(failure: ApiError) -> GeminiErrorBody:
     return GeminiErrorBody(code=status, message=message, status=kind, details=details)
 
 
-_METHOD = re.compile(r"/v1(?:beta)?/models/.+:\w+")
-
-
 def is_gemini_path(method: str, path: str, headers: Any) -> bool:
     """Whether a request is of this API: by its path, or below `/v1` by the header of Google's clients."""
     return (
         path.startswith("/v1beta/")
-        or (method == "POST" and _METHOD.fullmatch(path) is not None)
+        or (method == "POST" and path.startswith("/v1/models/"))
         or "x-goog-api-key" in headers
     )
 
@@ -330,6 +329,22 @@ async def call_model(request: HttpRequest) -> ASGIApp:
         allowed = ", ".join(_METHODS)
         raise ApiError(404, f"models: {method[:64]!r} is no method here; allowed are {allowed}.", code="not_found")
     return await _METHODS[method](request, model)
+
+
+@get("/models", operation_class=describe(None, GeminiPage, envelope=GeminiErrorEnvelope), summary="List the models")
+async def list_gemini_models(request: HttpRequest) -> Response[Any]:
+    """As `GET /v1/models`, in Gemini's format; `pageSize` and `pageToken` ask for a page."""
+    return await listed_models(request)
+
+
+@get(
+    "/models/{model:path}",
+    operation_class=describe(None, GeminiModel, envelope=GeminiErrorEnvelope),
+    summary="Show one model",
+)
+async def show_gemini_model(request: HttpRequest, model: FromPath[str]) -> Response[Any]:
+    """As `GET /v1/models/MODEL`, in Gemini's format."""
+    return await named_model(request, model)
 
 
 async def _generate(request: HttpRequest, model: str, *, stream: bool = False) -> ASGIApp:
