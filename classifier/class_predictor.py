@@ -106,6 +106,13 @@ class ClassPredictor:
 
         return _mixed(given, read)
 
+    def whole_classes(
+        self, prompt: RoutingInput, turn: EncodedTurn, tokens: Sequence[str] | None = None
+    ) -> list[float]:
+        """Return P of the four classes of all of the turn of `prompt`, encoded as `turn`, by the n-gram model, as
+        labels keep them, too; empty where it is read whole. `tokens` as in `classes`."""
+        return self._classes_of_turn(prompt, turn, tokens) if prompt.has_material else []
+
     def _classes_of_turn(
         self, prompt: RoutingInput, turn: EncodedTurn | None = None, tokens: Sequence[str] | None = None
     ) -> list[float]:
@@ -131,7 +138,7 @@ class ClassPredictor:
         if self._native and self._encoder is None and prompt.turn.isascii():
             classes, turn = self._read_natively(prompt)
             mixed = _mixed(prompt, lambda reading: classes if reading is prompt else self._classes_of_turn(reading))
-            return self._prediction(prompt, turn, mixed, own), turn
+            return self._prediction(prompt, turn, mixed, own, classes if prompt.has_material else []), turn
         tokens = tokenise(prompt.turn)
         turn = encode_turn(self._encodes, prompt, tokens)
         return self.prediction(prompt, turn, own, tokens), turn
@@ -150,14 +157,21 @@ class ClassPredictor:
         """
         encoder = self._encoder
         if encoder is None:
-            return self._prediction(given, turn, self.classes(given, turn, tokens), own)
-        classes = _mixed(given, lambda reading: encoder.probabilities(reading.turn))
-        return self._prediction(given, turn, classes, own)
+            classes = self.classes(given, turn, tokens)
+        else:
+            classes = _mixed(given, lambda reading: encoder.probabilities(reading.turn))
+        whole = [] if own is None else self.whole_classes(given, turn, tokens)
+        return self._prediction(given, turn, classes, own, whole)
 
     def _prediction(
-        self, prompt: RoutingInput, turn: EncodedTurn, classes: list[float], own: OwnOutcomes | None
+        self,
+        prompt: RoutingInput,
+        turn: EncodedTurn,
+        classes: list[float],
+        own: OwnOutcomes | None,
+        whole: Sequence[float],
     ) -> Prediction:
-        known = None if own is None else own.estimate(prompt, turn, classes)
+        known = None if own is None else own.estimate(prompt, turn, classes, whole)
         if known is None and self.head is not None:
             p_ok = self.head.p(*self._inputs(turn, classes)).tolist()
             labels, good = self._measured_labels(classes)

@@ -80,7 +80,10 @@ class _Encoded:
         given = [routing_input([{"role": "user", "content": one.text}]) for one in prompts]
         turns = [model.encode(one) for one in given]
         predictor = ClassPredictor(model)
-        self.classes = np.array([predictor.classes(*one) for one in zip(given, turns, strict=True)], np.float32)
+        read = list(zip(given, turns, strict=True))
+        requests = [predictor.classes(*one) for one in read]
+        whole = [predictor.whole_classes(*one) or request for one, request in zip(read, requests, strict=True)]
+        self.classes, self.whole = np.array(requests, np.float32), np.array(whole, np.float32)
         self.embedding = np.stack([turn.embedding for turn in turns]).astype(np.float32)
         self.surface = standardised(np.stack([turn.features for turn in turns]), shipped.centre, shipped.scale)
         price = np.array([terms.price for terms in ladder.tiers]) / 1e6
@@ -126,7 +129,9 @@ class _Life:
         if self._estimator is None:
             scores = classes @ self._table
         else:
-            scores = self._estimator.score(classes, known.embedding[rows], known.surface[rows], 0, -1)
+            scores = self._estimator.score(
+                classes, known.embedding[rows], known.surface[rows], 0, -1, whole=known.whole[rows]
+            )
         p = np.hstack([np.clip(scores, 0, 1), np.ones((len(rows), 1))])
         counted = p if self._estimator else np.where(p >= ENOUGH, 1.0, p)
         return utility(counted, known.expected[rows], known.reference, DEFAULT_EXCHANGE).argmax(axis=1) + 1, p
@@ -149,6 +154,7 @@ class _Life:
         said, informed = np.array(self._said, np.float32), 1 - 2 * self._noise
         labels = Labels(
             classes=known.classes[rows],
+            whole=known.whole[rows],
             embedding=known.embedding[rows],
             surface=known.surface[rows],
             scores=without_errors(said, np.full_like(said, informed)),

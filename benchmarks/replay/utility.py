@@ -133,11 +133,15 @@ def encoded(customers: dict[str, list[Row]]) -> Encoded:
     everything = [row for rows in customers.values() for row in rows]
     given = [routing_input_of_text(row.prompt) for row in everything]
     turns, cold = encode_turns(model.encoder, given), ClassPredictor(model)
+    read = list(zip(given, turns, strict=True))
+    requests = [cold.classes(*one) for one in read]
+    whole = [cold.whole_classes(*one) or request for one, request in zip(read, requests, strict=True)]
     weak, strong = (np.array([row[i] for row in everything], np.float32) for i in (1, 2))
     n, train = len(everything), np.array([row.train for row in everything], np.bool_)
     whose = np.repeat(np.arange(len(customers), dtype=np.int32), [len(rows) for rows in customers.values()])
     labels = Labels(
-        classes=np.array([cold.classes(one, turn) for one, turn in zip(given, turns, strict=True)], np.float32),
+        classes=np.array(requests, np.float32),
+        whole=np.array(whole, np.float32),
         embedding=np.stack([turn.embedding for turn in turns]),
         surface=standardised(np.stack([turn.features for turn in turns]), classes.centre, classes.scale),
         # Above 1 where the weak model alone is right, so that what is expected of it is 1 less the expected gain.
@@ -181,7 +185,9 @@ def _ways(
     customer = int(labels.key[asked[0]])
     if len(known):
         estimator = LocalEstimator(labels.take(known), PRIOR, keys={customer})
-        score = estimator.score(asked_of.classes, asked_of.embedding, asked_of.surface, customer, -1, customer)
+        score = estimator.score(
+            asked_of.classes, asked_of.embedding, asked_of.surface, customer, -1, customer, asked_of.whole
+        )
     else:
         score = asked_of.classes @ PRIOR
     up = score[:, 0] < 1 - rate

@@ -208,6 +208,11 @@ class RoutingInput(msgspec.Struct, frozen=True, kw_only=True):
         return [(self._read_as(reading), reading.weight) for reading in self.readings]
 
     @property
+    def has_material(self) -> bool:
+        """Whether the likeliest reading leaves out something: material, or instructions on the form of the answer."""
+        return bool(self.readings) and self.readings[0][:2] != (self.turn, self.turn_chars)
+
+    @property
     def request(self) -> "RoutingInput":
         """The input whose turn is the likeliest reading: what is asked, without its material."""
         return self._read_as(self.readings[0]) if self.readings else self

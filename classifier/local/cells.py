@@ -29,15 +29,17 @@ Int = npt.NDArray[np.int32]
 class Labels:
     """n labelled prompts, oldest first; float32 unless stated.
 
-    `classes` [n, 4] is P of each complexity class; `embedding` [n, d] of unit length; `surface` [n, f] standardised
-    features. `scores` [n, tiers - 1]: tier k's answer compared with the strongest tier's, 1 as good, 0 worse, NaN
-    unobserved; outside [0, 1] where the judge errs, and right on average. `weights` [n, tiers - 1], at least 0: of each
-    label, 1 for a certain one. int32 `key` and `context` [n] number the keys, and
-    the system prompts of keys (-1: none). int32 `tenant` [n] numbers whose the keys are; -1: none, such as labels
-    without a key, whose weight for others has no bound. bool `private` [n]: counts for its own key alone.
+    `classes` [n, 4] is P of each complexity class of the request, `whole` [n, 4] that of the whole turn, with the
+    material that it brings; `embedding` [n, d] of unit length; `surface` [n, f] standardised features. `scores` [n,
+    tiers - 1]: tier k's answer compared with the strongest tier's, 1 as good, 0 worse, NaN unobserved; outside [0, 1]
+    where the judge errs, and right on average. `weights` [n, tiers - 1], at least 0: of each label, 1 for a certain
+    one. int32 `key` and `context` [n] number the keys, and the system prompts of keys (-1: none). int32 `tenant` [n]
+    numbers whose the keys are; -1: none, such as labels without a key, whose weight for others has no bound. bool
+    `private` [n]: counts for its own key alone.
     """
 
     classes: Float
+    whole: Float
     embedding: Float
     surface: Float
     scores: Float
@@ -87,13 +89,13 @@ class TenantCells:
     def fit(cls, labels: Labels) -> "TenantCells":
         """Count `labels`, all of a tenant (numbered from 0 on); private ones must have been left out."""
         tenants, told = int(labels.tenant.max(initial=-1)) + 1, labels.told
-        seen = np.zeros((tenants, labels.classes.shape[1], told.shape[1]))
+        seen = np.zeros((tenants, labels.whole.shape[1], told.shape[1]))
         good = np.zeros_like(seen)
         for tenant in np.unique(labels.tenant):
             mine = labels.tenant == tenant
-            classes = labels.classes[mine].T.astype(np.float64)
-            seen[tenant] = classes @ told[mine]
-            good[tenant] = classes @ (told[mine] * np.nan_to_num(labels.scores[mine]))
+            whole = labels.whole[mine].T.astype(np.float64)
+            seen[tenant] = whole @ told[mine]
+            good[tenant] = whole @ (told[mine] * np.nan_to_num(labels.scores[mine]))
         # Scores of judges that err lie outside [0, 1]; their mean must not, or one tenant could outweigh others.
         good = np.clip(good, 0.0, seen)
         share = np.minimum(1.0, MOST_WEIGHT / np.maximum(seen, MOST_WEIGHT))

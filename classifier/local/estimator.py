@@ -7,6 +7,9 @@ gives pseudo-counts: unlike the cells it forgets a parent that orders prompts wr
 and that of the head, are by the improvement of leave-one-out prediction on the key's labels (Bayesian model averaging
 over leave-one-out squared errors), in which the parent has not seen the label either.
 
+The table goes by the classes of the request, and what labels teach by class by those of the whole turn, with the
+material that it brings: a table is of what is asked, and tasks may differ in their data alone.
+
 The head of a key is Gaussian-process regression of the cells' residuals on embedding and surface features (Rasmussen
 and Williams, Gaussian Processes for Machine Learning, 2006, equations 2.25 and 5.12). A version with a head over all
 keys (`classifier.model.learned`) has it in place of the table: each cell's parent is then what the head says.
@@ -115,35 +118,43 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Parent:
-    """The estimate above some labels: the sum over classes of `table` [4, tiers - 1], and where there is a `head` over
-    all keys, of its estimate times `share` [4, tiers - 1]."""
+    """The estimate above some labels: the sum over the whole turn's classes of `table` [4, tiers - 1], and of `share`
+    [4, tiers - 1] times what the `head` over all keys says, where there is one. Without one, the share goes to what
+    `prior` [4, tiers - 1], which is in the table, says more of the request's classes than of the whole turn's."""
 
     table: Float
     share: Float
+    prior: Float
     head: LearnedHead | None
 
     @classmethod
     def without_labels(cls, table: Float, head: LearnedHead | None) -> "Parent":
-        if head is None:
-            return cls(table, np.zeros_like(table), None)
-        return cls(np.zeros_like(table), np.ones_like(table), head)
+        return cls(table if head is None else np.zeros_like(table), np.ones_like(table), table, head)
 
-    def of(self, classes: Float, embedding: Float, surface: Float) -> Float:
-        """Return the expected scores [..., tiers - 1] of prompts."""
-        found: Float = classes @ self.table
-        if self.head is None:
+    def of(self, classes: Float, whole: Float, embedding: Float, surface: Float) -> Float:
+        """Return the expected scores [..., tiers - 1] of prompts; `whole` is `classes` where no prompt has material."""
+        found: Float = whole @ self.table
+        if self.head is not None:
+            return found + (whole @ self.share) * self.head.p(classes, embedding, surface)
+        if whole is classes:
             return found
-        return found + (classes @ self.share) * self.head.p(classes, embedding, surface)
+        apart: Float = np.subtract(classes, whole) @ self.prior
+        return found + (whole @ self.share) * apart
+
+    def of_labels(self, labels: Labels) -> Float:
+        """Return the expected scores [n, tiers - 1] of the prompts of `labels`."""
+        return self.of(labels.classes, labels.whole, labels.embedding, labels.surface)
 
     def moved_by(self, known: Labels, n0: float) -> tuple["Parent", Float]:
         """Return this moved by labels of one tenant, or by those without one; and the change of the estimate of each
         label's prompt [n, tiers - 1] without this label."""
-        residual = np.nan_to_num(known.scores) - self.of(known.classes, known.embedding, known.surface)
-        cells, others = ClassCells.fit(known.classes, residual, known.told, n0)
+        residual = np.nan_to_num(known.scores) - self.of_labels(known)
+        cells, others = ClassCells.fit(known.whole, residual, known.told, n0)
         moved = self.plus(cells)
-        if self.head is None:
+        # With material a sum outside [0, 1] may be right: the prior of another request is added to it.
+        if self.head is None and (known.whole == known.classes).all():
             moved = replace(moved, table=np.clip(moved.table, 0.0, 1.0))
-        return moved, others - known.classes @ cells.table()
+        return moved, others - known.whole @ cells.table()
 
     def moved_by_tenants(self, cells: TenantCells, without: int) -> "Parent":
         """Return this moved by the labels of all tenants but `without`."""
@@ -224,24 +235,39 @@ class LocalEstimator:
                 self._keys[int(key)] = _stages(labels.take(own), parent, without[own])
 
     def estimate(
-        self, classes: Float, embedding: Float, surface: Float, key: int, context: int, tenant: int = -1
+        self,
+        classes: Float,
+        embedding: Float,
+        surface: Float,
+        key: int,
+        context: int,
+        tenant: int = -1,
+        whole: Float | None = None,
     ) -> Estimate:
         """Estimate for a prompt of these `classes` [4], `embedding` [d] and `surface` features [f]; a `key`, `context`
-        or `tenant` without labels gets its parent's estimate."""
-        stages = self._stages_of(key, tenant)
-        score = self.score(classes, embedding, surface, key, context, tenant)
-        return Estimate(np.minimum(np.maximum(score, 0.0), 1.0), classes @ stages.seen, classes @ stages.good)
+        or `tenant` without labels gets its parent's estimate. `whole` [4]: the classes of the whole turn, None where it
+        brings no material."""
+        stages, by_class = self._stages_of(key, tenant), classes if whole is None else whole
+        score = self.score(classes, embedding, surface, key, context, tenant, by_class)
+        return Estimate(np.minimum(np.maximum(score, 0.0), 1.0), by_class @ stages.seen, by_class @ stages.good)
 
     def labels_of(self, key: int) -> int:
         """Return the number of labels of `key`; a negative key has none."""
         return int(self._labels[key]) if 0 <= key < len(self._labels) else 0
 
     def score(
-        self, classes: Float, embedding: Float, surface: Float, key: int, context: int, tenant: int = -1
+        self,
+        classes: Float,
+        embedding: Float,
+        surface: Float,
+        key: int,
+        context: int,
+        tenant: int = -1,
+        whole: Float | None = None,
     ) -> Float:
         """Return the expected scores [..., tiers - 1] of one prompt or of many, not clipped to [0, 1]."""
         stages = self._stages_of(key, tenant)
-        found = stages.parent.of(classes, embedding, surface)
+        found = stages.parent.of(classes, classes if whole is None else whole, embedding, surface)
         if 0 <= context < len(stages.contexts):
             found = found + stages.contexts[context]
         return found if stages.head is None else found + stages.head.shift(embedding, surface)
@@ -290,7 +316,7 @@ class Catalogue:
             mine = self._open & (private | self._new & ~self._labels.private)
             base, without[mine] = self._moved_by(mine)
             seen, _ = self._cells.counts()
-            without *= self._labels.classes @ (N0_CATALOGUE / (N0_CATALOGUE + seen)).astype(np.float32)
+            without *= self._labels.whole @ (N0_CATALOGUE / (N0_CATALOGUE + seen)).astype(np.float32)
             return base.moved_by_tenants(self._cells, -1), without
         mine = (self._labels.tenant == tenant) & (private | ~self._labels.private)
         parent, without[mine] = self.parent(without=tenant).moved_by(self._labels.take(mine), N0_TENANT)
@@ -301,21 +327,22 @@ class Catalogue:
 
 
 def learned_table(labels: Labels, table: Float) -> Float:
-    """Return `table` [4, tiers - 1] moved by the labels of a whole catalogue, as a tenant without labels has it."""
-    return Catalogue(labels, Parent.without_labels(table, None), 0).parent().table
+    """Return `table` [4, tiers - 1] moved by the labels of a whole catalogue, as a tenant without labels has it; like
+    every table, by the classes of requests."""
+    return Catalogue(replace(labels, whole=labels.classes), Parent.without_labels(table, None), 0).parent().table
 
 
 def _stages(own: Labels, parent: Parent, without: Float) -> _Stages:
     """Fit all stages of a key on its `own` labels; `without` [n, tiers - 1]: the change of the parent's estimate of
     each label's prompt without this label."""
     told, scores = own.told, np.nan_to_num(own.scores)
-    above = parent.of(own.classes, own.embedding, own.surface)
-    cells, expected = ClassCells.fit(own.classes, scores - above, told, N0_KEY)
+    above = parent.of_labels(own)
+    cells, expected = ClassCells.fit(own.whole, scores - above, told, N0_KEY)
     rate = _Rate.fit(own.scores, above + without, told)
     by_cells, by_rate = scores - above - without - expected, scores - rate.others
     cells_share = _share(by_rate, by_cells, own.scores, told)
     mixed = parent.mixed(cells, cells_share, rate)
-    left = scores - mixed.of(own.classes, own.embedding, own.surface)
+    left = scores - mixed.of_labels(own)
     unseen = cells_share * by_cells + (1 - cells_share) * by_rate
     contexts, expected = group_shifts(own.context, int(own.context.max(initial=-1)) + 1, left, told, N0_CONTEXT)
     inside = own.context >= 0
@@ -331,7 +358,7 @@ def _stages(own: Labels, parent: Parent, without: Float) -> _Stages:
 
 def _counts(labels: Labels) -> tuple[Float, Float]:
     told = labels.told
-    return labels.classes.T @ told, labels.classes.T @ (told * np.nan_to_num(labels.scores))
+    return labels.whole.T @ told, labels.whole.T @ (told * np.nan_to_num(labels.scores))
 
 
 def _share(without: Float, with_it: Float, scores: Float, told: Float) -> Float:

@@ -26,7 +26,8 @@ Float = npt.NDArray[np.float32]
 class LabelledRow:
     """One labelled prompt as stored. `scores[k-1]`: tier k's answer compared with the strongest tier's, 1 as good, 0
     worse, NaN unobserved; `key` and `app` name the caller's key and the system prompt, "" for none. `at`: epoch
-    seconds. `tenant`: whose labels count fully for each other, "" for all; `private`: counts for `key` alone."""
+    seconds. `tenant`: whose labels count fully for each other, "" for all; `private`: counts for `key` alone. `whole`:
+    P of the classes of the whole turn, empty where it brings no material or the row is of an earlier release."""
 
     classes: Sequence[float]
     embedding: Float
@@ -38,6 +39,7 @@ class LabelledRow:
     at: float
     tenant: str = ""
     private: bool = False
+    whole: Sequence[float] = ()
 
 
 class OwnOutcomes:
@@ -74,14 +76,19 @@ class OwnOutcomes:
             return False
         return self.labels_of(prompt.key) < LEAST_FOR_HEAD
 
-    def estimate(self, given: RoutingInput, turn: EncodedTurn, classes: Sequence[float]) -> Estimate:
-        """Estimate every weaker tier on the prompt `given`, encoded as `turn`, of these `classes`."""
+    def estimate(
+        self, given: RoutingInput, turn: EncodedTurn, classes: Sequence[float], whole: Sequence[float] = ()
+    ) -> Estimate:
+        """Estimate every weaker tier on the prompt `given`, encoded as `turn`, of these `classes`; `whole` as in
+        `LabelledRow`."""
         estimator = self._from_all if self._from_all is not None and self.uses_others(given) else self._estimator
         surface = standardised(turn.features, self._centre, self._scale)
         key = self._keys.get(given.key, -1)
         context = self._contexts.get((given.key, given.app), -1)
         tenant = self._tenants.get(given.tenant, -1)
-        return estimator.estimate(np.array(classes, np.float32), turn.embedding, surface, key, context, tenant)
+        of_whole = np.array(whole, np.float32) if whole else None
+        of_request = np.array(classes, np.float32)
+        return estimator.estimate(of_request, turn.embedding, surface, key, context, tenant, of_whole)
 
 
 def as_labels(rows: Sequence[LabelledRow]) -> tuple[Labels, list[str]]:
@@ -116,6 +123,7 @@ def _columns(
     model = shipped_complexity()
     return Labels(
         classes=np.array([row.classes for row in rows], np.float32),
+        whole=np.array([row.whole or row.classes for row in rows], np.float32),
         embedding=np.stack([row.embedding for row in rows]),
         surface=standardised(np.stack([row.features for row in rows]), model.centre, model.scale),
         scores=np.array([row.scores for row in rows], np.float32),

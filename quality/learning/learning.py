@@ -140,7 +140,8 @@ def _predicted(known: Labels, test: Labels, table: Float) -> Float:
     found = np.zeros(test.scores.shape)
     for key, context, tenant in {*zip(test.key.tolist(), test.context.tolist(), test.tenant.tolist(), strict=True)}:
         at = (test.key == key) & (test.context == context)
-        found[at] = estimator.score(test.classes[at], test.embedding[at], test.surface[at], key, context, tenant)
+        mine = test.take(at)
+        found[at] = estimator.score(mine.classes, mine.embedding, mine.surface, key, context, tenant, mine.whole)
     return np.clip(found, 0.0, 1.0)
 
 

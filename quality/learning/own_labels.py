@@ -30,6 +30,7 @@ from quality.verification.training_rows import (
     told_by,
     trained_until,
     vector_of,
+    whole_classes_of,
     without_errors,
 )
 
@@ -60,7 +61,7 @@ class OwnLabels:
         self._group = learning_group(keys_are_tenants)
         self._engine, self._table, self._tiers, self._head = engine, table, tiers, head
         self._known_until = trained_until(model.manifest)
-        self._spec, self._names = feature_spec(model.manifest), len(model.manifest.feature_names)
+        self._spec, self._manifest = feature_spec(model.manifest), model.manifest
         self._seen: tuple[Any, ...] | None = None
         self._own: OwnOutcomes | None = None
 
@@ -132,7 +133,7 @@ class OwnLabels:
         return LabelledRow(
             classes=row["classes"] or ANY_CLASS,
             embedding=vector_of(row["embedding"]),
-            features=vector_of(row["features"])[: self._names],
+            features=vector_of(row["features"])[: len(self._manifest.feature_names)],
             scores=scores.tolist(),
             weights=(np.array(told_by(row, tiers)) * informed * decay).tolist(),
             key=row["key_id"] or "",
@@ -140,6 +141,7 @@ class OwnLabels:
             at=row["created_at"],
             tenant=row["learning_group"],
             private=row["source"] == FEEDBACK,
+            whole=whole_classes_of(row, self._manifest),
         )
 
 

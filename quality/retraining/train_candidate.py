@@ -99,6 +99,7 @@ def exported_labels(tensors: Tensors, changes: dict[int, float]) -> Labels:
     told = np.where(np.isnan(outcomes), np.float32(0), tensors["told"]) * informed
     return Labels(
         classes=tensors["classes"],
+        whole=tensors.get("whole", tensors["classes"]),
         embedding=tensors["embedding"],
         surface=standardised(tensors["features"], model.centre, model.scale),
         scores=without_errors(outcomes, informed),
@@ -152,9 +153,8 @@ def predicted_by(known: Labels, table: Float, asked: Labels, head: LearnedHead |
             *zip(asked.key.tolist(), asked.context.tolist(), asked.tenant.tolist(), strict=True)
         }:
             rows = (asked.key == key) & (asked.context == context)
-            scores[rows] = estimator.score(
-                asked.classes[rows], asked.embedding[rows], asked.surface[rows], key, context, tenant
-            )
+            mine = asked.take(rows)
+            scores[rows] = estimator.score(mine.classes, mine.embedding, mine.surface, key, context, tenant, mine.whole)
     clipped: Float = np.clip(scores, 0.0, 1.0)
     return clipped
 

@@ -77,7 +77,9 @@ def without_errors(outcomes: Float, informed: Float) -> Float:
 class EncodedPrompt(msgspec.Struct, frozen=True, kw_only=True):
     """A prompt as the classifier sees it, without its text: vectors of little-endian float32 and the encoder's id.
 
-    `classes`: P of the four complexity classes; `app`: a hash of the system prompt, None without one.
+    `features`: those of the surface, then word logits, and where the turn brings material, P of the four complexity
+    classes of all of it; `classes`: P of those of the request alone; `app`: a hash of the system prompt, None without
+    one.
     """
 
     feature_spec: str
@@ -144,14 +146,15 @@ def text_embedder(encode: Encode) -> Callable[[str], Awaitable[npt.NDArray[np.fl
 
 
 def encode_prompt(model: OutcomeModel, messages: list[dict[str, str]]) -> EncodedPrompt:
-    """Encode `messages` by `model`'s encoder; `features` holds surface features, then word logits."""
+    """Encode `messages` by `model`'s encoder."""
     given = routing_input(messages)
-    turn = model.encode(given)
+    turn, predictor = model.encode(given), ClassPredictor(model)
+    whole = np.array(predictor.whole_classes(given, turn), np.float32)
     return EncodedPrompt(
         feature_spec=feature_spec(model.manifest),
         embedding=turn.embedding.astype(_F4).tobytes(),
-        features=np.concatenate([turn.features, turn.word_logits]).astype(_F4).tobytes(),
-        classes=[round(p, 4) for p in ClassPredictor(model).classes(given, turn)],
+        features=np.concatenate([turn.features, turn.word_logits, whole]).astype(_F4).tobytes(),
+        classes=[round(p, 4) for p in predictor.classes(given, turn)],
         app=given.app or None,
     )
 
@@ -211,10 +214,11 @@ async def export_rows(
     """Return the stored rows made by `manifest`'s encoder, since the last reset of labels, oldest first, as tensors
     without texts or names; callers' feedback, which counts for its own key alone, is left out.
 
-    float32 `features` [n, f], `embedding` [n, d], `classes` [n, 4], `no_worse` [n, tiers - 1] with NaN for unobserved
-    outcomes, the label weights, `told` [n, tiers - 1], and the `informed`ness of their judges, of that shape; uint8
-    `compare` [n] (`manifest`'s version was not trained on the row); float64 `at` [n], epoch seconds; int32 `key` and
-    `context` [n] number callers' keys and their system prompts, and `tenant` [n] their `learning_group`; -1 for none.
+    float32 `features` [n, f], `embedding` [n, d], `classes` of the request and of the `whole` turn [n, 4], `no_worse`
+    [n, tiers - 1] with NaN for unobserved outcomes, the label weights, `told` [n, tiers - 1], and the `informed`ness of
+    their judges, of that shape; uint8 `compare` [n] (`manifest`'s version was not trained on the row); float64 `at`
+    [n], epoch seconds; int32 `key` and `context` [n] number callers' keys and their system prompts, and `tenant` [n]
+    their `learning_group`; -1 for none.
 
     `changes`: by tenant, when a tier's answers changed as its own alone show (epoch seconds); in `changed` [n, tiers -
     1], 0 without a change. `tiers_now`: fingerprints of the current tiers, whose outcomes alone count
@@ -242,6 +246,9 @@ async def export_rows(
         "embedding": _stacked([vector_of(row["embedding"]) for row in rows], dim),
         "no_worse": _stacked([outcomes_of(row["no_worse"][:-1]) for row in rows], weaker),
         "classes": _stacked([row["classes"] or ANY_CLASS for row in rows], len(ANY_CLASS)),
+        "whole": _stacked(
+            [whole_classes_of(row, manifest) or row["classes"] or ANY_CLASS for row in rows], len(ANY_CLASS)
+        ),
         "told": _stacked([told_by(row, tiers_now) for row in rows], weaker),
         "informed": _stacked([informed_by(row, tiers_now) for row in rows], weaker),
         "key": _numbered([row["key_id"] or "" for row in rows]),
@@ -308,6 +315,13 @@ def data_hash(tensors: Tensors, *versions: str) -> str:
     digest = hashlib.sha256("\n".join(versions).encode())
     digest.update(save({name: np.ascontiguousarray(values) for name, values in sorted(tensors.items())}))
     return digest.hexdigest()
+
+
+def whole_classes_of(row: RowMapping | dict[str, Any], manifest: Manifest) -> list[float]:
+    """Return P of the classes of the whole turn of a stored row with features of `manifest`'s encoder; empty where the
+    turn brings no material, and in rows of earlier releases."""
+    found: list[float] = vector_of(row["features"])[len(manifest.feature_names) + len(manifest.heads) :].tolist()
+    return found
 
 
 def vector_of(blob: bytes) -> npt.NDArray[np.float32]:

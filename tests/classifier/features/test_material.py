@@ -1,6 +1,7 @@
 """What is asked and what it is asked about: the classifier reads the request and a stand-in for its material."""
 
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,12 @@ from classifier.features.follow_up_model import FollowUpModel
 from classifier.features.line_kinds import UNLIKE_PROSE, UNLIKE_PROSE_WITH_MARKS, kind_of
 from classifier.features.material import HEAD, HEAD_LINES, STAND_IN, TAIL, TAIL_LINES, as_read, materials_of
 from classifier.features.routing_input import RoutingInput, routing_input, routing_input_of_text
-from classifier.local.own import LabelledRow, OwnOutcomes
+from classifier.local.own import LabelledRow, OwnOutcomes, as_labels
 from classifier.native import KERNELS
 from classifier.policy.decide import heuristic_prediction
 from classifier.training.fitting.complexity import predicted
 from classifier.training.metrics.complexity_report import first_day_tiers
-from quality.verification.training_rows import encode_prompt
+from quality.verification.training_rows import encode_prompt, whole_classes_of
 from tests.classifier.complexity.test_complexity_model import MODEL, PREDICTOR
 from tests.examples import examples
 
@@ -223,16 +224,41 @@ def test_the_classes_are_read_without_the_material_and_labels_with_it() -> None:
     assert "segment 12" in NOISY.turn
     assert of_quiet.embedding @ of_noisy.embedding < 0.9
 
-    def label(prompt: RoutingInput, score: float) -> LabelledRow:
-        turn = MODEL.encode(prompt)
-        classes = PREDICTOR.classes(prompt, turn)
-        scores, weights = [score, np.nan, np.nan], [1.0, 0.0, 0.0]
-        return LabelledRow(classes, turn.embedding, turn.features, scores, weights, "k", "", 0.0)
-
-    labels = [label(QUIET, 1.0), label(NOISY, 0.0)] * 12
-    own = OwnOutcomes(labels, PREDICTOR.table)
+    own = OwnOutcomes([label(QUIET, 1.0), label(NOISY, 0.0)] * 12, PREDICTOR.table)
     after = [PREDICTOR.read(msgspec.structs.replace(one, key="k"), own)[0].p_ok[0] for one in (QUIET, NOISY)]
     assert after[0] > after[1] + 0.5
+
+
+def label(prompt: RoutingInput, score: float) -> LabelledRow:
+    """A label of tier 1 for the key "k"."""
+    turn = MODEL.encode(prompt)
+    return LabelledRow(
+        classes=PREDICTOR.classes(prompt, turn), whole=PREDICTOR.whole_classes(prompt, turn), embedding=turn.embedding,
+        features=turn.features, scores=[score, np.nan, np.nan], weights=[1.0, 0.0, 0.0], key="k", app="", at=1.0,
+    )  # fmt: skip
+
+
+def test_by_class_labels_teach_of_the_turn_with_its_material_and_not_of_the_request() -> None:
+    """Few labels, without a head that could tell the turns apart."""
+    own = OwnOutcomes([label(NOISY, 0.0)] * 8, PREDICTOR.table)
+    alike, bare = (msgspec.structs.replace(one, key="k") for one in (NOISY, NOISY.request))
+    with_it, without = (PREDICTOR.read(one, own)[0] for one in (alike, bare))
+    assert with_it.classes == without.classes
+    assert PREDICTOR.read(alike)[0].p_ok == PREDICTOR.read(bare)[0].p_ok
+    assert with_it.p_ok[0] < without.p_ok[0] - 0.05
+    assert with_it.labels[0] > 3 > 1 > without.labels[0]
+    assert with_it == PREDICTOR.prediction(alike, MODEL.encode(alike), own)
+
+
+def test_labels_of_turns_without_material_and_of_earlier_releases_have_the_classes_of_the_request() -> None:
+    plain = routing_input_of_text("Tell me a joke.")
+    assert label(plain, 1.0).whole == []
+    old = [replace(label(NOISY, 0.0), whole=())] * 8
+    known, _ = as_labels([*old, label(plain, 1.0), label(NOISY, 0.0)])
+    np.testing.assert_array_equal(known.whole[:9], known.classes[:9])
+    assert (known.whole[9] != known.classes[9]).all()
+    asked = msgspec.structs.replace(NOISY.request, key="k")
+    assert PREDICTOR.read(asked, OwnOutcomes(old, PREDICTOR.table))[0].labels[0] > 4
 
 
 def test_rows_for_heads_have_the_classes_of_the_request_and_the_features_of_the_turn() -> None:
@@ -240,6 +266,12 @@ def test_rows_for_heads_have_the_classes_of_the_request_and_the_features_of_the_
     bare = encode_prompt(MODEL, [{"role": "user", "content": "Is there any error? here is the log"}])
     assert rows[0].classes == rows[1].classes == bare.classes
     assert len({row.embedding for row in (*rows, bare)}) == len({row.features for row in (*rows, bare)}) == 3
+    spec = {"feature_spec": bare.feature_spec, "classes": bare.classes}
+    kept = [whole_classes_of(spec | {"features": row.features}, MODEL.manifest) for row in (*rows, bare)]
+    read = [routing_input_of_text(log_of(line)) for line in ("INFO up", "ERROR 12 down")]
+    wanted = [PREDICTOR.whole_classes(one, MODEL.encode(one)) for one in read]
+    assert kept == [pytest.approx(wanted[0]), pytest.approx(wanted[1]), []]
+    assert wanted[0] != wanted[1]
 
 
 def test_a_turn_without_material_is_read_once() -> None:

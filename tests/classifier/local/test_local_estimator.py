@@ -6,7 +6,7 @@ import pytest
 
 from classifier.complexity.classes import Complexity, adequacies, adequacy
 from classifier.local import estimator
-from classifier.local.cells import ClassCells, Labels, group_shifts
+from classifier.local.cells import MOST_WEIGHT, ClassCells, Labels, group_shifts
 from classifier.local.estimator import MOST_FOR_HEAD, N0_CATALOGUE, N0_KEY, KernelHead, LocalEstimator
 
 Float = npt.NDArray[np.float32]
@@ -19,6 +19,7 @@ def labels(
     scores: list[list[float]],
     *,
     classes: list[tuple[float, ...]] | None = None,
+    whole: list[tuple[float, ...]] | None = None,
     key: list[int] | None = None,
     context: list[int] | None = None,
     embedding: Float | None = None,
@@ -29,6 +30,7 @@ def labels(
     n = len(scores)
     return Labels(
         classes=np.array(classes or [SIMPLE] * n, np.float32),
+        whole=np.array(whole or classes or [SIMPLE] * n, np.float32),
         embedding=np.zeros((n, 4), np.float32) if embedding is None else embedding,
         surface=np.zeros((n, 3), np.float32),
         scores=np.array(scores, np.float32),
@@ -40,9 +42,20 @@ def labels(
     )
 
 
-def p_ok(known: Labels, *, classes: tuple[float, ...] = SIMPLE, key: int = 0, context: int = -1) -> list[float]:
+def p_ok(
+    known: Labels,
+    *,
+    classes: tuple[float, ...] = SIMPLE,
+    key: int = 0,
+    context: int = -1,
+    whole: tuple[float, ...] | None = None,
+    tenant: int = -1,
+) -> list[float]:
     nothing = np.zeros(4, np.float32)
-    found = LocalEstimator(known, TABLE).estimate(np.array(classes, np.float32), nothing, nothing[:3], key, context)
+    of_whole = None if whole is None else np.array(whole, np.float32)
+    found = LocalEstimator(known, TABLE).estimate(
+        np.array(classes, np.float32), nothing, nothing[:3], key, context, tenant, of_whole
+    )
     return [float(p) for p in found.p_ok]
 
 
@@ -78,6 +91,30 @@ def test_the_leave_one_out_prediction_equals_a_fit_without_the_label() -> None:
 def test_without_labels_of_a_tier_the_prior_stands() -> None:
     known = labels([[1.0, float("nan")]] * 8)
     assert p_ok(known)[1] == pytest.approx(adequacy(SIMPLE, LIKE)[1], abs=1e-6)
+
+
+def test_the_prior_is_of_the_request_and_what_labels_teach_of_the_whole_turn() -> None:
+    """Of one request tier 1 answers well without material and badly with it; the prior cannot tell them apart."""
+    known = labels([[1.0, 1.0]] * 12 + [[0.0, 1.0]] * 12, whole=[SIMPLE] * 12 + [EXPERT] * 12)
+    assert p_ok(known)[0] > 0.8 > 0.5 > p_ok(known, whole=EXPERT)[0]
+    unknown = labels([[float("nan"), 1.0]] * 12, whole=[EXPERT] * 12)
+    assert p_ok(unknown, whole=EXPERT)[0] == pytest.approx(adequacy(SIMPLE, LIKE)[0], abs=1e-6)
+    assert p_ok(unknown, classes=EXPERT, whole=SIMPLE)[0] == pytest.approx(adequacy(EXPERT, LIKE)[0], abs=1e-6)
+
+
+def test_what_another_tenant_knows_of_a_whole_turn_adds_to_the_pseudo_counts_of_its_request() -> None:
+    """p = (n0 p + good) / (n0 + n), for p of the request and counts of turns like this one."""
+    bad = labels([[0.0, 1.0]] * 9, whole=[EXPERT] * 9, tenant=[0] * 9)
+    expected = N0_CATALOGUE * adequacy(SIMPLE, LIKE)[0] / (N0_CATALOGUE + MOST_WEIGHT)
+    assert p_ok(bad, whole=EXPERT, key=7, tenant=7)[0] == pytest.approx(expected, abs=1e-6)
+    assert p_ok(bad, key=7, tenant=7)[0] == pytest.approx(adequacy(SIMPLE, LIKE)[0], abs=1e-6)
+
+
+def test_labels_are_counted_by_the_classes_of_whole_turns() -> None:
+    estimator = LocalEstimator(labels([[0.0, 1.0]] * 9, whole=[EXPERT] * 9), TABLE)
+    simple, expert, nothing = np.array(SIMPLE, np.float32), np.array(EXPERT, np.float32), np.zeros(4, np.float32)
+    counts = [estimator.estimate(simple, nothing, nothing[:3], 0, -1, -1, one).labels[0] for one in (None, expert)]
+    assert counts == [0.0, 9.0]
 
 
 def test_labels_replace_the_prior() -> None:
@@ -135,13 +172,14 @@ def test_the_estimate_above_a_key_is_known_without_each_of_its_labels(tenant: in
     classes = [SIMPLE if simple else EXPERT for simple in rng.random(30) < 0.5]
     scores = rng.integers(0, 2, (30, 2)).astype(float).tolist()
     owners = [tenant] * 20 + [1] * 10
-    known = labels(scores, classes=classes, key=[0] * 10 + [1] * 10 + [2] * 10, tenant=owners)
+    turns = [SIMPLE if simple else EXPERT for simple in rng.random(30) < 0.5]
+    known = labels(scores, classes=classes, whole=turns, key=[0] * 10 + [1] * 10 + [2] * 10, tenant=owners)
 
     def above(some: Labels) -> tuple[Float, Float]:
         parent, without = estimator.Catalogue(some, estimator.Parent.without_labels(TABLE, None), 0).tenants_parent(
             tenant
         )
-        return parent.of(known.classes, known.embedding, known.surface), without
+        return parent.of_labels(known), without
 
     whole, without = above(known)
     assert not without[20:].any(), "these it has not seen"

@@ -25,13 +25,19 @@ def labels_of(
     keys: int = 1,
     private: bool = False,
     good: float | None = None,
+    brings: float = 0.0,
 ) -> Labels:
-    """`count` labels of `tenant`'s `keys` on prompts of any classes; `good`: how often each tier is as good."""
+    """`count` labels of `tenant`'s `keys` on prompts of any classes, of which a share `brings` material; `good`: how
+    often each tier is as good."""
     rates = rng.random(TIERS - 1) if good is None else np.full(TIERS - 1, good)
     scores = (rng.random((count, TIERS - 1)) < rates).astype(np.float32)
     scores[rng.random(scores.shape) < 0.2] = np.nan
+    classes = rng.dirichlet(np.full(4, 0.3), count).astype(np.float32)
     return Labels(
-        classes=rng.dirichlet(np.full(4, 0.3), count).astype(np.float32),
+        classes=classes,
+        whole=np.where(rng.random((count, 1)) >= brings, classes, rng.dirichlet(np.full(4, 0.3), count)).astype(
+            np.float32
+        ),
         embedding=rng.normal(size=(count, 4)).astype(np.float32),
         surface=rng.normal(size=(count, 3)).astype(np.float32),
         scores=scores,
@@ -50,10 +56,11 @@ def together(*parts: Labels) -> Labels:
 
 
 def p_ok(known: Labels, table: Float, prompts: Float, since: int = 0) -> Float:
-    """What a fresh tenant gets for prompts of these classes [n, 4]."""
+    """What a fresh tenant gets for prompts of these classes [n, 4], and for such that bring material [n, 4], too."""
     estimator = LocalEstimator(known, table, since, keys=())
     none = np.zeros((len(prompts), 1), np.float32)
-    return np.clip(estimator.score(prompts, none, none, FRESH, FRESH, FRESH), 0.0, 1.0)
+    found = [estimator.score(prompts, none, none, FRESH, FRESH, FRESH, w) for w in (None, np.roll(prompts, 1, axis=0))]
+    return np.clip(np.concatenate(found), 0.0, 1.0)
 
 
 counts = st.one_of(st.integers(0, 40), st.integers(41, 3000))
@@ -68,8 +75,11 @@ def test_labels_of_one_tenant_move_a_fresh_tenants_probabilities_by_at_most_the_
 ) -> None:
     rng = np.random.default_rng(seed)
     prompts = rng.dirichlet(np.full(4, 0.3), 20).astype(np.float32)
-    rest = together(labels_of(-1, rng, keyless), *(labels_of(t, rng, n) for t, n in enumerate(others, start=1)))
-    flood = labels_of(0, rng, floods, keys=keys, good=good)
+    rest = together(
+        labels_of(-1, rng, keyless, brings=0.5),
+        *(labels_of(t, rng, n, brings=0.5) for t, n in enumerate(others, start=1)),
+    )
+    flood = labels_of(0, rng, floods, keys=keys, good=good, brings=0.5)
     before, after = p_ok(rest, TABLE, prompts), p_ok(together(rest, flood), TABLE, prompts)
     assert np.abs(after - before).max() <= LABELS_BOUND + ROUNDING
 
@@ -80,8 +90,8 @@ def test_a_retrained_table_and_the_labels_since_stay_within_the_bound_together(
 ) -> None:
     rng = np.random.default_rng(seed)
     prompts = rng.dirichlet(np.full(4, 0.3), 20).astype(np.float32)
-    rest, newer = labels_of(1, rng, 30), labels_of(1, rng, 10)
-    flood, flood_since = labels_of(0, rng, trained, good=good), labels_of(0, rng, since, good=good)
+    rest, newer = labels_of(1, rng, 30, brings=0.5), labels_of(1, rng, 10, brings=0.5)
+    flood, flood_since = (labels_of(0, rng, count, good=good, brings=0.5) for count in (trained, since))
     before = p_ok(together(rest, newer), learned_table(rest, TABLE), prompts, len(rest))
     known = together(rest, flood)
     after = p_ok(together(known, newer, flood_since), learned_table(known, TABLE), prompts, len(known))

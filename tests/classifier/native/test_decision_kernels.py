@@ -18,6 +18,7 @@ from classifier.features import surface_features as features
 from classifier.features.routing_input import routing_input_of_text
 from classifier.features.stray_text import Marks, tokenise
 from classifier.features.surface_features import FEATURE_NAMES, surface_features
+from classifier.local.own import LabelledRow, OwnOutcomes
 from classifier.model import knn_memory, outcome_model
 from classifier.model.outcome_model import CONTRIBUTIONS, OutcomeModel
 from classifier.native import KERNELS
@@ -124,6 +125,8 @@ def test_a_turn_read_in_one_call_is_as_its_parts_are(shipped: OutcomeModel, text
     assert read.features.tobytes() == turn.features.tobytes()
     assert read.embedding.tobytes() == turn.embedding.tobytes()
     assert prediction == model.prediction(prompt, turn)
+    own = OwnOutcomes([LabelledRow([0.1, 0.2, 0.3, 0.4], *turn[1::-1], [0.0] * 3, [1.0] * 3, "", "", 0.0)], model.table)
+    assert model.read(prompt, own)[0] == model.prediction(prompt, turn, own)
 
 
 # Any text at all: bytes of ASCII, halves of surrogates, empty and long ones.

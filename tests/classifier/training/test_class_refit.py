@@ -24,7 +24,7 @@ def labelled(scores: list[list[float]], weights: list[list[float]]) -> Labels:
     n = len(scores)
     none = np.full(n, -1, np.int32)
     return Labels(
-        classes=np.full((n, 4), 0.25, np.float32), embedding=np.zeros((n, 2), np.float32),
+        classes=(even := np.full((n, 4), 0.25, np.float32)), whole=even, embedding=np.zeros((n, 2), np.float32),
         surface=np.zeros((n, 2), np.float32), scores=np.array(scores, np.float32),
         weights=np.array(weights, np.float32), key=none + 1, context=none, tenant=none,
         private=np.zeros(n, np.bool_),
@@ -77,7 +77,7 @@ def planted(rng: np.random.Generator, n: int, *, seen: tuple[int, ...] = (0, 1, 
     scores[:, [tier for tier in range(3) if tier not in seen]] = np.nan
     none = np.full(n, -1, np.int32)
     ones = np.ones((n, 3), np.float32)
-    return Labels(classes, embedding, surface, scores, ones, none + 1, none, none, np.zeros(n, np.bool_)), true
+    return Labels(classes, classes, embedding, surface, scores, ones, none + 1, none, none, np.zeros(n, np.bool_)), true
 
 
 def test_a_planted_shift_of_the_classes_is_recovered() -> None:

@@ -4,6 +4,7 @@ import shutil
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 from sqlalchemy import delete, insert, select
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -19,7 +20,9 @@ from migrations.tables.audit import audit_events
 from migrations.tables.quality import training_rows
 from migrations.tables.tenancy import api_keys, teams
 from quality.learning.own_labels import OwnLabels
+from quality.retraining.train_candidate import exported_labels
 from quality.store.queries import reset_labels
+from quality.verification.training_rows import encode_prompt, export_rows
 from tests.quality.retraining.tiny_classifier import base_artefact, experience_row
 
 PROMPT = "Tell me about cotton table window garden river"
@@ -76,6 +79,28 @@ async def test_labels_change_the_prediction_and_are_counted(any_engine: AsyncEng
     assert after.good_labels[0] == 0.0
     assert before.labels == []
     assert after.novelty < 0.7 < before.novelty
+
+
+async def test_stored_labels_keep_the_classes_of_whole_turns_where_they_bring_material(
+    sqlite_engine: AsyncEngine, model: OutcomeModel
+) -> None:
+    lines = "\n".join(f"2026-01-01 10:00:{second} ERROR segment 12 of /dev/sda" for second in range(10, 30))
+    asked = [{"role": "user", "content": f"Is there any error?\n\n{lines}"}]
+    given = routing_input(asked)
+    whole = ClassPredictor(model).whole_classes(given, model.encode(given))
+    encoded = msgspec.structs.asdict(encode_prompt(model, asked))
+    await store(sqlite_engine, model, 1)
+    await store(sqlite_engine, model, 1, request_id="with material", **encoded)
+    names = len(model.manifest.feature_names) + len(model.manifest.heads)
+    old = encoded | {"features": encoded["features"][: 4 * names]}
+    await store(sqlite_engine, model, 1, request_id="of an earlier release", **old)
+    found = await following(sqlite_engine, model).newest(3)
+    assert [list(row.whole) for row in found] == [[], pytest.approx(whole), []]
+    assert len({row.features.tobytes() for row in found[1:]}) == 1
+    exported = await export_rows(sqlite_engine, model.manifest, [""] * 4)
+    np.testing.assert_allclose(exported["whole"][1], whole, atol=1e-6)
+    np.testing.assert_array_equal(exported["whole"][[0, 2]], exported["classes"][[0, 2]])
+    np.testing.assert_array_equal(exported_labels(exported, {}).whole, exported["whole"])
 
 
 async def test_the_errors_of_a_judge_do_not_move_the_rate(sqlite_engine: AsyncEngine, model: OutcomeModel) -> None:

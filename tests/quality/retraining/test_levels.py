@@ -118,6 +118,7 @@ def near_the_target(n: int, seed: int) -> Labels:
     none = np.full(n, -1, np.int32)
     return Labels(
         classes=np.full((n, 4), 0.25, np.float32),
+        whole=np.full((n, 4), 0.25, np.float32),
         embedding=embedding,
         surface=np.zeros((n, 3), np.float32),
         scores=good[:, None].astype(np.float32),

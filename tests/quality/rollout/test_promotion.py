@@ -34,6 +34,7 @@ def labels(model: OutcomeModel) -> Labels:
     scores[:, 0] = np.arange(ROWS) % 2
     return Labels(
         classes=np.full((ROWS, 4), 0.25, np.float32),
+        whole=np.full((ROWS, 4), 0.25, np.float32),
         embedding=model.memory.vectors[rng.integers(0, len(model.memory.vectors), ROWS)],
         surface=np.zeros((ROWS, len(FEATURE_NAMES)), np.float32),
         scores=scores,
