@@ -207,7 +207,8 @@ def is_cut_off(request: GenerationRequest) -> bool:
     answers = [message for message in request.messages or () if message.role == "assistant"]
     if not answers or not answers[-1].calls:
         return False
-    said = answers[-1].written(DIALECT)
+    # Claude on Bedrock has its thoughts in that dialect.
+    said = answers[-1].written(DIALECT) or answers[-1].written("bedrock")
     return not said or said[0].type not in _THOUGHTS
 
 

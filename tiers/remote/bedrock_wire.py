@@ -379,7 +379,7 @@ def _marked_blocks(message: Turn) -> list[dict[str, Any]]:
 
 def _blocks_of(message: Turn) -> list[Any]:
     # Thoughts of its own come first.
-    content: list[Any] = [msgspec.Raw(block.json) for block in message.written("bedrock")]
+    content: list[Any] = [msgspec.Raw(block.json) for block in message.written("bedrock") if block.json]
     content += content_blocks(message)
     if message.role == "tool":
         result = {"toolUseId": message.call_id or "", "content": content or [{"text": NO_OUTPUT}]}
