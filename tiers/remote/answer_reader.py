@@ -23,7 +23,7 @@ from tiers.remote.openai_format import WireError, parse_error
 from tiers.remote.too_long import ServerSaidError
 from tiers.remote.usage_counter import UNCOUNTED_JSON_BYTES, AnswerBounds, Tally
 from tiers.remote.wire import RemoteWire
-from tiers.tier import Delta, GenerationRequest
+from tiers.tier import Delta, GenerationRequest, Usage
 
 
 class StopsHere:
@@ -162,6 +162,8 @@ class AnswerReader:
         # traceback holds the frames that hold this reader.
         self._cut: list[bytes] = []
         self._broken: str | None = None
+        # The server's count before the last event with text: a later one counts also the text that `inline` holds back.
+        self._count_before_text: Usage | None = None
 
     def events(self, events: list[ServerSentEvent]) -> list[Delta]:
         """Return the deltas of events that came at once."""
@@ -171,6 +173,7 @@ class AnswerReader:
             # Only the first can be larger than the piece that completed it.
             self._bounds.require_json(events[0].data)
         for event in events:
+            count = tally.reported
             deltas = self._read(event)
             if deltas is None:
                 self.ended = True
@@ -179,6 +182,8 @@ class AnswerReader:
             if tally.joins_characters:
                 deltas = self._characters.joined(deltas)
             if self._inline is not None:
+                if [True for delta in deltas if delta.text]:
+                    self._count_before_text = count
                 deltas = self._inline.moved(deltas)
             deltas = tally.passed(deltas)
             if tally.opaque:
@@ -262,6 +267,8 @@ class AnswerReader:
         rest = self._characters.rest() if self._tally.joins_characters else []
         if self._inline is not None:
             rest += self._inline.rest(self._tally)
+        if rest and self._tally.reported is not self._count_before_text:
+            self._tally.note_counted()
         left = self._tally.passed(rest) if rest else []
         return left + self._tally.ended(marked=marked)
 

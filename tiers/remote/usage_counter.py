@@ -171,6 +171,10 @@ class Tally:
             cost_usd=usage.cost_usd,
         )
 
+    def note_counted(self) -> None:
+        """Say that the server's last count includes what is passed on next."""
+        self._covered = True
+
     def note_extras(self, uses: Mapping[str, int | None]) -> None:
         """Store how often the server says that what it bills besides tokens was used."""
         for name, count in uses.items():
