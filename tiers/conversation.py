@@ -83,6 +83,11 @@ class Call(_Block, frozen=True, kw_only=True, gc=False):
         except (ValueError, RecursionError):
             return self.arguments
 
+    def object_arguments(self) -> dict[str, Any]:
+        """Return the arguments as an object; other JSON becomes its only value."""
+        arguments = self.parsed_arguments() if self.arguments.strip() else {}
+        return arguments if isinstance(arguments, dict) else {"value": arguments}
+
 
 class Media(_Block, frozen=True, kw_only=True):
     """An image, a video, audio or a file; `media` builds it."""

@@ -85,6 +85,16 @@ async def _pump(stream: AsyncGenerator[T, None], queue: "asyncio.Queue[T | _End]
     await queue.put(end)
 
 
+def joined_call(pieces: Sequence[ToolCallDelta]) -> Call:
+    """Return the call that these pieces are."""
+    return Call(
+        id="".join(piece.id for piece in pieces),
+        name="".join(piece.name for piece in pieces),
+        arguments="".join(piece.arguments for piece in pieces),
+        source=next((Opaque("chat", piece.extra_content) for piece in pieces if piece.extra_content), None),
+    )
+
+
 class CollectedChoice(msgspec.Struct):
     """One choice so far, in pieces: joining them at the end keeps long answers linear.
 
@@ -137,17 +147,7 @@ class CollectedChoice(msgspec.Struct):
     @property
     def tool_calls(self) -> list[Call]:
         """The tool calls, each joined from its pieces."""
-        if not self.calls:
-            return []
-        return [
-            Call(
-                id="".join(piece.id for piece in pieces),
-                name="".join(piece.name for piece in pieces),
-                arguments="".join(piece.arguments for piece in pieces),
-                source=next((Opaque("chat", piece.extra_content) for piece in pieces if piece.extra_content), None),
-            )
-            for pieces in self.calls
-        ]
+        return [joined_call(pieces) for pieces in self.calls] if self.calls else []
 
     @property
     def text(self) -> str:

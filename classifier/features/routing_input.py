@@ -214,7 +214,7 @@ class RoutingInput(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def request(self) -> "RoutingInput":
-        """The input whose turn is the likeliest reading: what is asked, without its material."""
+        """This input with its likeliest reading as the turn: the request without its material."""
         return self._read_as(self.readings[0]) if self.readings else self
 
     def _read_as(self, reading: Reading) -> "RoutingInput":

@@ -246,10 +246,10 @@ class LoadedVersion:
 
     async def encode_ahead(self, routing_input: RoutingInput) -> None:
         """Have the prompt encoded while other requests are served."""
-        begun = [] if self._slow_encoder is None else [self._slow_encoder.submit(routing_input.turn)]
+        submitted = [] if self._slow_encoder is None else [self._slow_encoder.submit(routing_input.turn)]
         if self._classes is not None:
-            begun += [self._classes.submit(reading.turn) for reading, _ in routing_input.as_classified]
-        await asyncio.gather(*map(asyncio.wrap_future, begun))
+            submitted += [self._classes.submit(reading.turn) for reading, _ in routing_input.as_classified]
+        await asyncio.gather(*map(asyncio.wrap_future, submitted))
 
     def for_catalogue(self, fingerprint: str, prior: ClassTable | None) -> "LoadedVersion":
         """The same version for the catalogue of this fingerprint and `prior`."""

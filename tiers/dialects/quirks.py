@@ -105,15 +105,6 @@ class Edit(Row, frozen=True, kw_only=True, tag_field="edit"):
         """Whether it changes objects of a type."""
         return not self.kinds or kind in self.kinds
 
-    @property
-    def read(self) -> tuple[str, ...]:
-        """Paths of the fields that it reads."""
-        raise NotImplementedError
-
-    def change(self, table: dict[str, Any]) -> list[str]:
-        """Change one object; return the names of fields that are left out."""
-        raise NotImplementedError
-
 
 class ValueEdit(Edit, frozen=True, kw_only=True, tag="value"):
     """A value that is given otherwise, wherever one of the fields has it."""
@@ -134,6 +125,7 @@ class ValueEdit(Edit, frozen=True, kw_only=True, tag="value"):
 
     @property
     def read(self) -> tuple[str, ...]:
+        """Paths of the fields that it reads."""
         return self.fields
 
     def continues(self, other: "ValueEdit") -> bool:
@@ -141,6 +133,7 @@ class ValueEdit(Edit, frozen=True, kw_only=True, tag="value"):
         return bool(self.words and other.words) and (self.kinds, self.fields) == (other.kinds, other.fields)
 
     def change(self, table: dict[str, Any]) -> list[str]:
+        """Change one object; return the names of fields that are left out."""
         left_out = []
         for field in self.fields:
             holder, name = _holder(table, field)
@@ -177,9 +170,11 @@ class MoveEdit(Edit, frozen=True, kw_only=True, tag="move"):
 
     @property
     def read(self) -> tuple[str, ...]:
+        """See `ValueEdit.read`."""
         return self.origins
 
     def change(self, table: dict[str, Any]) -> list[str]:
+        """See `ValueEdit.change`."""
         for origin in self.origins:
             holder, name = _holder(table, origin)
             if name not in holder or not self._is_moved(value := holder[name], origin):
@@ -215,8 +210,9 @@ def edit_body(body: dict[str, Any], dialect: Dialect) -> list[str]:
     return left_out
 
 
+AnyEdit = ValueEdit | MoveEdit
 # The first fields that an edit reads, and the edit.
-_Headed = tuple[frozenset[str], Edit]
+_Headed = tuple[frozenset[str], AnyEdit]
 
 
 @cache
@@ -232,13 +228,13 @@ def _edits_of(dialect: Dialect) -> list[tuple[str, dict[str, list[_Headed]], lis
     return found
 
 
-def _headed(edit: Edit) -> _Headed:
+def _headed(edit: AnyEdit) -> _Headed:
     return frozenset(field.partition(".")[0] for field in edit.read), edit
 
 
-def _joined(edits: Iterable[Edit]) -> list[Edit]:
+def _joined(edits: Iterable[AnyEdit]) -> list[AnyEdit]:
     """Return the edits; words of the same fields, whose rows differ in their source, as one edit."""
-    joined: list[Edit] = []
+    joined: list[AnyEdit] = []
     for edit in edits:
         last = joined[-1] if joined else None
         if isinstance(edit, ValueEdit) and isinstance(last, ValueEdit) and edit.continues(last):
@@ -282,7 +278,7 @@ class ClientRows(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     clients: tuple[ClientRule, ...]
     prompts: tuple[Prompt, ...]
-    edits: tuple[ValueEdit | MoveEdit, ...]
+    edits: tuple[AnyEdit, ...]
     """In the order in which they are applied."""
 
 

@@ -14,7 +14,6 @@ from tiers.remote.provider_format import (
     MIN_THINKING_TOKENS,
     THINKING_TOKENS,
     MediaBody,
-    call_arguments,
     is_system,
     media_of,
     system_text,
@@ -94,7 +93,8 @@ def _blocks_of(message: Turn) -> tuple[str, list[Block]]:
         result = {"type": "tool_result", "tool_use_id": message.call_id or ""}
         return "user", [result | ({"content": content} if content else {})]
     calls = [
-        {"type": "tool_use", "id": call.id, "name": call.name, "input": call_arguments(call)} for call in message.calls
+        {"type": "tool_use", "id": call.id, "name": call.name, "input": call.object_arguments()}
+        for call in message.calls
     ]
     return role, [*content, *calls]
 

@@ -22,7 +22,6 @@ from tiers.remote.provider_format import (
     alternating,
     answer_schema,
     blocks_of,
-    call_arguments,
     check_provider,
     is_system,
     media_of,
@@ -385,7 +384,8 @@ def _blocks_of(message: Turn) -> list[Any]:
         result = {"toolUseId": message.call_id or "", "content": content or [{"text": NO_OUTPUT}]}
         content = [{"toolResult": result}]
     return content + [
-        {"toolUse": {"toolUseId": call.id, "name": call.name, "input": call_arguments(call)}} for call in message.calls
+        {"toolUse": {"toolUseId": call.id, "name": call.name, "input": call.object_arguments()}}
+        for call in message.calls
     ]
 
 

@@ -22,7 +22,6 @@ from tiers.remote.provider_format import (
     alternating,
     answer_schema,
     blocks_of,
-    call_arguments,
     check_provider,
     media_of,
     media_parts,
@@ -251,7 +250,7 @@ def _message_parts(message: Turn, names: dict[str, str], own_ids: set[str]) -> l
         own = {"id": call_id} if call_id in own_ids else {}
         return [{"functionResponse": own | response}, *media]
     for place, call in enumerate(message.calls):
-        part: dict[str, Any] = {"functionCall": {"name": call.name, "args": call_arguments(call)}}
+        part: dict[str, Any] = {"functionCall": {"name": call.name, "args": call.object_arguments()}}
         # Of calls made together the first is signed.
         parts.append(part if place else part | {"thoughtSignature": UNSIGNED})
     return parts

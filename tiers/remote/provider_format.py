@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from inference_core.io.files import JSON_ERRORS
-from tiers.conversation import Call, Media, ToolCallDelta, Turn, UrlCitation, new_call_id
+from tiers.conversation import Media, ToolCallDelta, Turn, UrlCitation, new_call_id
 from tiers.errors import TierError, TierRequestError
 from tiers.remote.lenient_json import Arguments, plain_json
 from tiers.remote.openai_format import is_failure, parse_error
@@ -121,12 +121,6 @@ def system_text(messages: list[Turn]) -> str:
 def is_system(message: Turn) -> bool:
     """Whether the turn is an instruction instead of a part of the conversation."""
     return message.role in ("system", "developer")
-
-
-def call_arguments(call: Call) -> dict[str, Any]:
-    """Return the arguments as an object; other JSON becomes its only value."""
-    arguments = call.parsed_arguments() if call.arguments.strip() else {}
-    return arguments if isinstance(arguments, dict) else {"value": arguments}
 
 
 class MediaBody(NamedTuple):

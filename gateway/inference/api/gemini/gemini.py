@@ -42,7 +42,7 @@ from gateway.inference.service import serving_of
 from gateway.tenancy.guard import inference_post
 from tiers.chat_state import image_blocks
 from tiers.conversation import Call, ToolCallDelta, UrlCitation
-from tiers.deltas import BlockOrder, CollectedChoice, Piece, pieces_of
+from tiers.deltas import BlockOrder, CollectedChoice, Piece, joined_call, pieces_of
 from tiers.errors import TierRequestError
 from tiers.tier import Delta, TextLogprob, Usage
 
@@ -151,8 +151,7 @@ class GeminiFormat:
     def whole(self, answer: Answer) -> bytes:
         numbered = enumerate(answer.choices)
         candidates = [
-            _candidate(answer, choice, place, _parts(answer, choice, self._shows_thoughts))
-            for place, choice in numbered
+            _candidate(answer, choice, place, _parts(choice, self._shows_thoughts)) for place, choice in numbered
         ]
         return _encode(_response(answer, candidates))
 
@@ -220,12 +219,8 @@ class GeminiChunks:
         return self._framed(_encode(said)) + (b"" if self._is_sse else b"]")
 
     def _whole_call(self, choice: int) -> list[dict[str, Any]]:
-        if not (pieces := self._calls.pop(choice, [])):
-            return []
-        call_id, name, arguments = (
-            "".join(getattr(one, field) for one in pieces) for field in ("id", "name", "arguments")
-        )
-        return [_call_part(Call(id=call_id, name=name, arguments=arguments))]
+        pieces = self._calls.pop(choice, [])
+        return [_call_part(joined_call(pieces))] if pieces else []
 
     def _event(self, parts: list[Any], index: int) -> bytes:
         return self._framed(b'{"candidates":[{"content":{"parts":' + _encode(parts) + self._tail % index)
@@ -276,7 +271,7 @@ def _candidate(answer: Answer, choice: CollectedChoice, index: int, parts: list[
     )
 
 
-def _parts(answer: Answer, choice: CollectedChoice, shows_thoughts: bool) -> list[Any]:
+def _parts(choice: CollectedChoice, shows_thoughts: bool) -> list[Any]:
     """All parts of a choice: as a server with this API gave them, else thoughts, text and calls."""
     own = [block.json for block in choice.opaque.get("gemini", ())]
     if own:
@@ -292,9 +287,7 @@ def _images(choice: CollectedChoice) -> list[Any]:
 
 
 def _call_part(call: Call) -> dict[str, Any]:
-    arguments = call.parsed_arguments() if call.arguments.strip() else {}
-    args = arguments if isinstance(arguments, dict) else {"value": arguments}
-    return {"functionCall": {"id": call.id, "name": call.name, "args": args}}
+    return {"functionCall": {"id": call.id, "name": call.name, "args": call.object_arguments()}}
 
 
 def _logprobs(drawn: list[TextLogprob]) -> dict[str, Any]:

@@ -335,10 +335,7 @@ class Chat(msgspec.Struct, frozen=True):
             return error.named(param)
         if not param or error.body.param is None:
             return error
-        body, message = error.body, error.body.message.replace(given, param, 1)
-        renamed = ApiError(error.status, message, param=param, code=body.code, type_=body.type, headers=error.headers)
-        renamed.retry_after = error.retry_after
-        return renamed
+        return error.reworded(param, error.body.message.replace(given, param, 1))
 
 
 def chat_of(body: GenerateContentRequest, model: str, *, stream: bool, runs_tools: bool) -> Chat:

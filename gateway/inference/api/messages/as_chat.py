@@ -91,10 +91,7 @@ class Chat(msgspec.Struct, frozen=True):
         name = given.partition("[")[0].partition(".")[0]
         if name in _NAMES:
             message = message.replace(name, _NAMES[name], 1)
-        headers, body = error.headers, error.body
-        found = ApiError(error.status, message, param=param, code=body.code, type_=body.type, headers=headers)
-        found.retry_after = error.retry_after
-        return found
+        return error.reworded(param, message)
 
     def _path(self, param: str) -> str:
         head, dot, rest = param.partition(".")
