@@ -57,6 +57,7 @@ from gateway.tenancy.tenancy import ShowKey, running_tenancy
 from gateway.tenancy.users.sessions import Sessions
 from inference_core.transport.client import CoreClient
 from quality.comparison.paired_outcomes import CostQualityCurves
+from quality.estimates.costs import saved_lately
 from quality.evaluation.tier_accuracy import ReportFileError, stored_report, warnings_of
 from quality.learning.kind_names import KindNames
 from quality.learning.learning import LearningRecord
@@ -288,7 +289,14 @@ class Composition:
         )
         quality, retraining = (None, None) if loop is None else (loop.upgrade_rate, loop.days_without_retraining)
         live = Live(
-            routing, self.metrics, engine.cores, self._peers, quality, retraining, partial(refused_since, database)
+            routing,
+            self.metrics,
+            engine.cores,
+            self._peers,
+            quality,
+            retraining,
+            partial(refused_since, database),
+            partial(saved_lately, database),
         )
         await self._keep(live.follow, "live figures")
         records: RecordStore = ledger if self._peers is None else PeerRecords(ledger, self._peers)

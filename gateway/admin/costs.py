@@ -23,11 +23,15 @@ from gateway.operations.dashboard.html.rendering import Page, page
 from gateway.operations.running import operations_of
 from gateway.tenancy.budgets.budget_commands import states_of
 from gateway.tenancy.keys.key_commands import BUDGETS
-from quality.estimates.costs import CostReport, Part, Spent, cost_report
+from quality.estimates.costs import USUAL_DAYS, CostReport, NetSaving, Part, Spent, cost_report, first_second
 
-_DAYS_SHOWN = 30.0
 _TAG = re.compile(r"[A-Za-z0-9._:-]{1,64}\Z")
-_COLUMNS = ("split", *(name for name in Part.__struct_fields__ if name != "spent"), *Spent.__struct_fields__)
+_COLUMNS = (
+    "split",
+    *(name for name in Part.__struct_fields__ if name not in ("spent", "net")),
+    *Spent.__struct_fields__,
+    *NetSaving.__struct_fields__,
+)
 
 
 @get("/costs", operation_class=describe(None, CostReport), summary="Show costs, saving and the traffic split")
@@ -35,7 +39,7 @@ async def show_costs(request: HttpRequest) -> Response[Any]:
     """Query: `since` and `until` in epoch seconds, by default the last 30 days; `tag`, a name in the requests'
     `metadata` by whose values costs are split too; `format`, json or csv: a row for each part of each split."""
     until = time_asked(request.query_params, "until", time.time())
-    since = time_asked(request.query_params, "since", max(until - _DAYS_SHOWN * 86_400, 0.0))
+    since = time_asked(request.query_params, "since", max(until - USUAL_DAYS * _DAY, 0.0))
     if since > until:
         raise bad_request(f"since {since:g} is after until {until:g}.", "since", "invalid_value")
     tag = request.query_params.get("tag")
@@ -63,10 +67,15 @@ def _rows(report: CostReport) -> Iterator[dict[str, Any]]:
     for split, parts in splits.items():
         for part in parts:
             if part is not None:
-                yield {"split": split, **msgspec.structs.asdict(part), **msgspec.structs.asdict(part.spent)}
+                yield {
+                    "split": split,
+                    **msgspec.structs.asdict(part),
+                    **msgspec.structs.asdict(part.spent),
+                    **msgspec.structs.asdict(part.net),
+                }
 
 
-USUAL_DAYS, MOST_DAYS = 30, 366
+MOST_DAYS = 366
 ROWS = 100
 _DAY = 86_400
 
@@ -77,8 +86,7 @@ async def show_spend(request: HttpRequest) -> Response[Any]:
     days = whole_number(request.query_params.get("days") or str(USUAL_DAYS), "days", 1, MOST_DAYS)
     operations, now = operations_of(request), time.time()
     database = operations.serving.database
-    # Whole days: the first one counts from its beginning.
-    since = (now // _DAY - days + 1) * _DAY
+    since = first_second(days, now)
     report = await reached(cost_report(database, since, now, operations.serving.routing.served.price))
     bounds = await query_page(request, BUDGETS, {"limit": str(ROWS)})
     budgets = await reached(states_of(database, bounds.rows, operations.access.tenancy.clock.now()))

@@ -21,6 +21,7 @@ from gateway.telemetry.service_levels import LevelsByTier, TierServiceLevels, le
 from gateway.telemetry.slo import Check, Quantiles, State, bucket_quantile, quantiles, tier_level
 from inference_core.protocol import CoreStats, ModelStats
 from inference_core.transport.client import CoreClient
+from quality.estimates.costs import NetSaving
 from quality.estimates.verified_sample import UpgradeRate
 from tiers.tier import Tier
 
@@ -29,8 +30,8 @@ class TierNow(msgspec.Struct, frozen=True, kw_only=True):
     """A tier, or all of them (`tier` None), over the window; queue and memory at this moment.
 
     `share` of the requests; `below_target`: answers below their quality target because a tier was down; `itl_seconds`:
-    inter-token latency, by the buckets of the histogram; `spread`: p99 over p50 of whole answers; `saving`: 1 - cost /
-    cost at the strongest tier; `kv_share`: used share of the model's blocks.
+    inter-token latency, by the buckets of the histogram; `spread`: p99 over p50 of whole answers; `kv_share`: used
+    share of the model's blocks.
     """
 
     tier: int | None
@@ -51,7 +52,6 @@ class TierNow(msgspec.Struct, frozen=True, kw_only=True):
     checks: list[Check]
     cost_usd: float
     cost_per_1k_tokens_usd: float | None
-    saving: float | None
     running: int
     waiting: int
     predicted_wait_seconds: float
@@ -95,7 +95,8 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
     """Everything on the overview page. Windows end `at` (epoch seconds); `history` is oldest first.
 
     `upgrade`: share of the last verified answers that were worse than the strongest tier's, as of the last sample; None
-    if unknown. `refused`: requests refused in the last hour, as of the last sample; None if unknown.
+    if unknown. `refused`: requests refused in the last hour, as of the last sample; None if unknown. `saved`: the net
+    saving of the usual days, as of one of the last samples; None if unknown.
     """
 
     at: float
@@ -105,6 +106,7 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
     cores: list[CoreNow]
     upgrade: UpgradeRate | None
     refused: int | None
+    saved: NetSaving | None
     alerts: list[AlertNow]
     history: list[Point]
 
@@ -185,7 +187,6 @@ def _tier(
         checks=level.checks,
         cost_usd=figures.cost_usd,
         cost_per_1k_tokens_usd=_share(figures.cost_usd * 1e3, figures.tokens),
-        saving=None if not figures.baseline_usd else 1 - figures.cost_usd / figures.baseline_usd,
         running=0 if load is None else load.running,
         waiting=0 if load is None else load.waiting,
         predicted_wait_seconds=0.0 if load is None else load.predicted_wait_seconds,
@@ -209,6 +210,7 @@ SAMPLE_SECONDS = 10.0
 SAMPLES = 360
 FRESH_SECONDS = 2.0
 REFUSED_SECONDS = 3600.0
+SAVED_SHARE = 0.02
 # A page does not wait for a core that is busy with a long step.
 CORE_SECONDS = 0.15
 
@@ -217,7 +219,8 @@ class Live:
     """Figures of all gateway processes behind the port, of the cores, and an hour of samples (SPEC OB-12).
 
     Everything that changes is read from memory and from the cores, with no database query, whatever the load. Answer
-    quality (`quality`) and the number of refused requests since a time (`refused`) are queried with each sample.
+    quality (`quality`), the number of refused requests since a time (`refused`) and what was saved (`saved`) are
+    queried with the samples.
     """
 
     def __init__(
@@ -229,6 +232,7 @@ class Live:
         quality: Callable[[], Awaitable[UpgradeRate | None]] | None = None,
         retraining_days: Callable[[], float | None] | None = None,
         refused: Callable[[float], Awaitable[int]] | None = None,
+        saved: Callable[[], Awaitable[NetSaving]] | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._routing, self._metrics, self._cores, self._peers, self._clock = routing, metrics, cores, peers, clock
@@ -236,6 +240,9 @@ class Live:
         self._count_refused = refused
         self._upgrade: UpgradeRate | None = None
         self._refused: int | None = None
+        self._read_saved = saved
+        self._saved: NetSaving | None = None
+        self._saved_until = 0.0
         self._begun = clock()
         self._history: deque[Point] = deque(maxlen=SAMPLES)
         self._since: dict[str, float] = {}
@@ -269,6 +276,7 @@ class Live:
         if self._count_refused is not None:
             with suppress(SQLAlchemyError, OSError):
                 self._refused = await self._count_refused(self._clock() - REFUSED_SECONDS)
+        await self._look_at_saving()
         async with self._lock:
             now = self._snapshot = await self._look()
         levels = await levels_of_all(self._metrics.levels, self._peers)
@@ -286,6 +294,16 @@ class Live:
                 waiting=now.overall.waiting,
             )
         )
+
+    async def _look_at_saving(self) -> None:
+        """Read what was saved, unless reading it would take more than `SAVED_SHARE` of the time."""
+        began = time.monotonic()
+        if self._read_saved is None or began < self._saved_until:
+            return
+        with suppress(SQLAlchemyError, OSError):
+            self._saved = await self._read_saved()
+        ended = time.monotonic()
+        self._saved_until = ended + (ended - began) / SAVED_SHARE
 
     async def overview(self) -> Overview:
         """Return the current overview, at most `FRESH_SECONDS` old."""
@@ -308,6 +326,7 @@ class Live:
             cores=[self._core(name) for name in self._cores],
             upgrade=self._upgrade,
             refused=self._refused,
+            saved=self._saved,
             alerts=self._alerts,
             history=list(self._history),
         )

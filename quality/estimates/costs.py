@@ -6,6 +6,7 @@ become dearer, by words that take them to stronger tiers or by longer answers, i
 where there is none."""
 
 import math
+import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -22,6 +23,7 @@ from migrations.tables.tenancy import api_keys
 from tiers.tier import Usage
 
 SHOWN = 100
+USUAL_DAYS = 30
 NANO = 1_000_000_000
 _DAY = 86_400
 
@@ -29,7 +31,7 @@ _DAY = 86_400
 class Spent(msgspec.Struct, frozen=True, kw_only=True):
     """Sums in US dollars, each request's exact to the nano-dollar. `baseline_usd`: what the strongest tier alone would
     have cost, plus the actual cost of embeddings. `estimated_usd` of the cost are an estimate, because no server has
-    counted the tokens (`Attempt.estimated`). `saving` is a share of the baseline; None where the baseline is 0."""
+    counted the tokens (`Attempt.estimated`)."""
 
     requests: int = 0
     prompt_tokens: int = 0
@@ -44,24 +46,41 @@ class Spent(msgspec.Struct, frozen=True, kw_only=True):
         tokens = self.prompt_tokens + self.completion_tokens
         return self.cost_usd / tokens * 1e3 if tokens else None
 
-    @property
-    def saving(self) -> float | None:
-        """Return the share of the baseline that was saved."""
-        return 1 - self.cost_usd / self.baseline_usd if self.baseline_usd else None
+
+class NetSaving(msgspec.Struct, frozen=True, kw_only=True):
+    """What requests saved against the strongest tier alone, after everything that was paid."""
+
+    paid_usd: float
+    checks_usd: float
+    """Cost of verifying answers and of testing the judge."""
+    strongest_usd: float
+    saved_usd: float
+    share: float | None
+    """Share of `strongest_usd`; None if that is 0."""
+
+
+def net_saving(spent: Spent, checks_usd: float) -> NetSaving:
+    """Return what requests saved. Every page and report shows the saving of this function."""
+    paid = spent.cost_usd + checks_usd
+    return NetSaving(
+        paid_usd=spent.cost_usd,
+        checks_usd=checks_usd,
+        strongest_usd=spent.baseline_usd,
+        saved_usd=spent.baseline_usd - paid,
+        share=1 - paid / spent.baseline_usd if spent.baseline_usd else None,
+    )
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
     """What a tier, embeddings, a model, a key, a team or a UTC day spent. A tier's part has the requests that it
-    answered, with their failed attempts on other tiers. `share`: of the requests. `checks_usd`: what verifying answers
-    cost, and of all requests testing the judge too; `saving_with_checks`: the saving after that."""
+    answered, with their failed attempts on other tiers. `share`: of the requests. `net`: the saving after the checks of
+    its answers, and for all requests after the tests of the judge too."""
 
     name: str | None
     spent: Spent
     share: float
     cost_per_1k_tokens_usd: float | None
-    saving: float | None
-    checks_usd: float
-    saving_with_checks: float | None
+    net: NetSaving
 
 
 class WouldBe(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,7 +98,7 @@ class CostReport(msgspec.Struct, frozen=True, kw_only=True):
     `by_key`: the keys with the highest cost; `other_keys` sums the rest. `by_team`: by id, None for keys without one.
     `by_tag` and `other_tags`: as for keys, for the values of one tag of the requests' `metadata`, if one was asked for.
     `verification_usd`: the cost of verifying answers; `judge_test_usd`: of testing their judge, counted when the test
-    began; `saving_with_checks`: the saving after both. `would_be`: requests while routing was only observed.
+    began. `would_be`: requests while routing was only observed.
     """
 
     since: float
@@ -87,7 +106,6 @@ class CostReport(msgspec.Struct, frozen=True, kw_only=True):
     total: Part
     verification_usd: float
     judge_test_usd: float
-    saving_with_checks: float | None
     by_tier: list[Part]
     by_model: list[Part]
     by_day: list[Part]
@@ -160,7 +178,6 @@ async def cost_report(
         total=whole,
         verification_usd=verification,
         judge_test_usd=tested,
-        saving_with_checks=whole.saving_with_checks,
         by_tier=sorted(by_tier, key=lambda one: (one.name == "embeddings", len(one.name or ""), one.name)),
         by_model=split(cells, lambda group: group.model),
         by_day=sorted(by_day, key=lambda one: one.name or ""),
@@ -171,6 +188,27 @@ async def cost_report(
         other_tags=other_tags,
         would_be=would_be,
     )
+
+
+def first_second(days: int, now: float) -> float:
+    """Return when the first of so many days began, of which the last is today, UTC (epoch seconds)."""
+    return (now // _DAY - days + 1) * _DAY
+
+
+async def saved_between(engine: AsyncEngine, since: float, until: float) -> NetSaving:
+    """Return the net saving of the period, as the total of `cost_report` has it."""
+    r = requests.c
+    async with engine.connect() as connection:
+        cells = await _grouped(connection, {"tier": r.tier}, (r.created_at >= since, r.created_at < until))
+        checks = await _verified(connection, since, until, None)
+        tested = await judge_test_usd(connection, since, until)
+    return net_saving(_sum([spent for _, spent in cells]), math.fsum(usd for _, usd in checks) + tested)
+
+
+async def saved_lately(engine: AsyncEngine) -> NetSaving:
+    """Return the net saving of the usual days until now."""
+    now = time.time()
+    return await saved_between(engine, first_second(USUAL_DAYS, now), now)
 
 
 async def judge_test_usd(connection: AsyncConnection, since: float, until: float = math.inf) -> float:
@@ -289,17 +327,12 @@ def _sum(parts: list[Spent]) -> Spent:
 
 def _parts(total: Spent) -> Callable[[str | None, Spent, float], Part]:
     def part(name: str | None, spent: Spent, checks_usd: float) -> Part:
-        with_checks = None
-        if spent.baseline_usd:
-            with_checks = 1 - (spent.cost_usd + checks_usd) / spent.baseline_usd
         return Part(
             name=name,
             spent=spent,
             share=spent.requests / total.requests if total.requests else 0.0,
             cost_per_1k_tokens_usd=spent.cost_per_1k_tokens_usd,
-            saving=spent.saving,
-            checks_usd=checks_usd,
-            saving_with_checks=with_checks,
+            net=net_saving(spent, checks_usd),
         )
 
     return part

@@ -101,7 +101,7 @@ def test_keys_teams_and_models_are_billed_by_name_and_a_later_budget_counts_what
     report = aio.admin.get("/admin/api/costs").json()
     total = report["total"]
     net = total["spent"]["baseline_usd"] - total["spent"]["cost_usd"] - 3.0
-    assert report["saving_with_checks"] == pytest.approx(net / total["spent"]["baseline_usd"])
+    assert total["net"]["share"] == pytest.approx(net / total["spent"]["baseline_usd"])
 
     of_team = next(one["spent"]["cost_usd"] for one in report["by_team"] if one["name"])
     budget = {"kind": "team", "subject": "research", "period": "month", "amount_usd": of_team * 1.001}

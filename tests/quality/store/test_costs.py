@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from migrations.tables.audit import JUDGE_TEST, audit_events
 from migrations.tables.quality import verifications
 from migrations.tables.tenancy import api_keys, teams
-from quality.estimates.costs import CostReport, Part, cost_report
+from quality.estimates.costs import CostReport, Part, cost_report, saved_between
 from quality.records.record import Attempt, Record, Recorded
 from quality.store.queries import insert_records
 from tiers.catalog.load import load_catalog
@@ -125,8 +125,8 @@ async def test_the_saving_counts_what_checking_costs(engine: AsyncEngine) -> Non
 
     report = await cost_report(engine, 2.0, 10.0, price)
 
-    assert (report.total.saving, report.verification_usd, report.saving_with_checks) == (0.8125, 0.25, 0.75)
-    assert (report.judge_test_usd, report.total.checks_usd) == (0.0, 0.25)
+    assert (report.verification_usd, report.total.net.saved_usd, report.total.net.share) == (0.25, 3.0, 0.75)
+    assert (report.judge_test_usd, report.total.net.checks_usd) == (0.0, 0.25)
     assert report.total.cost_per_1k_tokens_usd == pytest.approx(0.75 / 38 * 1e3)
 
 
@@ -140,12 +140,9 @@ async def test_the_saving_counts_what_the_test_of_the_judge_costs(engine: AsyncE
 
     report = await cost_report(engine, 2.0, 10.0, price)
 
-    assert (report.verification_usd, report.judge_test_usd, report.saving_with_checks) == (0.25, 0.5, 0.375)
-    assert (report.total.saving, report.by_key[0].checks_usd, report.by_key[0].saving_with_checks) == (
-        0.75,
-        0.25,
-        0.625,
-    )
+    assert (report.verification_usd, report.judge_test_usd, report.total.net.share) == (0.25, 0.5, 0.375)
+    assert (report.by_key[0].net.checks_usd, report.by_key[0].net.share) == (0.25, 0.625)
+    assert await saved_between(engine, 2.0, 10.0) == report.total.net
 
 
 async def test_keys_of_a_team_and_models_are_summed_with_the_checks_of_their_answers(engine: AsyncEngine) -> None:
@@ -164,7 +161,7 @@ async def test_keys_of_a_team_and_models_are_summed_with_the_checks_of_their_ans
     report = await cost_report(engine, 5.0, 10.0, price, shown=2)
 
     def found(parts: list[Part]) -> list[tuple[str | None, float, float, float | None]]:
-        return [(one.name, one.spent.cost_usd, one.checks_usd, one.saving_with_checks) for one in parts]
+        return [(one.name, one.spent.cost_usd, one.net.checks_usd, one.net.share) for one in parts]
 
     assert found(report.by_team) == [(None, 12.0, 0.25, 1 - 12.25 / 24), ("team-1", 3.0, 0.5, 1 - 3.5 / 6)]
     assert found(report.by_model) == [("small", 13.0, 0.25, 1 - 13.25 / 26), ("large", 2.0, 0.5, 1 - 2.5 / 4)]
@@ -183,7 +180,7 @@ async def test_embeddings_are_billed_apart_from_the_tiers_and_save_nothing(engin
 
     report = await cost_report(engine, 0.0, 2e9, price, tag="project")
 
-    parts = [(part.name, part.spent.requests, part.spent.cost_usd, part.saving) for part in report.by_tier]
+    parts = [(part.name, part.spent.requests, part.spent.cost_usd, part.net.share) for part in report.by_tier]
     assert parts == [("3", 1, 0.5, 0.75), ("embeddings", 2, 0.5, 0.0)]
     assert report.total.spent.cost_usd == 1.0
     assert {part.name: part.spent.cost_usd for part in report.by_tag} == {"search": 0.5, None: 0.5}
@@ -208,12 +205,12 @@ async def test_requests_in_observe_mode_are_priced_for_the_tier_of_the_decision(
 async def test_without_traffic_there_is_no_saving_to_speak_of(engine: AsyncEngine) -> None:
     report = await cost_report(engine, 0.0, 10.0, price)
     empty = CostReport(
-        since=0.0, until=10.0, total=report.total, verification_usd=0.0, judge_test_usd=0.0, saving_with_checks=None,
+        since=0.0, until=10.0, total=report.total, verification_usd=0.0, judge_test_usd=0.0,
         by_tier=[], by_model=[], by_day=[], by_key=[], other_keys=None, by_team=[], by_tag=[], other_tags=None,
         would_be=[],
     )  # fmt: skip
     assert report == empty
-    assert (report.total.spent.requests, report.total.saving, report.total.cost_per_1k_tokens_usd) == (0, None, None)
+    assert (report.total.spent.requests, report.total.net.share, report.total.cost_per_1k_tokens_usd) == (0, None, None)
 
 
 async def test_what_no_server_has_counted_is_summed_apart(engine: AsyncEngine) -> None:

@@ -125,7 +125,7 @@ async def test_costs_include_it_by_key_by_tag_and_next_to_the_tiers(
     assert {part["name"]: part["spent"]["cost_usd"] for part in report["by_key"]}["bob"] == cost
     embeddings = {part["name"]: part for part in report["by_tier"]}["embeddings"]
     # No tier could have given vectors, so that nothing is saved.
-    assert embeddings["saving"] == 0
+    assert embeddings["net"]["share"] == 0
     assert embeddings["spent"]["requests"] + 1 <= report["total"]["spent"]["requests"]
 
 
