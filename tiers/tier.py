@@ -117,7 +117,7 @@ class UsageMeter:
 class Sent:
     """What became of a request at a server elsewhere: `max_tokens`, the limit of a choice that it was sent with, None
     without one; `dropped`, the names of the caller's fields that the server does not take; `changed`, of those that it
-    was sent in another form (`tiers.remote.rules`); `added`, the names of fields that no caller set.
+    was sent in another form (`tiers.dialects.rules`); `added`, the names of fields that no caller set.
     `read_again`: tokens that each further core of our own engine read, after the one before it was lost."""
 
     __slots__ = ("added", "changed", "dropped", "max_tokens", "read_again")

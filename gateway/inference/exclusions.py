@@ -20,8 +20,8 @@ from tiers.catalog.consent import ALL, NO_CREDENTIAL, hidden_from
 from tiers.catalog.tier_spec import CAPABILITY_OF, MEDIA, Capability, TierSpec
 from tiers.chat_state import PART_TYPES
 from tiers.conversation import Media, MediaKind
+from tiers.dialects.rules import NEUTRAL, SAMPLING, sampling_of, unserved
 from tiers.errors import HEADER
-from tiers.remote.request_fields import NEUTRAL, SAMPLING, sampling_of, unserved
 from tiers.tier import Tier, TierLoad
 
 _NOUNS = {"image": "images", "video": "videos", "audio": "audio", "file": "files"}

@@ -19,10 +19,10 @@ from tests.tiers.test_tier_contract import hash_core
 from tests.tiers.tier_world import GREEDY, ScriptedCore, chat, collect, local_tier, remote_spec, tier_spec
 from tiers.catalog.tier_spec import ChainOfThoughtSpec, PolicySpec, SelfConsistencySpec
 from tiers.conversation import ToolCallDelta
+from tiers.dialects.usage_counter import Tally
 from tiers.errors import TierRequestError
 from tiers.local.local_tier import LocalTier
 from tiers.remote.remote_tier import RemoteTier
-from tiers.remote.usage_counter import Tally
 from tiers.tier import Delta, GenerationRequest, Usage
 
 QUESTION = "What is 5 + 8?"

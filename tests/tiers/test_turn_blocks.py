@@ -16,8 +16,8 @@ from tiers.conversation import (
     Turn,
     media,
 )
+from tiers.dialects.chat import request_body
 from tiers.remote.anthropic_request import message_turns
-from tiers.remote.openai_format import request_body
 from tiers.tier import GenerationRequest
 
 PNG = "data:image/png;base64," + "iVBORw0KGgo" * 100

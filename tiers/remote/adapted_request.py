@@ -12,11 +12,10 @@ import msgspec
 
 from inference_core.protocol import SamplingParams
 from tiers.conversation import BREAKPOINT, NativeRequest, OpaquePiece, Tool, Tooling, Turn
+from tiers.dialects.chat import TEMPLATED
+from tiers.dialects.rules import ALL_SAMPLING, BREAKPOINTS, BUDGET, EFFORTS, VARIABLES, Rules
 from tiers.remote.adapted_turns import adapted_turns, fits, fitting_name
-from tiers.remote.openai_format import TEMPLATED
 from tiers.remote.refusals import EDITS
-from tiers.remote.request_fields import ALL_SAMPLING, BREAKPOINTS, BUDGET, VARIABLES
-from tiers.remote.rules import EFFORTS, Rules
 from tiers.tier import Delta, GenerationRequest
 
 _COMBINED = ("anyOf", "oneOf", "allOf")

@@ -15,8 +15,8 @@ import msgspec
 
 from inference_core.io.files import JSON_ERRORS
 from tiers.conversation import FAILED_RESULT, Call, Content, Dialect, Media, Opaque, Result, Turn
-from tiers.remote.openai_format import SEEN
-from tiers.remote.rules import Names, Rules
+from tiers.dialects.chat import SEEN
+from tiers.dialects.rules import Names, Rules
 
 _DIGEST_CHARS = 8
 _ALPHABET = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"

@@ -14,14 +14,13 @@ from typing import Literal
 
 from inference_core.io.background_tasks import once
 from inference_core.tokenization.tokenizer import StopStrings
+from tiers.dialects.event_stream import ServerSentEvent
+from tiers.dialects.lenient_json import NotAnObjectError, SplitCharacters, objects_in
+from tiers.dialects.server_error import ServerSaidError, WireError, parse_error
+from tiers.dialects.usage_counter import UNCOUNTED_JSON_BYTES, AnswerBounds, Tally
 from tiers.remote.adapted_request import Adapted, restored
-from tiers.remote.event_stream import ServerSentEvent
 from tiers.remote.http_exchange import is_whole, up_to
 from tiers.remote.inline_text import InlineText
-from tiers.remote.lenient_json import NotAnObjectError, SplitCharacters, objects_in
-from tiers.remote.openai_format import WireError, parse_error
-from tiers.remote.too_long import ServerSaidError
-from tiers.remote.usage_counter import UNCOUNTED_JSON_BYTES, AnswerBounds, Tally
 from tiers.remote.wire import RemoteWire
 from tiers.tier import Delta, GenerationRequest, Usage
 

@@ -8,9 +8,7 @@ from typing import Any
 import msgspec
 
 from tiers.conversation import INTERLEAVED, TURN, Media, NativeRequest, Text, Turn
-from tiers.dialects.messages import DIALECT, NAME
-from tiers.errors import TierRequestError
-from tiers.remote.provider_format import (
+from tiers.dialects.dialect import (
     MIN_THINKING_TOKENS,
     THINKING_TOKENS,
     MediaBody,
@@ -18,7 +16,9 @@ from tiers.remote.provider_format import (
     media_of,
     system_text,
 )
-from tiers.remote.request_fields import BUDGET
+from tiers.dialects.messages import DIALECT, NAME
+from tiers.dialects.rules import BUDGET
+from tiers.errors import TierRequestError
 from tiers.tier import GenerationRequest
 
 # Older models take a budget of thinking tokens; newer ones think as much as `effort` lets them.
@@ -61,7 +61,7 @@ def system_of(messages: Sequence[Turn]) -> str | list[Block]:
 
 def message_turns(messages: Sequence[Turn], *, controls: bool) -> list[dict[str, Any]]:
     """Return the conversation as Anthropic has it: results of tools are a user's blocks, and no text is empty. A later
-    turn of the system stands where it stood (`tiers.remote.rules` says for which models). `controls`: whether it may
+    turn of the system stands where it stood (`tiers.dialects.rules` says for which models). `controls`: whether it may
     say more than its text."""
     turns: list[dict[str, Any]] = []
     for message in dropwhile(is_system, messages):

@@ -11,7 +11,13 @@ import msgspec
 from inference_core.io.files import JSON_ERRORS
 from tiers.catalog.tier_spec import RemoteSpec
 from tiers.conversation import PROVIDERS_OWN, Dialect, Opaque, OpaquePiece
+from tiers.dialects.dialect import Blocks, WireCall, answer_schema, blocks_of, check_provider, finish_of, media_parts
+from tiers.dialects.event_stream import ServerSentEvent
+from tiers.dialects.lenient_json import LenientDecoder, arguments_text
 from tiers.dialects.messages import DIALECT, ENDED, NAME, BlockDelta, Event, MessageBody, MessageUsage, SaidBlock
+from tiers.dialects.rules import BUDGET, dropped_fields
+from tiers.dialects.server_error import ServerSaidError, WireError, parse_error
+from tiers.dialects.usage_counter import MOST_NAME, Tally
 from tiers.errors import TierError, TierRequestError
 from tiers.remote.anthropic_request import (
     MARK,
@@ -29,22 +35,7 @@ from tiers.remote.anthropic_request import (
     thinking_fields,
     tool_fields,
 )
-from tiers.remote.event_stream import ServerSentEvent
-from tiers.remote.lenient_json import LenientDecoder, arguments_text
-from tiers.remote.openai_format import WireError, finish_of, parse_error
-from tiers.remote.provider_format import (
-    Blocks,
-    answer_schema,
-    blocks_of,
-    check_provider,
-    media_parts,
-    missing_model,
-    published_by,
-)
-from tiers.remote.request_fields import BUDGET, dropped_fields
-from tiers.remote.too_long import ServerSaidError
-from tiers.remote.usage_counter import MOST_NAME, Tally
-from tiers.remote.wire import RemoteWire, WireCall
+from tiers.remote.wire import RemoteWire, missing_model, published_by
 from tiers.tier import Delta, GenerationRequest, Usage
 
 

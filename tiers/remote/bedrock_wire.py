@@ -11,28 +11,30 @@ import msgspec
 
 from tiers.catalog.tier_spec import RemoteSpec
 from tiers.conversation import Dialect, Media, Opaque, OpaquePiece, Text, Turn
-from tiers.errors import TierError, TierRequestError, TierUnavailableError
-from tiers.remote.anthropic_request import dropped_sampling, dropped_thinking, sampling_fields, thinking_fields
-from tiers.remote.event_stream import EventStreamParser, ServerSentEvent
-from tiers.remote.lenient_json import LenientDecoder, arguments_text
-from tiers.remote.openai_format import WireError, finish_of, parse_error
-from tiers.remote.provider_format import (
+from tiers.dialects.dialect import (
     Blocks,
     MediaBody,
+    StreamParser,
+    WireCall,
     alternating,
     answer_schema,
     blocks_of,
     check_provider,
+    finish_of,
     is_system,
     media_of,
     media_parts,
     system_text,
 )
+from tiers.dialects.event_stream import EventStreamParser, ServerSentEvent
+from tiers.dialects.lenient_json import LenientDecoder, arguments_text
+from tiers.dialects.rules import BUDGET, dropped_fields
+from tiers.dialects.server_error import ServerSaidError, WireError, parse_error
+from tiers.dialects.usage_counter import Tally
+from tiers.errors import TierError, TierRequestError, TierUnavailableError
+from tiers.remote.anthropic_request import dropped_sampling, dropped_thinking, sampling_fields, thinking_fields
 from tiers.remote.provider_state import CACHE_POINT, is_marked, put_points
-from tiers.remote.request_fields import BUDGET, dropped_fields
-from tiers.remote.too_long import ServerSaidError
-from tiers.remote.usage_counter import Tally
-from tiers.remote.wire import RemoteWire, StreamParser, WireCall
+from tiers.remote.wire import RemoteWire
 from tiers.tier import Delta, GenerationRequest, Usage
 
 NAME = "Bedrock"

@@ -12,9 +12,9 @@ from typing import Any
 import msgspec
 
 from inference_core.io.files import JSON_ERRORS
+from tiers.dialects.rules import EFFORTS
 from tiers.remote.lessons import EXTRAS
 from tiers.remote.refusals import LEFT_OUT, RENAMED
-from tiers.remote.rules import EFFORTS
 
 Span = tuple[int, int]
 MOST_READ = 4096

@@ -20,6 +20,7 @@ from inference_core.io.files import JSON_ERRORS
 from tiers.catalog.catalog import EmbeddingSpec
 from tiers.catalog.replica_spec import server_key
 from tiers.catalog.tier_spec import RemoteKind, RemoteSpec
+from tiers.dialects.server_error import parse_error
 from tiers.errors import (
     TierAnswerError,
     TierAnswerTooLongError,
@@ -30,7 +31,6 @@ from tiers.errors import (
 )
 from tiers.remote.http_exchange import RefusedBodyError, bounded_answer, headers_of
 from tiers.remote.http_transport import transport_to
-from tiers.remote.openai_format import parse_error
 from tiers.remote.refusals import REFUSALS, LearnedRefusals, Place
 from tiers.remote.server_failures import MAX_ERROR_BYTES, ServerFailures, ServerRequest
 from tiers.remote.wire import wire_of

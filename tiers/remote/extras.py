@@ -19,8 +19,7 @@ import msgspec
 from tiers.catalog.tier_spec import TierSpec
 from tiers.chat_state import PART_TYPES
 from tiers.conversation import NativeRequest
-from tiers.remote.request_fields import FORWARDED
-from tiers.remote.rules import server_of
+from tiers.dialects.rules import FORWARDED, server_of
 from tiers.tier import GenerationRequest, Usage
 
 ROUNDS = 10

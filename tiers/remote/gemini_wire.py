@@ -12,27 +12,26 @@ from inference_core.io.files import JSON_ERRORS
 from tiers.catalog.tier_spec import RemoteSpec
 from tiers.chat_state import media_piece
 from tiers.conversation import Dialect, Opaque, OpaquePiece, Text, ToolCallDelta, Turn
-from tiers.errors import TierError
-from tiers.remote.event_stream import ServerSentEvent
-from tiers.remote.lenient_json import LenientDecoder, arguments_text
-from tiers.remote.openai_format import WireError, finish_of, parse_error
-from tiers.remote.provider_format import (
+from tiers.dialects.dialect import (
     THINKING_TOKENS,
     Blocks,
+    WireCall,
     alternating,
     answer_schema,
     blocks_of,
     check_provider,
+    finish_of,
     media_of,
     media_parts,
-    missing_model,
-    published_by,
     system_text,
 )
-from tiers.remote.request_fields import BUDGET, MODALITIES, dropped_fields
-from tiers.remote.too_long import ServerSaidError
-from tiers.remote.usage_counter import MOST_NAME, Tally
-from tiers.remote.wire import RemoteWire, WireCall
+from tiers.dialects.event_stream import ServerSentEvent
+from tiers.dialects.lenient_json import LenientDecoder, arguments_text
+from tiers.dialects.rules import BUDGET, MODALITIES, dropped_fields
+from tiers.dialects.server_error import ServerSaidError, WireError, parse_error
+from tiers.dialects.usage_counter import MOST_NAME, Tally
+from tiers.errors import TierError
+from tiers.remote.wire import RemoteWire, missing_model, published_by
 from tiers.tier import Delta, FinishReason, GenerationRequest, Usage
 
 NAME = "Gemini"

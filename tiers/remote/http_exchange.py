@@ -12,7 +12,7 @@ import httpx
 import msgspec
 
 from inference_core.io.files import JSON_ERRORS
-from tiers.remote.event_stream import BOM
+from tiers.dialects.event_stream import BOM
 from tiers.remote.http_connection import READ_BYTES
 from tiers.remote.http_transport import HttpTransport, Reply, head_bytes, header_lines, request_bytes
 from tiers.tier import TraceHeaders

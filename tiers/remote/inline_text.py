@@ -12,9 +12,9 @@ import msgspec
 
 from inference_core.tokenization.tokenizer import possible_start
 from tiers.conversation import Tool, ToolCallDelta
+from tiers.dialects.lenient_json import arguments_text, plain_json
+from tiers.dialects.usage_counter import Tally
 from tiers.harmony import MARKS, ChannelParser, Said
-from tiers.remote.lenient_json import arguments_text, plain_json
-from tiers.remote.usage_counter import Tally
 from tiers.remote.written_calls import (
     MOST_WAITING,
     QUOTES,

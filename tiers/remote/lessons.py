@@ -1,4 +1,4 @@
-"""What a refusal says that its server wants instead: rules (`tiers.remote.rules`) that hold for it from then on.
+"""What a refusal says that its server wants instead: rules (`tiers.dialects.rules`) that hold for it from then on.
 
 Gateways and servers of open models have the rules of whatever is behind them, which no table knows by their address;
 their refusals tell. A lesson counts only if the request was taken once it was adapted, and is forgotten like the
@@ -11,11 +11,10 @@ from typing import Any
 
 import msgspec
 
-from tiers.remote.openai_format import WireError
-from tiers.remote.provider_format import THINKING_TOKENS
+from tiers.dialects.dialect import THINKING_TOKENS
+from tiers.dialects.rules import EFFORTS, SERVICE_FIELDS, Rules, typed_rules
+from tiers.dialects.server_error import WireError
 from tiers.remote.refusals import FORMAT, LEFT_OUT, REFUSAL_ROWS, refused_parameters
-from tiers.remote.request_fields import SERVICE_FIELDS
-from tiers.remote.rules import EFFORTS, Rules, typed_rules
 
 SCHEMA, ANY_FORMAT, CHOICES = "response_format.json_schema", "response_format.type", "n"
 LIMIT, CONTEXT, TOOLS = "max_tokens<=", "context<=", "tools<="

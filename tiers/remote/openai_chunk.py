@@ -7,8 +7,8 @@ import msgspec
 
 from tiers.chat_state import state_json
 from tiers.conversation import ToolCallDelta, UrlCitation
-from tiers.remote.lenient_json import LEAST_LOGPROB, CallPiece
-from tiers.remote.openai_format import ChatUsage
+from tiers.dialects.chat import ChatUsage
+from tiers.dialects.lenient_json import LEAST_LOGPROB, CallPiece
 from tiers.tier import TextLogprob
 
 

@@ -7,23 +7,17 @@ import msgspec
 
 from tiers.catalog.tier_spec import RemoteSpec
 from tiers.conversation import Dialect
+from tiers.dialects.chat import TEMPLATED, request_body, with_text_results
+from tiers.dialects.dialect import WireCall
+from tiers.dialects.event_stream import ServerSentEvent
+from tiers.dialects.rules import ALL_SAMPLING, BREAKPOINTS, BUDGET, SERVICE_FIELDS, THOUGHTS, VARIABLES, dropped_fields
+from tiers.dialects.server_error import WireError
+from tiers.dialects.usage_counter import Tally
 from tiers.errors import TierRequestError
 from tiers.remote import responses_format
-from tiers.remote.event_stream import ServerSentEvent
 from tiers.remote.openai_answer import read_chunk
-from tiers.remote.openai_format import TEMPLATED, WireError, request_body, with_text_results
 from tiers.remote.provider_state import give_back, mark_parts
-from tiers.remote.request_fields import (
-    ALL_SAMPLING,
-    BREAKPOINTS,
-    BUDGET,
-    SERVICE_FIELDS,
-    THOUGHTS,
-    VARIABLES,
-    dropped_fields,
-)
-from tiers.remote.usage_counter import Tally
-from tiers.remote.wire import QueueMetric, RemoteWire, WireCall
+from tiers.remote.wire import QueueMetric, RemoteWire
 from tiers.tier import Delta, GenerationRequest
 
 _CHAT_FIELDS = frozenset({*ALL_SAMPLING, "reasoning_effort", "parallel_tool_calls", BREAKPOINTS})

@@ -11,10 +11,10 @@ import msgspec
 
 from tiers.catalog.replica_spec import server_key
 from tiers.catalog.tier_spec import TierSpec
+from tiers.dialects.server_error import parse_error
 from tiers.errors import CallerCredential, CatalogError, MissingKeyError, TierError
 from tiers.remote.http_exchange import IDENTITY, pieces_of, up_to
 from tiers.remote.http_transport import transport_to
-from tiers.remote.openai_format import parse_error
 from tiers.remote.server_failures import FAILURES, MAX_ERROR_BYTES, ServerFailures, ServerRequest, is_secret
 from tiers.remote.wire import wire_of
 

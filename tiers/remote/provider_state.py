@@ -16,8 +16,7 @@ import msgspec
 from tiers.catalog.tier_spec import ProviderName, RemoteSpec
 from tiers.chat_state import DETAILS, EXTRA, state_names, state_of, with_kept_state, without_state
 from tiers.conversation import Dialect, NativeRequest, Opaque, Thought, Tooling, Turn
-from tiers.remote.request_fields import THOUGHTS
-from tiers.remote.rules import Rules
+from tiers.dialects.rules import THOUGHTS, Rules
 from tiers.tier import Delta
 
 MARK = b'"cache_control"'

@@ -14,7 +14,8 @@ import msgspec
 from inference_core.io.files import JSON_ERRORS
 from tiers.conversation import BREAKPOINT
 from tiers.dialects.quirks import Row, pattern_of, read_rows
-from tiers.remote.request_fields import ALL_SAMPLING, SERVICE_FIELDS, TUNING, VARIABLES
+from tiers.dialects.rules import ALL_SAMPLING, SERVICE_FIELDS, TUNING, VARIABLES
+from tiers.dialects.server_error import ENVELOPES
 
 STREAM_OPTIONS, EDITS, FORMAT = "stream_options", "context_management", "response_format"
 LEFT_OUT = frozenset(
@@ -38,10 +39,6 @@ RENAMED = {"max_tokens": "max_completion_tokens", "max_completion_tokens": "max_
 _ANY_OBJECT = msgspec.Raw(b'{"type":"json_schema","json_schema":{"name":"answer","schema":{"type":"object"}}}')
 _MOST_BYTES, _MOST_CHARS = 64 * 1024, 4000
 _MOST_DEPTH = 6
-ENVELOPES = frozenset(
-    ("error", "errors", "base_resp", "detail", "message", "fault", "exception", "details", "metadata", "headers")
-)
-"""Fields of a refusal in which its details are. Others may hold the request."""
 
 
 class Wording(Row, frozen=True, kw_only=True):

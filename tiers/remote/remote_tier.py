@@ -18,6 +18,10 @@ from tiers.catalog.pricing import write_pays
 from tiers.catalog.replica_spec import server_key
 from tiers.catalog.tier_spec import NO_TLS, ONE_CHOICE, OWN_SERVERS, USUAL_CONTEXT, TierSpec
 from tiers.deltas import merged_answers
+from tiers.dialects.dialect import WireCall
+from tiers.dialects.rules import num_tools, unserved
+from tiers.dialects.server_error import ServerSaidError, WireError, parse_error
+from tiers.dialects.usage_counter import HiddenThoughts, ImpossibleClaims, Tally, bounds_of, estimated_prompt_tokens
 from tiers.errors import (
     HEADER,
     CallerCredentialError,
@@ -49,7 +53,6 @@ from tiers.remote.lessons import (
     taught,
     without_extras,
 )
-from tiers.remote.openai_format import WireError, parse_error
 from tiers.remote.provider_state import (
     MAKERS,
     ReasoningMakers,
@@ -59,7 +62,6 @@ from tiers.remote.provider_state import (
     without_unsigned,
 )
 from tiers.remote.refusals import NOTHING, REFUSALS, LearnedRefusals, Place, without
-from tiers.remote.request_fields import num_tools, unserved
 from tiers.remote.server_failures import (
     FAILURES,
     MAX_ERROR_BYTES,
@@ -68,9 +70,8 @@ from tiers.remote.server_failures import (
     UnsettledError,
 )
 from tiers.remote.server_state import ServerModel, ServerQueue, Stream, chosen_model, parse_models
-from tiers.remote.too_long import ServerSaidError, room_left
-from tiers.remote.usage_counter import HiddenThoughts, ImpossibleClaims, Tally, bounds_of, estimated_prompt_tokens
-from tiers.remote.wire import WireCall, wire_of
+from tiers.remote.too_long import room_left
+from tiers.remote.wire import wire_of
 from tiers.tier import REPLAYED, AnswerEnd, Delta, GenerationRequest, Tier, TierLoad
 
 MAX_METRICS_BYTES = 2 * 2**20

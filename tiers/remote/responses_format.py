@@ -25,14 +25,14 @@ from tiers.conversation import (
     Turn,
     UrlCitation,
 )
+from tiers.dialects.chat import TICKS
+from tiers.dialects.dialect import THINKING_TOKENS, Blocks, blocks_of
+from tiers.dialects.event_stream import ServerSentEvent
+from tiers.dialects.lenient_json import LenientDecoder, arguments_text
+from tiers.dialects.rules import NEUTRAL, sampling_of
+from tiers.dialects.server_error import ServerSaidError, WireError, parse_error
+from tiers.dialects.usage_counter import MOST_NAME, Tally
 from tiers.errors import TierError
-from tiers.remote.event_stream import ServerSentEvent
-from tiers.remote.lenient_json import LenientDecoder, arguments_text
-from tiers.remote.openai_format import TICKS, WireError, parse_error
-from tiers.remote.provider_format import THINKING_TOKENS, Blocks, blocks_of
-from tiers.remote.request_fields import NEUTRAL, sampling_of
-from tiers.remote.too_long import ServerSaidError
-from tiers.remote.usage_counter import MOST_NAME, Tally
 from tiers.tier import Delta, FinishReason, GenerationRequest, Usage
 
 SEALED = "reasoning.encrypted_content"

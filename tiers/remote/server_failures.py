@@ -11,6 +11,9 @@ import httpx
 import msgspec
 
 from tiers.catalog.tier_spec import RemoteSpec
+from tiers.dialects.event_stream import EventTooLargeError
+from tiers.dialects.lenient_json import NotAnObjectError
+from tiers.dialects.server_error import ServerSaidError, WireError, parse_error, parse_reset, parse_retry_after, wait_in
 from tiers.errors import (
     CallerCredential,
     CallerCredentialError,
@@ -26,15 +29,12 @@ from tiers.errors import (
     TierUnavailableError,
 )
 from tiers.remote.echoes import own_words
-from tiers.remote.event_stream import EventTooLargeError
 from tiers.remote.http_connection import OversizedHeadError
 from tiers.remote.http_exchange import preceded, up_to
 from tiers.remote.http_transport import Reply
-from tiers.remote.lenient_json import NotAnObjectError
 from tiers.remote.lessons import ELSEWHERE, refused_in, told_tools
-from tiers.remote.openai_format import WireError, parse_error, parse_reset, parse_retry_after, wait_in
 from tiers.remote.refusals import REFUSAL_ROWS
-from tiers.remote.too_long import MOST_READ, ServerSaidError, is_unable, too_long
+from tiers.remote.too_long import MOST_READ, is_unable, too_long
 from tiers.remote.wire import RemoteWire
 from tiers.server_words import one_line
 from tiers.tier import REPLAYED

@@ -7,22 +7,13 @@ from typing import NamedTuple
 import msgspec
 
 from tiers.dialects.quirks import Row, pattern_of, read_rows
-from tiers.errors import CONTEXT_CODE, TierContextError, TierError
+from tiers.dialects.server_error import WireError
+from tiers.errors import CONTEXT_CODE, TierContextError
 from tiers.prompt_bounds import room_after
-from tiers.remote.lenient_json import whole
-from tiers.remote.openai_format import WireError
 from tiers.server_words import MOST_CONTEXT
 
 MOST_READ = 4096
 """Characters of a refusal: some servers repeat the request in it, whose texts are no wording of theirs."""
-
-
-class ServerSaidError(TierError):
-    """A failure that a server reports after it has answered with 200: `said`, in its words."""
-
-    def __init__(self, said: WireError) -> None:
-        super().__init__(whole(said.message))
-        self.said = said
 
 
 class TooLong(NamedTuple):

@@ -19,13 +19,13 @@ from inference_core.protocol import SamplingParams
 from inference_core.tokenization.load_tokenizer import load_tokenizer
 from inference_core.tokenization.tokenizer import Tokenizer
 from tiers.catalog.tier_spec import RemoteSpec
+from tiers.dialects.dialect import WireCall
+from tiers.dialects.event_stream import ServerSentEvent
+from tiers.dialects.rules import dropped_fields
+from tiers.dialects.server_error import ServerSaidError, WireError, parse_error
+from tiers.dialects.usage_counter import Tally
 from tiers.errors import CatalogError, TierError, TierRequestError
-from tiers.remote.event_stream import ServerSentEvent
-from tiers.remote.openai_format import WireError, parse_error
-from tiers.remote.request_fields import dropped_fields
-from tiers.remote.too_long import ServerSaidError
-from tiers.remote.usage_counter import Tally
-from tiers.remote.wire import RemoteWire, WireCall
+from tiers.remote.wire import RemoteWire
 from tiers.tier import Delta, GenerationRequest, Usage
 
 _encode = msgspec.json.Encoder().encode

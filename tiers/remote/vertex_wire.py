@@ -15,12 +15,12 @@ import httpx
 import msgspec
 
 from tiers.catalog.tier_spec import RemoteSpec
+from tiers.dialects.dialect import WireCall, media_of, media_parts
 from tiers.errors import TierRequestError, TierUnavailableError
 from tiers.remote.anthropic_wire import AnthropicWire
 from tiers.remote.gemini_wire import GeminiWire
 from tiers.remote.http_transport import BlockingTransport
-from tiers.remote.provider_format import media_of, media_parts
-from tiers.remote.wire import RemoteWire, WireCall
+from tiers.remote.wire import RemoteWire
 from tiers.server_words import one_line
 from tiers.tier import GenerationRequest
 

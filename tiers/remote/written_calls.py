@@ -12,9 +12,9 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from tiers.conversation import Tool, ToolCallDelta, new_call_id
+from tiers.dialects.lenient_json import arguments_text, objects_in, plain_json
 from tiers.dialects.quirks import Row, read_rows
 from tiers.harmony import ChannelParser, Said
-from tiers.remote.lenient_json import arguments_text, objects_in, plain_json
 from tiers.tools.dialect import (
     HERMES,
     LISTED,

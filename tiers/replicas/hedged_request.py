@@ -6,6 +6,7 @@ At each replica it has a stream, an entry in the balancer, and a result.
 import asyncio
 from collections.abc import Callable
 
+from tiers.dialects.usage_counter import Tally
 from tiers.errors import (
     ReplicaTry,
     TierAnswerError,
@@ -17,7 +18,6 @@ from tiers.errors import (
     TryOutcome,
 )
 from tiers.remote.remote_tier import RemoteTier
-from tiers.remote.usage_counter import Tally
 from tiers.replicas.balancer import Balancer
 from tiers.replicas.replica import InFlightRequest
 from tiers.tier import Delta, GenerationRequest, Usage

@@ -47,8 +47,8 @@ from gateway.inference.service import Serving
 from inference_core.protocol import SamplingParams
 from tiers.catalog.consent import ALL, Consent
 from tiers.conversation import Turn
+from tiers.dialects.rules import SUFFIX, media_fields
 from tiers.errors import HEADER, CallerCredential
-from tiers.remote.request_fields import SUFFIX, media_fields
 from tiers.tier import GenerationRequest
 
 _CONVERSATION = re.compile(r"[A-Za-z0-9._:-]{1,128}\Z")

@@ -10,7 +10,7 @@ from typing import Any, Generic, Literal, TypeVar
 import msgspec
 from msgspec import inspect
 
-from tiers.remote.request_fields import FORWARDABLE
+from tiers.dialects.rules import FORWARDABLE
 
 _BOM = b"\xef\xbb\xbf"
 # An escape of JSON: a pair of halves of a character, a half alone, or any other.

@@ -30,8 +30,8 @@ from gateway.inference.service import Serving, serving_of
 from gateway.tenancy.guard import PlainRequest
 from inference_core.protocol import SamplingParams
 from tiers.conversation import Turn
+from tiers.dialects.rules import ALL_SAMPLING, SERVICE_FIELDS
 from tiers.prompt_bounds import num_bytes
-from tiers.remote.request_fields import ALL_SAMPLING, SERVICE_FIELDS
 
 Body = TypeVar("Body", bound=msgspec.Struct)
 Built = TypeVar("Built")

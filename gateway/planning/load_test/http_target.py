@@ -20,7 +20,7 @@ from gateway.base.settings import Settings
 from gateway.planning.load_test.run import AskError, BenchTarget, Timing
 from gateway.planning.load_test.workload import Job
 from gateway.processes.announcement import ServerStartError
-from tiers.remote.event_stream import EventParser
+from tiers.dialects.event_stream import EventParser
 from tiers.remote.http_exchange import HttpClient, pieces_of
 from tiers.remote.http_transport import HttpTransport, ProxyingTransport
 

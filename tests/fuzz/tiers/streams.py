@@ -6,8 +6,8 @@ import zlib
 
 from tests.fuzz.pieces import pieces_of
 from tests.fuzz.target import fuzz_target
+from tiers.dialects.event_stream import BOM, EventParser, EventStreamParser, EventTooLargeError, ServerSentEvent
 from tiers.errors import TierError
-from tiers.remote.event_stream import BOM, EventParser, EventStreamParser, EventTooLargeError, ServerSentEvent
 
 SSE = [
     b'data: {"choices": []}\n\ndata: [DONE]\n\n',

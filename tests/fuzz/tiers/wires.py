@@ -9,14 +9,13 @@ from tests.fuzz.pieces import pieces_of
 from tests.fuzz.target import Target, fuzz_target
 from tests.tiers.remote import provider_shapes as shapes
 from tiers.catalog.tier_spec import RemoteKind, RemoteSpec
+from tiers.dialects.event_stream import EventTooLargeError
+from tiers.dialects.lenient_json import NotAnObjectError
+from tiers.dialects.server_error import ServerSaidError, parse_error, parse_retry_after
+from tiers.dialects.usage_counter import AnswerBounds, Tally
 from tiers.errors import TierError
 from tiers.remote.answer_reader import AnswerReader
-from tiers.remote.event_stream import EventTooLargeError
-from tiers.remote.lenient_json import NotAnObjectError
-from tiers.remote.openai_format import parse_error, parse_retry_after
 from tiers.remote.server_state import chosen_model, parse_models, sum_of_samples
-from tiers.remote.too_long import ServerSaidError
-from tiers.remote.usage_counter import AnswerBounds, Tally
 from tiers.remote.wire import RemoteWire, wire_of
 from tiers.tier import USAGE_COUNTS, Delta
 

@@ -13,8 +13,8 @@ from tiers.catalog.tier_spec import RemoteSpec
 from tiers.conversation import ToolCallDelta
 from tiers.deltas import CollectedChoice
 from tiers.dialects.messages import MessageHead, MessageWriter, ThinkingShown, whole_message
+from tiers.dialects.usage_counter import Tally
 from tiers.remote.anthropic_wire import AnthropicWire
-from tiers.remote.usage_counter import Tally
 from tiers.tier import Delta, Usage
 
 WIRE = AnthropicWire(RemoteSpec(base_url="https://x/", model="claude", kind="anthropic", api_key_env="K"))

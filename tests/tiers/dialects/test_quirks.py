@@ -14,8 +14,8 @@ from tests.gateway.inference.api.test_foreign_forms import BODIES
 from tests.recordings.recording import files, recordings
 from tiers.dialects import quirks
 from tiers.dialects.quirks import ClientRows, Row, client_rows, edit_body, pattern_of, read_rows
+from tiers.dialects.rules import server_rows
 from tiers.remote.refusals import REFUSAL_ROWS
-from tiers.remote.rules import server_rows
 from tiers.remote.too_long import WORDINGS
 from tiers.remote.written_calls import WRITTEN
 from tiers.tools.dialect import NamedDialect

@@ -1,5 +1,5 @@
 """Scripted servers that refuse what their provider's published rules forbid, in the provider's words. The rules are
-written here a second time, from their sources, so that those of `tiers.remote.rules` are checked against them."""
+written here a second time, from their sources, so that those of `tiers.dialects.rules` are checked against them."""
 
 import json
 import re

@@ -8,8 +8,8 @@ import pytest
 from tests.tiers.remote.provider_shapes import bedrock_end, bedrock_stream
 from tiers.catalog.tier_spec import RemoteSpec
 from tiers.conversation import Call, Turn
+from tiers.dialects.usage_counter import Tally
 from tiers.remote.bedrock_wire import BedrockWire, message_turns
-from tiers.remote.usage_counter import Tally
 from tiers.tier import Delta
 
 THOUGHTS = [

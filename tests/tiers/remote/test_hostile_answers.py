@@ -7,11 +7,11 @@ from collections.abc import Callable
 import pytest
 
 from tiers.catalog.tier_spec import RemoteKind, RemoteSpec
+from tiers.dialects.event_stream import EventParser
+from tiers.dialects.server_error import parse_error
+from tiers.dialects.usage_counter import MOST_TOKENS, Tally
 from tiers.errors import TierError
-from tiers.remote.event_stream import EventParser
-from tiers.remote.openai_format import parse_error
 from tiers.remote.server_state import parse_models
-from tiers.remote.usage_counter import MOST_TOKENS, Tally
 from tiers.remote.wire import RemoteWire, wire_of
 from tiers.tier import Usage
 

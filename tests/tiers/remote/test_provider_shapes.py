@@ -12,7 +12,7 @@ from tests.tiers.remote.provider_shapes import (
     bedrock_stream,
     bedrock_text,
 )
-from tiers.remote.event_stream import EventStreamParser
+from tiers.dialects.event_stream import EventStreamParser
 
 
 async def test_anthropics_client_reads_the_recorded_stream() -> None:

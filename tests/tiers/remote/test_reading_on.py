@@ -11,10 +11,10 @@ import pytest
 from tests.polling import eventually
 from tests.tiers.remote.loopback_server import Call, Handler, LoopbackServer
 from tests.tiers.tier_world import chat, collect, remote_spec
+from tiers.dialects.rules import rules_of
+from tiers.dialects.usage_counter import USUAL_SPEED, USUAL_TOKENS
 from tiers.remote.answer_reader import ReadingOn
 from tiers.remote.remote_tier import RemoteTier
-from tiers.remote.rules import rules_of
-from tiers.remote.usage_counter import USUAL_SPEED, USUAL_TOKENS
 from tiers.tier import GenerationRequest, Usage
 
 HIDDEN = 3895

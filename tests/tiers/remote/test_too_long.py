@@ -7,6 +7,7 @@ import pytest
 from tests.recordings.recording import FOLDER, recordings
 from tests.tiers.remote.loopback_server import Call, LoopbackServer
 from tests.tiers.tier_world import chat, collect, remote_spec
+from tiers.dialects.server_error import parse_error
 from tiers.errors import (
     TierAnswerError,
     TierBusyError,
@@ -15,7 +16,6 @@ from tiers.errors import (
     TierRequestError,
     TierUnavailableError,
 )
-from tiers.remote.openai_format import parse_error
 from tiers.remote.remote_tier import RemoteTier
 from tiers.remote.too_long import WORDINGS, too_long
 

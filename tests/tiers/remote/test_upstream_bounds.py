@@ -12,12 +12,12 @@ import pytest
 from tests.gateway.attacks.hostile_wires import WIRES, HostileWire
 from tests.tiers.remote.test_http_transport import request_of, soon, upstream
 from tests.tiers.tier_world import chat, collect, remote_spec
+from tiers.dialects.usage_counter import MOST_CALLS, bounds_of
 from tiers.errors import TierAnswerError, TierAnswerTooLongError, TierError, TierUnavailableError
 from tiers.remote.http_connection import HEAD_BYTES, HIGH_WATER, MAX_HEADERS, READ_BYTES, OversizedHeadError
 from tiers.remote.http_exchange import RefusedBodyError, bounded_answer, pieces_of, up_to
 from tiers.remote.http_transport import HttpTransport
 from tiers.remote.remote_tier import RemoteTier
-from tiers.remote.usage_counter import MOST_CALLS, bounds_of
 from tiers.tier import Delta, GenerationRequest
 
 pytestmark = pytest.mark.processes

@@ -13,9 +13,9 @@ from tests.tiers.remote.loopback_server import Call, LoopbackServer
 from tests.tiers.tier_world import chat, remote_spec
 from tiers.catalog.tier_spec import RemoteKind, RemoteSpec
 from tiers.conversation import Text, Turn, media
+from tiers.dialects.usage_counter import Tally
 from tiers.prompt_bounds import TOLERANCE, PromptBounds, prompt_bounds
 from tiers.remote.remote_tier import RemoteTier
-from tiers.remote.usage_counter import Tally
 from tiers.remote.wire import wire_of
 from tiers.tier import Delta, GenerationRequest, Usage
 

@@ -21,10 +21,10 @@ from tests.tiers.tier_world import chat, collect, remote_spec
 from tiers.catalog.load import parse_catalog
 from tiers.catalog.tier_spec import RemoteKind
 from tiers.conversation import NativeRequest, Turn, media
+from tiers.dialects.rules import rules_of, server_of
 from tiers.errors import CallerCredential, CatalogError, TierUnavailableError
 from tiers.remote import vertex_wire
 from tiers.remote.remote_tier import RemoteTier
-from tiers.remote.rules import rules_of, server_of
 from tiers.remote.vertex_wire import GoogleCredentials, taken_betas
 
 GEMINI, CLAUDE = "gemini-2.5-flash", "claude-sonnet-4-5@20250929"

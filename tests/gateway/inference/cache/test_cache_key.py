@@ -15,7 +15,7 @@ from tiers.catalog.consent import Consent
 from tiers.catalog.load import load_catalog
 from tiers.catalog.tier_spec import TierSpec
 from tiers.conversation import Tooling, Turn
-from tiers.remote.request_fields import SERVICE_FIELDS
+from tiers.dialects.rules import SERVICE_FIELDS
 
 
 def test_a_tier_or_weights_that_were_replaced_change_the_digest_of_the_catalogue() -> None:

@@ -1,20 +1,116 @@
-"""What the wires of Anthropic, Gemini and Bedrock share: checks of a request, turns and parts of a conversation."""
+"""The contract of a dialect as servers have it: a request becomes a call, and what they answer becomes deltas; and what
+the dialects of providers share: checks of a request, turns and parts of a conversation, blocks of an answer."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterable, Iterator
+from functools import lru_cache
+from typing import Any, Literal, NamedTuple, Protocol
 
 import msgspec
 
-from inference_core.io.files import JSON_ERRORS
-from tiers.conversation import Media, ToolCallDelta, Turn, UrlCitation, new_call_id
+from tiers.catalog.tier_spec import RemoteSpec
+from tiers.conversation import Dialect, Media, ToolCallDelta, Turn, UrlCitation, new_call_id
+from tiers.dialects.event_stream import EventParser, ServerSentEvent
+from tiers.dialects.lenient_json import Arguments, plain_json
+from tiers.dialects.rules import FORWARDED, Rules, with_fields
+from tiers.dialects.server_error import ServerSaidError, WireError, is_failure, parse_error
+from tiers.dialects.usage_counter import Tally
 from tiers.errors import TierError, TierRequestError
-from tiers.remote.lenient_json import Arguments, plain_json
-from tiers.remote.openai_format import is_failure, parse_error
-from tiers.remote.server_state import published_output
-from tiers.remote.too_long import ServerSaidError
-from tiers.remote.usage_counter import Tally
-from tiers.tier import Delta, GenerationRequest
+from tiers.tier import Delta, FinishReason, GenerationRequest
+
+_NOTHING: frozenset[str] = frozenset()
+
+
+class WireCall(msgspec.Struct, frozen=True):
+    """One POST: `path` is relative to the server's `base_url`. `streamed`: the answer is a stream of events. `dropped`:
+    the caller's fields that are set and not in the body, because the server's API does not have them."""
+
+    path: str
+    body: bytes
+    streamed: bool
+    dropped: tuple[str, ...] = ()
+    added: tuple[str, ...] = ()
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+    form: Dialect | Literal["chat"] | None = None
+
+
+class StreamParser(Protocol):
+    """Splits the body of a streamed answer into events, in chunks of any size."""
+
+    def feed(self, chunk: bytes) -> list[ServerSentEvent]:
+        """Return the events that `chunk` completes. Raises `EventTooLargeError`, `TierError`."""
+
+    def flush(self) -> list[ServerSentEvent]:
+        """End the stream: return the events that only its end completes."""
+
+
+class ServerDialect(ABC):
+    """The contract of a dialect as servers have it; `tests/tiers/remote/test_remote_kinds.py` runs it against all.
+
+    The state of a running answer is in its `Tally` (a dialect's own in `Tally.notes`). The order of deltas is that of
+    `Delta`.
+    """
+
+    needs_limit: bool = False
+    """Whether a request must bound its answer; those of others do so only where caller, catalogue or a budget does."""
+    form: Dialect | None = None
+    """Of what is sent and answered as it is."""
+    marks_cache: bool = False
+    """Whether a request says what the server caches."""
+    rules = Rules()
+    """Of the server and its model."""
+
+    def parser(self) -> StreamParser:
+        return EventParser()
+
+    def is_about_model(self, error: WireError) -> bool:
+        """Return whether a request was refused because of its model, its key or the account, which is the operator's
+        concern and never the caller's."""
+        return False
+
+    def check(self, request: GenerationRequest) -> None:  # noqa: B027 - some kinds support everything
+        """Raise `TierRequestError` for what this kind of server does not support and an answer cannot do without.
+        Routing asks before it chooses a tier, so it takes no longer than to look at the fields."""
+
+    def passed_on(self, own: RemoteSpec) -> frozenset[str]:
+        """Return the names of a caller's fields that this server takes beyond its kind's API, by what it is or by the
+        catalogue's entry `own`."""
+        return FORWARDED.get(self.rules.server, _NOTHING).union(own.forward)
+
+    def with_own_fields(
+        self, body: dict[str, Any], request: GenerationRequest, own: RemoteSpec
+    ) -> tuple[dict[str, Any], tuple[str, ...]]:
+        """Return the body with the caller's fields that this server knows beyond its kind's API, and with those of the
+        catalogue's entry `own`; and the names of the caller's that it does not get."""
+        if not (request.extra or own.body):
+            return body, ()
+        known: Collection[str] = self.passed_on(own)
+        if request.native is not None and request.native.form == self.form == "messages":
+            # The caller's API is the server's: it knows more of its fields than we do.
+            known = request.extra.keys()
+        extra = {name: value for name, value in request.extra.items() if name in known}
+        dropped = tuple(name for name in request.extra if name not in extra)
+        return with_fields(with_fields(body, extra), own.body), dropped
+
+    @abstractmethod
+    def call(self, request: GenerationRequest, max_tokens: int | None) -> WireCall:
+        """Return what to send, with this limit of the answer if it is not None, which it never is for a server that
+        needs one. Nothing is added to what the caller and the catalogue set. The request has been
+        checked. Raises `TierRequestError` for a conversation that this kind of server cannot read."""
+
+    @abstractmethod
+    def read_event(self, event: ServerSentEvent, tally: Tally) -> list[Delta] | None:
+        """Return an event's deltas; None for the last event. Raises `TierError` for one that reports a failure."""
+
+    @abstractmethod
+    def read_whole(self, body: bytes, tally: Tally) -> list[Delta]:
+        """Return the deltas of a whole answer. Raises `TierError`."""
+
+    def read_end(self, tally: Tally) -> list[Delta]:
+        """Return the deltas implied by the end of the stream; without any, unfinished choices are an error."""
+        return []
+
 
 # Anthropic's least budget of thinking tokens, and what is kept free of it for the answer.
 MIN_THINKING_TOKENS = 1024
@@ -69,20 +165,6 @@ def answer_schema(request: GenerationRequest, provider: str) -> dict[str, Any] |
         "response_format, or name another tier",
         "structured_outputs",
     )
-
-
-def published_by(body: bytes, fields: tuple[str, ...]) -> int | None:
-    """Return the most tokens of an answer that a provider's description of a model tells under one of `fields`."""
-    try:
-        entry = msgspec.json.decode(body)
-    except JSON_ERRORS:
-        return None
-    return published_output(entry, fields) if isinstance(entry, dict) else None
-
-
-def missing_model(model: str, body: bytes) -> str:
-    """Return what to say of a 404 with this body for the model of the catalogue."""
-    return f"has no model {model!r}: {parse_error(body).message[:200]}; check model in the catalogue"
 
 
 Turns = list[dict[str, Any]]
@@ -244,3 +326,32 @@ def blocks_of(tally: Tally) -> Blocks:
     if blocks is None:
         blocks = tally.notes["blocks"] = Blocks()
     return blocks
+
+
+# Reasons that an answer ended by the words in them, the first that fits; every further one is a stop. Sources: the
+# references of DeepSeek, Z.ai, Gemini, Cohere, Bedrock and Anthropic, and the sources of vLLM and SGLang; read 2026-11.
+_REASON_WORDS: tuple[tuple[FinishReason, re.Pattern[str]], ...] = (
+    (
+        "error",
+        re.compile(
+            "malformed|missing_thought|function_call_filter|unexpected_tool|too_many_tool|abort|cancel|insufficient|error(?!_toxic)|"
+            "unavailable|fail|timeout|overload|rate_limit"
+        ),
+    ),
+    (
+        "content_filter",
+        re.compile(
+            "filter|safe|sensitive|recitation|prohibited|block|refus|guardrail|spii|toxic|moderat|violat|policy|flag|harm|"
+            "^language$|armor"
+        ),
+    ),
+    ("length", re.compile("length|max|limit|context_window|truncat|incomplete")),
+    ("tool_calls", re.compile("tool|function")),
+)
+
+
+@lru_cache(256)
+def finish_of(given: str) -> FinishReason:
+    """Return why an answer ended, by the name that its server has for it."""
+    said = given.lower()
+    return next((reason for reason, words in _REASON_WORDS if words.search(said)), "stop")

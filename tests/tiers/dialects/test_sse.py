@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tiers.remote import event_stream
-from tiers.remote.event_stream import EventParser, EventTooLargeError, ServerSentEvent
+from tiers.dialects import event_stream
+from tiers.dialects.event_stream import EventParser, EventTooLargeError, ServerSentEvent
 
 STREAM = (
     "\ufeffdata: marked\n\n"

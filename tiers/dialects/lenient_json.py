@@ -18,9 +18,9 @@ from msgspec import inspect
 
 from inference_core.io.files import JSON_ERRORS
 from tiers.conversation import ToolCallDelta, new_call_id
+from tiers.dialects.event_stream import BOM
+from tiers.dialects.usage_counter import Tally
 from tiers.errors import TierError
-from tiers.remote.event_stream import BOM
-from tiers.remote.usage_counter import Tally
 from tiers.tier import Delta, TextLogprob
 
 _HIGH = ("\ud800", "\udbff")

@@ -10,7 +10,7 @@ import pytest
 from tiers.catalog.tier_spec import ProviderName, RemoteKind, RemoteSpec
 from tiers.dialects import quirks
 from tiers.dialects.quirks import read_rows
-from tiers.remote.rules import ServerRow, ServerRows, rules_of, server_of, server_rows
+from tiers.dialects.rules import ServerRow, ServerRows, rules_of, server_of, server_rows
 from tiers.remote.server_failures import is_secret
 
 SAMPLING = {"temperature", "top_p", "top_k"}
