@@ -5,11 +5,14 @@ import base64
 import hashlib
 import json
 import math
+import re
 import secrets
 from collections.abc import Iterable
 from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
+
+from inference_core.protocol import Grammar
 
 # What the text of a tool's result begins with if its call failed; Anthropic's `is_error` becomes it.
 FAILED_RESULT = "Error: "
@@ -17,6 +20,7 @@ NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}, "additional
 Dialect = Literal["chat", "responses", "messages", "gemini", "bedrock"]
 """OpenAI's chat and Responses, Anthropic's Messages, Gemini's `generateContent`, Bedrock's Converse."""
 MediaKind = Literal["image", "video", "audio", "file"]
+ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
 # Estimates, for what models count differently: OpenAI's take 85 to 1,500 tokens for an image, Claude 1,600 for one of
 # a megapixel, Qwen's models one per 28 by 28 pixels.
@@ -491,3 +495,81 @@ class UrlCitation(msgspec.Struct, frozen=True):
     title: str = ""
     start_index: int = 0
     end_index: int = 0
+
+
+_FIELD = re.compile(r"(?P<field>\w+)(?:\[(?P<place>\d+)\])?")
+
+
+class FieldNames(msgspec.Struct, frozen=True):
+    """How the caller's dialect calls what is named in OpenAI's words once a request has been read."""
+
+    fields: dict[str, str] = {}
+    turns: tuple[str, ...] = ()
+    """The path of each turn of the conversation; without any, turns are `messages[0]` and so on."""
+
+    def path(self, param: str) -> str:
+        """Return the caller's path of a field such as `max_completion_tokens`, or of a turn such as `messages[2]`."""
+        head = _FIELD.match(param)
+        if head is None:
+            return param
+        if head["place"] is not None and head["field"] == "messages" and self.turns:
+            place = int(head["place"])
+            return self.turns[place] if place < len(self.turns) else self.fields.get("messages", "messages")
+        return self.fields.get(head["field"], head["field"]) + param[head.end("field") :]
+
+
+class ReadRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What a caller asks for, read from its dialect: the same struct for all of them.
+
+    Exactly one of `turns` and `prompts` is set.
+    """
+
+    model: str
+    turns: list[Turn] | None = None
+    prompts: list[str | list[int]] | None = None
+    """Texts, or token ids of the model, to be continued without a chat template."""
+    tooling: Tooling | None = None
+    grammar: Grammar | None = None
+    """What the answer must follow; its `param` is a path in the caller's words."""
+    response_format: dict[str, Any] | None = None
+    """The same as OpenAI's chats have it, for servers that read it themselves."""
+    reasoning_effort: ReasoningEffort | None = None
+    reasoning_budget: int | None = None
+    """Tokens of thoughts; 0 for none."""
+    template_variables: dict[str, Any] = {}
+    sampling: dict[str, Any] = {}
+    """The caller's values of the fields of `inference_core.protocol.SamplingParams`, but for the two that follow."""
+    logprobs: int | None = None
+    """Alternatives of each token that come with its log-probability; None for no log-probabilities."""
+    max_tokens: int | None = None
+    is_usual_limit: bool = False
+    """Whether `max_tokens` is the API's own default, which a server elsewhere is not sent."""
+    stop: tuple[str, ...] = ()
+    include_stop: bool = False
+    """Whether the stop string that ends an answer is part of it."""
+    n: int = 1
+    best_of: int | None = None
+    echo: bool = False
+    """Whether each choice begins with its prompt."""
+    stream: bool = False
+    priority: int | None = None
+    """The scheduling class; None where the caller says none."""
+    service_tier: str | None = None
+    """As the caller asked for it; the answer repeats it."""
+    explicit: tuple[str, ...] = ()
+    """Names of further fields that the caller set, whose usual value says something to a server elsewhere."""
+    passed: dict[str, Any] = {}
+    """Fields that mean something to a provider alone, by OpenAI's names."""
+    extra: dict[str, Any] = {}
+    """Fields that only some servers know."""
+    native: NativeRequest | None = None
+    """What else the request says in the form of its own API."""
+    wants_opaque: bool = False
+    """Whether the answer is also wanted as the dialect of its server has it."""
+    store: bool = True
+    """False where the caller refuses that its request is kept."""
+    metadata: dict[str, str] | None = None
+    """Tags, recorded as they are."""
+    user: str | None = None
+    """The end user, by whose name experiments are split; not recorded."""
+    names: FieldNames = FieldNames()

@@ -223,6 +223,10 @@ class TierRequestError(TierError):
         self.code = code
 
 
+class BadRequestError(TierRequestError):
+    """The caller's dialect has no such request: no tier is asked. `param` is a path in the caller's own words."""
+
+
 class CallerCredentialError(TierRequestError):
     """The server refuses the caller's own credential, or limits its account, with `status`: nothing that the tier or
     another one can help. `retry_after_seconds`: as the server asks; None if it does not."""

@@ -14,6 +14,7 @@ from inference_core.tokenization.tokenizer import LONG_TEXT, Tokenizer
 from tiers.conversation import (
     NativeRequest,
     OpaquePiece,
+    ReasoningEffort,
     ToolCallDelta,
     Tooling,
     Turn,
@@ -37,7 +38,6 @@ def answer_limit(requested: int | None, published: int | None, context: int, pro
 REPLAYED = "quality"
 """Begins the `salt` of requests in which AIO sends callers' words once more, to check an answer."""
 FinishReason = Literal["stop", "length", "tool_calls", "content_filter", "error"]
-ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 # Why a thought was ended early: its probes agreed, or the model was sure of the answer of one (SPEC TI-16).
 ThoughtEnd = Literal["agreement", "confidence"]
 

@@ -80,8 +80,6 @@ END_OF_EXAMPLES = "I switched to a new code base. Please don't consider the abov
 CLIENTS_OPENINGS = ("<", *_WHOLE_TURNS)
 _OPENING = re.compile(rf"<({'|'.join(map(re.escape, _CLIENTS_OWN))})(?:\s[^<>]{{0,256}})?>")
 _TAGS = re.compile(rf"</?(?:{'|'.join(_USERS_OWN)})>")
-# Claude Code's first system block; its numbers change with every request.
-BILLING_HEADER = "x-anthropic-billing-header:"
 # Of a longer turn only the ends are searched; the classifier reads fewer words.
 WINDOW = 65_536
 
@@ -99,12 +97,6 @@ def users_text(turn: str) -> str:
     for rules in CLIENTS_RULES:
         found = found.partition(rules)[0]
     return turn if found == turn else _TAGS.sub("", found).strip()
-
-
-def without_billing(system: str) -> str:
-    """Return a system message without the billing header that Claude Code begins it with: a line that is another one in
-    every request, so that no digest of it would be found again."""
-    return system.partition("\n")[2].lstrip("\n") if system.startswith(BILLING_HEADER) else system
 
 
 def _without_elements(text: str) -> str:

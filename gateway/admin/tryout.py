@@ -27,7 +27,6 @@ from gateway.base.inference_request import KEYLESS, Caller, InferenceRequest
 from gateway.base.stores.database import reached
 from gateway.edge.asgi import HttpRequest, root_of
 from gateway.inference.api.build_request import RequestHead, chat_request
-from gateway.inference.api.schemas import ChatRequest, Message
 from gateway.inference.service import Serving, serving_of
 from gateway.operations.dashboard.html.forms import Form, WrongField, filled_in, given_of, parse_form, text_of
 from gateway.operations.dashboard.html.rendering import HEADERS, TEMPLATES, Page, back_to, below, page
@@ -39,6 +38,7 @@ from gateway.tenancy.users.sessions import csrf_of
 from quality.records.record import TRIED_OUT, Record
 from quality.store.queries import record_audit
 from quality.verification.feedback import Feedback, FeedbackTaken
+from tiers.dialects.chat_schemas import ChatRequest, Message
 
 PATH = "/admin/try"
 EVENTS_TYPE = "application/x-ndjson"

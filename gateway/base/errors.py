@@ -3,6 +3,7 @@
 import http
 import logging
 import math
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,6 +14,7 @@ from litestar.exceptions import HTTPException
 from litestar.response import Response
 
 from gateway.base.identity import caller_request_id, new_request_id
+from tiers.conversation import FieldNames
 from tiers.errors import (
     CONTEXT_CODE,
     CallerCredentialError,
@@ -86,6 +88,19 @@ class ApiError(Exception):
             code=code or CODE_OF_STATUS.get(status),
         )
 
+    def located(self, names: FieldNames) -> "ApiError":
+        """Return the failure with the path of its field in the caller's dialect, also in its words."""
+        param = self.body.param
+        if param is None or (path := names.path(param)) == param:
+            return self
+        body, field = self.body, re.split(r"[.\[]", param)[0]
+        message = _renamed(body.message, param, path)
+        if message == body.message:
+            message = _renamed(message, field, names.path(field))
+        found = ApiError(self.status, message, param=path, code=body.code, type_=body.type, headers=self.headers)
+        found.retry_after, found.limit = self.retry_after, self.limit
+        return found
+
     def reworded(self, param: str, message: str) -> "ApiError":
         """Return the same failure with the name that another API has for the field, and its words."""
         body = self.body
@@ -120,6 +135,16 @@ class ContextLengthError(ApiError):
         self.reason = reason
         self.prompt_tokens, self.answer_tokens, self.max_context = prompt_tokens, answer_tokens, max_context
 
+    def located(self, names: FieldNames) -> "ContextLengthError":
+        """See `ApiError.located`: the words name no field."""
+        return ContextLengthError(
+            self.reason,
+            None if self.body.param is None else names.path(self.body.param),
+            prompt_tokens=self.prompt_tokens,
+            answer_tokens=self.answer_tokens,
+            max_context=self.max_context,
+        )
+
     def named(self, param: str | None) -> "ContextLengthError":
         """Return the same error with the name that another API has for the field."""
         return ContextLengthError(
@@ -129,6 +154,11 @@ class ContextLengthError(ApiError):
             answer_tokens=self.answer_tokens,
             max_context=self.max_context,
         )
+
+
+def _renamed(message: str, param: str, path: str) -> str:
+    """`message` with `path` where it first names the field `param` by itself."""
+    return re.sub(rf"(?<![\w.]){re.escape(param)}(?!\w)", lambda _: path, message, count=1)
 
 
 class ClientGoneError(ApiError):

@@ -12,9 +12,10 @@ import msgspec
 from gateway.base.identity import TraceContext
 from tiers.catalog.consent import ALL, NO_CREDENTIAL, Consent, CredentialConsent, Reader, hidden_from
 from tiers.catalog.tier_spec import SamplingDefaults, TierSpec
+from tiers.conversation import FieldNames, ReasoningEffort
 from tiers.errors import CallerCredential
 from tiers.prompt_bounds import Conversation, most_tokens_of, most_tokens_raw
-from tiers.tier import GenerationRequest, ReasoningEffort, Sent, UsageMeter
+from tiers.tier import GenerationRequest, Sent, UsageMeter
 
 Scope = Literal["inference", "viewer", "admin"]
 # `viewer` reads what `/v1/admin` and `/admin/api` show, `admin` changes it too, and only `inference` asks for answers.
@@ -262,6 +263,8 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
     dropped_turns: int = 0
     ruled_headers: dict[str, str] | None = None
     limits: AnswerLimits | None = None
+    names: FieldNames = FieldNames()
+    """How the caller's dialect calls its fields."""
 
     @property
     def request_id(self) -> str:

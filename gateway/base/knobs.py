@@ -27,7 +27,7 @@ def check_knobs(values: Mapping[str, Any], knobs: type[msgspec.Struct], kind: st
         try:
             msgspec.convert({name: value}, knobs)
         except msgspec.ValidationError as error:
-            from gateway.base.allowed_values import explained
+            from tiers.dialects.decoding import explained
 
             raise bad_request(f"{name} is {value!r}: {explained(error, knobs)}.", name, "invalid_value") from None
 

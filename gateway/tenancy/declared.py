@@ -16,7 +16,6 @@ from msgspec import UNSET, Meta
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from gateway.base.allowed_values import explained
 from gateway.base.inference_request import Period
 from gateway.base.settings import SettingsError
 from gateway.tenancy.budgets.budget_commands import add_budget, add_removal
@@ -40,6 +39,7 @@ from gateway.tenancy.keys.key_commands import (
 from gateway.tenancy.keys.key_secrets import MadeKey, given_secret, make_key
 from inference_core.io.files import SecretError, read_text_file, secret_of
 from migrations.tables.tenancy import api_keys, budgets, teams
+from tiers.dialects.decoding import explained
 
 _HASH = "sha256: and 64 hexadecimal digits, as `aio new-key` prints"
 _AT = re.compile(r"(?P<what>.*) - at `\$\.(?P<table>\w+)(?:\[(?P<index>\d+)\])?\.?(?P<field>.*)`", re.DOTALL)

@@ -8,8 +8,9 @@ from typing import Any
 
 import msgspec
 
-from classifier.features.stray_text import BILLING_HEADER, CLIENTS_OPENINGS, CLIENTS_RULES, END_OF_EXAMPLES
+from classifier.features.stray_text import CLIENTS_OPENINGS, CLIENTS_RULES, END_OF_EXAMPLES
 from gateway.inference.clients import RULES
+from tiers.dialects.chat_request import BILLING_HEADER
 
 RECORDED = Path(__file__).parents[1] / "gateway" / "inference" / "sessions" / "recorded"
 # Of the connection, or secret.

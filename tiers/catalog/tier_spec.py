@@ -10,8 +10,8 @@ from typing import Annotated, Any, ClassVar, Literal, get_args
 import msgspec
 
 from tiers.catalog.replica_spec import ApiKeySpec, BalancingSpec, ReplicaSpec
+from tiers.conversation import ReasoningEffort
 from tiers.engines import EngineSpec
-from tiers.tier import ReasoningEffort
 from tiers.tools.dialect import DialectName
 
 Capability = Literal["vision", "audio", "files", "tools", "json_schema", "logprobs"]

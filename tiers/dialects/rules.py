@@ -9,7 +9,7 @@ in a queue, cache or code than the tier has: `models`, `best_of`, `n_predict`, `
 """
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from functools import cache
 from operator import attrgetter
 from typing import Any, Literal
@@ -301,12 +301,6 @@ TUNING = server_rows().fields["thoughts"] | server_rows().fields["sampling"]
 """Fields beyond OpenAI's API without which an answer is one, too."""
 FORWARDABLE = frozenset().union(*FORWARDED.values())
 """Fields that at least one kind of server knows."""
-
-
-def media_fields(modalities: Sequence[str] | None, audio: dict[str, Any] | None) -> dict[str, Any]:
-    """Return the fields of a chat whose answer is to have more than text."""
-    fields = {MODALITIES: modalities, AUDIO: audio}
-    return {name: value for name, value in fields.items() if value not in (None, {}, [], ["text"])}
 
 
 def num_tools(request: GenerationRequest) -> int:

@@ -13,11 +13,12 @@ import msgspec
 from inference_core.protocol import SamplingParams
 from inference_core.protocol.commands import EvidenceRequest
 from tiers.catalog.tier_spec import ChainOfThoughtSpec
+from tiers.conversation import ReasoningEffort
 from tiers.deltas import CollectedChoice, merge
 from tiers.local.decoder import Decoder, Prompt
 from tiers.local.policy import Plain, Policy, derive_seed
 from tiers.local.self_consistency import AnswerKind, answer_kind, extract_answer
-from tiers.tier import AnswerEnd, Delta, GenerationRequest, ReasoningEffort, ThoughtEnd, UsageMeter
+from tiers.tier import AnswerEnd, Delta, GenerationRequest, ThoughtEnd, UsageMeter
 
 _ENDS_OF_SENTENCES = (".", "!", "?")
 

@@ -21,8 +21,8 @@ from gateway.edge.openapi import describe, endpoint
 from gateway.inference.api.build_request import CONSENT, PRIVATE
 from gateway.inference.api.list_queries import is_id, not_found, owned_query
 from gateway.inference.api.parsing import read_body
-from gateway.inference.api.schemas import Metadata
 from gateway.tenancy.guard import caller_of
+from tiers.dialects.chat_schemas import Metadata
 
 MOST_LISTED = 100
 _DEFAULT_LISTED = 20

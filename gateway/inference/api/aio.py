@@ -18,9 +18,7 @@ from gateway.base.stores.database import reached
 from gateway.edge.asgi import HttpRequest
 from gateway.edge.openapi import describe
 from gateway.inference.api.build_request import received, routing_options, ruled_headers, unanswered_request
-from gateway.inference.api.chat_turns import turns_of
 from gateway.inference.api.parsing import read_body
-from gateway.inference.api.schemas import Message, Metadata, PositiveInt
 from gateway.inference.clients import recognised
 from gateway.inference.conversations import session_digests
 from gateway.inference.service import serving_of
@@ -29,6 +27,8 @@ from quality.estimates.session_work import last_step
 from quality.records.record import EmbeddingRecord, Record, Recorded
 from quality.verification.feedback import Feedback, FeedbackTaken
 from tiers.conversation import Turn
+from tiers.dialects.chat_request import turns_of
+from tiers.dialects.chat_schemas import Message, Metadata, PositiveInt
 from tiers.errors import ReplicaTry
 
 

@@ -7,11 +7,11 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from gateway.inference.answer import Answer
-from gateway.inference.api.constraints import CUSTOM, custom_names, input_of
 from quality.records.record import CacheUse, continued_from
 from tiers.chat_state import collected_state
 from tiers.conversation import Call, UrlCitation
 from tiers.deltas import CollectedChoice
+from tiers.dialects.constraints import CUSTOM, custom_names, input_of
 from tiers.tier import TextLogprob, ThoughtEnd, Usage
 
 

@@ -1,56 +1,52 @@
-"""Build the InferenceRequest of each endpoint from its checked body, its headers (the x-aio ones say what the caller
-wants of routing) and what the guard found out."""
+"""Build the InferenceRequest of what a caller's dialect says, its headers (the x-aio ones say what the caller wants of
+routing) and what the guard found out."""
 
 import re
 import time
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 import msgspec
 from litestar.connection import ASGIConnection
 from litestar.datastructures import Headers
 
 from classifier.complexity.quality_setting import QUALITY_SETTINGS
-from gateway.base.errors import bad_request
+from gateway.base.errors import ApiError, as_api_error, bad_request
 from gateway.base.identity import TraceContext, trace_context
 from gateway.base.inference_request import (
     CALLER,
     NO_OPTIONS,
+    SERVICE_TIERS,
     SLO_CLASSES,
+    TIER_DEFAULTS,
     CacheMode,
     Caller,
     InferenceRequest,
     PrivateMark,
     RoutingOptions,
     SloName,
+    slo_class,
 )
 from gateway.base.logs import LOG_CONTEXT, LogContext
 from gateway.base.numbers import number, whole_number
-from gateway.inference.api.constraints import format_of, template_variables_of, tooling_of
-from gateway.inference.api.parsing import (
-    EXTRA,
-    check_chat,
-    check_completion,
-    explicit_fields,
-    priority_of,
-    provider_fields,
-    sampling_params,
-    served_tier,
-    stops_of,
-    token_limit,
-    unset_fields,
-)
-from gateway.inference.api.schemas import ChatRequest, CompletionRequest
+from gateway.inference.api.parsing import EXTRA
 from gateway.inference.clients import recognised
 from gateway.inference.service import Serving
 from inference_core.protocol import SamplingParams
 from tiers.catalog.consent import ALL, Consent
-from tiers.conversation import Turn
-from tiers.dialects.rules import SUFFIX, media_fields
-from tiers.errors import HEADER, CallerCredential
+from tiers.conversation import ReadRequest, Turn
+from tiers.dialects.chat_request import PRIORITY_OF_SERVICE_TIER, read_chat, read_completion
+from tiers.dialects.chat_schemas import ChatRequest, CompletionRequest
+from tiers.errors import HEADER, BadRequestError, CallerCredential
 from tiers.tier import GenerationRequest
 
+Body = TypeVar("Body", ChatRequest, CompletionRequest)
+
+MAX_LOGPROBS = 1 << 17
+"""Log-probabilities of drawn tokens in one answer of several choices: about 8 MB of JSON."""
+UNSTATED_TOKENS = 4096
+"""What a choice without a limit of its own counts as."""
 _CONVERSATION = re.compile(r"[A-Za-z0-9._:-]{1,128}\Z")
 
 CONSENT, PRIVATE = "x-aio-consent", "x-aio-private"
@@ -197,94 +193,114 @@ def received(connection: ASGIConnection[Any, Any, Any, Any]) -> RequestHead:
 
 def chat_request(serving: Serving, head: RequestHead, body: ChatRequest) -> InferenceRequest:
     """The request of a chat. Raises `ApiError` 400 that names the parameter."""
-    messages = check_chat(body)
-    return _request_of(
-        serving,
-        head,
-        body,
-        {
-            "sampling": sampling_params(body, (body.top_logprobs or 0) if body.logprobs else None),
-            "passed": provider_fields(body, head.caller.priority_ceiling),
-            "extra": head.extra | (media_fields(body.modalities, body.audio) if body.modalities or body.audio else {}),
-            "messages": messages,
-            "tooling": tooling_of(body),
-            "response_format": format_of(body.response_format),
-            "reasoning_effort": body.reasoning_effort,
-            "reasoning_budget": body.thinking_token_budget,
-            "template_variables": template_variables_of(body),
-        },
-        store=body.store is not False,
-        api="chat",
-        metadata=body.metadata,
-        user=body.user or body.safety_identifier,
-        client=recognised(head.headers, body.metadata, messages),
-    )
+    return request_of(serving, head, _read(read_chat, body))
 
 
 def completion_request(serving: Serving, head: RequestHead, body: CompletionRequest) -> InferenceRequest:
     """The request of a text completion. Raises `ApiError` 400 that names the parameter."""
-    prompts = check_completion(body)
-    return _request_of(
-        serving,
-        head,
-        body,
-        {
-            "sampling": sampling_params(body, body.logprobs),
-            "passed": provider_fields(body),
-            "extra": head.extra | ({SUFFIX: body.suffix} if body.suffix else {}),
-            "echo": bool(body.echo),
-        },
-        store=True,
-        api="completion",
-        prompts=prompts,
-        usual_max_tokens=body.max_tokens is None,
-        best_of=body.best_of,
-        user=body.user,
-    )
+    return request_of(serving, head, _read(read_completion, body))
 
 
-def _request_of(
-    serving: Serving,
-    head: RequestHead,
-    body: ChatRequest | CompletionRequest,
-    generation: dict[str, Any],
-    *,
-    store: bool,
-    **own: Any,
-) -> InferenceRequest:
-    """The request of a `body`: what both kinds have, with what one kind asks of a tier (`generation`) and of the
-    gateway (`own`). `store`: the body does not refuse to be stored."""
+def _read(reader: Callable[[Body], ReadRequest], body: Body) -> ReadRequest:
+    try:
+        return reader(body)
+    except BadRequestError as error:
+        raise as_api_error(error) from None
+
+
+def request_of(serving: Serving, head: RequestHead, read: ReadRequest) -> InferenceRequest:
+    """The request that a caller made, whatever its dialect. Raises `ApiError` 400 that names the parameter."""
+    try:
+        return _request_of(serving, head, read)
+    except ApiError as error:
+        raise error.located(read.names) from None
+
+
+def _request_of(serving: Serving, head: RequestHead, read: ReadRequest) -> InferenceRequest:
     caller, served = head.caller, serving.routing.served
+    _check_logprobs(read)
     options = routing_options(head.headers, served.strongest)
-    priority = max(priority_of(body, options.slo), caller.priority_ceiling)
+    wanted = slo_class(options.slo, 1).priority if read.priority is None else read.priority
+    priority = max(wanted, caller.priority_ceiling)
     consent = options.consent
-    if not (store and serving.settings.store_texts):
+    if not (read.store and serving.settings.store_texts):
         consent = consent.narrowed(Consent(reuse=False))
     return InferenceRequest(
-        requested_model=served.unaliased(body.model, caller),
-        generation=GenerationRequest(
-            request_id=head.request_id,
-            arrival=head.arrival,
-            given=explicit_fields(body),
-            max_tokens=token_limit(body),
-            stop=stops_of(body),
-            n=body.n or 1,
-            include_stop=bool(body.include_stop_str_in_output),
-            priority=priority,
-            **generation,
-        ),
+        api="completion" if read.turns is None else "chat",
+        requested_model=served.unaliased(read.model, caller),
+        generation=_generation(head, read, priority),
         created_at=time.time(),
-        unset=unset_fields(body),
-        stream=bool(body.stream),
+        prompts=read.prompts,
+        usual_max_tokens=read.is_usual_limit,
+        best_of=read.best_of,
+        unset=tuple([name for name in TIER_DEFAULTS if name not in read.sampling]) if read.sampling else TIER_DEFAULTS,
+        stream=read.stream,
         caller=caller,
         own_consent=consent,
         private=options.private,
-        service_tier=served_tier(body.service_tier, priority) if isinstance(body, ChatRequest) else None,
+        service_tier=_served_tier(read.service_tier, priority),
+        metadata=read.metadata,
+        user=read.user,
+        client=None if read.turns is None else recognised(head.headers, read.metadata, read.turns),
         options=options,
         ruled_headers=None if served.rules is None else ruled_headers(serving, head),
         trace=_traced(serving, head),
-        **own,
+        names=read.names,
     )
+
+
+def _generation(head: RequestHead, read: ReadRequest, priority: int) -> GenerationRequest:
+    """What a tier is asked for."""
+    passed, ceiling = read.passed, head.caller.priority_ceiling
+    if read.service_tier is not None and PRIORITY_OF_SERVICE_TIER[read.service_tier] < ceiling:
+        # The most urgent class that the caller's key may ask for is that of a provider too.
+        passed = passed | {"service_tier": SERVICE_TIERS[ceiling]}
+    return GenerationRequest(
+        request_id=head.request_id,
+        arrival=head.arrival,
+        messages=read.turns,
+        sampling=SamplingParams(logprobs=read.logprobs, grammar=read.grammar, **read.sampling),
+        max_tokens=read.max_tokens,
+        stop=read.stop,
+        n=read.n,
+        include_stop=read.include_stop,
+        echo=read.echo,
+        priority=priority,
+        tooling=read.tooling,
+        response_format=read.response_format,
+        reasoning_effort=read.reasoning_effort,
+        reasoning_budget=read.reasoning_budget,
+        template_variables=read.template_variables,
+        given=read.explicit,
+        passed=passed,
+        extra=head.extra | read.extra if read.extra else head.extra,
+        native=read.native,
+        wants_opaque=read.wants_opaque,
+    )
+
+
+def _served_tier(asked: str | None, priority: int) -> str | None:
+    """What `service_tier` of an answer says: the class it was served in, which a key's ceiling may have lowered; None
+    where the caller did not ask."""
+    if asked is None or PRIORITY_OF_SERVICE_TIER[asked] == priority:
+        return "default" if asked == "auto" else asked
+    return SERVICE_TIERS[priority]
+
+
+def _check_logprobs(read: ReadRequest) -> None:
+    """Raises `ApiError` 400 if the log-probabilities of so many choices are too many; one choice may have as many as
+    fit its context."""
+    if read.logprobs is None:
+        return
+    choices = len(read.prompts or (None,)) * (read.best_of or read.n)
+    tokens, shown = UNSTATED_TOKENS if read.max_tokens is None else read.max_tokens, 1 + read.logprobs
+    if choices > 1 and choices * tokens * shown > MAX_LOGPROBS:
+        raise bad_request(
+            f"{choices} choices of up to {tokens} tokens with {shown} log-probabilities each are too many: an answer "
+            f"of several choices may have {MAX_LOGPROBS}. Ask for fewer choices, tokens or log-probabilities.",
+            "top_logprobs",
+            "answer_too_large",
+        )
 
 
 def unanswered_request(

@@ -25,9 +25,9 @@ from gateway.inference.api.build_request import chat_request, received
 from gateway.inference.api.chunks import DONE, ChatChunks
 from gateway.inference.api.foreign_fields import FieldReader, shown_names
 from gateway.inference.api.parsing import decode_body, decoded_body, decoded_fields
-from gateway.inference.api.schemas import HARMLESS, ChatRequest
 from gateway.inference.service import count_refused, serving_of
 from gateway.tenancy.guard import admit
+from tiers.dialects.chat_schemas import HARMLESS, ChatRequest
 from tiers.errors import TierError
 
 log = logging.getLogger(__name__)

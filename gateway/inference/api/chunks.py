@@ -17,12 +17,12 @@ from gateway.inference.api.answers import (
     usage_body,
     whole_answer,
 )
-from gateway.inference.api.constraints import CUSTOM, InputReader, custom_names
-from gateway.inference.api.schemas import StreamOptions
 from gateway.inference.service import Serving
 from tiers.chat_state import EXTRA, FORM
 from tiers.conversation import ToolCallDelta
 from tiers.deltas import BlockOrder, Piece
+from tiers.dialects.chat_schemas import StreamOptions
+from tiers.dialects.constraints import CUSTOM, InputReader, custom_names
 from tiers.tier import Delta
 
 EVENT_STREAM = b"text/event-stream; charset=utf-8"

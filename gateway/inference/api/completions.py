@@ -23,20 +23,21 @@ from gateway.inference.api.build_request import (
     received,
     unanswered_request,
 )
-from gateway.inference.api.chat_turns import turns_of
 from gateway.inference.api.chunks import CompletionsFormat
 from gateway.inference.api.foreign_fields import FieldReader
-from gateway.inference.api.parsing import MISSING, read_and_build, read_body
+from gateway.inference.api.parsing import read_and_build, read_body
 from gateway.inference.api.responses.as_chat import chat_of
 from gateway.inference.api.responses.native_items import without_codex_items
 from gateway.inference.api.responses.schemas import ResponsesRequest
-from gateway.inference.api.schemas import HARMLESS, ChatRequest, CompletionRequest, Message, TokenId
 from gateway.inference.api.sending import respond
 from gateway.inference.service import Serving, serving_of
 from gateway.tenancy.guard import caller_of, inference_post
 from inference_core.errors import InvalidRequestError
 from inference_core.tokenization.tokenizer import Tokenizer
 from tiers.conversation import Turn
+from tiers.dialects.chat_request import turns_of
+from tiers.dialects.chat_schemas import HARMLESS, ChatRequest, CompletionRequest, Message, TokenId
+from tiers.dialects.decoding import MISSING
 from tiers.local.decoder import calling_of
 from tiers.tier import Tier
 

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
-from gateway.inference.api.chat_turns import THOUGHTS
 from gateway.inference.api.foreign_parts import TEXTS, chat_part, chat_result, json_text, kind_of
 from gateway.inference.api.foreign_tools import (
     CALLS,
@@ -34,6 +33,7 @@ from gateway.inference.api.foreign_tools import (
 )
 from gateway.inference.api.gemini.request import mend_gemini
 from tiers.conversation import PROVIDERS_OWN
+from tiers.dialects.chat_request import THOUGHTS
 from tiers.dialects.quirks import Dialect, edit_body
 
 # OpenAI's own bounds.

@@ -3,7 +3,7 @@
 import pytest
 
 from classifier.features.routing_input import routing_input, routing_input_of_text
-from classifier.features.stray_text import BILLING_HEADER, WINDOW, users_text, without_billing
+from classifier.features.stray_text import WINDOW, users_text
 from tests.shared_data import rows
 
 ASKED = "Why does the scheduler preempt twice?"
@@ -72,9 +72,3 @@ def test_of_a_very_long_turn_the_ends_are_cleaned() -> None:
     reminder = "<system-reminder>one</system-reminder>"
     found = users_text(f"{reminder}{'word ' * WINDOW}{reminder}")
     assert found == ("word " * WINDOW).strip()
-
-
-def test_a_billing_header_is_taken_off_a_system_message() -> None:
-    assert without_billing(f"{BILLING_HEADER} cc_version=2.1.9; cch=0a1b2;\n\nYou write code.") == "You write code."
-    assert without_billing(f"{BILLING_HEADER} cch=0a1b2;") == ""
-    assert without_billing("You write code.\nBriefly.") == "You write code.\nBriefly."

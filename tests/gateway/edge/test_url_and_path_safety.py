@@ -13,9 +13,7 @@ import pytest
 import pytest_asyncio
 
 from gateway.app import create_app
-from gateway.base.errors import ApiError
 from gateway.base.settings import Settings, SettingsError
-from gateway.inference.api.caller_urls import refuse_turn, refuse_urls
 from gateway.telemetry.alert_channels import channels_of
 from tests.gateway.attacks.url_forms import PUBLIC, forbidden_urls
 from tests.gateway.running_gateway import RunningGateway, laptop_hash_core, running_gateway
@@ -24,6 +22,8 @@ from tests.tiers.tier_world import remote_spec
 from tiers import server_words
 from tiers.catalog.load import load_catalog
 from tiers.catalog.validate import check_rules
+from tiers.dialects.caller_urls import refuse_turn, refuse_urls
+from tiers.errors import BadRequestError
 from tiers.remote.http_transport import HttpTransport
 from tiers.server_words import is_metadata_address, is_metadata_host
 
@@ -90,9 +90,9 @@ async def test_a_catalogue_that_names_a_metadata_server_is_refused(host: str) ->
 
 @pytest.mark.parametrize("url", forbidden_urls())
 async def test_a_callers_url_is_refused_in_every_notation(url: str) -> None:
-    with pytest.raises(ApiError) as refused:
+    with pytest.raises(BadRequestError) as refused:
         refuse_urls({"image_url": {"url": url}}, "input[0]")
-    assert refused.value.body.param == "input[0].image_url.url"
+    assert refused.value.param == "input[0].image_url.url"
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ async def test_public_addresses_bytes_and_texts_go_on(value: Any) -> None:
     ],
 )
 async def test_a_field_that_names_a_url_is_known_by_its_name(value: Any) -> None:
-    with pytest.raises(ApiError):
+    with pytest.raises(BadRequestError):
         refuse_urls(value, "")
 
 
@@ -133,7 +133,7 @@ async def test_what_calls_of_tools_hold_is_text() -> None:
         {"name": "open", "input_schema": {"properties": {"url": {"default": "http://localhost:3000"}}}},
     ]
     refuse_turn(json.dumps(turn).encode(), "content")
-    with pytest.raises(ApiError):
+    with pytest.raises(BadRequestError):
         refuse_turn(json.dumps([*turn, {"type": "mcp", "server_url": "http://localhost"}]).encode(), "tools")
 
 

@@ -14,7 +14,8 @@ from msgspec import Meta
 
 from gateway.base.errors import ApiError, ContextLengthError, bad_request
 from gateway.base.inference_request import InferenceRequest
-from gateway.inference.api.schemas import (
+from tiers.conversation import NativeRequest, Opaque
+from tiers.dialects.chat_schemas import (
     MAX_TOOLS,
     AllowedTools,
     ChatRequest,
@@ -32,7 +33,6 @@ from gateway.inference.api.schemas import (
     StructuredOutputs,
     ToolDefinition,
 )
-from tiers.conversation import NativeRequest, Opaque
 
 _encode = msgspec.json.Encoder().encode
 

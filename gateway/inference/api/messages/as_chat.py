@@ -6,8 +6,7 @@ import msgspec
 
 from gateway.base.errors import ApiError, ContextLengthError, bad_request
 from gateway.base.inference_request import InferenceRequest
-from gateway.inference.api.caller_urls import refuse_turn, refuse_urls
-from gateway.inference.api.messages.conversation import conversation_of, decoded
+from gateway.inference.api.messages.conversation import conversation_of
 from gateway.inference.api.messages.schemas import (
     CountTokensRequest,
     MessagesRequest,
@@ -16,7 +15,9 @@ from gateway.inference.api.messages.schemas import (
     ToolEntry,
     dotted,
 )
-from gateway.inference.api.schemas import (
+from tiers.conversation import INTERLEAVED, NativeRequest, Opaque, Turn
+from tiers.dialects.caller_urls import refuse_turn, refuse_urls
+from tiers.dialects.chat_schemas import (
     ChatRequest,
     FunctionDefinition,
     JsonSchemaFormat,
@@ -25,7 +26,7 @@ from gateway.inference.api.schemas import (
     ResponseFormat,
     ToolDefinition,
 )
-from tiers.conversation import INTERLEAVED, NativeRequest, Opaque, Turn
+from tiers.dialects.decoding import decoded
 
 _encode = msgspec.json.Encoder().encode
 

@@ -12,14 +12,13 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
-from classifier.features.stray_text import BILLING_HEADER
 from gateway.base.errors import ApiError, bad_request
-from gateway.inference.api.caller_urls import refuse_turn
-from gateway.inference.api.chat_turns import text_of
 from gateway.inference.api.messages.schemas import Turn
-from gateway.inference.api.parsing import refusal_of
-from gateway.inference.api.schemas import ContentPart, FunctionCall, Message, MessageToolCall
 from tiers.conversation import FAILED_RESULT, PROVIDERS_OWN, TURN, Opaque
+from tiers.dialects.caller_urls import refuse_turn
+from tiers.dialects.chat_request import BILLING_HEADER, text_of
+from tiers.dialects.chat_schemas import ContentPart, FunctionCall, Message, MessageToolCall
+from tiers.dialects.decoding import decoded
 from tiers.dialects.messages import DIALECT, UNSIGNED, Block, ResultBlock, Source, Text, given_call_id
 
 T = TypeVar("T")
@@ -34,20 +33,6 @@ class Readable(Protocol):
 
     @property
     def json(self) -> bytes: ...
-
-
-def decoded(given: Any, kind: type[T], where: str) -> T:
-    """Return `given`, JSON or data, as `kind`. Raises `ApiError` 400 that names the field below `where`."""
-    try:
-        if isinstance(given, msgspec.Raw):
-            return msgspec.json.decode(given, type=kind)
-        return msgspec.convert(given, kind, from_attributes=True)
-    except msgspec.ValidationError as error:
-        refused = refusal_of(error, kind)
-        body = refused.body
-        path = where if body.param is None else f"{where}.{body.param}"
-        message = body.message.replace("the body", where) if body.param is None else body.message
-        raise ApiError(refused.status, message.replace(body.param or where, path), param=path, code=body.code) from None
 
 
 def opaque_of(said: Sequence[Readable], message: Message) -> tuple[Opaque, ...]:

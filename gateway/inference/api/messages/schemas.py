@@ -17,8 +17,8 @@ from msgspec import Meta
 from gateway.base.errors import ApiError, ContextLengthError, as_api_error, envelope_response, request_id_of
 from gateway.edge.openapi import ERRORS
 from gateway.inference.api.answers import Routed
-from gateway.inference.api.schemas import MAX_TOOLS, FunctionName, NaturalInt, StopString, TopP
 from inference_core.io.files import prepare_types
+from tiers.dialects.chat_schemas import MAX_TOOLS, FunctionName, NaturalInt, StopString, TopP
 from tiers.dialects.messages import Block, MessageBody, MessageUsage, ResultBlock, Text
 
 PATH = "/v1/messages"

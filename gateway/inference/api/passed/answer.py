@@ -17,7 +17,6 @@ from gateway.base.inference_request import InferenceRequest, PrivateMark, Routin
 from gateway.base.numbers import usd_text
 from gateway.edge.response_cycle import DisconnectWatch, StallWatch
 from gateway.inference.api.build_request import received, routing_options, unanswered_request
-from gateway.inference.api.caller_urls import refuse_raw
 from gateway.inference.api.parsing import decoded_body, json_of
 from gateway.inference.api.passed.endpoints import SPEECH_TOKENS_A_SECOND, PassedEndpoint, Workload
 from gateway.inference.api.passed.form import MOST_BYTES, PassedForm, check_names
@@ -32,6 +31,7 @@ from tiers.catalog.catalog import TargetSpec
 from tiers.catalog.consent import NO_CREDENTIAL, Consent, CredentialConsent, hidden_from
 from tiers.catalog.tier_spec import TierSpec
 from tiers.catalog.unit_price import UnitPrice, tokens_of, unit_price
+from tiers.dialects.caller_urls import refuse_raw
 from tiers.errors import HEADER, TierAnswerError, TierAnswerTooLongError, TierError
 from tiers.remote.passed_server import PassedAnswer, PassedServer
 

@@ -10,9 +10,9 @@ from multipart import MultipartSegment
 
 from gateway.base.errors import ApiError, bad_request
 from gateway.edge.asgi import FormEvent, HttpRequest, read_form
-from gateway.inference.api.caller_urls import refuse_urls
 from gateway.inference.api.passed.endpoints import READ_FIELDS, Form, PassedEndpoint
 from inference_core.io.files import JSON_ERRORS
+from tiers.dialects.caller_urls import refuse_urls
 
 # OpenAI takes recordings of known speakers, each up to 10 seconds long, as texts.
 MOST_PARTS, FIELD_BYTES = 64, 4 * 2**20

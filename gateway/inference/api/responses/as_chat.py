@@ -11,7 +11,6 @@ import msgspec
 
 from gateway.base.errors import ApiError, ContextLengthError, bad_request
 from gateway.base.inference_request import InferenceRequest
-from gateway.inference.api.constraints import arguments_of
 from gateway.inference.api.parsing import refuse_given
 from gateway.inference.api.responses.native_items import (
     CARRIED,
@@ -24,7 +23,8 @@ from gateway.inference.api.responses.native_items import (
 )
 from gateway.inference.api.responses.schemas import Item, Part, ResponsesRequest, TextFormat
 from gateway.inference.api.responses.tools import chat_choice, chat_tools, flat_name
-from gateway.inference.api.schemas import (
+from tiers.conversation import NativeRequest, Opaque
+from tiers.dialects.chat_schemas import (
     ChatRequest,
     ContentPart,
     FunctionCall,
@@ -33,7 +33,7 @@ from gateway.inference.api.schemas import (
     MessageToolCall,
     ResponseFormat,
 )
-from tiers.conversation import NativeRequest, Opaque
+from tiers.dialects.constraints import arguments_of
 
 # By what names the caller knows the fields of the chat.
 _NAMES = {

@@ -8,13 +8,13 @@ import msgspec
 
 from gateway.base.errors import as_api_error
 from gateway.inference.answer import Answer
-from gateway.inference.api.constraints import InputReader
 from gateway.inference.api.responses.as_chat import sealed
 from gateway.inference.api.responses.body import ResponseBody, annotation, logprobs_of, refusal_part, text_part
 from gateway.inference.api.responses.schemas import ResponsesRequest
 from tiers.chat_state import image_items
 from tiers.conversation import Call, ToolCallDelta, UrlCitation
 from tiers.deltas import BlockOrder, Piece, pieces_of
+from tiers.dialects.constraints import InputReader
 from tiers.tier import Delta, TextLogprob
 
 _encode = msgspec.json.Encoder().encode

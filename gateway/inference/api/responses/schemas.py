@@ -5,7 +5,9 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from gateway.inference.api.schemas import (
+from inference_core.io.files import prepare_types
+from tiers.conversation import ReasoningEffort
+from tiers.dialects.chat_schemas import (
     MAX_PARTS,
     MAX_TOOLS,
     FunctionName,
@@ -16,8 +18,6 @@ from gateway.inference.api.schemas import (
     TopP,
     Unsupported,
 )
-from inference_core.io.files import prepare_types
-from tiers.tier import ReasoningEffort
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,9 +5,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from gateway.base.errors import bad_request
-from gateway.inference.api.constraints import CUSTOM
 from gateway.inference.api.responses.schemas import ChosenTool, NamespacedTool, ResponseTool, ToolChoice, ToolFormat
-from gateway.inference.api.schemas import (
+from tiers.dialects.chat_schemas import (
     MAX_TOOLS,
     AllowedTools,
     CustomFormat,
@@ -19,6 +18,7 @@ from gateway.inference.api.schemas import (
     NamedToolChoice,
     ToolDefinition,
 )
+from tiers.dialects.constraints import CUSTOM
 
 NAMESPACE = "namespace"
 SEARCH = "tool_search"

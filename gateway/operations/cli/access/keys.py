@@ -343,7 +343,7 @@ def checked(kind: type[T], value: Any) -> T:
     try:
         return msgspec.convert(value, kind, strict=False)
     except msgspec.ValidationError as error:
-        from gateway.base.allowed_values import explained
+        from tiers.dialects.decoding import explained
 
         raise click.BadParameter(explained(error, kind)) from error
 

@@ -7,10 +7,10 @@ from typing import Any, TypeVar
 import msgspec
 from litestar.response import Response
 
-from gateway.base.errors import ApiError, bad_request
+from gateway.base.errors import ApiError, as_api_error, bad_request
 from gateway.base.numbers import number
 from gateway.edge.asgi import HttpRequest
-from gateway.inference.api.parsing import refusal_of
+from tiers.dialects.decoding import refusal_of
 
 WAS = "was."
 MOST_REASON = 1024
@@ -91,7 +91,7 @@ def parse_form(values: Mapping[str, Any], kind: type[Wanted]) -> Wanted:
     try:
         return msgspec.convert(values, kind, strict=False)
     except msgspec.ValidationError as error:
-        raise refusal_of(error, kind) from None
+        raise as_api_error(refusal_of(error, kind)) from None
 
 
 def reason_of(fields: dict[str, str]) -> str:

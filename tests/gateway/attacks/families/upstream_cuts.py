@@ -7,7 +7,6 @@ from itertools import cycle
 from random import Random
 from typing import Any, NamedTuple
 
-from gateway.inference.api.schemas import MAX_CHOICES, MAX_PROMPTS
 from tests.gateway.attacks.exchange import Answer
 from tests.gateway.attacks.hostile_catalog import MAX_TOKENS, TIERS
 from tests.gateway.attacks.mortal_cores import ANSWER_TOKENS
@@ -17,6 +16,7 @@ from tests.gateway.attacks.upstream_cuts import number_of_cuts
 from tests.gateway.known_text import known_text
 from tests.gateway.served_process import UNCACHED
 from tests.polling import until
+from tiers.dialects.chat_schemas import MAX_CHOICES, MAX_PROMPTS
 
 TOGETHER = 8
 COMPLETIONS, MESSAGES, RESPONSES = "/v1/completions", "/v1/messages", "/v1/responses"

@@ -13,7 +13,6 @@ from gateway.base.inference_request import KEYLESS
 from gateway.base.settings import Settings
 from gateway.inference import answer_limits
 from gateway.inference.api.build_request import RequestHead, chat_request
-from gateway.inference.api.schemas import ChatRequest, Message
 from gateway.tenancy.admission import max_cost_usd
 from quality.records.record import Record
 from quality.verification.sampling import refusal
@@ -22,6 +21,7 @@ from tests.gateway.inference.api.test_disconnects import only_record
 from tests.gateway.known_text import known_text, rest
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 from tests.tiers.remote.loopback_server import Call, LoopbackServer
+from tiers.dialects.chat_schemas import ChatRequest, Message
 from tiers.errors import HEADER
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.inference.api.constraints import InputReader, arguments_of, input_of
 from tests.gateway.running_gateway import RunningGateway
 from tiers.conversation import ToolCallDelta
+from tiers.dialects.constraints import InputReader, arguments_of, input_of
 
 PATCH: Any = {
     "type": "custom",

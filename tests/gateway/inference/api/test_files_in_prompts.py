@@ -9,11 +9,12 @@ import pytest
 
 from gateway.base.errors import ApiError
 from gateway.base.inference_request import KEYLESS
-from gateway.inference.api import chat_turns
 from gateway.inference.api.prompt_files import with_files
-from gateway.inference.api.schemas import Message
 from tests.gateway.running_gateway import RunningGateway
 from tests.gateway.served_process import UNCACHED
+from tiers.dialects.chat_request import BILLING_HEADER, turns_of, without_billing
+from tiers.dialects.chat_schemas import Message
+from tiers.errors import BadRequestError
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -46,10 +47,10 @@ async def test_a_file_that_was_uploaded_here_is_read_where_a_prompt_names_it(
 
 async def test_ids_of_providers_files_stay_and_those_of_deleted_ones_are_refused(gateway: RunningGateway) -> None:
     theirs = {"type": "file", "file": {"file_id": "file-abc123"}}
-    chat_turns.turns_of(msgspec.convert([_saying(theirs)], list[Message]))
+    turns_of(msgspec.convert([_saying(theirs)], list[Message]))
     ours = {"type": "file", "file": {"file_id": f"file-{'0' * 32}"}}
-    with pytest.raises(ApiError, match="may have expired"):
-        chat_turns.turns_of(msgspec.convert([_saying(ours)], list[Message]))
+    with pytest.raises(BadRequestError, match="may have expired"):
+        turns_of(msgspec.convert([_saying(ours)], list[Message]))
 
 
 @pytest.mark.parametrize(
@@ -72,3 +73,9 @@ async def test_a_file_is_given_in_the_form_of_the_api_that_names_it(
     with pytest.raises(ApiError, match="AIO_BODY_LIMIT"):
         await with_files(gateway.jobs.files, KEYLESS.tenant, named, 1)
     assert json.loads(await with_files(gateway.jobs.files, KEYLESS.tenant, named, 100)) == {"part": part | read}
+
+
+def test_a_billing_header_is_taken_off_a_system_message() -> None:
+    assert without_billing(f"{BILLING_HEADER} cc_version=2.1.9; cch=0a1b2;\n\nYou write code.") == "You write code."
+    assert without_billing(f"{BILLING_HEADER} cch=0a1b2;") == ""
+    assert without_billing("You write code.\nBriefly.") == "You write code.\nBriefly."

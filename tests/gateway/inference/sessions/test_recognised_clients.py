@@ -8,16 +8,16 @@ import pytest
 
 from gateway.base.inference_request import ClientTurn
 from gateway.inference import clients
-from gateway.inference.api.chat_turns import turns_of
 from gateway.inference.api.messages.as_chat import chat_of as chat_of_messages
 from gateway.inference.api.messages.schemas import MessagesRequest
 from gateway.inference.api.responses.as_chat import chat_of as chat_of_responses
 from gateway.inference.api.responses.schemas import ResponsesRequest
-from gateway.inference.api.schemas import ChatRequest
 from gateway.inference.clients import CAPTURED, MAX_ID, RULES, recognised
 from gateway.inference.conversations import session_digest
 from tests.clients.recorded_request import RecordedRequest, read_recorded
 from tiers.conversation import Turn
+from tiers.dialects.chat_request import turns_of
+from tiers.dialects.chat_schemas import ChatRequest
 
 RECORDED = read_recorded()
 NAMES = {rule.name for rule in RULES}

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from gateway.base.errors import bad_request
+from tiers.errors import BadRequestError
 from tiers.server_words import host_problem, looks_like_url, url_problem
 
 _MAY_NAME = re.compile(rb"ur[li]|href|src|link|image|audio|video|file|media|mask|voice|reference|\\u00", re.IGNORECASE)
@@ -27,9 +27,9 @@ _CALL = re.compile(r"tool_use\Z|.+_(?:call|tool_use|tool_result|citation)\Z")
 
 
 def refuse_urls(value: Any, where: str) -> None:
-    """Raises `ApiError` 400 that names the first field with such a URL in `value`, JSON at the path `where`."""
+    """Raises `BadRequestError` that names the first field with such a URL in `value`, JSON at the path `where`."""
     for path, problem in _problems(value, where, ""):
-        raise bad_request(
+        raise BadRequestError(
             f"{path}: give a public https: or http: address, or a data: URL; {problem}.", path, "invalid_value"
         )
 

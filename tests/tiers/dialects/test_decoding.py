@@ -6,9 +6,9 @@ from typing import Annotated, Any, Literal
 import msgspec
 import pytest
 
-from gateway.base.allowed_values import explained
 from gateway.operations.cli.group import told_error
 from quality.store.drivers import DatabaseUrlError
+from tiers.dialects.decoding import explained
 
 
 class Colour(Enum):

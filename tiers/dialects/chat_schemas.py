@@ -1,6 +1,6 @@
 """Bodies of the two generating endpoints, field by field as OpenAI documents them, plus vLLM's extensions.
 
-Types and ranges are checked while decoding; `gateway.inference.api.parsing` checks what depends on several.
+Types and ranges are checked while decoding; `tiers.dialects.chat_request` checks what depends on several.
 Fields typed `Unsupported` are known to OpenAI clients but have no machinery here: all but null is refused by name,
 unless `HARMLESS` names them. Other fields are unknown: left out and named in a header, or refused for a strict key.
 """
@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from tiers.tier import ReasoningEffort
+from tiers.conversation import ReasoningEffort
 
 Unsupported = Any
 

@@ -1,28 +1,55 @@
-"""The messages of a chat as models are given them: roles, content parts and tool calls, each checked."""
+"""Read a chat, or a text completion, of OpenAI's API: what decoding could not check is checked here."""
 
 import base64
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from operator import attrgetter
+from typing import Any, cast
 
 import msgspec
 
-from classifier.features.stray_text import without_billing
-from gateway.base.errors import bad_request
-from gateway.inference.api.caller_urls import refuse_urls
-from gateway.inference.api.constraints import CUSTOM, arguments_of
-from gateway.inference.api.schemas import (
+from tiers.chat_state import DETAILS, EXTRA, PART_TYPES, audio_reference, state_blocks, state_json
+from tiers.conversation import Call, Content, FieldNames, MediaKind, Opaque, ReadRequest, Text, Turn, media
+from tiers.dialects.caller_urls import refuse_urls
+from tiers.dialects.chat_schemas import (
     MAX_MESSAGES,
     MAX_PARTS,
+    MAX_PROMPTS,
+    ChatRequest,
+    CompletionRequest,
     ContentPart,
     FunctionCall,
     Message,
     MessageToolCall,
+    ResponseFormat,
+    Sampling,
 )
-from tiers.chat_state import DETAILS, EXTRA, PART_TYPES, audio_reference, state_blocks, state_json
-from tiers.conversation import Call, Content, MediaKind, Opaque, Text, Turn, media
+from tiers.dialects.constraints import (
+    CUSTOM,
+    arguments_of,
+    format_of,
+    grammar_of,
+    template_variables_of,
+    tooling_of,
+)
+from tiers.dialects.rules import ALL_SAMPLING, AUDIO, MODALITIES, SERVICE_FIELDS, SUFFIX
+from tiers.errors import BadRequestError
+from tiers.prompt_bounds import num_bytes
 from tiers.server_words import looks_like_url, url_problem
 
+PRIORITY_OF_SERVICE_TIER = {"auto": 1, "default": 1, "scale": 1, "priority": 0, "flex": 2, "batch": 2}
+# Those that providers have; `batch` is our own.
+SERVICE_TIERS_ELSEWHERE = ("auto", "default", "flex", "priority", "scale")
+# OpenAI's default of the older API; chat has none.
+COMPLETION_MAX_TOKENS = 16
+_COMPLETION_NAMES = FieldNames({"top_logprobs": "logprobs"})
+MAX_ECHOED_BYTES = 1 << 22
+"""Bytes of repeated prompts in one answer."""
+# Bytes of a token: few have as many.
+_TOKEN_BYTES = 16
+# Claude Code's first system block; its numbers change with every request.
+BILLING_HEADER = "x-anthropic-billing-header:"
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 
 # Types of parts that are no text, with the fields of which one at least is needed.
@@ -45,23 +72,244 @@ THOUGHTS = ("thinking", "redacted_thinking", "reasoning")
 _encode = msgspec.json.Encoder().encode
 
 
+def read_chat(body: ChatRequest) -> ReadRequest:
+    """Return what a chat asks for. Raises `BadRequestError`."""
+    if body.max_tokens == 0:
+        raise BadRequestError("max_tokens is 0: an answer needs at least 1.", "max_tokens", "invalid_value")
+    if body.max_tokens and body.max_completion_tokens:
+        raise BadRequestError("Give max_completion_tokens or max_tokens, not both.", "max_tokens", "invalid_value")
+    if body.top_logprobs and not body.logprobs:
+        raise BadRequestError("top_logprobs needs logprobs to be true.", "top_logprobs", "invalid_value")
+    _check_sampling(body)
+    passed = _service_fields(body)
+    if body.service_tier is not None and body.service_tier not in SERVICE_TIERS_ELSEWHERE:
+        del passed["service_tier"]
+    return ReadRequest(
+        turns=turns_of(body.messages),
+        tooling=tooling_of(body),
+        response_format=format_of(body.response_format),
+        reasoning_effort=body.reasoning_effort,
+        reasoning_budget=body.thinking_token_budget,
+        template_variables=template_variables_of(body),
+        logprobs=(body.top_logprobs or 0) if body.logprobs else None,
+        priority=_priority(body),
+        service_tier=body.service_tier,
+        passed=passed,
+        extra=_media_fields(body),
+        store=body.store is not False,
+        metadata=body.metadata,
+        **_shared(body, body.response_format),
+        user=body.user or body.safety_identifier,
+    )
+
+
+def read_completion(body: CompletionRequest) -> ReadRequest:
+    """Return what a text completion asks for. Raises `BadRequestError`."""
+    return ReadRequest(
+        prompts=_prompts(body),
+        logprobs=body.logprobs,
+        priority=body.priority,
+        passed=_service_fields(body),
+        extra={SUFFIX: body.suffix} if body.suffix else {},
+        echo=bool(body.echo),
+        best_of=body.best_of,
+        is_usual_limit=body.max_tokens is None,
+        names=_COMPLETION_NAMES,
+        **_shared(body, None),
+        user=body.user,
+    )
+
+
+def _shared(body: Sampling, response_format: ResponseFormat | None) -> dict[str, Any]:
+    """The fields that both have in common."""
+    return {
+        "model": body.model,
+        "grammar": grammar_of(response_format, body.structured_outputs),
+        "sampling": _sampling(body),
+        "max_tokens": _token_limit(body),
+        "stop": _stops(body),
+        "include_stop": bool(body.include_stop_str_in_output),
+        "n": body.n or 1,
+        "stream": bool(body.stream),
+        "explicit": tuple(_explicit_fields(body)),
+    }
+
+
+def _sampling(body: Sampling) -> dict[str, Any]:
+    given = _sampling_fields(body)
+    if not given:
+        return given
+    if "top_k" in given:
+        given["top_k"] = max(given["top_k"], 0)  # -1 is vLLM's way to switch it off
+    if "logit_bias" in given:
+        given["logit_bias"] = {int(token): bias for token, bias in given["logit_bias"].items()}
+    if "stop_token_ids" in given:
+        given["stop_token_ids"] = tuple(given["stop_token_ids"])
+    return given
+
+
+def _priority(body: ChatRequest) -> int | None:
+    if body.service_tier is None:
+        return body.priority
+    if (usual := PRIORITY_OF_SERVICE_TIER.get(body.service_tier)) is None:
+        allowed = ", ".join(PRIORITY_OF_SERVICE_TIER)
+        raise BadRequestError(f"Invalid service_tier {body.service_tier!r}: allowed are {allowed}.", "service_tier")
+    return usual if body.priority is None else body.priority
+
+
+def _media_fields(body: ChatRequest) -> dict[str, Any]:
+    """The fields of a chat whose answer is to have more than text."""
+    fields = {MODALITIES: body.modalities, AUDIO: body.audio}
+    return {name: value for name, value in fields.items() if value not in (None, {}, [], ["text"])}
+
+
+def _prompts(body: CompletionRequest) -> list[str | list[int]]:
+    if body.max_tokens == 0 and not body.echo:
+        raise BadRequestError(
+            "max_tokens is 0: give at least 1, or echo with logprobs to score the prompt alone.",
+            "max_tokens",
+            "invalid_value",
+        )
+    _check_best_of(body)
+    _check_sampling(body)
+    prompts = prompts_of(body.prompt, "prompt")
+    if len(prompts) > MAX_PROMPTS:
+        raise BadRequestError(
+            f"prompt holds {len(prompts)} prompts; at most {MAX_PROMPTS} fit one request.", "prompt", "array_too_long"
+        )
+    for place, prompt in enumerate(prompts):
+        if not prompt:
+            raise BadRequestError(
+                "A prompt is empty: give some text.", f"prompt[{place}]" if place else "prompt", "empty"
+            )
+    if body.echo:
+        _check_echo(prompts, body.n or 1)
+    return prompts
+
+
+def _check_echo(prompts: Sequence[str | list[int]], n: int) -> None:
+    """Raises `BadRequestError` if the repeated prompts are too long, each in each of its `n` choices."""
+    size = n * sum(_TOKEN_BYTES * len(one) if isinstance(one, list) else num_bytes(one) for one in prompts)
+    if size > MAX_ECHOED_BYTES:
+        raise BadRequestError(
+            f"echo repeats {size} bytes of prompts in {n * len(prompts)} choices; an answer may repeat "
+            f"{MAX_ECHOED_BYTES}. Ask for fewer choices or shorter prompts.",
+            "echo",
+            "answer_too_large",
+        )
+
+
+def _check_best_of(body: CompletionRequest) -> None:
+    wanted = body.n or 1
+    if body.best_of is None or body.best_of == wanted:
+        return
+    if body.best_of < wanted:
+        raise BadRequestError(
+            f"best_of is {body.best_of}: of fewer than n = {wanted} choices no {wanted} can be returned.",
+            "best_of",
+            "invalid_value",
+        )
+    if body.stream:
+        raise BadRequestError(
+            "best_of above n cannot be streamed: the best choices are known once all have ended.",
+            "best_of",
+            "invalid_value",
+        )
+
+
+def prompts_of(prompt: str | list[str | int | list[int]], param: str) -> list[str | list[int]]:
+    """The texts, or lists of token ids, that `param` gives, one or several."""
+    if isinstance(prompt, str):
+        return [prompt]
+    if not prompt:
+        raise BadRequestError(f"{param} is empty: give at least one.", param, "empty_array")
+    # Millions of token ids may be given, so they are looked at in one pass.
+    kinds = set(map(type, prompt))
+    if kinds == {int}:
+        return [cast(list[int], prompt)]
+    if kinds in ({str}, {list}):
+        return cast(list[str | list[int]], prompt)
+    raise BadRequestError(f"{param} mixes texts and token ids: give texts, token ids, or lists of one kind.", param)
+
+
+def _check_sampling(body: Sampling) -> None:
+    """Checks common to both APIs."""
+    if body.stream_options is not None and not body.stream:
+        raise BadRequestError("stream_options is only allowed when stream is true.", "stream_options", "invalid_value")
+    for name in body.logit_bias or {}:
+        if not name.isascii() or not name.isdigit() or len(name) > 9:
+            raise BadRequestError(f"logit_bias maps token ids to biases; {name!r} is no token id.", "logit_bias")
+    if body.min_tokens is not None and (limit := _token_limit(body)) is not None and body.min_tokens > limit:
+        raise BadRequestError(
+            f"min_tokens {body.min_tokens} is above the token limit {limit}.", "min_tokens", "invalid_value"
+        )
+
+
+def _token_limit(body: Sampling) -> int | None:
+    """The limit on generated tokens, by either name; None (chat only) for as many as the context allows."""
+    if isinstance(body, ChatRequest):
+        return body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
+    return COMPLETION_MAX_TOKENS if body.max_tokens is None else body.max_tokens
+
+
+def _stops(body: Sampling) -> tuple[str, ...]:
+    if body.stop is None:
+        return ()
+    return (body.stop,) if isinstance(body.stop, str) else tuple(body.stop)
+
+
+def _only(name: str, body: Sampling) -> tuple[Any]:
+    return (getattr(body, name),)
+
+
+class _Fields:
+    """Fields of both APIs by name: called with a body, it returns those that are set. Most bodies set none."""
+
+    def __init__(self, *names: str) -> None:
+        self._of: dict[type[Sampling], tuple[list[str], Callable[[Sampling], Any], tuple[None, ...]]] = {}
+        for api in (ChatRequest, CompletionRequest):
+            known = [name for name in names if name in api.__struct_fields__]
+            # With one name it returns no tuple.
+            values_of = attrgetter(*known) if len(known) > 1 else partial(_only, known[0])
+            self._of[api] = known, values_of, (None,) * len(known)
+
+    def __call__(self, body: Sampling) -> dict[str, Any]:
+        names, values_of, unset = self._of[ChatRequest if isinstance(body, ChatRequest) else CompletionRequest]
+        values = values_of(body)
+        if values == unset:
+            return {}
+        return {name: value for name, value in zip(names, values, strict=True) if value is not None}
+
+
+_sampling_fields = _Fields(*ALL_SAMPLING, "logit_bias")
+# What is not sent to a server elsewhere where it has its usual value, unless the caller said so.
+_explicit_fields = _Fields(*ALL_SAMPLING, "n", "top_logprobs", "tool_choice", "parallel_tool_calls")
+_service_fields = _Fields(*SERVICE_FIELDS)
+
+
 def turns_of(messages: list[Message]) -> list[Turn]:
-    """The conversation. Raises `ApiError` 400 for a message that no model could read."""
+    """The conversation. Raises `BadRequestError` for a message that no model could read."""
     if not messages:
-        raise bad_request("messages is empty: give at least one message.", "messages", "empty_array")
+        raise BadRequestError("messages is empty: give at least one message.", "messages", "empty_array")
     if len(messages) > MAX_MESSAGES:
-        raise bad_request(
+        raise BadRequestError(
             f"messages holds {len(messages)}; at most {MAX_MESSAGES} fit one request.", "messages", "array_too_long"
         )
     parts = sum(map(_num_parts, messages))
     if parts > MAX_PARTS:
-        raise bad_request(
+        raise BadRequestError(
             f"messages hold {parts} content parts and tool calls; at most {MAX_PARTS} fit one request.",
             "messages",
             "array_too_long",
         )
     ids, last = _CallIds(), len(messages) - 1
     return [_turn(message, place, ids, is_last=place == last) for place, message in enumerate(messages)]
+
+
+def without_billing(system: str) -> str:
+    """Return a system message without the billing header that Claude Code begins it with: a line that is another one in
+    every request, so that no digest of it would be found again."""
+    return system.partition("\n")[2].lstrip("\n") if system.startswith(BILLING_HEADER) else system
 
 
 class _CallIds:
@@ -91,7 +339,7 @@ def _num_parts(message: Message) -> int:
 def _turn(message: Message, number: int, ids: _CallIds, *, is_last: bool) -> Turn:
     where = f"messages[{number}]"
     if message.role not in ROLES:
-        raise bad_request(
+        raise BadRequestError(
             f"Invalid role {message.role!r}: allowed are system, developer, user, assistant and tool.", f"{where}.role"
         )
     if message.role == "function" or message.function_call is not None:
@@ -99,7 +347,7 @@ def _turn(message: Message, number: int, ids: _CallIds, *, is_last: bool) -> Tur
     calls = _calls(message, number, ids)
     answered = ids.of_result(message.tool_call_id) if message.role == "tool" else None
     if message.role == "tool" and answered is None:
-        raise bad_request(
+        raise BadRequestError(
             "A message of the role tool needs the tool_call_id that it answers.",
             f"{where}.tool_call_id",
             "missing_required_parameter",
@@ -168,16 +416,16 @@ def _calls(message: Message, number: int, ids: _CallIds) -> tuple[Call, ...]:
         return ()
     where = f"messages[{number}]"
     if message.role != "assistant":
-        raise bad_request(
+        raise BadRequestError(
             f"Only an assistant calls tools, not a {message.role}.", f"{where}.tool_calls", "invalid_value"
         )
     for place, call in enumerate(message.tool_calls):
         if _type(call) not in ("function", CUSTOM):
-            raise bad_request(
+            raise BadRequestError(
                 f"Unsupported tool call type {call.type!r}.", f"{where}.tool_calls[{place}].type", "invalid_value"
             )
         if (call.function if _type(call) == "function" else call.custom) is None:
-            raise bad_request(
+            raise BadRequestError(
                 f"A tool call of type {_type(call)!r} needs the object {_type(call)}.",
                 f"{where}.tool_calls[{place}].{_type(call)}",
                 "missing_required_parameter",
@@ -204,7 +452,7 @@ def _text(content: str | list[ContentPart] | None, where: str, role: str, *, mus
         return content
     if not content:
         if must_say:
-            raise bad_request("A message needs content: a string or a list of parts.", where, "invalid_value")
+            raise BadRequestError("A message needs content: a string or a list of parts.", where, "invalid_value")
         return ""
     texts = [
         _part(part, f"{where}[{place}]", must_say=must_say)
@@ -233,8 +481,8 @@ def _part(part: ContentPart, where: str, *, must_say: bool = True) -> str:
         return part.refusal
     if part.type in (*_TEXTS, "refusal"):
         name = "refusal" if part.type == "refusal" else "text"
-        raise bad_request(f"A part of type {part.type!r} needs the field {name}.", f"{where}.{name}")
-    raise bad_request(
+        raise BadRequestError(f"A part of type {part.type!r} needs the field {name}.", f"{where}.{name}")
+    raise BadRequestError(
         f"Invalid content type {part.type!r}: allowed are text, refusal, {', '.join(MEDIA_TYPES)}.", f"{where}.type"
     )
 
@@ -260,29 +508,29 @@ def _unmarked_part(part: ContentPart, where: str) -> Content:
     if isinstance(given, str) and kind in ("image_url", "video_url"):
         given = {"url": given}
     if not isinstance(given, dict):
-        raise bad_request(f"A part of type {kind!r} needs the object {kind}.", where, "invalid_value")
+        raise BadRequestError(f"A part of type {kind!r} needs the object {kind}.", where, "invalid_value")
     names = MEDIA_TYPES[kind]
     bodies = [name for name in names if given.get(name) is not None]
     if not bodies or not all(isinstance(given[name], str) for name in bodies):
-        raise bad_request(f"{kind} needs {' or '.join(names)}, as text.", f"{where}.{names[0]}", "invalid_value")
+        raise BadRequestError(f"{kind} needs {' or '.join(names)}, as text.", f"{where}.{names[0]}", "invalid_value")
     if len(given) > MAX_MEDIA_FIELDS or any(isinstance(value, (dict, list)) for value in given.values()):
-        raise bad_request(
+        raise BadRequestError(
             f"{kind} has fields that no server reads: allowed are {MAX_MEDIA_FIELDS} plain values.",
             where,
             "invalid_value",
         )
     if kind == "file" and (problem := _file_problem(str(given.get("file_data") or ""))):
-        raise bad_request(
+        raise BadRequestError(
             f"A file is given as its bytes, or by its public address: {problem}.", f"{where}.file_data", "invalid_value"
         )
     if kind == "file" and "file_data" not in bodies and _OWN_FILE.fullmatch(given["file_id"]):
-        raise bad_request(
+        raise BadRequestError(
             f"There is no uploaded file {given['file_id']!r}: it may have expired.",
             f"{where}.file_id",
             "file_not_found",
         )
     if kind in ("image_url", "video_url") and (problem := _media_problem(given["url"])):
-        raise bad_request(
+        raise BadRequestError(
             f"{'An image' if kind == 'image_url' else 'A video'} is given as a data: URL of its bytes, or by its "
             f"public https: or http: address: {problem}.",
             f"{where}.url",

@@ -8,8 +8,10 @@ from typing import Any, Literal
 
 import msgspec
 
-from gateway.base.errors import bad_request
-from gateway.inference.api.schemas import (
+from inference_core.grammar.limits import MAX_CHARACTERS
+from inference_core.protocol import Grammar
+from tiers.conversation import Tool, Tooling
+from tiers.dialects.chat_schemas import (
     ChatRequest,
     CustomTool,
     FunctionDefinition,
@@ -20,9 +22,7 @@ from gateway.inference.api.schemas import (
     StructuredOutputs,
     ToolDefinition,
 )
-from inference_core.grammar.limits import MAX_CHARACTERS
-from inference_core.protocol import Grammar
-from tiers.conversation import Tool, Tooling
+from tiers.errors import BadRequestError
 
 CUSTOM = "custom"
 INPUT = "input"
@@ -39,7 +39,7 @@ def as_function(tool: CustomTool, where: str) -> Tool:
     described, form = tool.description or "", tool.format
     if form is not None and form.type == "grammar":
         if form.grammar is None or not form.grammar.definition:
-            raise bad_request(
+            raise BadRequestError(
                 "A format of type grammar needs its definition.", f"{where}.format", "missing_required_parameter"
             )
         kind = "regular expression" if form.grammar.syntax == "regex" else "Lark grammar"
@@ -140,7 +140,7 @@ def grammar_of(response_format: ResponseFormat | None, structured: StructuredOut
     if structured is None:
         return by_format
     if by_format is not None:
-        raise bad_request(
+        raise BadRequestError(
             "Give response_format or structured_outputs, not both.", "structured_outputs", "invalid_value"
         )
     return _of_extension(structured)
@@ -159,13 +159,13 @@ def format_of(response_format: ResponseFormat | None) -> dict[str, Any] | None:
 
 def _of_format(form: ResponseFormat) -> Grammar | None:
     if form.type not in ("text", "json_object", "json_schema"):
-        raise bad_request(
+        raise BadRequestError(
             f"Invalid response_format.type {form.type!r}: allowed are text, json_object and json_schema.",
             "response_format.type",
             "invalid_value",
         )
     if (form.type == "json_schema") != (form.json_schema is not None):
-        raise bad_request(
+        raise BadRequestError(
             "response_format.json_schema goes with the type json_schema, and with no other.",
             "response_format.json_schema",
             "invalid_value",
@@ -175,7 +175,7 @@ def _of_format(form: ResponseFormat) -> Grammar | None:
     if form.json_schema is None:
         return Grammar(kind="json_object", param="response_format")
     if form.json_schema.schema is None:
-        raise bad_request(
+        raise BadRequestError(
             "You must provide the parameter response_format.json_schema.schema.",
             "response_format.json_schema.schema",
             "missing_required_parameter",
@@ -193,7 +193,7 @@ def _of_extension(outputs: StructuredOutputs) -> Grammar:
     }
     chosen = [name for name, value in named.items() if value is not None]
     if len(chosen) != 1:
-        raise bad_request(
+        raise BadRequestError(
             f"structured_outputs needs exactly one of {', '.join(named)}; given: {', '.join(chosen) or 'none'}.",
             "structured_outputs",
             "invalid_value",
@@ -213,7 +213,7 @@ def _of_extension(outputs: StructuredOutputs) -> Grammar:
 def _schema(schema: dict[str, Any] | str, param: str) -> Grammar:
     # In another format than ours it may be a little longer, and is refused where it is compiled.
     if not isinstance(schema, str) and (size := len(msgspec.json.encode(schema))) > MAX_CHARACTERS:
-        raise bad_request(
+        raise BadRequestError(
             f"{param}: at most {MAX_CHARACTERS} characters are allowed; it has {size}.", param, "invalid_value"
         )
     return Grammar(kind="json_schema", text=schema if isinstance(schema, str) else _text(schema), param=param)
@@ -226,7 +226,7 @@ def tooling_of(body: ChatRequest) -> Tooling | None:
     choice = body.tool_choice
     if not body.tools:
         if choice not in (None, "none", "auto"):
-            raise bad_request("tool_choice needs tools to choose from.", "tool_choice", "invalid_value")
+            raise BadRequestError("tool_choice needs tools to choose from.", "tool_choice", "invalid_value")
         return None
     named: dict[str, Tool] = {}
     for place, given in enumerate(body.tools):
@@ -234,7 +234,7 @@ def tooling_of(body: ChatRequest) -> Tooling | None:
         # The same one again is one: clients of several MCP servers give some twice.
         if named.setdefault(tool.name, tool) != tool:
             where = f"tools[{place}].{CUSTOM if tool.custom else 'function'}.name"
-            raise bad_request(f"Two tools are called {tool.name!r}.", where, "invalid_value")
+            raise BadRequestError(f"Two tools are called {tool.name!r}.", where, "invalid_value")
     tools = tuple(named.values())
     parallel = body.parallel_tool_calls is not False
     if isinstance(choice, NamedToolChoice) and choice.type in (*_CHOICES, _ANY):
@@ -244,7 +244,7 @@ def tooling_of(body: ChatRequest) -> Tooling | None:
         return _chosen(tools, choice, parallel)
     known = _CHOICES.get("required" if choice == _ANY else choice or "auto")
     if known is None:
-        raise bad_request(
+        raise BadRequestError(
             f"Invalid tool_choice {choice!r}: allowed are {', '.join(_CHOICES)}, a named tool and allowed_tools.",
             "tool_choice",
             "invalid_value",
@@ -266,7 +266,7 @@ def _chosen(tools: tuple[Tool, ...], choice: NamedToolChoice, parallel: bool) ->
     if choice.type != "allowed_tools":
         return Tooling(tools=tools, choice="named", name=_known(tools, choice, "tool_choice"), parallel=False)
     if choice.allowed_tools is None:
-        raise bad_request(
+        raise BadRequestError(
             "You must provide the parameter tool_choice.allowed_tools.",
             "tool_choice.allowed_tools",
             "missing_required_parameter",
@@ -280,14 +280,14 @@ def _chosen(tools: tuple[Tool, ...], choice: NamedToolChoice, parallel: bool) ->
 def _known(tools: tuple[Tool, ...], choice: NamedTool, where: str) -> str:
     """The name of a tool of `tool_choice`, which must be among the tools."""
     if choice.type not in ("function", CUSTOM):
-        raise bad_request(
+        raise BadRequestError(
             f"Unsupported type {choice.type[:64]!r} in tool_choice: allowed are function, custom and allowed_tools.",
             f"{where}.type",
             "unsupported_parameter",
         )
     name = choice.name
     if name is None or name not in [tool.name for tool in tools if tool.custom == (choice.type == CUSTOM)]:
-        raise bad_request(
+        raise BadRequestError(
             f"tool_choice names {name!r}; the tools given are {', '.join(tool.name for tool in tools)}.",
             f"{where}.{choice.type}.name",
             "invalid_value",
@@ -302,11 +302,11 @@ def template_variables_of(body: ChatRequest) -> dict[str, Any]:
         return {}
     for name in _RESERVED:
         if name in variables:
-            raise bad_request(
+            raise BadRequestError(
                 f"chat_template_kwargs cannot set {name}.", f"chat_template_kwargs.{name}", "invalid_value"
             )
     if _depth(variables) > MAX_VARIABLES_DEPTH or len(msgspec.json.encode(variables)) > MAX_VARIABLES_BYTES:
-        raise bad_request(
+        raise BadRequestError(
             f"chat_template_kwargs may have {MAX_VARIABLES_BYTES} bytes and {MAX_VARIABLES_DEPTH} levels at most.",
             "chat_template_kwargs",
             "invalid_value",
@@ -316,11 +316,11 @@ def template_variables_of(body: ChatRequest) -> dict[str, Any]:
 
 
 def _check_packable(value: dict[str, Any], where: str) -> None:
-    """Raises `ApiError` 400 for what the cache's keys and the records cannot hold."""
+    """Raises `BadRequestError` for what the cache's keys and the records cannot hold."""
     try:
         msgspec.msgpack.encode(value)
     except OverflowError:
-        raise bad_request(f"{where} has an integer of more than 64 bits.", where, "invalid_value") from None
+        raise BadRequestError(f"{where} has an integer of more than 64 bits.", where, "invalid_value") from None
 
 
 def _depth(value: Any, level: int = 1) -> int:
@@ -333,7 +333,7 @@ def _depth(value: Any, level: int = 1) -> int:
 
 def _tool(definition: ToolDefinition, where: str) -> Tool:
     if definition.type not in ("function", CUSTOM):
-        raise bad_request(
+        raise BadRequestError(
             f"Unsupported tool type {definition.type!r}: allowed are function and custom.",
             f"{where}.type",
             "unsupported_parameter",
@@ -343,10 +343,10 @@ def _tool(definition: ToolDefinition, where: str) -> Tool:
     function = definition.function
     if function is None or definition.type == CUSTOM:
         name = f"{where}.{definition.type}"
-        raise bad_request(f"You must provide the parameter {name}.", name, "missing_required_parameter")
+        raise BadRequestError(f"You must provide the parameter {name}.", name, "missing_required_parameter")
     kind = None if function.parameters is None else function.parameters.get("type")
     if kind not in (None, "object") and not (isinstance(kind, list) and "object" in kind):
-        raise bad_request(
+        raise BadRequestError(
             f"The parameters of a function are a JSON schema of type object, not of {kind!r}.",
             f"{where}.function.parameters",
             "invalid_value",
