@@ -16,7 +16,7 @@ from tests.inference_core.tiny_gguf import decoder_weights, write_gguf
 from tiers.catalog import quality_gate
 from tiers.catalog.catalog import CPU_CORE, Catalog
 from tiers.catalog.load import load_catalog, parse_catalog
-from tiers.remote.wire import wire_of
+from tiers.remote.endpoint import endpoint_of
 
 pytestmark = pytest.mark.deploy
 UNITS = {"Mi": 2**20, "Gi": 2**30}
@@ -105,7 +105,7 @@ def test_the_front_knows_its_pools_log_probabilities_and_waits() -> None:
         assert tier.remote is not None
         assert tier.tells_logprobs
         # Behind a Service a look at the queue would reach any one pod.
-        assert (wire_of(tier.remote).queue is not None) is tier.remote.is_replicated
+        assert (endpoint_of(tier.remote).queue is not None) is tier.remote.is_replicated
         assert tier.remote.stream_whole or tier.remote.is_replicated
         by_pod.append(tier.remote.is_replicated)
     assert by_pod == [False, False, True, True]

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.processes
 
 LATE = (
     "tiers.remote.remote_tier",
-    "tiers.remote.wire",
+    "tiers.remote.endpoint",
     "tiers.replicas.replica_set",
     "gateway.admin.routes",
     "gateway.admin.keys",

@@ -17,7 +17,7 @@ from tiers.conversation import (
     media,
 )
 from tiers.dialects.chat import request_body
-from tiers.remote.anthropic_request import message_turns
+from tiers.dialects.messages_server import message_turns
 from tiers.tier import GenerationRequest
 
 PNG = "data:image/png;base64," + "iVBORw0KGgo" * 100

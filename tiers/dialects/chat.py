@@ -1,19 +1,35 @@
-"""OpenAI's chat and completion wire format on the client side: request bodies out, errors and token counts in.
+"""OpenAI's chat and completions, as servers have them, with the differences of vLLM, SGLang, TensorRT-LLM's own server
+and others."""
 
-Servers have several names for the counts; all are read.
-"""
-
-import math
+import re
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
 
 from tiers.catalog.tier_spec import RemoteSpec
-from tiers.chat_state import PART_TYPES
-from tiers.conversation import BREAKPOINT, Content, Text, Tool, Turn
-from tiers.dialects.rules import ALL_SAMPLING, NEUTRAL, SERVICE_FIELDS, sampling_of
+from tiers.chat_state import DETAILS, EXTRA, PART_TYPES, state_of
+from tiers.conversation import BREAKPOINT, Content, Dialect, Text, Tool, Turn
+from tiers.dialects import responses
+from tiers.dialects.chat_answer import read_chunk
+from tiers.dialects.dialect import ServerDialect, WireCall
+from tiers.dialects.event_stream import ServerSentEvent
+from tiers.dialects.rules import (
+    ALL_SAMPLING,
+    BREAKPOINTS,
+    BUDGET,
+    NEUTRAL,
+    SERVICE_FIELDS,
+    THOUGHTS,
+    VARIABLES,
+    Rules,
+    dropped_fields,
+    sampling_of,
+)
+from tiers.dialects.server_error import WireError
 from tiers.dialects.usage_counter import Tally
-from tiers.tier import GenerationRequest, Usage
+from tiers.errors import TierRequestError
+from tiers.tier import Delta, GenerationRequest
 
 # Kinds of servers that render the model's own chat template, and take its variables.
 TEMPLATED = ("vllm", "sglang", "llama-server")
@@ -21,8 +37,192 @@ SEEN = "OK."
 """What an assistant says between a result and the user, where a server wants that."""
 # Stands for the media of a result.
 MEDIA_FOLLOW = "(The image of this result follows in the next message.)"
+MOST_MARKS = 4
+"""Marks of a cache in one request."""
 # All that text completions have of the fields that mean something to a provider alone.
 _OF_COMPLETIONS = ("user",)
+_CHAT_FIELDS = frozenset({*ALL_SAMPLING, "reasoning_effort", "parallel_tool_calls", BREAKPOINTS})
+_TEXT_FIELDS = frozenset(ALL_SAMPLING)
+_CLOSED = ("done", "end", "close", "complete", "finish")
+_encode = msgspec.json.Encoder().encode
+
+
+class ChatServer(ServerDialect):
+    """Any OpenAI-compatible server. `bounds_thoughts`: whether it takes vLLM's bound of thinking tokens.
+    `service_fields`: which of them it takes."""
+
+    bounds_thoughts = False
+    service_fields = frozenset(SERVICE_FIELDS)
+
+    def __init__(self, remote: RemoteSpec) -> None:
+        super().__init__(remote)
+        # `give_back` writes the thoughts, and returns those that are left out.
+        own = {VARIABLES, THOUGHTS} if remote.kind in TEMPLATED else {THOUGHTS}
+        own |= {BUDGET} if self.bounds_thoughts else set()
+        services = self.service_fields if remote.service_fields else frozenset()
+        self._chat_fields = _CHAT_FIELDS | own | services
+        self._text_fields = _TEXT_FIELDS | services & {"user"}
+
+    def is_about_model(self, error: WireError) -> bool:
+        """See `ServerDialect.is_about_model`: some servers use 400 where OpenAI uses 404."""
+        return error.code == "model_not_found"
+
+    def call(self, request: GenerationRequest, max_tokens: int | None) -> WireCall:
+        streamed = self.is_streamed(request)
+        body = self.extended(request_body(self._remote, request, max_tokens, streamed=streamed), request)
+        known = self.known_fields(is_chat=request.messages is not None)
+        dropped = dropped_fields(request, known)
+        for name in dropped:
+            body.pop(name, None)
+        if request.messages is not None:
+            dropped += give_back(body["messages"], request.messages, self.rules)
+            if self.rules.cache_points:
+                mark_parts(body["messages"], request.messages)
+            if any(message.media and message.role == "tool" for message in request.messages):
+                body["messages"] = with_text_results(body["messages"], answered=self.rules.answers_results)
+            if not self.rules.null_content:
+                for message in body["messages"]:
+                    message["content"] = message["content"] or ""
+            if request.tooling is not None and request.tooling.choice == "auto" and not self.rules.parses_calls:
+                # The model gets the tools, and its calls are read here.
+                body["tool_choice"] = "none"
+            if request.tooling is not None and not self.rules.thoughts_with_tools:
+                dropped += ("reasoning_effort",) if body.get("reasoning_effort") not in (None, "none") else ()
+                body["reasoning_effort"] = "none"
+        unknown: tuple[str, ...] = ()
+        if request.extra or self._remote.body:
+            body, unknown = self.with_own_fields(body, request)
+            if "reasoning" in body:
+                # OpenRouter's name for the same, with more in it.
+                body.pop("reasoning_effort", None)
+        if request.continues:
+            body |= self.rules.continue_fields
+        if self.rules.prefill == "marked" and request.messages is not None and request.messages[-1].role == "assistant":
+            # As Mistral's API has it: the answer goes on from this turn.
+            body["messages"][-1]["prefix"] = True
+        path = "completions" if request.messages is None else "chat/completions"
+        return WireCall(path, _encode(body), streamed, dropped + unknown)
+
+    def known_fields(self, *, is_chat: bool) -> frozenset[str]:
+        """Return which of the fields that an answer can do without the server gets."""
+        return self._chat_fields if is_chat else self._text_fields
+
+    def extended(self, body: dict[str, Any], request: GenerationRequest) -> dict[str, Any]:
+        """Return the body with this server's own fields."""
+        return body
+
+    def read_event(self, event: ServerSentEvent, tally: Tally) -> list[Delta] | None:
+        data = event.data
+        if data[:1] == b"{":
+            return read_chunk(data, tally)
+        if event.is_end or event.event in _CLOSED:
+            return None
+        return read_chunk(data, tally)
+
+    def read_whole(self, body: bytes, tally: Tally) -> list[Delta]:
+        return read_chunk(body, tally)
+
+
+class VllmServer(ChatServer):
+    """vLLM, whose names are used for fields that OpenAI's API lacks."""
+
+    bounds_thoughts = True
+
+
+class SglangServer(ChatServer):
+    """SGLang."""
+
+    bounds_thoughts = True
+
+    def check(self, request: GenerationRequest) -> None:
+        grammar = request.sampling.grammar
+        if request.response_format is None and grammar is not None and grammar.kind == "lark":
+            raise TierRequestError(
+                "structured_outputs: a Lark grammar is not among what SGLang takes; name another tier",
+                "structured_outputs",
+            )
+
+    def extended(self, body: dict[str, Any], request: GenerationRequest) -> dict[str, Any]:
+        """Use SGLang's own fields for grammars."""
+        outputs = body.pop("structured_outputs", None)
+        if outputs is None:
+            return body
+        ((name, value),) = outputs.items()
+        if name == "json_object":
+            return body | {"response_format": {"type": "json_object"}}
+        if name == "json":
+            schema = {"name": "answer", "schema": msgspec.json.decode(value)}
+            return body | {"response_format": {"type": "json_schema", "json_schema": schema}}
+        if name == "regex":
+            return body | {"regex": value}
+        if name == "choice":
+            return body | {"regex": "|".join(re.escape(choice) for choice in value)}
+        return body
+
+
+class TensorRtLlmServer(ChatServer):
+    """`trtllm-serve`, which refuses fields that it does not know."""
+
+    service_fields = frozenset({"user"})
+    program = "trtllm-serve"
+
+    def check(self, request: GenerationRequest) -> None:
+        require_form(request, self.program)
+
+
+class TgiServer(TensorRtLlmServer):
+    """Hugging Face's Text Generation Inference, which like `trtllm-serve` takes OpenAI's fields alone."""
+
+    program = "Text Generation Inference"
+    service_fields = frozenset(SERVICE_FIELDS)
+
+
+class ProviderServer(ChatServer):
+    """A provider with OpenAI's API on the internet: OpenAI itself, OpenRouter, Groq and others."""
+
+    def __init__(self, remote: RemoteSpec) -> None:
+        super().__init__(remote)
+        self.form: Dialect | None = None if remote.responses == "never" else "responses"
+
+    def call(self, request: GenerationRequest, max_tokens: int | None) -> WireCall:
+        """See `ServerDialect.call`: by the Responses API where the catalogue allows it, and the request needs it."""
+        rules = self.rules
+        thinks = request.tooling is not None and request.reasoning_effort != "none"
+        needed = not rules.chats or (thinks and not rules.thoughts_with_tools) or responses.is_needed(request)
+        is_probe = request.native is None and (max_tokens or responses.LEAST_LIMIT) < responses.LEAST_LIMIT
+        wanted = self.form is not None and (needed or (self._remote.responses == "always" and not is_probe))
+        own = request.native is not None and bool(request.native.server_tools)
+        if not wanted or not (own or responses.is_expressible(request)):
+            call = super().call(request, max_tokens)
+            return msgspec.structs.replace(call, form="chat") if self.form is not None else call
+        streamed = self.is_streamed(request)
+        body = responses.request_body(self._remote, request, max_tokens, streamed=streamed)
+        dropped = dropped_fields(request, self.known_fields(is_chat=True) - {"store", THOUGHTS} | {BUDGET})
+        body, unknown = self.with_own_fields(self.extended(body, request), request)
+        return WireCall("responses", _encode(body), streamed, dropped + unknown, form="responses")
+
+    def read_event(self, event: ServerSentEvent, tally: Tally) -> list[Delta] | None:
+        if tally.form == "responses":
+            return responses.read_event(event, tally)
+        return super().read_event(event, tally)
+
+    def read_whole(self, body: bytes, tally: Tally) -> list[Delta]:
+        return responses.read_whole(body, tally) if tally.form == "responses" else super().read_whole(body, tally)
+
+    def is_about_model(self, error: WireError) -> bool:
+        return error.code in ("model_not_found", "DeploymentNotFound", "invalid_api_key")
+
+    def check(self, request: GenerationRequest) -> None:
+        require_form(request, "this tier's provider")
+
+
+def require_form(request: GenerationRequest, server: str) -> None:
+    """Raise TierRequestError for a grammar of vLLM's own."""
+    if request.response_format is None and request.sampling.grammar is not None:
+        raise TierRequestError(
+            f"structured_outputs: {server} takes response_format alone; leave it out or name another tier",
+            "structured_outputs",
+        )
 
 
 def request_body(
@@ -154,156 +354,69 @@ def _wire_tool(tool: Tool) -> dict[str, Any]:
     return {"type": "function", "function": function}
 
 
-class _Written(msgspec.Struct):
-    """What Anthropic's models have written to the cache for an hour."""
-
-    ephemeral_1h_input_tokens: int | None = None
-
-
-class _PromptDetails(msgspec.Struct):
-    """`cache_write_tokens`: OpenRouter's name, `cache_creation_tokens`: LiteLLM's."""
-
-    cached_tokens: int | None = None
-    audio_tokens: int | None = None
-    cache_read_tokens: int | None = None
-    cache_write_tokens: int | None = None
-    cache_creation_tokens: int | None = None
-    cache_creation_token_details: _Written | None = None
+def mark_parts(wires: Sequence[dict[str, Any]], messages: Sequence[Turn]) -> None:
+    """Put marks of a cache onto the last parts of the last turns that have one, as OpenRouter takes them for Claude."""
+    marked = [wire for wire, message in zip(wires, messages, strict=True) if message.cache_mark and wire["content"]]
+    for wire in marked[-MOST_MARKS:]:
+        said = wire["content"]
+        *before, last = [{"type": "text", "text": said}] if isinstance(said, str) else said
+        wire["content"] = [*before, last | {"cache_control": {"type": "ephemeral"}}]
 
 
-class _CompletionDetails(msgspec.Struct):
-    reasoning_tokens: int | None = None
-    audio_tokens: int | None = None
-    image_tokens: int | None = None
+_NOT_KEPT = " "
+"""Instead of thoughts that are not there any more, where a server refuses a turn without any: Moonshot's takes an empty
+text for none."""
+_UNSIGNED = {"google": {"thought_signature": "skip_thought_signature_validator"}}
+"""Google's own words for a call that another model made (https://ai.google.dev/gemini-api/docs/thought-signatures)."""
 
 
-class _CostDetails(msgspec.Struct):
-    upstream_inference_cost: float | None = None
+def give_back(wires: Sequence[dict[str, Any]], messages: Sequence[Turn], rules: Rules) -> tuple[str, ...]:
+    """Add to each of `wires` what the turn of `messages` has for the server of `rules`. Return the names of what it
+    does not get: thoughts where it takes none, and those that it needs and that are lost."""
+    if "assistant" not in [message.role for message in messages]:
+        return ()
+    left_out: dict[str, None] = {}
+    for wire, message, in_loop in zip(wires, messages, _in_loops(messages), strict=True):
+        if message.role != "assistant":
+            continue
+        wanted = rules.thoughts and (in_loop or rules.thoughts_of == "all")
+        if not wanted:
+            left_out |= {THOUGHTS: None} if message.thoughts else {}
+        elif message.thoughts:
+            _add_thoughts(wire, message, rules.thoughts)
+        elif in_loop and rules.needs_thoughts:
+            wire[rules.thoughts[0]] = _NOT_KEPT
+            # Of a turn whose maker is known, there were none.
+            left_out |= {} if message.maker else {THOUGHTS: None}
+        for block in state_of(message):
+            wire[block.type] = msgspec.Raw(block.json)
+        for place, call in enumerate(message.calls):
+            if call.source is not None:
+                wire["tool_calls"][place][EXTRA] = msgspec.Raw(call.source.json)
+            elif rules.signs_calls and not place:
+                # Of calls made together the first is signed.
+                wire["tool_calls"][place][EXTRA] = _UNSIGNED
+                left_out[f"messages.tool_calls.{EXTRA}"] = None
+    return tuple(left_out)
 
 
-class _Cost(msgspec.Struct):
-    total_cost: float | None = None
-    total: float | None = None
+def _add_thoughts(wire: dict[str, Any], message: Turn, names: Sequence[str]) -> None:
+    if names == ("content",):
+        said = wire["content"]
+        parts = [{"type": "text", "text": said}] if isinstance(said, str) and said else said or []
+        thought = {"type": "text", "text": message.thoughts}
+        wire["content"] = [{"type": "thinking", "thinking": [thought]}, *parts]
+    elif not any(block.type == DETAILS for block in state_of(message)):
+        # Details are the same thoughts, and more.
+        wire |= dict.fromkeys(names, message.thoughts)
 
 
-_NOTHING_USED = Usage()
-TICKS = 10**10
-"""Of xAI's, in a US dollar."""
-
-
-class ChatUsage(msgspec.Struct):
-    """`total_tokens` is read for xAI, which counts reasoning there and not in `completion_tokens`.
-
-    Cached tokens of the prompt: `cached_tokens` (Moonshot), `num_cached_tokens`, DeepSeek's hits, or Anthropic's names
-    as gateways pass them on, whose prompt may be without them. `cost`: what OpenRouter charges, in US dollars; of a key
-    of one's own (`is_byok`) the provider's own cost comes on top. Perplexity gives a sum in an object, DeepInfra
-    `estimated_cost`, and xAI ten billionths of a dollar.
-    """
-
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
-    total_tokens: int | None = None
-    prompt_tokens_details: _PromptDetails | None = None
-    completion_tokens_details: _CompletionDetails | None = None
-    input_tokens: int | None = None
-    output_tokens: int | None = None
-    input_tokens_details: _PromptDetails | None = None
-    cached_tokens: int | None = None
-    num_cached_tokens: int | None = None
-    prompt_cache_hit_tokens: int | None = None
-    prompt_cache_miss_tokens: int | None = None
-    cache_read_input_tokens: int | None = None
-    cache_creation_input_tokens: int | None = None
-    output_tokens_details: _CompletionDetails | None = None
-    cache_creation: _Written | None = None
-    cost: float | _Cost | None = None
-    total_cost: float | None = None
-    estimated_cost: float | None = None
-    cost_in_usd_ticks: int | None = None
-    is_byok: bool | None = None
-    cost_details: _CostDetails | None = None
-    num_sources_used: int | None = None
-
-    def report(self, tally: Tally) -> None:
-        """Note the counts. What is left out here was counted before, or is not counted at all."""
-        known = tally.claimed
-        if known is not None and not (self.prompt_tokens or self.completion_tokens or self.input_tokens or self.cost):
-            # Zeros after the counts.
-            return
-        cached, written = self._cached(), self._written()
-        prompt, completion = self._prompt((cached or 0) + (written or 0)), self.completion_tokens
-        if completion is None or self.total_tokens != completion + (self.prompt_tokens or 0):
-            completion = self._completion(prompt)
-        if completion is None:
-            # The text is estimated until its tokens are counted.
-            if prompt is not None and known is None:
-                tally.read_prompt(prompt)
-            return
-        read = self.prompt_tokens_details or self.input_tokens_details
-        details = self.completion_tokens_details or self.output_tokens_details
-        if read is not None or details is not None or self.num_sources_used:
-            self._report_extras(read, details, tally)
-        reasoning = None if details is None else details.reasoning_tokens
-        before = known or _NOTHING_USED
-        if prompt is None:
-            prompt = tally.prompt_tokens if known is None else known.prompt_tokens
-        tally.report(
-            Usage(
-                prompt_tokens=prompt,
-                completion_tokens=completion,
-                cached_tokens=before.cached_tokens if cached is None else cached,
-                cache_write_tokens=before.cache_write_tokens if written is None else written,
-                cache_write_1h_tokens=self._written_for_an_hour() or before.cache_write_1h_tokens,
-                reasoning_tokens=before.reasoning_tokens if reasoning is None else reasoning,
-                cost_usd=self._cost() or before.cost_usd,
-            )
-        )
-
-    def _report_extras(self, read: _PromptDetails | None, details: _CompletionDetails | None, tally: Tally) -> None:
-        found = {"num_sources_used": self.num_sources_used}
-        if read is not None:
-            found["audio_prompt_tokens"] = read.audio_tokens
-        if details is not None:
-            found |= {"audio_completion_tokens": details.audio_tokens, "image_completion_tokens": details.image_tokens}
-        tally.note_extras(found)
-
-    def _prompt(self, apart: int) -> int | None:
-        stated = self.input_tokens if self.prompt_tokens is None else self.prompt_tokens
-        if stated is None and self.prompt_cache_hit_tokens is not None:
-            return self.prompt_cache_hit_tokens + (self.prompt_cache_miss_tokens or 0)
-        # The cache has more than all of the prompt: then it is counted without that.
-        return stated + apart if stated is not None and apart > stated else stated
-
-    def _completion(self, prompt: int | None) -> int | None:
-        stated = self.output_tokens if self.completion_tokens is None else self.completion_tokens
-        if self.total_tokens is None or self.prompt_tokens is None or prompt is None:
-            return stated
-        return max(stated or 0, self.total_tokens - prompt)
-
-    def _cached(self) -> int | None:
-        details = self.prompt_tokens_details or self.input_tokens_details
-        if details is not None and (found := details.cached_tokens or details.cache_read_tokens):
-            return found
-        named = self.cached_tokens or self.prompt_cache_hit_tokens
-        named = named or self.cache_read_input_tokens or self.num_cached_tokens
-        return named or (None if details is None else details.cached_tokens)
-
-    def _written(self) -> int | None:
-        details = self.prompt_tokens_details or self.input_tokens_details
-        if details is None:
-            return self.cache_creation_input_tokens
-        return details.cache_write_tokens or details.cache_creation_tokens or self.cache_creation_input_tokens
-
-    def _written_for_an_hour(self) -> int | None:
-        """By Anthropic's name or LiteLLM's."""
-        details = self.prompt_tokens_details or self.input_tokens_details
-        told = self.cache_creation or (details and details.cache_creation_token_details)
-        return (told and told.ephemeral_1h_input_tokens) or None
-
-    def _cost(self) -> float:
-        """US dollars; 0 where the server does not tell, or nothing that can be."""
-        cost: Any = self.cost.total_cost or self.cost.total if isinstance(self.cost, _Cost) else self.cost
-        cost = cost or self.total_cost or self.estimated_cost or (self.cost_in_usd_ticks or 0) / TICKS
-        if self.is_byok and self.cost_details is not None:
-            cost += self.cost_details.upstream_inference_cost or 0.0
-        return cost if math.isfinite(cost) and cost > 0 else 0.0
+def _in_loops(messages: Sequence[Turn]) -> Iterator[bool]:
+    """For each turn whether tools are called between the user's turn before it and the next one."""
+    first, calls = 0, False
+    for place, message in enumerate(messages):
+        if message.role == "user":
+            yield from [calls] * (place - first)
+            first, calls = place, False
+        calls = calls or bool(message.calls)
+    yield from [calls] * (len(messages) - first)

@@ -5,16 +5,19 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import lru_cache
+from importlib import import_module
 from typing import Any, Literal, NamedTuple, Protocol
 
 import msgspec
 
-from tiers.catalog.tier_spec import RemoteSpec
+from inference_core.io.files import JSON_ERRORS
+from tiers.catalog.tier_spec import ProviderName, RemoteKind, RemoteSpec
 from tiers.conversation import Dialect, Media, ToolCallDelta, Turn, UrlCitation, new_call_id
 from tiers.dialects.event_stream import EventParser, ServerSentEvent
 from tiers.dialects.lenient_json import Arguments, plain_json
-from tiers.dialects.rules import FORWARDED, Rules, with_fields
+from tiers.dialects.rules import FORWARDED, Rules, rules_of, server_of, with_fields
 from tiers.dialects.server_error import ServerSaidError, WireError, is_failure, parse_error
+from tiers.dialects.server_models import published_output
 from tiers.dialects.usage_counter import Tally
 from tiers.errors import TierError, TierRequestError
 from tiers.tier import Delta, FinishReason, GenerationRequest
@@ -61,6 +64,25 @@ class ServerDialect(ABC):
     rules = Rules()
     """Of the server and its model."""
 
+    def __init__(self, remote: RemoteSpec) -> None:
+        """`remote`: the server's entry in the catalogue."""
+        self._remote = remote
+
+    def prepare(self) -> None:  # noqa: B027 - most need nothing
+        """Read the needed files; blocks. Raises `CatalogError`. Called before any request, possibly more than once."""
+
+    def model_problem(self, status: int, body: bytes) -> str | None:
+        """Return why the model that an answer with this `body` describes cannot serve the tier; None if it can."""
+        return None
+
+    def published_output(self, body: bytes) -> int | None:
+        """Return the most tokens of an answer that the model described by `body` can give; None if it does not tell."""
+        return None
+
+    def is_streamed(self, request: GenerationRequest) -> bool:
+        """Return whether the answer is asked for as a stream."""
+        return not request.whole or self._remote.stream_whole
+
     def parser(self) -> StreamParser:
         return EventParser()
 
@@ -73,25 +95,26 @@ class ServerDialect(ABC):
         """Raise `TierRequestError` for what this kind of server does not support and an answer cannot do without.
         Routing asks before it chooses a tier, so it takes no longer than to look at the fields."""
 
-    def passed_on(self, own: RemoteSpec) -> frozenset[str]:
-        """Return the names of a caller's fields that this server takes beyond its kind's API, by what it is or by the
-        catalogue's entry `own`."""
-        return FORWARDED.get(self.rules.server, _NOTHING).union(own.forward)
+    @property
+    def further_fields(self) -> frozenset[str]:
+        """The names of a caller's fields that the server takes beyond its API, by what it is or by its entry in the
+        catalogue."""
+        return FORWARDED.get(self.rules.server, _NOTHING).union(self._remote.forward)
 
     def with_own_fields(
-        self, body: dict[str, Any], request: GenerationRequest, own: RemoteSpec
+        self, body: dict[str, Any], request: GenerationRequest
     ) -> tuple[dict[str, Any], tuple[str, ...]]:
-        """Return the body with the caller's fields that this server knows beyond its kind's API, and with those of the
-        catalogue's entry `own`; and the names of the caller's that it does not get."""
-        if not (request.extra or own.body):
+        """Return the body with the caller's fields that this server knows beyond its API, and with those of its entry
+        in the catalogue; and the names of the caller's that it does not get."""
+        if not (request.extra or self._remote.body):
             return body, ()
-        known: Collection[str] = self.passed_on(own)
+        known: Collection[str] = self.further_fields
         if request.native is not None and request.native.form == self.form == "messages":
             # The caller's API is the server's: it knows more of its fields than we do.
             known = request.extra.keys()
         extra = {name: value for name, value in request.extra.items() if name in known}
         dropped = tuple(name for name in request.extra if name not in extra)
-        return with_fields(with_fields(body, extra), own.body), dropped
+        return with_fields(with_fields(body, extra), self._remote.body), dropped
 
     @abstractmethod
     def call(self, request: GenerationRequest, max_tokens: int | None) -> WireCall:
@@ -110,6 +133,35 @@ class ServerDialect(ABC):
     def read_end(self, tally: Tally) -> list[Delta]:
         """Return the deltas implied by the end of the stream; without any, unfinished choices are an error."""
         return []
+
+
+# Module and class.
+SERVERS: dict[RemoteKind, tuple[str, str]] = {
+    "openai": ("chat", "ChatServer"),
+    "vllm": ("chat", "VllmServer"),
+    "sglang": ("chat", "SglangServer"),
+    "llama-server": ("chat", "ChatServer"),
+    "tensorrt-llm": ("chat", "TensorRtLlmServer"),
+    "tgi": ("chat", "TgiServer"),
+    "triton-tensorrt-llm": ("triton", "TritonTensorRtLlmServer"),
+    "triton-vllm": ("triton", "TritonVllmServer"),
+    "openai-provider": ("chat", "ProviderServer"),
+    "azure": ("chat", "ProviderServer"),
+    "anthropic": ("messages_server", "MessagesServer"),
+    "gemini": ("gemini", "GeminiServer"),
+    "bedrock": ("bedrock", "ConverseServer"),
+    "vertex-gemini": ("gemini", "VertexGeminiServer"),
+    "vertex-anthropic": ("messages_server", "VertexMessagesServer"),
+}
+
+
+def dialect_of(remote: RemoteSpec, provider: ProviderName | None = None) -> ServerDialect:
+    """Return the dialect of such a server, of `provider` where the catalogue names one. Its module is imported with the
+    first server that has it."""
+    module, name = SERVERS[remote.kind]
+    dialect: ServerDialect = getattr(import_module(f"tiers.dialects.{module}"), name)(remote)
+    dialect.rules = rules_of(server_of(remote, provider), remote.model)
+    return dialect
 
 
 # Anthropic's least budget of thinking tokens, and what is kept free of it for the answer.
@@ -165,6 +217,20 @@ def answer_schema(request: GenerationRequest, provider: str) -> dict[str, Any] |
         "response_format, or name another tier",
         "structured_outputs",
     )
+
+
+def published_by(body: bytes, fields: tuple[str, ...]) -> int | None:
+    """Return the most tokens of an answer that a provider's description of a model tells under one of `fields`."""
+    try:
+        entry = msgspec.json.decode(body)
+    except JSON_ERRORS:
+        return None
+    return published_output(entry, fields) if isinstance(entry, dict) else None
+
+
+def missing_model(model: str, body: bytes) -> str:
+    """Return what to say of a 404 with this body for the model of the catalogue."""
+    return f"has no model {model!r}: {parse_error(body).message[:200]}; check model in the catalogue"
 
 
 Turns = list[dict[str, Any]]

@@ -14,6 +14,7 @@ from typing import Literal
 
 from inference_core.io.background_tasks import once
 from inference_core.tokenization.tokenizer import StopStrings
+from tiers.dialects.dialect import ServerDialect
 from tiers.dialects.event_stream import ServerSentEvent
 from tiers.dialects.lenient_json import NotAnObjectError, SplitCharacters, objects_in
 from tiers.dialects.server_error import ServerSaidError, WireError, parse_error
@@ -21,7 +22,6 @@ from tiers.dialects.usage_counter import UNCOUNTED_JSON_BYTES, AnswerBounds, Tal
 from tiers.remote.adapted_request import Adapted, restored
 from tiers.remote.http_exchange import is_whole, up_to
 from tiers.remote.inline_text import InlineText
-from tiers.remote.wire import RemoteWire
 from tiers.tier import Delta, GenerationRequest, Usage
 
 
@@ -147,7 +147,7 @@ class AnswerReader:
 
     def __init__(
         self,
-        wire: RemoteWire,
+        dialect: ServerDialect,
         tally: Tally,
         bounds: AnswerBounds,
         note_seals: Callable[[list[Delta]], None],
@@ -155,7 +155,7 @@ class AnswerReader:
     ) -> None:
         self.ended = False
         self._inline = inline
-        self._wire, self._tally, self._bounds, self._note_seals = wire, tally, bounds, note_seals
+        self._dialect, self._tally, self._bounds, self._note_seals = dialect, tally, bounds, note_seals
         self._characters = SplitCharacters()
         # The parts of an object that is not whole yet, and why the first could not be read: not the error, whose
         # traceback holds the frames that hold this reader.
@@ -199,7 +199,7 @@ class AnswerReader:
         if self._broken is not None:
             raise NotAnObjectError(self._broken)
         if not self.ended:
-            said += self._tally.passed(self._wire.read_end(self._tally))
+            said += self._tally.passed(self._dialect.read_end(self._tally))
             said += self._ending(marked=False)
         return _with_pieces(said)
 
@@ -207,19 +207,19 @@ class AnswerReader:
         """Return the deltas of an answer in one piece, or of all events of a stream that is sent in its place."""
         bounds, tally = self._bounds, self._tally
         if not is_whole(body):
-            parser = self._wire.parser()
+            parser = self._dialect.parser()
             if events := [*parser.feed(body), *parser.flush()]:
                 return _at_once(self.last_events(events))
         if len(body) > UNCOUNTED_JSON_BYTES:
             bounds.require_wire(len(body), bounds.whole)
             bounds.require_json(body)
         try:
-            deltas = self._wire.read_whole(body, tally)
+            deltas = self._dialect.read_whole(body, tally)
         except NotAnObjectError:
             objects, rest = objects_in(body)
             if rest or not objects:
                 raise
-            deltas = [delta for one in objects for delta in self._wire.read_whole(one, tally)]
+            deltas = [delta for one in objects for delta in self._dialect.read_whole(one, tally)]
         if tally.joins_characters:
             deltas = self._characters.joined(deltas)
         if self._inline is not None:
@@ -245,7 +245,7 @@ class AnswerReader:
             raise NotAnObjectError(broken)
         whole = ServerSentEvent(event.event, b"".join((*cut, event.data))) if cut else event
         try:
-            return self._wire.read_event(whole, self._tally)
+            return self._dialect.read_event(whole, self._tally)
         except NotAnObjectError as error:
             objects, rest = objects_in(whole.data)
             # What another event follows that is whole was no part.
@@ -259,7 +259,7 @@ class AnswerReader:
                 self._cut, self._broken = [rest] if objects else [*cut, event.data], str(error)
         deltas: list[Delta] = []
         for one in objects:
-            deltas += self._wire.read_event(ServerSentEvent(event.event, one), self._tally) or []
+            deltas += self._dialect.read_event(ServerSentEvent(event.event, one), self._tally) or []
         return deltas
 
     def _ending(self, *, marked: bool) -> list[Delta]:
@@ -278,7 +278,7 @@ class ReplyReader(AnswerReader):
 
     def __init__(
         self,
-        wire: RemoteWire,
+        dialect: ServerDialect,
         tally: Tally,
         bounds: AnswerBounds,
         note_seals: Callable[[list[Delta]], None],
@@ -290,10 +290,10 @@ class ReplyReader(AnswerReader):
         is_json: bool = False,
     ) -> None:
         """`is_json`: the text is to be JSON, of which code blocks are no part."""
-        super().__init__(wire, tally, bounds, note_seals, inline)
+        super().__init__(dialect, tally, bounds, note_seals, inline)
         self.inline, self.size = inline, 0
         self._stopping = StopsHere(stops, tally, include=include_stop) if stops else None
-        self._parser, self._tool_names = wire.parser(), fitted.tool_names
+        self._parser, self._tool_names = dialect.parser(), fitted.tool_names
         self._unfencing = WithoutFences() if is_json else None
         self._is_adapted = bool(self._stopping or self._tool_names or is_json)
 

@@ -20,6 +20,7 @@ from inference_core.io.files import JSON_ERRORS
 from tiers.catalog.catalog import EmbeddingSpec
 from tiers.catalog.replica_spec import server_key
 from tiers.catalog.tier_spec import RemoteKind, RemoteSpec
+from tiers.dialects.dialect import dialect_of
 from tiers.dialects.server_error import parse_error
 from tiers.errors import (
     TierAnswerError,
@@ -29,11 +30,11 @@ from tiers.errors import (
     TierRequestError,
     TierUnavailableError,
 )
+from tiers.remote.endpoint import endpoint_of
 from tiers.remote.http_exchange import RefusedBodyError, bounded_answer, headers_of
 from tiers.remote.http_transport import transport_to
 from tiers.remote.refusals import REFUSALS, LearnedRefusals, Place
 from tiers.remote.server_failures import MAX_ERROR_BYTES, ServerFailures, ServerRequest
-from tiers.remote.wire import wire_of
 
 Input = str | list[int]
 FORM = "encoding_format"
@@ -146,13 +147,10 @@ class EmbeddingClient:
         self._key = server_key(os.environ, spec.api_key_env)
         kind: RemoteKind = "azure" if spec.provider == "azure" else "openai"
         remote = RemoteSpec(kind=kind, base_url=str(spec.url), model=spec.model or "", api_key_env=spec.api_key_env)
-        wire = wire_of(remote, spec.provider)
-        # What lists the models of tiers knows none of these.
-        wire.models_path = None
-        self._wire = wire
+        self._dialect = dialect_of(remote, spec.provider)
         self._place = Place(spec.name, str(spec.url), "embeddings", remote.model)
         self._failures = ServerFailures(f"embeddings '{spec.name}'", remote, self._key, 0.0, time.monotonic)
-        self._headers = headers_of(self._base, wire.key_headers(self._key))
+        self._headers = headers_of(self._base, endpoint_of(remote).key_headers(self._key))
         self._client = httpx.AsyncClient(transport=transport_to(self._base), trust_env=False, follow_redirects=False)
 
     async def close(self) -> None:
@@ -271,7 +269,7 @@ class EmbeddingClient:
         return told
 
     async def _refusal(self, response: httpx.Response, answer: bytes, body: bytes, tenant: str) -> TierError:
-        request = ServerRequest(self._wire, self._place.model, body, tenant=tenant)
+        request = ServerRequest(self._dialect, self._place.model, body, tenant=tenant)
         said = await self._failures.read(parse_error(answer[:MAX_ERROR_BYTES]), request)
         refused = self._failures.of_status(response, said, request)
         if response.status_code in (400, 413, 422) and _TOO_MANY.search(said.words) is not None:

@@ -11,12 +11,13 @@ import msgspec
 
 from tiers.catalog.replica_spec import server_key
 from tiers.catalog.tier_spec import TierSpec
+from tiers.dialects.dialect import dialect_of
 from tiers.dialects.server_error import parse_error
 from tiers.errors import CallerCredential, CatalogError, MissingKeyError, TierError
+from tiers.remote.endpoint import endpoint_of
 from tiers.remote.http_exchange import IDENTITY, pieces_of, up_to
 from tiers.remote.http_transport import transport_to
 from tiers.remote.server_failures import FAILURES, MAX_ERROR_BYTES, ServerFailures, ServerRequest, is_secret
-from tiers.remote.wire import wire_of
 
 # Of these an error may be a part, such as an event of a stream.
 _TEXTS = ("application/json", "text/")
@@ -36,10 +37,13 @@ class PassedServer:
         if spec.remote is None:
             raise CatalogError(f"tier '{spec.name}' has no remote table")
         self.spec, self._remote = spec, spec.remote
-        self._wire = wire_of(spec.remote, spec.provider)
+        self._dialect, self._endpoint = dialect_of(spec.remote, spec.provider), endpoint_of(spec.remote)
         self._key = server_key(os.environ, spec.remote.api_key_env)
         self._base = httpx.URL(spec.remote.base_url.rstrip("/") + "/")
-        self._failures = ServerFailures(f"tier '{spec.name}'", spec.remote, self._key, 0.0, time.monotonic)
+        lists = self._endpoint.models_path is not None
+        self._failures = ServerFailures(
+            f"tier '{spec.name}'", spec.remote, self._key, 0.0, time.monotonic, lists_models=lists
+        )
         transport = transport_to(self._base, self._remote.tls)
         self._client = httpx.AsyncClient(transport=transport, trust_env=False, follow_redirects=False)
 
@@ -58,9 +62,9 @@ class PassedServer:
                 f"tier '{self.spec.name}': its API key is expected in the environment variable "
                 f"{self._remote.api_key_env}, which is not set"
             )
-        headers = [*self._wire.key_headers(self._key), (b"content-type", kind.encode()), (b"accept", b"*/*")]
+        headers = [*self._endpoint.key_headers(self._key), (b"content-type", kind.encode()), (b"accept", b"*/*")]
         if credential is not None and self.spec.asks_credential:
-            headers += credential.headers(self._wire.key_headers)
+            headers += credential.headers(self._endpoint.key_headers)
         request = self._client.build_request("POST", self._base.join(path), headers=headers, content=body)
         request.headers.update(IDENTITY)
         remote = self._remote
@@ -86,7 +90,7 @@ class PassedServer:
             raise named from error
 
     async def _refusal(self, response: httpx.Response, body: bytes, credential: CallerCredential | None) -> TierError:
-        request = ServerRequest(self._wire, self.spec.model_name, body, credential)
+        request = ServerRequest(self._dialect, self.spec.model_name, body, credential)
         error = await self._failures.read(parse_error(await up_to(MAX_ERROR_BYTES, pieces_of(response))), request)
         return self._failures.of_caller(response, error, request) or self._failures.of_status(response, error, request)
 

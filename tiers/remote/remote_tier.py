@@ -1,4 +1,4 @@
-"""A tier on a remote server, over httpx; the differences between kinds of servers are in its wire."""
+"""A tier on a remote server, over httpx; what differs by the kind of server is in its dialect and its endpoint."""
 
 import asyncio
 import os
@@ -18,9 +18,18 @@ from tiers.catalog.pricing import write_pays
 from tiers.catalog.replica_spec import server_key
 from tiers.catalog.tier_spec import NO_TLS, ONE_CHOICE, OWN_SERVERS, USUAL_CONTEXT, TierSpec
 from tiers.deltas import merged_answers
-from tiers.dialects.dialect import WireCall
+from tiers.dialects.dialect import WireCall, dialect_of
+from tiers.dialects.reasoning_makers import (
+    MAKERS,
+    ReasoningMakers,
+    maker_of,
+    marked_tools,
+    owned,
+    without_unsigned,
+)
 from tiers.dialects.rules import num_tools, unserved
 from tiers.dialects.server_error import ServerSaidError, WireError, parse_error
+from tiers.dialects.server_models import ServerModel, chosen_model, parse_models
 from tiers.dialects.usage_counter import HiddenThoughts, ImpossibleClaims, Tally, bounds_of, estimated_prompt_tokens
 from tiers.errors import (
     HEADER,
@@ -36,6 +45,7 @@ from tiers.errors import (
 from tiers.prompt_bounds import prompt_bounds, room_after
 from tiers.remote.adapted_request import Adapted, adapted
 from tiers.remote.answer_reader import READING_ON, ReadingOn, ReplyReader
+from tiers.remote.endpoint import Credentials, endpoint_of
 from tiers.remote.extras import extra_reads
 from tiers.remote.http_exchange import HttpClient, is_whole, pieces_of, preceded, read_rest
 from tiers.remote.http_transport import Reply, transport_to
@@ -53,14 +63,6 @@ from tiers.remote.lessons import (
     taught,
     without_extras,
 )
-from tiers.remote.provider_state import (
-    MAKERS,
-    ReasoningMakers,
-    maker_of,
-    marked_tools,
-    owned,
-    without_unsigned,
-)
 from tiers.remote.refusals import NOTHING, REFUSALS, LearnedRefusals, Place, without
 from tiers.remote.server_failures import (
     FAILURES,
@@ -69,9 +71,8 @@ from tiers.remote.server_failures import (
     ServerRequest,
     UnsettledError,
 )
-from tiers.remote.server_state import ServerModel, ServerQueue, Stream, chosen_model, parse_models
+from tiers.remote.server_state import ServerQueue, Stream
 from tiers.remote.too_long import room_left
-from tiers.remote.wire import wire_of
 from tiers.tier import REPLAYED, AnswerEnd, Delta, GenerationRequest, Tier, TierLoad
 
 MAX_METRICS_BYTES = 2 * 2**20
@@ -117,27 +118,28 @@ class RemoteTier(Tier):
         self._spec, self._remote = spec, spec.remote
         key = self._key = server_key(environ, spec.remote.api_key_env)
         self._clock = clock
-        self._failures = ServerFailures(f"tier '{spec.name}'", spec.remote, key, cooldown_seconds, clock)
         self._running = 0
         self._ignores_n, self._claims = False, ImpossibleClaims(f"tier '{spec.name}' ({spec.remote.base_url})")
         self._thoughts = SeenThoughts()
         self._queue = ServerQueue()
         self._watching: asyncio.Task[None] | None = None
-        self._wire = wire_of(spec.remote, spec.provider)
-        self.continues_chats = self._wire.rules.continues and self._wire.rules.prefill == "taken"
+        self._dialect, self._endpoint = dialect_of(spec.remote, spec.provider), endpoint_of(spec.remote)
+        lists, where = self._endpoint.models_path is not None, f"tier '{spec.name}'"
+        self._failures = ServerFailures(where, spec.remote, key, cooldown_seconds, clock, lists_models=lists)
+        self.continues_chats = self._dialect.rules.continues and self._dialect.rules.prefill == "taken"
         self._makers, self._refusals = makers, refusals
         self._reading_on, self._left = reading_on, set[asyncio.Task[None]]()
         self._hidden = HiddenThoughts()
         self.maker = maker_of(spec.remote, spec.provider)
         self.asks_credential = spec.asks_credential
-        sign = self._signature if self._wire.signs else None
-        headers, seconds = self._wire.key_headers(key), spec.remote.connect_timeout_seconds
+        sign = None if self._endpoint.credentials is None else partial(self._signature, self._endpoint.credentials)
+        headers, seconds = self._endpoint.key_headers(key), spec.remote.connect_timeout_seconds
         if spec.remote.tls != NO_TLS:
             connect = partial(transport_to, tls=spec.remote.tls)
         self._http = HttpClient(spec.remote.base_url, headers, seconds, connect, sign)
 
-    def _signature(self, request: httpx.Request) -> list[tuple[bytes, bytes]]:
-        headers = self._wire.signature(request)
+    def _signature(self, credentials: Credentials, request: httpx.Request) -> list[tuple[bytes, bytes]]:
+        headers = credentials.signature(request)
         for name, value in headers:
             if name.lower() in (b"authorization", b"x-amz-security-token"):
                 self._failures.keep_secret(re.split(r" |Signature=", value.decode())[-1])
@@ -154,34 +156,36 @@ class RemoteTier(Tier):
         """Do what `start` does, except to follow the server's queue."""
         self._require_key()
         try:
-            await asyncio.to_thread(self._wire.prepare)
+            await asyncio.to_thread(self._dialect.prepare)
+            if self._endpoint.credentials is not None:
+                await asyncio.to_thread(self._endpoint.credentials.find)
         except TierUnavailableError as error:
             self._failures.cool_down()
             raise self._unavailable(f": {error}") from error
-        if not self._wire.health_path:
+        if not self._endpoint.health_path:
             return
         if self.asks_credential:
             # Without any credential, so whatever it answers, it is there.
-            await self._reply_to(self._wire.health_path, MAX_ERROR_BYTES)
+            await self._reply_to(self._endpoint.health_path, MAX_ERROR_BYTES)
             return
-        seen = await self._look(self._wire.health_path, MAX_MODELS_BYTES)
+        seen = await self._look(self._endpoint.health_path, MAX_MODELS_BYTES)
         is_known = self._remote.model and self._remote.max_context is not None
-        is_seen = self._wire.models_path == self._wire.health_path
-        if self._wire.models_path is not None and (is_seen or not is_known):
+        is_seen = self._endpoint.models_path == self._endpoint.health_path
+        if self._endpoint.models_path is not None and (is_seen or not is_known):
             self._take_model(parse_models(*seen) if is_seen else await self.listed_models())
-        if (path := self._wire.model_path) is not None:
-            status, body = seen if path == self._wire.health_path else await self._look(path)
-            problem = self._wire.model_problem(status, body)
+        if (path := self._endpoint.model_path) is not None:
+            status, body = seen if path == self._endpoint.health_path else await self._look(path)
+            problem = self._dialect.model_problem(status, body)
             if problem is not None:
                 self._failures.cool_down()
                 raise self._unavailable(f" {self._failures.scrub(problem)}")
             if self.max_output is None and status == 200:
-                self.max_output = self._wire.published_output(body)
+                self.max_output = self._dialect.published_output(body)
 
     async def listed_models(self) -> list[ServerModel] | None:
         """Return the server's models; None if it does not list them. Raises `TierUnavailableError`."""
         self._require_key()
-        path = self._wire.models_path
+        path = self._endpoint.models_path
         return None if path is None or self.asks_credential else parse_models(*await self._look(path, MAX_MODELS_BYTES))
 
     def _require_key(self) -> None:
@@ -202,7 +206,7 @@ class RemoteTier(Tier):
             self.model = self.name if found is None else found.name
             self._remote = msgspec.structs.replace(self._remote, model=self.model)
             self.maker = maker_of(self._remote, self._spec.provider)
-            self._wire = wire_of(self._remote, self._spec.provider)
+            self._dialect, self._endpoint = dialect_of(self._remote, self._spec.provider), endpoint_of(self._remote)
         if found is None or found.name != self.model:
             return
         if self._remote.max_context is None:
@@ -217,9 +221,9 @@ class RemoteTier(Tier):
             too_many = f"answered GET {path} with more values than any list of models"
             raise self._unavailable(f" {too_many}")
         refusal = parse_error(body) if response.status_code >= 400 else WireError()
-        is_operators = path == self._wire.health_path and self._wire.is_about_model(refusal)
+        is_operators = path == self._endpoint.health_path and self._dialect.is_about_model(refusal)
         if response.status_code in (401, 403) or response.status_code >= 500 or is_operators:
-            raise self._failures.of_status(response, refusal, ServerRequest(self._wire, self.model))
+            raise self._failures.of_status(response, refusal, ServerRequest(self._dialect, self.model))
         return response.status_code, body
 
     def _unavailable(self, what: str) -> TierUnavailableError:
@@ -238,7 +242,7 @@ class RemoteTier(Tier):
     @property
     def tells_queue(self) -> bool:
         """Whether servers of this kind report the number of their requests."""
-        return self._wire.queue is not None
+        return self._endpoint.queue is not None
 
     def watch_queue(self) -> None:
         """Read the queue of a server that tells it every `queue_poll_seconds` until `close`."""
@@ -253,7 +257,7 @@ class RemoteTier(Tier):
 
     async def look_at_queue(self) -> int | None:
         """Return the number of the server's requests from all clients; None if it does not report it in time."""
-        metric, report = self._wire.queue, None
+        metric, report = self._endpoint.queue, None
         if metric is not None:
             with suppress(httpx.TransportError, httpx.DecodingError):
                 response, page = await self._http.get(metric.path, QUEUE_SECONDS, MAX_METRICS_BYTES)
@@ -283,7 +287,7 @@ class RemoteTier(Tier):
 
     def _answers_one(self, request: GenerationRequest) -> bool:
         """Whether the server gives one choice at a time."""
-        is_known = self._ignores_n or self._remote.kind in ONE_CHOICE or self._wire.rules.one_choice
+        is_known = self._ignores_n or self._remote.kind in ONE_CHOICE or self._dialect.rules.one_choice
         return is_known or CHOICES in self._refusals.at(self._place(""), request.salt)
 
     def tally(self, request: GenerationRequest) -> Tally:
@@ -296,7 +300,7 @@ class RemoteTier(Tier):
         """Like `generate`, within `seconds`; a new `tally` counts usage, also of an answer that does not end. One whose
         provider bills more of it than its caller has taken is read to its end for its counts."""
         deltas = self._answer(request, tally, seconds)
-        if self._wire.rules.bills_unread == "no":
+        if self._dialect.rules.bills_unread == "no":
             return deltas
         left = partial(self._note_left, request, tally)
         return self._reading_on.answer(deltas, request, tally, left, self._left)
@@ -305,7 +309,7 @@ class RemoteTier(Tier):
         """Estimate what is hidden of an answer that has not ended; return whether what was not read is billed."""
         if not tally.sent or tally.over:
             return False
-        rules = self._wire.rules
+        rules = self._dialect.rules
         bills_on = rules.bills_unread == "all" or (rules.bills_unread == "whole" and not tally.streamed)
         seconds = self._clock() - tally.sent_at
         tally.hidden = self._hidden.estimate(request, tally, rules.hides_thoughts, seconds, bills_on=bills_on)
@@ -416,7 +420,7 @@ class RemoteTier(Tier):
         pieces of that, and as what the request was sent. None if each choice has to be asked for alone. `refused_at`:
         where its refusals are noted. Raises `FAILURES`."""
         credential = request.credential if self.asks_credential else None
-        own_headers = [] if credential is None else credential.headers(self._wire.key_headers)
+        own_headers = [] if credential is None else credential.headers(self._endpoint.key_headers)
         patience = min(self._remote.read_timeout_seconds, seconds) if call.streamed else seconds
         refused: dict[str, str] = {}
         for tries_left in range(MOST_ADAPTED, -1, -1):
@@ -454,7 +458,7 @@ class RemoteTier(Tier):
 
     def _server_request(self, request: GenerationRequest, body: bytes | None) -> ServerRequest:
         credential = request.credential if self.asks_credential else None
-        return ServerRequest(self._wire, self.model, body, credential, request.salt)
+        return ServerRequest(self._dialect, self.model, body, credential, request.salt)
 
     def _news(
         self, error: TierRequestError, refused: Collection[str], request: GenerationRequest, tally: Tally
@@ -500,7 +504,7 @@ class RemoteTier(Tier):
         is_json = (request.response_format or {}).get("type") in ("json_object", "json_schema")
         is_same_form = request.native is not None and request.native.form == tally.form
         return ReplyReader(
-            self._wire, tally, bounds, note, inline, fitted, stops,
+            self._dialect, tally, bounds, note, inline, fitted, stops,
             include_stop=include, is_json=is_json and not is_same_form and logprobs is None,
         )  # fmt: skip
 
@@ -547,18 +551,18 @@ class RemoteTier(Tier):
                 "name a tier that runs here",
                 "echo",
             )
-        if request.extra and (lost := unserved(request.extra, self._wire.passed_on(self._remote))) is not None:
+        if request.extra and (lost := unserved(request.extra, self._dialect.further_fields)) is not None:
             what = f"{lost}: the API of tier '{self.name}' does not have it; leave it out, or name another tier"
             return TierRequestError(what, lost)
         native = request.native
-        if native is not None and native.server_tools and native.form != self._wire.form:
+        if native is not None and native.server_tools and native.form != self._dialect.form:
             return TierRequestError(
                 f"tools: {', '.join(native.server_tools)} is run by the provider that has it, and tier "
                 f"'{self.name}' has not got it; leave it out, or name another tier",
                 "tools",
             )
         try:
-            self._wire.check(request)
+            self._dialect.check(request)
         except TierRequestError as error:
             return error
         return None
@@ -605,10 +609,10 @@ class RemoteTier(Tier):
         tally.max_tokens = self.most_answer_tokens(stated, tally.prompt_tokens)
         if stated is not None and stated > self.max_context - tally.prompt_tokens:
             tally.max_tokens = max(1, min(tally.max_tokens, room_after(tally.prompt_tokens, self.max_context)))
-        limit = None if stated is None and not self._wire.needs_limit else tally.max_tokens
+        limit = None if stated is None and not self._dialect.needs_limit else tally.max_tokens
         readable, lost = self._readable(request)
-        fitted = adapted(readable, self._wire.rules)
-        call = self._wire.call(fitted.request, limit)
+        fitted = adapted(readable, self._dialect.rules)
+        call = self._dialect.call(fitted.request, limit)
         place = self._place(call.form or call.path.partition("?")[0])
         learned = self._refusals.at(place, request.salt) if self._refusals.known else NOTHING
         if known := refused | learned:
@@ -619,15 +623,15 @@ class RemoteTier(Tier):
                 tally.max_tokens = min(tally.max_tokens, room if room > tally.prompt_tokens // 4 else tally.max_tokens)
             tally.max_tokens = min(tally.max_tokens, least_told(known, LIMIT) or tally.max_tokens)
             limit = None if limit is None else tally.max_tokens
-            wire = copy(self._wire)
-            wire.rules = taught(wire.rules, known)
-            fitted = adapted(readable, wire.rules, known)
-            call = wire.call(fitted.request, limit)
+            dialect = copy(self._dialect)
+            dialect.rules = taught(dialect.rules, known)
+            fitted = adapted(readable, dialect.rules, known)
+            call = dialect.call(fitted.request, limit)
         renamed: tuple[str, ...] = ()
-        if known and self._wire.form in (None, "responses") and call.path == "chat/completions":
+        if known and self._dialect.form in (None, "responses") and call.path == "chat/completions":
             body, renamed = without(call.body, known)
             call = msgspec.structs.replace(call, body=body)
-        elif known and (call.form or self._wire.form) in ("messages", "responses"):
+        elif known and (call.form or self._dialect.form) in ("messages", "responses"):
             body, extras, renamed = without_extras(call.body, known)
             lost += extras
             call = msgspec.structs.replace(call, body=body)
@@ -636,7 +640,7 @@ class RemoteTier(Tier):
         if lost:
             lost = tuple(name for name in lost if name not in call.dropped)
         sent.dropped, sent.changed = call.dropped + fitted.left_out + lost, fitted.changed + renamed
-        tally.form = call.form or self._wire.form
+        tally.form = call.form or self._dialect.form
         if (tooling := fitted.request.tooling) is not None:
             tally.tool_names = [tool.name for tool in tooling.tools]
         same_form = request.native is not None and request.native.form == tally.form
@@ -653,21 +657,21 @@ class RemoteTier(Tier):
         the names of what a chat's caller gave of the latter."""
         messages, native, reuse = request.messages, request.native, request.cache_reuse
         lost: tuple[str, ...] = ()
-        if reuse and not (self._wire.marks_cache and write_pays(self._spec.price, reuse)):
+        if reuse and not (self._dialect.marks_cache and write_pays(self._spec.price, reuse)):
             reuse = 0.0
         if messages is not None and [one for one in messages if not one.is_plain]:
             is_own = self._remote.kind in OWN_SERVERS
             own, lost = owned(messages, self.maker, is_only=self.is_only_server, is_own=is_own)
-            read, form, maker = self._makers.readable, self._wire.form, self.maker
+            read, form, maker = self._makers.readable, self._dialect.form, self.maker
             messages = [read(message, form, maker, is_only=self.is_only_maker) for message in own]
             if form == "messages" and "claude" in self.model:
                 messages = list(map(without_unsigned, messages))
         elif native is None and reuse == request.cache_reuse:
             return request, lost
         tooling = request.tooling
-        if self._wire.rules.cache_points and native is not None and tooling is not None:
+        if self._dialect.rules.cache_points and native is not None and tooling is not None:
             tooling = marked_tools(tooling, native)
-        native = native if native is not None and native.form == self._wire.form else None
+        native = native if native is not None and native.form == self._dialect.form else None
         return msgspec.structs.replace(
             request, messages=messages, native=native, tooling=tooling, cache_reuse=reuse
         ), lost

@@ -11,6 +11,7 @@ import httpx
 import msgspec
 
 from tiers.catalog.tier_spec import RemoteSpec
+from tiers.dialects.dialect import ServerDialect
 from tiers.dialects.event_stream import EventTooLargeError
 from tiers.dialects.lenient_json import NotAnObjectError
 from tiers.dialects.server_error import ServerSaidError, WireError, parse_error, parse_reset, parse_retry_after, wait_in
@@ -35,7 +36,6 @@ from tiers.remote.http_transport import Reply
 from tiers.remote.lessons import ELSEWHERE, refused_in, told_tools
 from tiers.remote.refusals import REFUSAL_ROWS
 from tiers.remote.too_long import MOST_READ, is_unable, too_long
-from tiers.remote.wire import RemoteWire
 from tiers.server_words import one_line
 from tiers.tier import REPLAYED
 
@@ -77,10 +77,10 @@ Located = TypeVar("Located", bound=TierError)
 
 
 class ServerRequest(NamedTuple):
-    """What was asked: `model` over `wire`. `body`: what was sent; without it a failure is no request's own.
+    """What was asked: `model` in `dialect`. `body`: what was sent; without it a failure is no request's own.
     `credential`: the caller's own, with which it was asked. `tenant`: whose request it was; "" is AIO itself."""
 
-    wire: RemoteWire
+    dialect: ServerDialect
     model: str
     body: bytes | None = None
     credential: CallerCredential | None = None
@@ -108,10 +108,19 @@ class ServerFailures:
     """
 
     def __init__(
-        self, subject: str, remote: RemoteSpec, key: str, cooldown_seconds: float, clock: Callable[[], float]
+        self,
+        subject: str,
+        remote: RemoteSpec,
+        key: str,
+        cooldown_seconds: float,
+        clock: Callable[[], float],
+        *,
+        lists_models: bool = False,
     ) -> None:
-        """`subject`: whose server it is, such as "tier 'x'", as errors name it."""
+        """`subject`: whose server it is, such as "tier 'x'", as errors name it. `lists_models`: whether `aio check` can
+        name the server's models."""
         self.where, self._address = subject, remote.base_url
+        self._lists_models = lists_models
         self._redact = Redaction(remote.base_url)
         if is_secret(key):
             self.keep_secret(key)
@@ -307,9 +316,9 @@ class ServerFailures:
             # OpenRouter's, of what none of its providers has.
             return TierCapabilityError(message, *_named(error))
         is_operators = status in OPERATOR_STATUSES
-        if not is_operators and request.wire.is_about_model(error):
+        if not is_operators and request.dialect.is_about_model(error):
             typed = msgspec.structs.replace(error, own="")
-            is_operators = request.wire.is_about_model(typed) or self._is_confirmed(404, request.tenant)
+            is_operators = request.dialect.is_about_model(typed) or self._is_confirmed(404, request.tenant)
             is_doubted = not is_operators
         if is_operators:
             kind = TierKeyError if status in KEY_STATUSES else TierUnavailableError
@@ -342,7 +351,7 @@ class ServerFailures:
         status = response.status_code
         if request.credential is None:
             return None
-        if status not in (*OPERATOR_STATUSES, 429) and not request.wire.is_about_model(error):
+        if status not in (*OPERATOR_STATUSES, 429) and not request.dialect.is_about_model(error):
             return None
         error, later = self._redacted(error, request.credential), parse_retry_after(response.headers)
         return self.located(
@@ -365,7 +374,7 @@ class ServerFailures:
         if status == 402:
             return "pay for the account of the tier's key"
         if status not in (401, 403):
-            listing = "; `aio check` lists the server's models" if request.wire.models_path is not None else ""
+            listing = "; `aio check` lists the server's models" if self._lists_models else ""
             return f"check url and model = {request.model!r} in the catalogue{listing}"
         variable = self._key_variable
         if variable is None:

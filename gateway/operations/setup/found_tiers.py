@@ -18,9 +18,9 @@ from inference_core.io.files import JSON_ERRORS
 from tiers.catalog.price_list import listed_model
 from tiers.catalog.replica_spec import server_key
 from tiers.catalog.tier_spec import Capabilities
+from tiers.dialects.server_models import ServerModel, parse_models
 from tiers.remote.http_exchange import bounded_answer
 from tiers.remote.http_transport import ProxyingTransport
-from tiers.remote.server_state import ServerModel, parse_models
 from tiers.server_words import context_of, is_name
 
 USUAL_PORTS = {11434: "Ollama", 8000: "vLLM", 30000: "SGLang", 8080: "llama.cpp", 1234: "LM Studio"}

@@ -9,25 +9,26 @@ from tests.fuzz.pieces import pieces_of
 from tests.fuzz.target import Target, fuzz_target
 from tests.tiers.remote import provider_shapes as shapes
 from tiers.catalog.tier_spec import RemoteKind, RemoteSpec
+from tiers.dialects.dialect import ServerDialect, dialect_of
 from tiers.dialects.event_stream import EventTooLargeError
 from tiers.dialects.lenient_json import NotAnObjectError
 from tiers.dialects.server_error import ServerSaidError, parse_error, parse_retry_after
+from tiers.dialects.server_models import chosen_model, parse_models
 from tiers.dialects.usage_counter import AnswerBounds, Tally
 from tiers.errors import TierError
 from tiers.remote.answer_reader import AnswerReader
-from tiers.remote.server_state import chosen_model, parse_models, sum_of_samples
-from tiers.remote.wire import RemoteWire, wire_of
+from tiers.remote.server_state import sum_of_samples
 from tiers.tier import USAGE_COUNTS, Delta
 
 _MOST_TOKENS = 2**40
 
 
-def wire(kind: RemoteKind) -> RemoteWire:
-    """Return the wire to a server of this kind."""
-    return wire_of(RemoteSpec(base_url="http://127.0.0.1:1/v1", kind=kind, model="m"))
+def wire(kind: RemoteKind) -> ServerDialect:
+    """Return the dialect of a server of this kind."""
+    return dialect_of(RemoteSpec(base_url="http://127.0.0.1:1/v1", kind=kind, model="m"))
 
 
-def reader_of(server: RemoteWire, tally: Tally) -> AnswerReader:
+def reader_of(server: ServerDialect, tally: Tally) -> AnswerReader:
     """Return a reader of an answer of any size."""
     most = AnswerBounds(*[2**40] * len(AnswerBounds._fields))
     return AnswerReader(server, tally, most, lambda deltas: None)

@@ -13,11 +13,11 @@ from tiers.catalog.tier_spec import RemoteSpec
 from tiers.conversation import ToolCallDelta
 from tiers.deltas import CollectedChoice
 from tiers.dialects.messages import MessageHead, MessageWriter, ThinkingShown, whole_message
+from tiers.dialects.messages_server import MessagesServer
 from tiers.dialects.usage_counter import Tally
-from tiers.remote.anthropic_wire import AnthropicWire
 from tiers.tier import Delta, Usage
 
-WIRE = AnthropicWire(RemoteSpec(base_url="https://x/", model="claude", kind="anthropic", api_key_env="K"))
+WIRE = MessagesServer(RemoteSpec(base_url="https://x/", model="claude", kind="anthropic", api_key_env="K"))
 HEAD = MessageHead(id="msg_1", model="claude", service_tier="standard", stop=("END",), is_remote=True)
 SHOWN = ThinkingShown(blocks=True, texts=True)
 USAGE = Usage(prompt_tokens=12, completion_tokens=5, cached_tokens=2, cache_write_tokens=3, cache_write_1h_tokens=1)

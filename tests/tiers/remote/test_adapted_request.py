@@ -35,7 +35,7 @@ async def spoken(call: Received) -> None:
 async def test_stop_strings_that_a_server_does_not_take_end_the_answer_here(whole: bool) -> None:
     async with LoopbackServer(spoken) as server:
         tier = RemoteTier(remote_spec(server.base_url, kind="openai-provider", model="gpt-5"))
-        tier._wire.rules = rules_of("openai", "gpt-5")
+        tier._dialect.rules = rules_of("openai", "gpt-5")
         request = chat(stop=("three", "zzz"), max_tokens=50, whole=whole)
         (answer,), _ = await collect(tier, request)
         assert (answer.text, answer.finish_reason, answer.stop_sequence) == ("one two ", "stop", "three")

@@ -12,10 +12,10 @@ from tests.tiers.remote.loopback_server import Call, LoopbackServer
 from tests.tiers.remote.provider_shapes import WHOLE_MESSAGE
 from tests.tiers.tier_world import remote_spec
 from tiers.conversation import Turn
+from tiers.dialects.server_models import ServerModel, parse_models
 from tiers.errors import TierContextError, TierRequestError
 from tiers.remote.refusals import LearnedRefusals
 from tiers.remote.remote_tier import RemoteTier
-from tiers.remote.server_state import ServerModel, parse_models
 from tiers.tier import GenerationRequest, answer_limit
 
 MOST = 64

@@ -7,20 +7,20 @@ from collections.abc import Callable
 import pytest
 
 from tiers.catalog.tier_spec import RemoteKind, RemoteSpec
+from tiers.dialects.dialect import ServerDialect, dialect_of
 from tiers.dialects.event_stream import EventParser
 from tiers.dialects.server_error import parse_error
+from tiers.dialects.server_models import parse_models
 from tiers.dialects.usage_counter import MOST_TOKENS, Tally
 from tiers.errors import TierError
-from tiers.remote.server_state import parse_models
-from tiers.remote.wire import RemoteWire, wire_of
 from tiers.tier import Usage
 
 DEEP = b"[" * 100_000
 NO_TEXT = b'{"a": "\xff"}'
 
 
-def wire(kind: RemoteKind) -> RemoteWire:
-    return wire_of(RemoteSpec(base_url="http://127.0.0.1:1/v1", kind=kind, model="m"))
+def wire(kind: RemoteKind) -> ServerDialect:
+    return dialect_of(RemoteSpec(base_url="http://127.0.0.1:1/v1", kind=kind, model="m"))
 
 
 @pytest.mark.parametrize("body", [DEEP, b'{"error": ' + DEEP, NO_TEXT], ids=["deep", "deep error", "no UTF-8"])

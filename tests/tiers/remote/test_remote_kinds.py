@@ -17,10 +17,10 @@ from tiers.catalog.replica_spec import BalancingSpec
 from tiers.catalog.tier_spec import RemoteKind, RemoteSpec
 from tiers.catalog.validate import check_rules
 from tiers.deltas import asking_uncertainty
+from tiers.dialects.dialect import SERVERS, ServerDialect, dialect_of
 from tiers.errors import TierRequestError, TierUnavailableError
 from tiers.remote.remote_tier import RemoteTier
 from tiers.remote.server_state import sum_of_samples
-from tiers.remote.wire import WIRES, RemoteWire, wire_of
 from tiers.replicas.replica_set import ReplicaSet
 
 VLLM_PAGE = """# HELP vllm:num_requests_running Number of requests in model execution batches.
@@ -278,9 +278,9 @@ async def test_a_bound_on_thoughts_is_sent_only_to_servers_that_have_a_field_for
 
 
 @pytest.mark.parametrize("kind", get_args(RemoteKind))
-def test_every_kind_of_server_has_a_wire(kind: RemoteKind) -> None:
+def test_every_kind_of_server_has_a_dialect(kind: RemoteKind) -> None:
     """The table names modules and classes by their texts, which no type checker reads."""
-    module, name = WIRES[kind]
-    wire = wire_of(RemoteSpec(base_url="http://127.0.0.1:1/v1", kind=kind, model="m"))
-    assert isinstance(wire, RemoteWire)
-    assert (type(wire).__module__, type(wire).__name__) == (f"tiers.remote.{module}", name)
+    module, name = SERVERS[kind]
+    dialect = dialect_of(RemoteSpec(base_url="http://127.0.0.1:1/v1", kind=kind, model="m"))
+    assert isinstance(dialect, ServerDialect)
+    assert (type(dialect).__module__, type(dialect).__name__) == (f"tiers.dialects.{module}", name)

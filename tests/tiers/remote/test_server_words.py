@@ -7,10 +7,11 @@ import pytest
 
 from tests.tiers.remote.loopback_server import Call, LoopbackServer
 from tests.tiers.tier_world import chat, collect, remote_spec
+from tiers.dialects.server_models import ServerModel, parse_models
 from tiers.errors import Redaction, TierError, TierRequestError, TierUnavailableError
+from tiers.remote.endpoint import endpoint_of
 from tiers.remote.remote_tier import RemoteTier
-from tiers.remote.server_state import ServerModel, parse_models, sum_of_samples
-from tiers.remote.wire import wire_of
+from tiers.remote.server_state import sum_of_samples
 from tiers.server_words import is_name, one_line
 
 HOSTILE = [
@@ -56,7 +57,7 @@ def test_samples_that_are_no_counts_are_no_report(value: str) -> None:
     page = f"vllm:num_requests_running 1\nvllm:num_requests_waiting {value}\n".encode()
     found = sum_of_samples(page, ["vllm:num_requests_waiting"])
     assert found in (None, 0)
-    queue = wire_of(remote_spec("http://127.0.0.1:1/v1", kind="vllm").remote).queue  # type: ignore[arg-type]
+    queue = endpoint_of(remote_spec("http://127.0.0.1:1/v1", kind="vllm").remote).queue  # type: ignore[arg-type]
     assert queue is not None
     report = queue.read(page)
     assert report is None or report.waiting == 0
@@ -64,7 +65,7 @@ def test_samples_that_are_no_counts_are_no_report(value: str) -> None:
 
 def test_more_requests_than_any_server_holds_are_no_report() -> None:
     page = b"tgi_batch_current_size 1\ntgi_queue_size 1000001\n"
-    queue = wire_of(remote_spec("http://127.0.0.1:1/v1", kind="tgi").remote).queue  # type: ignore[arg-type]
+    queue = endpoint_of(remote_spec("http://127.0.0.1:1/v1", kind="tgi").remote).queue  # type: ignore[arg-type]
     assert queue is not None
     assert queue.read(page) is None
 

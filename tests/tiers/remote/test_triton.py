@@ -16,8 +16,8 @@ from tests.tiers.remote.loopback_server import Call, LoopbackServer
 from tests.tiers.remote.triton_server import Triton
 from tests.tiers.tier_world import chat, collect, remote_spec
 from tiers.catalog.load import load_catalog
+from tiers.dialects import triton
 from tiers.errors import CatalogError, TierError, TierRequestError, TierUnavailableError
-from tiers.remote import triton_wire
 from tiers.remote.remote_tier import RemoteTier
 from tiers.replicas.replica_set import ReplicaSet
 from tiers.tier import GenerationRequest, Usage
@@ -33,7 +33,7 @@ MODEL = load_catalog("laptop").core.models[0].path
 def tokenizer_read_once(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each tier would read the laptop's vocabulary, for 0.4 s."""
     read = {resolve_model_path(MODEL): tokenizer}
-    monkeypatch.setattr(triton_wire, "load_tokenizer", lambda path: read.get(path) or load_tokenizer(path))
+    monkeypatch.setattr(triton, "load_tokenizer", lambda path: read.get(path) or load_tokenizer(path))
 
 
 @asynccontextmanager

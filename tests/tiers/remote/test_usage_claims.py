@@ -13,10 +13,10 @@ from tests.tiers.remote.loopback_server import Call, LoopbackServer
 from tests.tiers.tier_world import chat, remote_spec
 from tiers.catalog.tier_spec import RemoteKind, RemoteSpec
 from tiers.conversation import Text, Turn, media
+from tiers.dialects.dialect import dialect_of
 from tiers.dialects.usage_counter import Tally
 from tiers.prompt_bounds import TOLERANCE, PromptBounds, prompt_bounds
 from tiers.remote.remote_tier import RemoteTier
-from tiers.remote.wire import wire_of
 from tiers.tier import Delta, GenerationRequest, Usage
 
 KINDS: tuple[RemoteKind, ...] = (
@@ -53,7 +53,7 @@ def claimed(kind: RemoteKind, prompt: int, completion: int) -> Tally:
     """The tally of an answer of `TEXT` for which the server claims these counts."""
     tally = Tally(1, 100, lambda: BOUNDS)
     tally.sent, tally.max_tokens = True, LIMIT
-    wire = wire_of(RemoteSpec(base_url="http://127.0.0.1:1/v1", kind=kind, model="m"))
+    wire = dialect_of(RemoteSpec(base_url="http://127.0.0.1:1/v1", kind=kind, model="m"))
     tally.passed(wire.read_whole(whole_answer(kind, TEXT, prompt, completion), tally))
     tally.ended(marked=True)
     return tally

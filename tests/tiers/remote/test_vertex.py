@@ -21,11 +21,12 @@ from tests.tiers.tier_world import chat, collect, remote_spec
 from tiers.catalog.load import parse_catalog
 from tiers.catalog.tier_spec import RemoteKind
 from tiers.conversation import NativeRequest, Turn, media
+from tiers.dialects.messages_server import taken_betas
 from tiers.dialects.rules import rules_of, server_of
 from tiers.errors import CallerCredential, CatalogError, TierUnavailableError
-from tiers.remote import vertex_wire
+from tiers.remote import google_credentials
+from tiers.remote.google_credentials import GoogleCredentials
 from tiers.remote.remote_tier import RemoteTier
-from tiers.remote.vertex_wire import GoogleCredentials, taken_betas
 
 GEMINI, CLAUDE = "gemini-2.5-flash", "claude-sonnet-4-5@20250929"
 MODELS: dict[RemoteKind, str] = {"vertex-gemini": GEMINI, "vertex-anthropic": CLAUDE}
@@ -58,7 +59,9 @@ def tier_of(server: LoopbackServer, kind: RemoteKind, **remote: Any) -> RemoteTi
 def token(monkeypatch: pytest.MonkeyPatch) -> None:
     """A source of tokens that needs no library."""
     monkeypatch.setattr(GoogleCredentials, "find", lambda self: None)
-    monkeypatch.setattr(GoogleCredentials, "headers", lambda self, method, url: {"authorization": f"Bearer {method}"})
+    monkeypatch.setattr(
+        GoogleCredentials, "signature", lambda self, request: [(b"authorization", f"Bearer {request.method}".encode())]
+    )
 
 
 @pytest.mark.usefixtures("token")
@@ -232,7 +235,7 @@ async def test_google_auth_fetches_a_token_and_renews_it_before_it_expires(
         assert tokens.grants == [], "a start only looks for credentials"
         for _ in range(2):
             await collect(tier, chat())
-        credentials: Any = tier._wire._google  # type: ignore[attr-defined]
+        credentials: Any = tier._endpoint.credentials  # type: ignore[attr-defined]
         credentials._found.expiry = (datetime.now(UTC) + timedelta(seconds=60)).replace(tzinfo=None)
         await collect(tier, chat())
         tokens.refuses = True
@@ -247,7 +250,7 @@ async def test_google_auth_fetches_a_token_and_renews_it_before_it_expires(
         assert grant["assertion"].count(".") == 2
     else:
         assert grant["subject_token"] == "a-token-of-the-cluster"
-        assert grant["scope"] == vertex_wire.SCOPE
+        assert grant["scope"] == google_credentials.SCOPE
 
 
 @pytest.mark.parametrize(("missing", "said"), [("library", "aio-gateway\\[providers\\]"), ("file", "AIO_TEST_GOOGLE")])

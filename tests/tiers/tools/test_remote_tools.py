@@ -9,8 +9,8 @@ from inference_core.protocol import Grammar, SamplingParams
 from tests.tiers.tier_world import GREEDY, remote_spec
 from tiers.conversation import Call, Tool, ToolCallDelta, Tooling, Turn
 from tiers.dialects.chat import request_body
+from tiers.dialects.chat_answer import read_chunk
 from tiers.dialects.usage_counter import Tally
-from tiers.remote.openai_answer import read_chunk
 from tiers.tier import GenerationRequest
 
 ADD = Tool(name="add", parameters={"type": "object", "properties": {}}, strict=True)

@@ -15,7 +15,7 @@ from tests.gateway.running_gateway import RunningGateway, running_gateway
 from tests.polling import eventually
 from tests.tiers.remote.loopback_server import Call, LoopbackServer
 from tests.tiers.remote.provider_shapes import THINKING_AND_TOOLS, anthropic_stream, gemini_event, gemini_stream
-from tiers.remote.provider_state import MAKERS
+from tiers.dialects.reasoning_makers import MAKERS
 
 Body = dict[str, Any]
 KEYS = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY")

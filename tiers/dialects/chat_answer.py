@@ -15,12 +15,12 @@ from msgspec.structs import astuple
 from inference_core.io.files import JSON_ERRORS
 from tiers.chat_state import AUDIO, DETAILS, EXTRA, media_piece, state_json, state_pieces
 from tiers.conversation import ToolCallDelta, UrlCitation
+from tiers.dialects.chat_chunk import Choice, Chunk, Message, Part, ToolCall, logprobs_of, text_of
 from tiers.dialects.dialect import finish_of
 from tiers.dialects.event_stream import MAX_EVENT_BYTES
 from tiers.dialects.lenient_json import Calls, LenientDecoder, fitted, plain_json
 from tiers.dialects.server_error import ServerSaidError, is_failure, is_filtered, parse_error
 from tiers.dialects.usage_counter import MOST_NAME, Tally
-from tiers.remote.openai_chunk import Choice, Chunk, Message, Part, ToolCall, logprobs_of, text_of
 from tiers.tier import Delta
 
 _PART_FIELDS = frozenset(Part.__struct_fields__) - {"id", "name", "input", "summary", "content"}

@@ -1,5 +1,6 @@
 """A chunk of an answer of OpenAI's chat and completion API, or a whole one, with the fields that its servers have."""
 
+import math
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -7,9 +8,164 @@ import msgspec
 
 from tiers.chat_state import state_json
 from tiers.conversation import ToolCallDelta, UrlCitation
-from tiers.dialects.chat import ChatUsage
 from tiers.dialects.lenient_json import LEAST_LOGPROB, CallPiece
-from tiers.tier import TextLogprob
+from tiers.dialects.usage_counter import Tally
+from tiers.tier import TextLogprob, Usage
+
+
+class _Written(msgspec.Struct):
+    """What Anthropic's models have written to the cache for an hour."""
+
+    ephemeral_1h_input_tokens: int | None = None
+
+
+class _PromptDetails(msgspec.Struct):
+    """`cache_write_tokens`: OpenRouter's name, `cache_creation_tokens`: LiteLLM's."""
+
+    cached_tokens: int | None = None
+    audio_tokens: int | None = None
+    cache_read_tokens: int | None = None
+    cache_write_tokens: int | None = None
+    cache_creation_tokens: int | None = None
+    cache_creation_token_details: _Written | None = None
+
+
+class _CompletionDetails(msgspec.Struct):
+    reasoning_tokens: int | None = None
+    audio_tokens: int | None = None
+    image_tokens: int | None = None
+
+
+class _CostDetails(msgspec.Struct):
+    upstream_inference_cost: float | None = None
+
+
+class _Cost(msgspec.Struct):
+    total_cost: float | None = None
+    total: float | None = None
+
+
+_NOTHING_USED = Usage()
+TICKS = 10**10
+"""Of xAI's, in a US dollar."""
+
+
+class ChatUsage(msgspec.Struct):
+    """`total_tokens` is read for xAI, which counts reasoning there and not in `completion_tokens`.
+
+    Cached tokens of the prompt: `cached_tokens` (Moonshot), `num_cached_tokens`, DeepSeek's hits, or Anthropic's names
+    as gateways pass them on, whose prompt may be without them. `cost`: what OpenRouter charges, in US dollars; of a key
+    of one's own (`is_byok`) the provider's own cost comes on top. Perplexity gives a sum in an object, DeepInfra
+    `estimated_cost`, and xAI ten billionths of a dollar.
+    """
+
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    total_tokens: int | None = None
+    prompt_tokens_details: _PromptDetails | None = None
+    completion_tokens_details: _CompletionDetails | None = None
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    input_tokens_details: _PromptDetails | None = None
+    cached_tokens: int | None = None
+    num_cached_tokens: int | None = None
+    prompt_cache_hit_tokens: int | None = None
+    prompt_cache_miss_tokens: int | None = None
+    cache_read_input_tokens: int | None = None
+    cache_creation_input_tokens: int | None = None
+    output_tokens_details: _CompletionDetails | None = None
+    cache_creation: _Written | None = None
+    cost: float | _Cost | None = None
+    total_cost: float | None = None
+    estimated_cost: float | None = None
+    cost_in_usd_ticks: int | None = None
+    is_byok: bool | None = None
+    cost_details: _CostDetails | None = None
+    num_sources_used: int | None = None
+
+    def report(self, tally: Tally) -> None:
+        """Note the counts. What is left out here was counted before, or is not counted at all."""
+        known = tally.claimed
+        if known is not None and not (self.prompt_tokens or self.completion_tokens or self.input_tokens or self.cost):
+            # Zeros after the counts.
+            return
+        cached, written = self._cached(), self._written()
+        prompt, completion = self._prompt((cached or 0) + (written or 0)), self.completion_tokens
+        if completion is None or self.total_tokens != completion + (self.prompt_tokens or 0):
+            completion = self._completion(prompt)
+        if completion is None:
+            # The text is estimated until its tokens are counted.
+            if prompt is not None and known is None:
+                tally.read_prompt(prompt)
+            return
+        read = self.prompt_tokens_details or self.input_tokens_details
+        details = self.completion_tokens_details or self.output_tokens_details
+        if read is not None or details is not None or self.num_sources_used:
+            self._report_extras(read, details, tally)
+        reasoning = None if details is None else details.reasoning_tokens
+        before = known or _NOTHING_USED
+        if prompt is None:
+            prompt = tally.prompt_tokens if known is None else known.prompt_tokens
+        tally.report(
+            Usage(
+                prompt_tokens=prompt,
+                completion_tokens=completion,
+                cached_tokens=before.cached_tokens if cached is None else cached,
+                cache_write_tokens=before.cache_write_tokens if written is None else written,
+                cache_write_1h_tokens=self._written_for_an_hour() or before.cache_write_1h_tokens,
+                reasoning_tokens=before.reasoning_tokens if reasoning is None else reasoning,
+                cost_usd=self._cost() or before.cost_usd,
+            )
+        )
+
+    def _report_extras(self, read: _PromptDetails | None, details: _CompletionDetails | None, tally: Tally) -> None:
+        found = {"num_sources_used": self.num_sources_used}
+        if read is not None:
+            found["audio_prompt_tokens"] = read.audio_tokens
+        if details is not None:
+            found |= {"audio_completion_tokens": details.audio_tokens, "image_completion_tokens": details.image_tokens}
+        tally.note_extras(found)
+
+    def _prompt(self, apart: int) -> int | None:
+        stated = self.input_tokens if self.prompt_tokens is None else self.prompt_tokens
+        if stated is None and self.prompt_cache_hit_tokens is not None:
+            return self.prompt_cache_hit_tokens + (self.prompt_cache_miss_tokens or 0)
+        # The cache has more than all of the prompt: then it is counted without that.
+        return stated + apart if stated is not None and apart > stated else stated
+
+    def _completion(self, prompt: int | None) -> int | None:
+        stated = self.output_tokens if self.completion_tokens is None else self.completion_tokens
+        if self.total_tokens is None or self.prompt_tokens is None or prompt is None:
+            return stated
+        return max(stated or 0, self.total_tokens - prompt)
+
+    def _cached(self) -> int | None:
+        details = self.prompt_tokens_details or self.input_tokens_details
+        if details is not None and (found := details.cached_tokens or details.cache_read_tokens):
+            return found
+        named = self.cached_tokens or self.prompt_cache_hit_tokens
+        named = named or self.cache_read_input_tokens or self.num_cached_tokens
+        return named or (None if details is None else details.cached_tokens)
+
+    def _written(self) -> int | None:
+        details = self.prompt_tokens_details or self.input_tokens_details
+        if details is None:
+            return self.cache_creation_input_tokens
+        return details.cache_write_tokens or details.cache_creation_tokens or self.cache_creation_input_tokens
+
+    def _written_for_an_hour(self) -> int | None:
+        """By Anthropic's name or LiteLLM's."""
+        details = self.prompt_tokens_details or self.input_tokens_details
+        told = self.cache_creation or (details and details.cache_creation_token_details)
+        return (told and told.ephemeral_1h_input_tokens) or None
+
+    def _cost(self) -> float:
+        """US dollars; 0 where the server does not tell, or nothing that can be."""
+        cost: Any = self.cost.total_cost or self.cost.total if isinstance(self.cost, _Cost) else self.cost
+        cost = cost or self.total_cost or self.estimated_cost or (self.cost_in_usd_ticks or 0) / TICKS
+        if self.is_byok and self.cost_details is not None:
+            cost += self.cost_details.upstream_inference_cost or 0.0
+        return cost if math.isfinite(cost) and cost > 0 else 0.0
 
 
 class _TopLogprob(msgspec.Struct):

@@ -2,7 +2,7 @@
 
 from tests.clock import Clock
 from tiers.conversation import Opaque, Turn
-from tiers.remote.provider_state import ReasoningMakers
+from tiers.dialects.reasoning_makers import ReasoningMakers
 
 
 def test_a_seal_is_its_first_makers() -> None:

@@ -1,4 +1,4 @@
-"""Google's Gemini API (`generateContent`) as a remote wire."""
+"""Google's Gemini API (`generateContent`), as its servers have it."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -15,6 +15,7 @@ from tiers.conversation import Dialect, Opaque, OpaquePiece, Text, ToolCallDelta
 from tiers.dialects.dialect import (
     THINKING_TOKENS,
     Blocks,
+    ServerDialect,
     WireCall,
     alternating,
     answer_schema,
@@ -23,6 +24,8 @@ from tiers.dialects.dialect import (
     finish_of,
     media_of,
     media_parts,
+    missing_model,
+    published_by,
     system_text,
 )
 from tiers.dialects.event_stream import ServerSentEvent
@@ -31,7 +34,6 @@ from tiers.dialects.rules import BUDGET, MODALITIES, dropped_fields
 from tiers.dialects.server_error import ServerSaidError, WireError, parse_error
 from tiers.dialects.usage_counter import MOST_NAME, Tally
 from tiers.errors import TierError
-from tiers.remote.wire import RemoteWire, missing_model, published_by
 from tiers.tier import Delta, FinishReason, GenerationRequest, Usage
 
 NAME = "Gemini"
@@ -51,18 +53,14 @@ _LEAST_BUDGET = 128
 _MOST_BUDGETS = (24_576, 32_768)
 
 
-class GeminiWire(RemoteWire):
+class GeminiServer(ServerDialect):
     """Gemini with an API key."""
 
     form: Dialect | None = "gemini"
 
     def __init__(self, remote: RemoteSpec) -> None:
-        self._remote = remote
+        super().__init__(remote)
         self._path = f"models/{quote(remote.model.removeprefix('models/'), safe='')}"
-        self.health_path = self.model_path = self._path
-
-    def key_headers(self, key: str) -> list[tuple[bytes, bytes]]:
-        return [(b"x-goog-api-key", key.encode())] if key else []
 
     def model_problem(self, status: int, body: bytes) -> str | None:
         if status == 404:
@@ -73,7 +71,7 @@ class GeminiWire(RemoteWire):
         return published_by(body, ("outputTokenLimit",))
 
     def is_about_model(self, error: WireError) -> bool:
-        """See `RemoteWire.is_about_model`: a wrong key is refused with 400."""
+        """See `ServerDialect.is_about_model`: a wrong key is refused with 400."""
         return "API key" in error.words or "API Key" in error.words
 
     def check(self, request: GenerationRequest) -> None:
@@ -84,7 +82,7 @@ class GeminiWire(RemoteWire):
 
     def call(self, request: GenerationRequest, max_tokens: int | None) -> WireCall:
         messages = request.messages or []
-        streamed = not request.whole or self._remote.stream_whole
+        streamed = self.is_streamed(request)
         body: dict[str, Any] = {
             "contents": contents(messages),
             "generationConfig": self._generation(request, max_tokens),
@@ -93,12 +91,12 @@ class GeminiWire(RemoteWire):
             body["systemInstruction"] = {"parts": [{"text": system}]}
         method = "streamGenerateContent?alt=sse" if streamed else "generateContent"
         dropped = dropped_fields(request, _KNOWN)
-        body, unknown = self.with_own_fields(body | _tools(request) | _own_fields(request), request, self._remote)
+        body, unknown = self.with_own_fields(body | _tools(request) | _own_fields(request), request)
         dropped += tuple(name for name in unknown if name != MODALITIES)
         return WireCall(f"{self._path}:{method}", _encode(body), streamed, dropped)
 
     def read_event(self, event: ServerSentEvent, tally: Tally) -> list[Delta] | None:
-        """See `RemoteWire.read_event`. The stream has no last event: it ends with the connection's body."""
+        """See `ServerDialect.read_event`. The stream has no last event: it ends with the connection's body."""
         data = _in_camel_case(event.data)
         try:
             answer = _strict(data)
@@ -131,6 +129,14 @@ class GeminiWire(RemoteWire):
             return fields | {"thinkingConfig": msgspec.Raw(said)}
         thinking = _thinking(self._remote.model, request)
         return fields | ({"thinkingConfig": thinking} if thinking else {})
+
+
+class VertexGeminiServer(GeminiServer):
+    """Gemini on Vertex AI."""
+
+    def __init__(self, remote: RemoteSpec) -> None:
+        super().__init__(remote)
+        self._path = f"publishers/google/{self._path}"
 
 
 class _Call(msgspec.Struct):

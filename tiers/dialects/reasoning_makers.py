@@ -1,28 +1,20 @@
-"""What of a conversation belongs to one provider: marks of its cache, thoughts, and seals of its reasoning.
-
-Marks of a cache in requests of Anthropic's form are for servers that write them in another way: Bedrock's Converse has
-`cachePoint` blocks. Thoughts and other state of earlier turns are written into the messages of a chat for the server
-that made them. A digest of each seal tells its maker, so that this one gets it back and no other model.
-"""
+"""Which model made the reasoning of an earlier turn: that one gets it back, and no other. A digest of each seal tells
+its maker."""
 
 import hashlib
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
 from urllib.parse import urlsplit
 
 import msgspec
 
 from tiers.catalog.tier_spec import ProviderName, RemoteSpec
-from tiers.chat_state import DETAILS, EXTRA, state_names, state_of, with_kept_state, without_state
+from tiers.chat_state import state_names, state_of, with_kept_state, without_state
 from tiers.conversation import Dialect, NativeRequest, Opaque, Thought, Tooling, Turn
-from tiers.dialects.rules import THOUGHTS, Rules
+from tiers.dialects.rules import THOUGHTS
 from tiers.tier import Delta
 
 MARK = b'"cache_control"'
-CACHE_POINT = {"cachePoint": {"type": "default"}}
-MOST_POINTS = 4
-"""Of one request."""
 
 
 def without_unsigned(message: Turn) -> Turn:
@@ -39,102 +31,6 @@ def marked_tools(tooling: Tooling, native: NativeRequest) -> Tooling:
         return tooling
     last = msgspec.structs.replace(tooling.tools[-1], cache_control={"type": "ephemeral"})
     return msgspec.structs.replace(tooling, tools=(*tooling.tools[:-1], last))
-
-
-def is_marked(messages: list[Turn], tooling: Tooling | None) -> bool:
-    tools = () if tooling is None else tooling.tools
-    return any(message.cache_mark for message in messages) or any(tool.cache_control is not None for tool in tools)
-
-
-def put_points(body: dict[str, Any], *, tools: bool, system: bool, last: bool) -> None:
-    """Put cache points into a body of Converse: after its tools, its system prompt and its last turn, as asked. Those
-    after marked messages are there already; of too many the earliest are taken out."""
-    if tools and "toolConfig" in body:
-        body["toolConfig"]["tools"].append(CACHE_POINT)
-    if system and "system" in body:
-        body["system"].append(CACHE_POINT)
-    turn = body["messages"][-1]["content"]
-    if last and turn and turn[-1] != CACHE_POINT:
-        turn.append(CACHE_POINT)
-    room = MOST_POINTS - (CACHE_POINT in body.get("system", ()))
-    room -= CACHE_POINT in body.get("toolConfig", {}).get("tools", ())
-    for one in reversed(body["messages"]):
-        kept = []
-        for block in reversed(one["content"]):
-            if block == CACHE_POINT:
-                room -= 1
-                if room < 0:
-                    continue
-            kept.append(block)
-        one["content"] = kept[::-1]
-
-
-def mark_parts(wires: Sequence[dict[str, Any]], messages: Sequence[Turn]) -> None:
-    """Put marks of a cache onto the last parts of the last turns that have one, as OpenRouter takes them for Claude."""
-    marked = [wire for wire, message in zip(wires, messages, strict=True) if message.cache_mark and wire["content"]]
-    for wire in marked[-MOST_POINTS:]:
-        said = wire["content"]
-        *before, last = [{"type": "text", "text": said}] if isinstance(said, str) else said
-        wire["content"] = [*before, last | {"cache_control": {"type": "ephemeral"}}]
-
-
-_NOT_KEPT = " "
-"""Instead of thoughts that are not there any more, where a server refuses a turn without any: Moonshot's takes an empty
-text for none."""
-_UNSIGNED = {"google": {"thought_signature": "skip_thought_signature_validator"}}
-"""Google's own words for a call that another model made (https://ai.google.dev/gemini-api/docs/thought-signatures)."""
-
-
-def give_back(wires: Sequence[dict[str, Any]], messages: Sequence[Turn], rules: Rules) -> tuple[str, ...]:
-    """Add to each of `wires` what the turn of `messages` has for the server of `rules`. Return the names of what it
-    does not get: thoughts where it takes none, and those that it needs and that are lost."""
-    if "assistant" not in [message.role for message in messages]:
-        return ()
-    left_out: dict[str, None] = {}
-    for wire, message, in_loop in zip(wires, messages, _in_loops(messages), strict=True):
-        if message.role != "assistant":
-            continue
-        wanted = rules.thoughts and (in_loop or rules.thoughts_of == "all")
-        if not wanted:
-            left_out |= {THOUGHTS: None} if message.thoughts else {}
-        elif message.thoughts:
-            _add_thoughts(wire, message, rules.thoughts)
-        elif in_loop and rules.needs_thoughts:
-            wire[rules.thoughts[0]] = _NOT_KEPT
-            # Of a turn whose maker is known, there were none.
-            left_out |= {} if message.maker else {THOUGHTS: None}
-        for block in state_of(message):
-            wire[block.type] = msgspec.Raw(block.json)
-        for place, call in enumerate(message.calls):
-            if call.source is not None:
-                wire["tool_calls"][place][EXTRA] = msgspec.Raw(call.source.json)
-            elif rules.signs_calls and not place:
-                # Of calls made together the first is signed.
-                wire["tool_calls"][place][EXTRA] = _UNSIGNED
-                left_out[f"messages.tool_calls.{EXTRA}"] = None
-    return tuple(left_out)
-
-
-def _add_thoughts(wire: dict[str, Any], message: Turn, names: Sequence[str]) -> None:
-    if names == ("content",):
-        said = wire["content"]
-        parts = [{"type": "text", "text": said}] if isinstance(said, str) and said else said or []
-        thought = {"type": "text", "text": message.thoughts}
-        wire["content"] = [{"type": "thinking", "thinking": [thought]}, *parts]
-    elif not any(block.type == DETAILS for block in state_of(message)):
-        # Details are the same thoughts, and more.
-        wire |= dict.fromkeys(names, message.thoughts)
-
-
-def _in_loops(messages: Sequence[Turn]) -> Iterator[bool]:
-    """For each turn whether tools are called between the user's turn before it and the next one."""
-    first, calls = 0, False
-    for place, message in enumerate(messages):
-        if message.role == "user":
-            yield from [calls] * (place - first)
-            first, calls = place, False
-        calls = calls or bool(message.calls)
-    yield from [calls] * (len(messages) - first)
 
 
 MOST = 100_000

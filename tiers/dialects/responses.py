@@ -25,7 +25,7 @@ from tiers.conversation import (
     Turn,
     UrlCitation,
 )
-from tiers.dialects.chat import TICKS
+from tiers.dialects.chat_chunk import TICKS
 from tiers.dialects.dialect import THINKING_TOKENS, Blocks, blocks_of
 from tiers.dialects.event_stream import ServerSentEvent
 from tiers.dialects.lenient_json import LenientDecoder, arguments_text

@@ -8,8 +8,8 @@ import pytest
 from tests.tiers.remote.provider_shapes import bedrock_end, bedrock_stream
 from tiers.catalog.tier_spec import RemoteSpec
 from tiers.conversation import Call, Turn
+from tiers.dialects.bedrock import ConverseServer, message_turns
 from tiers.dialects.usage_counter import Tally
-from tiers.remote.bedrock_wire import BedrockWire, message_turns
 from tiers.tier import Delta
 
 THOUGHTS = [
@@ -19,7 +19,7 @@ THOUGHTS = [
 CALL = {"toolUse": {"toolUseId": "call_1", "name": "weather", "input": {"city": "Oslo"}}}
 
 
-def streamed(wire: BedrockWire, tally: Tally) -> list[Delta]:
+def streamed(wire: ConverseServer, tally: Tally) -> list[Delta]:
     """The deltas of the same answer in pieces."""
     pieces = [(0, {"text": "Is it "}), (0, {"text": "cold?"}), (0, {"signature": "EqQB"})]
     pieces.append((1, {"redactedContent": "SGlkZGVu"}))
@@ -33,7 +33,7 @@ def streamed(wire: BedrockWire, tally: Tally) -> list[Delta]:
     return [delta for event in parsed for delta in wire.read_event(event, tally) or ()]
 
 
-def whole(wire: BedrockWire, tally: Tally) -> list[Delta]:
+def whole(wire: ConverseServer, tally: Tally) -> list[Delta]:
     """The deltas of the whole answer."""
     message = {"role": "assistant", "content": [*THOUGHTS, {"text": "Yes."}]}
     return wire.read_whole(json.dumps({"output": {"message": message}, "stopReason": "end_turn"}).encode(), tally)
@@ -42,7 +42,7 @@ def whole(wire: BedrockWire, tally: Tally) -> list[Delta]:
 @pytest.mark.parametrize("read", [streamed, whole])
 @pytest.mark.parametrize("wanted", [False, True])
 def test_sealed_thoughts_go_back_as_they_came(read: object, wanted: bool) -> None:
-    wire = BedrockWire(RemoteSpec(base_url="https://x/", model="anthropic.claude", kind="bedrock", api_key_env="K"))
+    wire = ConverseServer(RemoteSpec(base_url="https://x/", model="anthropic.claude", kind="bedrock", api_key_env="K"))
     tally = Tally(1, 9, lambda: None)  # type: ignore[arg-type, return-value]
     tally.opaque = wanted
     deltas: list[Delta] = read(wire, tally)  # type: ignore[operator]

@@ -1,4 +1,4 @@
-"""Triton Inference Server as a remote wire: its generate extension, and KServe's `infer`, over the two LLM backends.
+"""Triton Inference Server: its generate extension, and KServe's `infer`, over the two LLM backends.
 
 Protocol: docs/protocol/extension_generate.md of triton-inference-server/server, and KServe's Open Inference Protocol.
 The server receives text, so conversations are formatted here, by the chat template of the model's own tokeniser.
@@ -18,14 +18,12 @@ from inference_core.loaders.hub_model import resolve_model_path
 from inference_core.protocol import SamplingParams
 from inference_core.tokenization.load_tokenizer import load_tokenizer
 from inference_core.tokenization.tokenizer import Tokenizer
-from tiers.catalog.tier_spec import RemoteSpec
-from tiers.dialects.dialect import WireCall
+from tiers.dialects.dialect import ServerDialect, WireCall
 from tiers.dialects.event_stream import ServerSentEvent
 from tiers.dialects.rules import dropped_fields
 from tiers.dialects.server_error import ServerSaidError, WireError, parse_error
 from tiers.dialects.usage_counter import Tally
 from tiers.errors import CatalogError, TierError, TierRequestError
-from tiers.remote.wire import RemoteWire
 from tiers.tier import Delta, GenerationRequest, Usage
 
 _encode = msgspec.json.Encoder().encode
@@ -76,22 +74,17 @@ class _Metadata(msgspec.Struct):
     outputs: list[_Named] = []
 
 
-class TritonWire(RemoteWire):
+class _TritonServer(ServerDialect):
     """The shared part of both backends. `needed`: inputs that every request needs."""
 
-    health_path = "v2/health/ready"
     # Without one the backends end an answer after 16 tokens, or refuse the request.
     needs_limit = True
     needed: tuple[str, ...]
     # The sampling parameters that the backend supports under the same name.
     names: tuple[str, ...]
 
-    def __init__(self, remote: RemoteSpec) -> None:
-        self._remote = remote
-        self.model_path = f"v2/models/{remote.model}"
-
     def model_problem(self, status: int, body: bytes) -> str | None:
-        """See `RemoteWire.model_problem`: the server has the model, and the model has the needed tensors."""
+        """See `ServerDialect.model_problem`: the server has the model, and the model has the needed tensors."""
         if status != 200:
             return (
                 f"has no model {self._remote.model!r} (it answered {status}: {parse_error(body).message[:200]}); "
@@ -115,7 +108,7 @@ class TritonWire(RemoteWire):
         )
 
     def is_about_model(self, error: WireError) -> bool:
-        """See `RemoteWire.is_about_model`: Triton uses 400 for an unloaded model and for bad input."""
+        """See `ServerDialect.is_about_model`: Triton uses 400 for an unloaded model and for bad input."""
         return _UNKNOWN_MODEL.match(error.words) is not None
 
     @property
@@ -136,7 +129,7 @@ class TritonWire(RemoteWire):
 
     def call(self, request: GenerationRequest, max_tokens: int | None) -> WireCall:
         assert max_tokens is not None, "the backends need a limit"
-        streamed = not request.whole or self._remote.stream_whole
+        streamed = self.is_streamed(request)
         body = self.body(self._text(request), request, max_tokens, streamed=streamed)
         dropped = dropped_fields(request, frozenset({*self.names, "temperature", "top_p", "top_k"}))
         model = f"v2/models/{self._remote.model}"
@@ -241,7 +234,7 @@ class TritonWire(RemoteWire):
 _GUIDES = {"json_object": "json", "json_schema": "json_schema", "regex": "regex"}
 
 
-class TritonTensorRtLlmWire(TritonWire):
+class TritonTensorRtLlmServer(_TritonServer):
     """The models `ensemble` and `tensorrt_llm_bls` of the TensorRT-LLM backend."""
 
     needed = ("text_input", "max_tokens")
@@ -289,7 +282,7 @@ class TritonTensorRtLlmWire(TritonWire):
         return told if kind == "json" else told | {"guided_decoding_guide": grammar.text}
 
 
-class TritonVllmWire(TritonWire):
+class TritonVllmServer(_TritonServer):
     """The vLLM backend, which takes vLLM's own parameters as JSON in one string."""
 
     needed = ("text_input", "sampling_parameters")

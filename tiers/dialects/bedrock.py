@@ -1,19 +1,17 @@
-"""Amazon Bedrock's Converse API as a remote wire, with an API key of Bedrock's or with AWS credentials."""
+"""Amazon Bedrock's Converse API, as its servers have it."""
 
-import os
 import re
 from collections import Counter
 from typing import Any
 from urllib.parse import quote
 
-import httpx
 import msgspec
 
-from tiers.catalog.tier_spec import RemoteSpec
-from tiers.conversation import Dialect, Media, Opaque, OpaquePiece, Text, Turn
+from tiers.conversation import Dialect, Media, Opaque, OpaquePiece, Text, Tooling, Turn
 from tiers.dialects.dialect import (
     Blocks,
     MediaBody,
+    ServerDialect,
     StreamParser,
     WireCall,
     alternating,
@@ -28,81 +26,30 @@ from tiers.dialects.dialect import (
 )
 from tiers.dialects.event_stream import EventStreamParser, ServerSentEvent
 from tiers.dialects.lenient_json import LenientDecoder, arguments_text
+from tiers.dialects.messages_server import dropped_sampling, dropped_thinking, sampling_fields, thinking_fields
 from tiers.dialects.rules import BUDGET, dropped_fields
 from tiers.dialects.server_error import ServerSaidError, WireError, parse_error
 from tiers.dialects.usage_counter import Tally
-from tiers.errors import TierError, TierRequestError, TierUnavailableError
-from tiers.remote.anthropic_request import dropped_sampling, dropped_thinking, sampling_fields, thinking_fields
-from tiers.remote.provider_state import CACHE_POINT, is_marked, put_points
-from tiers.remote.wire import RemoteWire
+from tiers.errors import TierError, TierRequestError
 from tiers.tier import Delta, GenerationRequest, Usage
 
 NAME = "Bedrock"
-MISSING_EXTRA = (
-    "AWS credentials need botocore, which is not installed: pip install 'aio-gateway[providers]', or set "
-    "AWS_BEARER_TOKEN_BEDROCK to an API key of Bedrock's"
-)
-MISSING_CREDENTIALS = (
-    "no AWS credentials found: set AWS_BEARER_TOKEN_BEDROCK, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or "
-    "AWS_PROFILE after `aws sso login`, or run where a role is attached"
-)
+CACHE_POINT = {"cachePoint": {"type": "default"}}
+MOST_POINTS = 4
+"""Of one request."""
 _SAMPLING = {"temperature": "temperature", "top_p": "topP"}
 _KNOWN = frozenset({*_SAMPLING, "top_k", "reasoning_effort", BUDGET})
 _SERVICE_TIERS = ("priority", "default", "flex")
 _SEALED = "sealed thoughts"
 # What Bedrock's own client takes as a tag.
 _TAG = re.compile(r"[a-zA-Z0-9\s:_@$#=/+,.-]{0,256}")
-_REGION = re.compile(r"bedrock-runtime(?:-fips)?\.([a-z0-9-]+)\.")
 
 
-class BedrockWire(RemoteWire):
-    """Bedrock's runtime in one region. Without `api_key_env` each request is signed with the AWS credentials that
-    botocore finds: variables, profiles, single sign-on, roles."""
+class ConverseServer(ServerDialect):
+    """Bedrock's runtime in one region."""
 
     marks_cache = True
-    # The runtime answers only paid calls, so a start only looks for credentials.
-    health_path = ""
     form: Dialect | None = "bedrock"
-
-    def __init__(self, remote: RemoteSpec) -> None:
-        self._remote = remote
-        self.signs = remote.api_key_env is None and remote.credentials != "caller"
-        self._credentials: Any = None
-        found = _REGION.search(remote.base_url)
-        self._region = found[1] if found else os.environ.get("AWS_REGION", "us-east-1")
-
-    def prepare(self) -> None:
-        """See `RemoteWire.prepare`: find the credentials."""
-        if not self.signs or self._credentials is not None:
-            return
-        try:
-            # Imported here: botocore takes 15 MB, and an extra of the package has it.
-            from botocore.exceptions import BotoCoreError
-            from botocore.session import Session
-        except ImportError as error:
-            raise TierUnavailableError(MISSING_EXTRA) from error
-        try:
-            self._credentials = Session().get_credentials()
-        except BotoCoreError as error:
-            raise TierUnavailableError(f"AWS credentials cannot be read: {error}") from error
-        if self._credentials is None:
-            raise TierUnavailableError(MISSING_CREDENTIALS)
-
-    def signature(self, request: httpx.Request) -> list[tuple[bytes, bytes]]:
-        """See `RemoteWire.signature`: AWS Signature Version 4."""
-        self.prepare()
-        from botocore.auth import SigV4Auth
-        from botocore.awsrequest import AWSRequest
-        from botocore.exceptions import BotoCoreError
-
-        headers = {name: request.headers[name] for name in ("host", "content-type")}
-        unsigned = AWSRequest(request.method, str(request.url), headers=headers, data=request.read())
-        try:
-            SigV4Auth(self._credentials, "bedrock", self._region).add_auth(unsigned)
-        except BotoCoreError as error:
-            raise TierUnavailableError(f"AWS credentials cannot be renewed: {error}") from error
-        signed = ("Authorization", "X-Amz-Date", "X-Amz-Security-Token")
-        return [(name.encode(), unsigned.headers[name].encode()) for name in signed if name in unsigned.headers]
 
     def parser(self) -> StreamParser:
         return EventStreamParser()
@@ -122,7 +69,7 @@ class BedrockWire(RemoteWire):
 
     def call(self, request: GenerationRequest, max_tokens: int | None) -> WireCall:
         messages = request.messages or []
-        streamed = not request.whole or self._remote.stream_whole
+        streamed = self.is_streamed(request)
         body: dict[str, Any] = {"messages": message_turns(messages)}
         inference: dict[str, Any] = {} if max_tokens is None else {"maxTokens": max_tokens}
         if (system := system_text(messages)).strip():
@@ -147,7 +94,7 @@ class BedrockWire(RemoteWire):
             dropped += ("tool_choice",)
         path = f"model/{quote(self._remote.model, safe='')}/"
         path += "converse-stream" if streamed else "converse"
-        body, unknown = self.with_own_fields(body | passed, request, self._remote)
+        body, unknown = self.with_own_fields(body | passed, request)
         return WireCall(path, _encode(body), streamed, dropped + unknown, added)
 
     def _mark(self, body: dict[str, Any], request: GenerationRequest, messages: list[Turn]) -> tuple[str, ...]:
@@ -155,19 +102,19 @@ class BedrockWire(RemoteWire):
         fields that no caller set."""
         if not self.rules.cache_points:
             return ()
-        if is_marked(messages, request.tooling):
+        if _is_marked(messages, request.tooling):
             tools = request.tooling is not None and any(tool.cache_control for tool in request.tooling.tools)
             tools = tools and self.rules.cache_tools
             system = any(message.cache_mark for message in messages if is_system(message))
-            put_points(body, tools=tools, system=system, last=False)
+            _put_points(body, tools=tools, system=system, last=False)
             return ()
         if not request.cache_reuse:
             return ()
-        put_points(body, tools=self.rules.cache_tools, system=True, last=True)
+        _put_points(body, tools=self.rules.cache_tools, system=True, last=True)
         return ("cache_control",)
 
     def read_event(self, event: ServerSentEvent, tally: Tally) -> list[Delta] | None:
-        """See `RemoteWire.read_event`: the usage comes last."""
+        """See `ServerDialect.read_event`: the usage comes last."""
         blocks = blocks_of(tally)
         kind, _, name = event.event.partition(" ")
         if kind == "exception":
@@ -453,6 +400,34 @@ def _tools(request: GenerationRequest, messages: list[Turn]) -> dict[str, Any]:
     elif tooling is not None and tooling.choice == "named":
         config["toolChoice"] = {"tool": {"name": tooling.name}}
     return config
+
+
+def _is_marked(messages: list[Turn], tooling: Tooling | None) -> bool:
+    tools = () if tooling is None else tooling.tools
+    return any(message.cache_mark for message in messages) or any(tool.cache_control is not None for tool in tools)
+
+
+def _put_points(body: dict[str, Any], *, tools: bool, system: bool, last: bool) -> None:
+    """Put cache points into a body of Converse: after its tools, its system prompt and its last turn, as asked. Those
+    after marked messages are there already; of too many the earliest are taken out."""
+    if tools and "toolConfig" in body:
+        body["toolConfig"]["tools"].append(CACHE_POINT)
+    if system and "system" in body:
+        body["system"].append(CACHE_POINT)
+    turn = body["messages"][-1]["content"]
+    if last and turn and turn[-1] != CACHE_POINT:
+        turn.append(CACHE_POINT)
+    room = MOST_POINTS - (CACHE_POINT in body.get("system", ()))
+    room -= CACHE_POINT in body.get("toolConfig", {}).get("tools", ())
+    for one in reversed(body["messages"]):
+        kept = []
+        for block in reversed(one["content"]):
+            if block == CACHE_POINT:
+                room -= 1
+                if room < 0:
+                    continue
+            kept.append(block)
+        one["content"] = kept[::-1]
 
 
 def _thought_of(block: int, tally: Tally) -> _Sealed:

@@ -1,0 +1,697 @@
+"""Anthropic's Messages API, as its servers have it.
+
+Turns, tools, thinking and marks of the cache that a caller gave in this form go on as they are; those of a chat are put
+into it. Answers are read event by event or whole: as deltas, and as the blocks that they were.
+"""
+
+import re
+from collections.abc import Sequence
+from itertools import dropwhile, takewhile
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+
+from inference_core.io.files import JSON_ERRORS
+from tiers.catalog.tier_spec import RemoteSpec
+from tiers.conversation import (
+    INTERLEAVED,
+    PROVIDERS_OWN,
+    TURN,
+    Dialect,
+    Media,
+    NativeRequest,
+    Opaque,
+    OpaquePiece,
+    Text,
+    Turn,
+)
+from tiers.dialects.dialect import (
+    MIN_THINKING_TOKENS,
+    THINKING_TOKENS,
+    Blocks,
+    MediaBody,
+    ServerDialect,
+    WireCall,
+    answer_schema,
+    blocks_of,
+    check_provider,
+    finish_of,
+    is_system,
+    media_of,
+    media_parts,
+    missing_model,
+    published_by,
+    system_text,
+)
+from tiers.dialects.event_stream import ServerSentEvent
+from tiers.dialects.lenient_json import LenientDecoder, arguments_text
+from tiers.dialects.messages import DIALECT, ENDED, NAME, BlockDelta, Event, MessageBody, MessageUsage, SaidBlock
+from tiers.dialects.rules import BUDGET, dropped_fields
+from tiers.dialects.server_error import ServerSaidError, WireError, parse_error
+from tiers.dialects.usage_counter import MOST_NAME, Tally
+from tiers.errors import TierError, TierRequestError
+from tiers.tier import Delta, GenerationRequest, Usage
+
+# Older models take a budget of thinking tokens; newer ones think as much as `effort` lets them.
+BUDGET_MODELS = (
+    "claude-3", "claude-haiku-4-5", "claude-opus-4-0", "claude-opus-4-1", "claude-opus-4-2025", "claude-opus-4-5",
+    "claude-sonnet-4-0", "claude-sonnet-4-2025", "claude-sonnet-4-5",
+)  # fmt: skip
+# These take both.
+HYBRID_MODELS = ("claude-opus-4-6", "claude-sonnet-4-6")
+# By OpenAI's names: which classes of service Anthropic's API has.
+SERVICE_TIERS = {"auto": "auto", "default": "standard_only"}
+EFFORTS = {"minimal": "low", "low": "low", "medium": "medium", "high": "high", "xhigh": "xhigh", "max": "max"}
+# Fields of a caller of the same API that no other has, or that are said more exactly there.
+SAME_FIELDS = (
+    "max_tokens", "tools", "tool_choice", "cache_control", "context_management", "container", "inference_geo",
+    "mcp_servers", "speed",
+)  # fmt: skip
+MARK = "cache_control"
+_MARK = b'"cache_control"'
+_CACHED = {"type": "ephemeral"}
+_THOUGHTS = ("thinking", "redacted_thinking")
+
+_KNOWN = frozenset({"temperature", "top_p", "top_k", "reasoning_effort", BUDGET, "parallel_tool_calls"})
+_ON_VERTEX = "Claude on Vertex AI"
+_VERTEX_VERSION = "vertex-2023-10-16"
+# Families of Anthropic's beta features that Vertex AI refuses by name, and one that has another name there
+# (https://github.com/BerriAI/litellm/blob/main/litellm/anthropic_beta_headers_config.json, 2026-11).
+_BETAS_REFUSED = re.compile(
+    r"(advisor-tool|agent-memory|bash_|cache-diagnosis|code-execution|computer-use-2024|extended-cache-ttl|fast-mode"
+    r"|files-api|managed-agents|mcp-|message-batches|message-threads|oauth|output-300k|prompt-caching|redact-thinking"
+    r"|skills|text_editor_|user-profiles|web-fetch)"
+)
+_BETAS_RENAMED = {"advanced-tool-use-2025-11-20": "tool-search-tool-2025-10-19"}
+
+
+class MessagesServer(ServerDialect):
+    """Anthropic, or another server with its Messages API."""
+
+    needs_limit = True
+    form: Dialect | None = DIALECT
+    marks_cache = True
+
+    def model_problem(self, status: int, body: bytes) -> str | None:
+        """See `ServerDialect.model_problem`. Servers other than Anthropic's may not list models."""
+        if status == 404 and b"not_found_error" in body:
+            return missing_model(self._remote.model, body)
+        return None
+
+    def published_output(self, body: bytes) -> int | None:
+        return published_by(body, ("max_tokens", "max_output_tokens"))
+
+    def is_about_model(self, error: WireError) -> bool:
+        """See `ServerDialect.is_about_model`: an account without credit is refused with 400."""
+        return "credit balance" in error.words
+
+    def check(self, request: GenerationRequest) -> None:
+        check_provider(request, NAME)
+        if answer_schema(request, NAME) == {} and request.response_format is None:
+            raise TierRequestError(
+                f"structured_outputs: {NAME} takes a json_schema, not any JSON object; use response_format, or name "
+                "another tier",
+                "structured_outputs",
+            )
+        for block in media_parts(request):
+            source_of(block)
+
+    def call(self, request: GenerationRequest, max_tokens: int | None) -> WireCall:
+        assert max_tokens is not None, "the API needs a limit"
+        messages, native = request.messages or [], request.native
+        streamed = self.is_streamed(request)
+        path, head = self._addressed(streamed=streamed)
+        body: dict[str, Any] = head | {
+            "max_tokens": max_tokens,
+            "messages": message_turns(messages, controls=self.rules.system == "after-user"),
+            "stream": streamed,
+        }
+        if system := system_of(messages):
+            body["system"] = system
+        if request.stop:
+            body["stop_sequences"] = list(request.stop)
+        body |= tool_fields(request) | same_fields(native)
+        thinking = self._thinking(request, max_tokens)
+        sampling = sampling_fields(request, thinking)
+        passed, known = passed_fields(request.passed)
+        added: tuple[str, ...] = ()
+        if request.cache_reuse and not is_marked(request):
+            mark(body)
+            added = (MARK,)
+        dropped = dropped_fields(request, _KNOWN | known)
+        dropped += dropped_sampling(request, sampling) + dropped_thinking(request, thinking)
+        headers = ((b"anthropic-beta", native.betas.encode()),) if native is not None and native.betas else ()
+        body, unknown = self.with_own_fields(body | thinking | sampling | passed, request)
+        return WireCall(path, _encode(body), streamed, dropped + unknown, added, headers)
+
+    def _addressed(self, *, streamed: bool) -> tuple[str, dict[str, Any]]:
+        """Return the path of a call, and the fields of its body that name model and version."""
+        return "messages", {"model": self._remote.model}
+
+    def _thinking(self, request: GenerationRequest, max_tokens: int) -> dict[str, Any]:
+        """Return `thinking` and `output_config`: of a caller of this API as they are, if the model takes them."""
+        output = {}
+        if (schema := answer_schema(request, NAME)) is not None:
+            output["format"] = {"type": "json_schema", "schema": schema}
+        same = native_thinking(self._remote.model, request, max_tokens)
+        if same is not None:
+            return ({"output_config": output} if output else {}) | same
+        fields = thinking_fields(self._remote.model, request, max_tokens)
+        output |= fields.pop("output_config", {})
+        return fields | ({"output_config": output} if output else {})
+
+    def read_event(self, event: ServerSentEvent, tally: Tally) -> list[Delta] | None:
+        try:
+            said = _strict(event.data)
+        except JSON_ERRORS as error:
+            if event.is_end:
+                return None
+            said = _decode.lenient(event.data, tally, error)
+        blocks = blocks_of(tally)
+        ended: list[Delta] = []
+        match said.type or event.event:
+            case "content_block_delta":
+                deltas = _delta(said, blocks)
+            case "content_block_start":
+                ended = _left_open(blocks, tally, said.index)
+                deltas = _start(said.index, said.content_block, blocks)
+                if said.index in blocks.own:
+                    _note_use(said.content_block, tally)
+            case "content_block_stop":
+                deltas = blocks.close(said.index)
+            case "message_start" if said.message is not None:
+                _report(said.message.usage, tally)
+                return []
+            case "message_delta" if said.delta is not None:
+                _report(said.usage, tally)
+                if not (deltas := _end(said.delta, blocks)):
+                    return []
+                ended = _left_open(blocks, tally)
+            case "message_stop":
+                return None
+            case "error":
+                raise ServerSaidError(parse_error(event.data))
+            case "ping":
+                return []
+            case _:
+                blocks.not_known(event.data, f"events of the type {said.type or event.event!r}")
+                return []
+        return ended + (_with_event(said, event.data, deltas, tally) if tally.opaque else deltas)
+
+    def read_whole(self, body: bytes, tally: Tally) -> list[Delta]:
+        message, blocks = _decode_message(body, tally), blocks_of(tally)
+        if message.error:
+            raise ServerSaidError(parse_error(body))
+        if message.content is None and message.stop_reason is None:
+            blocks.not_known(body, "no content")
+        _report(message.usage, tally)
+        deltas: list[Delta] = []
+        if isinstance(message.content, str):
+            # A caller of the same dialect gets blocks.
+            tally.opaque = False
+            return blocks.text(message.content) + _end(message, blocks)
+        for index, raw in enumerate(message.content or ()):
+            block = _decode_block(raw, tally)
+            started = _start(index, raw, blocks)
+            deltas += started + blocks.close(index)
+            if tally.opaque:
+                said = bytes(_whole_call(raw, block, started))
+                whole = Opaque(DIALECT, said, block.type, block.signature or block.data or "")
+                deltas.append(Delta(opaque=OpaquePiece(dialect=DIALECT, block=whole)))
+        ending = _end(message, blocks)
+        if tally.opaque and ending:
+            ending[0].opaque = OpaquePiece(dialect=DIALECT, event=_ending(body))
+        return deltas + ending
+
+
+class VertexMessagesServer(MessagesServer):
+    """Claude on Vertex AI."""
+
+    def __init__(self, remote: RemoteSpec) -> None:
+        super().__init__(remote)
+        self._model = f"publishers/anthropic/models/{quote(remote.model, safe='@')}"
+
+    def check(self, request: GenerationRequest) -> None:
+        """See `ServerDialect.check`: images and files are sent as data, because Vertex AI fetches none."""
+        super().check(request)
+        for block in media_parts(request):
+            if media_of(block, _ON_VERTEX).url:
+                raise TierRequestError(f"messages: {_ON_VERTEX} fetches no image or file; send its data", "messages")
+
+    def call(self, request: GenerationRequest, max_tokens: int | None) -> WireCall:
+        """See `ServerDialect.call`. It has one class of service, and not all betas of Anthropic's own API."""
+        native, passed = request.native, request.passed
+        lost: tuple[str, ...] = ()
+        if native is not None and native.betas and (betas := taken_betas(native.betas)) != native.betas:
+            request = msgspec.structs.replace(request, native=msgspec.structs.replace(native, betas=betas))
+            lost += ("anthropic-beta",)
+        if "service_tier" in passed:
+            others = {name: value for name, value in passed.items() if name != "service_tier"}
+            request = msgspec.structs.replace(request, passed=others)
+            lost += ("service_tier",)
+        call = super().call(request, max_tokens)
+        return msgspec.structs.replace(call, dropped=call.dropped + lost) if lost else call
+
+    def _addressed(self, *, streamed: bool) -> tuple[str, dict[str, Any]]:
+        method = "streamRawPredict" if streamed else "rawPredict"
+        return f"{self._model}:{method}", {"anthropic_version": _VERTEX_VERSION}
+
+
+def taken_betas(betas: str) -> str:
+    """Return those of the header `anthropic-beta` that Vertex AI takes, by its names."""
+    named = (_BETAS_RENAMED.get(one.strip(), one.strip()) for one in betas.split(","))
+    return ",".join(dict.fromkeys(one for one in named if one and not _BETAS_REFUSED.match(one)))
+
+
+Block = dict[str, Any] | msgspec.Raw
+
+
+def system_of(messages: Sequence[Turn]) -> str | list[Block]:
+    """Return the system prompt, which is what the system says at the start: as text, or as blocks where the caller gave
+    it so; empty for none."""
+    start = list(takewhile(is_system, messages))
+    if not any(message.written(DIALECT) for message in start):
+        return system_text(start)
+    blocks: list[Block] = []
+    for message in start:
+        if said := message.written(DIALECT):
+            blocks += [msgspec.Raw(block.json) for block in said if block.json and block.type != TURN]
+        elif message.text:
+            blocks.append({"type": "text", "text": message.text})
+    return blocks
+
+
+def message_turns(messages: Sequence[Turn], *, controls: bool) -> list[dict[str, Any]]:
+    """Return the conversation as Anthropic has it: results of tools are a user's blocks, and no text is empty. A later
+    turn of the system stands where it stood (`tiers.dialects.rules` says for which models). `controls`: whether it may
+    say more than its text."""
+    turns: list[dict[str, Any]] = []
+    for message in dropwhile(is_system, messages):
+        role, blocks = _blocks_of(message)
+        own = [block.json for block in message.written(DIALECT) if block.type == TURN]
+        if role == "system" and controls and own:
+            blocks = []
+        if blocks and turns and turns[-1]["role"] == role and len(turns[-1]) == 2:
+            turns[-1]["content"] += blocks
+        elif blocks:
+            turns.append({"role": role, "content": blocks})
+        turns += [msgspec.json.decode(one, type=dict[str, Any]) for one in own] if controls else []
+    if not turns:
+        raise TierRequestError("messages: a turn of the user with a text is needed", "messages")
+    last = turns[-1]["content"][-1] if turns[-1]["role"] == "assistant" else None
+    if isinstance(last, dict) and last["type"] == "text":
+        # The answer goes on from here; a space at its end is refused.
+        last["text"] = last["text"].rstrip() or "."
+    return turns
+
+
+def _blocks_of(message: Turn) -> tuple[str, list[Block]]:
+    role = message.role if message.role in ("assistant", "system") else "user"
+    said = message.written(DIALECT)
+    if said and [block.type for block in said] != [TURN]:
+        return role, [msgspec.Raw(block.json) for block in said if block.json and block.type != TURN]
+    content = content_blocks(message)
+    if message.role == "tool":
+        result = {"type": "tool_result", "tool_use_id": message.call_id or ""}
+        return "user", [result | ({"content": content} if content else {})]
+    calls = [
+        {"type": "tool_use", "id": call.id, "name": call.name, "input": call.object_arguments()}
+        for call in message.calls
+    ]
+    return role, [*content, *calls]
+
+
+def content_blocks(message: Turn) -> list[dict[str, Any]]:
+    """Return the parts of a message as blocks, without blank texts. Raises TierRequestError for audio."""
+    blocks: list[dict[str, Any]] = []
+    for block in message.content_blocks:
+        if isinstance(block, Text):
+            blocks += [{"type": "text", "text": block.text}] if block.text.strip() else []
+            continue
+        media = source_of(block)
+        source = {"type": "base64", "media_type": media.type, "data": media.data}
+        source = {"type": "url", "url": media.url} if media.url else source
+        blocks.append({"type": "image" if media.kind == "image" else "document", "source": source})
+    return blocks
+
+
+def source_of(block: Media) -> MediaBody:
+    """Return an image or a document. Raises TierRequestError for audio and videos."""
+    media = media_of(block, NAME)
+    if media.kind in ("audio", "video"):
+        raise TierRequestError(f"messages: {NAME} reads no {media.kind}; name another tier", "messages")
+    return media
+
+
+def same_fields(native: NativeRequest | None) -> dict[str, Any]:
+    """Return the fields of a caller of the same API that go on as they are."""
+    if native is None:
+        return {}
+    return {name: msgspec.Raw(native.fields[name]) for name in SAME_FIELDS if name in native.fields}
+
+
+def is_marked(request: GenerationRequest) -> bool:
+    """Whether the caller has marked what is to be cached."""
+    native = request.native
+    if native is not None and (MARK in native.fields or any(_MARK in said for said in native.fields.values())):
+        return True
+    if request.tooling is not None and any(tool.cache_control is not None for tool in request.tooling.tools):
+        return True
+    return any(_MARK in block.json for message in request.messages or () for block in message.written(DIALECT))
+
+
+def mark(body: dict[str, Any]) -> None:
+    """Mark tools, system prompt and last turn, for the next step to read from the cache; Anthropic takes four marks."""
+    if tools := body.get("tools"):
+        listed = msgspec.json.decode(tools, type=list[Any]) if isinstance(tools, msgspec.Raw) else tools
+        body["tools"] = [*listed[:-1], listed[-1] | {MARK: _CACHED}] if listed else listed
+    if system := body.get("system"):
+        blocks: list[Block] = [{"type": "text", "text": system}] if isinstance(system, str) else system
+        body["system"] = [*blocks[:-1], _marked(blocks[-1])]
+    turn = body["messages"][-1]
+    if turn["role"] == "user":
+        turn["content"][-1] = _marked(turn["content"][-1])
+
+
+def _marked(block: Block) -> dict[str, Any]:
+    plain = msgspec.json.decode(block, type=dict[str, Any]) if isinstance(block, msgspec.Raw) else block
+    return plain | {MARK: _CACHED}
+
+
+def native_thinking(model: str, request: GenerationRequest, max_tokens: int) -> dict[str, Any] | None:
+    """Return `thinking` and `output_config` of a caller of the same API as they are; None where the model does not take
+    them so: one kind of models takes budgets, the other `adaptive`."""
+    native = request.native
+    if native is None or not {"thinking", "output_config"} & native.fields.keys():
+        return None
+    takes_budgets = model.startswith(BUDGET_MODELS)
+    fields: dict[str, Any] = {}
+    if (said := native.fields.get("thinking")) is not None:
+        asked = msgspec.json.decode(said, type=dict[str, Any])
+        if asked.get("type") == "enabled":
+            fits = asked.get("budget_tokens", 0) < max_tokens or INTERLEAVED in native.betas
+            if not fits or not (takes_budgets or model.startswith(HYBRID_MODELS)) or is_cut_off(request):
+                return None
+        elif asked.get("type") != "disabled" and takes_budgets:
+            return None
+        fields["thinking"] = msgspec.Raw(said)
+    if (said := native.fields.get("output_config")) is not None:
+        output = msgspec.json.decode(said, type=dict[str, Any])
+        if takes_budgets and "effort" in output and not model.startswith("claude-opus-4-5"):
+            return None
+        fields["output_config"] = msgspec.Raw(said)
+    return fields
+
+
+def thinking_fields(model: str, request: GenerationRequest, max_tokens: int | None) -> dict[str, Any]:
+    """Return the fields for the requested thinking; {} leaves it to the model. `max_tokens` None: as many as it can.
+
+    A forced call excludes thinking. With a budget, so does a loop of calls whose thoughts cannot be given back.
+    """
+    effort, budget = request.reasoning_effort, request.reasoning_budget
+    if effort == "none" or budget == 0:
+        return {"thinking": {"type": "disabled"}}
+    forced = request.tooling is not None and request.tooling.is_forced
+    if (effort is None and budget is None) or forced:
+        return {}
+    if not model.startswith(BUDGET_MODELS):
+        fields: dict[str, Any] = {"thinking": {"type": "adaptive", "display": "summarized"}}
+        return fields | ({"output_config": {"effort": EFFORTS[effort]}} if effort is not None else {})
+    wanted = budget if budget is not None else THINKING_TOKENS[effort or "medium"]
+    room = wanted if max_tokens is None else max_tokens - MIN_THINKING_TOKENS
+    if room < MIN_THINKING_TOKENS or is_cut_off(request):
+        return {}
+    return {"thinking": {"type": "enabled", "budget_tokens": max(MIN_THINKING_TOKENS, min(wanted, room))}}
+
+
+def is_cut_off(request: GenerationRequest) -> bool:
+    """Whether the last answer called tools, and what it thought before is not there in the form of its maker."""
+    answers = [message for message in request.messages or () if message.role == "assistant"]
+    if not answers or not answers[-1].calls:
+        return False
+    # Claude on Bedrock has its thoughts in that dialect.
+    said = answers[-1].written(DIALECT) or answers[-1].written("bedrock")
+    return not said or said[0].type not in _THOUGHTS
+
+
+def sampling_fields(request: GenerationRequest, thinking: dict[str, Any]) -> dict[str, Any]:
+    """Return the sampling parameters set. Models refuse all while they think, and `temperature` with `top_p`."""
+    asked = thinking.get("thinking", {})
+    if isinstance(asked, msgspec.Raw):
+        asked = msgspec.json.decode(asked)
+    if asked.get("type") in ("enabled", "adaptive"):
+        return {}
+    sampling, given = request.sampling, request.given
+    fields: dict[str, Any] = {"top_k": sampling.top_k} if sampling.top_k else {}
+    if sampling.temperature != 1.0 or ("temperature" in given and sampling.top_p == 1.0):
+        fields["temperature"] = min(sampling.temperature, 1.0)
+    elif sampling.top_p != 1.0 or "top_p" in given:
+        fields["top_p"] = sampling.top_p
+    return fields
+
+
+def dropped_sampling(request: GenerationRequest, sent: dict[str, Any]) -> tuple[str, ...]:
+    """Return the sampling parameters of Anthropic's that are set and not `sent` as they are."""
+    asked = {"temperature": 1.0, "top_p": 1.0, "top_k": 0}
+    values = {name: getattr(request.sampling, name) for name in asked}
+    return tuple([name for name, neutral in asked.items() if values[name] not in (neutral, sent.get(name))])
+
+
+def dropped_thinking(request: GenerationRequest, sent: dict[str, Any]) -> tuple[str, ...]:
+    """Return the fields that ask for thoughts, if none of them are `sent`."""
+    if sent:
+        return ()
+    asked = (("reasoning_effort", request.reasoning_effort), (BUDGET, request.reasoning_budget))
+    return tuple([name for name, value in asked if value is not None])
+
+
+def passed_fields(passed: dict[str, Any]) -> tuple[dict[str, Any], frozenset[str]]:
+    """Return the fields for what the caller said of its user and its class of service, and which names these are."""
+    fields: dict[str, Any] = {}
+    known: set[str] = set()
+    for name in ("user", "safety_identifier"):
+        if name in passed and "metadata" not in fields:
+            fields["metadata"] = {"user_id": passed[name]}
+            known.add(name)
+    if (wanted := SERVICE_TIERS.get(passed.get("service_tier", ""))) is not None:
+        fields["service_tier"] = wanted
+        known.add("service_tier")
+    return fields, frozenset(known)
+
+
+def tool_fields(request: GenerationRequest) -> dict[str, Any]:
+    """Return the tools of a chat and the choice among them."""
+    tooling = request.tooling
+    if tooling is None:
+        return {}
+    tools = [
+        {"name": tool.name, "input_schema": {"type": "object", **tool.schema}}
+        | ({"description": tool.description} if tool.description else {})
+        | ({MARK: tool.cache_control} if tool.cache_control is not None else {})
+        for tool in tooling.tools
+    ]
+    choice: dict[str, Any] = {"type": {"required": "any", "named": "tool"}.get(tooling.choice, tooling.choice)}
+    if tooling.choice == "named":
+        choice["name"] = tooling.name
+    if not tooling.parallel and tooling.choice != "none":
+        choice["disable_parallel_tool_use"] = True
+    return {"tools": tools, "tool_choice": choice}
+
+
+class _Answer(MessageBody, frozen=True, kw_only=True):
+    """A whole answer, or what went wrong."""
+
+    error: Any = None
+
+
+_encode = msgspec.json.Encoder().encode
+_decode = LenientDecoder(Event, f"an event of {NAME}'s")
+_strict = _decode.strict
+_decode_message = LenientDecoder(_Answer, f"a message of {NAME}'s")
+_decode_block = LenientDecoder(SaidBlock, f"a block of {NAME}'s")
+# By their names in the usage.
+_BILLED_TOOLS = ("web_search_requests", "web_fetch_requests", "tool_search_requests")
+
+
+class _OpenBlock:
+    """A block of a stream as it grows."""
+
+    def __init__(self, start: msgspec.Raw, block: SaidBlock) -> None:
+        self._start, self._type = start, block.type
+        self._texts, self._thoughts, self._arguments = [block.text or ""], [block.thinking or ""], list[str]()
+        self._signature, self._data = block.signature or "", block.data or ""
+        self._citations: list[Any] = []
+
+    def add(self, delta: BlockDelta) -> None:
+        if delta.text is not None:
+            self._texts.append(delta.text)
+        elif delta.thinking is not None:
+            self._thoughts.append(delta.thinking)
+        elif delta.partial_json is not None:
+            self._arguments.append(arguments_text(delta.partial_json))
+        elif delta.signature is not None:
+            self._signature += delta.signature
+        elif delta.citation:
+            self._citations.append(delta.citation)
+
+    def finished(self) -> Opaque:
+        block = msgspec.json.decode(self._start, type=dict[str, Any])
+        if self._type == "text":
+            block["text"] = "".join(self._texts)
+        if self._citations:
+            block["citations"] = [*(block.get("citations") or ()), *self._citations]
+        if self._type == "thinking":
+            block |= {"thinking": "".join(self._thoughts), "signature": self._signature}
+        if arguments := "".join(self._arguments):
+            block["input"] = msgspec.Raw(arguments.encode())
+        return Opaque(DIALECT, _encode(block), self._type, self._signature or self._data)
+
+
+def _left_open(blocks: Blocks, tally: Tally, index: int | None = None) -> list[Delta]:
+    """End the blocks that the server has left open, or only the one of this `index`."""
+    open_blocks = tally.notes.get("open blocks", ()) if tally.opaque else blocks.without_arguments
+    deltas: list[Delta] = []
+    for one in [one for one in open_blocks if index in (None, one)]:
+        end = Event(type="content_block_stop", index=one)
+        closing = blocks.close(one)
+        said = _encode({"type": end.type, "index": one})
+        deltas += _with_event(end, said, closing, tally) if tally.opaque else closing
+    return deltas
+
+
+def _with_event(said: Event, data: bytes, deltas: list[Delta], tally: Tally) -> list[Delta]:
+    """Return `deltas` with the event as it is, and with the block that it ends."""
+    open_blocks: dict[int, _OpenBlock] = tally.notes.setdefault("open blocks", {})
+    finished = None
+    if said.type == "content_block_start":
+        start, block = said.content_block, _decode_block(said.content_block)
+        if (mended := _whole_call(start, block, deltas)) is not start:
+            data = _encode(msgspec.json.decode(data, type=dict[str, msgspec.Raw]) | {"content_block": mended})
+        open_blocks[said.index] = _OpenBlock(mended, block)
+    elif said.type == "content_block_delta" and said.delta is not None and said.index in open_blocks:
+        given, is_own = said.delta.partial_json, said.index in blocks_of(tally).own
+        if given is not None and not is_own and (added := _added(deltas)) != given:
+            if not added:
+                return deltas
+            said.delta.partial_json = added
+            piece = {"type": "input_json_delta", "partial_json": added}
+            data = _encode({"type": said.type, "index": said.index, "delta": piece})
+        open_blocks[said.index].add(said.delta)
+    elif said.type == "content_block_stop" and said.index in open_blocks:
+        finished = open_blocks.pop(said.index).finished()
+    opaque = OpaquePiece(dialect=DIALECT, event=data, block=finished)
+    if not deltas:
+        return [Delta(opaque=opaque)]
+    deltas[-1].opaque = opaque
+    return deltas
+
+
+def _added(deltas: list[Delta]) -> str:
+    """The arguments in the deltas of one event."""
+    return "".join(call.arguments for delta in deltas for call in delta.tool_calls)
+
+
+def _whole_call(start: msgspec.Raw, block: SaidBlock, deltas: list[Delta]) -> msgspec.Raw:
+    """Return a block as it is; a call with the id that it has here, and with an input that is an object."""
+    if block.type != "tool_use":
+        return start
+    said = msgspec.json.decode(start, type=dict[str, Any])
+    call_id = next((piece.id for delta in deltas for piece in delta.tool_calls if piece.id), said.get("id"))
+    if said.get("id") == call_id and isinstance(said.get("input"), dict):
+        return start
+    return msgspec.Raw(_encode(said | {"id": call_id, "input": block.input}))
+
+
+def _ending(body: bytes) -> bytes:
+    """What the event at the end of a stream would have said."""
+    whole = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+    delta = {name: whole[name] for name in ENDED if name in whole}
+    more = {name: whole[name] for name in ("usage", "context_management") if name in whole}
+    return _encode({"type": "message_delta", "delta": delta, **more})
+
+
+def _start(index: int, raw: msgspec.Raw, blocks: Blocks) -> list[Delta]:
+    if not raw:
+        raise TierError("the server started a block without saying which")
+    block = _decode_block(raw)
+    match block.type:
+        case "text":
+            return blocks.text(block.text or "") + blocks.cited(_pages(block.citations))
+        case "thinking":
+            return blocks.reasoning(block.thinking or "")
+        case "tool_use":
+            return [blocks.open_call(index, block.id or "", block.name or "", arguments_text(block.input))]
+    if not block.type.endswith(PROVIDERS_OWN):
+        blocks.unknown = blocks.unknown or f"blocks of the type {block.type!r}"
+    blocks.own.add(index)
+    return []
+
+
+def _note_use(raw: msgspec.Raw, tally: Tally) -> None:
+    """Count a use of a tool that the provider runs; the usage at the end counts them, but for callers that left."""
+    block = _decode_block(raw)
+    if block.type == "server_tool_use" and (name := f"{block.name}_requests") in _BILLED_TOOLS:
+        tally.note_extras({name: tally.extras.get(name, 0) + 1})
+
+
+def _delta(said: Event, blocks: Blocks) -> list[Delta]:
+    delta = said.delta
+    if delta is not None:
+        if delta.text is not None:
+            return blocks.reasoning(delta.text) if delta.type == "thinking_delta" else blocks.text(delta.text)
+        if delta.thinking is not None:
+            return blocks.reasoning(delta.thinking)
+        if delta.partial_json is not None:
+            return [] if said.index in blocks.own else blocks.arguments(said.index, arguments_text(delta.partial_json))
+        if delta.citation:
+            return blocks.cited(_pages([msgspec.json.decode(delta.citation)]))
+        if delta.type == "signature_delta":
+            return []
+    blocks.unknown = blocks.unknown or f"deltas of the type {delta.type if delta else ''!r}"
+    return []
+
+
+def _pages(citations: Any) -> list[tuple[str, str]]:
+    """Return address and title of each page among what is cited."""
+    listed = [one for one in citations if isinstance(one, dict)] if isinstance(citations, list) else []
+    return [(str(one.get("url") or ""), str(one.get("title") or "")) for one in listed]
+
+
+def _end(said: BlockDelta | MessageBody, blocks: Blocks) -> list[Delta]:
+    if said.stop_reason is None:
+        return []
+    blocks.check_form()
+    return [Delta(finish_reason=finish_of(said.stop_reason), stop_sequence=said.stop_sequence)]
+
+
+def _report(usage: MessageUsage | None, tally: Tally) -> None:
+    """Store the counts. Those of a stream's end are totals, and may repeat the prompt's, in part or as 0."""
+    if usage is None:
+        return
+    if usage.server_tool_use:
+        tally.note_extras({name: usage.server_tool_use.get(name) for name in _BILLED_TOOLS})
+    for name, value in (("speed", usage.speed), ("inference_geo", usage.inference_geo)):
+        if value is not None:
+            tally.note_extras({f"{name}={value[:MOST_NAME]}": 1})
+    known = tally.reported or Usage()
+    prompt, cached, written = known.prompt_tokens, known.cached_tokens, known.cache_write_tokens
+    for_an_hour = known.cache_write_1h_tokens
+    told = (usage.input_tokens, usage.cache_read_input_tokens, usage.cache_creation_input_tokens)
+    if any(told):
+        counted = (prompt - cached - written, cached, written)
+        fresh, cached, written = (old if new is None else new for old, new in zip(counted, told, strict=True))
+        prompt = fresh + cached + written
+    if usage.cache_creation is not None:
+        for_an_hour = usage.cache_creation.ephemeral_1h_input_tokens or 0
+    answered = known.completion_tokens if usage.output_tokens is None else usage.output_tokens
+    compacted = [one for one in usage.iterations or () if one.type == "compaction"]
+    tally.report(
+        Usage(
+            prompt_tokens=(prompt or tally.prompt_tokens) + sum(one.input_tokens or 0 for one in compacted),
+            completion_tokens=answered + sum(one.output_tokens or 0 for one in compacted),
+            cached_tokens=cached,
+            cache_write_tokens=written,
+            cache_write_1h_tokens=for_an_hour,
+        )
+    )
