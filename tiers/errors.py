@@ -212,7 +212,7 @@ class TierLostError(TierUnavailableError):
 
 class TierRequestError(TierError):
     """The request is invalid for this tier; `param` names the field. Never retried. `refused`: what a server elsewhere
-    refuses of it (`tiers.remote.lessons.refused_in`), and `said` the status and the code with which it does."""
+    refuses of it (`tiers.dialects.refusals.refused_in`), and `said` the status and the code with which it does."""
 
     refused: frozenset[str] = frozenset()
     said: str = ""

@@ -54,7 +54,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     includes `cached_tokens`, read from a prefix cache, and `cache_write_tokens`, which a provider wrote into its cache
     and bills at a price of their own; `cache_write_1h_tokens` are those of the latter that stay for an hour.
     `cost_usd`: the US dollars that the server says it charges for all this; 0 where it does not tell. `extras`: what
-    else it says that it bills, by the names of `tiers.remote.extras`. `estimated`: whether a server elsewhere has not
+    else it says that it bills, by the names of `tiers.dialects.extras`. `estimated`: whether a server elsewhere has not
     counted all of it, because its answer was left or it tells no counts."""
 
     prompt_tokens: int = 0

@@ -495,7 +495,7 @@ class Generation:
             most = most_tokens(self._asking, tier, spec)
             requests = [msgspec.structs.replace(one, max_tokens=most.choice) for one in requests]
         if spec.remote is not None and self._asking.is_bounded:
-            from tiers.remote.extras import with_bounds
+            from tiers.dialects.extras import with_bounds
 
             requests = [with_bounds(spec, one) for one in requests]
         if judged:

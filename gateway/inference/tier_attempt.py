@@ -213,7 +213,7 @@ def billed(
     beside, notes = 0.0, list[str]()
     if spec.remote is not None and usage != _UNUSED:
         # A gateway of local models alone does without it.
-        from tiers.remote.extras import billed_extras
+        from tiers.dialects.extras import billed_extras
 
         extras = billed_extras(spec, request, usage, calls_of(spec, prompts, request.n))
         beside, notes = extras.usd, list(extras.notes)

@@ -32,7 +32,7 @@ from tiers.prompt_bounds import most_media_tokens
 from tiers.tier import Tier, Usage
 
 if TYPE_CHECKING:
-    from tiers.remote.extras import UnboundedCostError
+    from tiers.dialects.extras import UnboundedCostError
 
 
 class MostTokens(NamedTuple):
@@ -85,7 +85,7 @@ def _most_with_extras(
     tools that the provider runs there are at most `prompt` and `answer` tokens; each use of such a tool may read the
     whole context."""
     # A gateway of local models alone does without it.
-    from tiers.remote.extras import UnboundedCostError, most_extra_costs
+    from tiers.dialects.extras import UnboundedCostError, most_extra_costs
 
     calls = calls_of(spec, len(request.prompts or [None]), request.drawn)
     try:
@@ -113,7 +113,7 @@ def max_cost_usd(request: InferenceRequest, tier: Tier, spec: TierSpec) -> float
 def unbounded_extra(request: InferenceRequest, spec: TierSpec) -> "UnboundedCostError | None":
     """Return why the cost of `request` at the tier of `spec` has no bound, or one above its maximum cost besides tokens
     alone; None if it has neither."""
-    from tiers.remote.extras import UnboundedCostError, most_extra_costs
+    from tiers.dialects.extras import UnboundedCostError, most_extra_costs
 
     try:
         usd = most_extra_costs(spec, request.generation, 0, 0, 1).usd

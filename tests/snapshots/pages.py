@@ -23,7 +23,7 @@ from gateway.runtime.cores.knob_profiles import PROFILES
 from inference_core.protocol import Knobs
 from tests.snapshots.interfaces import METHODS
 from tiers.catalog.replica_spec import BalancingSpec
-from tiers.remote.extras import EXTRAS, USES, Extra
+from tiers.dialects.extras import EXTRAS, USES, Extra
 
 Json = dict[str, Any]
 MOST_FIELDS = 16  # of a body that a row names; more are for `/docs`

@@ -359,7 +359,7 @@ class TierSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     per thousand searches of `rerank` and inputs of `moderations`, per image, per million characters of `speech`, per
     hour of `transcriptions`. Images may have a table of prices by size and quality: `"1024x1024"`, `"hd 1792x1024"`,
     and `default` for requests that name neither. `extra_prices`: what its server bills besides tokens, by the names of
-    `tiers.remote.extras`: US dollars of a use, or what the prices of tokens are multiplied by.
+    `tiers.dialects.extras`: US dollars of a use, or what the prices of tokens are multiplied by.
     `local`: whether what it is sent stays in the operator's network; None: as `is_local` says.
     `SHORT_FORM`: further keys of an entry in TOML, which the reader moves to `remote`.
     """

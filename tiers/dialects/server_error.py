@@ -24,7 +24,7 @@ ENVELOPES = frozenset(
 class WireError(msgspec.Struct):
     """The error object of OpenAI and of most compatible servers. `retry_after_seconds`: as other servers say it in
     their body instead of a header. `message`: what is shown. `own`: of it what is no echo of the request
-    (`tiers.remote.echoes`), once that is known."""
+    (`tiers.dialects.echoes`), once that is known."""
 
     message: str = ""
     type: str | None = None

@@ -18,7 +18,10 @@ from tiers.catalog.pricing import write_pays
 from tiers.catalog.replica_spec import server_key
 from tiers.catalog.tier_spec import NO_TLS, ONE_CHOICE, OWN_SERVERS, USUAL_CONTEXT, TierSpec
 from tiers.deltas import merged_answers
+from tiers.dialects.adapted_request import Adapted, adapted
 from tiers.dialects.dialect import WireCall, dialect_of
+from tiers.dialects.extras import extra_reads
+from tiers.dialects.inline_text import SeenThoughts, opens_thoughts
 from tiers.dialects.reasoning_makers import (
     MAKERS,
     ReasoningMakers,
@@ -26,6 +29,21 @@ from tiers.dialects.reasoning_makers import (
     marked_tools,
     owned,
     without_unsigned,
+)
+from tiers.dialects.refusals import (
+    ANY_FORMAT,
+    CHOICES,
+    CONTEXT,
+    LIMIT,
+    SCHEMA,
+    THIS_VALUE,
+    TOOLS,
+    least_told,
+    of_this_request,
+    room_left,
+    taught,
+    without,
+    without_extras,
 )
 from tiers.dialects.rules import num_tools, unserved
 from tiers.dialects.server_error import ServerSaidError, WireError, parse_error
@@ -43,27 +61,11 @@ from tiers.errors import (
     TierUnavailableError,
 )
 from tiers.prompt_bounds import prompt_bounds, room_after
-from tiers.remote.adapted_request import Adapted, adapted
 from tiers.remote.answer_reader import READING_ON, ReadingOn, ReplyReader
 from tiers.remote.endpoint import Credentials, endpoint_of
-from tiers.remote.extras import extra_reads
 from tiers.remote.http_exchange import HttpClient, is_whole, pieces_of, preceded, read_rest
 from tiers.remote.http_transport import Reply, transport_to
-from tiers.remote.inline_text import SeenThoughts, opens_thoughts
-from tiers.remote.lessons import (
-    ANY_FORMAT,
-    CHOICES,
-    CONTEXT,
-    LIMIT,
-    SCHEMA,
-    THIS_VALUE,
-    TOOLS,
-    least_told,
-    of_this_request,
-    taught,
-    without_extras,
-)
-from tiers.remote.refusals import NOTHING, REFUSALS, LearnedRefusals, Place, without
+from tiers.remote.refusals import NOTHING, REFUSALS, LearnedRefusals, Place
 from tiers.remote.server_failures import (
     FAILURES,
     MAX_ERROR_BYTES,
@@ -72,7 +74,6 @@ from tiers.remote.server_failures import (
     UnsettledError,
 )
 from tiers.remote.server_state import ServerQueue, Stream
-from tiers.remote.too_long import room_left
 from tiers.tier import REPLAYED, AnswerEnd, Delta, GenerationRequest, Tier, TierLoad
 
 MAX_METRICS_BYTES = 2 * 2**20

@@ -12,8 +12,10 @@ import msgspec
 
 from tiers.catalog.tier_spec import RemoteSpec
 from tiers.dialects.dialect import ServerDialect
+from tiers.dialects.echoes import MOST_READ, own_words
 from tiers.dialects.event_stream import EventTooLargeError
 from tiers.dialects.lenient_json import NotAnObjectError
+from tiers.dialects.refusals import ELSEWHERE, REFUSAL_ROWS, is_unable, refused_in, told_tools, too_long
 from tiers.dialects.server_error import ServerSaidError, WireError, parse_error, parse_reset, parse_retry_after, wait_in
 from tiers.errors import (
     CallerCredential,
@@ -29,13 +31,9 @@ from tiers.errors import (
     TierRequestError,
     TierUnavailableError,
 )
-from tiers.remote.echoes import own_words
 from tiers.remote.http_connection import OversizedHeadError
 from tiers.remote.http_exchange import preceded, up_to
 from tiers.remote.http_transport import Reply
-from tiers.remote.lessons import ELSEWHERE, refused_in, told_tools
-from tiers.remote.refusals import REFUSAL_ROWS
-from tiers.remote.too_long import MOST_READ, is_unable, too_long
 from tiers.server_words import one_line
 from tiers.tier import REPLAYED
 

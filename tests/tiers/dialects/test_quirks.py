@@ -14,10 +14,9 @@ from tests.gateway.inference.api.test_foreign_forms import BODIES
 from tests.recordings.recording import files, recordings
 from tiers.dialects import quirks
 from tiers.dialects.quirks import ClientRows, Row, client_rows, edit_body, pattern_of, read_rows
+from tiers.dialects.refusals import REFUSAL_ROWS, WORDINGS
 from tiers.dialects.rules import server_rows
-from tiers.remote.refusals import REFUSAL_ROWS
-from tiers.remote.too_long import WORDINGS
-from tiers.remote.written_calls import WRITTEN
+from tiers.dialects.written_calls import WRITTEN
 from tiers.tools.dialect import NamedDialect
 
 FILES: list[Any] = [server_rows(), client_rows(), REFUSAL_ROWS, WORDINGS, WRITTEN]

@@ -16,7 +16,7 @@ from tests.tiers.remote.loopback_server import Call, LoopbackServer
 from tests.tiers.remote.triton_server import Triton
 from tests.tiers.tier_world import chat, collect, remote_spec
 from tiers.catalog.load import load_catalog
-from tiers.dialects import triton
+from tiers.dialects import triton as triton_dialect
 from tiers.errors import CatalogError, TierError, TierRequestError, TierUnavailableError
 from tiers.remote.remote_tier import RemoteTier
 from tiers.replicas.replica_set import ReplicaSet
@@ -33,7 +33,7 @@ MODEL = load_catalog("laptop").core.models[0].path
 def tokenizer_read_once(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each tier would read the laptop's vocabulary, for 0.4 s."""
     read = {resolve_model_path(MODEL): tokenizer}
-    monkeypatch.setattr(triton, "load_tokenizer", lambda path: read.get(path) or load_tokenizer(path))
+    monkeypatch.setattr(triton_dialect, "load_tokenizer", lambda path: read.get(path) or load_tokenizer(path))
 
 
 @asynccontextmanager

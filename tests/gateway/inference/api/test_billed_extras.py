@@ -14,7 +14,7 @@ from tests.gateway.administrator import bearer
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 from tests.polling import eventually
 from tests.tiers.remote.loopback_server import Call, LoopbackServer
-from tiers.remote.extras import USES
+from tiers.dialects.extras import USES
 
 CATALOG = """
 [[tiers]]

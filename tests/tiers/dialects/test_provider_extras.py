@@ -9,7 +9,7 @@ import pytest
 from inference_core.protocol import SamplingParams
 from tiers.catalog.tier_spec import Price, RemoteSpec, TierSpec
 from tiers.conversation import NativeRequest, Turn, media
-from tiers.remote.extras import (
+from tiers.dialects.extras import (
     EXTRAS,
     ROUNDS,
     USES,

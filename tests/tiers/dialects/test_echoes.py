@@ -10,7 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tests.examples import examples
-from tiers.remote.echoes import own_words
+from tiers.dialects.echoes import own_words
 
 WORDS = [
     "max_tokens: 9 > 1, which is the maximum allowed number of output tokens",

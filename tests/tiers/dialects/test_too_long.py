@@ -7,6 +7,7 @@ import pytest
 from tests.recordings.recording import FOLDER, recordings
 from tests.tiers.remote.loopback_server import Call, LoopbackServer
 from tests.tiers.tier_world import chat, collect, remote_spec
+from tiers.dialects.refusals import WORDINGS, too_long
 from tiers.dialects.server_error import parse_error
 from tiers.errors import (
     TierAnswerError,
@@ -17,7 +18,6 @@ from tiers.errors import (
     TierUnavailableError,
 )
 from tiers.remote.remote_tier import RemoteTier
-from tiers.remote.too_long import WORDINGS, too_long
 
 
 @pytest.mark.parametrize(

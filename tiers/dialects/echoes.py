@@ -12,9 +12,8 @@ from typing import Any
 import msgspec
 
 from inference_core.io.files import JSON_ERRORS
+from tiers.dialects.refusals import EXTRAS, LEFT_OUT, RENAMED
 from tiers.dialects.rules import EFFORTS
-from tiers.remote.lessons import EXTRAS
-from tiers.remote.refusals import LEFT_OUT, RENAMED
 
 Span = tuple[int, int]
 MOST_READ = 4096

@@ -10,10 +10,10 @@ from inference_core.protocol import SamplingParams
 from tests.recordings.recording import files, recordings
 from tests.tiers.remote.loopback_server import Call, LoopbackServer
 from tests.tiers.tier_world import chat, collect, remote_spec
+from tiers.dialects.refusals import REFUSAL_ROWS, lessons_in, refused_parameters
 from tiers.dialects.server_error import parse_error, wait_in
 from tiers.errors import CallerCredential, TierRequestError
-from tiers.remote.lessons import lessons_in
-from tiers.remote.refusals import REFUSAL_ROWS, LearnedRefusals, Place, refused_parameters
+from tiers.remote.refusals import LearnedRefusals, Place
 from tiers.remote.remote_tier import RemoteTier
 from tiers.tier import GenerationRequest
 

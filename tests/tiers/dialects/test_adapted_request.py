@@ -11,9 +11,9 @@ from tests.tiers.remote.loopback_server import LoopbackServer
 from tests.tiers.remote.strict_servers import bedrock_answer
 from tests.tiers.tier_world import chat, collect, remote_spec
 from tiers.conversation import Call, NativeRequest, Opaque, Tool, Tooling, Turn
+from tiers.dialects.adapted_request import adapted, closed_schema, nearest_effort
+from tiers.dialects.adapted_turns import NO_RESULT
 from tiers.dialects.rules import Rules, rules_of
-from tiers.remote.adapted_request import adapted, closed_schema, nearest_effort
-from tiers.remote.adapted_turns import NO_RESULT
 from tiers.remote.remote_tier import RemoteTier
 from tiers.tier import GenerationRequest
 

@@ -12,10 +12,10 @@ import msgspec
 
 from inference_core.protocol import SamplingParams
 from tiers.conversation import BREAKPOINT, NativeRequest, OpaquePiece, Tool, Tooling, Turn
+from tiers.dialects.adapted_turns import adapted_turns, fits, fitting_name
 from tiers.dialects.chat import TEMPLATED
+from tiers.dialects.refusals import EDITS
 from tiers.dialects.rules import ALL_SAMPLING, BREAKPOINTS, BUDGET, EFFORTS, VARIABLES, Rules
-from tiers.remote.adapted_turns import adapted_turns, fits, fitting_name
-from tiers.remote.refusals import EDITS
 from tiers.tier import Delta, GenerationRequest
 
 _COMBINED = ("anyOf", "oneOf", "allOf")
