@@ -5,7 +5,7 @@ import logging
 import math
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from litestar.connection import ASGIConnection, Request
@@ -27,6 +27,8 @@ from tiers.errors import (
 )
 
 log = logging.getLogger(__name__)
+
+Failure = TypeVar("Failure", bound=BaseException)
 
 # As OpenAI has it: an error that the caller can fix, including an unknown model or key, is an invalid request.
 TYPE_OF_STATUS = {429: "rate_limit_error", 500: "server_error", 502: "server_error", 503: "server_error"}
@@ -175,6 +177,14 @@ def shutting_down(message: str = "The server is shutting down. Send the request 
 
 def bad_request(message: str, param: str | None, code: str | None = None) -> ApiError:
     return ApiError(400, message, param=param, code=code)
+
+
+def located(error: Failure, names: FieldNames) -> "Failure | ApiError":
+    """Return a refusal with the path of its field in the caller's dialect, whose names are `names`; any other failure
+    as it is."""
+    if not isinstance(error, ApiError | TierRequestError) or names == FieldNames():
+        return error
+    return as_api_error(error).located(names)
 
 
 def mark_recorded(error: Exception) -> None:

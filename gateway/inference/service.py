@@ -17,7 +17,7 @@ import msgspec
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from classifier.decision import Decision
-from gateway.base.errors import ApiError, request_id_of
+from gateway.base.errors import ApiError, located, request_id_of
 from gateway.base.inference_request import CALLER, KEYLESS, Caller, InferenceRequest
 from gateway.base.settings import Settings
 from gateway.edge.asgi import Connection
@@ -39,6 +39,7 @@ from quality.records.record import Record, Recorded
 from quality.records.redaction import without_texts
 from quality.verification.feedback import FeedbackDesk
 from tiers.conversation import Turn
+from tiers.errors import TierRequestError
 from tiers.tier import Tier
 
 if TYPE_CHECKING:
@@ -170,6 +171,12 @@ class Service:
     async def counted(self, request: InferenceRequest) -> tuple[int, Mapping[str, str]]:
         """Return the tokens of the prompt for the tier that would answer, the strongest where no context is long
         enough, and the headers of the caller's limits. It counts as a request, and no tokens. Raises `ApiError`."""
+        try:
+            return await self._counted(request)
+        except (ApiError, TierRequestError) as error:
+            raise located(error, request.names) from None
+
+    async def _counted(self, request: InferenceRequest) -> tuple[int, Mapping[str, str]]:
         async with self.reading(request) as admission:
             request = await self.marked(request)
             tier = await self._counting_tier(request)

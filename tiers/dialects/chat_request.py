@@ -2,7 +2,7 @@
 
 import base64
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from operator import attrgetter
 from typing import Any, cast
@@ -302,7 +302,7 @@ def turns_of(messages: list[Message]) -> list[Turn]:
             "messages",
             "array_too_long",
         )
-    ids, last = _CallIds(), len(messages) - 1
+    ids, last = CallIds(), len(messages) - 1
     return [_turn(message, place, ids, is_last=place == last) for place, message in enumerate(messages)]
 
 
@@ -312,18 +312,19 @@ def without_billing(system: str) -> str:
     return system.partition("\n")[2].lstrip("\n") if system.startswith(BILLING_HEADER) else system
 
 
-class _CallIds:
+class CallIds:
     """Ids for calls and results that have none, as some servers' have: results answer the calls in their order."""
 
     def __init__(self) -> None:
         self._unanswered: list[str] = []
 
-    def of_calls(self, message: int, calls: Sequence[MessageToolCall]) -> list[str]:
-        self._unanswered = [call.id or f"call_{message}_{place}" for place, call in enumerate(calls)]
+    def of_calls(self, turn: int, ids: Iterable[str | None]) -> list[str]:
+        """Return the ids of all calls of the turn with this number, whose own ids are `ids`."""
+        self._unanswered = [own or f"call_{turn}_{place}" for place, own in enumerate(ids)]
         return list(self._unanswered)
 
     def of_result(self, given: str | None) -> str | None:
-        """The id of the call that a result answers; None if it is unknown."""
+        """Return the id of the call that a result answers; None if it is unknown."""
         if given in self._unanswered:
             self._unanswered.remove(given)
         elif not given and self._unanswered:
@@ -336,7 +337,7 @@ def _num_parts(message: Message) -> int:
     return parts if message.tool_calls is None else parts + len(message.tool_calls)
 
 
-def _turn(message: Message, number: int, ids: _CallIds, *, is_last: bool) -> Turn:
+def _turn(message: Message, number: int, ids: CallIds, *, is_last: bool) -> Turn:
     where = f"messages[{number}]"
     if message.role not in ROLES:
         raise BadRequestError(
@@ -411,7 +412,7 @@ def _marked(message: Message, parts: Sequence[ContentPart]) -> tuple[Opaque, ...
     return tuple(Opaque("messages", _encode(one), one["type"]) for one in blocks)
 
 
-def _calls(message: Message, number: int, ids: _CallIds) -> tuple[Call, ...]:
+def _calls(message: Message, number: int, ids: CallIds) -> tuple[Call, ...]:
     if not message.tool_calls:
         return ()
     where = f"messages[{number}]"
@@ -430,7 +431,7 @@ def _calls(message: Message, number: int, ids: _CallIds) -> tuple[Call, ...]:
                 f"{where}.tool_calls[{place}].{_type(call)}",
                 "missing_required_parameter",
             )
-    return tuple(map(_call, message.tool_calls, ids.of_calls(number, message.tool_calls)))
+    return tuple(map(_call, message.tool_calls, ids.of_calls(number, [call.id for call in message.tool_calls])))
 
 
 def _type(call: MessageToolCall) -> str:
@@ -519,27 +520,32 @@ def _unmarked_part(part: ContentPart, where: str) -> Content:
             where,
             "invalid_value",
         )
-    if kind == "file" and (problem := _file_problem(str(given.get("file_data") or ""))):
+    found = medium(_KINDS[kind], given, {name: f"{where}.{name}" for name in names})
+    refuse_urls({kind: given}, where.rpartition(".")[0])
+    return found
+
+
+def medium(kind: MediaKind, fields: dict[str, Any], paths: Mapping[str, str]) -> Content:
+    """Return an image, a video, audio or a file whose `fields` have a chat's names; a file of text as its text.
+    `paths`: those of the fields, in the caller's words. Raises `BadRequestError`."""
+    if kind == "file" and (problem := _file_problem(str(fields.get("file_data") or ""))):
         raise BadRequestError(
-            f"A file is given as its bytes, or by its public address: {problem}.", f"{where}.file_data", "invalid_value"
+            f"A file is given as its bytes, or by its public address: {problem}.", paths["file_data"], "invalid_value"
         )
-    if kind == "file" and "file_data" not in bodies and _OWN_FILE.fullmatch(given["file_id"]):
+    if kind == "file" and fields.get("file_data") is None and _OWN_FILE.fullmatch(fields["file_id"]):
         raise BadRequestError(
-            f"There is no uploaded file {given['file_id']!r}: it may have expired.",
-            f"{where}.file_id",
-            "file_not_found",
+            f"There is no uploaded file {fields['file_id']!r}: it may have expired.", paths["file_id"], "file_not_found"
         )
-    if kind in ("image_url", "video_url") and (problem := _media_problem(given["url"])):
+    if kind in ("image", "video") and (problem := _media_problem(fields["url"])):
         raise BadRequestError(
-            f"{'An image' if kind == 'image_url' else 'A video'} is given as a data: URL of its bytes, or by its "
-            f"public https: or http: address: {problem}.",
-            f"{where}.url",
+            f"{'An image' if kind == 'image' else 'A video'} is given as a data: URL of its bytes, or by its public "
+            f"https: or http: address: {problem}.",
+            paths["url"],
             "invalid_value",
         )
-    refuse_urls({kind: given}, where.rpartition(".")[0])
-    if kind == "file" and (text := text_of(str(given.get("file_data")))) is not None:
-        return Text(f"{given['filename']}\n{text}" if given.get("filename") else text)
-    return media(_KINDS[kind], given)
+    if kind == "file" and (text := text_of(str(fields.get("file_data")))) is not None:
+        return Text(f"{fields['filename']}\n{text}" if fields.get("filename") else text)
+    return media(kind, fields)
 
 
 def text_of(data_url: str) -> str | None:

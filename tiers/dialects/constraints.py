@@ -4,6 +4,7 @@ and servers know."""
 
 import json
 import re
+from collections.abc import Iterable
 from typing import Any, Literal
 
 import msgspec
@@ -34,19 +35,78 @@ _FIRST_HALF = re.compile(r"\\u[dD][89abAB][0-9a-fA-F]{2}(?:\\(?:u[0-9a-fA-F]{0,3
 _LONGEST_ESCAPE = len(r"\ude00")
 
 
-def as_function(tool: CustomTool, where: str) -> Tool:
-    """The function that stands for the custom tool at `where`. A grammar becomes a part of the description."""
-    described, form = tool.description or "", tool.format
-    if form is not None and form.type == "grammar":
-        if form.grammar is None or not form.grammar.definition:
+def function_tool(
+    name: str,
+    description: str | None,
+    parameters: dict[str, Any] | None,
+    where: str,
+    *,
+    strict: bool | None = False,
+    cache_control: dict[str, Any] | None = None,
+) -> Tool:
+    """Return a function that a model may call. `where`: the path of its parameters. Raises `BadRequestError`."""
+    if parameters is not None:
+        kind = parameters.get("type")
+        if kind not in (None, "object") and not (isinstance(kind, list) and "object" in kind):
             raise BadRequestError(
-                "A format of type grammar needs its definition.", f"{where}.format", "missing_required_parameter"
+                f"The parameters of a function are a JSON schema of type object, not of {kind!r}.",
+                where,
+                "invalid_value",
             )
-        kind = "regular expression" if form.grammar.syntax == "regex" else "Lark grammar"
-        described = f"{described}\n\nThe input must follow this {kind}:\n{form.grammar.definition}".strip()
+        check_packable(parameters, where)
+        parameters = _OBJECT | parameters | _OBJECT
+    return Tool(
+        name=name,
+        description=description,
+        parameters=parameters,
+        strict=bool(strict),
+        cache_control=cache_control,
+    )
+
+
+def custom_tool(name: str, description: str | None, syntax: str = "", definition: str = "") -> Tool:
+    """Return the function that stands for a custom tool. A grammar becomes a part of the description."""
+    described = description or ""
+    if definition:
+        kind = "regular expression" if syntax == "regex" else "Lark grammar"
+        described = f"{described}\n\nThe input must follow this {kind}:\n{definition}".strip()
     text = {"type": "string", "description": "The input of the tool: plain text, not JSON."}
     parameters = {"type": "object", "properties": {INPUT: text}, "required": [INPUT], "additionalProperties": False}
-    return Tool(name=tool.name, description=described or None, parameters=parameters, strict=True, custom=True)
+    return Tool(name=name, description=described or None, parameters=parameters, strict=True, custom=True)
+
+
+def distinct(tools: Iterable[tuple[Tool, str]]) -> tuple[Tool, ...]:
+    """Return the tools, each of which comes with the path of its name. The same one again is one: clients of several
+    MCP servers give some twice. Raises `BadRequestError` for two others of one name."""
+    named: dict[str, Tool] = {}
+    for tool, where in tools:
+        if named.setdefault(tool.name, tool) != tool:
+            raise BadRequestError(f"Two tools are called {tool.name!r}.", where, "invalid_value")
+    return tuple(named.values())
+
+
+def chosen_word(choice: str | None) -> Literal["none", "auto", "required"]:
+    """Return a `tool_choice` that is a word. Raises `BadRequestError`."""
+    known = _CHOICES.get("required" if choice == ANY else choice or "auto")
+    if known is None:
+        raise BadRequestError(
+            f"Invalid tool_choice {choice!r}: allowed are {', '.join(_CHOICES)}, a named tool and allowed_tools.",
+            "tool_choice",
+            "invalid_value",
+        )
+    return known
+
+
+def chosen_name(tools: Iterable[Tool], name: str | None, where: str, *, custom: bool) -> str:
+    """Return the name of a tool that `tool_choice` names at the path `where`. Raises `BadRequestError` where it is not
+    among the tools."""
+    if name is None or name not in [tool.name for tool in tools if tool.custom == custom]:
+        raise BadRequestError(
+            f"tool_choice names {name!r}; the tools given are {', '.join(tool.name for tool in tools)}.",
+            where,
+            "invalid_value",
+        )
+    return name
 
 
 def custom_names(tooling: Tooling) -> frozenset[str]:
@@ -131,7 +191,7 @@ MAX_VARIABLES_DEPTH = 8
 _RESERVED = ("messages", "tools", "add_generation_prompt", "chat_template", "tokenize", "self")
 _CHOICES: dict[str, Literal["none", "auto", "required"]] = {"none": "none", "auto": "auto", "required": "required"}
 _OBJECT = {"type": "object"}
-_ANY = "any"  # Mistral's and Anthropic's word for `required`
+ANY = "any"  # Mistral's and Anthropic's word for `required`
 
 
 def grammar_of(response_format: ResponseFormat | None, structured: StructuredOutputs | None) -> Grammar | None:
@@ -151,7 +211,7 @@ def format_of(response_format: ResponseFormat | None) -> dict[str, Any] | None:
     if response_format is None or response_format.type == "text":
         return None
     built: dict[str, Any] = msgspec.to_builtins(response_format)
-    _check_packable(built, "response_format")
+    check_packable(built, "response_format")
     inner = built.get("json_schema")
     given = {"type": built["type"]}
     return given if inner is None else given | {"json_schema": {k: v for k, v in inner.items() if v is not None}}
@@ -180,7 +240,7 @@ def _of_format(form: ResponseFormat) -> Grammar | None:
             "response_format.json_schema.schema",
             "missing_required_parameter",
         )
-    return _schema(form.json_schema.schema, "response_format.json_schema.schema")
+    return schema_grammar(form.json_schema.schema, "response_format.json_schema.schema")
 
 
 def _of_extension(outputs: StructuredOutputs) -> Grammar:
@@ -200,7 +260,7 @@ def _of_extension(outputs: StructuredOutputs) -> Grammar:
         )
     param = f"structured_outputs.{chosen[0]}"
     if outputs.json is not None:
-        return _schema(outputs.json, param)
+        return schema_grammar(outputs.json, param)
     if outputs.regex is not None:
         return Grammar(kind="regex", text=outputs.regex, param=param)
     if outputs.choice is not None:
@@ -210,7 +270,8 @@ def _of_extension(outputs: StructuredOutputs) -> Grammar:
     return Grammar(kind="json_object", param=param)
 
 
-def _schema(schema: dict[str, Any] | str, param: str) -> Grammar:
+def schema_grammar(schema: dict[str, Any] | str, param: str) -> Grammar:
+    """Return the grammar of a JSON schema, which the caller gave at the path `param`. Raises `BadRequestError`."""
     # In another format than ours it may be a little longer, and is refused where it is compiled.
     if not isinstance(schema, str) and (size := len(msgspec.json.encode(schema))) > MAX_CHARACTERS:
         raise BadRequestError(
@@ -228,28 +289,14 @@ def tooling_of(body: ChatRequest) -> Tooling | None:
         if choice not in (None, "none", "auto"):
             raise BadRequestError("tool_choice needs tools to choose from.", "tool_choice", "invalid_value")
         return None
-    named: dict[str, Tool] = {}
-    for place, given in enumerate(body.tools):
-        tool = _tool(given, f"tools[{place}]")
-        # The same one again is one: clients of several MCP servers give some twice.
-        if named.setdefault(tool.name, tool) != tool:
-            where = f"tools[{place}].{CUSTOM if tool.custom else 'function'}.name"
-            raise BadRequestError(f"Two tools are called {tool.name!r}.", where, "invalid_value")
-    tools = tuple(named.values())
+    tools = distinct(_tool(given, f"tools[{place}]") for place, given in enumerate(body.tools))
     parallel = body.parallel_tool_calls is not False
-    if isinstance(choice, NamedToolChoice) and choice.type in (*_CHOICES, _ANY):
+    if isinstance(choice, NamedToolChoice) and choice.type in (*_CHOICES, ANY):
         # As Anthropic's clients say it.
         choice = choice.type
     if isinstance(choice, NamedToolChoice):
         return _chosen(tools, choice, parallel)
-    known = _CHOICES.get("required" if choice == _ANY else choice or "auto")
-    if known is None:
-        raise BadRequestError(
-            f"Invalid tool_choice {choice!r}: allowed are {', '.join(_CHOICES)}, a named tool and allowed_tools.",
-            "tool_choice",
-            "invalid_value",
-        )
-    return Tooling(tools=tools, choice=known, parallel=parallel)
+    return Tooling(tools=tools, choice=chosen_word(choice), parallel=parallel)
 
 
 def _of_functions(body: ChatRequest, functions: list[FunctionDefinition]) -> Tooling | None:
@@ -285,14 +332,7 @@ def _known(tools: tuple[Tool, ...], choice: NamedTool, where: str) -> str:
             f"{where}.type",
             "unsupported_parameter",
         )
-    name = choice.name
-    if name is None or name not in [tool.name for tool in tools if tool.custom == (choice.type == CUSTOM)]:
-        raise BadRequestError(
-            f"tool_choice names {name!r}; the tools given are {', '.join(tool.name for tool in tools)}.",
-            f"{where}.{choice.type}.name",
-            "invalid_value",
-        )
-    return name
+    return chosen_name(tools, choice.name, f"{where}.{choice.type}.name", custom=choice.type == CUSTOM)
 
 
 def template_variables_of(body: ChatRequest) -> dict[str, Any]:
@@ -311,12 +351,12 @@ def template_variables_of(body: ChatRequest) -> dict[str, Any]:
             "chat_template_kwargs",
             "invalid_value",
         )
-    _check_packable(variables, "chat_template_kwargs")
+    check_packable(variables, "chat_template_kwargs")
     return variables
 
 
-def _check_packable(value: dict[str, Any], where: str) -> None:
-    """Raises `BadRequestError` for what the cache's keys and the records cannot hold."""
+def check_packable(value: dict[str, Any], where: str) -> None:
+    """Raises `BadRequestError` for a value that the cache's keys and the records cannot hold."""
     try:
         msgspec.msgpack.encode(value)
     except OverflowError:
@@ -331,7 +371,8 @@ def _depth(value: Any, level: int = 1) -> int:
     return max(_depth(one, level + 1) for one in inner)
 
 
-def _tool(definition: ToolDefinition, where: str) -> Tool:
+def _tool(definition: ToolDefinition, where: str) -> tuple[Tool, str]:
+    """Return the tool at `where`, and the path of its name."""
     if definition.type not in ("function", CUSTOM):
         raise BadRequestError(
             f"Unsupported tool type {definition.type!r}: allowed are function and custom.",
@@ -339,27 +380,31 @@ def _tool(definition: ToolDefinition, where: str) -> Tool:
             "unsupported_parameter",
         )
     if definition.custom is not None and definition.type == CUSTOM:
-        return as_function(definition.custom, f"{where}.{CUSTOM}")
+        return _custom(definition.custom, f"{where}.{CUSTOM}"), f"{where}.{CUSTOM}.name"
     function = definition.function
     if function is None or definition.type == CUSTOM:
         name = f"{where}.{definition.type}"
         raise BadRequestError(f"You must provide the parameter {name}.", name, "missing_required_parameter")
-    kind = None if function.parameters is None else function.parameters.get("type")
-    if kind not in (None, "object") and not (isinstance(kind, list) and "object" in kind):
-        raise BadRequestError(
-            f"The parameters of a function are a JSON schema of type object, not of {kind!r}.",
-            f"{where}.function.parameters",
-            "invalid_value",
-        )
-    if function.parameters is not None:
-        _check_packable(function.parameters, f"{where}.function.parameters")
-    return Tool(
-        name=function.name,
-        description=function.description,
-        parameters=None if function.parameters is None else _OBJECT | function.parameters | _OBJECT,
-        strict=bool(function.strict),
+    tool = function_tool(
+        function.name,
+        function.description,
+        function.parameters,
+        f"{where}.function.parameters",
+        strict=function.strict,
         cache_control=definition.cache_control,
     )
+    return tool, f"{where}.function.name"
+
+
+def _custom(tool: CustomTool, where: str) -> Tool:
+    if tool.format is None or tool.format.type != "grammar":
+        return custom_tool(tool.name, tool.description)
+    grammar = tool.format.grammar
+    if grammar is None or not grammar.definition:
+        raise BadRequestError(
+            "A format of type grammar needs its definition.", f"{where}.format", "missing_required_parameter"
+        )
+    return custom_tool(tool.name, tool.description, grammar.syntax, grammar.definition)
 
 
 def _text(value: Any) -> str:

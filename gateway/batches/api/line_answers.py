@@ -7,7 +7,7 @@ from contextlib import suppress
 import msgspec
 from sqlalchemy.exc import SQLAlchemyError
 
-from gateway.base.errors import ApiError, bad_request
+from gateway.base.errors import ApiError, bad_request, located
 from gateway.base.inference_request import SLO_CLASSES, Caller, InferenceRequest
 from gateway.batches.batch import Batch, InputLine
 from gateway.batches.file_store import FileStore
@@ -25,6 +25,7 @@ from gateway.inference.api.sending import BeforeEnd, whole_body
 from gateway.inference.service import Serving
 from gateway.tenancy.keys.directory import KeysUnavailableError, UnknownKeyError
 from gateway.tenancy.tenancy import Tenancy
+from tiers.errors import TierRequestError
 
 _BATCH = SLO_CLASSES["batch"]
 
@@ -111,7 +112,10 @@ async def _generated(
         service_tier=None if inference_request.service_tier is None else "batch",
         metadata=(inference_request.metadata or {}) | tags,
     )
-    answer: Answer = await serving.service.complete(inference_request)
+    try:
+        answer: Answer = await serving.service.complete(inference_request)
+    except (ApiError, TierRequestError) as error:
+        raise located(error, inference_request.names) from None
     if before_end is not None:
         await before_end(answer)
     return await whole_body(answer_format, answer)

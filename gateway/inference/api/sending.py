@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from litestar.types import ASGIApp, Receive, Scope, Send
 
-from gateway.base.errors import ApiError, ClientGoneError, shutting_down
+from gateway.base.errors import ApiError, ClientGoneError, located, shutting_down
 from gateway.base.identity import caller_request_id
 from gateway.base.inference_request import InferenceRequest
 from gateway.base.numbers import usd_text
@@ -41,8 +41,9 @@ async def respond(
     try:
         answer = await serving.service.complete(inference_request)
     except BaseException as error:
-        if (ended := _ended_by(error, disconnect)) is not None:
-            raise ended from None
+        told = _ended_by(error, disconnect) or located(error, inference_request.names)
+        if told is not error:
+            raise told from None
         raise
     finally:
         disconnect.end()
@@ -76,10 +77,13 @@ async def _stream(
             await answer.aclose()
         started = await waiting.end()
         error = _ended_by(error, disconnect) or error
-        if isinstance(error, Exception) and (started or answer_format.is_told_in_stream(error)):
+        if not isinstance(error, Exception):
+            raise error from None
+        told = located(error, inference_request.names)
+        if started or answer_format.is_told_in_stream(told):
             count_refused(request, error)
-            return EndOfEvents(answer_format.failed(error), None if started else early)
-        raise error from None
+            return EndOfEvents(answer_format.failed(told), None if started else early)
+        raise told from None
     return EventResponse(
         answer,
         answer_format.chunks(answer),
@@ -277,7 +281,7 @@ class EventResponse:
             if self._before_end is not None:
                 await self._before_end(self._answer)
         except Exception as error:
-            return events + self._chunks.failed(error), False
+            return events + self._chunks.failed(located(error, self._answer.request.names)), False
         except asyncio.CancelledError as error:
             if not self._disconnect.is_shutdown(error):
                 raise
