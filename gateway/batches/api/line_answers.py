@@ -12,8 +12,8 @@ from gateway.base.inference_request import SLO_CLASSES, Caller, InferenceRequest
 from gateway.batches.batch import Batch, InputLine
 from gateway.batches.file_store import FileStore
 from gateway.inference.answer import Answer
+from gateway.inference.api.answers import AnswerFormat, CompletionsFormat
 from gateway.inference.api.build_request import RequestHead, chat_request, completion_request
-from gateway.inference.api.chunks import AnswerFormat, CompletionsFormat
 from gateway.inference.api.completions import CHAT, COMPLETION
 from gateway.inference.api.embeddings import EMBEDDINGS, embedded
 from gateway.inference.api.parsing import decoded_fields

@@ -1,123 +1,33 @@
-"""Whole answers as OpenAI shapes them, built from a finished Answer; and log-probabilities in the shapes of both
-APIs."""
+"""What the answers of all APIs have in common, and how one came about; chats and text completions as they are sent."""
 
-from typing import Any, Literal
+from typing import Literal, Protocol
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from gateway.base.errors import ErrorBody, ErrorEnvelope, as_api_error
 from gateway.inference.answer import Answer
+from gateway.inference.service import Serving
 from quality.records.record import CacheUse, continued_from
-from tiers.chat_state import collected_state
-from tiers.conversation import Call, UrlCitation
-from tiers.deltas import CollectedChoice
-from tiers.dialects.constraints import CUSTOM, custom_names, input_of
-from tiers.tier import TextLogprob, ThoughtEnd, Usage
+from tiers.dialects.chat_schemas import StreamOptions
+from tiers.dialects.chat_writer import (
+    AnswerHead,
+    ChatBody,
+    ChatWriter,
+    CompletionBody,
+    CompletionWriter,
+    UsageBody,
+    usage_body,
+    whole_chat,
+    whole_completion,
+)
+from tiers.dialects.constraints import custom_names
+from tiers.tier import Delta, ThoughtEnd
 
+EVENT_STREAM = b"text/event-stream; charset=utf-8"
+DONE = b"data: [DONE]\n\n"
 
-class TopLogprob(msgspec.Struct, frozen=True):
-    """An alternative at one position; `bytes` are its UTF-8 bytes, which alone need not be valid text: `token` has
-    U+FFFD in their place."""
-
-    token: str
-    logprob: float
-    bytes: list[int]
-
-
-class TokenLogprobs(msgspec.Struct, frozen=True):
-    """A drawn token of a chat answer with its most likely alternatives, best first. `token` has U+FFFD where its bytes
-    are no whole character; `bytes` are exact, and those of all tokens joined are the answer's UTF-8."""
-
-    token: str
-    logprob: float
-    bytes: list[int]
-    top_logprobs: list[TopLogprob]
-
-
-class ChatLogprobs(msgspec.Struct, frozen=True):
-    """`choices[].logprobs` of a chat."""
-
-    content: list[TokenLogprobs]
-    refusal: None = None
-
-
-class CompletionLogprobs(msgspec.Struct, frozen=True):
-    """`choices[].logprobs` of a text completion: four lists of one entry per token.
-
-    A token that is no text by itself, as a part of a character is not, is written `bytes:\\xf0\\x9f`. `top_logprobs`
-    are the most likely tokens and the one that stands there. `text_offset`: characters of the choice's text before
-    the token. The first token of a repeated prompt has no log-probabilities.
-    """
-
-    tokens: list[str]
-    token_logprobs: list[float | None]
-    top_logprobs: list[dict[str, float] | None]
-    text_offset: list[int]
-
-
-def chat_logprobs(drawn: list[TextLogprob]) -> ChatLogprobs:
-    """Drawn tokens in chat's shape."""
-    return ChatLogprobs(
-        [
-            TokenLogprobs(
-                one.token,
-                0.0 if one.logprob is None else one.logprob,
-                list(one.token_bytes),
-                [TopLogprob(token, logprob, list(raw)) for token, raw, logprob in one.top],
-            )
-            for one in drawn
-        ]
-    )
-
-
-def completion_logprobs(drawn: list[TextLogprob], offset: int = 0) -> CompletionLogprobs:
-    """Tokens in the older shape; where the tier does not say where they begin, the first does at `offset`."""
-    offsets: list[int] = []
-    for one in drawn:
-        offsets.append(offset if one.start is None else one.start)
-        offset = offsets[-1] + len(one.token)
-    return CompletionLogprobs(
-        [_written(one.token, one.token_bytes) for one in drawn],
-        [one.logprob for one in drawn],
-        [_tops(one) for one in drawn],
-        offsets,
-    )
-
-
-def _tops(one: TextLogprob) -> dict[str, float] | None:
-    if one.logprob is None:
-        return None
-    tops = {_written(token, raw): logprob for token, raw, logprob in one.top}
-    return tops | {_written(one.token, one.token_bytes): one.logprob}
-
-
-def _written(token: str, raw: bytes) -> str:
-    if token.encode("utf-8", errors="replace") == raw:
-        return token
-    return "bytes:" + "".join(f"\\x{byte:02x}" for byte in raw)
-
-
-class PromptDetails(msgspec.Struct, frozen=True):
-    """`usage.prompt_tokens_details`: tokens that a prefix cache had, and that a provider wrote into its own."""
-
-    cached_tokens: int
-    cache_write_tokens: int
-
-
-class CompletionDetails(msgspec.Struct, frozen=True):
-    """`usage.completion_tokens_details`: tokens spent on thinking."""
-
-    reasoning_tokens: int
-
-
-class UsageBody(msgspec.Struct, frozen=True):
-    """`usage`, of whole answers and of the last chunk of a stream."""
-
-    prompt_tokens: int
-    completion_tokens: int
-    total_tokens: int
-    prompt_tokens_details: PromptDetails
-    completion_tokens_details: CompletionDetails
+_encode = msgspec.json.Encoder().encode
 
 
 class Routed(msgspec.Struct, frozen=True):
@@ -152,163 +62,134 @@ class Routed(msgspec.Struct, frozen=True):
     continued_from: list[str] | UnsetType = UNSET
 
 
-class FunctionBody(msgspec.Struct, frozen=True):
-    """The function of a call; `arguments` is JSON text."""
-
-    name: str
-    arguments: str
-
-
-class CustomBody(msgspec.Struct, frozen=True):
-    """The custom tool of a call, and the text that it is given."""
-
-    name: str
-    input: str
-
-
-class ToolCallBody(msgspec.Struct, frozen=True):
-    """A call of a function or of a custom tool. `extra_content`: as the server gave it, which needs it back."""
-
-    id: str
-    type: str
-    function: FunctionBody | UnsetType = UNSET
-    custom: CustomBody | UnsetType = UNSET
-    extra_content: msgspec.Raw | UnsetType = UNSET
-
-
-FUNCTION_CALL = "function_call"
-"""What a call is for a caller that gave `functions`, and why its answer ends."""
-
-
-class ChatMessageBody(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An assistant's turn; `reasoning_content` is what a chain-of-thought tier thought before it answered, and so is
-    `reasoning`: clients read one name or the other.
-
-    `content` is null where there is nothing but calls, or a `refusal`: what the model says instead of an answer.
-    `annotations`: what the content cites. `reasoning_details`, `extra_content`: as the server gave them, which needs
-    them back. `images`, `audio`: what it made. `function_call`: instead of `tool_calls`, for a caller of `functions`.
-    """
-
-    role: str
-    content: str | None
-    refusal: str | None
-    annotations: list[Any]
-    reasoning_content: str | None = None
-    reasoning: str | None = None
-    tool_calls: list[ToolCallBody] | None = None
-    function_call: FunctionBody | UnsetType = UNSET
-    reasoning_details: msgspec.Raw | UnsetType = UNSET
-    extra_content: msgspec.Raw | UnsetType = UNSET
-    images: msgspec.Raw | UnsetType = UNSET
-    audio: msgspec.Raw | UnsetType = UNSET
-
-
-class ChatChoice(msgspec.Struct, frozen=True):
-    """One choice of a chat."""
-
-    index: int
-    message: ChatMessageBody
-    logprobs: ChatLogprobs | None
-    finish_reason: str | None
-
-
-class CompletionChoice(msgspec.Struct, frozen=True):
-    """One choice of a text completion."""
-
-    index: int
-    text: str
-    logprobs: CompletionLogprobs | None
-    finish_reason: str | None
-
-
-class ChatAnswer(msgspec.Struct, frozen=True, kw_only=True):
+class ChatAnswer(ChatBody, frozen=True, kw_only=True):
     """The body of a whole chat answer; `service_tier` is there if the caller asked for one."""
 
-    id: str
-    object: str = "chat.completion"
-    created: int
-    model: str
-    choices: list[ChatChoice]
-    usage: UsageBody
-    system_fingerprint: str
-    service_tier: str | msgspec.UnsetType = msgspec.UNSET
     x_aio: Routed
 
 
-class CompletionAnswer(msgspec.Struct, frozen=True, kw_only=True):
+class CompletionAnswer(CompletionBody, frozen=True, kw_only=True):
     """The body of a whole text completion."""
 
-    id: str
-    object: str = "text_completion"
-    created: int
-    model: str
-    choices: list[CompletionChoice]
-    usage: UsageBody
-    system_fingerprint: str
     x_aio: Routed
 
 
-def whole_answer(answer: Answer, fingerprint: str) -> ChatAnswer | CompletionAnswer:
-    shared: dict[str, Any] = {
-        "id": answer.request.request_id,
-        "created": int(answer.request.created_at),
-        "model": answer.tier.model,
-        "usage": usage_body(answer.usage),
-        "system_fingerprint": fingerprint,
-        "x_aio": routed(answer),
-    }
-    numbered = enumerate(answer.choices)
-    if answer.request.api == "chat":
-        choices = [_chat_choice(place, choice, answer) for place, choice in numbered]
-        return ChatAnswer(choices=choices, service_tier=answer.request.service_tier or msgspec.UNSET, **shared)
-    return CompletionAnswer(choices=[_completion_choice(place, choice, answer) for place, choice in numbered], **shared)
+class Chunks(Protocol):
+    """The events of one API's stream."""
+
+    def opening(self) -> bytes:
+        """Events before the first delta."""
+
+    def piece(self, delta: Delta) -> bytes:
+        """Events for one delta; empty if it says nothing new."""
+
+    def closing(self, answer: Answer) -> bytes:
+        """Events after the last delta."""
+
+    def failed(self, error: Exception) -> bytes:
+        """The last events of a stream that broke."""
 
 
-def _chat_choice(index: int, choice: CollectedChoice, answer: Answer) -> ChatChoice:
-    tooling = answer.request.generation.tooling
-    custom = frozenset() if tooling is None else custom_names(tooling)
-    calls = [_call(call, custom) for call in choice.tool_calls]
-    refusal, thoughts = choice.refusal or None, choice.reasoning or None
-    content = choice.content or (None if calls or refusal else "")
-    cited = annotations_of(choice.annotations) if choice.annotations else []
-    message = ChatMessageBody("assistant", content, refusal, cited, thoughts, thoughts, calls or None)
-    finish_reason: str | None = choice.finish_reason
-    if calls and tooling is not None and tooling.as_functions:
-        message = msgspec.structs.replace(message, tool_calls=None, function_call=calls[0].function)
-        finish_reason = FUNCTION_CALL if finish_reason == "tool_calls" else finish_reason
-    if choice.opaque and (state := collected_state(choice)):
-        message = msgspec.structs.replace(message, **{block.type: msgspec.Raw(block.json) for block in state})
-    drawn = chat_logprobs(choice.logprobs) if answer.request.generation.sampling.logprobs is not None else None
-    return ChatChoice(index, message, drawn, finish_reason)
+class BrokenStream(msgspec.Struct, frozen=True):
+    """The last event of an answer that broke after its first token: what went wrong, the tokens that are billed, and
+    how the part that came was made."""
+
+    error: ErrorBody
+    usage: UsageBody
+    x_aio: Routed
 
 
-def annotations_of(cited: list[UrlCitation]) -> list[Any]:
-    """What a text cites, as chats show it."""
-    return [{"type": "url_citation", "url_citation": msgspec.structs.asdict(one)} for one in cited]
-
-
-def _call(call: Call, custom: frozenset[str]) -> ToolCallBody:
-    if call.name in custom:
-        return ToolCallBody(call.id, CUSTOM, custom=CustomBody(call.name, input_of(call.arguments)))
-    extra = UNSET if call.source is None else msgspec.Raw(call.source.json)
-    return ToolCallBody(call.id, "function", FunctionBody(call.name, call.arguments), extra_content=extra)
-
-
-def _completion_choice(index: int, choice: CollectedChoice, answer: Answer) -> CompletionChoice:
-    drawn = completion_logprobs(choice.logprobs) if answer.request.generation.sampling.logprobs is not None else None
-    return CompletionChoice(index, choice.echo + choice.text, drawn, choice.finish_reason)
-
-
-def usage_body(usage: Usage | None) -> UsageBody:
-    """Token counts in OpenAI's shape."""
-    usage = usage or Usage(prompt_tokens=0, completion_tokens=0)
-    return UsageBody(
-        usage.prompt_tokens,
-        usage.completion_tokens,
-        usage.prompt_tokens + usage.completion_tokens,
-        PromptDetails(usage.cached_tokens, usage.cache_write_tokens),
-        CompletionDetails(usage.reasoning_tokens),
+def head_of(answer: Answer, fingerprint: str) -> AnswerHead:
+    """Return what an answer says of itself, whole or in pieces."""
+    asked = answer.request.generation
+    return AnswerHead(
+        id=answer.request.request_id,
+        created=int(answer.request.created_at),
+        model=answer.tier.model,
+        fingerprint=fingerprint,
+        service_tier=answer.request.service_tier,
+        shows_logprobs=asked.sampling.logprobs is not None,
+        custom_tools=frozenset() if asked.tooling is None else custom_names(asked.tooling),
+        as_functions=asked.tooling is not None and asked.tooling.as_functions,
     )
+
+
+class CompletionsChunks:
+    """`Chunks` of a chat or of text completions."""
+
+    def __init__(self, answer: Answer, fingerprint: str, shows_usage: bool) -> None:
+        writer = ChatWriter if answer.request.api == "chat" else CompletionWriter
+        self._writer = writer(head_of(answer, fingerprint), len(answer.choices), shows_usage=shows_usage)
+        self._answer = answer
+        self.opening, self.piece = self._writer.opening, self._writer.piece
+
+    def closing(self, answer: Answer) -> bytes:
+        """The usage, if asked for, and the end mark."""
+        return (self._writer.last(answer.usage, routed(answer)) if self._writer.shows_usage else b"") + DONE
+
+    def failed(self, error: Exception) -> bytes:
+        """See `BrokenStream`; no end mark follows."""
+        if self._answer.record is None:
+            return error_event(error)
+        billed = usage_body(self._answer.billed)
+        return b"data: " + _encode(BrokenStream(as_api_error(error).body, billed, routed(self._answer))) + b"\n\n"
+
+
+class AnswerFormat(Protocol):
+    """How an API formats its answers. `keep_alive`: what a stream sends while a token is awaited.
+    `id_headers`: the names of the response headers with the request's id. `stream_type`: the content type of a
+    stream."""
+
+    keep_alive: bytes
+    stream_type: bytes
+    id_headers: tuple[bytes, ...]
+
+    def whole(self, answer: Answer) -> bytes:
+        """The body of a finished answer."""
+
+    def chunks(self, answer: Answer) -> Chunks:
+        """The events of an opened one."""
+
+    def is_told_in_stream(self, error: Exception) -> bool:
+        """Whether a stream that fails with `error` before its first token is answered with 200 and `failed`, instead of
+        with the status."""
+
+    def failed(self, error: Exception) -> bytes:
+        """The last events of a stream that broke before its first token."""
+
+
+class OpenAIStream:
+    """What the streams of all of OpenAI's APIs have in common."""
+
+    keep_alive = b": keep-alive\n\n"
+    stream_type = EVENT_STREAM
+    id_headers: tuple[bytes, ...] = (b"x-request-id",)
+
+    def is_told_in_stream(self, error: Exception) -> bool:
+        return False
+
+    def failed(self, error: Exception) -> bytes:
+        return error_event(error)
+
+
+class CompletionsFormat(OpenAIStream):
+    """The format of chats and of text completions."""
+
+    def __init__(self, serving: Serving, stream_options: StreamOptions | None) -> None:
+        self._fingerprint = serving.fingerprint
+        self._shows_usage = bool(stream_options and stream_options.include_usage)
+
+    def whole(self, answer: Answer) -> bytes:
+        write = whole_chat if answer.request.api == "chat" else whole_completion
+        return _encode(write(head_of(answer, self._fingerprint), answer.choices, answer.usage, routed(answer)))
+
+    def chunks(self, answer: Answer) -> Chunks:
+        return CompletionsChunks(answer, self._fingerprint, self._shows_usage)
+
+
+def error_event(error: Exception) -> bytes:
+    """The last event of a stream that failed; no end mark follows, so that the answer does not look complete."""
+    return b"data: " + _encode(ErrorEnvelope(as_api_error(error).body)) + b"\n\n"
 
 
 def routed(answer: Answer) -> Routed:

@@ -20,14 +20,14 @@ from gateway.base.errors import ApiError, ErrorBody, ErrorEnvelope, as_api_error
 from gateway.base.inference_request import CALLER
 from gateway.edge.websocket_protocol import admit_frames
 from gateway.inference.answer import Answer
-from gateway.inference.api.answers import Routed, UsageBody, routed, usage_body
+from gateway.inference.api.answers import DONE, CompletionsChunks, Routed, routed
 from gateway.inference.api.build_request import chat_request, received
-from gateway.inference.api.chunks import DONE, ChatChunks
 from gateway.inference.api.foreign_fields import FieldReader, shown_names
 from gateway.inference.api.parsing import decode_body, decoded_body, decoded_fields
 from gateway.inference.service import count_refused, serving_of
 from gateway.tenancy.guard import admit
 from tiers.dialects.chat_schemas import HARMLESS, ChatRequest
+from tiers.dialects.chat_writer import UsageBody, usage_body
 from tiers.errors import TierError
 
 log = logging.getLogger(__name__)
@@ -182,7 +182,7 @@ class SocketSession:
 
     async def _stream(self, answer: Answer, body: SocketChat) -> None:
         usage = bool(body.stream_options and body.stream_options.include_usage)
-        chunks = ChatChunks(answer, self._serving.fingerprint, usage)
+        chunks = CompletionsChunks(answer, self._serving.fingerprint, usage)
         events = chunks.opening()
         async for delta in answer:
             await self._send_events(body.request, events + chunks.piece(delta))

@@ -15,7 +15,7 @@ from gateway.base.errors import ApiError, bad_request
 from gateway.base.inference_request import InferenceRequest, Prompt
 from gateway.edge.asgi import HttpRequest
 from gateway.edge.openapi import describe
-from gateway.inference.api.answers import ChatAnswer, CompletionAnswer
+from gateway.inference.api.answers import ChatAnswer, CompletionAnswer, CompletionsFormat
 from gateway.inference.api.build_request import (
     RequestHead,
     chat_request,
@@ -23,7 +23,6 @@ from gateway.inference.api.build_request import (
     received,
     unanswered_request,
 )
-from gateway.inference.api.chunks import CompletionsFormat
 from gateway.inference.api.foreign_fields import FieldReader
 from gateway.inference.api.parsing import read_and_build, read_body
 from gateway.inference.api.responses.as_chat import chat_of
@@ -48,7 +47,10 @@ COMPLETION = FieldReader("/v1/completions", CompletionRequest, forwards="known",
 
 
 @inference_post(
-    "/chat/completions", describe(ChatRequest, ChatAnswer, streamed=True), "Answer a conversation", id_prefix="chatcmpl"
+    "/chat/completions",
+    describe(ChatRequest, ChatAnswer, streamed=True),
+    "Answer a conversation",
+    id_prefix="chatcmpl",
 )
 async def chat_completions(request: HttpRequest) -> ASGIApp:
     """Answer the last turn, whole or as server-sent events, with the tier that routing chose or the caller named."""
@@ -67,7 +69,10 @@ def _of_items(serving: Serving, head: RequestHead, body: ResponsesRequest) -> In
 
 
 @inference_post(
-    "/completions", describe(CompletionRequest, CompletionAnswer, streamed=True), "Continue a text", id_prefix="cmpl"
+    "/completions",
+    describe(CompletionRequest, CompletionAnswer, streamed=True),
+    "Continue a text",
+    id_prefix="cmpl",
 )
 async def completions(request: HttpRequest) -> ASGIApp:
     """Continue each prompt, whole or as server-sent events."""

@@ -12,7 +12,7 @@ from gateway.base.numbers import usd_text
 from gateway.edge.asgi import HttpRequest
 from gateway.edge.response_cycle import DisconnectWatch, StallWatch
 from gateway.inference.answer import Answer
-from gateway.inference.api.chunks import AnswerFormat, Chunks
+from gateway.inference.api.answers import AnswerFormat, Chunks
 from gateway.inference.api.foreign_fields import shown_names
 from gateway.inference.api.parsing import IGNORED
 from gateway.inference.service import Serving, count_refused

@@ -22,9 +22,8 @@ from gateway.base.inference_request import InferenceRequest
 from gateway.edge.asgi import HttpRequest
 from gateway.edge.openapi import describe
 from gateway.inference.answer import Answer
-from gateway.inference.api.answers import Routed, routed
+from gateway.inference.api.answers import EVENT_STREAM, Routed, routed
 from gateway.inference.api.build_request import chat_request, received
-from gateway.inference.api.chunks import EVENT_STREAM
 from gateway.inference.api.embeddings import EmbeddingsRequest, embedded
 from gateway.inference.api.foreign_fields import FieldReader
 from gateway.inference.api.gemini.request import (

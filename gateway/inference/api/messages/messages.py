@@ -16,9 +16,8 @@ from gateway.base.inference_request import SERVICE_TIERS, InferenceRequest
 from gateway.edge.asgi import HttpRequest
 from gateway.edge.openapi import describe
 from gateway.inference.answer import Answer
-from gateway.inference.api.answers import routed
+from gateway.inference.api.answers import EVENT_STREAM, routed
 from gateway.inference.api.build_request import chat_request, received
-from gateway.inference.api.chunks import EVENT_STREAM
 from gateway.inference.api.foreign_fields import FieldReader
 from gateway.inference.api.messages.as_chat import Chat, chat_of
 from gateway.inference.api.messages.schemas import (

@@ -9,7 +9,7 @@ import msgspec
 from gateway.base.errors import ErrorBody
 from gateway.base.inference_request import InferenceRequest
 from gateway.inference.answer import Answer
-from gateway.inference.api.answers import chat_logprobs, routed
+from gateway.inference.api.answers import routed
 from gateway.inference.api.responses.as_chat import SEALED_REASONING, sealed, wants_logprobs
 from gateway.inference.api.responses.exchange import Exchange
 from gateway.inference.api.responses.native_items import ItemIds, carried, without_seals
@@ -19,6 +19,7 @@ from tiers.catalog.tier_spec import SamplingDefaults
 from tiers.chat_state import image_items
 from tiers.conversation import Call, UrlCitation
 from tiers.deltas import is_object
+from tiers.dialects.chat_writer import chat_logprobs
 from tiers.dialects.constraints import input_of
 from tiers.tier import TextLogprob, Usage
 

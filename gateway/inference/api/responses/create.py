@@ -12,8 +12,8 @@ from gateway.base.errors import ApiError, ContextLengthError, as_api_error
 from gateway.edge.asgi import HttpRequest
 from gateway.edge.openapi import describe
 from gateway.inference.answer import Answer
+from gateway.inference.api.answers import OpenAIStream
 from gateway.inference.api.build_request import received
-from gateway.inference.api.chunks import OpenAIStream
 from gateway.inference.api.foreign_fields import FieldReader
 from gateway.inference.api.parsing import IGNORED, MENDED, read_and_build, read_fields
 from gateway.inference.api.responses.as_chat import renamed

@@ -7,7 +7,7 @@ import pytest
 
 from gateway.edge.response_cycle import DisconnectWatch
 from gateway.inference.answer import Answer
-from gateway.inference.api.chunks import Chunks
+from gateway.inference.api.answers import Chunks
 from gateway.inference.api.sending import EventResponse, KeepAlive
 from tiers.tier import Delta
 
