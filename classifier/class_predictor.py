@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from classifier.complexity.encoder_classes import EncoderClasses
 
 Float = npt.NDArray[np.float32]
-_NO_LOGITS = np.zeros(0, np.float32)
 NGRAMS = "n-grams"  # the name of the model that classifies by default
 
 
@@ -128,13 +127,13 @@ class ClassPredictor:
     def _read_natively(self, prompt: RoutingInput) -> tuple[list[float], EncodedTurn]:
         """Return P of the classes of the prompt's turn, which is ASCII, and what it was encoded as."""
         features = np.empty(len(surface_features.FEATURE_NAMES), np.float32)
-        turn = EncodedTurn(features, np.empty(self._encodes.dim, np.float32), _NO_LOGITS)
-        classes: list[float] = KERNELS.read_turn(*self._native, prompt.turn, prompt.turn_chars, *turn[:2])
+        turn = EncodedTurn(features, np.empty(self._encodes.dim, np.float32))
+        classes: list[float] = KERNELS.read_turn(*self._native, prompt.turn, prompt.turn_chars, *turn)
         return classes, turn
 
     def read(self, prompt: RoutingInput, own: OwnOutcomes | None = None) -> tuple[Prediction, EncodedTurn]:
         """Return the prediction for the `prompt`, with the catalogue's `own` outcomes, if any, and what it was
-        encoded as, without logits of words."""
+        encoded as."""
         if self._native and self._encoder is None and prompt.turn.isascii():
             classes, turn = self._read_natively(prompt)
             mixed = _mixed(prompt, lambda reading: classes if reading is prompt else self._classes_of_turn(reading))

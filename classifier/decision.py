@@ -56,8 +56,7 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     "prior" while this catalogue's models have no measured outcomes, "heuristic" when the classifier failed, "edge" when
     the fast path did not use it. `novelty` in [0, 1]: how unfamiliar such prompts are for the key, 1 without labels of
     them, by the tier with most labels (`tier_novelty` for one tier). `contributions`: the features with the largest
-    effects, as (name, signed effect on the logit of p_ok of tier 1). `p_correct[k-1]` = P(tier k's answer is correct);
-    empty if the artefact has no such heads.
+    effects, as (name, signed effect on the logit of p_ok of tier 1); the length heuristic alone has them.
     `predicted_tokens[k-1]`: expected billed tokens of tier k's answer, None where unknown; empty if unknown for all.
     `classes`: P(SIMPLE, MEDIUM, COMPLEX, EXPERT) if `p_ok` is derived from them, and then P(the answer is good enough);
     else empty. `labels[k-1]`: the number of labelled answers of tier k to such prompts, for this key or, without any,
@@ -72,7 +71,6 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     novelty: float
     classifier_version: str
     contributions: list[tuple[str, float]] = []
-    p_correct: list[float] = []
     predicted_tokens: list[float | None] = []
     classes: list[float] = []
     labels: list[float] = []

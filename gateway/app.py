@@ -275,7 +275,7 @@ class Composition:
         if self._redaction is None:
             # Where texts are stored without what is private, they are not stored as they are.
             service.kept_reasoning.store = DatabaseTurns(database) if redis is None else RedisTurns(redis)
-        privacy = Privacy(settings, database, ledger, loop, service.kept_reasoning.erase)
+        privacy = Privacy(settings, database, ledger, service.kept_reasoning.erase)
         await self._keep(privacy.keep, "deletion of old records")
         learning = LearningRecord(database)
         stack.push_async_callback(learning.close)

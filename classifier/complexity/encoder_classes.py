@@ -14,7 +14,6 @@ from safetensors.numpy import load_file, save_file
 from classifier.complexity.model import CUTS, class_probabilities
 from classifier.encoders.checkpoint import CHECKPOINTS, checkpoint_folder, checkpoint_sha256
 from classifier.encoders.native_transformer import MAX_TOKENS
-from classifier.encoders.static_encoder import Encoding
 from classifier.encoders.transformer_encoder import PooledProjection, TransformerEncoder
 from classifier.errors import CheckpointError
 
@@ -23,19 +22,30 @@ Float = npt.NDArray[np.float32]
 CLASSES = "classes.safetensors"
 
 
+class ClassLayer(PooledProjection):
+    """The logits of P(class <= k) in place of an embedding: `weight` [hidden, 3] and `bias` [3]."""
+
+    def __init__(self, weight: Float, bias: Float) -> None:
+        super().__init__(np.zeros(len(weight), np.float32), weight)
+        self._bias = bias
+
+    def encodings(self, pooled: Float) -> list[Float]:
+        return list((pooled @ self.projection + self._bias).astype(np.float32))
+
+
 class EncoderClasses:
     """P(SIMPLE) to P(EXPERT) from the text alone. Thread-safe; `name` has the first digits of the files' hash."""
 
     def __init__(self, encoder: TransformerEncoder) -> None:
         self._encoder, self.name = encoder, f"encoder {encoder.sha256[:16]}"
 
-    def submit(self, turn: str) -> "Future[Encoding]":
+    def submit(self, turn: str) -> "Future[Float]":
         """Begin to classify `turn`, so that `probabilities` need not wait for milliseconds."""
         return self._encoder.submit(turn)
 
     def probabilities(self, turn: str) -> list[float]:
         """Return P of the four classes of a turn, ascending."""
-        return class_probabilities(self._encoder.encode(turn, (), np.zeros(0, np.float32)).word_logits.tolist())
+        return class_probabilities(self._encoder.encode(turn, ()).tolist())
 
 
 def save_classes(folder: Path, weight: Float, bias: Float) -> None:
@@ -63,8 +73,6 @@ def load_classes(given: str, registry: Path) -> EncoderClasses:
         raise CheckpointError(
             f"{folder / CLASSES}: {error}; `aio classifier complexity --encoder` makes it."
         ) from error
-    nothing = np.zeros((len(weight), 0), np.float32)
-    above = PooledProjection(np.zeros(len(weight), np.float32), nothing, weight, bias)
-    encoder = TransformerEncoder(folder, sha256, max_tokens=MAX_TOKENS, above=above)
+    encoder = TransformerEncoder(folder, sha256, max_tokens=MAX_TOKENS, above=ClassLayer(weight, bias))
     encoder.warm()
     return EncoderClasses(encoder)

@@ -1,7 +1,6 @@
 """The hidden state of a served model as an artefact's encoder: numpy here, the model in a core or loaded locally.
 
-A `HiddenSpec` names the model and the layer that is read. From the pooled state to an encoding: principal directions,
-and kernel ridge regression on outcomes.
+A `StateSpec` names the model and the layer that is read. The embedding of a pooled state has its principal directions.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,7 +13,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from classifier.encoders.static_encoder import Encoding, RememberedEncodings, dequantise, quantise
+from classifier.encoders.static_encoder import RememberedEncodings
 from inference_core.io.files import prepare_types
 
 Float = npt.NDArray[np.float32]
@@ -61,101 +60,49 @@ class StateSource(Protocol):
 Tensors = Mapping[str, npt.NDArray[np.generic]]
 
 CLIP = 5.0  # standard deviations; bounds the influence of outliers
+_NAMES = ("mean", "scale", "directions")
 
 
-class KernelLayer:
-    """A state is standardised, rotated to its principal directions and scaled to unit length: its direction u.
+class PrincipalDirections:
+    """A state is standardised, rotated to its first principal directions and scaled to unit length."""
 
-    The logits are `bias` plus the sum over training rows r of `exp(sharpness (u . support[r] - 1)) weights[r]`: kernel
-    ridge regression with a kernel of the angle between two states. The first `dim` coordinates, scaled to unit length
-    again, are the embedding. One prompt costs about a millisecond with 12,000 rows of 256.
-    """
-
-    def __init__(
-        self,
-        *,
-        mean: Float,
-        scale: Float,
-        directions: Float,
-        support: Float,
-        weights: Float,
-        bias: Float,
-        sharpness: float,
-        dim: int,
-    ) -> None:
-        """`mean`, `scale` [hidden]; `directions` [hidden, width]; `support` [n, width]; `weights` [n, heads]; `bias`
-        [heads]; `dim` at most width. Raises `ValueError` for shapes that disagree."""
-        hidden, width = directions.shape
-        if (
-            not mean.shape == scale.shape == (hidden,)
-            or support.shape != (len(weights), width)
-            or weights.shape[1:] != bias.shape
-            or not 0 < dim <= width
-        ):
+    def __init__(self, mean: Float, scale: Float, directions: Float) -> None:
+        """`mean`, `scale` [hidden]; `directions` [hidden, dim]. Raises `ValueError` for shapes that disagree."""
+        if not mean.shape == scale.shape == directions.shape[:1]:
             raise ValueError(
-                f"encoder: mean {mean.shape}, scale {scale.shape}, directions {directions.shape}, support "
-                f"{support.shape}, weights {weights.shape}, bias {bias.shape} and dim {dim} do not belong together"
+                f"encoder: mean {mean.shape}, scale {scale.shape} and directions {directions.shape} do not belong "
+                "together"
             )
-        self.mean, self.scale, self.directions, self.bias = mean, scale, directions, bias
-        self.weights, self.sharpness, self.dim = weights, sharpness, dim
-        self._values, self._steps = quantise(support)
-        # Fit on what is served: the rounded directions.
-        self.support = dequantise(self._values, self._steps)
+        self.mean, self.scale, self.directions = mean, scale, directions
 
-    def coordinates(self, states: Float) -> Float:
-        """Return `states` [n, hidden] in the principal directions, float32 [n, width], not yet of unit length."""
-        standard = np.clip((states - self.mean) / self.scale, -CLIP, CLIP)
-        found: Float = (standard @ self.directions).astype(np.float32)
-        return found
+    @property
+    def dim(self) -> int:
+        """Length of an embedding."""
+        return int(self.directions.shape[1])
 
-    def similarity(self, coordinates: Float) -> Float:
-        """Return the kernel float32 [n, rows] between those coordinates and the support."""
-        kernel: Float = unit(coordinates) @ self.support.T
-        kernel -= 1.0
-        kernel *= np.float32(self.sharpness)
-        np.exp(kernel, out=kernel)
-        return kernel
-
-    def embeddings(self, coordinates: Float) -> Float:
-        """Return float32 [n, dim] of unit length, or all zero."""
-        return unit(coordinates[:, : self.dim])
-
-    def encodings(self, states: Float) -> list[Encoding]:
-        """Convert states [n, hidden] to embeddings and logits."""
-        coordinates = self.coordinates(states)
-        logits = self.similarity(coordinates) @ self.weights + self.bias
-        return [Encoding(e, w) for e, w in zip(self.embeddings(coordinates), logits.astype(np.float32), strict=True)]
+    def encodings(self, states: Float) -> list[Float]:
+        """Convert states [n, hidden] to embeddings of unit length, or all zero."""
+        return list(unit((standardised(states, self.mean, self.scale) @ self.directions).astype(np.float32)))
 
     def tensors(self) -> dict[str, npt.NDArray[np.generic]]:
-        """Return the layer's tensors by name; the support as int8 rows."""
-        return {
-            "encoder.mean": self.mean.astype(np.float32),
-            "encoder.scale": self.scale.astype(np.float32),
-            "encoder.directions": self.directions.astype(np.float32),
-            "encoder.support": self._values,
-            "encoder.support_scale": self._steps,
-            "encoder.weights": self.weights.astype(np.float32),
-            "encoder.bias": self.bias.astype(np.float32),
-            "encoder.sharpness": np.array([self.sharpness], np.float32),
-            "encoder.dim": np.array([self.dim], np.int32),
-        }
+        """Return the layer's tensors by name, float32."""
+        return {f"encoder.{name}": np.asarray(getattr(self, name), np.float32) for name in _NAMES}
 
     @classmethod
-    def from_tensors(cls, tensors: Tensors) -> "KernelLayer":
+    def from_tensors(cls, tensors: Tensors) -> "PrincipalDirections":
         """Rebuild the layer from `tensors`. Raises KeyError for a missing one, ValueError for shapes that disagree."""
-        named = {
-            name: tensors[f"encoder.{name}"].astype(np.float32)
-            for name in ("mean", "scale", "directions", "weights", "bias")
-        }
-        support = dequantise(
-            tensors["encoder.support"].astype(np.int8), tensors["encoder.support_scale"].astype(np.float32)
-        )
-        return cls(
-            **named,
-            support=support,
-            sharpness=float(tensors["encoder.sharpness"][0]),
-            dim=int(tensors["encoder.dim"][0]),
-        )
+        mean, scale, directions = (tensors[f"encoder.{name}"].astype(np.float32) for name in _NAMES)
+        # Earlier releases kept more directions than the embedding has, for what the outcomes were predicted from.
+        kept = int(tensors["encoder.dim"][0]) if "encoder.dim" in tensors else directions.shape[1]
+        if not 0 < kept <= directions.shape[1]:
+            raise ValueError(f"encoder: {kept} of {directions.shape[1]} directions do not belong together")
+        return cls(mean, scale, np.ascontiguousarray(directions[:, :kept]))
+
+
+def standardised(states: Float, mean: Float, scale: Float) -> Float:
+    """Return `states` [n, hidden] in standard deviations from the mean, at most `CLIP`."""
+    found: Float = np.clip((states - mean) / scale, -CLIP, CLIP)
+    return found
 
 
 def unit(rows: Float) -> Float:
@@ -171,7 +118,7 @@ _LOCAL = "classifier.encoders.local_hidden_states"
 
 
 class HiddenStateEncoder:
-    """Mean hidden states of a middle layer, from which a `KernelLayer` makes embedding and word logits.
+    """Mean hidden states of a middle layer, from which `PrincipalDirections` make an embedding.
 
     States come from `source`: in a gateway from the core that serves the model. Before `read_from` the model is loaded
     in this process, with the first prompt or by `warm`.
@@ -179,9 +126,9 @@ class HiddenStateEncoder:
 
     name = NAME
 
-    def __init__(self, spec: StateSpec, above: KernelLayer, source: StateSource | None = None) -> None:
+    def __init__(self, spec: StateSpec, above: PrincipalDirections, source: StateSource | None = None) -> None:
         self.spec, self.above = spec, above
-        self.dim, self.logit_bias = above.dim, above.bias
+        self.dim = above.dim
         self._source = source
         self._remembered = RememberedEncodings()
 
@@ -200,9 +147,9 @@ class HiddenStateEncoder:
         """Check that states are available. Raises `ArtefactError` if the model is missing or a different one."""
         self.source.warm()
 
-    def submit(self, turn: str) -> "Future[Encoding]":
+    def submit(self, turn: str) -> "Future[Float]":
         """Start to encode one turn; cancelling the future cancels the computation."""
-        done: Future[Encoding] = Future()
+        done: Future[Float] = Future()
         known = self._remembered.get(turn)
         if known is not None:
             done.set_result(known)
@@ -212,8 +159,8 @@ class HiddenStateEncoder:
         state.add_done_callback(lambda _: self._finish(turn, state, done))
         return done
 
-    def encode(self, turn: str, tokens: Sequence[str], features: Float) -> Encoding:
-        """Encode one turn; `tokens` and `features` are ignored, because the model reads the text.
+    def encode(self, turn: str, tokens: Sequence[str]) -> Float:
+        """Encode one turn; `tokens` are ignored, because the model reads the text.
 
         Returns at once if the turn was submitted shortly before. Otherwise raises `ArtefactError` if the source cannot
         compute synchronously, as in a gateway.
@@ -221,7 +168,7 @@ class HiddenStateEncoder:
         known = self._remembered.get(turn)
         return self.encode_many([turn])[0] if known is None else known
 
-    def encode_many(self, turns: Sequence[str]) -> list[Encoding]:
+    def encode_many(self, turns: Sequence[str]) -> list[Float]:
         found = self.above.encodings(self.source.states(turns))
         self._remembered.put(turns, found)
         return found
@@ -244,9 +191,9 @@ class HiddenStateEncoder:
             spec = msgspec.json.decode(tensors["encoder.state_spec"].tobytes(), type=StateSpec)
         except msgspec.MsgspecError as error:
             raise ValueError(f"encoder.state_spec: {error}") from error
-        return cls(spec, KernelLayer.from_tensors(tensors))
+        return cls(spec, PrincipalDirections.from_tensors(tensors))
 
-    def _finish(self, turn: str, state: "Future[Float]", done: "Future[Encoding]") -> None:
+    def _finish(self, turn: str, state: "Future[Float]", done: "Future[Float]") -> None:
         if not done.set_running_or_notify_cancel():
             return
         try:

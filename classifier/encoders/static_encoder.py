@@ -12,13 +12,11 @@ from concurrent.futures import Future
 from functools import cached_property
 from itertools import repeat
 from threading import Lock
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
-from classifier.encoders.boosted_trees import Trees
-from classifier.features.surface_features import FEATURE_NAMES
 from classifier.native import KERNELS
 
 Float = npt.NDArray[np.float32]
@@ -44,33 +42,22 @@ _SUBLINEAR = (1.0 + np.log(np.maximum(np.arange(1024), 1))).astype(np.float32)
 Tensors = Mapping[str, npt.NDArray[np.generic]]
 
 
-class Encoding(NamedTuple):
-    """One encoded turn.
-
-    `embedding` float32 [dim], of unit length, or all zero for a turn without a known word. `word_logits` float32
-    [heads]: the wording's logit for each head.
-    """
-
-    embedding: Float
-    word_logits: Float
-
-
 class Encoder(Protocol):
     """Encodes turns. Frozen once an artefact is released: stored embeddings must stay comparable."""
 
     name: str
     dim: int
 
-    def encode(self, turn: str, tokens: Sequence[str], features: Float) -> Encoding:
-        """Encode one turn; `tokens` are `tokenise(turn)`, `features` float32 [f] its `surface_features`.
-        Deterministic, and fast enough for the request path."""
+    def encode(self, turn: str, tokens: Sequence[str]) -> Float:
+        """Return the embedding float32 [dim] of one turn, of unit length, or all zero for a turn without a known word;
+        `tokens` are `tokenise(turn)`. Deterministic, and fast enough for the request path."""
 
 
 @runtime_checkable
 class BatchEncoder(Protocol):
     """An encoder that is faster with many turns at once, with the same results as `encode`."""
 
-    def encode_many(self, turns: Sequence[str]) -> list[Encoding]:
+    def encode_many(self, turns: Sequence[str]) -> list[Float]:
         """Encode turns in one batch."""
 
 
@@ -81,14 +68,12 @@ class SlowEncoder(Protocol):
     def warm(self) -> None:
         """Load what the first prompt would otherwise wait for. Raises `ArtefactError` if that fails."""
 
-    def submit(self, turn: str) -> Future[Encoding]:
+    def submit(self, turn: str) -> Future[Float]:
         """Start to encode; a later `encode` of the same turn returns the result."""
 
 
 class StoredEncoder(Encoder, Protocol):
-    """An encoder within an artefact. `logit_bias` float32 [heads]: its word logits for a turn without known words."""
-
-    logit_bias: Float
+    """An encoder within an artefact."""
 
     def tensors(self) -> dict[str, npt.NDArray[np.generic]]:
         """Return the encoder's tensors for the artefact, with names that start with "encoder."."""
@@ -97,20 +82,11 @@ class StoredEncoder(Encoder, Protocol):
         """The encoder's entry in the manifest, without the fingerprint."""
 
 
-class _Rows(NamedTuple):
-    """The table: `values` int8 [W + P, dim], `scale` [W + P], `logits` [W + P, heads]."""
-
-    values: npt.NDArray[np.int8]
-    scale: Float
-    logits: Float
-
-
 class StaticEncoder:
     """TF-IDF over known words and word pairs, projected by a table that imitates a language model's hidden states.
 
-    Row r of the table belongs to word r; the pairs follow. A linear layer over the same sparse vector, trained on
-    outcomes, and boosted trees over the surface features make the `word_logits`. After model2vec (Tulkens and van
-    Dongen, 2024), with pairs and with the table regressed on whole prompts; numpy only, tens of microseconds.
+    Row r of the table belongs to word r; the pairs follow. After model2vec (Tulkens and van Dongen, 2024), with pairs
+    and with the table regressed on whole prompts; numpy only, tens of microseconds.
     """
 
     name = "static-distilled"
@@ -122,23 +98,18 @@ class StaticEncoder:
         pairs: npt.NDArray[np.int32],
         idf: Float,
         table: Int8Rows,
-        logit_table: Float,
-        logit_bias: Float,
-        trees: Trees,
     ) -> None:
         """`pairs` int32 [P, 2] are word indices in ascending order of (first, second); `idf` [W + P];
-        `table` [W + P, dim], as `quantise` returns it; `logit_table` [W + P, heads]; `logit_bias` [heads]."""
-        self.words, self.pairs, self.idf, self.logit_bias = list(words), pairs, idf, logit_bias
-        self.trees = trees
+        `table` [W + P, dim], as `quantise` returns it."""
+        self.words, self.pairs, self.idf = list(words), pairs, idf
         self.dim = table[0].shape[1]
         # Unknown words and pairs get the number after the table's last row, which sorts after all rows.
         self._unknown = len(self.words) + len(pairs)
         # One number per pair, ascending; the last one is a sentinel larger than any pair's.
         self._pair_keys = np.append(_pair_keys(pairs[:, 0], pairs[:, 1]), np.iinfo(np.int64).max)
-        rows = _Rows(*table, logit_table.astype(np.float32, copy=False))
-        self._native = None if KERNELS is None else self._for_kernels(rows)
+        self._native = None if KERNELS is None else self._for_kernels(table)
         # The kernels' copy of the rows is the only one: they are most of what a classifier takes of memory.
-        self._kept = rows if KERNELS is None else KERNELS.read_encoder
+        self._kept = table if KERNELS is None else KERNELS.read_encoder
 
     def terms(self, tokens: Sequence[str]) -> tuple[npt.NDArray[np.intp], Float]:
         """Return the sparse vector of `tokens`: (rows of the table, ascending; weights of unit length)."""
@@ -168,26 +139,19 @@ class StaticEncoder:
 
     @cached_property
     def _projection(self) -> Float:
-        """Compute embedding and logits by one gather and one product: the cost of a turn is the number of memory
-        accesses, which are hundreds of rows."""
-        rows = self._rows()
-        return np.hstack([dequantise(rows.values, rows.scale), rows.logits])
+        """The table as float32 [W + P, dim]."""
+        return dequantise(*self._rows())
 
-    def _rows(self) -> "_Rows":
-        if isinstance(self._kept, _Rows):
+    def _rows(self) -> Int8Rows:
+        if isinstance(self._kept, tuple):
             return self._kept
-        count = len(self.idf)
-        rows = _Rows(
-            np.empty((count, self.dim), np.int8),
-            np.empty(count, np.float32),
-            np.empty((count, len(self.logit_bias)), np.float32),
-        )
+        rows = np.empty((len(self.idf), self.dim), np.int8), np.empty(len(self.idf), np.float32)
         self._kept(self._native, *rows)
         return rows
 
-    def _for_kernels(self, rows: "_Rows") -> object:
+    def _for_kernels(self, table: Int8Rows) -> object:
         """Return the encoder in the kernels' layout: rows of int8, a quarter of the memory to read."""
-        parts = (self.idf, *rows, self.logit_bias)
+        parts = (self.idf, *table)
         packed = [np.ascontiguousarray(part, part.dtype) for part in parts]
         return KERNELS.make_encoder(_index_of(self.words), np.ascontiguousarray(self.pairs, np.int32), *packed)
 
@@ -196,41 +160,30 @@ class StaticEncoder:
         """The encoder as the kernels have it, for those that read a whole turn; None without kernels."""
         return self._native
 
-    def encode(self, turn: str, tokens: Sequence[str], features: Float) -> Encoding:
+    def encode(self, turn: str, tokens: Sequence[str]) -> Float:
         if KERNELS is not None:
-            encoding = Encoding(np.empty(self.dim, np.float32), np.empty(len(self.logit_bias), np.float32))
-            KERNELS.encode(self._native, self.trees.native, tokens, features, *encoding)
-            return encoding
-        encoding = self._words_encoded(tokens)
-        self.trees.add_to(encoding.word_logits, features)
-        return encoding
-
-    def _words_encoded(self, tokens: Sequence[str]) -> Encoding:
+            embedding = np.empty(self.dim, np.float32)
+            KERNELS.encode(self._native, tokens, embedding)
+            return embedding
         rows, weights = self.terms(tokens)
-        projected = weights @ self._projection.take(rows, axis=0)
-        embedding = projected[: self.dim]
+        embedding = weights @ self._projection.take(rows, axis=0)
         norm = math.sqrt(embedding @ embedding)
-        word_logits = projected[self.dim :] + self.logit_bias
-        return Encoding(embedding / np.float32(norm) if norm > 1e-6 else embedding * np.float32(0), word_logits)
+        return embedding / np.float32(norm) if norm > 1e-6 else embedding * np.float32(0)
 
     def tensors(self) -> dict[str, npt.NDArray[np.generic]]:
         """Return what `from_tensors` needs, by name; the table as int8 rows, the vocabulary as UTF-8 bytes."""
-        rows = self._rows()
+        values, scale = self._rows()
         return {
             "encoder.words": np.frombuffer("\n".join(self.words).encode(), np.uint8),
             "encoder.pairs": self.pairs.astype(np.int32),
             "encoder.idf": self.idf.astype(np.float32),
-            "encoder.table": rows.values,
-            "encoder.table_scale": rows.scale,
-            "encoder.logit_table": rows.logits.astype(np.float16),
-            "encoder.logit_bias": self.logit_bias.astype(np.float32),
-            **self.trees.tensors(),
+            "encoder.table": values,
+            "encoder.table_scale": scale,
         }
 
     def description(self) -> dict[str, Any]:
         """The encoder's entry in the manifest, without the fingerprint."""
-        sizes = {"words": len(self.words), "pairs": len(self.pairs), "trees": len(self.trees.arrays.root)}
-        return {"name": self.name, "dim": self.dim, **sizes}
+        return {"name": self.name, "dim": self.dim, "words": len(self.words), "pairs": len(self.pairs)}
 
     @classmethod
     def from_tensors(cls, tensors: Tensors) -> "StaticEncoder":
@@ -240,18 +193,13 @@ class StaticEncoder:
         idf = tensors["encoder.idf"].astype(np.float32)
         # As stored: floats would be four times as large, three times over, in the memory of a start.
         table = tensors["encoder.table"].astype(np.int8), tensors["encoder.table_scale"].astype(np.float32)
-        logit_table = tensors["encoder.logit_table"].astype(np.float32)
         rows = len(words) + len(pairs)
-        if not len(idf) == len(table[0]) == len(table[1]) == len(logit_table) == rows:
+        if not len(idf) == len(table[0]) == len(table[1]) == rows:
             raise ValueError(
                 f"encoder: {len(words)} words and {len(pairs)} pairs need {rows} rows; idf has {len(idf)}, "
-                f"table {len(table[0])}, logit_table {len(logit_table)}"
+                f"table {len(table[0])}"
             )
-        bias = tensors["encoder.logit_bias"].astype(np.float32)
-        trees = Trees.from_tensors(tensors, features=len(FEATURE_NAMES), heads=len(bias))
-        return cls(
-            words=words, pairs=pairs, idf=idf, table=table, logit_table=logit_table, logit_bias=bias, trees=trees
-        )
+        return cls(words=words, pairs=pairs, idf=idf, table=table)
 
 
 def _index_of(words: Sequence[str]) -> dict[str, int]:
@@ -279,15 +227,15 @@ class RememberedEncodings:
     """The encodings of the last `REMEMBERED` turns; thread-safe."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[str, Encoding] = OrderedDict()
+        self._known: OrderedDict[str, Float] = OrderedDict()
         self._lock = Lock()
 
-    def get(self, turn: str) -> Encoding | None:
+    def get(self, turn: str) -> Float | None:
         """Return the encoding of `turn`, or None."""
         with self._lock:
             return self._known.get(turn)
 
-    def put(self, turns: Sequence[str], encodings: Sequence[Encoding]) -> None:
+    def put(self, turns: Sequence[str], encodings: Sequence[Float]) -> None:
         """Add these, and evict the oldest."""
         with self._lock:
             self._known.update(zip(turns, encodings, strict=True))

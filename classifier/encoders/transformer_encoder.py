@@ -1,6 +1,6 @@
 """A fine-tuned transformer as an artefact's encoder, computed by the native extension in INT8.
 
-From the pooled state to an encoding: a projection for the embedding, a linear layer for the logits.
+A projection makes an embedding of the pooled state.
 """
 
 import threading
@@ -15,54 +15,47 @@ import numpy.typing as npt
 from classifier.encoders.checkpoint import checkpoint_folder, verify_checkpoint
 from classifier.encoders.micro_batcher import MicroBatcher
 from classifier.encoders.native_transformer import NativeTransformer
-from classifier.encoders.static_encoder import Encoding, RememberedEncodings
+from classifier.encoders.static_encoder import RememberedEncodings
 
 Float = npt.NDArray[np.float32]
 Tensors = Mapping[str, npt.NDArray[np.generic]]
 
-_NAMES = ("mean", "projection", "head_weight", "head_bias")
-
 
 class PooledProjection:
-    """`mean` [hidden]; `projection` [hidden, dim]; `head_weight` [hidden, heads]; `head_bias` [heads]; float32."""
+    """`mean` [hidden]; `projection` [hidden, dim]; float32."""
 
-    def __init__(self, mean: Float, projection: Float, head_weight: Float, head_bias: Float) -> None:
+    def __init__(self, mean: Float, projection: Float) -> None:
         """Raises `ValueError` for shapes that disagree."""
-        if not len(mean) == len(projection) == len(head_weight) or head_weight.shape[1] != len(head_bias):
-            raise ValueError(
-                f"encoder: mean {mean.shape}, projection {projection.shape}, heads {head_weight.shape} and "
-                f"{head_bias.shape} do not belong together"
-            )
-        self.mean, self.projection, self.head_weight, self.head_bias = mean, projection, head_weight, head_bias
+        if len(mean) != len(projection):
+            raise ValueError(f"encoder: mean {mean.shape} and projection {projection.shape} do not belong together")
+        self.mean, self.projection = mean, projection
 
     @property
     def dim(self) -> int:
         """Length of an embedding."""
         return int(self.projection.shape[1])
 
-    def encodings(self, pooled: Float) -> list[Encoding]:
-        """Convert pooled states [n, hidden] to embeddings of unit length and logits."""
+    def encodings(self, pooled: Float) -> list[Float]:
+        """Convert pooled states [n, hidden] to embeddings of unit length."""
         embedding = (pooled - self.mean) @ self.projection
         norm = np.sqrt((embedding * embedding).sum(axis=1, keepdims=True))
-        embedding = np.divide(embedding, norm, out=np.zeros_like(embedding), where=norm > 1e-6)
-        logits = pooled @ self.head_weight + self.head_bias
-        return [Encoding(e, w) for e, w in zip(embedding, logits.astype(np.float32), strict=True)]
+        return list(np.divide(embedding, norm, out=np.zeros_like(embedding), where=norm > 1e-6))
 
     def tensors(self) -> dict[str, npt.NDArray[np.generic]]:
-        """Return the four tensors by name, float32."""
-        return {f"encoder.{name}": np.asarray(getattr(self, name), np.float32) for name in _NAMES}
+        """Return both tensors by name, float32."""
+        return {f"encoder.{name}": np.asarray(getattr(self, name), np.float32) for name in ("mean", "projection")}
 
     @classmethod
     def from_tensors(cls, tensors: Tensors) -> "PooledProjection":
         """Rebuild the projection from `tensors`. Raises KeyError for a missing one, ValueError if shapes disagree."""
-        return cls(*(tensors[f"encoder.{name}"].astype(np.float32) for name in _NAMES))
+        return cls(*(tensors[f"encoder.{name}"].astype(np.float32) for name in ("mean", "projection")))
 
 
 NAME = "transformer"
 
 
 class TransformerEncoder:
-    """Pooled states of a checkpoint, centred and projected to `dim`; its fine-tuned heads give the word logits.
+    """Pooled states of a checkpoint, centred and projected to `dim`.
 
     The checkpoint is stored in the registry under its hash, and is loaded with the first prompt or by `warm`.
     Thread-safe: concurrent prompts are batched.
@@ -72,7 +65,7 @@ class TransformerEncoder:
 
     def __init__(self, folder: Path, sha256: str, *, max_tokens: int, above: PooledProjection) -> None:
         self.folder, self.sha256, self.max_tokens = folder, sha256, max_tokens
-        self.above, self.dim, self.logit_bias = above, above.dim, above.head_bias
+        self.above, self.dim = above, above.dim
         self._loading = threading.Lock()
         self._transformer: NativeTransformer | None = None
         self._batcher = MicroBatcher(self._encode_and_remember)
@@ -82,23 +75,23 @@ class TransformerEncoder:
         """Load the checkpoint now. Raises `CheckpointError` as `NativeTransformer.load`, and if it was changed."""
         self._loaded()
 
-    def submit(self, turn: str) -> "Future[Encoding]":
+    def submit(self, turn: str) -> "Future[Float]":
         """Return a future of a turn's encoding, batched with others; for callers that must not block."""
         return self._batcher.submit(turn)
 
-    def encode(self, turn: str, tokens: Sequence[str], features: npt.NDArray[np.float32]) -> Encoding:
-        """Encode one turn; `tokens` and `features` are ignored, because the checkpoint reads the text.
+    def encode(self, turn: str, tokens: Sequence[str]) -> Float:
+        """Encode one turn; `tokens` are ignored, because the checkpoint reads the text.
 
         Returns at once if the turn was submitted shortly before; otherwise blocks for milliseconds.
         """
         known = self._remembered.get(turn)
         return self.submit(turn).result() if known is None else known
 
-    def encode_many(self, turns: Sequence[str]) -> list[Encoding]:
+    def encode_many(self, turns: Sequence[str]) -> list[Float]:
         """Encode turns one after another; none depends on its neighbours."""
         return self.above.encodings(self._loaded().encode(turns))
 
-    def _encode_and_remember(self, turns: list[str]) -> list[Encoding]:
+    def _encode_and_remember(self, turns: list[str]) -> list[Float]:
         found = self.encode_many(turns)
         self._remembered.put(turns, found)
         return found

@@ -14,7 +14,7 @@ try:
 except ImportError:
     KERNELS = None
 
-_VERSION = 10
+_VERSION = 11
 
 MISSING = ""
 if os.environ.get("AIO_NATIVE") == "off":

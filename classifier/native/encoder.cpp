@@ -5,7 +5,6 @@
 #include <memory>
 #include <vector>
 
-#include "trees.h"
 #include "turn.h"
 
 namespace aio {
@@ -48,11 +47,9 @@ struct Encoder {
   static constexpr const char* kName = "classifier.encoder";
   WordTable index;  // the rows of words
   PairTable pairs;
-  int rows, dim, heads, stride;
-  // A row of the table in memory: int8 [dim], padded, then its scale, its idf and its logits [heads], adjacent for the
-  // cache.
+  int rows, dim, stride;
+  // A row of the table in memory: int8 [dim], padded, then its scale and its idf, adjacent for the cache.
   std::vector<unsigned char> table;
-  std::vector<float> bias;
   float sublinear[kCounted];
 
   int padded() const { return (dim + 3) / 4 * 4; }
@@ -102,7 +99,7 @@ std::vector<int32_t> find_rows(const Encoder& encoder, const Words& words) {
 const Encoder* encoder_in(PyObject* capsule) { return held<Encoder>(capsule); }
 int dimension(const Encoder& encoder) { return encoder.dim; }
 
-void embed(const Encoder& encoder, const Words& words, float* sum, float* logits) {
+void embed(const Encoder& encoder, const Words& words, float* sum) {
   const std::vector<int32_t> rows = find_rows(encoder, words);
   std::fill_n(sum, encoder.dim, 0.0f);
   float squares = 0;
@@ -113,7 +110,6 @@ void embed(const Encoder& encoder, const Words& words, float* sum, float* logits
     const float weight = encoder.sublinear[std::min<size_t>(next - i, kCounted - 1)] * numbers[1];
     squares += weight * weight;
     add_row(encoder.values(rows[i]), weight * numbers[0], encoder.dim, sum);
-    for (int h = 0; logits && h < encoder.heads; h++) logits[h] += weight * numbers[2 + h];
   }
   const float unit = squares > 0 ? 1.0f / std::sqrt(squares) : 0.0f;
   float length = 0;
@@ -123,77 +119,64 @@ void embed(const Encoder& encoder, const Words& words, float* sum, float* logits
   }
   length = std::sqrt(length);
   for (int k = 0; k < encoder.dim; k++) sum[k] = length > 1e-6f ? sum[k] / length : 0.0f;
-  for (int h = 0; logits && h < encoder.heads; h++) logits[h] = logits[h] * unit + encoder.bias[h];
 }
 
-// (index dict, pairs int32 [P, 2], idf [R], table int8 [R, d], scale [R], logit table [R, h], logit bias [h]) -> capsule.
+// (index dict, pairs int32 [P, 2], idf [R], table int8 [R, d], scale [R]) -> capsule.
 PyObject* make_encoder(PyObject*, Values values, Py_ssize_t count) {
-  if (!expect(count, 7, "make_encoder")) return nullptr;
+  if (!expect(count, 5, "make_encoder")) return nullptr;
   if (!PyDict_Check(values[0])) return PyErr_Format(PyExc_TypeError, "the index is no dict");
   Array<int32_t> pairs(values[1]);
-  Array<float> idf(values[2]), scale(values[4]), logits(values[5]), bias(values[6]);
+  Array<float> idf(values[2]), scale(values[4]);
   Array<int8_t> table(values[3]);
-  if (pairs.failed || idf.failed || scale.failed || logits.failed || bias.failed || table.failed) return nullptr;
-  const Py_ssize_t rows = idf.size(), heads = bias.size(), words = PyDict_GET_SIZE(values[0]);
+  if (pairs.failed || idf.failed || scale.failed || table.failed) return nullptr;
+  const Py_ssize_t rows = idf.size(), words = PyDict_GET_SIZE(values[0]);
   const Py_ssize_t dim = rows ? table.size() / rows : 0;
-  if (!scale.has(rows, "scale") || !logits.has(rows * heads, "logit table") || !table.has(rows * dim, "table") ||
-      !pairs.has(2 * (rows - words), "pairs"))
+  if (!scale.has(rows, "scale") || !table.has(rows * dim, "table") || !pairs.has(2 * (rows - words), "pairs"))
     return nullptr;
   auto made = std::make_unique<Encoder>();
   if (!made->index.fill(values[0])) return nullptr;
-  made->rows = int(rows), made->dim = int(dim), made->heads = int(heads);
-  made->stride = made->padded() + 4 * (2 + int(heads));
+  made->rows = int(rows), made->dim = int(dim);
+  made->stride = made->padded() + 4 * 2;
   made->table.resize(size_t(rows) * made->stride);
   for (Py_ssize_t row = 0; row < rows; row++) {
     unsigned char* place = &made->table[size_t(row) * made->stride];
     std::memcpy(place, table.data() + row * dim, dim);
     auto* numbers = reinterpret_cast<float*>(place + made->padded());
     numbers[0] = scale.data()[row], numbers[1] = idf.data()[row];
-    std::copy_n(logits.data() + row * heads, heads, numbers + 2);
   }
-  made->bias.assign(bias.begin(), bias.end());
   for (int n = 0; n < kCounted; n++) made->sublinear[n] = 1.0f + float(std::log(double(std::max(n, 1))));
   made->pairs.fill(pairs.data(), size_t(pairs.size()) / 2, int32_t(words));
   return capsule(made.release());
 }
 
-// (encoder, table int8 [R, d], scale [R], logit table [R, h], all to write) -> None: what `make_encoder` was given, which
-// Python need not keep a second time.
+// (encoder, table int8 [R, d], scale [R], both to write) -> None: what `make_encoder` was given, which Python need not
+// keep a second time.
 PyObject* read_encoder(PyObject*, Values values, Py_ssize_t count) {
-  if (!expect(count, 4, "read_encoder")) return nullptr;
+  if (!expect(count, 3, "read_encoder")) return nullptr;
   const Encoder* encoder = held<Encoder>(values[0]);
   if (!encoder) return nullptr;
   Array<int8_t> table(values[1], true);
-  Array<float> scale(values[2], true), logits(values[3], true);
-  if (table.failed || scale.failed || logits.failed) return nullptr;
-  const Py_ssize_t rows = encoder->rows, dim = encoder->dim, heads = encoder->heads;
-  if (!table.has(rows * dim, "table") || !scale.has(rows, "scale") || !logits.has(rows * heads, "logit table"))
-    return nullptr;
+  Array<float> scale(values[2], true);
+  if (table.failed || scale.failed) return nullptr;
+  const Py_ssize_t rows = encoder->rows, dim = encoder->dim;
+  if (!table.has(rows * dim, "table") || !scale.has(rows, "scale")) return nullptr;
   for (int row = 0; row < rows; row++) {
-    const float* numbers = encoder->numbers(row);
     std::memcpy(table.data() + row * dim, encoder->values(row), dim);
-    scale.data()[row] = numbers[0];
-    std::copy_n(numbers + 2, heads, logits.data() + row * heads);
+    scale.data()[row] = encoder->numbers(row)[0];
   }
   Py_RETURN_NONE;
 }
 
-// (encoder, trees, tokens, features [f], embedding [d] to write, word logits [h] to write) -> None.
+// (encoder, tokens, embedding [d] to write) -> None.
 PyObject* encode(PyObject*, Values values, Py_ssize_t count) {
-  if (!expect(count, 6, "encode")) return nullptr;
+  if (!expect(count, 3, "encode")) return nullptr;
   const Encoder* encoder = held<Encoder>(values[0]);
-  const Trees* trees = encoder ? held<Trees>(values[1]) : nullptr;
-  if (!trees) return nullptr;
-  Array<float> features(values[3]), embedding(values[4], true), logits(values[5], true);
-  if (features.failed || embedding.failed || logits.failed) return nullptr;
-  if (!features.has(trees->features, "features") || !embedding.has(encoder->dim, "embedding") ||
-      !logits.has(encoder->heads, "word logits") || !logits.has(trees->heads, "word logits"))
-    return nullptr;
+  if (!encoder) return nullptr;
+  Array<float> embedding(values[2], true);
+  if (embedding.failed || !embedding.has(encoder->dim, "embedding")) return nullptr;
   Words words;
-  if (!words_of(values[2], words)) return nullptr;
-  std::fill_n(logits.data(), encoder->heads, 0.0f);
-  embed(*encoder, words, embedding.data(), logits.data());
-  trees->add_to(logits.data(), features.data());
+  if (!words_of(values[1], words)) return nullptr;
+  embed(*encoder, words, embedding.data());
   Py_RETURN_NONE;
 }
 

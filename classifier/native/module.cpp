@@ -12,10 +12,6 @@ PyMethodDef fast(const char* name, Fast function) {
 PyMethodDef methods[] = {fast("make_encoder", make_encoder),
                          fast("read_encoder", read_encoder),
                          fast("encode", encode),
-                         fast("make_memory", make_memory),
-                         fast("look_up", look_up),
-                         fast("make_heads", make_heads),
-                         fast("apply_heads", apply_heads),
                          fast("make_surface", make_surface),
                          fast("surface_features", surface_features),
                          fast("make_options", make_options),
@@ -46,6 +42,6 @@ PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_decision", "Kernels of a rout
 PyMODINIT_FUNC PyInit__decision() {
   PyObject* module = PyModule_Create(&aio::definition);
   // Incremented with every added or changed function: Python refuses an extension built from other sources.
-  if (module && PyModule_AddIntConstant(module, "VERSION", 10) != 0) Py_CLEAR(module);
+  if (module && PyModule_AddIntConstant(module, "VERSION", 11) != 0) Py_CLEAR(module);
   return module;
 }

@@ -29,7 +29,7 @@ PyObject* read_turn(PyObject*, Values values, Py_ssize_t count) {
   const Words words = words_of(lower);
   put_surface(*surface, *options, turn, double(turn.size()), turn_chars, words, features.data());
   put_keywords(*surface, lower, features.data());
-  embed(*encoder, words, embedding.data(), nullptr);
+  embed(*encoder, words, embedding.data());
   return probabilities(*complexity, *trees, lower, words, features.data(), embedding.data());
 }
 

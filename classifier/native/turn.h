@@ -25,8 +25,7 @@ void put_surface(const Surface& surface, const Options& options, std::string_vie
 void put_keywords(const Surface& surface, std::string_view lower, float* features);
 
 int dimension(const Encoder& encoder);
-// Writes the embedding, and adds to `logits` of the words where these are wanted.
-void embed(const Encoder& encoder, const Words& words, float* embedding, float* logits);
+void embed(const Encoder& encoder, const Words& words, float* embedding);
 
 // Whether arrays of so many numbers are what the model reads; a Python error otherwise.
 bool fits(const Complexity& model, const Trees& trees, Py_ssize_t features, Py_ssize_t embedding);

@@ -1,6 +1,5 @@
 """May an artefact serve? It needs intact files, finite numbers, matching models, and valid probabilities."""
 
-import hashlib
 from pathlib import Path
 
 import numpy as np
@@ -9,9 +8,6 @@ from classifier.complexity.classes import Complexity
 from classifier.errors import ArtefactError
 from classifier.model.outcome_model import Manifest, OutcomeModel
 from classifier.registry.artefact import Tensors, load_manifest, load_model_tensors, model_from_tensors
-
-# NaN marks an unobserved outcome; in other tensors it is an error.
-MAY_BE_NAN = ("memory.labels",)
 
 
 def accepted_artefact(
@@ -23,7 +19,6 @@ def accepted_artefact(
     catalogue or has another number of tiers; otherwise it serves by its prior. Raises `ArtefactError` with the reason.
     """
     manifest = load_manifest(folder)
-    _check_files(folder, manifest)
     tensors = load_model_tensors(folder)
     check_finite(manifest, tensors)
     check_table(manifest)
@@ -64,26 +59,12 @@ def check_finite(manifest: Manifest, tensors: Tensors) -> None:
     for name, tensor in tensors.items():
         if not np.issubdtype(tensor.dtype, np.floating):
             continue
-        bad = np.isinf(tensor) if name in MAY_BE_NAN else ~np.isfinite(tensor)
+        bad = ~np.isfinite(tensor)
         if bad.any():
             raise _refused(manifest, f"{name} holds {int(bad.sum())} numbers that are not finite")
-    for name in ("memory.labels", "memory.base_rates", "refitted_classes.table"):
-        values = tensors[name].astype(np.float32) if name in tensors else np.zeros(0, np.float32)
-        if ((values < 0) | (values > 1)).any():
-            raise _refused(manifest, f"{name} holds probabilities outside 0 to 1")
-
-
-def _check_files(folder: Path, manifest: Manifest) -> None:
-    """Check every file of the manifest, including those that only retraining reads."""
-    if not manifest.files:
-        raise _refused(manifest, "its manifest names no files")
-    for name, wanted in manifest.files.items():
-        try:
-            found = hashlib.sha256((folder / name).read_bytes()).hexdigest()
-        except OSError as error:
-            raise _refused(manifest, f"{folder / name} cannot be read: {error}") from error
-        if found != wanted:
-            raise _refused(manifest, f"{folder / name} was changed or cut short: its SHA-256 is {found[:12]}…")
+    values = tensors.get("refitted_classes.table", np.zeros(0, np.float32)).astype(np.float32)
+    if ((values < 0) | (values > 1)).any():
+        raise _refused(manifest, "refitted_classes.table holds probabilities outside 0 to 1")
 
 
 def _refused(manifest: Manifest, reason: str) -> ArtefactError:

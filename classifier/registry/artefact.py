@@ -16,18 +16,16 @@ import numpy.typing as npt
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from classifier.encoders.static_encoder import StaticEncoder, StoredEncoder, dequantise, quantise
+from classifier.encoders.static_encoder import StaticEncoder, StoredEncoder
 from classifier.errors import ArtefactError
 from classifier.features.surface_features import FEATURE_NAMES
-from classifier.model.knn_memory import Memory, Novelty
 from classifier.model.learned import LearnedHead, learned_head
-from classifier.model.outcome_model import SCHEMA_VERSION, Heads, Manifest, OutcomeModel
+from classifier.model.outcome_model import SCHEMA_VERSION, Manifest, OutcomeModel
 from classifier.registry.registry import ArtefactRegistry
-from inference_core.io.files import prepare_types
+from inference_core.io.files import atomic_file, prepare_types
 
 MANIFEST = "manifest.json"
-MODEL = "model.safetensors"
-BASE = "base.safetensors"
+MODEL = "weights.safetensors"
 MAX_BYTES = 25 * 2**20
 # Encoders that need more than numpy, by the name in the manifest. Imported by name when an artefact needs one: the
 # request path must run without their dependencies.
@@ -38,6 +36,12 @@ PLUGGED_ENCODERS = {
 
 Tensors = dict[str, npt.NDArray[np.generic]]
 
+# Releases that wrote schema 1 also kept a predictor by nearest prompts, and the encoded prompts that it was trained on.
+EARLIER_SCHEMA, EARLIER_MODEL, EARLIER_ROWS = 1, "model.safetensors", "base.safetensors"
+_READ = ("encoder.", "catalogue_head.", "refitted_classes.")
+_NO_LONGER_READ = tuple(
+    f"encoder.{name}" for name in ("logit_", "tree_", "head_", "support", "weights", "bias", "sharpness")
+)
 
 prepare_types(Manifest)
 
@@ -53,42 +57,28 @@ def load_artefact(folder: Path, catalogue_fingerprint: str = "") -> OutcomeModel
     Raises `ArtefactError` naming the file and what is wrong with it.
     """
     manifest = load_manifest(folder)
-    return model_from_tensors(manifest, _read_tensors(folder, manifest, MODEL), catalogue_fingerprint, folder.parent)
+    return model_from_tensors(manifest, _read_tensors(folder, manifest), catalogue_fingerprint, folder.parent)
 
 
 def model_from_tensors(
     manifest: Manifest, tensors: Tensors, catalogue_fingerprint: str = "", registry: Path | None = None
 ) -> OutcomeModel:
-    """Build the model from `tensors` (the content of `model.safetensors`); raise `ArtefactError` if they do not fit.
+    """Build the model from `tensors` (the content of `weights.safetensors`); raise `ArtefactError` if they do not fit.
 
     `registry`: where an encoder finds its checkpoint; without it the model only predicts for encoded prompts.
     """
     try:
         encoder = _encoder_from(manifest, tensors, registry)
-        heads = Heads.from_tensors(tensors)
-        memory = Memory(
-            dequantise(tensors["memory.vectors"].astype(np.int8), tensors["memory.scale"].astype(np.float32)),
-            tensors["memory.labels"].astype(np.float32),
-            tensors["memory.weights"].astype(np.float32),
-            tensors["memory.base_rates"].astype(np.float32),
-            tensors["memory.distances"].astype(np.float32),
-            Novelty.from_tensors(tensors),
-        )
         learned = learned_head(tensors)
     except (KeyError, ValueError) as error:
         raise ArtefactError(f"artefact {manifest.version}: {error}. Train it again.") from error
-    _check_shapes(manifest, encoder, heads, memory, learned)
-    return OutcomeModel(manifest, encoder, heads, memory, catalogue_fingerprint, learned)
+    _check_shapes(manifest, encoder, learned)
+    return OutcomeModel(manifest, encoder, catalogue_fingerprint, learned)
 
 
 def load_model_tensors(folder: Path) -> Tensors:
-    """Load the tensors of `model.safetensors`, checked against the manifest's hash."""
-    return _read_tensors(folder, load_manifest(folder), MODEL)
-
-
-def load_base(folder: Path) -> Tensors:
-    """Load the tensors of `base.safetensors`: the encoded base data of retraining."""
-    return _read_tensors(folder, load_manifest(folder), BASE)
+    """Load the tensors of `weights.safetensors`, checked against the manifest's hash."""
+    return _read_tensors(folder, load_manifest(folder))
 
 
 def load_manifest(folder: Path) -> Manifest:
@@ -97,8 +87,11 @@ def load_manifest(folder: Path) -> Manifest:
     try:
         raw = path.read_bytes()
         version = msgspec.json.decode(raw, type=dict).get("schema_version")
-        if version != SCHEMA_VERSION:
-            raise ArtefactError(f"{path}: schema version {version}; this program reads {SCHEMA_VERSION}.")
+        if version not in (EARLIER_SCHEMA, SCHEMA_VERSION):
+            raise ArtefactError(
+                f"{path}: schema version {version}; this program reads {EARLIER_SCHEMA} and {SCHEMA_VERSION}. "
+                "Use another version, or train one with this program."
+            )
         return msgspec.json.decode(raw, type=Manifest)
     except FileNotFoundError as error:
         raise ArtefactError(f"{path} does not exist; give the folder of a trained artefact.") from error
@@ -106,41 +99,23 @@ def load_manifest(folder: Path) -> Manifest:
         raise ArtefactError(f"{path}: {error}. Train the artefact again.") from error
 
 
-def model_tensors(encoder: Tensors, heads: Heads, memory: Memory) -> Tensors:
-    """Return the content of `model.safetensors`; of `encoder` only its own tensors are kept, bit for bit."""
-    vectors, scale = quantise(memory.vectors)
-    return {
-        **{name: tensor for name, tensor in encoder.items() if name.startswith("encoder.")},
-        **heads.tensors(),
-        "memory.vectors": vectors,
-        "memory.scale": scale,
-        "memory.labels": memory.labels.astype(np.float16),
-        "memory.weights": memory.weights.astype(np.float32),
-        "memory.base_rates": memory.base_rates.astype(np.float32),
-        "memory.distances": memory.distances.astype(np.float32),
-        **({} if memory.novelty is None else memory.novelty.tensors()),
-    }
-
-
-def save_artefact(root: Path, manifest: Manifest, model: Tensors, base: Tensors) -> Path:
+def save_artefact(root: Path, manifest: Manifest, model: Tensors) -> Path:
     """Write `root/<version>/` atomically and return the folder. `manifest.files` is filled in here.
 
     Saving it again is no error. Raises `ArtefactError` if one with the static encoder exceeds 25 MB.
     """
-    blobs = {MODEL: save(dict(sorted(model.items()))), BASE: save(dict(sorted(base.items())))}
-    files = {name: hashlib.sha256(blob).hexdigest() for name, blob in blobs.items()}
-    text = msgspec.json.format(msgspec.json.encode(msgspec.structs.replace(manifest, files=files)), indent=1) + b"\n"
-    total = len(text) + sum(map(len, blobs.values()))
+    blob, text = _contents(manifest, model)
+    total = len(text) + len(blob)
     if total > MAX_BYTES and manifest.encoder.get("name") not in PLUGGED_ENCODERS:
-        raise ArtefactError(f"artefact {manifest.version} is {total} bytes; at most {MAX_BYTES}. Keep fewer base rows.")
+        raise ArtefactError(f"artefact {manifest.version} is {total} bytes; at most {MAX_BYTES}. Keep fewer terms.")
     folder = root / manifest.version
     root.mkdir(parents=True, exist_ok=True)
     temporary = root / f".incoming-{uuid.uuid4().hex}"
     temporary.mkdir()
     try:
-        for name, blob in (*blobs.items(), (MANIFEST, text)):
+        for name, content in ((MODEL, blob), (MANIFEST, text)):
             with (temporary / name).open("wb") as file:
-                file.write(blob)
+                file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
         if folder.exists():
@@ -153,7 +128,54 @@ def save_artefact(root: Path, manifest: Manifest, model: Tensors, base: Tensors)
     return folder
 
 
-def _read_tensors(folder: Path, manifest: Manifest, name: str) -> Tensors:
+def drop_rows(registry: ArtefactRegistry) -> list[str]:
+    """Rewrite the versions of earlier releases without the prompts that they keep, encoded; return their names.
+
+    What decides stays, and so do the versions' names. It may be interrupted and repeated at any point. Raises
+    `ArtefactError` for one that cannot be read or written, after the others.
+    """
+    rewritten: list[str] = []
+    unread: list[ArtefactError] = []
+    for version in registry.versions():
+        try:
+            if _drop_rows(registry.folder(version)):
+                rewritten.append(version)
+        except ArtefactError as error:
+            unread.append(error)
+        except OSError as error:
+            unread.append(ArtefactError(f"{registry.root / version} cannot be rewritten: {error}."))
+    if unread:
+        raise unread[0]
+    return rewritten
+
+
+def _drop_rows(folder: Path) -> bool:
+    manifest = load_manifest(folder)
+    is_earlier = manifest.schema_version == EARLIER_SCHEMA
+    if is_earlier:
+        tensors = _read_tensors(folder, manifest)
+        blob, text = _contents(msgspec.structs.replace(manifest, schema_version=SCHEMA_VERSION), tensors)
+        mode = (folder / MANIFEST).stat().st_mode & 0o777
+        # The manifest last: until then the old one names the old file, which is still there.
+        for name, content in ((MODEL, blob), (MANIFEST, text)):
+            with atomic_file(folder / name) as file:
+                file.write(content)
+            (folder / name).chmod(mode)
+    for name in (EARLIER_MODEL, EARLIER_ROWS):
+        (folder / name).unlink(missing_ok=True)
+    return is_earlier
+
+
+def _contents(manifest: Manifest, model: Tensors) -> tuple[bytes, bytes]:
+    """Return the content of the file of tensors, and of the manifest with its hash."""
+    blob = save(dict(sorted(model.items())))
+    named = msgspec.structs.replace(manifest, files={MODEL: hashlib.sha256(blob).hexdigest()})
+    return blob, msgspec.json.format(msgspec.json.encode(named), indent=1) + b"\n"
+
+
+def _read_tensors(folder: Path, manifest: Manifest) -> Tensors:
+    """Return the tensors that this program reads."""
+    name = EARLIER_MODEL if manifest.schema_version == EARLIER_SCHEMA else MODEL
     path = folder / name
     try:
         blob = path.read_bytes()
@@ -166,9 +188,14 @@ def _read_tensors(folder: Path, manifest: Manifest, name: str) -> Tensors:
             "the file was changed or cut short. Restore it or use another version."
         )
     try:
-        return dict(load(blob))
+        tensors = load(blob)
     except (SafetensorError, ValueError) as error:
         raise ArtefactError(f"{path}: not a safetensors file ({error}).") from error
+    return {
+        name: tensor
+        for name, tensor in tensors.items()
+        if name.startswith(_READ) and not name.startswith(_NO_LONGER_READ)
+    }
 
 
 def _encoder_from(manifest: Manifest, tensors: Tensors, registry: Path | None) -> StoredEncoder:
@@ -180,29 +207,14 @@ def _encoder_from(manifest: Manifest, tensors: Tensors, registry: Path | None) -
     return encoder
 
 
-def _check_shapes(
-    manifest: Manifest, encoder: StoredEncoder, heads: Heads, memory: Memory, learned: LearnedHead | None
-) -> None:
+def _check_shapes(manifest: Manifest, encoder: StoredEncoder, learned: LearnedHead | None) -> None:
     if tuple(manifest.feature_names) != FEATURE_NAMES:
         raise ArtefactError(
             f"artefact {manifest.version}: trained on {len(manifest.feature_names)} surface features "
             f"that are not this program's {len(FEATURE_NAMES)}. Train it again."
         )
-    outcomes = len(manifest.heads)
-    inputs = len(FEATURE_NAMES) + encoder.dim + 2 * outcomes
-    found = {
-        "linear heads": (heads.coef.shape, (inputs, outcomes)),
-        "input means": (heads.mean.shape, (inputs,)),
-        "word logits": (encoder.logit_bias.shape, (outcomes,)),
-        "centres of domains": ((memory.novelty.dim if memory.novelty else encoder.dim,), (encoder.dim,)),
-        "memory vectors": (memory.vectors.shape, (len(memory), encoder.dim)),
-        "memory labels": (memory.labels.shape, (len(memory), outcomes)),
-        "base rates": (memory.base_rates.shape, (outcomes,)),
-    }
-    if learned is not None:
-        found["learned head"] = learned.shape, (4 + encoder.dim + len(FEATURE_NAMES), manifest.tiers - 1)
-    for name, (shape, wanted) in found.items():
-        if shape != wanted:
-            raise ArtefactError(
-                f"artefact {manifest.version}: {name} have shape {shape}, expected {wanted}. Train it again."
-            )
+    wanted = (4 + encoder.dim + len(FEATURE_NAMES), manifest.tiers - 1)
+    if learned is not None and learned.shape != wanted:
+        raise ArtefactError(
+            f"artefact {manifest.version}: learned head has shape {learned.shape}, expected {wanted}. Train it again."
+        )

@@ -5,7 +5,6 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -173,24 +172,6 @@ class ArtefactRegistry:
         folder = self.folder(previous)
         self._write({**pointer, "current": previous, "previous": pointer.get("current"), "canary": None})
         return folder
-
-    def replace(self, versions: Mapping[str, str]) -> None:
-        """Replace versions in the pointer; `versions` maps old names to new ones."""
-        pointer = self._pointer()
-        named: list[Any] = [pointer.get("current"), pointer.get("previous")]
-        current, previous = (versions.get(name, name) for name in named)
-        canary = pointer.get("canary")
-        if canary is not None:
-            canary = {**canary, "version": versions.get(canary["version"], canary["version"])}
-        if current is not None:
-            self._write(
-                {
-                    **pointer,
-                    "current": current,
-                    "previous": None if previous == current else previous,
-                    "canary": None if canary is None or canary["version"] == current else canary,
-                }
-            )
 
     def _pointer(self) -> dict[str, Any]:
         path = self.root / POINTER

@@ -421,12 +421,11 @@ ROUTING_ENDPOINTS = (show_curve, show_preview, show_reliability, show_kinds, sho
 
 
 class TierChance(msgspec.Struct, frozen=True, kw_only=True):
-    """What routing knew of a tier: P(no worse), P(correct), predicted cost and score; `ruled_out`: why another tier was
+    """What routing knew of a tier: P(no worse), predicted cost and score; `ruled_out`: why another tier was
     chosen, in words, None for the chosen one."""
 
     tier: int
     p_ok: float
-    p_correct: float | None
     cost_usd: float
     predicted_tokens: float | None
     score: float | None
@@ -442,7 +441,6 @@ def chances_of(decision: Decision) -> list[TierChance]:
         TierChance(
             tier=number,
             p_ok=prediction.p_ok[number - 1],
-            p_correct=prediction.p_correct[number - 1] if prediction.p_correct else None,
             cost_usd=cost,
             predicted_tokens=prediction.predicted_tokens[number - 1] if prediction.predicted_tokens else None,
             score=decision.scores[number - 1],

@@ -33,9 +33,8 @@ _LONGEST = 128
 
 @endpoint(delete, "/users/{key_id:str}", None, UserErased, "Erase a user's data")
 async def erase_user(request: HttpRequest, key_id: FromPath[str]) -> Response[Any]:
-    """Erase all requests, verifications and training rows of the key of this id or name, and replace the classifier
-    versions trained on them. Query: `reason`, which is recorded. Repeating is harmless; 503 while the database is down.
-    """
+    """Erase all requests, verifications and training rows of the key of this id or name. Query: `reason`, which is
+    recorded. Repeating is harmless; 503 while the database is down."""
     if len(key_id) > _LONGEST:
         raise ApiError(404, f"Key names have at most {_LONGEST} characters.", param="key_id")
     reason = request.query_params.get("reason", "erased on request")[:1024]
@@ -49,7 +48,7 @@ async def erase_user(request: HttpRequest, key_id: FromPath[str]) -> Response[An
     try:
         erased = await reached(work)
     except ArtefactError as error:
-        raise ApiError(500, f"The rows are deleted, but a classifier version cannot be read: {error}") from error
+        raise ApiError(500, f"The rows are deleted, but of a classifier version they cannot be: {error}") from error
     if not known and not any(msgspec.structs.astuple(erased.rows)):
         raise ApiError(404, f"There is no key {key_id!r}, and nothing was stored of one.", param="key_id")
     return Response(erased, media_type="application/json")

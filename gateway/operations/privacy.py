@@ -10,28 +10,24 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from classifier.errors import ArtefactError
+from classifier.registry.artefact import drop_rows
 from classifier.registry.registry import ArtefactRegistry
 from gateway.base.settings import Settings
 from quality.ledger.ledger import Ledger
-from quality.loop import QualityLoop
-from quality.privacy import Retention, RetentionLimits, erase_user, forget_erased
+from quality.privacy import Retention, RetentionLimits, erase_user
 from quality.store.queries import ErasedRows
 
 log = logging.getLogger(__name__)
 
 EVERY_SECONDS = 600.0
 FLUSH_SECONDS = 20.0
-ACTOR = "retention"
 
 
 class UserErased(msgspec.Struct, frozen=True, kw_only=True):
-    """What was deleted; which classifier versions replaced those trained on the user's rows (by the old one), and
-    whether a retraining was started, after which no model was fitted with those rows."""
+    """What was deleted."""
 
     key_id: str
     rows: ErasedRows
-    replaced: dict[str, str]
-    retraining: bool
 
 
 class Privacy:
@@ -42,11 +38,10 @@ class Privacy:
         settings: Settings,
         engine: AsyncEngine,
         ledger: Ledger,
-        loop: QualityLoop | None,
         forget: Callable[[str], Awaitable[None]],
     ) -> None:
         """`forget`: drops what is kept for a key elsewhere than in the database."""
-        self._engine, self._ledger, self._loop, self._forget = engine, ledger, loop, forget
+        self._engine, self._ledger, self._forget = engine, ledger, forget
         self._registry = ArtefactRegistry(settings.registry_path)
         self.retention = Retention(
             engine,
@@ -61,30 +56,29 @@ class Privacy:
         )
 
     async def keep(self) -> None:
-        """Periodically delete what exceeds the limits, and replace classifier versions that were finished with an
-        erased user's rows. Failures are retried."""
+        """Periodically delete what exceeds the limits, and the encoded prompts that classifier versions of earlier
+        releases keep. Failures are retried."""
         while True:
             await asyncio.sleep(EVERY_SECONDS)
             try:
                 purged = await self.retention.purge()
                 if any(msgspec.structs.astuple(purged)):
                     log.info("purged: %s", purged)
-                await forget_erased(self._engine, self._registry, actor=ACTOR, now=time.time())
+                if rewritten := await asyncio.to_thread(drop_rows, self._registry):
+                    log.info("classifier versions no longer keep encoded prompts: %s", ", ".join(rewritten))
             except (SQLAlchemyError, OSError, ArtefactError) as error:
                 log.warning("retention did not finish and is retried: %s", error)
 
     async def erase(self, key_id: str, *, actor: str, reason: str) -> UserErased:
         """Erase the user of this key from the store, this process's memory and journal, and the registry.
 
-        Rows in other processes' journals are dropped on their way into the database. A retraining is started if a
-        version was trained on the user's rows. Raises `ArtefactError` for an unreadable version, `TimeoutError` if the
-        journal cannot be emptied because the database is down.
+        Rows in other processes' journals are dropped on their way into the database. Raises `ArtefactError` for an
+        unreadable version, whose rows are deleted later, `TimeoutError` if the journal cannot be emptied because the
+        database is down.
         """
         await self._forget(key_id)
         async with asyncio.timeout(FLUSH_SECONDS):
             await self._ledger.flush()
-        erased = await erase_user(self._engine, self._registry, key_id, actor=actor, reason=reason, now=time.time())
-        retraining = False
-        if erased.replaced and self._loop is not None:
-            retraining = await self._loop.retrain_now(actor, f"rows of an erased user are gone: {reason}")
-        return UserErased(key_id=key_id, rows=erased.rows, replaced=erased.replaced, retraining=retraining)
+        rows = await erase_user(self._engine, key_id, actor=actor, reason=reason, now=time.time())
+        await asyncio.to_thread(drop_rows, self._registry)
+        return UserErased(key_id=key_id, rows=rows)

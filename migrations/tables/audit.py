@@ -72,12 +72,3 @@ erasures = Table(
     Column("key_id", String(128), primary_key=True),
     Column("erased_at", Double, nullable=False),
 )
-
-# SHA-256 of the embeddings of an erased user's rows, to find artefacts that contain them; kept for a while.
-erased_embeddings = Table(
-    "erased_embeddings",
-    metadata,
-    Column("digest", String(64), primary_key=True),
-    Column("erased_at", Double, nullable=False),
-    Index(None, "erased_at"),
-)

@@ -22,7 +22,7 @@ from classifier.local.cells import Labels
 from classifier.local.estimator import LocalEstimator
 from classifier.model.learned import LearnedHead
 from classifier.model.outcome_model import SCHEMA_VERSION, TrainingWindow
-from classifier.registry.artefact import load_artefact, load_base, load_manifest, load_model_tensors, save_artefact
+from classifier.registry.artefact import load_artefact, load_manifest, load_model_tensors, save_artefact
 from quality.learning.own_labels import BEFORE_CHANGE, before_change
 from quality.retraining.levels import NO_HEADS, Folds, Learned, learn, related_folds
 from quality.retraining.training_process import Order
@@ -167,6 +167,7 @@ def _saved(order: Order, learned: Learned, labels: int) -> Path:
     content += [array.tobytes().hex() for array in tensors.values()]
     manifest = msgspec.structs.replace(
         load_manifest(root),
+        schema_version=SCHEMA_VERSION,
         version=f"v{SCHEMA_VERSION}-{hashlib.sha256(' '.join(content).encode()).hexdigest()[:12]}",
         parent=parent.version,
         tiers=table.shape[1] + 1,
@@ -179,4 +180,4 @@ def _saved(order: Order, learned: Learned, labels: int) -> Path:
         seed=order.seed,
         metrics={},
     )
-    return save_artefact(Path(order.registry), manifest, load_model_tensors(root) | tensors, load_base(root))
+    return save_artefact(Path(order.registry), manifest, load_model_tensors(root) | tensors)

@@ -14,14 +14,12 @@ from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple
 
 import msgspec
-import numpy as np
 from sqlalchemy import Dialect, Float, Row, Select, Table, delete, func, select, text
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from classifier.registry.erasure import embedding_digest
 from migrations.tables.api_objects import batches, files, kept_turns, stored_responses
-from migrations.tables.audit import audit_events, audited, erased_embeddings, erasures, knob_changes
+from migrations.tables.audit import audit_events, audited, erasures, knob_changes
 from migrations.tables.quality import tool_definitions, training_rows, verifications
 from migrations.tables.requests import refused_requests, requests, routing_decisions, session_steps
 from quality.records.record import (
@@ -155,8 +153,7 @@ async def newest_answers(engine: AsyncEngine, tier: int, limit: int) -> list[Rec
 async def delete_key_data(engine: AsyncEngine, key_id: str, *, now: float) -> ErasedRows:
     """Delete everything stored of a user up to `now`, and drop the user's records that still arrive from journals.
 
-    The digests of the user's training embeddings stay for a while, to find artefacts that hold them
-    (`quality.privacy`). Call `Ledger.flush` first, so that no text remains in this process's journal files.
+    Call `Ledger.flush` first, so that no text remains in this process's journal files.
     SQLite overwrites the deleted content in its file and log; PostgreSQL reclaims it by its own vacuum.
     """
     async with engine.begin() as connection:
@@ -167,7 +164,6 @@ async def delete_key_data(engine: AsyncEngine, key_id: str, *, now: float) -> Er
             mark.on_conflict_do_update(index_elements=[erasures.c.key_id], set_={"erased_at": mark.excluded.erased_at}),
             {"key_id": key_id, "erased_at": now},
         )
-        await _keep_digests(connection, key_id, now)
         counts = {}
         # Decisions are deleted with their requests, contents with their files, and lines with their batches.
         for table in (training_rows, verifications, requests, files, batches, stored_responses):
@@ -184,20 +180,6 @@ async def delete_key_data(engine: AsyncEngine, key_id: str, *, now: float) -> Er
         await connection.execute(delete(tool_definitions).where(tool_definitions.c.key_id == key_id, unused))
     await checkpoint(engine)
     return ErasedRows(**counts)
-
-
-async def _keep_digests(connection: AsyncConnection, key_id: str, now: float) -> None:
-    mine = select(training_rows.c.embedding).where(training_rows.c.key_id == key_id, training_rows.c.created_at <= now)
-    embeddings = (await connection.execute(mine)).scalars()
-    digests = {embedding_digest(np.frombuffer(blob, "<f4")) for blob in embeddings if blob}
-    if digests:
-        keep = insert_into(erased_embeddings, connection.dialect)
-        await connection.execute(
-            keep.on_conflict_do_update(
-                index_elements=[erased_embeddings.c.digest], set_={"erased_at": keep.excluded.erased_at}
-            ),
-            [{"digest": digest, "erased_at": now} for digest in digests],
-        )
 
 
 async def record_audit(

@@ -153,7 +153,7 @@ def encode_prompt(model: OutcomeModel, messages: list[dict[str, str]]) -> Encode
     return EncodedPrompt(
         feature_spec=feature_spec(model.manifest),
         embedding=turn.embedding.astype(_F4).tobytes(),
-        features=np.concatenate([turn.features, turn.word_logits, whole]).astype(_F4).tobytes(),
+        features=np.concatenate([turn.features, whole]).astype(_F4).tobytes(),
         classes=[round(p, 4) for p in predictor.classes(given, turn)],
         app=given.app or None,
     )
@@ -320,8 +320,9 @@ def data_hash(tensors: Tensors, *versions: str) -> str:
 def whole_classes_of(row: RowMapping | dict[str, Any], manifest: Manifest) -> list[float]:
     """Return P of the classes of the whole turn of a stored row with features of `manifest`'s encoder; empty where the
     turn brings no material, and in rows of earlier releases."""
-    found: list[float] = vector_of(row["features"])[len(manifest.feature_names) + len(manifest.heads) :].tolist()
-    return found
+    rest: list[float] = vector_of(row["features"])[len(manifest.feature_names) :].tolist()
+    # Earlier releases stored logits of outcomes, more of them than there are classes.
+    return rest[len(manifest.heads) :] if len(rest) > len(ANY_CLASS) else rest
 
 
 def vector_of(blob: bytes) -> npt.NDArray[np.float32]:

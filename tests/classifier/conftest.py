@@ -10,7 +10,7 @@ from classifier.training.recipes.train_static import Candidate, train
 
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Candidate:
-    return train(generated_rows(1500), tmp_path_factory.mktemp("registry"), dim=8, max_terms=200, rounds=5)
+    return train(generated_rows(1500), tmp_path_factory.mktemp("registry"), dim=8, max_terms=200)
 
 
 @pytest.fixture

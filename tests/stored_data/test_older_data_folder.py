@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from classifier.class_predictor import ClassPredictor
 from classifier.features.routing_input import routing_input_of_text
-from classifier.registry.artefact import load_artefact, load_base
+from classifier.registry.artefact import load_artefact
 from classifier.registry.registry import ArtefactRegistry
 from gateway.base.settings import Settings
 from gateway.inference.replica_knobs import ReplicaKnobs
@@ -76,8 +77,15 @@ async def test_stored_knobs_take_effect(gateway: RunningGateway) -> None:
     assert replicated.balancing.hedging
 
 
-async def test_a_stored_classifier_predicts_and_can_be_retrained_from() -> None:
-    folder = ArtefactRegistry(STORED / "classifier").current()
-    prediction = load_artefact(folder).predict(routing_input_of_text("Why is the sky blue?"))
-    assert len(prediction.p_ok) == 4
-    assert len(load_base(folder)["features"]) > 0
+async def test_a_stored_classifier_decides_and_loses_the_prompts_that_it_kept(gateway: RunningGateway) -> None:
+    registry = ArtefactRegistry(Path(gateway.serving.settings.registry_path))
+    folder, prompt = registry.current(), routing_input_of_text("Why is the sky blue?")
+    before = ClassPredictor(load_artefact(folder)).read(prompt)
+    assert (folder / "base.safetensors").exists()
+
+    await gateway.operations.privacy.erase("nobody", actor="ann", reason="she asked")
+
+    assert registry.current() == folder
+    assert sorted(path.name for path in folder.iterdir()) == ["manifest.json", "weights.safetensors"]
+    after = ClassPredictor(load_artefact(folder)).read(prompt)
+    assert (after[0], after[1].embedding.tobytes()) == (before[0], before[1].embedding.tobytes())

@@ -1,4 +1,4 @@
-"""Fit the boosted trees of the static encoder over surface features, and convert them from scikit-learn to arrays."""
+"""Fit boosted trees over surface features, and convert them from scikit-learn to arrays."""
 
 from collections.abc import Sequence
 
@@ -39,11 +39,6 @@ def fit_trees(
                 trees = [(0, tree) for tree in _boosted(features, labels[:, head], known & ~mine, of_head, seed)]
                 unseen[mine, head] = _joined(trees, features.shape[1], 1).logits(features[mine])[:, 0]
     return _joined(grown, features.shape[1], labels.shape[1]), unseen
-
-
-def scaled(trees: Trees, share: float) -> Trees:
-    arrays = trees.arrays._replace(value=(trees.arrays.value * share).astype(np.float32))
-    return Trees(arrays, features=trees.features, heads=trees.heads)
 
 
 def _boosted(

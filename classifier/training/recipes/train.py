@@ -1,30 +1,24 @@
-"""Train an artefact over the hidden states of a model: a layer on the states, then heads and memory.
+"""Train an artefact over the hidden states of a model: a layer on the states.
 
 And the command `aio classifier train`, independent of the command-line library, with any of the encoders.
 """
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
-
 from classifier.encoders.hidden_state_encoder import Float, HiddenStateEncoder, StateSource, StateSpec
 from classifier.features.routing_input import routing_input_of_text
-from classifier.training.data.dataset import OutcomeRow, data_folder, load_outcomes, outcome_labels, tier_scores
-from classifier.training.fitting.static_encoder import fit_layer
+from classifier.training.data.dataset import OutcomeRow, data_folder, load_outcomes
+from classifier.training.fitting.static_encoder import fit_directions
 from classifier.training.recipes.train_static import (
     Candidate,
     Progress,
-    domains_of,
-    encode_split,
     hidden_states,
-    passage_fold,
-    rows_by_split,
+    rows_of,
+    save_encoder,
     train,
-    train_over_encoder,
 )
 from inference_core.model_spec import Compute
 
@@ -98,31 +92,18 @@ def train_over_hidden_states(
     seed: int = 0,
     progress: Progress = lambda stage, share: None,
 ) -> Candidate:
-    """Train on the rows' own splits and write `root/<version>/`.
+    """Train on the rows of the split "train" and write `root/<version>/`.
 
     `states`: the source of the states, by default `stored_states` of `read`. Raises `ModelFileError` if the model is
-    not on this machine, `TrainingDataError` if a split is empty.
+    not on this machine, `TrainingDataError` without such rows.
     """
-    parts, groups = rows_by_split(rows), domains_of(rows)
-    prompts = {name: [routing_input_of_text(row.prompt) for row in members] for name, members in parts.items()}
+    turns = [routing_input_of_text(row.prompt).turn for row in rows_of(rows, "train")]
     progress("reading hidden states", 0.0)
     spec, source = states or stored_states(read, progress)
-    trained_on = source.states([prompt.turn for prompt in prompts["train"]])
-    progress("fitting the encoder", 0.35)
-    fitted = fit_layer(
-        trained_on,
-        outcome_labels(tier_scores(parts["train"])),
-        np.array([passage_fold(row.prompt) for row in parts["train"]]),
-        dim=dim,
-    )
-    encoder = HiddenStateEncoder(spec, fitted.above, source)
-    progress("encoding", 0.7)
-    encoded = {name: encode_split(encoder, members, prompts[name], groups) for name, members in parts.items()}
-    # Cross-fitted encodings, like those of new prompts.
-    encoded["train"] = replace(encoded["train"], embedding=fitted.embedding, word_logits=fitted.logits).stored()
-    return train_over_encoder(
-        encoder, encoded["train"], encoded["valid"], root, rows=rows, seed=seed, progress=progress
-    )
+    trained_on = source.states(turns)
+    progress("fitting the encoder", 0.7)
+    encoder = HiddenStateEncoder(spec, fit_directions(trained_on, dim=dim), source)
+    return save_encoder(encoder, root, rows=rows, seed=seed, progress=progress)
 
 
 def train_command(

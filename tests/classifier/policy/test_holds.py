@@ -168,8 +168,7 @@ def test_a_decision_recorded_before_conversations_still_replays() -> None:
     stored = msgspec.json.decode(msgspec.json.encode(old))
     for name in ("previous_tier", "reuse_usd", "in_tool_loop", "canary", "most_wait_seconds"):
         del stored["inputs"][name]
-    for name in ("p_correct", "predicted_tokens"):
-        del stored["inputs"]["prediction"][name]
+    del stored["inputs"]["prediction"]["predicted_tokens"]
     read = msgspec.convert(stored, Decision)
     assert decide(read.inputs) == read == old
 

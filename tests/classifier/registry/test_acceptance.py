@@ -7,13 +7,22 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
 from classifier.errors import ArtefactError
+from classifier.features.surface_features import FEATURE_NAMES
+from classifier.model.learned import RefittedClasses
 from classifier.registry.acceptance import accepted_artefact
-from classifier.registry.artefact import default_artefact
+from classifier.registry.artefact import (
+    default_artefact,
+    load_artefact,
+    load_manifest,
+    load_model_tensors,
+    save_artefact,
+)
 from classifier.training.recipes.train_static import Candidate
 
 
@@ -31,52 +40,41 @@ def edit(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
 
 def poison(folder: Path, name: str, value: float) -> None:
     """Put `value` into a tensor, with matching hashes in the manifest."""
-    path = folder / "model.safetensors"
+    path = folder / "weights.safetensors"
     tensors = load_file(path)
     tensors[name].reshape(-1)[0] = value
     save_file(tensors, path)
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    edit(folder, lambda manifest: manifest["files"].update({"model.safetensors": digest}))
+    edit(folder, lambda manifest: manifest["files"].update({"weights.safetensors": digest}))
 
 
 def test_the_artefact_that_ships_is_accepted() -> None:
     assert accepted_artefact(default_artefact(), tiers=4).manifest.tiers == 4
 
 
-@pytest.mark.parametrize("name", ["model.safetensors", "base.safetensors"])
-def test_a_file_that_was_cut_short_is_refused(copied: Path, name: str) -> None:
-    blob = (copied / name).read_bytes()
-    (copied / name).write_bytes(blob[: len(blob) // 2])
-    with pytest.raises(ArtefactError, match=f"{name} was changed or cut short"):
-        accepted_artefact(copied)
-
-
-def test_a_file_that_is_gone_is_refused(copied: Path) -> None:
-    (copied / "base.safetensors").unlink()
-    with pytest.raises(ArtefactError, match=r"base\.safetensors cannot be read"):
+def test_a_file_that_was_cut_short_is_refused(copied: Path) -> None:
+    path = copied / "weights.safetensors"
+    blob = path.read_bytes()
+    path.write_bytes(blob[: len(blob) // 2])
+    with pytest.raises(ArtefactError, match=r"weights\.safetensors: SHA-256 is .*changed or cut short"):
         accepted_artefact(copied)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("name", ["heads.coef", "heads.bias", "memory.weights", "encoder.tree_value"])
+@pytest.mark.parametrize("name", ["encoder.idf", "encoder.table_scale"])
 def test_weights_that_are_not_finite_are_refused_by_name(copied: Path, name: str, value: float) -> None:
     poison(copied, name, value)
     with pytest.raises(ArtefactError, match=f"{name} holds 1 numbers that are not finite"):
         accepted_artefact(copied)
 
 
-def test_trees_that_a_walk_would_not_come_out_of_are_refused(copied: Path) -> None:
-    poison(copied, "encoder.tree_right", 0)
-    with pytest.raises(ArtefactError, match=r"are no trees over .* Train it again"):
-        accepted_artefact(copied)
-
-
-def test_unobserved_outcomes_are_accepted_and_impossible_ones_refused(copied: Path) -> None:
-    poison(copied, "memory.labels", np.nan)
-    accepted_artefact(copied)
-    poison(copied, "memory.labels", 2.0)
-    with pytest.raises(ArtefactError, match=r"memory\.labels holds probabilities outside"):
-        accepted_artefact(copied)
+def test_probabilities_that_are_none_are_refused(copied: Path) -> None:
+    inputs = 4 + load_artefact(copied).encoder.dim + len(FEATURE_NAMES)
+    head = RefittedClasses(np.full((4, 3), 1.5, np.float32), np.zeros((inputs, 4), np.float32))
+    manifest = msgspec.structs.replace(load_manifest(copied), version="impossible")
+    folder = save_artefact(copied.parent, manifest, load_model_tensors(copied) | head.tensors())
+    with pytest.raises(ArtefactError, match=r"refitted_classes\.table holds probabilities outside"):
+        accepted_artefact(folder)
 
 
 def test_other_surface_features_than_this_programs_are_refused(copied: Path) -> None:

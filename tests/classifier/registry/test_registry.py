@@ -10,7 +10,7 @@ import pytest
 
 from classifier.errors import ArtefactError
 from classifier.policy.experiment_split import Arm, Split
-from classifier.registry.artefact import load_base, load_manifest, load_model_tensors, save_artefact
+from classifier.registry.artefact import load_manifest, load_model_tensors, save_artefact
 from classifier.registry.registry import ArtefactRegistry, Canary
 from classifier.registry.version_list import lineage
 from classifier.training.recipes.train_static import Candidate
@@ -87,7 +87,7 @@ def test_a_pointer_whose_canary_makes_no_sense_is_an_error(tmp_path: Path) -> No
 
 def descendant(tiny: Candidate, root: Path, version: str, parent: str | None) -> None:
     manifest = msgspec.structs.replace(load_manifest(tiny.folder), version=version, parent=parent)
-    save_artefact(root, manifest, load_model_tensors(tiny.folder), load_base(tiny.folder))
+    save_artefact(root, manifest, load_model_tensors(tiny.folder))
 
 
 def test_a_line_of_descent_goes_back_to_the_first_version(tiny: Candidate, tmp_path: Path) -> None:

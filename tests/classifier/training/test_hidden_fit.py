@@ -1,68 +1,51 @@
-"""The layer above hidden states: what it learns, that it is cross-fitted, how it is stored."""
+"""The layer above hidden states: what it keeps of them, and how it is stored."""
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
-from classifier.encoders.hidden_state_encoder import KernelLayer
-from classifier.registry.artefact import Tensors
-from classifier.training.fitting.static_encoder import FittedLayer, fit_layer
-from classifier.training.metrics.metrics import auc
+from classifier.encoders.hidden_state_encoder import PrincipalDirections
+from classifier.training.fitting.static_encoder import fit_directions
 
-HIDDEN, ROWS = 24, 600
-
-
-def states(n: int, seed: int) -> np.ndarray:
-    return np.random.default_rng(seed).standard_normal((n, HIDDEN)).astype(np.float32) * 3 + 10
+Float = npt.NDArray[np.float32]
+HIDDEN, ROWS, DIM = 24, 600, 3
 
 
-def fitted(labels: np.ndarray, seed: int = 0) -> FittedLayer:
-    return fit_layer(states(len(labels), seed), labels.astype(np.float32), np.arange(len(labels)) % 5, dim=6)
+def states(n: int, seed: int) -> Float:
+    """States that differ in two directions most, and a little in all others."""
+    rng = np.random.default_rng(seed)
+    along = np.random.default_rng(9).standard_normal((2, HIDDEN))
+    return (rng.standard_normal((n, 2)) @ along * 5 + rng.standard_normal((n, HIDDEN)) * 0.1 + 10).astype(np.float32)
 
 
-def crossed(x: np.ndarray) -> np.ndarray:
-    """An outcome that no linear layer can tell: whether two coordinates are on the same side."""
-    return ((x[:, 0] > 10) == (x[:, 1] > 10)).astype(np.float64)
+def test_embeddings_keep_the_directions_in_which_states_differ_most() -> None:
+    layer, new = fit_directions(states(ROWS, 0), dim=DIM), states(100, 1)
+    standard = (new - layer.mean) / layer.scale
+    whole = standard / np.linalg.norm(standard, axis=1, keepdims=True)
+    kept = np.array(layer.encodings(new))
+    assert kept.shape == (100, DIM)
+    np.testing.assert_allclose(kept @ kept.T, whole @ whole.T, atol=0.1)
 
 
-def test_it_tells_outcomes_that_no_linear_layer_can() -> None:
-    layer = fitted(crossed(states(ROWS, 0))[:, None]).above
-    new = states(ROWS, 1)
-    score = np.array([one.word_logits[0] for one in layer.encodings(new)])
-    assert auc(crossed(new), score)[0] > 0.7
-
-
-def test_a_training_rows_logits_come_from_layers_that_did_not_see_it() -> None:
-    chance = np.random.default_rng(3).integers(0, 2, (ROWS, 1)).astype(np.float64)
-    found = fitted(chance)
-    seen = np.array([one.word_logits[0] for one in found.above.encodings(states(ROWS, 0))])
-    assert auc(chance[:, 0], seen)[0] > 0.9
-    assert abs(auc(chance[:, 0], found.logits[:, 0])[0] - 0.5) < 0.1
-
-
-def test_rows_without_an_outcome_teach_nothing_of_it() -> None:
-    labels = np.stack([crossed(states(ROWS, 0)), np.full(ROWS, np.nan)], axis=1)
-    labels[::3, 0] = np.nan
-    with np.errstate(all="ignore"), pytest.warns(RuntimeWarning, match="empty"):
-        found = fitted(labels)
-    assert not found.above.weights[::3].any()
-    assert not found.above.weights[:, 1].any()
-    assert (found.logits[:, 1] == 0).all()  # unobserved: even odds
-
-
-def test_a_stored_encoder_gives_bit_identical_encodings() -> None:
-    layer = fitted(crossed(states(ROWS, 0))[:, None]).above
-    again = KernelLayer.from_tensors(layer.tensors())
+def test_a_stored_layer_gives_bit_identical_embeddings_of_unit_length() -> None:
+    layer = fit_directions(states(ROWS, 0), dim=DIM)
+    again = PrincipalDirections.from_tensors(layer.tensors())
     new = np.concatenate([states(20, 1), np.zeros((1, HIDDEN), np.float32), np.full((1, HIDDEN), 1e6, np.float32)])
     for one, other in zip(layer.encodings(new), again.encodings(new), strict=True):
-        assert (one.embedding == other.embedding).all()
-        assert (one.word_logits == other.word_logits).all()
-        assert np.isfinite(one.word_logits).all()
-        assert np.linalg.norm(one.embedding) == pytest.approx(1)
+        assert (one == other).all()
+        assert np.linalg.norm(one) == pytest.approx(1)
+
+
+def test_a_layer_of_an_earlier_release_gives_the_directions_of_its_embedding() -> None:
+    wide, layer = fit_directions(states(ROWS, 0), dim=8), fit_directions(states(ROWS, 0), dim=DIM)
+    stored = wide.tensors() | {"encoder.dim": np.array([DIM], np.int32)}
+    new = states(20, 1)
+    np.testing.assert_allclose(PrincipalDirections.from_tensors(stored).encodings(new), layer.encodings(new), atol=1e-5)
 
 
 def test_tensors_that_do_not_belong_together_are_refused() -> None:
-    tensors: Tensors = fitted(crossed(states(ROWS, 0))[:, None]).above.tensors()
+    tensors = fit_directions(states(ROWS, 0), dim=DIM).tensors()
     with pytest.raises(ValueError, match="do not belong together"):
-        KernelLayer.from_tensors({**tensors, "encoder.weights": tensors["encoder.weights"][:-1]})
+        PrincipalDirections.from_tensors({**tensors, "encoder.scale": tensors["encoder.scale"][:-1]})
     with pytest.raises(ValueError, match="do not belong together"):
-        KernelLayer.from_tensors({**tensors, "encoder.dim": np.array([1000], np.int32)})
+        PrincipalDirections.from_tensors({**tensors, "encoder.dim": np.array([1000], np.int32)})

@@ -13,7 +13,7 @@ from sqlalchemy import insert, select, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from classifier.policy.experiment_split import Arm, Split
-from classifier.registry.artefact import default_artefact, load_base, load_manifest, load_model_tensors, save_artefact
+from classifier.registry.artefact import default_artefact, load_manifest, load_model_tensors, save_artefact
 from classifier.registry.registry import ArtefactRegistry
 from gateway.base.settings import Settings
 from gateway.operations.quality_loop.quality_loop import show_loop
@@ -217,7 +217,7 @@ async def test_the_loop_looks_after_rollouts_and_experiments(settings: Settings)
         # The database knows neither: the process that started them died before the commit.
         registry.set_experiment(split)
         manifest = msgspec.structs.replace(load_manifest(default_artefact()), version="v1-child")
-        save_artefact(registry.root, manifest, load_model_tensors(default_artefact()), load_base(default_artefact()))
+        save_artefact(registry.root, manifest, load_model_tensors(default_artefact()))
         registry.start_canary("v1-child", 0.5)
         await loop._rollout.drain()
         assert (registry.experiment(), registry.canary()) == (None, None)

@@ -16,7 +16,7 @@ from classifier.features.routing_input import routing_input_of_text
 from classifier.local.cells import Labels, prior_table
 from classifier.model.learned import RefittedClasses
 from classifier.registry.acceptance import accepted_artefact
-from classifier.registry.artefact import MODEL, load_artefact, load_base, load_model_tensors, save_artefact
+from classifier.registry.artefact import MODEL, load_artefact, load_model_tensors, save_artefact
 from classifier.training.fitting.class_refit import fit_head
 from quality.comparison.decision_gain import Serving, reference_serving
 from quality.comparison.paired_outcomes import LadderOutcomes, Vectors, choice_of
@@ -219,7 +219,7 @@ def test_refitted_classes_decide_and_are_shown_and_labels_keep_those_that_ship(b
         catalogue_fingerprint=CATALOGUE,
         adequacy=TABLE.tolist(),
     )
-    folder = save_artefact(tmp_path, manifest, load_model_tensors(base) | refitted.tensors(), load_base(base))
+    folder = save_artefact(tmp_path, manifest, load_model_tensors(base) | refitted.tensors())
     model = accepted_artefact(folder, CATALOGUE, tiers=4, must_be_measured=True)
     given = routing_input_of_text("Tell me about cotton")
     turn = model.encode(given)

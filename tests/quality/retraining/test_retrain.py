@@ -15,7 +15,7 @@ from classifier.class_predictor import ClassPredictor
 from classifier.complexity.classes import like_of
 from classifier.local.cells import prior_table
 from classifier.model.outcome_model import TrainingWindow
-from classifier.registry.artefact import load_artefact, load_base, load_manifest, load_model_tensors, save_artefact
+from classifier.registry.artefact import load_artefact, load_manifest, load_model_tensors, save_artefact
 from classifier.registry.registry import ArtefactRegistry, Canary
 from migrations.tables.audit import audit_events
 from migrations.tables.quality import classifier_versions, retrain_runs, training_rows
@@ -253,14 +253,14 @@ async def test_a_failed_training_leaves_the_incumbent_and_says_what_happened(
     engine: AsyncEngine, registry: ArtefactRegistry
 ) -> None:
     await store_experience(engine, model_in(registry), 40)
-    (registry.current() / "base.safetensors").write_bytes(b"damaged")
+    (registry.current() / "weights.safetensors").write_bytes(b"damaged")
 
-    with pytest.raises(TrainingProcessError, match=r"base\.safetensors"):
+    with pytest.raises(TrainingProcessError, match=r"weights\.safetensors"):
         await _retrain(engine, registry)
 
     [run] = await rows(engine, retrain_runs)
     assert run["status"] == "failed"
-    assert "base.safetensors" in run["error"]
+    assert "weights.safetensors" in run["error"]
     assert (await _actions(engine))[-1] == "retrain.failed"
 
 
@@ -445,7 +445,7 @@ async def test_a_version_of_outcome_heads_is_followed_by_one_that_has_learned_by
     """An incumbent that an earlier release trained for this very catalogue serves by its prior until then."""
     shipped = registry.current()
     heads = msgspec.structs.replace(load_manifest(shipped), version="v1-heads", catalogue_fingerprint="serving")
-    save_artefact(registry.root, heads, load_model_tensors(shipped), load_base(shipped))
+    save_artefact(registry.root, heads, load_model_tensors(shipped))
     registry.promote("v1-heads")
     await store_experience(engine, model_in(registry), 300)
 

@@ -32,7 +32,7 @@ def base_artefact(root: Path) -> Path:
     """Trained on prompts about copper (hard for tier 1) and cotton (easy); gamma and delta are only words to it."""
     rng = random.Random(0)
     rows = [_base_row(i, rng) for i in range(900)]
-    folder = train(rows, root, dim=8, max_terms=200, rounds=5).folder
+    folder = train(rows, root, dim=8, max_terms=200).folder
     ArtefactRegistry(root).promote(folder.name)
     return folder
 

@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from classifier.complexity.classes import adequacies, like_of
 from classifier.model.outcome_model import OutcomeModel
-from classifier.registry.artefact import load_base, load_manifest, load_model_tensors, save_artefact
+from classifier.registry.artefact import load_manifest, load_model_tensors, save_artefact
 from classifier.registry.registry import ArtefactRegistry
 from migrations.tables.quality import training_rows
 from quality.rollout.rollout import Rollouts, RolloutSettings
@@ -33,7 +33,7 @@ def variant(registry: ArtefactRegistry, version: str, table: Table | None = None
         catalogue_fingerprint=SETTINGS.catalogue_fingerprint,
         adequacy=learned,
     )
-    save_artefact(registry.root, manifest, load_model_tensors(current), load_base(current))
+    save_artefact(registry.root, manifest, load_model_tensors(current))
     return version
 
 
@@ -78,7 +78,7 @@ async def begin(rollouts: Rollouts, engine: AsyncEngine, version: str, settings:
 
 
 def break_file(folder: Path) -> None:
-    weights = folder / "model.safetensors"
+    weights = folder / "weights.safetensors"
     weights.write_bytes(weights.read_bytes()[:-100])
 
 

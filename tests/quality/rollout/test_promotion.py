@@ -28,14 +28,14 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> OutcomeModel:
 
 @pytest.fixture(scope="module")
 def labels(model: OutcomeModel) -> Labels:
-    """Verified answers of tier 1 to remembered prompts: every second one is as good as the strongest tier's."""
-    rng = np.random.default_rng(0)
+    """Verified answers of tier 1: every second one is as good as the strongest tier's."""
+    embedding = np.random.default_rng(0).normal(size=(ROWS, model.encoder.dim)).astype(np.float32)
     scores = np.full((ROWS, 3), np.nan, np.float32)
     scores[:, 0] = np.arange(ROWS) % 2
     return Labels(
         classes=np.full((ROWS, 4), 0.25, np.float32),
         whole=np.full((ROWS, 4), 0.25, np.float32),
-        embedding=model.memory.vectors[rng.integers(0, len(model.memory.vectors), ROWS)],
+        embedding=embedding / np.linalg.norm(embedding, axis=1, keepdims=True),
         surface=np.zeros((ROWS, len(FEATURE_NAMES)), np.float32),
         scores=scores,
         weights=np.ones((ROWS, 3), np.float32),

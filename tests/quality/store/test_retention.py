@@ -3,10 +3,9 @@
 from typing import Any
 
 import pytest
-from sqlalchemy import func, insert, select
+from sqlalchemy import insert, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from migrations.tables.audit import erased_embeddings
 from migrations.tables.quality import training_rows, verifications
 from migrations.tables.requests import refused_requests, requests, routing_decisions
 from quality.privacy import Purged, Retention, RetentionLimits
@@ -116,18 +115,6 @@ async def test_with_no_days_for_texts_they_stay_until_they_are_verified(engine: 
         assert record is not None
         assert (record.answer is not None) is has_text, name
     assert await left(engine, training_rows) == {"fresh", "done"}
-
-
-async def test_digests_of_the_erased_are_kept_for_a_week(engine: AsyncEngine) -> None:
-    async with engine.begin() as connection:
-        for digest, days in (("old", 8), ("new", 6)):
-            await connection.execute(insert(erased_embeddings), {"digest": digest, "erased_at": NOW - days * DAY})
-
-    await retention(engine).purge()
-
-    async with engine.connect() as connection:
-        assert (await connection.execute(select(erased_embeddings.c.digest))).scalars().all() == ["new"]
-        assert await connection.scalar(select(func.count()).select_from(requests)) == 0
 
 
 def test_limits_below_nothing_are_refused() -> None:

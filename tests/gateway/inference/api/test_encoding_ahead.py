@@ -11,10 +11,8 @@ import numpy.typing as npt
 
 from classifier.complexity.encoder_classes import EncoderClasses
 from classifier.encoders.micro_batcher import MicroBatcher
-from classifier.encoders.static_encoder import Encoding
 from classifier.encoders.transformer_encoder import PooledProjection, TransformerEncoder
 from classifier.features.routing_input import routing_input_of_text
-from classifier.features.surface_features import FEATURE_NAMES
 from classifier.model.outcome_model import OutcomeModel
 from classifier.registry.artefact import default_artefact, load_artefact
 from gateway.base.inference_request import InferenceRequest
@@ -24,7 +22,7 @@ from tests.gateway.chats import chat
 from tiers.catalog.load import load_catalog
 
 SHIPPED = load_artefact(default_artefact())
-NO_FEATURES = np.zeros(len(FEATURE_NAMES), np.float32)
+Float = npt.NDArray[np.float32]
 
 
 class Held:
@@ -35,20 +33,20 @@ class Held:
     def __init__(self) -> None:
         self.inner, self.go = SHIPPED.encoder, threading.Event()
         self.dim, self.blocked_for = self.inner.dim, 0
-        self.done: dict[str, Encoding] = {}
+        self.done: dict[str, Float] = {}
         self._batcher = MicroBatcher(self._run)
 
-    def _run(self, turns: list[str]) -> list[Encoding]:
+    def _run(self, turns: list[str]) -> list[Float]:
         assert self.go.wait(60)
-        self.done |= {turn: self.inner.encode(turn, turn.lower().split(), NO_FEATURES) for turn in turns}
+        self.done |= {turn: self.inner.encode(turn, turn.lower().split()) for turn in turns}
         return [self.done[turn] for turn in turns]
 
     def warm(self) -> None: ...
 
-    def submit(self, turn: str) -> "Future[Encoding]":
+    def submit(self, turn: str) -> "Future[Float]":
         return self._batcher.submit(turn)
 
-    def encode(self, turn: str, tokens: Sequence[str], features: npt.NDArray[np.float32]) -> Encoding:
+    def encode(self, turn: str, tokens: Sequence[str]) -> Float:
         if turn not in self.done:
             self.blocked_for += 1
             return self.submit(turn).result()
@@ -72,7 +70,7 @@ def ask(turn: str) -> InferenceRequest:
 
 async def test_the_event_loop_goes_on_while_a_prompt_is_encoded_and_routing_then_waits_for_nothing() -> None:
     encoder = Held()
-    model = OutcomeModel(SHIPPED.manifest, encoder, SHIPPED.heads, SHIPPED.memory)
+    model = OutcomeModel(SHIPPED.manifest, encoder)
     routing = RoutingService(load_catalog("laptop"), {}, One(LoadedVersion(model)), None)
     waiting = [asyncio.create_task(routing.prepare(ask(f"Why is case {i} so?"))) for i in range(3)]
     await asyncio.sleep(0)  # the loop is free although nothing is encoded yet
@@ -80,7 +78,7 @@ async def test_the_event_loop_goes_on_while_a_prompt_is_encoded_and_routing_then
     encoder.go.set()
     await asyncio.gather(*waiting)
     for i in range(3):
-        model.predict(routing_input_of_text(f"Why is case {i} so?"))
+        model.encode(routing_input_of_text(f"Why is case {i} so?"))
     assert encoder.blocked_for == 0
 
 
@@ -103,15 +101,15 @@ def test_a_turn_that_was_submitted_is_not_computed_twice() -> None:
     class Counted(TransformerEncoder):
         computed = 0
 
-        def encode_many(self, turns: Sequence[str]) -> list[Encoding]:
+        def encode_many(self, turns: Sequence[str]) -> list[Float]:
             Counted.computed += len(turns)
             return self.above.encodings(np.ones((len(turns), 4), np.float32))
 
     eye = np.eye(4, dtype=np.float32)
     zero = np.zeros(4, np.float32)
-    encoder = Counted(Path("nowhere"), "00", max_tokens=8, above=PooledProjection(zero, eye, eye, zero))
+    encoder = Counted(Path("nowhere"), "00", max_tokens=8, above=PooledProjection(zero, eye))
     ahead = encoder.submit("Why?").result(60)
-    assert encoder.encode("Why?", [], NO_FEATURES) is ahead
+    assert encoder.encode("Why?", []) is ahead
     assert Counted.computed == 1
 
 
@@ -121,17 +119,17 @@ class Submitted(EncoderClasses):
     def __init__(self) -> None:
         self.turns: list[str] = []
 
-    def submit(self, turn: str) -> "Future[Encoding]":
+    def submit(self, turn: str) -> "Future[Float]":
         self.turns.append(turn)
-        done: Future[Encoding] = Future()
-        done.set_result(SHIPPED.encoder.encode(turn, (), NO_FEATURES))
+        done: Future[Float] = Future()
+        done.set_result(SHIPPED.encoder.encode(turn, ()))
         return done
 
 
 async def test_the_turn_is_encoded_ahead_with_its_material_and_its_classes_without() -> None:
     encoder, classes = Held(), Submitted()
     encoder.go.set()
-    model = OutcomeModel(SHIPPED.manifest, encoder, SHIPPED.heads, SHIPPED.memory)
+    model = OutcomeModel(SHIPPED.manifest, encoder)
     given = routing_input_of_text("Any error?\n\n2026-01-01 10:00:00 INFO up\n2026-01-01 10:00:01 ERROR down")
     await LoadedVersion(model, classes=classes).encode_ahead(given)
     assert list(encoder.done) == [given.turn]

@@ -17,7 +17,7 @@ from classifier.features.routing_input import routing_input_of_text
 from classifier.local.cells import prior_table
 from classifier.local.own import OwnOutcomes
 from classifier.policy.experiment_split import Arm, Split
-from classifier.registry.artefact import default_artefact, load_base, load_manifest, load_model_tensors, save_artefact
+from classifier.registry.artefact import default_artefact, load_manifest, load_model_tensors, save_artefact
 from classifier.registry.registry import ArtefactRegistry
 from gateway.base.inference_request import InferenceRequest
 from gateway.inference.classifier_versions import ActiveClassifier, ActiveVersions, LoadedVersion, RoutingRule
@@ -168,7 +168,7 @@ async def test_a_broken_promotion_leaves_the_old_version_serving(
     classifier = active_classifier(tmp_path, changes)
     registry = seeded(tmp_path)
     version = changes[0]
-    (tmp_path / version / "model.safetensors").write_bytes(b"broken")
+    (tmp_path / version / "weights.safetensors").write_bytes(b"broken")
     registry.promote(version)
     following = asyncio.create_task(classifier.follow(0.001))
     while "stays" not in caplog.text:  # noqa: ASYNC110 - the log is the only sign of it
@@ -189,7 +189,7 @@ def descendant(registry: ArtefactRegistry, version: str, **changed: Any) -> None
     """A copy of the shipped artefact under another name, as its child."""
     shipped = default_artefact()
     manifest = msgspec.structs.replace(load_manifest(shipped), version=version, parent=shipped.name, **changed)
-    save_artefact(registry.root, manifest, load_model_tensors(shipped), load_base(shipped))
+    save_artefact(registry.root, manifest, load_model_tensors(shipped))
 
 
 @pytest.fixture
@@ -228,7 +228,7 @@ def test_a_canarys_decisions_carry_its_version_and_say_so(trial: ArtefactRegistr
 def test_a_canary_that_is_refused_gets_no_requests_and_the_reason_is_kept(
     trial: ArtefactRegistry, changes: list[str]
 ) -> None:
-    (trial.root / "v1-child" / "model.safetensors").write_bytes(b"broken")
+    (trial.root / "v1-child" / "weights.safetensors").write_bytes(b"broken")
     classifier = active_classifier(trial.root, changes)
     assert not any(classifier.model_for(f"r{i}").on_trial for i in range(100))
     assert "the canary gets no requests" in classifier.refusal
@@ -300,7 +300,7 @@ def test_an_experiment_with_an_arm_that_is_refused_gets_no_requests(
 ) -> None:
     split = Split(experiment_id="x", share=1.0, a=Arm(tier=1), b=Arm(version="v1-child"))
     trial.set_experiment(split)
-    (trial.root / "v1-child" / "model.safetensors").write_bytes(b"broken")
+    (trial.root / "v1-child" / "weights.safetensors").write_bytes(b"broken")
     classifier = active_classifier(trial.root, changes)
     assert classifier.split() is None
     assert "the experiment gets no requests" in classifier.refusal

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from classifier.prompt_predictions import PromptRow, predict_lines
-from classifier.registry.artefact import default_artefact, load_base, load_manifest, load_model_tensors, save_artefact
+from classifier.registry.artefact import default_artefact, load_manifest, load_model_tensors, save_artefact
 from classifier.registry.registry import ArtefactRegistry
 from gateway.operations.cli import main
 
@@ -40,7 +40,7 @@ def child(tmp_path: Path) -> Path:
     """A child of the shipped artefact in a folder outside the registry."""
     shipped = default_artefact()
     manifest = msgspec.structs.replace(load_manifest(shipped), version="v1-child", parent=SHIPPED)
-    return save_artefact(tmp_path / "elsewhere", manifest, load_model_tensors(shipped), load_base(shipped))
+    return save_artefact(tmp_path / "elsewhere", manifest, load_model_tensors(shipped))
 
 
 def test_a_file_of_prompts_gets_a_line_of_figures_for_each_in_its_order(prompts: Path, tmp_path: Path) -> None:
@@ -131,9 +131,9 @@ def test_a_trial_begins_is_shown_and_ends(tmp_path: Path, child: Path) -> None:
 
 def test_a_damaged_artefact_is_refused_with_its_reason_and_the_current_one_stays(tmp_path: Path, child: Path) -> None:
     data = ("--data-dir", str(tmp_path / "data"))
-    (child / "base.safetensors").write_bytes(b"cut")
+    (child / "weights.safetensors").write_bytes(b"cut")
     for order in (("promote", str(child)), ("canary", str(child), "--share", "0.5")):
-        assert "was changed or cut short" in aio(*order, *data, ok=False).output
+        assert "changed or cut short" in aio(*order, *data, ok=False).output
     assert [v["version"] for v in shown("list", *data)] == [SHIPPED]
     registry = ArtefactRegistry(tmp_path / "data" / "classifier")
     assert not registry.versions()

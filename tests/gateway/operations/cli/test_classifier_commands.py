@@ -8,7 +8,7 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from classifier.registry.artefact import default_artefact, load_base, load_manifest, load_model_tensors, save_artefact
+from classifier.registry.artefact import default_artefact, load_manifest, load_model_tensors, save_artefact
 from classifier.registry.registry import ArtefactRegistry
 from gateway.base.settings import Settings
 from quality.store.database import open_database
@@ -25,8 +25,7 @@ async def aio(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Running
     registry = ArtefactRegistry(settings.registry_path)
     registry.seed(default_artefact())
     manifest = msgspec.structs.replace(load_manifest(default_artefact()), version=OTHER)
-    tensors = load_model_tensors(default_artefact()), load_base(default_artefact())
-    save_artefact(registry.root, manifest, *tensors)
+    save_artefact(registry.root, manifest, load_model_tensors(default_artefact()))
     async with running_gateway(settings) as running:
         yield running
 
@@ -72,7 +71,7 @@ async def test_a_version_that_cannot_serve_is_refused_and_what_serves_stays(aio:
     version = f"v1-{damage.replace(' ', '-')}"
     if damage == "cut short":
         broken = Path(registry.add(_renamed(registry, version)))
-        weights = broken / "model.safetensors"
+        weights = broken / "weights.safetensors"
         weights.write_bytes(weights.read_bytes()[:-100])
 
     answer = await aio.http.post(f"/admin/api/artefacts/{version}/promote", json=WHY)
@@ -83,8 +82,7 @@ async def test_a_version_that_cannot_serve_is_refused_and_what_serves_stays(aio:
 
 def _renamed(registry: ArtefactRegistry, version: str) -> Path:
     manifest = msgspec.structs.replace(load_manifest(registry.folder(OTHER)), version=version)
-    tensors = load_model_tensors(registry.folder(OTHER)), load_base(registry.folder(OTHER))
-    return save_artefact(registry.root, manifest, *tensors)
+    return save_artefact(registry.root, manifest, load_model_tensors(registry.folder(OTHER)))
 
 
 async def test_an_order_without_a_reason_is_refused(aio: RunningGateway) -> None:

@@ -8,7 +8,7 @@ import pytest
 import pytest_asyncio
 from sqlalchemy import insert
 
-from classifier.registry.artefact import default_artefact, load_base, load_manifest, load_model_tensors, save_artefact
+from classifier.registry.artefact import default_artefact, load_manifest, load_model_tensors, save_artefact
 from classifier.registry.registry import ArtefactRegistry
 from gateway.base.settings import Settings
 from migrations.tables.quality import classifier_versions, retrain_runs
@@ -29,7 +29,7 @@ async def aio(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Running
     registry = ArtefactRegistry(settings.registry_path)
     registry.seed(default_artefact())
     manifest = msgspec.structs.replace(load_manifest(default_artefact()), version=OTHER)
-    save_artefact(registry.root, manifest, load_model_tensors(default_artefact()), load_base(default_artefact()))
+    save_artefact(registry.root, manifest, load_model_tensors(default_artefact()))
     async with running_gateway(settings) as running:
         yield running
 
