@@ -22,7 +22,7 @@ from migrations.tables.tenancy import api_keys, teams
 from quality.learning.own_labels import OwnLabels
 from quality.retraining.train_candidate import exported_labels
 from quality.store.queries import reset_labels
-from quality.verification.training_rows import encode_prompt, export_rows
+from quality.verification.training_rows import encode_prompt, export_rows, whole_classes_of
 from tests.quality.retraining.tiny_classifier import base_artefact, experience_row
 
 PROMPT = "Tell me about cotton table window garden river"
@@ -91,7 +91,7 @@ async def test_stored_labels_keep_the_classes_of_whole_turns_where_they_bring_ma
     encoded = msgspec.structs.asdict(encode_prompt(model, asked))
     await store(sqlite_engine, model, 1)
     await store(sqlite_engine, model, 1, request_id="with material", **encoded)
-    names = len(model.manifest.feature_names) + len(model.manifest.heads)
+    names = len(model.manifest.feature_names)
     old = encoded | {"features": encoded["features"][: 4 * names]}
     await store(sqlite_engine, model, 1, request_id="of an earlier release", **old)
     found = await following(sqlite_engine, model).newest(3)
@@ -101,6 +101,15 @@ async def test_stored_labels_keep_the_classes_of_whole_turns_where_they_bring_ma
     np.testing.assert_allclose(exported["whole"][1], whole, atol=1e-6)
     np.testing.assert_array_equal(exported["whole"][[0, 2]], exported["classes"][[0, 2]])
     np.testing.assert_array_equal(exported_labels(exported, {}).whole, exported["whole"])
+
+
+@pytest.mark.parametrize(("logits", "whole"), [(0, 0), (0, 4), (7, 0), (7, 4)])
+def test_classes_of_whole_turns_are_read_behind_the_logits_that_earlier_releases_stored(
+    model: OutcomeModel, logits: int, whole: int
+) -> None:
+    manifest = msgspec.structs.replace(model.manifest, heads=[f"outcome {i}" for i in range(7)])
+    stored = np.concatenate([np.zeros(len(manifest.feature_names) + logits), np.full(whole, 0.25)])
+    assert whole_classes_of({"features": stored.astype("<f4").tobytes()}, manifest) == [0.25] * whole
 
 
 async def test_the_errors_of_a_judge_do_not_move_the_rate(sqlite_engine: AsyncEngine, model: OutcomeModel) -> None:
