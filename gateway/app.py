@@ -180,9 +180,9 @@ class Composition:
 
             self._exporter = configured_exporter(settings)
         if settings.alerts_somewhere:
-            from gateway.telemetry.alert_channels import channels_of
+            from gateway.telemetry.alert_channels import check_channels
 
-            channels_of(settings)  # an invalid address is an error at once
+            check_channels(settings)  # an invalid address is an error at once
         self._tiers, self._classifier, self._cores = tiers, classifier, cores
         self.metrics = Metrics()
         self._screen = _screen_of(self.metrics, catalog)

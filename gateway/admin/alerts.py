@@ -8,7 +8,6 @@ from litestar import get, post
 from litestar.response import Response
 
 from gateway.base.errors import ApiError
-from gateway.base.settings import Settings
 from gateway.base.stores.database import reached
 from gateway.edge.asgi import HttpRequest
 from gateway.edge.openapi import describe, endpoint
@@ -60,15 +59,8 @@ async def alerts_shown(serving: Serving) -> AlertsShown:
     rows = await reached(AlertMessages(serving.database).newest(MOST_SHOWN))
     names = AlertSent.__struct_fields__
     sent = [AlertSent(**{name: getattr(row, name) for name in names}) for row in rows]
-    return AlertsShown(channels=await _channels(serving.settings), sent=sent)
-
-
-async def _channels(settings: Settings) -> list[ChannelShown]:
-    found = []
-    for channel in channels_of(settings):
-        found.append(ChannelShown(channel=channel.name, where=channel.where))
-        await channel.aclose()
-    return found
+    channels = [ChannelShown(channel=one.name, where=one.where) for one in channels_of(serving.settings)]
+    return AlertsShown(channels=channels, sent=sent)
 
 
 async def order_test(serving: Serving, actor: str) -> AlertsTested:

@@ -127,7 +127,7 @@ def _refuse_grpc(given: Mapping[str, str]) -> None:
 # Their values never appear in messages.
 SECRETS = (
     "api_keys", "admin_keys", "viewer_keys",
-    "alert_routing_key", "alert_webhook", "alert_slack_webhook", "alert_teams_webhook", "alert_smtp_password",
+    "alert_routing_key", "alert_urls", "alert_webhook",
     "error_report_dsn", "oidc_client_secret",
 )  # fmt: skip
 
@@ -206,6 +206,9 @@ def _environment_texts(environment: Mapping[str, str]) -> dict[str, str]:
 
     Raises `SettingsError`.
     """
+    for variable, instead in REFUSED.items():
+        if environment.get(variable, "").strip():
+            raise SettingsError(f"{variable} is no longer a setting: {instead}")
     found = {}
     for name, schema in _schemas().items():
         variable = variable_of(name)
@@ -221,6 +224,20 @@ def _environment_texts(environment: Mapping[str, str]) -> dict[str, str]:
         if word or (name in _EMPTY_MEANS and variable in environment):
             found[name] = word
     return found
+
+
+_MAIL = "e-mail is an address in AIO_ALERT_URLS: mailtos://USER:PASSWORD@HOST:587?from=ADDRESS&to=ADDRESS"
+# Variables that are refused, each with what to write instead.
+REFUSED = {
+    "AIO_ALERT_SLACK_WEBHOOK": "write the webhook's address into AIO_ALERT_URLS, as it is",
+    "AIO_ALERT_TEAMS_WEBHOOK": "write the workflow's address into AIO_ALERT_URLS, as it is",
+    "AIO_ALERT_SMTP": _MAIL,
+    "AIO_ALERT_SMTP_USER": _MAIL,
+    "AIO_ALERT_SMTP_PASSWORD": _MAIL,
+    "AIO_ALERT_SMTP_PASSWORD_FILE": f"{_MAIL}; AIO_ALERT_URLS_FILE names a file of addresses",
+    "AIO_ALERT_EMAIL_TO": _MAIL,
+    "AIO_ALERT_EMAIL_FROM": _MAIL,
+}
 
 
 # Read by other parts than the settings.

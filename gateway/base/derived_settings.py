@@ -21,9 +21,7 @@ class DerivedSettings:
     store_texts: bool
     verification_budget: float
     alert_webhook: str
-    alert_slack_webhook: str
-    alert_teams_webhook: str
-    alert_smtp: str
+    alert_urls: str
     trace_exporter: str
     trace_ratio: float
 
@@ -94,7 +92,7 @@ class DerivedSettings:
     @property
     def alerts_somewhere(self) -> bool:
         """Whether any channel of alerts is set."""
-        return bool(self.alert_webhook or self.alert_slack_webhook or self.alert_teams_webhook or self.alert_smtp)
+        return bool(self.alert_webhook or self.alert_urls)
 
     @property
     def traced_share(self) -> float | None:

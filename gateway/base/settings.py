@@ -452,24 +452,13 @@ class Settings(DerivedSettings, msgspec.Struct, frozen=True, kw_only=True, forbi
         str,
         Meta(description="Routing key in these events, as PagerDuty requires it"),
     ] = ""
-    alert_slack_webhook: Annotated[
-        str, Meta(description="Slack incoming webhook to which alerts are posted; empty: none")
-    ] = ""
-    alert_teams_webhook: Annotated[
-        str,
-        Meta(description="Microsoft Teams workflow webhook to which alerts are posted as Adaptive Cards; empty: none"),
-    ] = ""
-    alert_smtp: Annotated[
+    alert_urls: Annotated[
         str,
         Meta(
-            description="Mail server for alerts: `smtp://HOST:587` (STARTTLS, on this machine where it is offered) or "
-            "`smtps://HOST:465`; empty: none"
+            description="Services that get alerts, by spaces: webhooks of Slack or Teams, "
+            "`mailtos://USER:PASSWORD@HOST:587?from=ADDRESS&to=ADDRESS`, other addresses of Apprise; empty: none"
         ),
     ] = ""
-    alert_smtp_user: Annotated[str, Meta(description="User name at that server; empty: no sign-in")] = ""
-    alert_smtp_password: Annotated[str, Meta(description="Password of that user; sent over TLS alone")] = ""
-    alert_email_to: Annotated[str, Meta(description="Addresses that get alerts by e-mail, by commas")] = ""
-    alert_email_from: Annotated[str, Meta(description="Sender of these e-mails; empty: the first of them")] = ""
     alert_poll_seconds: Annotated[float, Meta(gt=0, description="Interval of evaluating the alerts")] = 15.0
     gpu_exporters: Annotated[
         str,

@@ -15,14 +15,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.base.settings import Settings
-from gateway.telemetry.alert_channels import (
-    SEND_ERRORS,
-    Cause,
-    Channel,
-    Message,
-    channels_of,
-    problem_of,
-)
+from gateway.telemetry.alert_channels import AlertNotSentError, Cause, Channel, Message, channels_of
 from gateway.telemetry.alert_rules import RULES, AlertInputs, AlertRule, Figure
 from migrations.tables.audit import alert_messages
 from quality.store.queries import exclusive
@@ -222,9 +215,8 @@ class Alerts:
         action = _ACTIONS[state]
         try:
             await channel.send(Message(action=action, cause=cause, source=self._source, at=now))
-        except SEND_ERRORS as error:
-            refusal = problem_of(error)
-            log.warning("alert %s (%s) waits for %s: %s", cause.name, action, channel.name, refusal)
+        except AlertNotSentError as error:
+            log.warning("alert %s (%s) waits for %s: %s", cause.name, action, channel.name, error)
             await self._close(note, claim, accepted=False)
             return False
         sent[cause.id] = _Last(state, now, cause)
@@ -284,16 +276,11 @@ async def keep_looking(
     why: Why = lambda figure: None,
 ) -> None:
     """Check every `alert_poll_seconds` and tell the channels of `settings`. Raises `SettingsError` if invalid."""
-    channels = channels_of(settings)
-    alerts = Alerts(channels, rules, why=why, messages=AlertMessages(database))
-    try:
-        while True:
-            try:
-                await alerts.look(await figures(), await causes())
-            except Exception:
-                # A failed read is retried at the next check.
-                log.exception("alerts were not evaluated")
-            await asyncio.sleep(settings.alert_poll_seconds)
-    finally:
-        for channel in channels:
-            await channel.aclose()
+    alerts = Alerts(channels_of(settings), rules, why=why, messages=AlertMessages(database))
+    while True:
+        try:
+            await alerts.look(await figures(), await causes())
+        except Exception:
+            # A failed read is retried at the next check.
+            log.exception("alerts were not evaluated")
+        await asyncio.sleep(settings.alert_poll_seconds)

@@ -375,8 +375,6 @@ def reports_reachable(facts: Facts) -> Finding:
 def _alert_webhooks(settings: Settings) -> dict[str, str]:
     return {
         "AIO_ALERT_WEBHOOK": settings.alert_webhook,
-        "AIO_ALERT_SLACK_WEBHOOK": settings.alert_slack_webhook,
-        "AIO_ALERT_TEAMS_WEBHOOK": settings.alert_teams_webhook,
     }
 
 

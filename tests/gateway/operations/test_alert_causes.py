@@ -44,23 +44,19 @@ HELLO = [{"role": "user", "content": "hello"}]
 
 
 class Receivers:
-    """What Slack, Teams and the mail server got: texts, and cards."""
+    """What a chat and the mail server got."""
 
     def __init__(self, settings: Settings, mail: SmtpServer) -> None:
         self.settings, self.mail = settings, mail
-        self.slack, self.teams = asyncio.Queue[str](), asyncio.Queue[dict[str, Any]]()
+        self.chat = asyncio.Queue[str]()
 
     async def hear(self, call: Call) -> None:
-        if "slack" in call.path:
-            await call.reply(200, "ok")
-            self.slack.put_nowait(call.body["text"])
-        else:
-            await call.reply(202, {})
-            self.teams.put_nowait(call.body)
+        await call.reply(200, "ok")
+        self.chat.put_nowait(f"{call.body['title']}\n{call.body['message']}")
 
-    async def slack_says(self, wanted: str) -> str:
+    async def chat_says(self, wanted: str) -> str:
         """Wait for a message with these words; others are passed over."""
-        while wanted not in (text := await asyncio.wait_for(self.slack.get(), 60)):
+        while wanted not in (text := await asyncio.wait_for(self.chat.get(), 60)):
             pass
         return text
 
@@ -74,12 +70,8 @@ async def receivers(settings: Settings, folder: Path, monkeypatch: pytest.Monkey
         async with LoopbackServer(found.hear) as desk:
             found.settings = msgspec.structs.replace(
                 settings,
-                alert_slack_webhook=f"{desk.base_url}/slack/T0/B0/x",
-                alert_teams_webhook=f"{desk.base_url}/teams",
-                alert_smtp=f"smtp://127.0.0.1:{mail.port}",
-                alert_smtp_user=USER,
-                alert_smtp_password=PASSWORD,
-                alert_email_to="ops@example.com",
+                alert_urls=f"json://{desk.base_url.partition('://')[2]}/chat-s3cret "
+                f"mailtos://{USER}:{PASSWORD}@127.0.0.1:{mail.port}?from=aio@example.com&to=ops@example.com",
                 alert_poll_seconds=0.05,
             )
             yield found
@@ -111,21 +103,19 @@ async def test_a_budget_is_reported_at_50_and_80_per_cent_and_when_it_refuses_re
 
         await spend(gateway, budget, 1.99)
         await spend(gateway, budget, 2.0)
-        half = await desk.slack_says("AioBudget")
+        half = await desk.chat_says("AioBudget")
         assert "50% of the budget of $4 in total of key ada is spent ($2.00 so far)" in half
         await spend(gateway, budget, 3.9)
-        assert "80% of the budget" in await desk.slack_says("AioBudget")
+        assert "80% of the budget" in await desk.chat_says("AioBudget")
         await spend(gateway, budget, 3.999999)
         headers = {"authorization": f"Bearer {made['key']}"}
         body = {"model": "tier-4", "messages": HELLO, "max_tokens": 4000}
         assert (await gateway.http.post("/v1/chat/completions", json=body, headers=headers)).status_code == 429
-        assert "requests are refused by the budget of $4 in total of key ada" in await desk.slack_says("AioBudget")
+        assert "requests are refused by the budget of $4 in total of key ada" in await desk.chat_says("AioBudget")
 
         subjects = [(await asyncio.wait_for(desk.mail.mails.get(), 60))[0].get_content() for _ in range(3)]
         assert ["80%" in text for text in subjects] == [False, True, False]
-        cards = [await asyncio.wait_for(desk.teams.get(), 60) for _ in range(3)]
-        assert {card["attachments"][0]["content"]["type"] for card in cards} == {"AdaptiveCard"}
-        assert desk.slack.empty()
+        assert desk.chat.empty()
     assert desk.mail.signed_in == [(USER, PASSWORD)] * 3
 
 
@@ -152,7 +142,7 @@ async def test_a_tier_that_is_out_is_reported_by_its_number(desk: Receivers, mon
     async with running_gateway(desk.settings) as gateway:
         tier = gateway.tier(3)
         tier.health = msgspec.structs.replace(tier.health, healthy=False)
-        said = await desk.slack_says("AioTierDown")
+        said = await desk.chat_says("AioTierDown")
     assert f"tier 3 ({tier.model}) takes no requests" in said
 
 
@@ -170,7 +160,7 @@ async def test_labels_that_stay_away_are_reported(desk: Receivers) -> None:
     loud = msgspec.structs.replace(desk.settings, monitor=True)
     await answered(loud, 4, LEAST_ANSWERS)
     async with running_gateway(loud):
-        said = await desk.slack_says("AioLabelsSilent")
+        said = await desk.chat_says("AioLabelsSilent")
     assert f"no label for 3 days, in which {LEAST_ANSWERS} answers could have been verified" in said
 
 
@@ -207,14 +197,12 @@ async def test_routing_that_does_not_pay_is_reported_in_a_sentence(
     # At every look, also one that a busy machine makes late.
     monkeypatch.setattr(ConstantFollower, "found", found)
     async with running_gateway(desk.settings):
-        said = await desk.slack_says("AioRoutingDoesNotPay")
+        said = await desk.chat_says("AioRoutingDoesNotPay")
     assert "Routing does not pay here" in said
 
 
 async def heard_test(desk: Receivers) -> None:
-    assert "AioTest (test)" in await asyncio.wait_for(desk.slack.get(), 60)
-    card = (await asyncio.wait_for(desk.teams.get(), 60))["attachments"][0]["content"]
-    assert card["body"][0]["text"] == "AioTest (test)"
+    assert "AioTest (test)" in await asyncio.wait_for(desk.chat.get(), 60)
     mail, _ = await asyncio.wait_for(desk.mail.mails.get(), 60)
     assert mail["Subject"] == "AIO: AioTest (test)"
 
@@ -224,18 +212,18 @@ async def test_the_page_and_the_command_test_every_channel(desk: Receivers, capl
         async with browser(gateway) as client:
             await sign_in(client)
             shown = await client.get("/admin/system/alerts")
-            assert "ops@example.com by 127.0.0.1" in shown.text
+            assert "address 2 of AIO_ALERT_URLS" in shown.text
             form = forms_of(shown)["/admin/system/alerts/test"]
             done = await client.post(form["action"], data=form["fields"])
             assert done.status_code == 303
             notice = (await client.get("/admin/system/alerts")).text
-            assert "Test: Slack accepted it; Teams accepted it; e-mail accepted it" in notice
+            assert "Test: json 1 accepted it; mailtos 2 accepted it" in notice
         await heard_test(desk)
 
         order = ["alerts", "--test", "--url", gateway.url, "--key", ADMIN_KEY]
         said = await asyncio.to_thread(CliRunner().invoke, main, [*order, "--json"])
         assert said.exit_code == 0, said.output
-        assert [one["problem"] for one in json.loads(said.output)["channels"]] == [None, None, None]
+        assert [one["problem"] for one in json.loads(said.output)["channels"]] == [None, None]
         await heard_test(desk)
         async with gateway.serving.database.connect() as connection:
             rows = (
@@ -243,18 +231,21 @@ async def test_the_page_and_the_command_test_every_channel(desk: Receivers, capl
             ).all()
         assert len(rows) == 2
         assert PASSWORD not in shown.text + notice + said.output + caplog.text
-        assert "/slack/T0" not in shown.text + notice + said.output + caplog.text
+        assert "chat-s3cret" not in shown.text + notice + said.output + caplog.text
 
 
 async def test_a_refused_test_names_the_channel_and_the_reason_without_secrets(settings: Settings) -> None:
     async def refuse(call: Call) -> None:
         await call.reply(404, "no_service")
 
-    async with LoopbackServer(refuse) as slack:
-        telling = msgspec.structs.replace(settings, alert_slack_webhook=f"{slack.base_url}/x-s3cret")
+    async with LoopbackServer(refuse) as chat:
+        address = f"json://{chat.base_url.partition('://')[2]}/x-s3cret"
+        telling = msgspec.structs.replace(settings, alert_urls=address)
         async with running_gateway(telling) as gateway:
             answer = (await gateway.http.post("/v1/admin/alerts/test")).json()
-            assert answer == {"channels": [{"channel": "Slack", "where": "127.0.0.1", "problem": "HTTP 404"}]}
+            assert answer == {
+                "channels": [{"channel": "json 1", "where": "address 1 of AIO_ALERT_URLS", "problem": "HTTP 404"}]
+            }
             shown = await asyncio.to_thread(
                 CliRunner().invoke, main, ["alerts", "--test", "--url", gateway.url, "--key", ADMIN_KEY]
             )

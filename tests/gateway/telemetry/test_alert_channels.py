@@ -1,26 +1,28 @@
-"""Slack, Teams and e-mail: at most one message per cause and hour, over restarts and replicas, in today's formats."""
+"""Channels of Apprise: at most one message per cause and hour, over restarts and replicas, and bounds on what their
+plugins do in the network."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from gateway.base.configuration import load_settings
 from gateway.base.settings import Settings, SettingsError
 from gateway.telemetry.alert_channels import (
+    AlertNotSentError,
     Cause,
     Channel,
-    Mail,
     Message,
     channels_of,
-    slack_message,
-    teams_card,
+    check_channels,
 )
+from gateway.telemetry.alert_sender import _refuse_metadata
 from gateway.telemetry.alerts import ATTEMPT_SECONDS, AlertMessages, Alerts, Causes, Sent
 from tests.database_servers import migrated
 from tests.gateway.telemetry.smtp_server import PASSWORD, USER, make_certificate, smtp_server
+from tests.tiers.remote.loopback_server import Call, LoopbackServer
 
 HOUR = 3600.0
 DOWN = Cause(name="AioTierDown", key="AioTierDown/2", summary="tier 2 takes no requests", source="here")
@@ -30,15 +32,14 @@ WORTH = Cause(name="AioRoutingDoesNotPay", key="AioRoutingDoesNotPay", summary="
 class Chat(Channel):
     """A channel that remembers what it got."""
 
-    name, where = "Slack", "here"
-
     def __init__(self) -> None:
+        super().__init__("Slack", "here", "")
         self.got: list[str] = []
         self.deaf = False
 
     async def send(self, message: Message) -> None:
         if self.deaf:
-            raise httpx.ConnectError("no connection")
+            raise AlertNotSentError("no connection")
         self.got.append(f"{message.action} {message.cause.key}")
 
 
@@ -147,87 +148,148 @@ def message(summary: str, **changes: Any) -> Message:
     return Message(action="trigger", cause=cause, source="here", at=1_900_000_000)
 
 
-def test_a_slack_message_mentions_no_one() -> None:
-    said = slack_message(message("<!channel> of a & b\nnext"))
-    assert said == {
-        "text": "*AioBudget (warning)*\n&lt;!channel&gt; of a &amp; b next\n_AIO on here, 2030-03-17 17:46 UTC_"
-    }
+async def sent_by(url: str, summary: str) -> None:
+    await Channel("x", "there", url).send(message(summary))
 
 
-def test_a_teams_message_is_an_adaptive_card_whose_texts_are_no_markup() -> None:
-    said = teams_card(message("[click](https://evil.example)", severity="critical"))
-    assert said["type"] == "message"
-    (attachment,) = said["attachments"]
-    assert attachment["contentType"] == "application/vnd.microsoft.card.adaptive"
-    card = attachment["content"]
-    assert (card["type"], card["version"]) == ("AdaptiveCard", "1.4")
-    assert card["body"][0]["text"] == "AioBudget (critical)"
-    assert card["body"][1] == {
-        "type": "RichTextBlock", "inlines": [{"type": "TextRun", "text": "[click](https://evil.example)"}],
-    }  # fmt: skip
+async def test_no_text_is_a_mention_or_a_link() -> None:
+    heard = asyncio.Queue[dict[str, Any]]()
+
+    async def hear(call: Call) -> None:
+        await call.reply(200, {})
+        heard.put_nowait(call.body)
+
+    async with LoopbackServer(hear) as server:
+        await sent_by(f"json://{host_of(server)}", "<!channel> <@U1> @everyone of a & b [x](https://evil.example)")
+    said = await heard.get()
+    assert said["title"] == "AIO: AioBudget (warning)"
+    words = "<\u200b!channel> <\u200b@\u200bU1> @\u200beveryone of a & b [x]\u200b(https://evil.example)"
+    assert said["message"].split("\n\n") == [words, "AIO on here, 2030-03-17 17:46 UTC"]
 
 
-def mail_settings(**changes: Any) -> Settings:
-    return Settings(**{"alert_email_to": "ops@example.com, on-call@example.com", **changes})
+def host_of(server: LoopbackServer) -> str:
+    return server.base_url.partition("://")[2]
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+async def test_no_channel_follows_a_redirect(status: int) -> None:
+    got: list[str] = []
+
+    async def lead_on(call: Call) -> None:
+        got.append(call.path)
+        head = f"HTTP/1.1 {status} X\r\nlocation: /elsewhere\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+        await call.send(head.encode())
+
+    async with LoopbackServer(lead_on) as server:
+        channels = [
+            Channel("x", "there", f"json://{host_of(server)}/hook?redirect=yes"),
+            Channel("webhook", "there", f"{server.base_url}/hook", "key"),
+        ]
+        for channel in channels:
+            with pytest.raises(AlertNotSentError, match=f"HTTP {status}"):
+                await channel.send(message("x"))
+    assert {path.rstrip("/") for path in got} == {"/v1/hook"}
+
+
+METADATA_ADDRESSES = ["169.254.169.254", "100.100.100.200", "fd00:ec2::254", "::ffff:169.254.169.254"]
+
+
+@pytest.mark.parametrize("address", METADATA_ADDRESSES)
+def test_no_library_of_a_sender_reaches_a_clouds_metadata_server(address: str) -> None:
+    for event in ("socket.connect", "socket.sendto", "socket.sendmsg"):
+        with pytest.raises(ConnectionRefusedError):
+            _refuse_metadata(event, (None, (address, 80)))
+    with pytest.raises(ConnectionRefusedError):
+        _refuse_metadata("socket.connect", (None, ("a.name.that.resolves.to.it", 80)))
+    _refuse_metadata("socket.connect", (None, ("192.0.2.1", 80)))
+
+
+@pytest.mark.parametrize(
+    "url", ["json://169.254.169.254/", "mailtos://a:b@169.254.169.254", "rsyslog://169.254.169.254"]
+)
+async def test_a_name_may_not_lead_there_and_no_proxy_is_asked_to(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    async def hear(call: Call) -> None:
+        asked.append(call.path)
+        await call.reply(200, {})
+
+    async with LoopbackServer(hear) as proxy:
+        monkeypatch.setenv("HTTP_PROXY", proxy.base_url)
+        monkeypatch.setenv("http_proxy", proxy.base_url)
+        with pytest.raises(AlertNotSentError):
+            await sent_by(url, "x")
+    assert asked == []
+
+
+def mail_to(port: int, scheme: str = "mailtos", user: str = f"{USER}:{PASSWORD}@") -> str:
+    return f"{scheme}://{user}127.0.0.1:{port}?from=aio@example.com&to=ops@example.com,on-call@example.com"
 
 
 async def test_e_mail_signs_in_over_starttls_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     certificate = make_certificate(tmp_path)
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
     async with smtp_server(certificate) as server:
-        settings = mail_settings(
-            alert_smtp=f"smtp://127.0.0.1:{server.port}", alert_smtp_user=USER, alert_smtp_password=PASSWORD
-        )
-        await Mail(settings).send(message("80% of the budget of key ädä is spent"))
-        mail, encrypted = await server.mails.get()
-    assert encrypted
+        await sent_by(mail_to(server.port), "80% of the budget of key ädä is spent")
+        received = [await server.mails.get() for _ in range(2)]
     assert server.signed_in == [(USER, PASSWORD)]
+    assert all(encrypted for _, encrypted in received)
+    mail = received[0][0]
     assert mail["Subject"] == "AIO: AioBudget (warning)"
-    assert (mail["From"], mail["To"]) == ("ops@example.com", "ops@example.com, on-call@example.com")
-    assert mail.get_content().startswith("80% of the budget of key ädä is spent\r\n")
+    assert "aio@example.com" in mail["From"]
+    assert "80% of the budget of key ädä is spent" in mail.as_string() + mail.get_body().get_content()
 
 
 async def test_a_password_is_not_sent_unencrypted_and_a_local_relay_needs_none() -> None:
     async with smtp_server() as server:
-        address = f"smtp://127.0.0.1:{server.port}"
-        signed_in = mail_settings(alert_smtp=address, alert_smtp_user=USER, alert_smtp_password=PASSWORD)
-        with pytest.raises(Exception, match="STARTTLS"):
-            await Mail(signed_in).send(message("x"))
-        await Mail(mail_settings(alert_smtp=address)).send(message("x"))
+        with pytest.raises(AlertNotSentError):
+            await sent_by(mail_to(server.port), "x")
+        with pytest.raises(AlertNotSentError, match="a password is not sent unencrypted"):
+            await sent_by(mail_to(server.port, "mailto"), "x")
+        await sent_by(mail_to(server.port, "mailto", ""), "x")
         assert not (await server.mails.get())[1]
     assert server.signed_in == []
 
 
 async def test_a_certificate_of_an_unknown_authority_is_refused(tmp_path: Path) -> None:
     async with smtp_server(make_certificate(tmp_path)) as server:
-        with pytest.raises(OSError, match="CERTIFICATE_VERIFY_FAILED"):
-            await Mail(mail_settings(alert_smtp=f"smtp://127.0.0.1:{server.port}")).send(message("x"))
+        with pytest.raises(AlertNotSentError):
+            await sent_by(mail_to(server.port), "x")
         assert server.mails.empty()
 
 
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"alert_smtp": "mail.example.com:587"}, "smtp://HOST:PORT"),
-        ({"alert_smtp": "smtp://user:secret@mail.example.com"}, "AIO_ALERT_SMTP_PASSWORD"),
-        ({"alert_smtp": "smtp://169.254.169.254"}, "smtp://HOST:PORT"),
-        ({"alert_smtp": "smtp://mail", "alert_email_to": ""}, "AIO_ALERT_EMAIL_TO"),
-        (
-            {"alert_smtp": "smtp://mail", "alert_email_to": "ops@example.com\r\nBcc: x@example.com"},
-            "AIO_ALERT_EMAIL_TO",
-        ),
-        ({"alert_slack_webhook": "ftp://hooks.example.com"}, "AIO_ALERT_SLACK_WEBHOOK"),
-        ({"alert_teams_webhook": "http://metadata/"}, "AIO_ALERT_TEAMS_WEBHOOK"),
+        ({"alert_urls": "hooks.slack.com/services/s3cret"}, "address 1 .* SCHEME://"),
+        ({"alert_urls": "json://127.0.0.1 nonsense://s3cret"}, "address 2 of AIO_ALERT_URLS: Apprise knows no such"),
+        ({"alert_urls": "jsons://127.0.0.1/s3cret?verify=no"}, "certificates are checked"),
+        ({"alert_webhook": "http://metadata/s3cret"}, "AIO_ALERT_WEBHOOK"),
     ],
 )
 def test_an_impossible_channel_is_refused_at_the_start(changes: dict[str, str], said: str) -> None:
     with pytest.raises(SettingsError, match=said) as caught:
-        channels_of(mail_settings(**changes))
-    assert "secret" not in str(caught.value)
+        check_channels(Settings(**changes))
+    assert "s3cret" not in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["alert_slack_webhook", "alert_teams_webhook", "alert_smtp_password"])
-def test_secrets_are_in_no_message(name: str) -> None:
+def test_webhooks_of_slack_and_teams_are_addresses_as_they_are() -> None:
+    slack = "https://hooks.slack.com/services/T024BE7LD/B024BE7LE/abcdefghijklmnopqrstuvwx"
+    teams = "https://prod-1.westeurope.logic.azure.com:443/workflows/643e69f83c8944438d68119179a10a64/triggers/manual/paths/"
+    query = (
+        "invoke?api-version=2016-06-01&sp=%2Ftriggers%2Fmanual%2Frun&sv=1.0&sig=KODuebWbDGYFr0z0eu-6Rj8aUKz7108W3wrN"
+    )
+    check_channels(Settings(alert_urls=f"{slack} {teams}{query}"))
+    names = [channel.name for channel in channels_of(Settings(alert_urls=f"{slack} {teams}{query}"))]
+    assert names == ["hooks.slack.com 1", "prod-1.westeurope.logic.azure.com 2"]
+
+
+def test_a_setting_of_one_service_is_refused_with_what_to_write() -> None:
+    with pytest.raises(SettingsError, match=r"AIO_ALERT_SMTP is no longer a setting: .* AIO_ALERT_URLS: mailtos://"):
+        load_settings({"AIO_ALERT_SMTP": "smtp://mail"})
+
+
+def test_secrets_are_in_no_message() -> None:
     with pytest.raises(SettingsError) as caught:
-        load_settings({}, **{name: ["s3cret"]})
+        load_settings({}, alert_urls=["s3cret"])
     assert "s3cret" not in str(caught.value)

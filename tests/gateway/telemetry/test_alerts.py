@@ -4,13 +4,12 @@ import asyncio
 from functools import partial
 from typing import Any
 
-import httpx
 import msgspec
 import pytest
 
 from gateway.base.configuration import load_settings
 from gateway.base.settings import Settings, SettingsError
-from gateway.telemetry.alert_channels import Channel, Message, channels_of, pagerduty_event
+from gateway.telemetry.alert_channels import AlertNotSentError, Channel, Message, channels_of, pagerduty_event
 from gateway.telemetry.alert_rules import RULES, AlertRule, alert_figures
 from gateway.telemetry.alerts import Alerts, keep_looking
 from tests.gateway.running_gateway import running_gateway
@@ -23,9 +22,8 @@ QUEUE = AlertRule(name="Q", severity="critical", figure="waiting", above=500, fo
 class Desk(Channel):
     """The webhook's receiver, and the clock."""
 
-    name, where, pairs, gap_seconds = "webhook", "here", True, 0.0
-
     def __init__(self, *rules: AlertRule) -> None:
+        super().__init__("webhook", "here", "", "key")
         self.events: list[dict[str, Any]] = []
         self.deaf = False
         self.now = 0.0
@@ -33,7 +31,7 @@ class Desk(Channel):
 
     async def send(self, message: Message) -> None:
         if self.deaf:
-            raise httpx.ConnectError("no connection")
+            raise AlertNotSentError("no connection")
         self.events.append(pagerduty_event("key", message))
 
     async def at(self, seconds: float, waiting: float | None) -> list[str]:

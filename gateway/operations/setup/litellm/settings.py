@@ -34,7 +34,7 @@ WHY = {
     "general_settings.database_url": _OWN_DATABASE,
     "general_settings.store_model_in_db": "AIO's models are in its catalogue; `aio reload` reads it again",
     "general_settings.max_parallel_requests": "AIO bounds requests in flight per key (`concurrency`) and in all",
-    "general_settings.alerting": "AIO has Slack, Teams, e-mail and PagerDuty: AIO_ALERT_… (observability.md#alerts)",
+    "general_settings.alerting": "AIO has Slack, Teams, e-mail and others: AIO_ALERT_URLS (observability.md#alerts)",
     "general_settings.background_health_checks": "AIO asks the servers of its tiers of itself",
     "general_settings.health_check_interval": "AIO asks the servers of its tiers of itself",
     "general_settings.custom_auth": "AIO's keys are its own or those of a file (keys.md)",

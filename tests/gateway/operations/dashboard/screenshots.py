@@ -109,13 +109,8 @@ def _overview(folder: Path) -> None:
 def alerted() -> Iterator[dict[str, str]]:
     """Settings that send alerts to a server here, and to a mail server that does not exist."""
     with answering(lambda asked: Reply()) as url:
-        yield {
-            "AIO_ALERT_SLACK_WEBHOOK": f"{url}/slack",
-            "AIO_ALERT_TEAMS_WEBHOOK": f"{url}/teams",
-            "AIO_ALERT_SMTP": "smtp://mail.example.com:587",
-            "AIO_ALERT_EMAIL_TO": "ops@example.com",
-            "AIO_ALERT_POLL_SECONDS": "1",
-        }
+        mail = "mailtos://mail.example.com:587?from=a@example.com&to=ops@example.com"
+        yield {"AIO_ALERT_URLS": f"json://{url.partition('://')[2]} {mail}", "AIO_ALERT_POLL_SECONDS": "1"}
 
 
 def spend_half(gateway: ServedProcess) -> None:
