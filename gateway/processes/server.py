@@ -51,7 +51,7 @@ from gateway.processes.event_loop import (
     new_loop,
     room_for_connections,
 )
-from gateway.processes.start_checks import bound_sockets, name_unknown_variables, require_port
+from gateway.processes.start_checks import bound_sockets, require_port, warn_of_settings
 from gateway.runtime.peers import WorkerIdentity
 from gateway.tenancy.guard import ACCESS
 from inference_core.transport.client import CoreClient
@@ -265,7 +265,7 @@ def run_server(
         said = policy_text(settings, load_catalog(settings.catalog))
         click.echo(broken(f"{start_text(settings, catalog_reason(settings))}\n{said}"))
         sys.stdout.flush()
-        name_unknown_variables(settings)
+        warn_of_settings(settings)
     config = uvicorn.Config(
         app,
         host=settings.host,

@@ -19,6 +19,7 @@ from gateway.base.configuration import CATALOG_FILE, environment_of, own_command
 from gateway.base.logs import JsonStream
 from gateway.base.settings import Settings, SettingsError
 from gateway.edge.proxies import authority_of, hosts_of, is_reachable_from_elsewhere
+from gateway.operations.setup.exposures import exposures
 from gateway.processes.announcement import ServerStartError
 from tiers.catalog.catalog import Catalog
 
@@ -35,10 +36,9 @@ def refuse_open_access(settings: Settings) -> None:
     if settings.insecure or settings.api_keys or not is_reachable_from_elsewhere(settings.host):
         return
     # A supervisor, which has no database, imports none either.
-    from gateway.operations.security.stored_keys import stored_keys
+    from gateway.operations.setup.stored_keys import has_answer_keys
 
-    stored = asyncio.run(stored_keys(settings))
-    if stored is not None and not stored.for_answers:
+    if asyncio.run(has_answer_keys(settings)) is False:
         raise SettingsError(
             f"AIO_HOST={settings.host} is reached by other machines, and no API key exists, so anyone could use this "
             "gateway: make a key (`aio keys create NAME`, or `aio new-key` for AIO_API_KEYS), or allow callers without "
@@ -46,9 +46,9 @@ def refuse_open_access(settings: Settings) -> None:
         )
 
 
-def name_unknown_variables(settings: Settings) -> None:
-    """Log which `AIO_` variables change nothing."""
-    for line in unknown_variables(os.environ, settings):
+def warn_of_settings(settings: Settings) -> None:
+    """Log which `AIO_` variables change nothing, and the worst mistakes of a deployment."""
+    for line in (*unknown_variables(os.environ, settings), *exposures(settings)):
         log.warning("%s", line)
 
 

@@ -33,7 +33,7 @@ from gateway.processes.announcement import (
     tell_service_manager,
     url_of,
 )
-from gateway.processes.start_checks import bound_sockets, name_unknown_variables
+from gateway.processes.start_checks import bound_sockets, warn_of_settings
 from gateway.runtime.core_factory import socket_of
 from gateway.runtime.engines.running_engines import RunningEngines, running_engines
 from gateway.runtime.peers import YES, WorkerIdentity, ask_worker, socket_of_worker
@@ -223,7 +223,7 @@ class Supervisor:
             why = catalog_reason(self._settings)
             catalog = load_catalog(self._settings.catalog)
             click.echo(broken(f"{start_text(self._settings, why)}\n{policy_text(self._settings, catalog)}"))
-            name_unknown_variables(self._settings)
+            warn_of_settings(self._settings)
             if not self._settings.redis_url:
                 log.warning(
                     "without AIO_REDIS_URL every worker counts rates and requests in flight by itself: a key may"

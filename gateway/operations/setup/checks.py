@@ -20,7 +20,7 @@ from gateway.base.derived_settings import without_secrets
 from gateway.base.errors import ApiError
 from gateway.base.settings import Settings, SettingsError
 from gateway.operations.quality_loop.label_sources import judging_cap
-from gateway.operations.security.stored_keys import is_missing_file
+from gateway.operations.setup.stored_keys import is_missing_file
 from inference_core.errors import CoreError
 from quality.judges.pairwise import judging_fingerprint
 from quality.judges.self_calibration import JudgeState, judge_state
@@ -198,7 +198,7 @@ async def _changes(settings: Settings, declared: "Declaration", may_show: bool) 
     """What applying it would change. Raises `DeclarationError` for what cannot be done."""
     from sqlalchemy.exc import SQLAlchemyError
 
-    from gateway.operations.security.stored_keys import has_stored_keys
+    from gateway.operations.setup.stored_keys import has_stored_keys
     from gateway.tenancy.declared import differences
     from quality.store.database import database_opened
 

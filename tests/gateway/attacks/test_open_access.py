@@ -11,7 +11,7 @@ import pytest
 
 from gateway.base.settings import Settings
 from gateway.edge.proxies import is_reachable_from_elsewhere
-from gateway.operations.security.stored_keys import stored_keys
+from gateway.operations.setup.stored_keys import has_answer_keys
 from gateway.tenancy.changes import Order
 from gateway.tenancy.keys.key_commands import KeyTerms, create_key
 from gateway.tenancy.keys.key_secrets import new_key
@@ -33,9 +33,7 @@ def options(upstream: Upstream, tmp_path: Path) -> list[str]:
 
 
 async def has_keys(settings: Settings) -> bool:
-    found = await stored_keys(settings)
-    assert found is not None
-    return found.for_answers
+    return bool(await has_answer_keys(settings))
 
 
 def ended(folder: Path, *options: str, environment: Mapping[str, str]) -> tuple[int, str, str]:

@@ -1,6 +1,5 @@
 """Commands on a database of another version or one that does not answer: one sentence, status 1, nothing changed."""
 
-import json
 import os
 import sqlite3
 import subprocess
@@ -173,11 +172,3 @@ def test_a_damaged_database_is_named_in_one_sentence_and_kept(
     assert said.startswith(f"the database sqlite+aiosqlite:///{database} cannot be used: it is damaged (")
     assert said.endswith("): stop the server and restore a backup")
     assert database.read_bytes() == before
-
-
-def test_the_checklist_fails_while_the_database_does_not_answer(settings: Settings) -> None:
-    with closing(held_port()) as held:
-        url = f"postgresql://aio:secret@127.0.0.1:{held.getsockname()[1]}/aio"
-        ended = command("check", "--security", "--json", settings=settings | {"AIO_DATABASE_URL": url})
-    items = {item["id"]: item["status"] for item in json.loads(ended.stdout)}
-    assert (ended.returncode, items["admin-keys"]) == (1, "failed")

@@ -1,4 +1,4 @@
-"""`aio check`: ask every tier one question, or verify the deployment checklist, and say what to do where it fails."""
+"""`aio check`: ask every tier one question, and say what to do where it fails."""
 
 import asyncio
 import os
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--security", is_flag=True, help="Verify the deployment checklist of docs/reference/security.md instead.")
+@click.option("--security", is_flag=True, hidden=True)
 @setting_option("host")
 @catalog_option
 @data_dir_option
@@ -40,15 +40,14 @@ def check(security: bool, as_json: bool, **options: Any) -> None:
 
     Shows the time to the first token, tokens per second, and what 1,000 requests would cost, then the catalogue's
     targets, fallback chains and rules, with those that can never apply, which tiers private prompts go to, what the
-    file of keys would change, and where texts go in traces. Models that AIO runs itself are loaded for it, as `aio
-    serve` does. Nothing is recorded.
-
-    With --security nothing is asked: settings, files and database are read as `aio serve` would use them, and each item
-    is ok, warning or failed. Exits with 1 if one failed.
+    file of keys would change, where texts go in traces, and the worst mistakes of a deployment. Models that AIO runs
+    itself are loaded for it, as `aio serve` does. Nothing is recorded.
     """
     if security:
-        _check_security(settings_from(**options), as_json)
-        return
+        raise click.UsageError(
+            "--security is gone: `aio check` and every start name the ten worst mistakes of a deployment; "
+            "docs/reference/security.md has the rest of the checklist"
+        )
     from gateway.base.configuration import catalog_reason, unknown_variables
     from gateway.operations.quality_loop.label_sources import labels_text
     from gateway.operations.setup.checks import (
@@ -61,6 +60,7 @@ def check(security: bool, as_json: bool, **options: Any) -> None:
         private_text,
         stored_judge,
     )
+    from gateway.operations.setup.exposures import exposures
     from gateway.operations.setup.tier_answers import ask_tiers
     from tiers.catalog.load import load_catalog
 
@@ -95,7 +95,7 @@ def check(security: bool, as_json: bool, **options: Any) -> None:
         warnings = [one.warning for one in said if one.warning]
         if catalog.private is not None and not any(tier.is_local for tier in catalog.tiers):
             warnings.append(NONE_IS_LOCAL)
-        warnings += unknown_variables(os.environ, settings)
+        warnings += (*unknown_variables(os.environ, settings), *exposures(settings))
         for warning in warnings:
             click.secho(f"\nwarning: {warning}", fg="yellow")
         for problem in problems:
@@ -113,22 +113,6 @@ def _say_routing(catalog: "Catalog") -> None:
     click.echo("\n" + "\n".join(routing_lines(catalog)))
     for warning in routing_warnings(catalog):
         click.secho(f"\nwarning: {warning}", fg="yellow")
-
-
-def _check_security(settings: "Settings", as_json: bool) -> None:
-    from gateway.operations.security.checks import check_security
-
-    checked = asyncio.run(check_security(settings))
-    if as_json:
-        echo_json(checked)
-    else:
-        click.echo(table(["item", "", "found"], [[item.id, item.status, item.says] for item in checked]))
-        for status, colour in (("failed", "red"), ("warning", "yellow")):
-            for item in checked:
-                if item.status == status:
-                    click.secho(f"\n{status}: {item.id}: {item.mend}", fg=colour)
-    if any(item.status == "failed" for item in checked):
-        raise SystemExit(1)
 
 
 def _lists(settings: "Settings", catalog: "Catalog") -> str:

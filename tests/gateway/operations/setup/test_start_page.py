@@ -21,7 +21,6 @@ BLOCK = re.compile(r"^```sh\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 INSTALL = "pip install ."
 # Commands within sentences, which other tests run.
 RUN_ELSEWHERE = {
-    "aio check --security": "tests/gateway/operations/setup/test_security_checklist.py",
     "make run": "tests/tiers/local/test_ladder_tiers.py",
 }
 CONFIG = """\

@@ -1,1 +1,0 @@
-"""The security checklist: facts and checks."""
