@@ -29,7 +29,6 @@ IMPORTED_AS = {
     "python-stdnum": "stdnum",
     "pyyaml": "yaml",
     "scikit-learn": "sklearn",
-    "sentry-sdk": "sentry_sdk",
 }
 # Parts of the interfaces of jsonschema and of the OTLP exporter; plots of simulated fleets need the packages for
 # development.

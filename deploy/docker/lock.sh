@@ -33,7 +33,7 @@ torch=$(without cuda 'torch|triton|cuda-[a-z]+|nvidia-[a-z0-9-]+')
     compile slim pyproject.toml $same --extra server
     # An extra is installed on top of an image.
     compile ray pyproject.toml $same $torch $(without cpu '[a-z0-9-]+') --extra ray
-    for extra in oidc providers sentry; do
+    for extra in oidc providers; do
         compile "$extra" pyproject.toml $same $(without slim '[a-z0-9-]+') --extra "$extra"
     done
 }

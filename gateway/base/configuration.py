@@ -128,7 +128,7 @@ def _refuse_grpc(given: Mapping[str, str]) -> None:
 SECRETS = (
     "api_keys", "admin_keys", "viewer_keys",
     "alert_routing_key", "alert_urls", "alert_webhook",
-    "error_report_dsn", "oidc_client_secret",
+    "oidc_client_secret",
 )  # fmt: skip
 
 
@@ -227,6 +227,7 @@ def _environment_texts(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 _MAIL = "e-mail is an address in AIO_ALERT_URLS: mailtos://USER:PASSWORD@HOST:587?from=ADDRESS&to=ADDRESS"
+_TRACKER = "AIO_LOG_FORMAT=json logs each error with an event id and its stack, for a forwarder of logs to send on"
 # Variables that are refused, each with what to write instead.
 REFUSED = {
     "AIO_ALERT_SLACK_WEBHOOK": "write the webhook's address into AIO_ALERT_URLS, as it is",
@@ -237,6 +238,8 @@ REFUSED = {
     "AIO_ALERT_SMTP_PASSWORD_FILE": f"{_MAIL}; AIO_ALERT_URLS_FILE names a file of addresses",
     "AIO_ALERT_EMAIL_TO": _MAIL,
     "AIO_ALERT_EMAIL_FROM": _MAIL,
+    "AIO_ERROR_REPORT_DSN": _TRACKER,
+    "AIO_ERROR_REPORT_DSN_FILE": _TRACKER,
 }
 
 

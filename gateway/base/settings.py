@@ -467,13 +467,6 @@ class Settings(DerivedSettings, msgspec.Struct, frozen=True, kw_only=True, forbi
             "http://node-1:9400/metrics"
         ),
     ] = ""
-    error_report_dsn: Annotated[
-        str,
-        Meta(
-            description="Sentry DSN to which unexpected errors are reported (extra `sentry`); empty: they are only "
-            "logged",
-        ),
-    ] = ""
     trace_exporter: Annotated[
         SpanExport,
         Meta(description="Where OpenTelemetry spans go: `none`, `console` or `otlp`"),

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.deploy
 LOCKS = {path.stem: path for path in sorted((DEPLOY / "docker" / "locks").glob("*.lock"))}
 # The extras that an image or EXTRAS installs, by the locks that it installs; an extra's lock goes on top of an image's.
 IMAGES = {"slim": ["server"], "cpu": ["local", "server", "train"], "cuda": ["gpu", "server", "train"]}
-EXTRAS = ["oidc", "providers", "sentry"]
+EXTRAS = ["oidc", "providers"]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 MACHINES = ["x86_64", "aarch64"]
 

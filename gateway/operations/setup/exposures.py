@@ -50,13 +50,12 @@ def _open_access(settings: Settings) -> list[str]:
 
 
 def _plain_reports(settings: Settings) -> list[str]:
-    """What leaves the machine unencrypted: codes of single sign-on; traces, alerts and error reports."""
+    """What leaves the machine unencrypted: codes of single sign-on; traces and events of alerts."""
     sends_traces = settings.trace_exporter == "otlp"
     named = {
         "AIO_OIDC_ISSUER": settings.oidc_issuer,
         "AIO_OIDC_REDIRECT_URL": settings.oidc_redirect_url,
         "AIO_ALERT_WEBHOOK": settings.alert_webhook,
-        "AIO_ERROR_REPORT_DSN": settings.error_report_dsn,
         "AIO_OTLP_TRACES_ENDPOINT": settings.otlp_traces_endpoint if sends_traces else "",
         "AIO_OTLP_ENDPOINT": settings.otlp_endpoint if sends_traces and not settings.otlp_traces_endpoint else "",
     }

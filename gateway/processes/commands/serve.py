@@ -335,14 +335,9 @@ def worker(**options: Any) -> None:
 
 
 def _set_up_telemetry(settings: "Settings", role: str) -> None:
-    """Set up log and error reports of the process with this `role`. Raises `SettingsError` for an unusable DSN."""
+    """Set up log and error reports of the process with this `role`."""
     from gateway.base.logs import configure_logging
     from gateway.telemetry.error_reports import report_errors
 
     configure_logging(settings.log_level, settings.log_format)
-    send = None
-    if settings.error_report_dsn:
-        from gateway.telemetry.sentry import sentry_sender
-
-        send = sentry_sender(settings.error_report_dsn)
-    report_errors(role, send)
+    report_errors(role)

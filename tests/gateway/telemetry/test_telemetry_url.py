@@ -14,7 +14,6 @@ from gateway.app import create_app
 from gateway.base.settings import Settings, SettingsError
 from gateway.operations.cli.group import told_error
 from gateway.telemetry import telemetry_url
-from gateway.telemetry.sentry import sentry_sender
 from gateway.telemetry.telemetry_url import refuse_metadata_behind
 
 NAME = "collector.example"
@@ -115,10 +114,3 @@ async def test_the_start_is_refused_for_a_collector_whose_name_leads_to_metadata
     cause = told_error(refused.value)
     assert isinstance(cause, SettingsError)
     assert "resolves to 169.254.169.254" in str(cause)
-
-
-def test_no_report_is_sent_to_a_name_that_leads_to_metadata(names: NameServer) -> None:
-    names.look = lambda: ["169.254.169.254"]
-    with pytest.raises(SettingsError, match="AIO_ERROR_REPORT_DSN resolves to") as refused:
-        sentry_sender(f"https://secret@{NAME}/1")
-    assert "secret" not in str(refused.value)
