@@ -232,8 +232,8 @@ class CompletionBody(msgspec.Struct, frozen=True, kw_only=True):
     x_aio: Any
 
 
-def whole_chat(head: AnswerHead, choices: Sequence[CollectedChoice], usage: Usage | None, routed: Any) -> ChatBody:
-    """Return the body of a finished answer. `routed`: how it came about, its `x_aio`."""
+def whole_chat(head: AnswerHead, choices: Sequence[CollectedChoice], usage: Usage | None, x_aio: Any) -> ChatBody:
+    """Return the body of a finished answer. `x_aio`: how it came about."""
     return ChatBody(
         id=head.id,
         created=head.created,
@@ -242,12 +242,12 @@ def whole_chat(head: AnswerHead, choices: Sequence[CollectedChoice], usage: Usag
         usage=usage_body(usage),
         system_fingerprint=head.fingerprint,
         service_tier=head.service_tier or UNSET,
-        x_aio=routed,
+        x_aio=x_aio,
     )
 
 
 def whole_completion(
-    head: AnswerHead, choices: Sequence[CollectedChoice], usage: Usage | None, routed: Any
+    head: AnswerHead, choices: Sequence[CollectedChoice], usage: Usage | None, x_aio: Any
 ) -> CompletionBody:
     """Return the body of a finished text completion; see `whole_chat`."""
     return CompletionBody(
@@ -257,7 +257,7 @@ def whole_completion(
         choices=[_completion_choice(place, choice, head) for place, choice in enumerate(choices)],
         usage=usage_body(usage),
         system_fingerprint=head.fingerprint,
-        x_aio=routed,
+        x_aio=x_aio,
     )
 
 
@@ -326,9 +326,9 @@ class _Chunks:
         # OpenAI puts "usage": null on every chunk but the last when usage is asked for.
         self._tail = b'],"usage":null}\n\n' if shows_usage else b"]}\n\n"
 
-    def last(self, usage: Usage | None, routed: Any) -> bytes:
-        """Return the chunk with the counts; `routed`: how the answer came about, its `x_aio`."""
-        return self._head + b"]," + _encode({"usage": usage_body(usage), "x_aio": routed})[1:] + b"\n\n"
+    def last(self, usage: Usage | None, x_aio: Any) -> bytes:
+        """Return the chunk with the counts; `x_aio`: how the answer came about."""
+        return self._head + b"]," + _encode({"usage": usage_body(usage), "x_aio": x_aio})[1:] + b"\n\n"
 
 
 class ChatWriter(_Chunks):
