@@ -14,6 +14,7 @@ from tiers.dialects import responses
 from tiers.dialects.chat_answer import read_chunk
 from tiers.dialects.dialect import ServerDialect, WireCall
 from tiers.dialects.event_stream import ServerSentEvent
+from tiers.dialects.refusals import without, without_extras
 from tiers.dialects.rules import (
     ALL_SAMPLING,
     BREAKPOINTS,
@@ -102,6 +103,14 @@ class ChatServer(ServerDialect):
             body["messages"][-1]["prefix"] = True
         path = "completions" if request.messages is None else "chat/completions"
         return WireCall(path, _encode(body), streamed, dropped + unknown)
+
+    def without_refused(
+        self, call: WireCall, refused: frozenset[str]
+    ) -> tuple[bytes, tuple[str, ...], tuple[str, ...]]:
+        if call.form == "responses":
+            return without_extras(call.body, refused)
+        body, changed = without(call.body, refused) if call.path == "chat/completions" else (call.body, ())
+        return body, (), changed
 
     def known_fields(self, *, is_chat: bool) -> frozenset[str]:
         """Return which of the fields that an answer can do without the server gets."""

@@ -122,6 +122,17 @@ class ServerDialect(ABC):
         needs one. Nothing is added to what the caller and the catalogue set. The request has been
         checked. Raises `TierRequestError` for a conversation that this kind of server cannot read."""
 
+    def own_turns(self, messages: list[Turn]) -> list[Turn]:
+        """Return turns that the model may read without what its maker refuses in them."""
+        return messages
+
+    def without_refused(
+        self, call: WireCall, refused: frozenset[str]
+    ) -> tuple[bytes, tuple[str, ...], tuple[str, ...]]:
+        """Return the body of a call without what its server has `refused`, as the names of refusals say
+        (`tiers.dialects.refusals`); and the names of the fields that were left out, and of those that were changed."""
+        return call.body, (), ()
+
     @abstractmethod
     def read_event(self, event: ServerSentEvent, tally: Tally) -> list[Delta] | None:
         """Return an event's deltas; None for the last event. Raises `TierError` for one that reports a failure."""

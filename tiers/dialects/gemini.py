@@ -1,17 +1,20 @@
-"""Google's Gemini API (`generateContent`), as its servers have it."""
+"""Google's Gemini API (`generateContent`): the form of requests and answers, as callers and servers write them, and how
+its servers are asked. Source: https://ai.google.dev/api/generate-content."""
 
 import re
 from collections.abc import Iterator, Sequence
 from mimetypes import guess_type
-from typing import Any
+from typing import Annotated, Any, Literal
 from urllib.parse import quote
 
 import msgspec
+from msgspec import UNSET, Meta, UnsetType
 
 from inference_core.io.files import JSON_ERRORS
 from tiers.catalog.tier_spec import RemoteSpec
 from tiers.chat_state import media_piece
 from tiers.conversation import Dialect, Opaque, OpaquePiece, Text, ToolCallDelta, Turn
+from tiers.dialects.chat_schemas import MAX_TOOLS, FunctionName
 from tiers.dialects.dialect import (
     THINKING_TOKENS,
     Blocks,
@@ -139,78 +142,299 @@ class VertexGeminiServer(GeminiServer):
         self._path = f"publishers/google/{self._path}"
 
 
-class _Call(msgspec.Struct):
-    name: str = ""
+class Form(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True, rename="camel"):
+    """What all structs of a request have in common."""
+
+
+class Blob(Form, frozen=True, kw_only=True):
+    """Bytes in base64 with their MIME type."""
+
+    mime_type: str
+    data: str
+    display_name: str | None = None
+
+
+class FileData(Form, frozen=True, kw_only=True):
+    """A file by its address."""
+
+    file_uri: str
+    mime_type: str | None = None
+    display_name: str | None = None
+
+
+class Call(Form, frozen=True, kw_only=True):
+    """A call of a function; servers of Google's may leave out the `id`."""
+
+    name: str
     id: str | None = None
+    args: dict[str, Any] | str | None = None
+
+
+class MediaPart(Form, frozen=True, kw_only=True):
+    """A part of a function's response that is no JSON."""
+
+    inline_data: Blob | None = None
+    file_data: FileData | None = None
+
+
+class CallResponse(Form, frozen=True, kw_only=True):
+    """The result of a call."""
+
+    name: str
+    id: str | None = None
+    response: Any = None
+    parts: list[MediaPart] | None = None
+    will_continue: bool | None = None
+    scheduling: str | None = None
+
+
+class Part(Form, frozen=True, kw_only=True):
+    """A part of a turn: one field says what it is; the others are about it."""
+
+    text: str | None = None
+    inline_data: Blob | None = None
+    file_data: FileData | None = None
+    function_call: Call | None = None
+    function_response: CallResponse | None = None
+    executable_code: Any = None
+    code_execution_result: Any = None
+    thought: bool | None = None
+    thought_signature: str | None = None
+    video_metadata: Any = None
+    media_resolution: Any = None
+    part_metadata: Any = None
+
+
+class Content(Form, frozen=True, kw_only=True):
+    """A turn: of the `user`, who also gives results of functions, or of the `model`."""
+
+    parts: list[Part] = []
+    role: Literal["user", "model", "function", "system"] | None = None
+
+
+class Declaration(Form, frozen=True, kw_only=True):
+    """A function that the model may call, with its parameters as a JSON schema or in Google's own form of it."""
+
+    name: FunctionName
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    parameters_json_schema: dict[str, Any] | None = None
+    response: Any = None
+    response_json_schema: Any = None
+    behavior: Any = None
+
+
+class Tool(Form, frozen=True, kw_only=True):
+    """Functions of the caller, or one of the tools that Google runs."""
+
+    function_declarations: list[Declaration] | None = None
+    google_search: Any = None
+    google_search_retrieval: Any = None
+    code_execution: Any = None
+    url_context: Any = None
+    google_maps: Any = None
+    file_search: Any = None
+    computer_use: Any = None
+    mcp_servers: Any = None
+
+
+class CallingConfig(Form, frozen=True, kw_only=True):
+    """Whether functions may be (AUTO, VALIDATED), must be (ANY) or are not called (NONE), and which of them."""
+
+    mode: Literal["MODE_UNSPECIFIED", "AUTO", "ANY", "NONE", "VALIDATED"] | None = None
+    allowed_function_names: list[str] | None = None
+
+
+class ToolConfig(Form, frozen=True, kw_only=True):
+    """How tools are used."""
+
+    function_calling_config: CallingConfig | None = None
+    retrieval_config: Any = None
+    include_server_side_tool_invocations: Any = None
+
+
+class ThinkingConfig(Form, frozen=True, kw_only=True):
+    """Whether thoughts are shown, and how long they may be: a budget of tokens (-1: as the model likes), or a level."""
+
+    include_thoughts: bool | None = None
+    thinking_budget: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
+    thinking_level: Literal["THINKING_LEVEL_UNSPECIFIED", "MINIMAL", "LOW", "MEDIUM", "HIGH"] | None = None
+
+
+class GenerationConfig(Form, frozen=True, kw_only=True):
+    """Sampling, limits and the form of the answer."""
+
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    top_k: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
+    candidate_count: Annotated[int, Meta(ge=1, le=8)] | None = None
+    max_output_tokens: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
+    stop_sequences: Annotated[list[str], Meta(max_length=16)] | None = None
+    seed: int | None = None
+    presence_penalty: Annotated[float, Meta(ge=-2, le=2)] | None = None
+    frequency_penalty: Annotated[float, Meta(ge=-2, le=2)] | None = None
+    response_logprobs: bool | None = None
+    logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    response_mime_type: str | None = None
+    response_schema: dict[str, Any] | None = None
+    response_json_schema: dict[str, Any] | None = None
+    response_modalities: list[str] | None = None
+    thinking_config: ThinkingConfig | None = None
+
+
+class GenerateContentRequest(Form, frozen=True, kw_only=True):
+    """`POST /v1beta/models/MODEL:generateContent` and `:streamGenerateContent`. What belongs to Google alone reaches
+    its tiers, and is named in `x-aio-ignored-fields` elsewhere."""
+
+    contents: list[Content]
+    system_instruction: Content | str | None = None
+    tools: Annotated[list[Tool], Meta(max_length=MAX_TOOLS)] | None = None
+    tool_config: ToolConfig | None = None
+    generation_config: GenerationConfig | None = None
+    safety_settings: Any = None
+    cached_content: str | None = None
+    labels: dict[str, str] | None = None
+    model: str | None = None
+
+
+class CountTokensRequest(Form, frozen=True, kw_only=True):
+    """`:countTokens`, of `contents` alone or of a whole request."""
+
+    contents: list[Content] | None = None
+    generate_content_request: GenerateContentRequest | None = None
+    system_instruction: Content | str | None = None
+    tools: Annotated[list[Tool], Meta(max_length=MAX_TOOLS)] | None = None
+    generation_config: GenerationConfig | None = None
+    model: str | None = None
+
+    def whole(self) -> GenerateContentRequest:
+        if self.generate_content_request is not None:
+            return self.generate_content_request
+        return GenerateContentRequest(
+            contents=self.contents or [], system_instruction=self.system_instruction, tools=self.tools
+        )
+
+
+class EmbedContentRequest(Form, frozen=True, kw_only=True):
+    """`:embedContent`, and one of `:batchEmbedContents`."""
+
+    content: Content
+    model: str | None = None
+    output_dimensionality: Annotated[int, Meta(ge=1)] | None = None
+
+
+class BatchEmbedContentsRequest(Form, frozen=True, kw_only=True):
+    """`:batchEmbedContents`."""
+
+    requests: list[EmbedContentRequest]
+
+
+class SaidCall(Call, frozen=True, kw_only=True, forbid_unknown_fields=False):
+    """A call of a server, some of which leave fields out."""
+
+    name: str = ""
     args: dict[str, Any] = {}
 
 
-class _Blob(msgspec.Struct, rename="camel"):
+class SaidBlob(Blob, frozen=True, kw_only=True, forbid_unknown_fields=False):
+    """Bytes of a server."""
+
     mime_type: str = ""
     data: str = ""
 
 
-class _Part(msgspec.Struct, rename="camel"):
-    text: str | None = None
-    thought: bool = False
-    function_call: _Call | None = None
-    thought_signature: str | None = None
-    inline_data: _Blob | None = None
+class SaidPart(Part, frozen=True, kw_only=True, forbid_unknown_fields=False):
+    """A part of an answer."""
+
+    function_call: SaidCall | None = None
+    inline_data: SaidBlob | None = None
 
 
-class _Content(msgspec.Struct):
+class SaidContent(msgspec.Struct, frozen=True, kw_only=True):
+    """What a model says."""
+
     parts: list[msgspec.Raw] = []
+    role: str = "model"
 
 
-class _Web(msgspec.Struct):
+class CitedPage(msgspec.Struct, frozen=True, kw_only=True):
+    """A page that an answer cites."""
+
     uri: str = ""
     title: str = ""
 
 
-class _GroundingChunk(msgspec.Struct, rename="camel"):
-    web: _Web | None = None
-    retrieved_context: _Web | None = None
+class GroundingChunk(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
+    """What an answer rests on."""
+
+    web: CitedPage | None = None
+    retrieved_context: CitedPage | None = None
 
 
-class _Citations(msgspec.Struct, rename="camel"):
-    citations: list[_Web] = []
-    citation_sources: list[_Web] = []
+class Grounding(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """All that it rests on."""
+
+    grounding_chunks: list[GroundingChunk] = []
 
 
-class _Grounding(msgspec.Struct, rename="camel"):
-    grounding_chunks: list[_GroundingChunk] = []
+class Citations(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """What it cites, by the names of Gemini's API and of Vertex AI's."""
+
+    citation_sources: list[CitedPage] = []
+    citations: list[CitedPage] = []
 
 
-class _Candidate(msgspec.Struct, rename="camel"):
-    content: _Content | None = None
-    finish_reason: str | None = None
-    grounding_metadata: _Grounding | None = None
-    citation_metadata: _Citations | None = None
+class Candidate(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """One choice."""
+
+    content: SaidContent | None = None
+    index: int = 0
+    finish_reason: str | UnsetType | None = UNSET
+    avg_logprobs: float | UnsetType = UNSET
+    logprobs_result: dict[str, Any] | UnsetType = UNSET
+    grounding_metadata: Grounding | UnsetType | None = UNSET
+    citation_metadata: Citations | UnsetType | None = UNSET
 
 
-class _Modality(msgspec.Struct, rename="camel"):
+class ModalityCount(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Tokens of one kind of media."""
+
     modality: str = ""
     token_count: int = 0
 
 
-class _Counts(msgspec.Struct, rename="camel"):
+class UsageMetadata(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Token counts; thoughts are not among the candidates'."""
+
     prompt_token_count: int = 0
-    cached_content_token_count: int = 0
-    tool_use_prompt_token_count: int = 0
     candidates_token_count: int = 0
-    thoughts_token_count: int = 0
-    prompt_tokens_details: list[_Modality] | None = None
-    candidates_tokens_details: list[_Modality] | None = None
+    total_token_count: int = 0
+    cached_content_token_count: int | UnsetType = UNSET
+    thoughts_token_count: int | UnsetType = UNSET
+    tool_use_prompt_token_count: int | UnsetType = UNSET
+    prompt_tokens_details: list[ModalityCount] | UnsetType | None = UNSET
+    candidates_tokens_details: list[ModalityCount] | UnsetType | None = UNSET
 
 
-class _Feedback(msgspec.Struct, rename="camel"):
+class PromptFeedback(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Why a prompt was not answered."""
+
     block_reason: str | None = None
 
 
-class _Answer(msgspec.Struct, rename="camel"):
-    candidates: list[_Candidate] | None = None
-    usage_metadata: _Counts | None = None
-    prompt_feedback: _Feedback | None = None
+class ContentResponse(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A whole answer, or a piece of a stream; the last one has the usage."""
+
+    candidates: list[Candidate] | None = None
+    usage_metadata: UsageMetadata | UnsetType | None = UNSET
+    model_version: str = ""
+    response_id: str = ""
+    prompt_feedback: PromptFeedback | UnsetType | None = UNSET
+
+
+class SaidResponse(ContentResponse, frozen=True, kw_only=True):
+    """A response of a server, or what went wrong."""
+
     error: Any = None
 
 
@@ -314,28 +538,28 @@ def _own_fields(request: GenerationRequest) -> dict[str, Any]:
     return {name: msgspec.Raw(given[name]) for name in ("tools", "safetySettings") if name in given}
 
 
-def _deltas(answer: _Answer, data: bytes, tally: Tally) -> list[Delta]:
+def _deltas(answer: SaidResponse, data: bytes, tally: Tally) -> list[Delta]:
     blocks = blocks_of(tally)
     if answer.error:
         raise ServerSaidError(parse_error(_encode({"error": answer.error})))
-    if answer.usage_metadata is not None:
+    if answer.usage_metadata:
         _report(answer.usage_metadata, tally)
     blocked = answer.prompt_feedback and answer.prompt_feedback.block_reason
     if blocked and not answer.candidates:
         # The prompt was read and refused: no failure of the server's, and nothing to try again.
         return [Delta(finish_reason="content_filter")]
-    if answer.candidates is None and answer.usage_metadata is None:
+    if answer.candidates is None and not answer.usage_metadata:
         blocks.not_known(data, "an event without candidates")
     deltas: list[Delta] = []
     for candidate in (answer.candidates or [])[:1]:
         for raw in candidate.content.parts if candidate.content is not None else []:
             deltas += _read_part(raw, blocks, tally)
-        if candidate.grounding_metadata is not None:
+        if candidate.grounding_metadata:
             pages = [one.web or one.retrieved_context for one in candidate.grounding_metadata.grounding_chunks]
             deltas += blocks.cited((page.uri, page.title) for page in pages if page is not None)
-        if (cited := candidate.citation_metadata) is not None:
+        if cited := candidate.citation_metadata:
             deltas += blocks.cited((page.uri, page.title) for page in cited.citations + cited.citation_sources)
-        if candidate.finish_reason is not None:
+        if isinstance(candidate.finish_reason, str):
             deltas.append(Delta(finish_reason=_finish(candidate.finish_reason, blocks)))
     return deltas
 
@@ -355,7 +579,7 @@ def _read_part(raw: msgspec.Raw, blocks: Blocks, tally: Tally) -> list[Delta]:
     return deltas
 
 
-def _with_object(raw: msgspec.Raw, part: _Part) -> msgspec.Raw:
+def _with_object(raw: msgspec.Raw, part: SaidPart) -> msgspec.Raw:
     """Return a part as it is; a call with arguments that are an object."""
     if part.function_call is None:
         return raw
@@ -363,7 +587,7 @@ def _with_object(raw: msgspec.Raw, part: _Part) -> msgspec.Raw:
     return msgspec.Raw(_encode(said | {"functionCall": said["functionCall"] | {"args": part.function_call.args}}))
 
 
-def _said(part: _Part, blocks: Blocks) -> list[Delta]:
+def _said(part: SaidPart, blocks: Blocks) -> list[Delta]:
     if part.function_call is not None:
         call = part.function_call
         number = len(blocks.calls)
@@ -391,29 +615,30 @@ def _finish(reason: str, blocks: Blocks) -> FinishReason:
     return "tool_calls" if found == "stop" and blocks.calls else found
 
 
-def _report(counts: _Counts, tally: Tally) -> None:
+def _report(counts: UsageMetadata, tally: Tally) -> None:
     """Store the counts so far. Some early events count only the prompt: their text is estimated until one counts it."""
-    prompt = counts.prompt_token_count + counts.tool_use_prompt_token_count or tally.prompt_tokens
-    completion = counts.candidates_token_count + counts.thoughts_token_count
+    prompt = counts.prompt_token_count + (counts.tool_use_prompt_token_count or 0) or tally.prompt_tokens
+    thoughts = counts.thoughts_token_count or 0
+    completion = counts.candidates_token_count + thoughts
     if not completion and tally.reported is None:
         tally.read_prompt(prompt)
         return
     for what, details in (("prompt", counts.prompt_tokens_details), ("completion", counts.candidates_tokens_details)):
-        if details is not None:
+        if details:
             tally.note_extras({f"{one.modality[:MOST_NAME].lower()}_{what}_tokens": one.token_count for one in details
                                if one.modality in ("AUDIO", "IMAGE")})  # fmt: skip
     tally.report(
         Usage(
             prompt_tokens=prompt,
             completion_tokens=completion,
-            cached_tokens=counts.cached_content_token_count,
-            reasoning_tokens=counts.thoughts_token_count,
+            cached_tokens=counts.cached_content_token_count or 0,
+            reasoning_tokens=thoughts,
         )
     )
 
 
 _encode = msgspec.json.Encoder().encode
-_decode = LenientDecoder(_Answer, f"an answer of {NAME}'s")
+_decode = LenientDecoder(SaidResponse, f"an answer of {NAME}'s")
 _strict = _decode.strict
-_decode_part = LenientDecoder(_Part, f"a part of {NAME}'s")
+_decode_part = LenientDecoder(SaidPart, f"a part of {NAME}'s")
 _strict_part = _decode_part.strict

@@ -1,7 +1,7 @@
 """Anthropic's Messages API, as its servers have it.
 
 Turns, tools, thinking and marks of the cache that a caller gave in this form go on as they are; those of a chat are put
-into it. Answers are read event by event or whole: as deltas, and as the blocks that they were.
+into it.
 """
 
 import re
@@ -12,31 +12,24 @@ from urllib.parse import quote
 
 import msgspec
 
-from inference_core.io.files import JSON_ERRORS
 from tiers.catalog.tier_spec import RemoteSpec
 from tiers.conversation import (
     INTERLEAVED,
-    PROVIDERS_OWN,
     TURN,
     Dialect,
     Media,
     NativeRequest,
-    Opaque,
-    OpaquePiece,
     Text,
     Turn,
 )
 from tiers.dialects.dialect import (
     MIN_THINKING_TOKENS,
     THINKING_TOKENS,
-    Blocks,
     MediaBody,
     ServerDialect,
     WireCall,
     answer_schema,
-    blocks_of,
     check_provider,
-    finish_of,
     is_system,
     media_of,
     media_parts,
@@ -45,14 +38,16 @@ from tiers.dialects.dialect import (
     system_text,
 )
 from tiers.dialects.event_stream import ServerSentEvent
-from tiers.dialects.lenient_json import LenientDecoder, arguments_text
-from tiers.dialects.messages import DIALECT, ENDED, NAME, BlockDelta, Event, MessageBody, MessageUsage, SaidBlock
+from tiers.dialects.messages import DIALECT, NAME
+from tiers.dialects.messages_answer import read_event, read_whole
+from tiers.dialects.refusals import without_extras
 from tiers.dialects.rules import BUDGET, dropped_fields
-from tiers.dialects.server_error import ServerSaidError, WireError, parse_error
-from tiers.dialects.usage_counter import MOST_NAME, Tally
-from tiers.errors import TierError, TierRequestError
-from tiers.tier import Delta, GenerationRequest, Usage
+from tiers.dialects.server_error import WireError
+from tiers.dialects.usage_counter import Tally
+from tiers.errors import TierRequestError
+from tiers.tier import Delta, GenerationRequest
 
+_encode = msgspec.json.Encoder().encode
 # Older models take a budget of thinking tokens; newer ones think as much as `effort` lets them.
 BUDGET_MODELS = (
     "claude-3", "claude-haiku-4-5", "claude-opus-4-0", "claude-opus-4-1", "claude-opus-4-2025", "claude-opus-4-5",
@@ -161,68 +156,20 @@ class MessagesServer(ServerDialect):
         output |= fields.pop("output_config", {})
         return fields | ({"output_config": output} if output else {})
 
+    def own_turns(self, messages: list[Turn]) -> list[Turn]:
+        """See `ServerDialect.own_turns`: models of Anthropic refuse thoughts that none of them has signed."""
+        return list(map(_without_unsigned, messages)) if "claude" in self._remote.model else messages
+
+    def without_refused(
+        self, call: WireCall, refused: frozenset[str]
+    ) -> tuple[bytes, tuple[str, ...], tuple[str, ...]]:
+        return without_extras(call.body, refused)
+
     def read_event(self, event: ServerSentEvent, tally: Tally) -> list[Delta] | None:
-        try:
-            said = _strict(event.data)
-        except JSON_ERRORS as error:
-            if event.is_end:
-                return None
-            said = _decode.lenient(event.data, tally, error)
-        blocks = blocks_of(tally)
-        ended: list[Delta] = []
-        match said.type or event.event:
-            case "content_block_delta":
-                deltas = _delta(said, blocks)
-            case "content_block_start":
-                ended = _left_open(blocks, tally, said.index)
-                deltas = _start(said.index, said.content_block, blocks)
-                if said.index in blocks.own:
-                    _note_use(said.content_block, tally)
-            case "content_block_stop":
-                deltas = blocks.close(said.index)
-            case "message_start" if said.message is not None:
-                _report(said.message.usage, tally)
-                return []
-            case "message_delta" if said.delta is not None:
-                _report(said.usage, tally)
-                if not (deltas := _end(said.delta, blocks)):
-                    return []
-                ended = _left_open(blocks, tally)
-            case "message_stop":
-                return None
-            case "error":
-                raise ServerSaidError(parse_error(event.data))
-            case "ping":
-                return []
-            case _:
-                blocks.not_known(event.data, f"events of the type {said.type or event.event!r}")
-                return []
-        return ended + (_with_event(said, event.data, deltas, tally) if tally.opaque else deltas)
+        return read_event(event, tally)
 
     def read_whole(self, body: bytes, tally: Tally) -> list[Delta]:
-        message, blocks = _decode_message(body, tally), blocks_of(tally)
-        if message.error:
-            raise ServerSaidError(parse_error(body))
-        if message.content is None and message.stop_reason is None:
-            blocks.not_known(body, "no content")
-        _report(message.usage, tally)
-        deltas: list[Delta] = []
-        if isinstance(message.content, str):
-            # A caller of the same dialect gets blocks.
-            tally.opaque = False
-            return blocks.text(message.content) + _end(message, blocks)
-        for index, raw in enumerate(message.content or ()):
-            block = _decode_block(raw, tally)
-            started = _start(index, raw, blocks)
-            deltas += started + blocks.close(index)
-            if tally.opaque:
-                said = bytes(_whole_call(raw, block, started))
-                whole = Opaque(DIALECT, said, block.type, block.signature or block.data or "")
-                deltas.append(Delta(opaque=OpaquePiece(dialect=DIALECT, block=whole)))
-        ending = _end(message, blocks)
-        if tally.opaque and ending:
-            ending[0].opaque = OpaquePiece(dialect=DIALECT, event=_ending(body))
-        return deltas + ending
+        return read_whole(body, tally)
 
 
 class VertexMessagesServer(MessagesServer):
@@ -499,199 +446,9 @@ def tool_fields(request: GenerationRequest) -> dict[str, Any]:
     return {"tools": tools, "tool_choice": choice}
 
 
-class _Answer(MessageBody, frozen=True, kw_only=True):
-    """A whole answer, or what went wrong."""
-
-    error: Any = None
-
-
-_encode = msgspec.json.Encoder().encode
-_decode = LenientDecoder(Event, f"an event of {NAME}'s")
-_strict = _decode.strict
-_decode_message = LenientDecoder(_Answer, f"a message of {NAME}'s")
-_decode_block = LenientDecoder(SaidBlock, f"a block of {NAME}'s")
-# By their names in the usage.
-_BILLED_TOOLS = ("web_search_requests", "web_fetch_requests", "tool_search_requests")
-
-
-class _OpenBlock:
-    """A block of a stream as it grows."""
-
-    def __init__(self, start: msgspec.Raw, block: SaidBlock) -> None:
-        self._start, self._type = start, block.type
-        self._texts, self._thoughts, self._arguments = [block.text or ""], [block.thinking or ""], list[str]()
-        self._signature, self._data = block.signature or "", block.data or ""
-        self._citations: list[Any] = []
-
-    def add(self, delta: BlockDelta) -> None:
-        if delta.text is not None:
-            self._texts.append(delta.text)
-        elif delta.thinking is not None:
-            self._thoughts.append(delta.thinking)
-        elif delta.partial_json is not None:
-            self._arguments.append(arguments_text(delta.partial_json))
-        elif delta.signature is not None:
-            self._signature += delta.signature
-        elif delta.citation:
-            self._citations.append(delta.citation)
-
-    def finished(self) -> Opaque:
-        block = msgspec.json.decode(self._start, type=dict[str, Any])
-        if self._type == "text":
-            block["text"] = "".join(self._texts)
-        if self._citations:
-            block["citations"] = [*(block.get("citations") or ()), *self._citations]
-        if self._type == "thinking":
-            block |= {"thinking": "".join(self._thoughts), "signature": self._signature}
-        if arguments := "".join(self._arguments):
-            block["input"] = msgspec.Raw(arguments.encode())
-        return Opaque(DIALECT, _encode(block), self._type, self._signature or self._data)
-
-
-def _left_open(blocks: Blocks, tally: Tally, index: int | None = None) -> list[Delta]:
-    """End the blocks that the server has left open, or only the one of this `index`."""
-    open_blocks = tally.notes.get("open blocks", ()) if tally.opaque else blocks.without_arguments
-    deltas: list[Delta] = []
-    for one in [one for one in open_blocks if index in (None, one)]:
-        end = Event(type="content_block_stop", index=one)
-        closing = blocks.close(one)
-        said = _encode({"type": end.type, "index": one})
-        deltas += _with_event(end, said, closing, tally) if tally.opaque else closing
-    return deltas
-
-
-def _with_event(said: Event, data: bytes, deltas: list[Delta], tally: Tally) -> list[Delta]:
-    """Return `deltas` with the event as it is, and with the block that it ends."""
-    open_blocks: dict[int, _OpenBlock] = tally.notes.setdefault("open blocks", {})
-    finished = None
-    if said.type == "content_block_start":
-        start, block = said.content_block, _decode_block(said.content_block)
-        if (mended := _whole_call(start, block, deltas)) is not start:
-            data = _encode(msgspec.json.decode(data, type=dict[str, msgspec.Raw]) | {"content_block": mended})
-        open_blocks[said.index] = _OpenBlock(mended, block)
-    elif said.type == "content_block_delta" and said.delta is not None and said.index in open_blocks:
-        given, is_own = said.delta.partial_json, said.index in blocks_of(tally).own
-        if given is not None and not is_own and (added := _added(deltas)) != given:
-            if not added:
-                return deltas
-            said.delta.partial_json = added
-            piece = {"type": "input_json_delta", "partial_json": added}
-            data = _encode({"type": said.type, "index": said.index, "delta": piece})
-        open_blocks[said.index].add(said.delta)
-    elif said.type == "content_block_stop" and said.index in open_blocks:
-        finished = open_blocks.pop(said.index).finished()
-    opaque = OpaquePiece(dialect=DIALECT, event=data, block=finished)
-    if not deltas:
-        return [Delta(opaque=opaque)]
-    deltas[-1].opaque = opaque
-    return deltas
-
-
-def _added(deltas: list[Delta]) -> str:
-    """The arguments in the deltas of one event."""
-    return "".join(call.arguments for delta in deltas for call in delta.tool_calls)
-
-
-def _whole_call(start: msgspec.Raw, block: SaidBlock, deltas: list[Delta]) -> msgspec.Raw:
-    """Return a block as it is; a call with the id that it has here, and with an input that is an object."""
-    if block.type != "tool_use":
-        return start
-    said = msgspec.json.decode(start, type=dict[str, Any])
-    call_id = next((piece.id for delta in deltas for piece in delta.tool_calls if piece.id), said.get("id"))
-    if said.get("id") == call_id and isinstance(said.get("input"), dict):
-        return start
-    return msgspec.Raw(_encode(said | {"id": call_id, "input": block.input}))
-
-
-def _ending(body: bytes) -> bytes:
-    """What the event at the end of a stream would have said."""
-    whole = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
-    delta = {name: whole[name] for name in ENDED if name in whole}
-    more = {name: whole[name] for name in ("usage", "context_management") if name in whole}
-    return _encode({"type": "message_delta", "delta": delta, **more})
-
-
-def _start(index: int, raw: msgspec.Raw, blocks: Blocks) -> list[Delta]:
-    if not raw:
-        raise TierError("the server started a block without saying which")
-    block = _decode_block(raw)
-    match block.type:
-        case "text":
-            return blocks.text(block.text or "") + blocks.cited(_pages(block.citations))
-        case "thinking":
-            return blocks.reasoning(block.thinking or "")
-        case "tool_use":
-            return [blocks.open_call(index, block.id or "", block.name or "", arguments_text(block.input))]
-    if not block.type.endswith(PROVIDERS_OWN):
-        blocks.unknown = blocks.unknown or f"blocks of the type {block.type!r}"
-    blocks.own.add(index)
-    return []
-
-
-def _note_use(raw: msgspec.Raw, tally: Tally) -> None:
-    """Count a use of a tool that the provider runs; the usage at the end counts them, but for callers that left."""
-    block = _decode_block(raw)
-    if block.type == "server_tool_use" and (name := f"{block.name}_requests") in _BILLED_TOOLS:
-        tally.note_extras({name: tally.extras.get(name, 0) + 1})
-
-
-def _delta(said: Event, blocks: Blocks) -> list[Delta]:
-    delta = said.delta
-    if delta is not None:
-        if delta.text is not None:
-            return blocks.reasoning(delta.text) if delta.type == "thinking_delta" else blocks.text(delta.text)
-        if delta.thinking is not None:
-            return blocks.reasoning(delta.thinking)
-        if delta.partial_json is not None:
-            return [] if said.index in blocks.own else blocks.arguments(said.index, arguments_text(delta.partial_json))
-        if delta.citation:
-            return blocks.cited(_pages([msgspec.json.decode(delta.citation)]))
-        if delta.type == "signature_delta":
-            return []
-    blocks.unknown = blocks.unknown or f"deltas of the type {delta.type if delta else ''!r}"
-    return []
-
-
-def _pages(citations: Any) -> list[tuple[str, str]]:
-    """Return address and title of each page among what is cited."""
-    listed = [one for one in citations if isinstance(one, dict)] if isinstance(citations, list) else []
-    return [(str(one.get("url") or ""), str(one.get("title") or "")) for one in listed]
-
-
-def _end(said: BlockDelta | MessageBody, blocks: Blocks) -> list[Delta]:
-    if said.stop_reason is None:
-        return []
-    blocks.check_form()
-    return [Delta(finish_reason=finish_of(said.stop_reason), stop_sequence=said.stop_sequence)]
-
-
-def _report(usage: MessageUsage | None, tally: Tally) -> None:
-    """Store the counts. Those of a stream's end are totals, and may repeat the prompt's, in part or as 0."""
-    if usage is None:
-        return
-    if usage.server_tool_use:
-        tally.note_extras({name: usage.server_tool_use.get(name) for name in _BILLED_TOOLS})
-    for name, value in (("speed", usage.speed), ("inference_geo", usage.inference_geo)):
-        if value is not None:
-            tally.note_extras({f"{name}={value[:MOST_NAME]}": 1})
-    known = tally.reported or Usage()
-    prompt, cached, written = known.prompt_tokens, known.cached_tokens, known.cache_write_tokens
-    for_an_hour = known.cache_write_1h_tokens
-    told = (usage.input_tokens, usage.cache_read_input_tokens, usage.cache_creation_input_tokens)
-    if any(told):
-        counted = (prompt - cached - written, cached, written)
-        fresh, cached, written = (old if new is None else new for old, new in zip(counted, told, strict=True))
-        prompt = fresh + cached + written
-    if usage.cache_creation is not None:
-        for_an_hour = usage.cache_creation.ephemeral_1h_input_tokens or 0
-    answered = known.completion_tokens if usage.output_tokens is None else usage.output_tokens
-    compacted = [one for one in usage.iterations or () if one.type == "compaction"]
-    tally.report(
-        Usage(
-            prompt_tokens=(prompt or tally.prompt_tokens) + sum(one.input_tokens or 0 for one in compacted),
-            completion_tokens=answered + sum(one.output_tokens or 0 for one in compacted),
-            cached_tokens=cached,
-            cache_write_tokens=written,
-            cache_write_1h_tokens=for_an_hour,
-        )
-    )
+def _without_unsigned(message: Turn) -> Turn:
+    """Return the turn without thoughts that no model of Anthropic's has signed, which it refuses."""
+    said = message.opaque
+    if not any(block.type == "thinking" and not block.seal for block in said):
+        return message
+    return message.with_opaque(block for block in said if block.type != "thinking" or block.seal)

@@ -11,23 +11,16 @@ import msgspec
 from tiers.catalog.tier_spec import ProviderName, RemoteSpec
 from tiers.chat_state import state_names, state_of, with_kept_state, without_state
 from tiers.conversation import Dialect, NativeRequest, Opaque, Thought, Tooling, Turn
+from tiers.dialects.dialect import ServerDialect
 from tiers.dialects.rules import THOUGHTS
-from tiers.tier import Delta
+from tiers.tier import Delta, GenerationRequest
 
-MARK = b'"cache_control"'
-
-
-def without_unsigned(message: Turn) -> Turn:
-    """Return the turn without thoughts that no model of Anthropic's has signed, which it refuses."""
-    said = message.opaque
-    if not any(block.type == "thinking" and not block.seal for block in said):
-        return message
-    return message.with_opaque(block for block in said if block.type != "thinking" or block.seal)
+_MARK = b'"cache_control"'
 
 
-def marked_tools(tooling: Tooling, native: NativeRequest) -> Tooling:
+def _marked_tools(tooling: Tooling, native: NativeRequest) -> Tooling:
     """Return the tools with a mark on the last one, where one of a native request's has it."""
-    if MARK not in native.fields.get("tools", b"") or not tooling.tools:
+    if _MARK not in native.fields.get("tools", b"") or not tooling.tools:
         return tooling
     last = msgspec.structs.replace(tooling.tools[-1], cache_control={"type": "ephemeral"})
     return msgspec.structs.replace(tooling, tools=(*tooling.tools[:-1], last))
@@ -70,7 +63,7 @@ class ReasoningMakers:
             return is_only
         return known[0] == model
 
-    def readable(self, message: Turn, dialect: Dialect | None, model: str, *, is_only: bool) -> Turn:
+    def _readable(self, message: Turn, dialect: Dialect | None, model: str, *, is_only: bool) -> Turn:
         """Return a turn as `model` gets it: in `dialect` at most, and without reasoning that another model made."""
         if not message.opaque:
             return message
@@ -83,6 +76,30 @@ class ReasoningMakers:
         elif said and dialect is not None:
             own = own or [Opaque(dialect, b"")]
         return message.with_opaque([*state_of(message), *own])
+
+    def readable_request(
+        self,
+        request: GenerationRequest,
+        dialect: ServerDialect,
+        maker: str,
+        *,
+        is_only_server: bool,
+        is_only_maker: bool,
+        is_own: bool,
+    ) -> tuple[GenerationRequest, tuple[str, ...]]:
+        """Return the request without what is in the form of another API than `dialect`, or is reasoning that another
+        model than `maker` made; and the names of what a chat's caller gave of the latter. `is_only_server`,
+        `is_only_maker`: no other tier has the API, or could have made reasoning in it. `is_own`: see `_owned`."""
+        messages, native, tooling = request.messages, request.native, request.tooling
+        lost: tuple[str, ...] = ()
+        if messages is not None:
+            own, lost = _owned(messages, maker, is_only=is_only_server, is_own=is_own)
+            read = (self._readable(message, dialect.form, maker, is_only=is_only_maker) for message in own)
+            messages = dialect.own_turns(list(read))
+        if dialect.rules.cache_points and native is not None and tooling is not None:
+            tooling = _marked_tools(tooling, native)
+        native = native if native is not None and native.form == dialect.form else None
+        return msgspec.structs.replace(request, messages=messages, native=native, tooling=tooling), lost
 
     def note_all(self, deltas: Iterable[Delta], maker: str) -> None:
         """`maker` has made the reasoning that is sealed in `deltas` now."""
@@ -98,7 +115,7 @@ def maker_of(remote: RemoteSpec, provider: ProviderName | None) -> str:
     return f"{remote.kind}/{server}/{remote.model}"
 
 
-def owned(
+def _owned(
     messages: Sequence[Turn], maker: str, *, is_only: bool, is_own: bool = False
 ) -> tuple[list[Turn], tuple[str, ...]]:
     """Return the turns as the model of `maker` gets them: thoughts and other state of the chat API that are another

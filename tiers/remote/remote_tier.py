@@ -26,9 +26,6 @@ from tiers.dialects.reasoning_makers import (
     MAKERS,
     ReasoningMakers,
     maker_of,
-    marked_tools,
-    owned,
-    without_unsigned,
 )
 from tiers.dialects.refusals import (
     ANY_FORMAT,
@@ -42,8 +39,6 @@ from tiers.dialects.refusals import (
     of_this_request,
     room_left,
     taught,
-    without,
-    without_extras,
 )
 from tiers.dialects.rules import num_tools, unserved
 from tiers.dialects.server_error import ServerSaidError, WireError, parse_error
@@ -628,19 +623,16 @@ class RemoteTier(Tier):
             dialect.rules = taught(dialect.rules, known)
             fitted = adapted(readable, dialect.rules, known)
             call = dialect.call(fitted.request, limit)
-        renamed: tuple[str, ...] = ()
-        if known and self._dialect.form in (None, "responses") and call.path == "chat/completions":
-            body, renamed = without(call.body, known)
-            call = msgspec.structs.replace(call, body=body)
-        elif known and (call.form or self._dialect.form) in ("messages", "responses"):
-            body, extras, renamed = without_extras(call.body, known)
-            lost += extras
+        changed: tuple[str, ...] = ()
+        if known:
+            body, left_out, changed = self._dialect.without_refused(call, known)
+            lost += left_out
             call = msgspec.structs.replace(call, body=body)
         sent = request.sent
         sent.max_tokens, sent.added = limit, call.added
         if lost:
             lost = tuple(name for name in lost if name not in call.dropped)
-        sent.dropped, sent.changed = call.dropped + fitted.left_out + lost, fitted.changed + renamed
+        sent.dropped, sent.changed = call.dropped + fitted.left_out + lost, fitted.changed + changed
         tally.form = call.form or self._dialect.form
         if (tooling := fitted.request.tooling) is not None:
             tally.tool_names = [tool.name for tool in tooling.tools]
@@ -654,28 +646,17 @@ class RemoteTier(Tier):
         return Place(self.name, self._remote.base_url, api, self.model)
 
     def _readable(self, request: GenerationRequest) -> tuple[GenerationRequest, tuple[str, ...]]:
-        """Return the request without what is in the form of another API, or is reasoning that another model made; and
-        the names of what a chat's caller gave of the latter."""
-        messages, native, reuse = request.messages, request.native, request.cache_reuse
-        lost: tuple[str, ...] = ()
+        """Return the request as its model may read it, and the names of what is left out."""
+        reuse = request.cache_reuse
         if reuse and not (self._dialect.marks_cache and write_pays(self._spec.price, reuse)):
-            reuse = 0.0
-        if messages is not None and [one for one in messages if not one.is_plain]:
-            is_own = self._remote.kind in OWN_SERVERS
-            own, lost = owned(messages, self.maker, is_only=self.is_only_server, is_own=is_own)
-            read, form, maker = self._makers.readable, self._dialect.form, self.maker
-            messages = [read(message, form, maker, is_only=self.is_only_maker) for message in own]
-            if form == "messages" and "claude" in self.model:
-                messages = list(map(without_unsigned, messages))
-        elif native is None and reuse == request.cache_reuse:
-            return request, lost
-        tooling = request.tooling
-        if self._dialect.rules.cache_points and native is not None and tooling is not None:
-            tooling = marked_tools(tooling, native)
-        native = native if native is not None and native.form == self._dialect.form else None
-        return msgspec.structs.replace(
-            request, messages=messages, native=native, tooling=tooling, cache_reuse=reuse
-        ), lost
+            request = msgspec.structs.replace(request, cache_reuse=0.0)
+        if request.native is None and (request.messages is None or all(one.is_plain for one in request.messages)):
+            return request, ()
+        is_own = self._remote.kind in OWN_SERVERS
+        return self._makers.readable_request(
+            request, self._dialect, self.maker,
+            is_only_server=self.is_only_server, is_only_maker=self.is_only_maker, is_own=is_own,
+        )  # fmt: skip
 
 
 async def _read_counts(reader: ReplyReader, pieces: AsyncIterator[bytes]) -> bool:

@@ -32,5 +32,5 @@ def test_seals_are_forgotten_by_number_and_by_time() -> None:
 
 def test_what_nothing_seals_stays() -> None:
     said = [Opaque("messages", b"{}", "thinking", "seal"), Opaque("messages", b"[]", "text")]
-    read = ReasoningMakers().readable(Turn.of("assistant", opaque=said), "messages", "m", is_only=False)
+    read = ReasoningMakers()._readable(Turn.of("assistant", opaque=said), "messages", "m", is_only=False)
     assert read.opaque == (said[1],)

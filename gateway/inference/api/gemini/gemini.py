@@ -15,7 +15,7 @@ from litestar.datastructures import State
 from litestar.params import FromPath
 from litestar.response import Response
 from litestar.types import ASGIApp
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from gateway.base.errors import ApiError, ContextLengthError, as_api_error, bad_request, envelope_response
 from gateway.base.inference_request import InferenceRequest
@@ -26,14 +26,7 @@ from gateway.inference.api.answers import EVENT_STREAM, Routed, routed
 from gateway.inference.api.build_request import chat_request, received
 from gateway.inference.api.embeddings import EmbeddingsRequest, embedded
 from gateway.inference.api.foreign_fields import FieldReader
-from gateway.inference.api.gemini.request import (
-    BatchEmbedContentsRequest,
-    Chat,
-    CountTokensRequest,
-    EmbedContentRequest,
-    GenerateContentRequest,
-    chat_of,
-)
+from gateway.inference.api.gemini.request import Chat, chat_of
 from gateway.inference.api.models import GeminiModel, GeminiPage, listed_models, named_model
 from gateway.inference.api.parsing import IGNORED, off_loop, read_and_build, read_fields
 from gateway.inference.api.sending import WholeResponse, ignored_header, respond
@@ -42,6 +35,19 @@ from gateway.tenancy.guard import inference_post
 from tiers.chat_state import image_blocks
 from tiers.conversation import Call, ToolCallDelta, UrlCitation
 from tiers.deltas import BlockOrder, CollectedChoice, Piece, joined_call, pieces_of
+from tiers.dialects.gemini import (
+    BatchEmbedContentsRequest,
+    Candidate,
+    CitedPage,
+    ContentResponse,
+    CountTokensRequest,
+    EmbedContentRequest,
+    GenerateContentRequest,
+    Grounding,
+    GroundingChunk,
+    SaidContent,
+    UsageMetadata,
+)
 from tiers.errors import TierRequestError
 from tiers.tier import Delta, TextLogprob, Usage
 
@@ -69,35 +75,10 @@ class GeminiErrorEnvelope(msgspec.Struct, frozen=True):
     error: GeminiErrorBody
 
 
-class Candidate(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """One choice."""
-
-    content: dict[str, Any]
-    index: int
-    finish_reason: str | msgspec.UnsetType = UNSET
-    avg_logprobs: float | msgspec.UnsetType = UNSET
-    logprobs_result: dict[str, Any] | msgspec.UnsetType = UNSET
-    grounding_metadata: dict[str, Any] | msgspec.UnsetType = UNSET
-
-
-class UsageMetadata(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Token counts; thoughts are not among the candidates'."""
-
-    prompt_token_count: int
-    candidates_token_count: int
-    total_token_count: int
-    cached_content_token_count: int | msgspec.UnsetType = UNSET
-    thoughts_token_count: int | msgspec.UnsetType = UNSET
-
-
-class GenerateContentResponse(msgspec.Struct, frozen=True, kw_only=True):
+class GenerateContentResponse(ContentResponse, frozen=True, kw_only=True):
     """A whole answer, or a piece of a stream; the last one has the usage and `x_aio`, as of chats."""
 
-    candidates: list[Candidate]
-    usageMetadata: UsageMetadata | msgspec.UnsetType = UNSET
-    modelVersion: str
-    responseId: str
-    x_aio: Routed | msgspec.UnsetType = UNSET
+    x_aio: Routed | UnsetType = msgspec.field(name="x_aio", default=UNSET)
 
 
 def gemini_failure(request: Request[Any, Any, State], error: Exception) -> Response[Any]:
@@ -238,9 +219,9 @@ def _is_thought(part: bytes) -> bool:
 def _response(answer: Answer, candidates: list[Candidate]) -> GenerateContentResponse:
     return GenerateContentResponse(
         candidates=candidates,
-        usageMetadata=_usage(answer.usage),
-        modelVersion=answer.tier.model,
-        responseId=answer.request.request_id,
+        usage_metadata=_usage(answer.usage),
+        model_version=answer.tier.model,
+        response_id=answer.request.request_id,
         x_aio=routed(answer),
     )
 
@@ -261,7 +242,7 @@ def _candidate(answer: Answer, choice: CollectedChoice, index: int, parts: list[
     drawn = choice.logprobs if answer.request.generation.sampling.logprobs is not None else []
     told = [one.logprob for one in drawn if one.logprob is not None]
     return Candidate(
-        content={"parts": parts or [{"text": ""}], "role": "model"},
+        content=SaidContent(parts=parts or [{"text": ""}]),
         index=index,
         finish_reason=_REASONS.get(choice.finish_reason or "stop", "STOP"),
         avg_logprobs=sum(told) / len(told) if told else UNSET,
@@ -297,8 +278,8 @@ def _logprobs(drawn: list[TextLogprob]) -> dict[str, Any]:
     return {"chosenCandidates": chosen, "topCandidates": tops}
 
 
-def _grounding(cited: list[UrlCitation]) -> dict[str, Any]:
-    return {"groundingChunks": [{"web": {"uri": one.url, "title": one.title}} for one in cited]}
+def _grounding(cited: list[UrlCitation]) -> Grounding:
+    return Grounding(grounding_chunks=[GroundingChunk(web=CitedPage(uri=one.url, title=one.title)) for one in cited])
 
 
 _GENERATE = FieldReader("/v1beta/models", GenerateContentRequest, mend="gemini")

@@ -7,22 +7,19 @@ Source: https://ai.google.dev/api/generate-content.
 import re
 from collections.abc import Iterator, Sequence
 from itertools import groupby
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
-from msgspec import Meta
 
 from gateway.base.errors import ApiError, ContextLengthError, bad_request
 from gateway.base.inference_request import InferenceRequest
 from tiers.conversation import NativeRequest, Opaque
 from tiers.dialects.chat_schemas import (
-    MAX_TOOLS,
     AllowedTools,
     ChatRequest,
     ContentPart,
     FunctionCall,
     FunctionDefinition,
-    FunctionName,
     JsonSchemaFormat,
     Message,
     MessageToolCall,
@@ -33,195 +30,19 @@ from tiers.dialects.chat_schemas import (
     StructuredOutputs,
     ToolDefinition,
 )
+from tiers.dialects.gemini import (
+    CallingConfig,
+    CallResponse,
+    Content,
+    GenerateContentRequest,
+    GenerationConfig,
+    Part,
+    ThinkingConfig,
+    Tool,
+    ToolConfig,
+)
 
 _encode = msgspec.json.Encoder().encode
-
-
-class Form(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True, rename="camel"):
-    """What all structs of a request have in common."""
-
-
-class Blob(Form, frozen=True, kw_only=True):
-    """Bytes in base64 with their MIME type."""
-
-    mime_type: str
-    data: str
-    display_name: str | None = None
-
-
-class FileData(Form, frozen=True, kw_only=True):
-    """A file by its address."""
-
-    file_uri: str
-    mime_type: str | None = None
-    display_name: str | None = None
-
-
-class Call(Form, frozen=True, kw_only=True):
-    """A call of a function; servers of Google's may leave out the `id`."""
-
-    name: str
-    id: str | None = None
-    args: dict[str, Any] | str | None = None
-
-
-class MediaPart(Form, frozen=True, kw_only=True):
-    """A part of a function's response that is no JSON."""
-
-    inline_data: Blob | None = None
-    file_data: FileData | None = None
-
-
-class CallResponse(Form, frozen=True, kw_only=True):
-    """The result of a call."""
-
-    name: str
-    id: str | None = None
-    response: Any = None
-    parts: list[MediaPart] | None = None
-    will_continue: bool | None = None
-    scheduling: str | None = None
-
-
-class Part(Form, frozen=True, kw_only=True):
-    """A part of a turn: one field says what it is; the others are about it."""
-
-    text: str | None = None
-    inline_data: Blob | None = None
-    file_data: FileData | None = None
-    function_call: Call | None = None
-    function_response: CallResponse | None = None
-    executable_code: Any = None
-    code_execution_result: Any = None
-    thought: bool | None = None
-    thought_signature: str | None = None
-    video_metadata: Any = None
-    media_resolution: Any = None
-    part_metadata: Any = None
-
-
-class Content(Form, frozen=True, kw_only=True):
-    """A turn: of the `user`, who also gives results of functions, or of the `model`."""
-
-    parts: list[Part] = []
-    role: Literal["user", "model", "function", "system"] | None = None
-
-
-class Declaration(Form, frozen=True, kw_only=True):
-    """A function that the model may call, with its parameters as a JSON schema or in Google's own form of it."""
-
-    name: FunctionName
-    description: str | None = None
-    parameters: dict[str, Any] | None = None
-    parameters_json_schema: dict[str, Any] | None = None
-    response: Any = None
-    response_json_schema: Any = None
-    behavior: Any = None
-
-
-class Tool(Form, frozen=True, kw_only=True):
-    """Functions of the caller, or one of the tools that Google runs."""
-
-    function_declarations: list[Declaration] | None = None
-    google_search: Any = None
-    google_search_retrieval: Any = None
-    code_execution: Any = None
-    url_context: Any = None
-    google_maps: Any = None
-    file_search: Any = None
-    computer_use: Any = None
-    mcp_servers: Any = None
-
-
-class CallingConfig(Form, frozen=True, kw_only=True):
-    """Whether functions may be (AUTO, VALIDATED), must be (ANY) or are not called (NONE), and which of them."""
-
-    mode: Literal["MODE_UNSPECIFIED", "AUTO", "ANY", "NONE", "VALIDATED"] | None = None
-    allowed_function_names: list[str] | None = None
-
-
-class ToolConfig(Form, frozen=True, kw_only=True):
-    """How tools are used."""
-
-    function_calling_config: CallingConfig | None = None
-    retrieval_config: Any = None
-    include_server_side_tool_invocations: Any = None
-
-
-class ThinkingConfig(Form, frozen=True, kw_only=True):
-    """Whether thoughts are shown, and how long they may be: a budget of tokens (-1: as the model likes), or a level."""
-
-    include_thoughts: bool | None = None
-    thinking_budget: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
-    thinking_level: Literal["THINKING_LEVEL_UNSPECIFIED", "MINIMAL", "LOW", "MEDIUM", "HIGH"] | None = None
-
-
-class GenerationConfig(Form, frozen=True, kw_only=True):
-    """Sampling, limits and the form of the answer."""
-
-    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
-    top_k: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
-    candidate_count: Annotated[int, Meta(ge=1, le=8)] | None = None
-    max_output_tokens: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
-    stop_sequences: Annotated[list[str], Meta(max_length=16)] | None = None
-    seed: int | None = None
-    presence_penalty: Annotated[float, Meta(ge=-2, le=2)] | None = None
-    frequency_penalty: Annotated[float, Meta(ge=-2, le=2)] | None = None
-    response_logprobs: bool | None = None
-    logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
-    response_mime_type: str | None = None
-    response_schema: dict[str, Any] | None = None
-    response_json_schema: dict[str, Any] | None = None
-    response_modalities: list[str] | None = None
-    thinking_config: ThinkingConfig | None = None
-
-
-class GenerateContentRequest(Form, frozen=True, kw_only=True):
-    """`POST /v1beta/models/MODEL:generateContent` and `:streamGenerateContent`. What belongs to Google alone reaches
-    its tiers, and is named in `x-aio-ignored-fields` elsewhere."""
-
-    contents: list[Content]
-    system_instruction: Content | str | None = None
-    tools: Annotated[list[Tool], Meta(max_length=MAX_TOOLS)] | None = None
-    tool_config: ToolConfig | None = None
-    generation_config: GenerationConfig | None = None
-    safety_settings: Any = None
-    cached_content: str | None = None
-    labels: dict[str, str] | None = None
-    model: str | None = None
-
-
-class CountTokensRequest(Form, frozen=True, kw_only=True):
-    """`:countTokens`, of `contents` alone or of a whole request."""
-
-    contents: list[Content] | None = None
-    generate_content_request: GenerateContentRequest | None = None
-    system_instruction: Content | str | None = None
-    tools: Annotated[list[Tool], Meta(max_length=MAX_TOOLS)] | None = None
-    generation_config: GenerationConfig | None = None
-    model: str | None = None
-
-    def whole(self) -> GenerateContentRequest:
-        if self.generate_content_request is not None:
-            return self.generate_content_request
-        return GenerateContentRequest(
-            contents=self.contents or [], system_instruction=self.system_instruction, tools=self.tools
-        )
-
-
-class EmbedContentRequest(Form, frozen=True, kw_only=True):
-    """`:embedContent`, and one of `:batchEmbedContents`."""
-
-    content: Content
-    model: str | None = None
-    output_dimensionality: Annotated[int, Meta(ge=1)] | None = None
-
-
-class BatchEmbedContentsRequest(Form, frozen=True, kw_only=True):
-    """`:batchEmbedContents`."""
-
-    requests: list[EmbedContentRequest]
 
 
 # What is the caller's own JSON, whose names stay.
