@@ -10,7 +10,7 @@ import msgspec
 from gateway.operations.cli.options import FOLDER, json_option
 from inference_core.errors import CoreError
 from inference_core.tokenization.chat_template import ChatTemplate
-from tiers.tools.probe_dialect import probed
+from tiers.dialects.written.probe_dialect import probed
 
 SPECIAL_TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
 _ENDS = ("</s>", "<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end|>", "<|call|>", "<|END_OF_TURN_TOKEN|>")

@@ -18,8 +18,8 @@ from quality.records.record import Record
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.consent import ALL, NO_CREDENTIAL, hidden_from
 from tiers.catalog.tier_spec import CAPABILITY_OF, MEDIA, Capability, TierSpec
-from tiers.chat_state import PART_TYPES
 from tiers.conversation import Media, MediaKind
+from tiers.dialects.chat_state import PART_TYPES
 from tiers.dialects.rules import NEUTRAL, SAMPLING, sampling_of, unserved
 from tiers.errors import HEADER
 from tiers.tier import Tier, TierLoad

@@ -25,9 +25,9 @@ from inference_core.io.background_tasks import once
 from migrations.tables.api_objects import kept_turns
 from migrations.tables.audit import erasures
 from quality.store.queries import exclude_erasures
-from tiers.chat_state import AUDIO, FORM, audio_reference, collected_state, kept_state, size_of, state_of
 from tiers.conversation import Call, Opaque, Turn
 from tiers.deltas import CollectedChoice
+from tiers.dialects.chat_state import AUDIO, FORM, audio_reference, collected_state, kept_state, size_of, state_of
 
 log = logging.getLogger(__name__)
 

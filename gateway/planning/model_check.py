@@ -273,7 +273,7 @@ def _tokenizer(path: Path) -> "tuple[Exception | None, Tokenizer | None]":
 
 def _template_notes(tokenizer: "Tokenizer | None") -> list[str]:
     """What the chat template leaves open."""
-    from tiers.tools.tool_calling import ToolCalling
+    from tiers.dialects.written.tool_calling import ToolCalling
 
     if tokenizer is None or tokenizer.chat_template is None or ToolCalling(tokenizer).shown is not None:
         return []

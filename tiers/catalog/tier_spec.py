@@ -12,7 +12,6 @@ import msgspec
 from tiers.catalog.replica_spec import ApiKeySpec, BalancingSpec, ReplicaSpec
 from tiers.conversation import ReasoningEffort
 from tiers.engines import EngineSpec
-from tiers.tools.dialect import DialectName
 
 Capability = Literal["vision", "audio", "files", "tools", "json_schema", "logprobs"]
 CAPABILITIES: tuple[Capability, ...] = get_args(Capability)
@@ -100,6 +99,8 @@ ProviderName = Literal[
 ]  # fmt: skip
 
 
+CallDialectName = Literal["hermes", "llama3", "mistral"]
+"""How a model writes calls of tools into its text."""
 ServedEndpoint = Literal["rerank", "moderations", "images", "speech", "transcriptions"]
 """Endpoints besides answers that are passed through; `transcriptions` are translations, too, `images` also edits."""
 
@@ -386,7 +387,7 @@ class TierSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     default_max_tokens: Count | None = None
     effort: ReasoningEffort | None = None
     max_output_tokens: Count | None = None
-    tool_dialect: DialectName | None = None
+    tool_dialect: CallDialectName | None = None
     capabilities: Capabilities = Capabilities()
     fallback: list[str] | None = None
     fallback_named: bool = False

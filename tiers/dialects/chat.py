@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 
 from tiers.catalog.tier_spec import RemoteSpec
-from tiers.chat_state import DETAILS, EXTRA, PART_TYPES, state_of
 from tiers.conversation import BREAKPOINT, Content, Dialect, Text, Tool, Turn
 from tiers.dialects import responses
 from tiers.dialects.chat_answer import read_chunk
+from tiers.dialects.chat_state import DETAILS, EXTRA, PART_TYPES, state_of
 from tiers.dialects.dialect import ServerDialect, WireCall
 from tiers.dialects.event_stream import ServerSentEvent
 from tiers.dialects.refusals import without, without_extras

@@ -13,9 +13,9 @@ import msgspec
 from msgspec.structs import astuple
 
 from inference_core.io.files import JSON_ERRORS
-from tiers.chat_state import AUDIO, DETAILS, EXTRA, media_piece, state_json, state_pieces
 from tiers.conversation import ToolCallDelta, UrlCitation
 from tiers.dialects.chat_chunk import Choice, Chunk, Message, Part, ToolCall, logprobs_of, text_of
+from tiers.dialects.chat_state import AUDIO, DETAILS, EXTRA, media_piece, state_json, state_pieces
 from tiers.dialects.dialect import finish_of
 from tiers.dialects.event_stream import MAX_EVENT_BYTES
 from tiers.dialects.lenient_json import Calls, LenientDecoder, fitted, plain_json

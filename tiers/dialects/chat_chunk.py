@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 import msgspec
 
-from tiers.chat_state import state_json
 from tiers.conversation import ToolCallDelta, UrlCitation
+from tiers.dialects.chat_state import state_json
 from tiers.dialects.lenient_json import LEAST_LOGPROB, CallPiece
 from tiers.dialects.usage_counter import Tally
 from tiers.tier import TextLogprob, Usage

@@ -9,7 +9,6 @@ from typing import Any, cast
 
 import msgspec
 
-from tiers.chat_state import DETAILS, EXTRA, PART_TYPES, audio_reference, state_blocks, state_json
 from tiers.conversation import Call, Content, FieldNames, MediaKind, Opaque, ReadRequest, Text, Turn, media
 from tiers.dialects.caller_urls import refuse_urls
 from tiers.dialects.chat_schemas import (
@@ -25,6 +24,7 @@ from tiers.dialects.chat_schemas import (
     ResponseFormat,
     Sampling,
 )
+from tiers.dialects.chat_state import DETAILS, EXTRA, PART_TYPES, audio_reference, state_blocks, state_json
 from tiers.dialects.constraints import (
     CUSTOM,
     arguments_of,

@@ -6,9 +6,9 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from tiers.chat_state import EXTRA, FORM, collected_state
 from tiers.conversation import Call, ToolCallDelta, UrlCitation
 from tiers.deltas import BlockOrder, CollectedChoice, Piece
+from tiers.dialects.chat_state import EXTRA, FORM, collected_state
 from tiers.dialects.constraints import CUSTOM, InputReader, input_of
 from tiers.tier import Delta, TextLogprob, Usage
 

@@ -12,9 +12,9 @@ from msgspec import UNSET, Meta, UnsetType
 
 from inference_core.io.files import JSON_ERRORS
 from tiers.catalog.tier_spec import RemoteSpec
-from tiers.chat_state import media_piece
 from tiers.conversation import Dialect, Opaque, OpaquePiece, Text, ToolCallDelta, Turn
 from tiers.dialects.chat_schemas import MAX_TOOLS, FunctionName
+from tiers.dialects.chat_state import media_piece
 from tiers.dialects.dialect import (
     THINKING_TOKENS,
     Blocks,

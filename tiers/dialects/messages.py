@@ -14,9 +14,9 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET
 
-from tiers.chat_state import image_blocks
 from tiers.conversation import Dialect
 from tiers.deltas import BlockOrder, CollectedChoice, Piece, is_object
+from tiers.dialects.chat_state import image_blocks
 from tiers.tier import Delta, Usage
 
 NAME = "Anthropic"

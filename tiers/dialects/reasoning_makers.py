@@ -9,8 +9,8 @@ from urllib.parse import urlsplit
 import msgspec
 
 from tiers.catalog.tier_spec import ProviderName, RemoteSpec
-from tiers.chat_state import state_names, state_of, with_kept_state, without_state
 from tiers.conversation import Dialect, NativeRequest, Opaque, Thought, Tooling, Turn
+from tiers.dialects.chat_state import state_names, state_of, with_kept_state, without_state
 from tiers.dialects.dialect import ServerDialect
 from tiers.dialects.rules import THOUGHTS
 from tiers.tier import Delta, GenerationRequest

@@ -21,7 +21,9 @@ from inference_core.protocol import LAST_CLASS, NO_TIMES, AddRequest, SamplingPa
 from inference_core.protocol.commands import Evidence
 from inference_core.tokenization.tokenizer import Piece, StopStrings, Tokenizer
 from inference_core.transport.client import CoreClient
+from tiers.catalog.tier_spec import CallDialectName
 from tiers.conversation import Turn
+from tiers.dialects.written.tool_calling import ToolCalling
 from tiers.errors import (
     InvalidAnswerError,
     TierContextError,
@@ -33,8 +35,6 @@ from tiers.errors import (
 from tiers.local.choice_detokenizer import ChoiceDetokenizer
 from tiers.local.text_threads import TextThreads
 from tiers.tier import AnswerEnd, Delta, GenerationRequest, Sent, Usage
-from tiers.tools.dialect import DialectName
-from tiers.tools.tool_calling import ToolCalling
 
 
 class Prompt(ABC):
@@ -174,7 +174,7 @@ class Decoder:
         max_tokens: int,
         default_max_tokens: int | None = None,
         tier: str,
-        tool_dialect: DialectName | None = None,
+        tool_dialect: CallDialectName | None = None,
         threads: TextThreads | None = None,
     ) -> None:
         self.tokenizer = tokenizer
@@ -406,18 +406,18 @@ class Decoder:
         return TierError(message)
 
 
-def calling_of(tokenizer: Tokenizer, dialect: DialectName | None = None) -> ToolCalling:
+def calling_of(tokenizer: Tokenizer, dialect: CallDialectName | None = None) -> ToolCalling:
     """Return how a model's chats are written and read."""
     if "<|channel|>" in tokenizer.control_tokens:
         # Few vocabularies have it, and a process that serves none of them does without the format.
-        from tiers.harmony import HarmonyFormat, speaks_harmony
+        from tiers.dialects.written.harmony import HarmonyFormat, speaks_harmony
 
         if speaks_harmony(tokenizer):
             return HarmonyFormat(tokenizer)
     return ToolCalling(tokenizer, dialect)
 
 
-def _calling(tokenizer: Tokenizer, dialect: DialectName | None, tier: str) -> ToolCalling:
+def _calling(tokenizer: Tokenizer, dialect: CallDialectName | None, tier: str) -> ToolCalling:
     calling = calling_of(tokenizer, dialect)
     if calling.shown is None and dialect is None and not calling.thinks:
         log.warning(

@@ -17,10 +17,10 @@ from inference_core.tokenization.tokenizer import StopStrings
 from tiers.dialects.adapted_request import Adapted, restored
 from tiers.dialects.dialect import ServerDialect
 from tiers.dialects.event_stream import ServerSentEvent
-from tiers.dialects.inline_text import InlineText
 from tiers.dialects.lenient_json import NotAnObjectError, SplitCharacters, objects_in
 from tiers.dialects.server_error import ServerSaidError, WireError, parse_error
 from tiers.dialects.usage_counter import UNCOUNTED_JSON_BYTES, AnswerBounds, Tally
+from tiers.dialects.written.inline_text import InlineText
 from tiers.remote.http_exchange import is_whole, up_to
 from tiers.tier import Delta, GenerationRequest, Usage
 

@@ -21,7 +21,6 @@ from tiers.deltas import merged_answers
 from tiers.dialects.adapted_request import Adapted, adapted
 from tiers.dialects.dialect import WireCall, dialect_of
 from tiers.dialects.extras import extra_reads
-from tiers.dialects.inline_text import SeenThoughts, opens_thoughts
 from tiers.dialects.reasoning_makers import (
     MAKERS,
     ReasoningMakers,
@@ -44,6 +43,7 @@ from tiers.dialects.rules import num_tools, unserved
 from tiers.dialects.server_error import ServerSaidError, WireError, parse_error
 from tiers.dialects.server_models import ServerModel, chosen_model, parse_models
 from tiers.dialects.usage_counter import HiddenThoughts, ImpossibleClaims, Tally, bounds_of, estimated_prompt_tokens
+from tiers.dialects.written.inline_text import SeenThoughts, opens_thoughts
 from tiers.errors import (
     HEADER,
     CallerCredentialError,

@@ -12,8 +12,8 @@ import msgspec
 
 from gateway.base.inference_request import InferenceRequest, Prompt
 from inference_core.io.files import JSON_ERRORS
-from tiers.chat_state import FORM, PART_TYPES, state_texts
 from tiers.conversation import Text, Turn
+from tiers.dialects.chat_state import FORM, PART_TYPES, state_texts
 from tiers.tier import GenerationRequest
 
 # Of objects in the form of an API: what only its maker can read, and the bytes of attachments.

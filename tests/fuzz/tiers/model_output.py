@@ -3,13 +3,13 @@
 from inference_core.tokenization.tokenizer import StopStrings
 from tests.fuzz.pieces import pieces_of, random_of
 from tests.fuzz.target import fuzz_target
+from tiers.dialects.written.call_dialects import DIALECTS
+from tiers.dialects.written.call_parser import CallParser
 from tiers.final_answer.extract import agreement
 from tiers.final_answer.quantities import likely_number
 from tiers.final_answer.short_answers import options, yes_or_no
 from tiers.local.chain_of_thought import _ThoughtText
 from tiers.local.self_consistency import answer_kind, extract_answer
-from tiers.tools.call_parser import CallParser
-from tiers.tools.dialect import DIALECTS
 
 _CALL = '{"name": "f", "arguments": {"a": "é\\n", "b": [1, {}]}}'
 _ANSWERS = [

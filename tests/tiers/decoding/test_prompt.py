@@ -14,11 +14,11 @@ from tests.polling import eventually
 from tests.tiers.policies.test_chain_of_thought import SPEC
 from tests.tiers.tier_world import ScriptedCore, chat, collect, tier_spec
 from tiers.conversation import Text, Turn, media
+from tiers.dialects.written.tool_calling import template_turns
 from tiers.errors import TierRequestError
 from tiers.local.decoder import TextPrompt, TokenPrompt
 from tiers.local.local_tier import CoreWatch, LocalTier
 from tiers.local.text_threads import TextThreads
-from tiers.tools.tool_calling import template_turns
 
 # Of few tokens.
 LONG = f"Why is the sky blue?{' ' * (2 * LONG_TEXT)}Tell me."

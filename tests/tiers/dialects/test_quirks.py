@@ -16,8 +16,8 @@ from tiers.dialects import quirks
 from tiers.dialects.quirks import ClientRows, Row, client_rows, edit_body, pattern_of, read_rows
 from tiers.dialects.refusals import REFUSAL_ROWS, WORDINGS
 from tiers.dialects.rules import server_rows
-from tiers.dialects.written_calls import WRITTEN
-from tiers.tools.dialect import NamedDialect
+from tiers.dialects.written.call_dialects import NamedDialect
+from tiers.dialects.written.written_calls import WRITTEN
 
 FILES: list[Any] = [server_rows(), client_rows(), REFUSAL_ROWS, WORDINGS, WRITTEN]
 ROWS = [

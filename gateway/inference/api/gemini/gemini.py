@@ -32,9 +32,9 @@ from gateway.inference.api.parsing import IGNORED, off_loop, read_and_build, rea
 from gateway.inference.api.sending import WholeResponse, ignored_header, respond
 from gateway.inference.service import serving_of
 from gateway.tenancy.guard import inference_post
-from tiers.chat_state import image_blocks
 from tiers.conversation import Call, ToolCallDelta, UrlCitation
 from tiers.deltas import BlockOrder, CollectedChoice, Piece, joined_call, pieces_of
+from tiers.dialects.chat_state import image_blocks
 from tiers.dialects.gemini import (
     BatchEmbedContentsRequest,
     Candidate,

@@ -16,9 +16,9 @@ from gateway.inference.api.responses.native_items import ItemIds, carried, witho
 from gateway.inference.api.responses.schemas import ResponsesRequest
 from gateway.inference.api.responses.tools import CalledTool, called_tools, shown_choice, shown_tool
 from tiers.catalog.tier_spec import SamplingDefaults
-from tiers.chat_state import image_items
 from tiers.conversation import Call, UrlCitation
 from tiers.deltas import is_object
+from tiers.dialects.chat_state import image_items
 from tiers.dialects.chat_writer import chat_logprobs
 from tiers.dialects.constraints import input_of
 from tiers.tier import TextLogprob, Usage

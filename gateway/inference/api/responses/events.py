@@ -11,9 +11,9 @@ from gateway.inference.answer import Answer
 from gateway.inference.api.responses.as_chat import sealed
 from gateway.inference.api.responses.body import ResponseBody, annotation, logprobs_of, refusal_part, text_part
 from gateway.inference.api.responses.schemas import ResponsesRequest
-from tiers.chat_state import image_items
 from tiers.conversation import Call, ToolCallDelta, UrlCitation
 from tiers.deltas import BlockOrder, Piece, pieces_of
+from tiers.dialects.chat_state import image_items
 from tiers.dialects.constraints import InputReader
 from tiers.tier import Delta, TextLogprob
 

@@ -25,9 +25,9 @@ from gateway.inference.answer import Answer
 from gateway.inference.api.responses.schemas import Item, ResponsesRequest, ResponseTool
 from gateway.inference.api.responses.tools import SEARCH
 from inference_core.io.files import JSON_ERRORS
-from tiers.chat_state import FORM, THOUGHTS, kept_state, size_of, with_kept_state
 from tiers.conversation import NativeRequest, Opaque, Turn
 from tiers.dialects.caller_urls import refuse_turn
+from tiers.dialects.chat_state import FORM, THOUGHTS, kept_state, size_of, with_kept_state
 
 OWN_SEAL = "aio1."
 """What `encrypted_content` of ours begins with. It is readable: the same thoughts are in `content`."""

@@ -16,10 +16,10 @@ from pydantic import TypeAdapter
 from gateway.inference.answer import Answer
 from gateway.inference.api.messages.messages import MessageEvents, body_of
 from tests.gateway.chats import chat
-from tiers.chat_state import media_piece
 from tiers.conversation import ToolCallDelta
 from tiers.deltas import CollectedChoice, is_object
 from tiers.dialects import messages as dialect
+from tiers.dialects.chat_state import media_piece
 from tiers.dialects.messages import PING, UNSIGNED, ThinkingShown, given_call_id
 from tiers.tier import Delta, Usage
 

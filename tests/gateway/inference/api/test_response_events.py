@@ -20,9 +20,9 @@ from gateway.inference.api.responses.exchange import Exchange
 from gateway.inference.api.responses.schemas import ResponsesRequest, ResponseTool
 from tests.gateway.running_gateway import RunningGateway
 from tiers.catalog.tier_spec import SamplingDefaults
-from tiers.chat_state import media_piece
 from tiers.conversation import OpaquePiece, ToolCallDelta
 from tiers.deltas import BlockOrder, CollectedChoice, Piece, is_object
+from tiers.dialects.chat_state import media_piece
 from tiers.tier import Delta
 
 EVENT = TypeAdapter(ResponseStreamEvent)

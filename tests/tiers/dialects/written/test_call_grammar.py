@@ -9,10 +9,10 @@ import pytest
 from inference_core.protocol import Grammar
 from tests.inference_core.grammar.test_answers_obey import random_answer
 from tiers.conversation import Tool, Tooling
+from tiers.dialects.written.call_dialects import HERMES, LLAMA3, MISTRAL, CallDialect
+from tiers.dialects.written.call_grammar import call_grammar
+from tiers.dialects.written.call_parser import CallParser
 from tiers.errors import TierRequestError
-from tiers.tools.call_grammar import call_grammar
-from tiers.tools.call_parser import CallParser
-from tiers.tools.dialect import HERMES, LLAMA3, MISTRAL, Dialect
 
 ADD: dict[str, Any] = {
     "type": "object",
@@ -32,7 +32,7 @@ TOOLS = (Tool(name="add", parameters=ADD, strict=True), Tool(name="link", parame
 SCHEMAS = {tool.name: tool.schema for tool in TOOLS}
 
 
-def calls_in(dialect: Dialect, answer: str) -> tuple[str, list[tuple[str, str]]]:
+def calls_in(dialect: CallDialect, answer: str) -> tuple[str, list[tuple[str, str]]]:
     parser = CallParser(dialect, SCHEMAS)
     said = [parser.feed(answer), parser.finish()]
     calls: list[list[str]] = []
@@ -45,7 +45,7 @@ def calls_in(dialect: Dialect, answer: str) -> tuple[str, list[tuple[str, str]]]
 
 @pytest.mark.parametrize("dialect", [HERMES, LLAMA3, MISTRAL], ids=lambda d: d.name)
 @pytest.mark.parametrize("parallel", [False, True])
-def test_a_forced_answer_is_valid_calls_and_nothing_else(dialect: Dialect, parallel: bool) -> None:
+def test_a_forced_answer_is_valid_calls_and_nothing_else(dialect: CallDialect, parallel: bool) -> None:
     grammar = call_grammar(Tooling(tools=TOOLS, choice="required", parallel=parallel), dialect, {}, None)
     assert grammar is not None
     seen = set()
@@ -81,7 +81,7 @@ def test_tools_at_will_bind_nothing_unless_one_is_strict_or_the_answer_is_bound(
 
 
 @pytest.mark.parametrize("dialect", [HERMES, LLAMA3, MISTRAL], ids=lambda d: d.name)
-def test_with_a_constrained_answer_the_grammar_allows_calls_or_the_answer(dialect: Dialect) -> None:
+def test_with_a_constrained_answer_the_grammar_allows_calls_or_the_answer(dialect: CallDialect) -> None:
     person = {
         "type": "object",
         "properties": {"ok": {"type": "boolean"}},

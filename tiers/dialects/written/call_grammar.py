@@ -11,8 +11,8 @@ from typing import Any
 from inference_core.grammar.vocabulary import JSON_STYLE
 from inference_core.protocol import Grammar
 from tiers.conversation import Tool, Tooling
+from tiers.dialects.written.call_dialects import AnyDialect, ArgumentMarks, CallDialect, NamedDialect
 from tiers.errors import TierRequestError
-from tiers.tools.dialect import ArgumentMarks, Dialect, NamedDialect
 
 
 def marked_arguments(
@@ -67,8 +67,6 @@ def _argument(
     rules.append(f"{name}: %json {json.dumps({**own, **stated, 'x-guidance': JSON_STYLE})}")
     return f"{lead} {markup(mid)} {name} {markup(close)}"
 
-
-AnyDialect = Dialect | NamedDialect
 
 # A small model that may call repeatedly does so without end.
 MORE_CALLS = "{0,7}"
@@ -172,7 +170,7 @@ class _Rules:
         anchor = (self._section[0] + self._opener).lstrip()
         if not anchor:
             # What begins as a call of JSON does is one; a name may begin any answer.
-            start = r"/[^{](.|\n)*/" if isinstance(self._dialect, Dialect) else r"/(.|\n)*/"
+            start = r"/[^{](.|\n)*/" if isinstance(self._dialect, CallDialect) else r"/(.|\n)*/"
             return self._lark(f"start: calls | TEXT?\nTEXT: {start}", parallel)
         marker, special = self._first_mark(anchor)
         rest = self._markup(anchor.removeprefix(marker))

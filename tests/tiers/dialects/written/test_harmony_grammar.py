@@ -20,7 +20,7 @@ from inference_core.tokenization.load_tokenizer import load_tokenizer
 from inference_core.tokenization.tokenizer import Tokenizer
 from tests.inference_core.harmony_vocabulary import SIZE, write_harmony_tokenizer
 from tiers.conversation import Tool, Tooling
-from tiers.harmony import MARKS, ChannelParser, harmony_grammar
+from tiers.dialects.written.harmony import MARKS, ChannelParser, harmony_grammar
 
 SCHEMA: dict[str, Any] = {
     "type": "object",

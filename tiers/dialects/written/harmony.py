@@ -17,10 +17,10 @@ import msgspec
 from inference_core.protocol import Grammar
 from inference_core.tokenization.tokenizer import StopStrings, Tokenizer
 from tiers.conversation import Tool, ToolCallDelta, Tooling, Turn, new_call_id
+from tiers.dialects.written.call_grammar import json_rule
+from tiers.dialects.written.tool_calling import ToolCalling
 from tiers.errors import TierRequestError
 from tiers.tier import Delta, GenerationRequest, TextLogprob
-from tiers.tools.call_grammar import json_rule
-from tiers.tools.tool_calling import ToolCalling
 
 # A control token as a text that no model can write: lone surrogates are in no decoded text.
 MARKS: Mapping[str, str] = {

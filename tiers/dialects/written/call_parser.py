@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 
 from inference_core.tokenization.tokenizer import possible_start
 from tiers.conversation import Tool, ToolCallDelta, new_call_id
-from tiers.tools.dialect import CallRead, Dialect, NamedDialect
+from tiers.dialects.written.call_dialects import CallDialect, CallRead, NamedDialect
 
 _ARGUMENTS = ("arguments", "parameters")
 
@@ -175,7 +175,7 @@ class Said(NamedTuple):
 class CallParser:
     """The parser of one choice. Only calls of `names` count; other calls are text. At most `most` calls."""
 
-    def __init__(self, dialect: Dialect, names: Collection[str], most: int | None = None) -> None:
+    def __init__(self, dialect: CallDialect, names: Collection[str], most: int | None = None) -> None:
         self.count = 0
         self._opener = dialect.opener.strip().removesuffix("[")
         closer = dialect.closer.strip(" \n\r\t[]")

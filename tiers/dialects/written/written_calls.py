@@ -14,18 +14,19 @@ import msgspec
 from tiers.conversation import Tool, ToolCallDelta, new_call_id
 from tiers.dialects.lenient_json import arguments_text, objects_in, plain_json
 from tiers.dialects.quirks import Row, read_rows
-from tiers.harmony import ChannelParser, Said
-from tiers.tools.dialect import (
+from tiers.dialects.written.call_dialects import (
     HERMES,
     LISTED,
     LLAMA3,
     MISTRAL,
     PYTHON_CALLS,
+    AnyDialect,
     ArgumentMarks,
-    Dialect,
+    CallDialect,
     NamedDialect,
 )
-from tiers.tools.probe_dialect import AnyDialect, parser_of
+from tiers.dialects.written.harmony import ChannelParser, Said
+from tiers.dialects.written.probe_dialect import parser_of
 
 THINK_END = "</think>"
 # Not where it is spoken of.
@@ -70,7 +71,7 @@ class CallForm(Row, frozen=True, kw_only=True):
         if self.known:
             yield _KNOWN[self.known]
         elif self.json is not None:
-            yield Dialect("json", *self.json, "\n", True, False, "", "arguments")
+            yield CallDialect("json", *self.json, "\n", True, False, "", "arguments")
         elif self.python is not None:
             begin, end, separator = self.python
             yield msgspec.structs.replace(PYTHON_CALLS, section=(begin, end), separator=separator)
@@ -105,7 +106,7 @@ _KNOWN: dict[str, AnyDialect] = {
     "llama3": LLAMA3,
     "mistral": MISTRAL,
     "pythonic": PYTHON_CALLS,
-    "action": Dialect(
+    "action": CallDialect(
         "action", "<|START_ACTION|>[", "]<|END_ACTION|>", ",", False, False, "", "parameters", "tool_name"
     ),
 }

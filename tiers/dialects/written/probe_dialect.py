@@ -12,10 +12,9 @@ from typing import Any, NamedTuple
 
 from inference_core.errors import InvalidRequestError
 from tiers.conversation import Tool
-from tiers.tools.call_parser import CallParser, NamedCallParser
-from tiers.tools.dialect import LLAMA3, ArgumentMarks, Dialect, NamedDialect
+from tiers.dialects.written.call_dialects import LLAMA3, AnyDialect, ArgumentMarks, CallDialect, NamedDialect
+from tiers.dialects.written.call_parser import CallParser, NamedCallParser
 
-AnyDialect = Dialect | NamedDialect
 AnyParser = CallParser | NamedCallParser
 # Renders turns with tools, without the beginning of an answer.
 Render = Callable[[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]]], str]
@@ -53,7 +52,7 @@ UNKNOWN = Probed(None)
 
 
 def parser_of(dialect: AnyDialect, tools: Mapping[str, Tool], most: int | None = None) -> AnyParser:
-    if isinstance(dialect, Dialect):
+    if isinstance(dialect, CallDialect):
         return CallParser(dialect, tools, most)
     return NamedCallParser(dialect, tools, most)
 
@@ -129,7 +128,7 @@ def _json_call(text: str) -> _JsonCall | None:
     return None
 
 
-def _json_dialect(one: str, two: str | None, call: _JsonCall) -> Dialect | None:
+def _json_dialect(one: str, two: str | None, call: _JsonCall) -> CallDialect | None:
     opener, closer = one[: call.start], one[call.end :]
     if _IDS[0] in opener + closer:
         return None
@@ -142,7 +141,7 @@ def _json_dialect(one: str, two: str | None, call: _JsonCall) -> Dialect | None:
         again = len(_common_end(opener, between[own:]))
         wraps_each = bool(opener.strip()) and again == len(opener) and own == len(closer)
         separator = between[own : len(between) - again] if wraps_each else between
-    return Dialect(
+    return CallDialect(
         "derived",
         opener,
         closer,

@@ -17,9 +17,10 @@ from tests.inference_core.grammar.byte_vocabulary import EOS
 from tests.inference_core.grammar.test_answers_obey import COMPILER, VOCABULARY, random_answer
 from tests.inference_core.grammar.test_matcher import allowed
 from tiers.conversation import Tool, Tooling
-from tiers.tools.call_grammar import call_grammar
-from tiers.tools.dialect import dialect_of as named_by_marks
-from tiers.tools.probe_dialect import AnyDialect, parser_of, probed
+from tiers.dialects.written.call_dialects import AnyDialect
+from tiers.dialects.written.call_dialects import call_dialect_of as named_by_marks
+from tiers.dialects.written.call_grammar import call_grammar
+from tiers.dialects.written.probe_dialect import parser_of, probed
 
 TURN = "{% for m in messages %}<|{{ m.role }}|>{{ m.content or '' }}@<|end|>{% endfor %}{{ tools and '' }}"
 

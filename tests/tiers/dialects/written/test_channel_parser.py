@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tiers.harmony import MARKS, ChannelParser
+from tiers.dialects.written.harmony import MARKS, ChannelParser
 
 NAMES = ("get_weather", "now")
 # Reasoning, text, and (name, arguments) of each call.

@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tiers.tools.call_parser import CallParser
-from tiers.tools.dialect import HERMES, LLAMA3, MISTRAL, Dialect, dialect_of
+from tiers.dialects.written.call_dialects import HERMES, LLAMA3, MISTRAL, CallDialect, call_dialect_of
+from tiers.dialects.written.call_parser import CallParser
 
 NAMES = ("get_weather", "add")
 Read = tuple[str, list[tuple[str, str]]]
 
 
-def read(dialect: Dialect, pieces: list[str], most: int | None = None) -> Read:
+def read(dialect: CallDialect, pieces: list[str], most: int | None = None) -> Read:
     """Text, and (name, arguments) of each call."""
     parser = CallParser(dialect, NAMES, most)
     said = [parser.feed(piece) for piece in pieces] + [parser.finish()]
@@ -46,7 +46,7 @@ def mistral(*calls: tuple[str, str]) -> str:
 
 
 UNKNOWN = '<tool_call>\n{"name": "unknown", "arguments": {}}\n</tool_call>'
-CASES: list[tuple[Dialect, str, Read]] = [
+CASES: list[tuple[CallDialect, str, Read]] = [
     (HERMES, hermes(WEATHER), ("", [WEATHER])),
     (HERMES, hermes(WEATHER, ADD), ("", [WEATHER, ADD])),
     (HERMES, "Let me see.\n" + hermes(ADD), ("Let me see.", [ADD])),
@@ -74,13 +74,15 @@ CASES: list[tuple[Dialect, str, Read]] = [
 
 
 @pytest.mark.parametrize(("dialect", "answer", "expected"), CASES, ids=lambda value: str(value)[:40])
-def test_calls_are_read_whole_and_character_by_character(dialect: Dialect, answer: str, expected: Read) -> None:
+def test_calls_are_read_whole_and_character_by_character(dialect: CallDialect, answer: str, expected: Read) -> None:
     assert read(dialect, [answer]) == expected
     assert read(dialect, list(answer)) == expected
 
 
 @given(st.sampled_from(CASES), st.data())
-def test_how_an_answer_is_cut_into_pieces_changes_nothing(case: tuple[Dialect, str, Read], data: st.DataObject) -> None:
+def test_how_an_answer_is_cut_into_pieces_changes_nothing(
+    case: tuple[CallDialect, str, Read], data: st.DataObject
+) -> None:
     dialect, answer, expected = case
     cuts = sorted(data.draw(st.sets(st.integers(1, max(1, len(answer) - 1)), max_size=6)))
     pieces = [answer[a:b] for a, b in zip([0, *cuts], [*cuts, len(answer)], strict=True)]
@@ -91,7 +93,7 @@ def test_how_an_answer_is_cut_into_pieces_changes_nothing(case: tuple[Dialect, s
     st.sampled_from([HERMES, LLAMA3, MISTRAL]),
     st.text(st.sampled_from('{}[]":,<>/\\ abtool_call"TOOL_CALLS'), max_size=60),
 )
-def test_what_holds_no_call_comes_out_as_it_went_in(dialect: Dialect, answer: str) -> None:
+def test_what_holds_no_call_comes_out_as_it_went_in(dialect: CallDialect, answer: str) -> None:
     assert read(dialect, list(answer)) == (answer, [])
 
 
@@ -109,10 +111,10 @@ def test_arguments_stream_as_they_come() -> None:
 
 
 def test_the_dialect_is_read_off_the_template() -> None:
-    assert dialect_of(None) is HERMES
-    assert dialect_of("{{ '<tool_call>' }}") is HERMES
-    assert dialect_of("{{ '[TOOL_CALLS]' }}") is MISTRAL
-    assert dialect_of("{{ '<|python_tag|>' }}") is LLAMA3
+    assert call_dialect_of(None) is HERMES
+    assert call_dialect_of("{{ '<tool_call>' }}") is HERMES
+    assert call_dialect_of("{{ '[TOOL_CALLS]' }}") is MISTRAL
+    assert call_dialect_of("{{ '<|python_tag|>' }}") is LLAMA3
 
 
 @pytest.mark.parametrize(
@@ -129,7 +131,9 @@ def test_the_dialect_is_read_off_the_template() -> None:
     ],
     ids=["too many", "broken", "two names", "a call within a call"],
 )
-def test_a_malformed_answer_reads_the_same_in_pieces_of_any_size(dialect: Dialect, text: str, most: int | None) -> None:
+def test_a_malformed_answer_reads_the_same_in_pieces_of_any_size(
+    dialect: CallDialect, text: str, most: int | None
+) -> None:
     assert read(dialect, list(text), most) == read(dialect, [text], most)
 
 

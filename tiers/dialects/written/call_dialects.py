@@ -195,10 +195,7 @@ def _after(mark: str) -> str:
     return (r"\n?" if mark[:1] == "\n" else "") + _pattern(mark.lstrip())
 
 
-DialectName = Literal["hermes", "llama3", "mistral"]
-
-
-class Dialect(NamedTuple):
+class CallDialect(NamedTuple):
     """Calls are `opener`, a JSON object each, and `closer`; `separator` is between two of them.
 
     `wraps_each`: opener and closer enclose every call, not all of them together. `at_start`: an answer that starts with
@@ -228,14 +225,15 @@ class Dialect(NamedTuple):
 
 
 # Nous Research's Hermes models, Qwen 2.5 and 3, SmolLM2: <tool_call>{"name": …, "arguments": {…}}</tool_call>
-HERMES = Dialect("hermes", "<tool_call>\n", "\n</tool_call>", "\n", True, False, "", "arguments")
+AnyDialect = CallDialect | NamedDialect
+HERMES = CallDialect("hermes", "<tool_call>\n", "\n</tool_call>", "\n", True, False, "", "arguments")
 # Llama 3.1 and later, JSON based calling: {"name": …, "parameters": {…}}
-LLAMA3 = Dialect("llama3", "", "", "; ", False, True, "<|python_tag|>", "parameters")
+LLAMA3 = CallDialect("llama3", "", "", "; ", False, True, "<|python_tag|>", "parameters")
 # Mistral's instruction models: [TOOL_CALLS][{"name": …, "arguments": {…}}, …]
-MISTRAL = Dialect("mistral", "[TOOL_CALLS][", "]", ", ", False, False, "", "arguments")
+MISTRAL = CallDialect("mistral", "[TOOL_CALLS][", "]", ", ", False, False, "", "arguments")
 
 # Granite 3 and Phi-4-mini, whose templates show no calls: <|tool_call|>[{"name": …, "arguments": {…}}, …]
-LISTED = Dialect("listed", "<|tool_call|>[", "]", ", ", False, False, "", "arguments")
+LISTED = CallDialect("listed", "<|tool_call|>[", "]", ", ", False, False, "", "arguments")
 # LFM2, likewise: <|tool_call_start|>[name(key="value"), …]<|tool_call_end|>
 PYTHON_CALLS = NamedDialect(
     section=("<|tool_call_start|>[", "]<|tool_call_end|>"),
@@ -247,10 +245,10 @@ PYTHON_CALLS = NamedDialect(
     name="python",
 )
 
-DIALECTS: Mapping[str, Dialect] = {dialect.name: dialect for dialect in (HERMES, LLAMA3, MISTRAL)}
+DIALECTS: Mapping[str, CallDialect] = {dialect.name: dialect for dialect in (HERMES, LLAMA3, MISTRAL)}
 
 
-def dialect_of(template: str | None) -> Dialect | NamedDialect:
+def call_dialect_of(template: str | None) -> AnyDialect:
     """Return the dialect of a chat template, by the text it contains; Hermes' for templates without tools."""
     source = template or ""
     if "<|tool_call|>" in source:

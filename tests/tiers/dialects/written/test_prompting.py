@@ -10,8 +10,8 @@ from inference_core.tokenization.chat_template import ChatTemplate
 from inference_core.tokenization.load_tokenizer import load_tokenizer
 from tests.inference_core.tokenization.vocabularies import train_byte_level, write_vocabulary
 from tiers.conversation import Call, Tool, Tooling, Turn
-from tiers.tools.dialect import HERMES
-from tiers.tools.tool_calling import ToolCalling, plain_messages, template_turns
+from tiers.dialects.written.call_dialects import HERMES
+from tiers.dialects.written.tool_calling import ToolCalling, plain_messages, template_turns
 
 ADD = Tool(name="add", description="Adds.", parameters={"type": "object", "properties": {"a": {"type": "integer"}}})
 CALL = Call(id="call_1", name="add", arguments='{"a": 1}')

@@ -11,12 +11,13 @@ import msgspec
 from inference_core.errors import InvalidRequestError
 from inference_core.tokenization.chat_template import ChatTemplate
 from inference_core.tokenization.tokenizer import StopStrings, Tokenizer
+from tiers.catalog.tier_spec import CallDialectName
 from tiers.conversation import Tool, Tooling, Turn
+from tiers.dialects.written.call_dialects import DIALECTS, HERMES, CallDialect, call_dialect_of
+from tiers.dialects.written.call_grammar import call_grammar
+from tiers.dialects.written.call_parser import Said
+from tiers.dialects.written.probe_dialect import UNKNOWN, AnyParser, Probed, parser_of, probed
 from tiers.tier import Delta, GenerationRequest
-from tiers.tools.call_grammar import call_grammar
-from tiers.tools.call_parser import Said
-from tiers.tools.dialect import DIALECTS, HERMES, Dialect, DialectName, dialect_of
-from tiers.tools.probe_dialect import UNKNOWN, AnyParser, Probed, parser_of, probed
 
 # For models whose chat template knows nothing of tools; docs/structured-output.md shows it.
 INSTRUCTIONS = """\
@@ -40,7 +41,7 @@ class ToolCalling:
     thinks = False
     stop_kind = StopStrings
 
-    def __init__(self, tokenizer: Tokenizer, dialect: DialectName | None = None) -> None:
+    def __init__(self, tokenizer: Tokenizer, dialect: CallDialectName | None = None) -> None:
         template = tokenizer.chat_template
         self._knows_tools = template is not None and template.uses_tools
         # For a template without tools our own instructions describe them, in Hermes' dialect.
@@ -49,7 +50,7 @@ class ToolCalling:
         # None: its template does not show how the model writes calls.
         self.shown = probed.dialect
         chosen = DIALECTS[dialect] if dialect is not None and self._knows_tools else probed.dialect
-        self.dialect = dialect_of(None if template is None else template.tool_source) if chosen is None else chosen
+        self.dialect = call_dialect_of(None if template is None else template.tool_source) if chosen is None else chosen
         # Some templates refuse a system turn, and some leave it out.
         self._has_system = self._knows_tools or template is None or _shows(tokenizer, self._written, "system", "user")
         self._controls = tokenizer.control_tokens
@@ -188,7 +189,7 @@ def _turn(message: Turn, written: Probed) -> dict[str, Any]:
 
 
 def plain_messages(
-    messages: Sequence[Turn], tools: Sequence[Tool], dialect: Dialect, *, in_system: bool = True
+    messages: Sequence[Turn], tools: Sequence[Tool], dialect: CallDialect, *, in_system: bool = True
 ) -> list[Turn]:
     """For any other template: tools in the system turn (or the first user's), calls as text, results as a user turn."""
     plain: list[Turn] = []

@@ -13,11 +13,11 @@ from tests.inference_core.harmony_vocabulary import TEMPLATE, write_harmony_toke
 from tests.tiers.tier_world import GREEDY, ScriptedCore, chat, collect, local_tier, tier_spec
 from tiers.catalog.tier_spec import ChainOfThoughtSpec, PlainSpec, SelfConsistencySpec
 from tiers.conversation import Call, Tool, Tooling, Turn
+from tiers.dialects.written.harmony import HarmonyFormat, speaks_harmony
+from tiers.dialects.written.tool_calling import ToolCalling
 from tiers.errors import CatalogError, TierRequestError
-from tiers.harmony import HarmonyFormat, speaks_harmony
 from tiers.local.local_tier import LocalTier
 from tiers.tier import Delta, GenerationRequest
-from tiers.tools.tool_calling import ToolCalling
 
 THOUGHT = "<|channel|>analysis<|message|>Two and two.<|end|><|start|>assistant"
 ANSWER = f"{THOUGHT}<|channel|>final<|message|>It is 4."

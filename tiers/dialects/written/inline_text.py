@@ -14,7 +14,8 @@ from inference_core.tokenization.tokenizer import possible_start
 from tiers.conversation import Tool, ToolCallDelta
 from tiers.dialects.lenient_json import arguments_text, plain_json
 from tiers.dialects.usage_counter import Tally
-from tiers.dialects.written_calls import (
+from tiers.dialects.written.harmony import MARKS, ChannelParser, Said
+from tiers.dialects.written.written_calls import (
     MOST_WAITING,
     QUOTES,
     THINK_END,
@@ -24,7 +25,6 @@ from tiers.dialects.written_calls import (
     WrittenText,
     numbered,
 )
-from tiers.harmony import MARKS, ChannelParser, Said
 from tiers.tier import Delta, GenerationRequest
 
 _TAGS = {row.opening: row.closing for row in WRITTEN.thoughts}
