@@ -22,12 +22,14 @@ from gateway.edge.websocket_protocol import admit_frames
 from gateway.inference.answer import Answer
 from gateway.inference.api.answers import DONE, CompletionsChunks, Routed, routed
 from gateway.inference.api.build_request import chat_request, received
-from gateway.inference.api.foreign_fields import FieldReader, shown_names
 from gateway.inference.api.parsing import decode_body, decoded_body, decoded_fields
+from gateway.inference.api.sending import shown_names
 from gateway.inference.service import count_refused, serving_of
 from gateway.tenancy.guard import admit
 from tiers.dialects.chat_schemas import HARMLESS, ChatRequest
 from tiers.dialects.chat_writer import UsageBody, usage_body
+from tiers.dialects.client_forms import mend_chat
+from tiers.dialects.decoding import FieldReader
 from tiers.errors import TierError
 
 log = logging.getLogger(__name__)
@@ -80,7 +82,7 @@ class Failed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 _heading = msgspec.json.Decoder(Heading)
 _cancel = msgspec.json.Decoder(Cancel)
-_chat = FieldReader("/v1/chat/completions/ws", SocketChat, HARMLESS, "known", "chat")
+_chat = FieldReader("/v1/chat/completions/ws", SocketChat, HARMLESS, "known", mend_chat)
 _encode = msgspec.json.Encoder().encode
 
 

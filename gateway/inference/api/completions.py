@@ -23,7 +23,6 @@ from gateway.inference.api.build_request import (
     received,
     unanswered_request,
 )
-from gateway.inference.api.foreign_fields import FieldReader
 from gateway.inference.api.parsing import read_and_build, read_body
 from gateway.inference.api.responses.as_chat import chat_of
 from gateway.inference.api.responses.native_items import without_codex_items
@@ -36,14 +35,15 @@ from inference_core.tokenization.tokenizer import Tokenizer
 from tiers.conversation import Turn
 from tiers.dialects.chat_request import turns_of
 from tiers.dialects.chat_schemas import HARMLESS, ChatRequest, CompletionRequest, Message, TokenId
-from tiers.dialects.decoding import MISSING
+from tiers.dialects.client_forms import mend_chat, mend_completion, mend_responses
+from tiers.dialects.decoding import MISSING, FieldReader
 from tiers.local.decoder import calling_of
 from tiers.tier import Tier
 
-CHAT = FieldReader("/v1/chat/completions", ChatRequest, HARMLESS, "known", "chat")
-_ITEMS = FieldReader("/v1/chat/completions", ResponsesRequest, forwards="known", mend="responses")
+CHAT = FieldReader("/v1/chat/completions", ChatRequest, HARMLESS, "known", mend_chat)
+_ITEMS = FieldReader("/v1/chat/completions", ResponsesRequest, forwards="known", mend=mend_responses)
 B = TypeVar("B", ChatRequest, CompletionRequest, ResponsesRequest)
-COMPLETION = FieldReader("/v1/completions", CompletionRequest, forwards="known", mend="completions")
+COMPLETION = FieldReader("/v1/completions", CompletionRequest, forwards="known", mend=mend_completion)
 
 
 @inference_post(

@@ -21,15 +21,15 @@ from gateway.edge.asgi import HttpRequest
 from gateway.edge.openapi import describe
 from gateway.edge.response_cycle import DisconnectWatch
 from gateway.inference.api.build_request import RequestHead, received, routing_options, unanswered_request
-from gateway.inference.api.foreign_fields import FieldReader, shown_names
 from gateway.inference.api.parsing import read_fields
-from gateway.inference.api.sending import WholeResponse, ignored_header
+from gateway.inference.api.sending import WholeResponse, ignored_header, shown_names
 from gateway.inference.embedding.embedder import Embedder, embedding_record, require_dimensions, unit_vectors
 from gateway.inference.service import Serving, serving_of
 from gateway.tenancy.admission import check_max_cost
 from gateway.tenancy.guard import inference_post
 from tiers.dialects.chat_request import prompts_of
 from tiers.dialects.chat_schemas import Metadata, PositiveInt, TokenId
+from tiers.dialects.decoding import FieldReader
 from tiers.errors import TierAnswerError, TierError, TierRequestError, TierUnavailableError
 from tiers.tier import UsageMeter
 

@@ -11,12 +11,11 @@ from gateway.base.errors import ApiError, as_api_error, bad_request
 from gateway.base.inference_request import CALLER, Caller
 from gateway.edge.asgi import HttpRequest
 from gateway.edge.client_paths import DEPLOYMENT
-from gateway.inference.api.foreign_fields import FieldReader, whole_text
 from gateway.inference.api.json_bounds import json_excess, structure_refusal
 from gateway.inference.service import Serving, serving_of
 from gateway.tenancy.guard import PlainRequest
 from tiers.dialects.caller_urls import refuse_urls
-from tiers.dialects.decoding import INVALID, MISSING, UNKNOWN, refusal_of
+from tiers.dialects.decoding import INVALID, MISSING, UNKNOWN, FieldReader, refusal_of, whole_text
 from tiers.errors import BadRequestError
 
 Body = TypeVar("Body", bound=msgspec.Struct)

@@ -1,6 +1,7 @@
 """Answer a request over HTTP, whole or as a stream of events; the bytes go straight to the server."""
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable, Sequence
 
 from litestar.types import ASGIApp, Receive, Scope, Send
@@ -13,11 +14,15 @@ from gateway.edge.asgi import HttpRequest
 from gateway.edge.response_cycle import DisconnectWatch, StallWatch
 from gateway.inference.answer import Answer
 from gateway.inference.api.answers import AnswerFormat, Chunks
-from gateway.inference.api.foreign_fields import shown_names
 from gateway.inference.api.parsing import IGNORED
 from gateway.inference.service import Serving, count_refused
 
 Headers = list[tuple[bytes, bytes]]
+MOST_NAMES = 32
+"""Of fields, in a header."""
+MOST_CHARS = 512
+_LONGEST_NAME = 64
+_UNSAFE = re.compile(r"[^A-Za-z0-9_.\[\]-]")
 # Log-probabilities that are formatted in a millisecond or two.
 _FEW_LOGPROBS = 512
 # What is awaited between an answer's end and its last bytes.
@@ -131,6 +136,15 @@ def ignored_header(request: HttpRequest, dropped: Sequence[str] = ()) -> Headers
     has not got (`dropped`), if there are any."""
     names = [*request.scope["state"].get(IGNORED, ()), *dropped]
     return [(b"x-aio-ignored-fields", shown_names(list(dict.fromkeys(names))).encode())] if names else []
+
+
+def shown_names(names: list[str]) -> str:
+    """Return the names for a header: safe characters, and a bounded length."""
+    safe = [_UNSAFE.sub("?", name[:_LONGEST_NAME]) for name in names[:MOST_NAMES]]
+    text = ", ".join(safe)
+    if len(text) > MOST_CHARS:
+        text = text[:MOST_CHARS].rpartition(", ")[0]
+    return text if len(text) == len(", ".join(safe)) and len(names) <= MOST_NAMES else f"{text}, ..."
 
 
 class KeepAlive:

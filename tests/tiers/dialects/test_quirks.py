@@ -10,8 +10,8 @@ from typing import Any, get_args
 import pytest
 from hypothesis import given
 
-from tests.gateway.inference.api.test_foreign_forms import BODIES
 from tests.recordings.recording import files, recordings
+from tests.tiers.dialects.test_client_forms import BODIES
 from tiers.dialects import quirks
 from tiers.dialects.quirks import ClientRows, Row, client_rows, edit_body, pattern_of, read_rows
 from tiers.dialects.refusals import REFUSAL_ROWS, WORDINGS

@@ -25,8 +25,7 @@ from gateway.inference.answer import Answer
 from gateway.inference.api.answers import EVENT_STREAM, Routed, routed
 from gateway.inference.api.build_request import chat_request, received
 from gateway.inference.api.embeddings import EmbeddingsRequest, embedded
-from gateway.inference.api.foreign_fields import FieldReader
-from gateway.inference.api.gemini.request import Chat, chat_of
+from gateway.inference.api.gemini.request import Chat, chat_of, mend_gemini
 from gateway.inference.api.models import GeminiModel, GeminiPage, listed_models, named_model
 from gateway.inference.api.parsing import IGNORED, off_loop, read_and_build, read_fields
 from gateway.inference.api.sending import WholeResponse, ignored_header, respond
@@ -35,6 +34,7 @@ from gateway.tenancy.guard import inference_post
 from tiers.conversation import Call, ToolCallDelta, UrlCitation
 from tiers.deltas import BlockOrder, CollectedChoice, Piece, joined_call, pieces_of
 from tiers.dialects.chat_state import image_blocks
+from tiers.dialects.decoding import FieldReader
 from tiers.dialects.gemini import (
     BatchEmbedContentsRequest,
     Candidate,
@@ -282,10 +282,10 @@ def _grounding(cited: list[UrlCitation]) -> Grounding:
     return Grounding(grounding_chunks=[GroundingChunk(web=CitedPage(uri=one.url, title=one.title)) for one in cited])
 
 
-_GENERATE = FieldReader("/v1beta/models", GenerateContentRequest, mend="gemini")
-_COUNT = FieldReader("/v1beta/models", CountTokensRequest, mend="gemini")
-_EMBED = FieldReader("/v1beta/models", EmbedContentRequest, mend="gemini")
-_EMBED_BATCH = FieldReader("/v1beta/models", BatchEmbedContentsRequest, mend="gemini")
+_GENERATE = FieldReader("/v1beta/models", GenerateContentRequest, mend=mend_gemini)
+_COUNT = FieldReader("/v1beta/models", CountTokensRequest, mend=mend_gemini)
+_EMBED = FieldReader("/v1beta/models", EmbedContentRequest, mend=mend_gemini)
+_EMBED_BATCH = FieldReader("/v1beta/models", BatchEmbedContentsRequest, mend=mend_gemini)
 
 
 @inference_post(

@@ -18,7 +18,6 @@ from gateway.edge.openapi import describe
 from gateway.inference.answer import Answer
 from gateway.inference.api.answers import EVENT_STREAM, routed
 from gateway.inference.api.build_request import chat_request, received
-from gateway.inference.api.foreign_fields import FieldReader
 from gateway.inference.api.messages.as_chat import Chat, chat_of
 from gateway.inference.api.messages.schemas import (
     STATUSES,
@@ -36,6 +35,8 @@ from gateway.inference.api.parsing import IGNORED, off_loop, read_and_build
 from gateway.inference.api.sending import ignored_header, respond
 from gateway.inference.service import Serving, serving_of
 from gateway.tenancy.guard import inference_post
+from tiers.dialects.client_forms import mend_messages
+from tiers.dialects.decoding import FieldReader
 from tiers.dialects.messages import (
     PING,
     MessageBody,
@@ -51,7 +52,7 @@ from tiers.tier import Usage
 
 B = TypeVar("B", bound=CountTokensRequest)
 _BETAS = re.compile(r"[A-Za-z0-9._-]+(?:, ?[A-Za-z0-9._-]+){0,31}")
-MESSAGES = FieldReader("/v1/messages", MessagesRequest, forwards="any", mend="messages", shape=ShownMessages)
+MESSAGES = FieldReader("/v1/messages", MessagesRequest, forwards="any", mend=mend_messages, shape=ShownMessages)
 
 
 @inference_post(
@@ -178,7 +179,7 @@ class TokenCount(msgspec.Struct, frozen=True):
     input_tokens: int
 
 
-COUNT_TOKENS = FieldReader("/v1/messages/count_tokens", CountTokensRequest, mend="messages", shape=ShownCountTokens)
+COUNT_TOKENS = FieldReader("/v1/messages/count_tokens", CountTokensRequest, mend=mend_messages, shape=ShownCountTokens)
 
 
 @post(

@@ -14,7 +14,6 @@ from gateway.edge.openapi import describe
 from gateway.inference.answer import Answer
 from gateway.inference.api.answers import OpenAIStream
 from gateway.inference.api.build_request import received
-from gateway.inference.api.foreign_fields import FieldReader
 from gateway.inference.api.parsing import IGNORED, MENDED, read_and_build, read_fields
 from gateway.inference.api.responses.as_chat import renamed
 from gateway.inference.api.responses.body import ResponseBody, failed_response
@@ -31,9 +30,11 @@ from gateway.inference.api.responses.schemas import ResponsesRequest, ToolChoice
 from gateway.inference.api.sending import ignored_header, respond
 from gateway.inference.service import Serving, serving_of
 from gateway.tenancy.guard import inference_post
+from tiers.dialects.client_forms import mend_responses
+from tiers.dialects.decoding import FieldReader
 from tiers.errors import TierRequestError
 
-RESPONSES = FieldReader("/v1/responses", ResponsesRequest, forwards="known", mend="responses")
+RESPONSES = FieldReader("/v1/responses", ResponsesRequest, forwards="known", mend=mend_responses)
 
 
 @inference_post(

@@ -11,7 +11,6 @@ from gateway.base.errors import ApiError, bad_request
 from gateway.base.inference_request import InferenceRequest
 from gateway.base.stores.database import reached
 from gateway.inference.api.build_request import RequestHead, chat_request
-from gateway.inference.api.foreign_fields import whole_text
 from gateway.inference.api.list_queries import is_id
 from gateway.inference.api.parsing import off_loop
 from gateway.inference.api.responses.as_chat import chat_of, renamed
@@ -26,6 +25,7 @@ from gateway.inference.api.responses.stored_responses import (
 )
 from gateway.inference.service import Serving, truncated
 from quality.store.drivers import STALL_SECONDS
+from tiers.dialects.decoding import whole_text
 
 log = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""A dialect's fields are declared once, for callers and servers: no struct has only fields that another one has, too."""
+"""A field of a dialect is declared once: no struct has only fields that another one has, too."""
 
 from collections.abc import Iterator
 from importlib import import_module

@@ -13,7 +13,7 @@ from websockets.asyncio.client import connect
 
 from gateway.base.settings import Settings
 from gateway.inference.api.completions import CHAT
-from gateway.inference.api.foreign_fields import MOST_CHARS, shown_names
+from gateway.inference.api.sending import MOST_CHARS, shown_names
 from tests.gateway.administrator import bearer
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 

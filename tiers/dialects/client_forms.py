@@ -6,23 +6,28 @@ function returns the names of what it leaves out.
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator
-from functools import partial
+from collections.abc import Iterable, Iterator
 from typing import Any
 
-from gateway.inference.api.foreign_parts import TEXTS, chat_part, chat_result, json_text, kind_of
-from gateway.inference.api.foreign_tools import (
+from tiers.conversation import PROVIDERS_OWN
+from tiers.dialects.chat_request import THOUGHTS
+from tiers.dialects.client_parts import (
     CALLS,
     LONGEST_NAME,
     RESULTS,
+    TEXTS,
     answered_id,
     anthropics_call,
     anthropics_tool,
     bare_form,
     call_item,
     chat_call,
+    chat_part,
+    chat_result,
     chat_tool,
     flat_form,
+    json_text,
+    kind_of,
     listed,
     of_known_kinds,
     responses_tool,
@@ -31,9 +36,6 @@ from gateway.inference.api.foreign_tools import (
     schema_of,
     tool_choice,
 )
-from gateway.inference.api.gemini.request import mend_gemini
-from tiers.conversation import PROVIDERS_OWN
-from tiers.dialects.chat_request import THOUGHTS
 from tiers.dialects.quirks import Dialect, edit_body
 
 # OpenAI's own bounds.
@@ -77,6 +79,11 @@ def _mend_tags(data: dict[str, Any]) -> list[str]:
     kept = [key for key, tag in tags.items() if 0 < len(key) <= LONGEST_NAME and len(tag) <= _LONGEST_TAG][:_MOST_TAGS]
     data["metadata"] = {key: tags[key] for key in kept}
     return [f"metadata.{key}" for key in tags if key not in kept]
+
+
+def mend_completion(data: dict[str, Any]) -> list[str]:
+    """A text completion's body."""
+    return mend_fields(data, "completions")
 
 
 def mend_chat(data: dict[str, Any]) -> list[str]:
@@ -143,15 +150,6 @@ def mend_responses(data: dict[str, Any]) -> list[str]:
         ignored += dict.fromkeys(f"input.{kind_of(item)}" for item in items if known and item not in known)
         data["input"] = known or items
     return ignored
-
-
-MENDS: dict[str, Callable[[dict[str, Any]], list[str]]] = {
-    "completions": partial(mend_fields, dialect="completions"),
-    "chat": mend_chat,
-    "messages": mend_messages,
-    "responses": mend_responses,
-    "gemini": mend_gemini,
-}
 
 
 def _turns_given(data: dict[str, Any]) -> list[Any] | None:

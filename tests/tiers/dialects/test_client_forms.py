@@ -1,13 +1,15 @@
 """Whatever a body has in its fields, reading it as another API's form only changes it, or leaves it: it never fails."""
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.inference.api.foreign_forms import MENDS
+from gateway.inference.api.gemini.request import mend_gemini
+from tiers.dialects.client_forms import mend_chat, mend_completion, mend_messages, mend_responses
 
 # Names and words of the APIs, which the code looks for.
 FIELDS = (
@@ -42,8 +44,8 @@ BODIES = st.fixed_dictionaries(
 )
 
 
-@pytest.mark.parametrize("api", MENDS)
+@pytest.mark.parametrize("mend", [mend_chat, mend_completion, mend_messages, mend_responses, mend_gemini])
 @given(data=BODIES)
-def test_no_values_fail(api: str, data: dict[str, Any]) -> None:
-    left_out = MENDS[api](copy.deepcopy(data))
+def test_no_values_fail(mend: Callable[[dict[str, Any]], list[str]], data: dict[str, Any]) -> None:
+    left_out = mend(copy.deepcopy(data))
     assert all(isinstance(name, str) for name in left_out)
