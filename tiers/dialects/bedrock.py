@@ -18,7 +18,6 @@ from tiers.dialects.dialect import (
     answer_schema,
     blocks_of,
     check_provider,
-    finish_of,
     is_system,
     media_of,
     media_parts,
@@ -30,7 +29,7 @@ from tiers.dialects.messages_server import dropped_sampling, dropped_thinking, s
 from tiers.dialects.rules import BUDGET, dropped_fields
 from tiers.dialects.server_error import ServerSaidError, WireError, parse_error
 from tiers.dialects.usage_counter import Tally
-from tiers.errors import TierError, TierRequestError
+from tiers.errors import TierRequestError
 from tiers.tier import Delta, GenerationRequest, Usage
 
 NAME = "Bedrock"
@@ -136,7 +135,7 @@ class ConverseServer(ServerDialect):
                 thought: _Sealed | None = tally.notes.pop((_SEALED, said.content_block_index), None)
                 return blocks.close(said.content_block_index) + ([] if thought is None else thought.pieces())
             case "messageStop" if said.stop_reason is not None:
-                return _end(said.stop_reason, blocks)
+                return [Delta(finish_reason=blocks.finish(said.stop_reason))]
             case "metadata":
                 _report(said.usage, tally)
             case "messageStart":
@@ -172,7 +171,7 @@ class ConverseServer(ServerDialect):
                 deltas += blocks.text(block.text)
             else:
                 blocks.unknown = blocks.unknown or "a block of an unknown kind"
-        return deltas + ([] if said.stop_reason is None else _end(said.stop_reason, blocks))
+        return deltas if said.stop_reason is None else [*deltas, Delta(finish_reason=blocks.finish(said.stop_reason))]
 
     def _thinking(self, request: GenerationRequest, max_tokens: int | None) -> dict[str, Any]:
         """Return Anthropic's fields for its models; the others' have no common form."""
@@ -450,13 +449,6 @@ def _delta(block: int, delta: _Piece, blocks: Blocks) -> list[Delta]:
 
 def _cited(cited: list[_Cited], blocks: Blocks) -> list[Delta]:
     return blocks.cited((one.location.web.url, one.title) for one in cited)
-
-
-def _end(stop_reason: str, blocks: Blocks) -> list[Delta]:
-    blocks.check_form()
-    if (reason := finish_of(stop_reason)) == "error":
-        raise TierError(f"the model's answer cannot be read ({stop_reason})")
-    return [Delta(finish_reason=reason)]
 
 
 def _report(counts: _Counts | None, tally: Tally) -> None:

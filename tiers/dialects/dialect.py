@@ -328,11 +328,18 @@ class Blocks:
         """Return the start of the call in `block`, with an id in every case. `arguments`: those of a call of which no
         further piece comes. Some servers give all calls the same block."""
         number = self.calls[block] = len(self._opened)
-        call_id = self.own_id(call_id)
+        call_id = self._own_id(call_id)
         self.without_arguments[block] = arguments
         return self.passed(Delta(tool_calls=[ToolCallDelta(index=number, id=call_id, name=name)]))
 
-    def own_id(self, call_id: str) -> str:
+    def whole_call(self, block: int, call_id: str, name: str, arguments: str) -> Delta:
+        """Return the call in `block` with all of its arguments."""
+        delta = self.open_call(block, call_id, name)
+        delta.tool_calls = [msgspec.structs.replace(delta.tool_calls[0], arguments=arguments)]
+        del self.without_arguments[block]
+        return delta
+
+    def _own_id(self, call_id: str) -> str:
         """Return the id of the next call: `call_id`, unless it is empty or another call's."""
         own = call_id if call_id and call_id not in self._opened else new_call_id()
         self._opened[own] = len(self._opened)
@@ -395,6 +402,14 @@ class Blocks:
                 f"the answer's form is not known here: it has {self.unknown} and no text; has the provider changed its "
                 "API? Look for a newer version of this gateway"
             )
+
+    def finish(self, stop_reason: str) -> FinishReason:
+        """Return why the answer ended, by the name that its server has for it. Raises TierError for an answer that the
+        server itself cannot read, and as `check_form`."""
+        self.check_form()
+        if (reason := finish_of(stop_reason)) == "error":
+            raise TierError(f"the model's answer cannot be read ({stop_reason})")
+        return reason
 
 
 def blocks_of(tally: Tally) -> Blocks:

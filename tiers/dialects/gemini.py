@@ -12,7 +12,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from inference_core.io.files import JSON_ERRORS
 from tiers.catalog.tier_spec import RemoteSpec
-from tiers.conversation import Dialect, Opaque, OpaquePiece, Text, ToolCallDelta, Turn
+from tiers.conversation import Dialect, Opaque, OpaquePiece, Text, Turn
 from tiers.dialects.chat_schemas import MAX_TOOLS, FunctionName
 from tiers.dialects.chat_state import media_piece
 from tiers.dialects.dialect import (
@@ -24,7 +24,6 @@ from tiers.dialects.dialect import (
     answer_schema,
     blocks_of,
     check_provider,
-    finish_of,
     media_of,
     media_parts,
     missing_model,
@@ -36,8 +35,7 @@ from tiers.dialects.lenient_json import LenientDecoder, arguments_text
 from tiers.dialects.rules import BUDGET, MODALITIES, dropped_fields
 from tiers.dialects.server_error import ServerSaidError, WireError, parse_error
 from tiers.dialects.usage_counter import MOST_NAME, Tally
-from tiers.errors import TierError
-from tiers.tier import Delta, FinishReason, GenerationRequest, Usage
+from tiers.tier import Delta, GenerationRequest, Usage
 
 NAME = "Gemini"
 # Google's own value for calls whose thoughts come from elsewhere, or are not known here any more: without any signature
@@ -101,13 +99,8 @@ class GeminiServer(ServerDialect):
     def read_event(self, event: ServerSentEvent, tally: Tally) -> list[Delta] | None:
         """See `ServerDialect.read_event`. The stream has no last event: it ends with the connection's body."""
         data = _in_camel_case(event.data)
-        try:
-            answer = _strict(data)
-        except JSON_ERRORS as error:
-            if event.is_end:
-                return None
-            answer = _decode.lenient(data, tally, error)
-        return _deltas(answer, data, tally)
+        answer = _decode.event(ServerSentEvent(event.event, data), tally)
+        return None if answer is None else _deltas(answer, data, tally)
 
     def read_whole(self, body: bytes, tally: Tally) -> list[Delta]:
         return _deltas(_decode(_in_camel_case(body), tally), body, tally)
@@ -560,7 +553,8 @@ def _deltas(answer: SaidResponse, data: bytes, tally: Tally) -> list[Delta]:
         if cited := candidate.citation_metadata:
             deltas += blocks.cited((page.uri, page.title) for page in cited.citations + cited.citation_sources)
         if isinstance(candidate.finish_reason, str):
-            deltas.append(Delta(finish_reason=_finish(candidate.finish_reason, blocks)))
+            reason = blocks.finish(candidate.finish_reason)
+            deltas.append(Delta(finish_reason="tool_calls" if reason == "stop" and blocks.calls else reason))
     return deltas
 
 
@@ -590,15 +584,7 @@ def _with_object(raw: msgspec.Raw, part: SaidPart) -> msgspec.Raw:
 def _said(part: SaidPart, blocks: Blocks) -> list[Delta]:
     if part.function_call is not None:
         call = part.function_call
-        number = len(blocks.calls)
-        blocks.calls[number] = number
-        call_id = blocks.own_id(call.id or "")
-        arguments = arguments_text(call.args)
-        return [
-            blocks.passed(
-                Delta(tool_calls=[ToolCallDelta(index=number, id=call_id, name=call.name, arguments=arguments)])
-            )
-        ]
+        return [blocks.whole_call(len(blocks.calls), call.id or "", call.name, arguments_text(call.args))]
     if (made := part.inline_data) is not None and made.mime_type.startswith("image/"):
         url = f"data:{made.mime_type};base64,{made.data}"
         images = _encode([{"type": "image_url", "image_url": {"url": url}}])
@@ -606,13 +592,6 @@ def _said(part: SaidPart, blocks: Blocks) -> list[Delta]:
     if part.text is None and part.thought_signature is None:
         blocks.unknown = blocks.unknown or "a part of an unknown kind"
     return blocks.reasoning(part.text or "") if part.thought else blocks.text(part.text or "")
-
-
-def _finish(reason: str, blocks: Blocks) -> FinishReason:
-    blocks.check_form()
-    if (found := finish_of(reason)) == "error":
-        raise TierError(f"the model's answer cannot be read ({reason})")
-    return "tool_calls" if found == "stop" and blocks.calls else found
 
 
 def _report(counts: UsageMetadata, tally: Tally) -> None:
@@ -639,6 +618,5 @@ def _report(counts: UsageMetadata, tally: Tally) -> None:
 
 _encode = msgspec.json.Encoder().encode
 _decode = LenientDecoder(SaidResponse, f"an answer of {NAME}'s")
-_strict = _decode.strict
 _decode_part = LenientDecoder(SaidPart, f"a part of {NAME}'s")
 _strict_part = _decode_part.strict

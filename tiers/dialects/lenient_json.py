@@ -18,7 +18,7 @@ from msgspec import inspect
 
 from inference_core.io.files import JSON_ERRORS
 from tiers.conversation import ToolCallDelta, new_call_id
-from tiers.dialects.event_stream import BOM
+from tiers.dialects.event_stream import BOM, ServerSentEvent
 from tiers.dialects.usage_counter import Tally
 from tiers.errors import TierError
 from tiers.tier import Delta, TextLogprob
@@ -111,6 +111,13 @@ class LenientDecoder(Generic[T]):
             return self.strict(data)
         except JSON_ERRORS as error:
             return self.lenient(data, tally, error)
+
+    def event(self, event: ServerSentEvent, tally: Tally) -> T | None:
+        """Return the data of an event as `kind`; None for one that only says that the stream is over."""
+        try:
+            return self.strict(event.data)
+        except JSON_ERRORS as error:
+            return None if event.is_end else self.lenient(event.data, tally, error)
 
     def lenient(self, data: bytes | msgspec.Raw, tally: Tally | None, error: Exception) -> T:
         """Return what the strict decoder refused with `error`."""

@@ -5,7 +5,6 @@ from typing import Any
 
 import msgspec
 
-from inference_core.io.files import JSON_ERRORS
 from tiers.conversation import PROVIDERS_OWN, Opaque, OpaquePiece
 from tiers.dialects.dialect import Blocks, blocks_of, finish_of
 from tiers.dialects.event_stream import ServerSentEvent
@@ -25,7 +24,6 @@ class _Answer(MessageBody, frozen=True, kw_only=True):
 
 _encode = msgspec.json.Encoder().encode
 _decode = LenientDecoder(Event, f"an event of {NAME}'s")
-_strict = _decode.strict
 _decode_message = LenientDecoder(_Answer, f"a message of {NAME}'s")
 _decode_block = LenientDecoder(SaidBlock, f"a block of {NAME}'s")
 # By their names in the usage.
@@ -67,12 +65,8 @@ class _OpenBlock:
 
 
 def read_event(event: ServerSentEvent, tally: Tally) -> list[Delta] | None:
-    try:
-        said = _strict(event.data)
-    except JSON_ERRORS as error:
-        if event.is_end:
-            return None
-        said = _decode.lenient(event.data, tally, error)
+    if (said := _decode.event(event, tally)) is None:
+        return None
     blocks = blocks_of(tally)
     ended: list[Delta] = []
     match said.type or event.event:

@@ -21,7 +21,6 @@ from tiers.conversation import (
     Opaque,
     OpaquePiece,
     Text,
-    ToolCallDelta,
     Turn,
     UrlCitation,
 )
@@ -283,9 +282,8 @@ class _Event(msgspec.Struct):
 
 
 def read_event(event: ServerSentEvent, tally: Tally) -> list[Delta] | None:
-    if event.is_end:
+    if (said := _decode.event(event, tally)) is None:
         return None
-    said = _decode(event.data, tally)
     said.type = said.type or event.event
     deltas, block = _read(said, blocks_of(tally), tally, event.data)
     if not tally.opaque or said.type in _FRAMES or said.response is not None:
@@ -438,12 +436,8 @@ def _closed(index: int, item: _Item, blocks: Blocks, tally: Tally) -> list[Delta
         return blocks.arguments(index, arguments_text(item.arguments)) or blocks.close(index)
     if item.type != "custom_tool_call":
         return []
-    opened = blocks.open_call(index, item.call_id or "", called_name(item.name or "", item.namespace))
-    call: ToolCallDelta = opened.tool_calls[0]
     arguments = json.dumps({"input": item.input or ""}, ensure_ascii=False)
-    opened.tool_calls = [msgspec.structs.replace(call, arguments=arguments)]
-    blocks.without_arguments.pop(index, None)
-    return [opened]
+    return [blocks.whole_call(index, item.call_id or "", called_name(item.name or "", item.namespace), arguments)]
 
 
 def called_name(name: str, namespace: str | None) -> str:
