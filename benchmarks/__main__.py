@@ -43,6 +43,8 @@ _COMMANDS = {
     "utility": ("replay.commands:utility", "What routing is worth after so many labels."),
     "sessions": ("sessions.command:sessions", "The rules of sessions on recorded runs."),
     "agents": ("sessions.agents:agents", "Which models serve runs of agents, from few labelled tasks."),
+    "ladder": ("ladder.command:ladder", "Train the adapter of the catalogue `ladder`."),
+    "ladder-tasks": ("ladder.command:ladder_tasks", "Write the tasks that `aio bench ladder` asks."),
     "cascade": ("cascade.command:cascade", "What cheap answers that agree are worth."),
 }
 

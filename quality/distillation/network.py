@@ -1,7 +1,7 @@
 """A Llama-family decoder in plain torch that gradients pass through: frozen weights, low-rank updates that learn."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -21,14 +21,6 @@ class LowRank(NamedTuple):
 
     rank: int
     scale: float
-
-
-class Layout(NamedTuple):
-    """Several texts in each of B sequences of T tokens. `positions` int64 [B, T]: of each token in its own text. `seen`
-    bool [B, T, T]: which tokens each one sees, itself included."""
-
-    positions: torch.Tensor
-    seen: torch.Tensor
 
 
 class AdaptedProjection(nn.Module):  # type: ignore[misc]  # torch is untyped here
@@ -106,20 +98,23 @@ class AdaptedDecoder(nn.Module):  # type: ignore[misc]  # torch is untyped here
         positions = min(longest or config.max_position, config.max_position)
         self.register_buffer("cos_sin", rotary_table(config, positions))
 
-    def forward(
-        self, token_ids: torch.Tensor, rows: tuple[torch.Tensor, torch.Tensor], layout: Layout | None = None
-    ) -> torch.Tensor:
+    def forward(self, token_ids: torch.Tensor, rows: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
         """Logits float32 [N, vocabulary] at `rows`, the places (sequence [N], place [N]) of `token_ids` int64 [B, T].
-        Without a `layout` each sequence is one text. Tokens behind its end change nothing before it."""
+        Each sequence is one text; tokens behind its end change nothing before it."""
+        tokens = token_ids.shape[1]
+        mask = _mask(tokens, self.config.sliding_window, token_ids.device)
+        return self.logits(token_ids, rows, self.cos_sin[:tokens], mask)
+
+    def logits(
+        self,
+        token_ids: torch.Tensor,
+        rows: tuple[torch.Tensor, torch.Tensor],
+        cos_sin: torch.Tensor,
+        mask: torch.Tensor,
+    ) -> torch.Tensor:
+        """As `forward`, by the rotations `cos_sin` of the tokens' positions; by the `mask` each token sees others."""
         hidden = self.embedding[token_ids].float()
-        if layout is None:
-            table = self.cos_sin[: token_ids.shape[1]]
-            mask = _mask(token_ids.shape[1], self.config.sliding_window, hidden.device)
-        else:
-            if self.config.sliding_window:
-                raise ValueError("a model with a sliding window is trained on one text per sequence")
-            table, mask = self.cos_sin[layout.positions].unsqueeze(1), layout.seen.unsqueeze(1)
-        cos, sin = table.chunk(2, dim=-1)
+        cos, sin = cos_sin.chunk(2, dim=-1)
         for layer in self.layers:
             hidden = layer(hidden, cos, sin, mask)
         final = _norm(hidden[rows], self.final_norm, self.config.rms_eps)
@@ -128,14 +123,9 @@ class AdaptedDecoder(nn.Module):  # type: ignore[misc]  # torch is untyped here
 
     def adapter_tensors(self) -> dict[str, torch.Tensor]:
         """A and B of every layer under PEFT's names, float32 on the CPU."""
-        return {name: factor.cpu().clone() for name, factor in self._named_factors()}
+        return {name: factor.cpu().clone() for name, factor in self.named_factors()}
 
-    def load_adapter_tensors(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Set A and B of every layer to `tensors`, of any type, with the names and shapes of `adapter_tensors`."""
-        for name, factor in self._named_factors():
-            factor.copy_(tensors[name])
-
-    def _named_factors(self) -> Iterator[tuple[str, torch.Tensor]]:
+    def named_factors(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Views of A and B of every layer, by PEFT's names."""
         for index, layer in enumerate(self.layers):
             for projection in layer.projections.values():

@@ -1,13 +1,13 @@
-"""`aio adapters train`: a LoRA adapter for a model of the catalogue, from examples, recorded answers or a recipe."""
+"""`aio adapters train`: a LoRA adapter for a model of the catalogue, from examples or recorded answers."""
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from gateway.operations.cli.options import (
     FILE,
-    FOLDER,
     cache_dir_option,
     catalog_option,
     data_dir_option,
@@ -28,6 +28,21 @@ if TYPE_CHECKING:
     from tiers.catalog.catalog import Catalog
 
 _POSITIVE = click.FloatRange(min=0, min_open=True)
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def moved(option: str) -> Callable[[Command], Command]:
+    """An option that `aio adapters train` had for the ladder's recipe, and that says where this is now."""
+
+    def refuse(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
+        if value is not None:
+            raise click.UsageError(
+                f"{option} was of the recipe that made the catalogue `ladder`'s adapter, which is no part of the "
+                "installed program now: in a clone of AIO's repository, `python -m benchmarks ladder MODEL FOLDER` "
+                "has it. The adapter itself ships, and `aio bench ladder` measures it"
+            )
+
+    return click.option(option, hidden=True, expose_value=False, callback=refuse)
 
 
 @click.command("train")
@@ -35,16 +50,10 @@ _POSITIVE = click.FloatRange(min=0, min_open=True)
 @click.argument("folder", type=click.Path(path_type=Path))
 @click.option("--examples", type=FILE, help="JSON lines with messages, or with prompt and answer.")
 @click.option("--recorded", is_flag=True, help="Learn from recorded answers, of keys that consented to storing texts.")
-@click.option(
-    "--recipe",
-    type=click.Choice(["ladder"]),
-    help="Learn tasks that a program makes: answers without a thought, after a short one and after a longer one.",
-)
-@click.option("--steps", type=click.IntRange(min=10), help="Of the recipe; a stopped one is continued.  [480]")
-@click.option(
-    "--rows", type=click.IntRange(min=1), help="Of the recipe: sequences of 480 tokens per step; more on a card.  [2]"
-)
-@click.option("--from", "start", type=FOLDER, help="An adapter of the recipe, at which training begins.")
+@moved("--recipe")
+@moved("--steps")
+@moved("--rows")
+@moved("--from")
 @click.option("--tier", type=click.IntRange(min=1), help="The tier whose recorded answers count.  [the strongest]")
 @click.option("--limit", type=click.IntRange(min=1), default=20_000, help="Most recorded answers.")
 @click.option("--teacher", metavar="MODEL", help="A model of the same vocabulary, whose distribution is learned.")
@@ -53,9 +62,7 @@ _POSITIVE = click.FloatRange(min=0, min_open=True)
 @click.option("--learning-rate", type=_POSITIVE, default=2e-3, help="Falls linearly to zero.")
 @click.option("--epochs", type=click.IntRange(min=1), default=1)
 @click.option("--batch", type=click.IntRange(min=1), default=8, help="Examples per step.")
-@click.option(
-    "--base", type=click.Choice(["bfloat16", "float32"]), help="Of the frozen weights.  [bfloat16; the recipe: float32]"
-)
+@click.option("--base", type=click.Choice(["bfloat16", "float32"]), help="Of the frozen weights.  [bfloat16]")
 @click.option("--seed", type=int, default=0)
 @click.option(
     "--held-out",
@@ -76,8 +83,6 @@ def train(model: str, folder: Path, as_json: bool, **options: Any) -> None:
 
     A tenth of the prompts is held out. The adapter is written only if it is better on them with 95% confidence; else
     the figures are shown, and the command exits with 1. A tier then binds it with `adapter = "FOLDER"`.
-
-    With `--recipe ladder` held-out wordings of the recipe's tasks take the place of held-out prompts.
     """
     from quality.distillation.train import NoGainError, Recipe, train_adapter
     from tiers.catalog.load import load_catalog
@@ -86,14 +91,7 @@ def train(model: str, folder: Path, as_json: bool, **options: Any) -> None:
     settings = settings_from(**{name: options.pop(name) for name in stored})
     catalog = load_catalog(settings.catalog)
     teacher = options.pop("teacher")
-    base, wanted = _model(catalog, model), None if teacher is None else _model(catalog, teacher)
-    if options.pop("recipe") is not None:
-        _train_ladder(base, folder.absolute(), settings, options, as_json=as_json, taught=teacher is not None)
-        return
-    if options["steps"] is not None or options["rows"] is not None:
-        raise click.UsageError("--steps and --rows are of --recipe; examples are seen --epochs times, --batch at once")
-    if options["start"] is not None:
-        raise click.UsageError("--from is of --recipe; without it training begins at the model itself")
+    base, wanted = named_model(catalog, model), None if teacher is None else named_model(catalog, teacher)
     examples, source = _examples(settings, catalog, model, options)
     recipe = Recipe(**{name: options[name] for name in Recipe.__struct_fields__ if options.get(name) is not None})
     try:
@@ -107,7 +105,7 @@ def train(model: str, folder: Path, as_json: bool, **options: Any) -> None:
                 held_out=options["held_out"],
                 max_tokens=options["max_tokens"],
                 teacher=wanted,
-                device=_device(options["device"], options["threads"]),
+                device=torch_device(options["device"], options["threads"]),
                 cache_dir=settings.cache_path,
                 progress=progress,
             )
@@ -119,36 +117,8 @@ def train(model: str, folder: Path, as_json: bool, **options: Any) -> None:
         click.echo(f'\n{folder} is written. Bind it to a tier of {model}:\n\nadapter = "{folder.absolute()}"')
 
 
-def _train_ladder(
-    base: "NamedModel", folder: Path, settings: "Settings", given: dict[str, Any], *, as_json: bool, taught: bool
-) -> None:
-    from quality.distillation.ladder.record import LadderRecipe
-    from quality.distillation.ladder.train import train_ladder
-
-    if given["recorded"] or given["examples"] is not None or taught:
-        raise click.UsageError("--recipe makes its own examples: give no --examples, --recorded or --teacher")
-    names = ("rank", "alpha", "learning_rate", "base", "seed", "steps", "rows")
-    recipe = LadderRecipe(**{name: given[name] for name in names if given[name] is not None})
-    with staged_progress("training") as progress:
-        record = train_ladder(
-            base,
-            folder,
-            recipe,
-            start=given["start"],
-            device=_device(given["device"], given["threads"]),
-            cache_dir=settings.cache_path,
-            progress=progress,
-        )
-    rows = [[mode, f"{loss.before:.4f}", f"{loss.after:.4f}"] for mode, loss in record.held_out_loss.items()]
-    text = (
-        f"{record.tokens:,} tokens in {recipe.steps} steps and {record.seconds:.0f} s\n\n"
-        f"{table(['held-out loss', 'before', 'after'], rows)}\n\n"
-        f"{folder} is written; its README.md says how tiers use it."
-    )
-    echo_answer(as_json, record, text)
-
-
-def _model(catalog: "Catalog", name: str) -> "NamedModel":
+def named_model(catalog: "Catalog", name: str) -> "NamedModel":
+    """Return the model of that name. Raises UsageError for one that the catalogue does not have."""
     from quality.distillation.train import NamedModel
 
     if name not in catalog.model_paths:
@@ -173,7 +143,7 @@ def _examples(
     return found, f"recorded answers of tier {tier}"
 
 
-def _device(name: str, threads: int | None) -> str:
+def torch_device(name: str, threads: int | None) -> str:
     """Return torch's name of the device, and set the CPU's threads. Raises UsageError if it is not there."""
 
     import torch

@@ -1,6 +1,7 @@
 """Measuring a ladder: every tier is asked the same tasks, and shares stand by part, level and family."""
 
 import json
+from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -10,14 +11,14 @@ from click.testing import Result
 
 import gateway.runtime.cores.engine
 from gateway.runtime.cores.engine import Engine
-from quality.distillation.ladder.tasks import LadderTask, ladder_tasks, measured_ladder
+from quality.evaluation.ladder import PARTS, LadderTask, measured_ladder, measured_tasks
 from tests.gateway.in_process_cli import aio
 from tests.quality.evaluation.knowing_tier import KnowingTier
 from tiers.catalog.load import load_catalog
 from tiers.tier import AnswerEnd, Delta, GenerationRequest, Usage
 
 LAPTOP = load_catalog("laptop")
-HELD_OUT, UNTRAINED = (ladder_tasks(1, 2, part) for part in ("held-out", "untrained"))
+HELD_OUT, UNTRAINED = (measured_tasks(2, part) for part in PARTS)
 
 
 class LevelTier(KnowingTier):
@@ -40,7 +41,7 @@ async def test_shares_stand_by_tier_part_level_and_family() -> None:
     tiers = [LevelTier(1, 2), LevelTier(2, 6)]
     seen: list[float] = []
     scores = await measured_ladder(
-        tiers, LAPTOP, seed=1, per_level=2, concurrency=4, progress=lambda stage, share: seen.append(share)
+        tiers, LAPTOP, per_level=2, concurrency=4, progress=lambda stage, share: seen.append(share)
     )
     assert [(one.tier, one.part) for one in scores] == [
         (1, "held-out"), (2, "held-out"), (1, "untrained"), (2, "untrained")
@@ -51,6 +52,21 @@ async def test_shares_stand_by_tier_part_level_and_family() -> None:
     assert (weak.of(HELD_OUT, family="sort").count, weak.of(HELD_OUT, family="sort").total) == (4, 12)
     assert weak.tokens == [task.level for task in HELD_OUT]
     assert seen[-1] == 1.0
+
+
+@pytest.mark.parametrize(("per_level", "held_out", "untrained"), [(1, 66, 18), (10, 660, 180)])
+def test_there_are_so_many_different_tasks_of_every_family_and_level(
+    per_level: int, held_out: int, untrained: int
+) -> None:
+    found = [measured_tasks(per_level, part) for part in PARTS]
+    assert [len({task.prompt for task in tasks}) for tasks in found] == [held_out, untrained]
+    assert set(Counter((task.family, task.level) for tasks in found for task in tasks).values()) == {per_level}
+
+
+def test_every_task_takes_its_answer_and_refuses_another() -> None:
+    for task in (*measured_tasks(10, "held-out"), *measured_tasks(10, "untrained")):
+        assert task.is_right(f"{task.answers[0]}."), task
+        assert not task.is_right("I cannot say"), task
 
 
 @pytest.fixture
@@ -85,5 +101,5 @@ def test_the_table_has_a_row_with_an_interval_for_every_tier_and_part(engine: No
 
 def test_programs_get_every_score(engine: None, tmp_path: Path) -> None:
     shown = json.loads(asked("--data-dir", str(tmp_path), "--json").stdout)
-    assert (shown["seed"], shown["per_level"]) == (1, 2)
+    assert shown["per_level"] == 2
     assert [sum(one["right"]) for one in shown["scores"]] == [22, 44, 88, 132, 6, 12, 24, 36]

@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
+from benchmarks.ladder.tasks import ladder_tasks
 from inference_core.loading.load_core import load_core
 from inference_core.transport.core_thread import ThreadCoreClient
-from quality.distillation.ladder.tasks import ladder_tasks
 from tests.tiers.tier_world import chat, collect
 from tiers.build import build_tiers
 from tiers.catalog.load import load_catalog

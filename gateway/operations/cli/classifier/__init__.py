@@ -29,7 +29,7 @@ classifier = LazyGroup(
         "collect": (".outcomes:collect", "Collect outcomes of this catalogue's tiers."),
         "measure": (".measure:measure", "Measure which everyday tasks each tier solves."),
         "probes": (".outcomes:probes", "Fit models that judge answers, on collected outcomes."),
-        "train": (".:train", "Train an artefact and its encoder on known outcomes."),
+        "train": (".:train", "Train an artefact's encoder on known outcomes."),
         "complexity": (".training:complexity", "Train or measure the complexity model."),
         "follow-up": (".training:follow_up", "Train or measure the model of follow-ups."),
         "predict": (".versions:predict", "Write a version's predictions for a file of prompts."),
@@ -70,9 +70,10 @@ def train(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Train an artefact on known outcomes and write it into the registry; nothing is promoted.
+    """Train an encoder on the prompts of known outcomes, a checkpoint on the outcomes too, and write its artefact into
+    the registry; nothing is promoted.
 
-    Its encoder also embeds prompts for comparison with labels of the catalogue. `aio classifier promote` activates it.
+    The encoder embeds prompts for comparison with labels of the catalogue. `aio classifier promote` activates it.
     """
     from classifier.training.recipes.train import train_command
 
@@ -85,8 +86,7 @@ def train(
     echo_answer(
         as_json,
         {"version": manifest.version, "folder": str(made.folder), "counts": rows},
-        f"{made.folder}: trained on {rows['train']:,} prompts, calibrated on {rows['valid']:,}\n"
-        f"aio classifier promote {made.folder} lets it serve",
+        f"{made.folder}: trained on {rows['train']:,} prompts\naio classifier promote {made.folder} lets it serve",
     )
 
 

@@ -37,7 +37,7 @@ bench = BenchGroup(
         "tiers": (".tiers:tiers", "What each tier gets right, and which are worth their price."),
         "ladder": (
             ".tiers:ladder",
-            "What each tier gets right of the tasks that `aio adapters train --recipe ladder` teaches.",
+            "What each tier gets right of tasks like those that the ladder's adapter learned.",
         ),
     },
 )

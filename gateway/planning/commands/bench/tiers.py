@@ -1,5 +1,5 @@
 """`aio bench tiers`: what each tier of a catalogue gets right, and which tiers are not worth their price; `aio bench
-ladder`: how often each is right on the tasks that the ladder's adapter learns, in other wordings."""
+ladder`: how often each is right on tasks like those that the ladder's adapter learned."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -17,8 +17,8 @@ from gateway.operations.cli.options import (
 
 if TYPE_CHECKING:
     from gateway.base.settings import Settings
-    from quality.distillation.ladder.tasks import LadderScores, LadderTask, MeasuredPart
     from quality.estimates.verified_sample import Share
+    from quality.evaluation.ladder import LadderScores, LadderTask
     from quality.evaluation.tier_accuracy import AccuracyReport, TierComparison
     from tiers.catalog.catalog import Catalog
 
@@ -131,38 +131,35 @@ def _percent(share: "Share") -> str:
 
 @click.command()
 @click.option("--per-level", type=click.IntRange(1, 10), default=3, help="Tasks of each family and level.")
-@click.option("--seed", default=1, help="Of the generated tasks.")
 @click.option("--concurrency", type=click.IntRange(min=1), default=16, help="Tasks in flight on one tier.")
 @machine_options
-def ladder(seed: int, per_level: int, concurrency: int, as_json: bool, **options: Any) -> None:
-    """Ask tasks with checkable answers to every tier: eleven families in wordings that `aio adapters train --recipe
-    ladder` never uses, and three families that it never trains, at six levels each.
+def ladder(per_level: int, concurrency: int, as_json: bool, **options: Any) -> None:
+    """Ask tasks with checkable answers to every tier: eleven families in wordings that the adapter of the catalogue
+    `ladder` never saw, and three families that it never trained, at six levels each.
 
     Tiers answer greedily. Shows the share of right answers with its 95% interval.
     """
-    from quality.distillation.ladder.tasks import PARTS, ladder_tasks, measured_ladder
+    from quality.evaluation.ladder import PARTS, measured_ladder, measured_tasks
     from tiers.catalog.load import load_catalog
 
     settings = settings_from(role="all", **options)
     catalog = load_catalog(settings.catalog)
-    how = {"seed": seed, "per_level": per_level, "concurrency": concurrency}
+    how = {"per_level": per_level, "concurrency": concurrency}
     with shown_progress() as progress:
         found = asyncio.run(_measured(settings, catalog, measured_ladder, **how, progress=progress))
     if as_json:
-        echo_json({"seed": seed, "per_level": per_level, "scores": found})
+        echo_json({"per_level": per_level, "scores": found})
         return
     for part in PARTS:
         scores = [one for one in found if one.part == part]
         title = "held-out wordings" if part == "held-out" else "families never trained"
-        click.echo(f"{title}\n{_ladder_text(scores, catalog, ladder_tasks(seed, per_level, part), part)}\n")
+        click.echo(f"{title}\n{_ladder_text(scores, catalog, measured_tasks(per_level, part))}\n")
 
 
-def _ladder_text(
-    scores: "list[LadderScores]", catalog: "Catalog", tasks: "list[LadderTask]", part: "MeasuredPart"
-) -> str:
-    from quality.distillation.ladder.tasks import LEVEL_PAIRS, families
+def _ladder_text(scores: "list[LadderScores]", catalog: "Catalog", tasks: "list[LadderTask]") -> str:
+    from quality.evaluation.ladder import LEVEL_PAIRS
 
-    names = families(part)
+    names = sorted({task.family for task in tasks})
     rows = []
     for one in scores:
         cells = [one.of(tasks, levels=pair) for pair in LEVEL_PAIRS] + [one.of(tasks, family=name) for name in names]

@@ -13,8 +13,8 @@ from playwright.sync_api import Browser, Page, ViewportSize
 
 from gateway.admin.routes import PAGES
 from gateway.telemetry.overview import SAMPLE_SECONDS
-from quality.distillation.ladder.tasks import ladder_tasks
 from quality.evaluation.everyday_tasks import everyday_tasks
+from quality.evaluation.ladder import measured_tasks
 from tests.gateway.operations.dashboard.real_gateway import add_user, asked_gateway, chromium, signed_in
 from tests.gateway.operations.dashboard.real_prompts import real_prompts
 from tests.gateway.operations.dashboard.real_traffic import (
@@ -82,7 +82,7 @@ def _first_day(folder: Path) -> None:
 def _overview(folder: Path) -> None:
     """The overview of what `make run` serves: the ladder, asked tasks in wordings that its adapter never saw and
     everyday questions, by turns, without complaints or other traffic that would make its figures."""
-    learned = (task.prompt for task in ladder_tasks(seed=3, per_level=1, part="held-out"))
+    learned = (task.prompt for task in measured_tasks(1, "held-out"))
     everyday = (task.prompt for task in everyday_tasks(seed=3, per_level=2))
     watched = {"AIO_ADMIN_KEYS": f"boss={ADMIN}", **WATCHED}
     with (

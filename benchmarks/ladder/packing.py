@@ -19,12 +19,12 @@ from typing import NamedTuple
 import msgspec
 import torch
 
+from benchmarks.ladder.record import LadderRecipe
+from benchmarks.ladder.tasks import LEVELS, TaughtTask, families, ladder_task
 from inference_core.loaders.hub_model import resolve_model_path
 from inference_core.tokenization.load_tokenizer import load_tokenizer
 from inference_core.tokenization.tokenizer import Tokenizer
-from quality.distillation.ladder.record import LadderRecipe
-from quality.distillation.ladder.tasks import LEVELS, LadderTask, families, ladder_task
-from quality.distillation.network import Layout
+from quality.distillation.network import AdaptedDecoder
 
 # How the assistant's turn begins in the modes that think, and what ends the thought. A catalogue's chain of thought has
 # the same texts (`opening`, `end_markers`, `answer_opening`).
@@ -56,6 +56,14 @@ class Question(NamedTuple):
         return len(self.prompt) + sum(len(b.given) + len(b.wanted) for b in self.branches)
 
 
+class Layout(NamedTuple):
+    """Several texts in each of B sequences of T tokens. `positions` int64 [B, T]: of each token in its own text. `seen`
+    bool [B, T, T]: which tokens each one sees, itself included."""
+
+    positions: torch.Tensor
+    seen: torch.Tensor
+
+
 class Batch(NamedTuple):
     """B sequences of T tokens. `rows`: where a wanted token comes next, as (sequence [N], place [N]); `targets` [N]:
     those tokens; `weights` float32 [N]."""
@@ -65,6 +73,17 @@ class Batch(NamedTuple):
     rows: tuple[torch.Tensor, torch.Tensor]
     targets: torch.Tensor
     weights: torch.Tensor
+
+
+def packed_logits(student: AdaptedDecoder, batch: Batch) -> torch.Tensor:
+    """Return the logits float32 [N, vocabulary] before the wanted tokens of `batch`, as of separate texts. Raises
+    `ValueError` for a model with a sliding window, which sees places and not positions."""
+    if student.config.sliding_window:
+        raise ValueError("a model with a sliding window is trained on one text per sequence")
+    device = student.embedding.device
+    rows = (batch.rows[0].to(device), batch.rows[1].to(device))
+    positions, seen = (part.to(device) for part in batch.layout)
+    return student.logits(batch.token_ids.to(device), rows, student.cos_sin[positions].unsqueeze(1), seen.unsqueeze(1))
 
 
 class Encoder:
@@ -82,7 +101,7 @@ class Encoder:
             return self._tokenizer.encode(text, add_special_tokens=True)
         return self._tokenizer.encode_chat([{"role": "user", "content": text}])
 
-    def task(self, task: LadderTask) -> Question:
+    def task(self, task: TaughtTask) -> Question:
         """A task with its direct answer and both thoughts."""
         answer = task.answers[0]
         direct = Branch([], [*self._tokenizer.encode_continued(answer), *self._end], DIRECT_WEIGHT)

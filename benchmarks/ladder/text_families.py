@@ -2,7 +2,7 @@
 
 from itertools import pairwise
 
-from quality.distillation.ladder.wordings import Made, Wordings, added, taken
+from benchmarks.ladder.wordings import Made, Wordings, added, taken
 
 _PEOPLE = ("Nora", "Otto", "Paul", "Rosa", "Sam", "Tina", "Uma", "Viktor", "Wanda", "Yusuf", "Zoe", "Lena", "Karl")
 _RELATIONS = (

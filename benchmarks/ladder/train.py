@@ -18,14 +18,14 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch.nn import functional
 
+from benchmarks.ladder.packing import Batch, Encoder, Everyday, Source, batches, packed, packed_logits
+from benchmarks.ladder.record import CARD_FILE, HeldOutLoss, LadderRecipe, LadderRecord, model_card
+from benchmarks.ladder.tasks import everyday_prompts, ladder_tasks
 from inference_core.io.files import JSON_ERRORS, atomic_file
 from inference_core.loaders.hub_model import resolve_model_path
 from inference_core.loaders.open_checkpoint import open_checkpoint
 from inference_core.lora.adapter_file import CONFIG_FILE, WEIGHTS_FILE, read_adapter
 from inference_core.tokenization.load_tokenizer import load_tokenizer
-from quality.distillation.ladder.packing import Batch, Encoder, Everyday, Source, batches, packed
-from quality.distillation.ladder.record import CARD_FILE, HeldOutLoss, LadderRecipe, LadderRecord, model_card
-from quality.distillation.ladder.tasks import everyday_prompts, ladder_tasks
 from quality.distillation.network import AdaptedDecoder, LowRank
 from quality.distillation.train import (
     RECORD_FILE,
@@ -96,7 +96,9 @@ def train_ladder(
     student = AdaptedDecoder(checkpoint, low, dtype, recipe.seed, longest=LONGEST).to(device)
     if start is not None:
         read_adapter(start, student.config)  # Checks names and shapes.
-        student.load_adapter_tensors(load_file(start / WEIGHTS_FILE))
+        tensors = load_file(start / WEIGHTS_FILE)
+        for name, factor in student.named_factors():
+            factor.copy_(tensors[name])
     before = held_out_losses(student, encoder, recipe)
     reached = _trained(student, source, unfinished, expected, progress)
     after = held_out_losses(student, encoder, recipe)
@@ -206,11 +208,8 @@ def _trained(student: AdaptedDecoder, source: Source, folder: Path, expected: _R
 
 def _losses(student: AdaptedDecoder, batch: Batch) -> torch.Tensor:
     """The cross-entropy at every wanted token, float32 [N]."""
-    device = student.embedding.device
-    rows = (batch.rows[0].to(device), batch.rows[1].to(device))
-    layout = type(batch.layout)(*(part.to(device) for part in batch.layout))
-    logits = student(batch.token_ids.to(device), rows, layout)
-    return functional.cross_entropy(logits, batch.targets.to(device), reduction="none")
+    logits = packed_logits(student, batch)
+    return functional.cross_entropy(logits, batch.targets.to(logits.device), reduction="none")
 
 
 def _store(

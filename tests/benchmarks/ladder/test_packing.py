@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.nn import functional
 
+from benchmarks.ladder.packing import Branch, Question, packed, packed_logits
 from inference_core.loaders.open_checkpoint import open_checkpoint
-from quality.distillation.ladder.packing import Branch, Question, packed
 from quality.distillation.network import AdaptedDecoder, LowRank
 from tests.inference_core.quantization.tiny_model import write_tiny_model
 
@@ -41,7 +41,7 @@ def alone(network: AdaptedDecoder, prompt: list[int], branch: Branch) -> torch.T
 def test_the_losses_are_those_of_separate_texts(network: AdaptedDecoder, row_tokens: int) -> None:
     batch = packed(QUESTIONS, row_tokens)
     with torch.no_grad():
-        logits = network(batch.token_ids, batch.rows, batch.layout)
+        logits = packed_logits(network, batch)
         got = functional.cross_entropy(logits, batch.targets, reduction="none")
         want = torch.cat([alone(network, q.prompt, branch) for q in QUESTIONS for branch in q.branches])
     # Rows have another order.
@@ -50,7 +50,7 @@ def test_the_losses_are_those_of_separate_texts(network: AdaptedDecoder, row_tok
 
 def test_the_gradient_is_that_of_separate_texts(network: AdaptedDecoder) -> None:
     batch = packed(QUESTIONS, 1000)
-    logits = network(batch.token_ids, batch.rows, batch.layout)
+    logits = packed_logits(network, batch)
     functional.cross_entropy(logits, batch.targets, reduction="sum").backward()
     got = [parameter.grad.clone() for parameter in network.parameters() if parameter.grad is not None]
     network.zero_grad()

@@ -1,7 +1,7 @@
 """Tasks with checkable answers, of graded difficulty, in many wordings, with a short and a longer thought for each.
 
-Some wordings are held out: training never sees them. Three families are never trained. How often each tier of a
-catalogue is right is measured on these alone.
+Some wordings are held out: training never sees them. Three families are never trained. `aio bench ladder` measures
+tiers on these alone (`stored_tasks`).
 """
 
 import random
@@ -11,14 +11,10 @@ from typing import Literal
 
 import msgspec
 
-from quality.distillation.ladder import number_families, text_families, word_families
-from quality.distillation.ladder.wordings import Made, Wordings
-from quality.estimates.verified_sample import Share, wilson_interval
-from quality.evaluation.everyday_outcomes import Progress, asked_scores
+from benchmarks.ladder import number_families, text_families, word_families
+from benchmarks.ladder.wordings import Made, Wordings
 from quality.evaluation.everyday_tables import FACTS, WORDS
-from quality.evaluation.everyday_tasks import Rule, is_answer
-from tiers.catalog.catalog import Catalog
-from tiers.tier import Tier
+from quality.evaluation.ladder import MOST_PER_LEVEL, PARTS, LadderTask
 
 LEVELS = (1, 2, 3, 4, 5, 6)
 Part = Literal["trained", "held-out", "untrained"]
@@ -44,32 +40,19 @@ UNTRAINED: Mapping[str, Make] = MappingProxyType(
 )
 
 
-class LadderTask(msgspec.Struct, frozen=True, kw_only=True):
-    """One question. Any of `answers` is right by `rule`; `others` are wrong answers that the question itself names.
+class TaughtTask(LadderTask, frozen=True, array_like=True):
+    """A task with a short and a longer thought, `brief` and `detailed`, that lead to its first answer."""
 
-    `brief` and `detailed`: a short and a longer thought that lead to the first answer. `level` rises from 1 to 6.
-    """
-
-    prompt: str
-    answers: tuple[str, ...]
-    others: tuple[str, ...]
-    rule: Rule
     brief: str
     detailed: str
-    family: str
-    level: int
-
-    def is_right(self, text: str) -> bool:
-        """Whether `text` answers the question; see `is_answer`."""
-        return is_answer(self.rule, self.answers, self.others, text)
 
 
-def ladder_task(rng: random.Random, family: str, level: int, part: Part) -> LadderTask:
+def ladder_task(rng: random.Random, family: str, level: int, part: Part) -> TaughtTask:
     """Draw a task of `family` and `level`: in the wordings of training, or in held-out ones. Deterministic in `rng`."""
     make = UNTRAINED[family] if part == "untrained" else TRAINED[family]
     words = Wordings(rng, held_out=part != "trained")
     made = make(words, level)
-    return LadderTask(
+    return TaughtTask(
         prompt=words.framed(made.question),
         answers=made.answers,
         others=made.others,
@@ -81,13 +64,13 @@ def ladder_task(rng: random.Random, family: str, level: int, part: Part) -> Ladd
     )
 
 
-def ladder_tasks(seed: int, per_level: int, part: Part) -> list[LadderTask]:
+def ladder_tasks(seed: int, per_level: int, part: Part) -> list[TaughtTask]:
     """Return `per_level` different tasks of each family and level of `part`, shuffled; deterministic in the arguments.
 
     Raises `ValueError` if there are fewer.
     """
     rng = random.Random(f"{seed}/{part}")
-    made: dict[str, LadderTask] = {}
+    made: dict[str, TaughtTask] = {}
     for family in families(part):
         for level in LEVELS:
             wanted = len(made) + per_level
@@ -101,6 +84,15 @@ def ladder_tasks(seed: int, per_level: int, part: Part) -> list[LadderTask]:
     tasks = list(made.values())
     rng.shuffle(tasks)
     return tasks
+
+
+def stored_tasks() -> bytes:
+    """Return the file of tasks that `aio bench ladder` asks, a task a line."""
+    parts = []
+    for part in PARTS:
+        tasks = [LadderTask(*msgspec.structs.astuple(task)[:-2]) for task in ladder_tasks(1, MOST_PER_LEVEL, part)]
+        parts.append(f'"{part}": [\n' + ",\n".join(msgspec.json.encode(task).decode() for task in tasks) + "\n]")
+    return ("{\n" + ",\n".join(parts) + "\n}\n").encode()
 
 
 def families(part: Part) -> Sequence[str]:
@@ -211,48 +203,3 @@ def everyday_prompts(seed: int, count: int) -> list[str]:
     prompts = list(found)[:count]
     rng.shuffle(prompts)
     return prompts
-
-
-MeasuredPart = Literal["held-out", "untrained"]
-PARTS: tuple[MeasuredPart, ...] = ("held-out", "untrained")
-LEVEL_PAIRS = ((1, 2), (3, 4), (5, 6))
-
-
-class LadderScores(msgspec.Struct, frozen=True, kw_only=True):
-    """One tier's results on the tasks of one part. `right[i]` is 1 if its answer to `ladder_tasks(seed, per_level,
-    part)[i]` was right, else 0; `tokens[i]` is what that answer billed, thoughts included."""
-
-    tier: int
-    part: MeasuredPart
-    right: list[int]
-    tokens: list[int]
-
-    @property
-    def share(self) -> Share:
-        """The right answers, with Wilson's 95% interval."""
-        return wilson_interval(sum(self.right), len(self.right))
-
-    def of(self, tasks: Sequence[LadderTask], *, family: str = "", levels: Sequence[int] = ()) -> Share:
-        """The right answers to those `tasks`, all of this part, that are of `family` and `levels`; empty: of any."""
-        found = [
-            right
-            for right, task in zip(self.right, tasks, strict=True)
-            if family in ("", task.family) and (not levels or task.level in levels)
-        ]
-        return wilson_interval(sum(found), len(found))
-
-
-async def measured_ladder(
-    tiers: Sequence[Tier], catalog: Catalog, *, seed: int, per_level: int, concurrency: int, progress: Progress
-) -> list[LadderScores]:
-    """Ask `per_level` tasks of each family and level to each of the started `tiers`, greedily, `concurrency` at a time.
-
-    Raises `TierMeasurementError` if a tier cannot answer, and ValueError if there are fewer different tasks.
-    """
-    found: list[LadderScores] = []
-    for part in PARTS:
-        asked = [(task.prompt, task.is_right) for task in ladder_tasks(seed, per_level, part)]
-        for tier in tiers:
-            right, tokens = await asked_scores(tier, catalog, asked, concurrency, progress)
-            found.append(LadderScores(tier=tier.number, part=part, right=right, tokens=tokens))
-    return found

@@ -2,7 +2,7 @@
 
 from itertools import pairwise
 
-from quality.distillation.ladder.wordings import Made, Wordings, added, compared, multiplied, taken
+from benchmarks.ladder.wordings import Made, Wordings, added, compared, multiplied, taken
 
 _PEOPLE = ("Nora", "Otto", "Paul", "Rosa", "Sam", "Tina", "Uma", "Viktor", "Wanda", "Yusuf", "Zoe", "Lena")
 _GOODS = ("marbles", "stickers", "nails", "buttons", "lemons", "candles", "bottles", "seeds", "bricks", "ribbons")

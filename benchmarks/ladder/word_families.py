@@ -1,6 +1,6 @@
 """Families of tasks about letters and days: counting letters, reversing, dates; initials."""
 
-from quality.distillation.ladder.wordings import Made, Wordings
+from benchmarks.ladder.wordings import Made, Wordings
 
 _SHORT_TEXT = """
 cat dog sun map pen cup hat bed box key egg arm leg car bus ant bee cow fox owl

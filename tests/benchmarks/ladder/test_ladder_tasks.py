@@ -2,11 +2,13 @@
 
 import random
 import re
+from pathlib import Path
 
 import pytest
 
-from quality.distillation.ladder import wordings as steps
-from quality.distillation.ladder.tasks import LEVELS, Part, everyday_prompts, families, ladder_task, ladder_tasks
+from benchmarks.ladder import wordings as steps
+from benchmarks.ladder.tasks import LEVELS, Part, everyday_prompts, families, ladder_task, ladder_tasks, stored_tasks
+from quality.evaluation import ladder
 from quality.evaluation.everyday_tasks import everyday_tasks
 
 PARTS: tuple[Part, ...] = ("trained", "held-out", "untrained")
@@ -42,6 +44,11 @@ def test_the_parts_share_no_family_and_no_prompt() -> None:
     # Frames of one part are not those of the other.
     assert not any(re.search("Can you solve this|Tell me the result", prompt) for prompt in trained)
     assert all(re.search("Can you solve this|Tell me the result", prompt) for prompt in held_out)
+
+
+def test_the_tasks_that_ship_are_those_that_are_made_now() -> None:
+    """Else: `python -m benchmarks ladder-tasks quality/evaluation/ladder_tasks.json`."""
+    assert (Path(ladder.__file__).parent / ladder.FILE).read_bytes() == stored_tasks()
 
 
 def test_more_tasks_than_there_are_different_ones_are_refused() -> None:

@@ -2,11 +2,11 @@
 
 import msgspec
 
+from benchmarks.ladder.packing import ANSWER_OPENING, BRIEF_OPENING, DETAILED_OPENING
+from benchmarks.ladder.record import CARD_FILE, LadderRecord, model_card
 from inference_core.loaders.hub_model import resolve_model_path
 from inference_core.loaders.open_checkpoint import open_checkpoint
 from inference_core.lora.adapter_file import WEIGHTS_FILE, read_adapter
-from quality.distillation.ladder.packing import ANSWER_OPENING, BRIEF_OPENING, DETAILED_OPENING
-from quality.distillation.ladder.record import CARD_FILE, LadderRecord, model_card
 from quality.distillation.train import RECORD_FILE
 from tiers.catalog.hardware_check import validate_files
 from tiers.catalog.load import load_catalog

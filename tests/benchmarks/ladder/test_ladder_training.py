@@ -12,13 +12,13 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from benchmarks.ladder import packing as batches
+from benchmarks.ladder import train
+from benchmarks.ladder.packing import ANSWER_OPENING, DETAILED_OPENING
+from benchmarks.ladder.record import LadderRecipe
+from benchmarks.ladder.train import STATE_FILE, train_ladder
 from inference_core.loaders.huggingface.hf_config import read_config
 from inference_core.lora.adapter_file import read_adapter
-from quality.distillation.ladder import packing as batches
-from quality.distillation.ladder import train
-from quality.distillation.ladder.packing import ANSWER_OPENING, DETAILED_OPENING
-from quality.distillation.ladder.record import LadderRecipe
-from quality.distillation.ladder.train import STATE_FILE, train_ladder
 from quality.distillation.train import DistillationError, NamedModel
 from tests.inference_core.quantization.tiny_model import write_tiny_model
 from tiers.catalog.tier_spec import ChainOfThoughtSpec
@@ -111,7 +111,10 @@ def test_a_training_from_an_adapter_begins_with_what_that_one_learned(base: Name
         assert abs(second["held_out_loss"][mode]["before"] - loss["after"]) < 0.2 * learned
     card = (tmp_path / "second" / "README.md").read_text()
     assert f"whose own training had {first['tokens']:,} tokens in 20 steps" in card
-    assert "--recipe ladder --steps 20 --rows 1 --rank 4 --learning-rate 0.005 --from EARLIER" in card
+    assert (
+        "python -m benchmarks ladder tiny FOLDER --steps 20 --rows 1 --rank 4 --learning-rate 0.005 --from EARLIER"
+        in card
+    )
 
 
 def test_what_a_training_cannot_begin_at_is_refused(base: NamedModel, tmp_path: Path) -> None:

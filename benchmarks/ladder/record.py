@@ -2,7 +2,7 @@
 
 import msgspec
 
-from quality.distillation.ladder.tasks import families
+from benchmarks.ladder.tasks import families
 from quality.distillation.train import BaseType
 
 
@@ -118,7 +118,7 @@ answer_opening = "Answer:"
 A thought is a computation that the model learned to write, not an explanation that anyone checked. The base model's
 licence (Apache-2.0 for SmolLM2) holds for the adapter, too.
 
-Made with `aio adapters train {name} FOLDER --recipe ladder{options}`; `training.json` has all figures of the recipe.
+Made with `python -m benchmarks ladder {name} FOLDER{options}`; `training.json` has all figures of the recipe.
 """
 
 _START = """
