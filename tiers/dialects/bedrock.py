@@ -11,9 +11,9 @@ from tiers.conversation import Dialect, Media, Opaque, OpaquePiece, Text, Toolin
 from tiers.dialects.dialect import (
     Blocks,
     MediaBody,
+    ServerCall,
     ServerDialect,
     StreamParser,
-    WireCall,
     alternating,
     answer_schema,
     blocks_of,
@@ -27,7 +27,7 @@ from tiers.dialects.event_stream import EventStreamParser, ServerSentEvent
 from tiers.dialects.lenient_json import LenientDecoder, arguments_text
 from tiers.dialects.messages_server import dropped_sampling, dropped_thinking, sampling_fields, thinking_fields
 from tiers.dialects.rules import BUDGET, dropped_fields
-from tiers.dialects.server_error import ServerSaidError, WireError, parse_error
+from tiers.dialects.server_error import ErrorObject, ServerSaidError, parse_error
 from tiers.dialects.usage_counter import Tally
 from tiers.errors import TierRequestError
 from tiers.tier import Delta, GenerationRequest, Usage
@@ -53,7 +53,7 @@ class ConverseServer(ServerDialect):
     def parser(self) -> StreamParser:
         return EventStreamParser()
 
-    def is_about_model(self, error: WireError) -> bool:
+    def is_about_model(self, error: ErrorObject) -> bool:
         return "model identifier" in error.words or "on-demand throughput" in error.words
 
     def check(self, request: GenerationRequest) -> None:
@@ -66,7 +66,7 @@ class ConverseServer(ServerDialect):
         for block in media_parts(request):
             _inline(block)
 
-    def call(self, request: GenerationRequest, max_tokens: int | None) -> WireCall:
+    def call(self, request: GenerationRequest, max_tokens: int | None) -> ServerCall:
         messages = request.messages or []
         streamed = self.is_streamed(request)
         body: dict[str, Any] = {"messages": message_turns(messages)}
@@ -94,7 +94,7 @@ class ConverseServer(ServerDialect):
         path = f"model/{quote(self._remote.model, safe='')}/"
         path += "converse-stream" if streamed else "converse"
         body, unknown = self.with_own_fields(body | passed, request)
-        return WireCall(path, _encode(body), streamed, dropped + unknown, added)
+        return ServerCall(path, _encode(body), streamed, dropped + unknown, added)
 
     def _mark(self, body: dict[str, Any], request: GenerationRequest, messages: list[Turn]) -> tuple[str, ...]:
         """Say what is to be cached: what the caller has marked, else all so far where that pays. Returns the names of

@@ -12,7 +12,7 @@ from tiers.conversation import BREAKPOINT, Content, Dialect, Text, Tool, Turn
 from tiers.dialects import responses
 from tiers.dialects.chat_answer import read_chunk
 from tiers.dialects.chat_state import DETAILS, EXTRA, PART_TYPES, state_of
-from tiers.dialects.dialect import ServerDialect, WireCall
+from tiers.dialects.dialect import ServerCall, ServerDialect
 from tiers.dialects.event_stream import ServerSentEvent
 from tiers.dialects.refusals import without, without_extras
 from tiers.dialects.rules import (
@@ -27,7 +27,7 @@ from tiers.dialects.rules import (
     dropped_fields,
     sampling_of,
 )
-from tiers.dialects.server_error import WireError
+from tiers.dialects.server_error import ErrorObject
 from tiers.dialects.usage_counter import Tally
 from tiers.errors import TierRequestError
 from tiers.tier import Delta, GenerationRequest
@@ -64,11 +64,11 @@ class ChatServer(ServerDialect):
         self._chat_fields = _CHAT_FIELDS | own | services
         self._text_fields = _TEXT_FIELDS | services & {"user"}
 
-    def is_about_model(self, error: WireError) -> bool:
+    def is_about_model(self, error: ErrorObject) -> bool:
         """See `ServerDialect.is_about_model`: some servers use 400 where OpenAI uses 404."""
         return error.code == "model_not_found"
 
-    def call(self, request: GenerationRequest, max_tokens: int | None) -> WireCall:
+    def call(self, request: GenerationRequest, max_tokens: int | None) -> ServerCall:
         streamed = self.is_streamed(request)
         body = self.extended(request_body(self._remote, request, max_tokens, streamed=streamed), request)
         known = self.known_fields(is_chat=request.messages is not None)
@@ -102,10 +102,10 @@ class ChatServer(ServerDialect):
             # As Mistral's API has it: the answer goes on from this turn.
             body["messages"][-1]["prefix"] = True
         path = "completions" if request.messages is None else "chat/completions"
-        return WireCall(path, _encode(body), streamed, dropped + unknown)
+        return ServerCall(path, _encode(body), streamed, dropped + unknown)
 
     def without_refused(
-        self, call: WireCall, refused: frozenset[str]
+        self, call: ServerCall, refused: frozenset[str]
     ) -> tuple[bytes, tuple[str, ...], tuple[str, ...]]:
         if call.form == "responses":
             return without_extras(call.body, refused)
@@ -193,7 +193,7 @@ class ProviderServer(ChatServer):
         super().__init__(remote)
         self.form: Dialect | None = None if remote.responses == "never" else "responses"
 
-    def call(self, request: GenerationRequest, max_tokens: int | None) -> WireCall:
+    def call(self, request: GenerationRequest, max_tokens: int | None) -> ServerCall:
         """See `ServerDialect.call`: by the Responses API where the catalogue allows it, and the request needs it."""
         rules = self.rules
         thinks = request.tooling is not None and request.reasoning_effort != "none"
@@ -208,7 +208,7 @@ class ProviderServer(ChatServer):
         body = responses.request_body(self._remote, request, max_tokens, streamed=streamed)
         dropped = dropped_fields(request, self.known_fields(is_chat=True) - {"store", THOUGHTS} | {BUDGET})
         body, unknown = self.with_own_fields(self.extended(body, request), request)
-        return WireCall("responses", _encode(body), streamed, dropped + unknown, form="responses")
+        return ServerCall("responses", _encode(body), streamed, dropped + unknown, form="responses")
 
     def read_event(self, event: ServerSentEvent, tally: Tally) -> list[Delta] | None:
         if tally.form == "responses":
@@ -218,7 +218,7 @@ class ProviderServer(ChatServer):
     def read_whole(self, body: bytes, tally: Tally) -> list[Delta]:
         return responses.read_whole(body, tally) if tally.form == "responses" else super().read_whole(body, tally)
 
-    def is_about_model(self, error: WireError) -> bool:
+    def is_about_model(self, error: ErrorObject) -> bool:
         return error.code in ("model_not_found", "DeploymentNotFound", "invalid_api_key")
 
     def check(self, request: GenerationRequest) -> None:
@@ -245,7 +245,7 @@ def request_body(
         body[remote.max_tokens_field if is_chat else "max_tokens"] = max_tokens
     if request.messages is not None:
         templated = remote.kind in TEMPLATED
-        body["messages"] = [_wire_message(message) for message in request.messages]
+        body["messages"] = [_message(message) for message in request.messages]
         if templated and request.template_variables:
             body["chat_template_kwargs"] = request.template_variables
     else:
@@ -286,21 +286,21 @@ def part_of(block: Content) -> dict[str, Any]:
     return part if block.breakpoint is None else part | {BREAKPOINT: block.breakpoint}
 
 
-def _wire_message(message: Turn) -> dict[str, Any]:
-    wire: dict[str, Any] = {"role": message.role, "content": message.text}
+def _message(message: Turn) -> dict[str, Any]:
+    body: dict[str, Any] = {"role": message.role, "content": message.text}
     if parts := message.parts:
-        wire["content"] = [part_of(block) for block in parts]
+        body["content"] = [part_of(block) for block in parts]
     if message.name is not None:
-        wire["name"] = message.name
+        body["name"] = message.name
     if message.call_id is not None:
-        wire["tool_call_id"] = message.call_id
+        body["tool_call_id"] = message.call_id
     if message.calls:
-        wire["content"] = wire["content"] or None
-        wire["tool_calls"] = [
+        body["content"] = body["content"] or None
+        body["tool_calls"] = [
             {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
             for call in message.calls
         ]
-    return wire
+    return body
 
 
 def with_text_results(messages: list[dict[str, Any]], *, answered: bool) -> list[dict[str, Any]]:
@@ -342,7 +342,7 @@ def _constraints(request: GenerationRequest) -> dict[str, Any]:
         name = {"json_schema": "json", "lark": "grammar"}.get(grammar.kind, grammar.kind)
         body["structured_outputs"] = {name: msgspec.json.decode(text) if grammar.kind == "choice" else value}
     if tooling is not None:
-        body["tools"] = [_wire_tool(tool) for tool in tooling.tools]
+        body["tools"] = [_tool(tool) for tool in tooling.tools]
         if tooling.choice == "named":
             body["tool_choice"] = {"type": "function", "function": {"name": tooling.name}}
         elif tooling.choice != "auto" or "tool_choice" in request.given:
@@ -352,7 +352,7 @@ def _constraints(request: GenerationRequest) -> dict[str, Any]:
     return body
 
 
-def _wire_tool(tool: Tool) -> dict[str, Any]:
+def _tool(tool: Tool) -> dict[str, Any]:
     function: dict[str, Any] = {"name": tool.name}
     if tool.description is not None:
         function["description"] = tool.description
@@ -363,13 +363,13 @@ def _wire_tool(tool: Tool) -> dict[str, Any]:
     return {"type": "function", "function": function}
 
 
-def mark_parts(wires: Sequence[dict[str, Any]], messages: Sequence[Turn]) -> None:
+def mark_parts(bodies: Sequence[dict[str, Any]], messages: Sequence[Turn]) -> None:
     """Put marks of a cache onto the last parts of the last turns that have one, as OpenRouter takes them for Claude."""
-    marked = [wire for wire, message in zip(wires, messages, strict=True) if message.cache_mark and wire["content"]]
-    for wire in marked[-MOST_MARKS:]:
-        said = wire["content"]
+    marked = [body for body, message in zip(bodies, messages, strict=True) if message.cache_mark and body["content"]]
+    for body in marked[-MOST_MARKS:]:
+        said = body["content"]
         *before, last = [{"type": "text", "text": said}] if isinstance(said, str) else said
-        wire["content"] = [*before, last | {"cache_control": {"type": "ephemeral"}}]
+        body["content"] = [*before, last | {"cache_control": {"type": "ephemeral"}}]
 
 
 _NOT_KEPT = " "
@@ -379,45 +379,45 @@ _UNSIGNED = {"google": {"thought_signature": "skip_thought_signature_validator"}
 """Google's own words for a call that another model made (https://ai.google.dev/gemini-api/docs/thought-signatures)."""
 
 
-def give_back(wires: Sequence[dict[str, Any]], messages: Sequence[Turn], rules: Rules) -> tuple[str, ...]:
-    """Add to each of `wires` what the turn of `messages` has for the server of `rules`. Return the names of what it
+def give_back(bodies: Sequence[dict[str, Any]], messages: Sequence[Turn], rules: Rules) -> tuple[str, ...]:
+    """Add to each of `bodies` what the turn of `messages` has for the server of `rules`. Return the names of what it
     does not get: thoughts where it takes none, and those that it needs and that are lost."""
     if "assistant" not in [message.role for message in messages]:
         return ()
     left_out: dict[str, None] = {}
-    for wire, message, in_loop in zip(wires, messages, _in_loops(messages), strict=True):
+    for body, message, in_loop in zip(bodies, messages, _in_loops(messages), strict=True):
         if message.role != "assistant":
             continue
         wanted = rules.thoughts and (in_loop or rules.thoughts_of == "all")
         if not wanted:
             left_out |= {THOUGHTS: None} if message.thoughts else {}
         elif message.thoughts:
-            _add_thoughts(wire, message, rules.thoughts)
+            _add_thoughts(body, message, rules.thoughts)
         elif in_loop and rules.needs_thoughts:
-            wire[rules.thoughts[0]] = _NOT_KEPT
+            body[rules.thoughts[0]] = _NOT_KEPT
             # Of a turn whose maker is known, there were none.
             left_out |= {} if message.maker else {THOUGHTS: None}
         for block in state_of(message):
-            wire[block.type] = msgspec.Raw(block.json)
+            body[block.type] = msgspec.Raw(block.json)
         for place, call in enumerate(message.calls):
             if call.source is not None:
-                wire["tool_calls"][place][EXTRA] = msgspec.Raw(call.source.json)
+                body["tool_calls"][place][EXTRA] = msgspec.Raw(call.source.json)
             elif rules.signs_calls and not place:
                 # Of calls made together the first is signed.
-                wire["tool_calls"][place][EXTRA] = _UNSIGNED
+                body["tool_calls"][place][EXTRA] = _UNSIGNED
                 left_out[f"messages.tool_calls.{EXTRA}"] = None
     return tuple(left_out)
 
 
-def _add_thoughts(wire: dict[str, Any], message: Turn, names: Sequence[str]) -> None:
+def _add_thoughts(body: dict[str, Any], message: Turn, names: Sequence[str]) -> None:
     if names == ("content",):
-        said = wire["content"]
+        said = body["content"]
         parts = [{"type": "text", "text": said}] if isinstance(said, str) and said else said or []
         thought = {"type": "text", "text": message.thoughts}
-        wire["content"] = [{"type": "thinking", "thinking": [thought]}, *parts]
+        body["content"] = [{"type": "thinking", "thinking": [thought]}, *parts]
     elif not any(block.type == DETAILS for block in state_of(message)):
         # Details are the same thoughts, and more.
-        wire |= dict.fromkeys(names, message.thoughts)
+        body |= dict.fromkeys(names, message.thoughts)
 
 
 def _in_loops(messages: Sequence[Turn]) -> Iterator[bool]:

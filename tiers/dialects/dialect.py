@@ -16,7 +16,7 @@ from tiers.conversation import Dialect, Media, ToolCallDelta, Turn, UrlCitation,
 from tiers.dialects.event_stream import EventParser, ServerSentEvent
 from tiers.dialects.lenient_json import Arguments, plain_json
 from tiers.dialects.rules import FORWARDED, Rules, rules_of, server_of, with_fields
-from tiers.dialects.server_error import ServerSaidError, WireError, is_failure, parse_error
+from tiers.dialects.server_error import ErrorObject, ServerSaidError, is_failure, parse_error
 from tiers.dialects.server_models import published_output
 from tiers.dialects.usage_counter import Tally
 from tiers.errors import TierError, TierRequestError
@@ -25,7 +25,7 @@ from tiers.tier import Delta, FinishReason, GenerationRequest
 _NOTHING: frozenset[str] = frozenset()
 
 
-class WireCall(msgspec.Struct, frozen=True):
+class ServerCall(msgspec.Struct, frozen=True):
     """One POST: `path` is relative to the server's `base_url`. `streamed`: the answer is a stream of events. `dropped`:
     the caller's fields that are set and not in the body, because the server's API does not have them."""
 
@@ -86,7 +86,7 @@ class ServerDialect(ABC):
     def parser(self) -> StreamParser:
         return EventParser()
 
-    def is_about_model(self, error: WireError) -> bool:
+    def is_about_model(self, error: ErrorObject) -> bool:
         """Return whether a request was refused because of its model, its key or the account, which is the operator's
         concern and never the caller's."""
         return False
@@ -117,7 +117,7 @@ class ServerDialect(ABC):
         return with_fields(with_fields(body, extra), self._remote.body), dropped
 
     @abstractmethod
-    def call(self, request: GenerationRequest, max_tokens: int | None) -> WireCall:
+    def call(self, request: GenerationRequest, max_tokens: int | None) -> ServerCall:
         """Return what to send, with this limit of the answer if it is not None, which it never is for a server that
         needs one. Nothing is added to what the caller and the catalogue set. The request has been
         checked. Raises `TierRequestError` for a conversation that this kind of server cannot read."""
@@ -127,7 +127,7 @@ class ServerDialect(ABC):
         return messages
 
     def without_refused(
-        self, call: WireCall, refused: frozenset[str]
+        self, call: ServerCall, refused: frozenset[str]
     ) -> tuple[bytes, tuple[str, ...], tuple[str, ...]]:
         """Return the body of a call without what its server has `refused`, as the names of refusals say
         (`tiers.dialects.refusals`); and the names of the fields that were left out, and of those that were changed."""

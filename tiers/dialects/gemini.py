@@ -18,8 +18,8 @@ from tiers.dialects.chat_state import media_piece
 from tiers.dialects.dialect import (
     THINKING_TOKENS,
     Blocks,
+    ServerCall,
     ServerDialect,
-    WireCall,
     alternating,
     answer_schema,
     blocks_of,
@@ -33,7 +33,7 @@ from tiers.dialects.dialect import (
 from tiers.dialects.event_stream import ServerSentEvent
 from tiers.dialects.lenient_json import LenientDecoder, arguments_text
 from tiers.dialects.rules import BUDGET, MODALITIES, dropped_fields
-from tiers.dialects.server_error import ServerSaidError, WireError, parse_error
+from tiers.dialects.server_error import ErrorObject, ServerSaidError, parse_error
 from tiers.dialects.usage_counter import MOST_NAME, Tally
 from tiers.tier import Delta, GenerationRequest, Usage
 
@@ -71,7 +71,7 @@ class GeminiServer(ServerDialect):
     def published_output(self, body: bytes) -> int | None:
         return published_by(body, ("outputTokenLimit",))
 
-    def is_about_model(self, error: WireError) -> bool:
+    def is_about_model(self, error: ErrorObject) -> bool:
         """See `ServerDialect.is_about_model`: a wrong key is refused with 400."""
         return "API key" in error.words or "API Key" in error.words
 
@@ -81,7 +81,7 @@ class GeminiServer(ServerDialect):
         for block in media_parts(request):
             media_of(block, NAME)
 
-    def call(self, request: GenerationRequest, max_tokens: int | None) -> WireCall:
+    def call(self, request: GenerationRequest, max_tokens: int | None) -> ServerCall:
         messages = request.messages or []
         streamed = self.is_streamed(request)
         body: dict[str, Any] = {
@@ -94,7 +94,7 @@ class GeminiServer(ServerDialect):
         dropped = dropped_fields(request, _KNOWN)
         body, unknown = self.with_own_fields(body | _tools(request) | _own_fields(request), request)
         dropped += tuple(name for name in unknown if name != MODALITIES)
-        return WireCall(f"{self._path}:{method}", _encode(body), streamed, dropped)
+        return ServerCall(f"{self._path}:{method}", _encode(body), streamed, dropped)
 
     def read_event(self, event: ServerSentEvent, tally: Tally) -> list[Delta] | None:
         """See `ServerDialect.read_event`. The stream has no last event: it ends with the connection's body."""

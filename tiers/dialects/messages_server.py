@@ -26,8 +26,8 @@ from tiers.dialects.dialect import (
     MIN_THINKING_TOKENS,
     THINKING_TOKENS,
     MediaBody,
+    ServerCall,
     ServerDialect,
-    WireCall,
     answer_schema,
     check_provider,
     is_system,
@@ -42,7 +42,7 @@ from tiers.dialects.messages import DIALECT, NAME
 from tiers.dialects.messages_answer import read_event, read_whole
 from tiers.dialects.refusals import without_extras
 from tiers.dialects.rules import BUDGET, dropped_fields
-from tiers.dialects.server_error import WireError
+from tiers.dialects.server_error import ErrorObject
 from tiers.dialects.usage_counter import Tally
 from tiers.errors import TierRequestError
 from tiers.tier import Delta, GenerationRequest
@@ -97,7 +97,7 @@ class MessagesServer(ServerDialect):
     def published_output(self, body: bytes) -> int | None:
         return published_by(body, ("max_tokens", "max_output_tokens"))
 
-    def is_about_model(self, error: WireError) -> bool:
+    def is_about_model(self, error: ErrorObject) -> bool:
         """See `ServerDialect.is_about_model`: an account without credit is refused with 400."""
         return "credit balance" in error.words
 
@@ -112,7 +112,7 @@ class MessagesServer(ServerDialect):
         for block in media_parts(request):
             source_of(block)
 
-    def call(self, request: GenerationRequest, max_tokens: int | None) -> WireCall:
+    def call(self, request: GenerationRequest, max_tokens: int | None) -> ServerCall:
         assert max_tokens is not None, "the API needs a limit"
         messages, native = request.messages or [], request.native
         streamed = self.is_streamed(request)
@@ -138,7 +138,7 @@ class MessagesServer(ServerDialect):
         dropped += dropped_sampling(request, sampling) + dropped_thinking(request, thinking)
         headers = ((b"anthropic-beta", native.betas.encode()),) if native is not None and native.betas else ()
         body, unknown = self.with_own_fields(body | thinking | sampling | passed, request)
-        return WireCall(path, _encode(body), streamed, dropped + unknown, added, headers)
+        return ServerCall(path, _encode(body), streamed, dropped + unknown, added, headers)
 
     def _addressed(self, *, streamed: bool) -> tuple[str, dict[str, Any]]:
         """Return the path of a call, and the fields of its body that name model and version."""
@@ -161,7 +161,7 @@ class MessagesServer(ServerDialect):
         return list(map(_without_unsigned, messages)) if "claude" in self._remote.model else messages
 
     def without_refused(
-        self, call: WireCall, refused: frozenset[str]
+        self, call: ServerCall, refused: frozenset[str]
     ) -> tuple[bytes, tuple[str, ...], tuple[str, ...]]:
         return without_extras(call.body, refused)
 
@@ -186,7 +186,7 @@ class VertexMessagesServer(MessagesServer):
             if media_of(block, _ON_VERTEX).url:
                 raise TierRequestError(f"messages: {_ON_VERTEX} fetches no image or file; send its data", "messages")
 
-    def call(self, request: GenerationRequest, max_tokens: int | None) -> WireCall:
+    def call(self, request: GenerationRequest, max_tokens: int | None) -> ServerCall:
         """See `ServerDialect.call`. It has one class of service, and not all betas of Anthropic's own API."""
         native, passed = request.native, request.passed
         lost: tuple[str, ...] = ()

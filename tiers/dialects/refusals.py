@@ -17,7 +17,7 @@ from tiers.conversation import BREAKPOINT
 from tiers.dialects.dialect import THINKING_TOKENS
 from tiers.dialects.quirks import Row, pattern_of, read_rows
 from tiers.dialects.rules import ALL_SAMPLING, EFFORTS, SERVICE_FIELDS, TUNING, VARIABLES, Rules, typed_rules
-from tiers.dialects.server_error import ENVELOPES, WireError
+from tiers.dialects.server_error import ENVELOPES, ErrorObject
 from tiers.errors import CONTEXT_CODE, TierContextError
 from tiers.prompt_bounds import room_after
 from tiers.server_words import MOST_CONTEXT
@@ -222,7 +222,7 @@ _VALUES = re.compile(
 _OF_EFFORT = re.compile(r"effort|\blevel\b|thinking", re.IGNORECASE)
 
 
-def refused_in(body: bytes, error: WireError) -> frozenset[str]:
+def refused_in(body: bytes, error: ErrorObject) -> frozenset[str]:
     """Return what a refusal with this `body`, read as `error`, is about: parameters (`refused_parameters`), lessons."""
     known = refused_parameters(body, error.words, error.param, error.code)
     if FORMAT in known:
@@ -418,7 +418,7 @@ _TOO_LARGE = 413
 _UNABLE = pattern_of(rf"\b(?:{'|'.join(WORDINGS.unable)})\b")
 
 
-def too_long(error: WireError, status: int = 400) -> TooLong | None:
+def too_long(error: ErrorObject, status: int = 400) -> TooLong | None:
     """Return what a refusal with `status` tells of a prompt that is too long; None if that is not what it says."""
     text = error.words[:MOST_WORDS]
     for pattern in _COMPILED:
@@ -445,7 +445,7 @@ def room_left(error: TierContextError, prompt_tokens: int, asked: int) -> int:
     return next((room for room in rooms if 0 < room < asked), 0)
 
 
-def is_unable(error: WireError) -> bool:
+def is_unable(error: ErrorObject) -> bool:
     """Return whether a refusal says that the model, or its server, cannot do what is asked at all."""
     return _UNABLE.search(error.words[:MOST_WORDS]) is not None
 

@@ -29,7 +29,7 @@ from tiers.dialects.dialect import THINKING_TOKENS, Blocks, blocks_of
 from tiers.dialects.event_stream import ServerSentEvent
 from tiers.dialects.lenient_json import LenientDecoder, arguments_text
 from tiers.dialects.rules import NEUTRAL, sampling_of
-from tiers.dialects.server_error import ServerSaidError, WireError, parse_error
+from tiers.dialects.server_error import ErrorObject, ServerSaidError, parse_error
 from tiers.dialects.usage_counter import MOST_NAME, Tally
 from tiers.errors import TierError
 from tiers.tier import Delta, FinishReason, GenerationRequest, Usage
@@ -264,7 +264,7 @@ class _Response(msgspec.Struct):
     usage: _Usage | None = None
     service_tier: str | None = None
     incomplete_details: _Why | None = None
-    error: WireError | str | None = None
+    error: ErrorObject | str | None = None
 
 
 class _Event(msgspec.Struct):
@@ -402,8 +402,8 @@ def _refused(deltas: list[Delta]) -> list[Delta]:
     return deltas
 
 
-def _said(error: WireError | str | None) -> WireError | None:
-    said = WireError(error) if isinstance(error, str) else error
+def _said(error: ErrorObject | str | None) -> ErrorObject | None:
+    said = ErrorObject(error) if isinstance(error, str) else error
     return said if said is not None and said.message else None
 
 
@@ -486,7 +486,7 @@ def _note_billed(index: int, item: _Item, tally: Tally) -> None:
 
 def _end(response: _Response, blocks: Blocks, tally: Tally) -> list[Delta]:
     if response.error or response.status in ("failed", "cancelled"):
-        raise ServerSaidError(_said(response.error) or WireError(f"{response.status}, and it is not said why"))
+        raise ServerSaidError(_said(response.error) or ErrorObject(f"{response.status}, and it is not said why"))
     blocks.check_form()
     if _UNNAMED in tally.notes and not blocks.calls:
         raise TierError("the server sent arguments of a call that it has not named")

@@ -21,7 +21,7 @@ ENVELOPES = frozenset(
 """Fields of a refusal in which its details are. Others may hold the request."""
 
 
-class WireError(msgspec.Struct):
+class ErrorObject(msgspec.Struct):
     """The error object of OpenAI and of most compatible servers. `retry_after_seconds`: as other servers say it in
     their body instead of a header. `message`: what is shown. `own`: of it what is no echo of the request
     (`tiers.dialects.echoes`), once that is known."""
@@ -42,7 +42,7 @@ class WireError(msgspec.Struct):
 class ServerSaidError(TierError):
     """A failure that a server reports after it has answered with 200: `said`, in its words."""
 
-    def __init__(self, said: WireError) -> None:
+    def __init__(self, said: ErrorObject) -> None:
         super().__init__(whole(said.message))
         self.said = said
 
@@ -65,12 +65,12 @@ _CODES = ("code", "status_code", "status", "error_code", "errorcode", "statuscod
 _KINDS = ("type", "error_type")
 
 
-def parse_error(body: bytes) -> WireError:
+def parse_error(body: bytes) -> ErrorObject:
     """Return the error of a reply: OpenAI's envelope, an error object at any depth, or else the text itself."""
     try:
         inner = msgspec.json.decode(body)
     except JSON_ERRORS:
-        return WireError(message=_text_of(body))
+        return ErrorObject(message=_text_of(body))
     seconds = _stated_wait(inner, _MOST_DEPTH)
     tables: list[dict[str, Any]] = []
     while isinstance(inner, list | dict) and inner:
@@ -98,7 +98,7 @@ def parse_error(body: bytes) -> WireError:
         message += f" ({more['raw']})"
     code = next((one[name] for one in tables for name in _CODES if isinstance(one.get(name), str | int)), None)
     kind = next((one[name] for one in tables for name in _KINDS if isinstance(one.get(name), str)), None)
-    return WireError(message, kind, param if isinstance(param, str) else None, code, seconds)
+    return ErrorObject(message, kind, param if isinstance(param, str) else None, code, seconds)
 
 
 def _worded(tables: list[dict[str, Any]], proper: Any) -> str:
@@ -185,7 +185,7 @@ _FILTERED = re.compile(
 )
 
 
-def is_filtered(error: WireError) -> bool:
+def is_filtered(error: ErrorObject) -> bool:
     """Whether an error says that a filter has stopped the prompt or the answer. 1026, 1027: MiniMax's; 1301:
     Zhipu's."""
     return any(_FILTERED.search(str(said)) is not None for said in (error.type, error.code))

@@ -18,10 +18,10 @@ from inference_core.loaders.hub_model import resolve_model_path
 from inference_core.protocol import SamplingParams
 from inference_core.tokenization.load_tokenizer import load_tokenizer
 from inference_core.tokenization.tokenizer import Tokenizer
-from tiers.dialects.dialect import ServerDialect, WireCall
+from tiers.dialects.dialect import ServerCall, ServerDialect
 from tiers.dialects.event_stream import ServerSentEvent
 from tiers.dialects.rules import dropped_fields
-from tiers.dialects.server_error import ServerSaidError, WireError, parse_error
+from tiers.dialects.server_error import ErrorObject, ServerSaidError, parse_error
 from tiers.dialects.usage_counter import Tally
 from tiers.errors import CatalogError, TierError, TierRequestError
 from tiers.tier import Delta, GenerationRequest, Usage
@@ -107,7 +107,7 @@ class _TritonServer(ServerDialect):
             f"'{self._remote.kind}' needs; is it the model to be asked, and of that backend?"
         )
 
-    def is_about_model(self, error: WireError) -> bool:
+    def is_about_model(self, error: ErrorObject) -> bool:
         """See `ServerDialect.is_about_model`: Triton uses 400 for an unloaded model and for bad input."""
         return _UNKNOWN_MODEL.match(error.words) is not None
 
@@ -127,17 +127,17 @@ class _TritonServer(ServerDialect):
     def body(self, text: str, request: GenerationRequest, max_tokens: int, *, streamed: bool) -> dict[str, Any]:
         """Return the fields of a generate request."""
 
-    def call(self, request: GenerationRequest, max_tokens: int | None) -> WireCall:
+    def call(self, request: GenerationRequest, max_tokens: int | None) -> ServerCall:
         assert max_tokens is not None, "the backends need a limit"
         streamed = self.is_streamed(request)
         body = self.body(self._text(request), request, max_tokens, streamed=streamed)
         dropped = dropped_fields(request, frozenset({*self.names, "temperature", "top_p", "top_k"}))
         model = f"v2/models/{self._remote.model}"
         if streamed:
-            return WireCall(f"{model}/generate_stream", _encode(body), True, dropped)
+            return ServerCall(f"{model}/generate_stream", _encode(body), True, dropped)
         if self._remote.whole_path == "infer":
-            return WireCall(f"{model}/infer", _encode(_inference(body)), False, dropped)
-        return WireCall(f"{model}/generate", _encode(body), False, dropped)
+            return ServerCall(f"{model}/infer", _encode(_inference(body)), False, dropped)
+        return ServerCall(f"{model}/generate", _encode(body), False, dropped)
 
     def read_event(self, event: ServerSentEvent, tally: Tally) -> list[Delta] | None:
         return self._said(_parsed(event.data), tally)

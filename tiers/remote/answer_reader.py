@@ -18,7 +18,7 @@ from tiers.dialects.adapted_request import Adapted, restored
 from tiers.dialects.dialect import ServerDialect
 from tiers.dialects.event_stream import ServerSentEvent
 from tiers.dialects.lenient_json import NotAnObjectError, SplitCharacters, objects_in
-from tiers.dialects.server_error import ServerSaidError, WireError, parse_error
+from tiers.dialects.server_error import ErrorObject, ServerSaidError, parse_error
 from tiers.dialects.usage_counter import UNCOUNTED_JSON_BYTES, AnswerBounds, Tally
 from tiers.dialects.written.inline_text import InlineText
 from tiers.remote.http_exchange import is_whole, up_to
@@ -254,7 +254,7 @@ class AnswerReader:
                 broken = broken or str(error)
                 # Words alone may say what is the matter.
                 is_words = not cut and event.data[:1].isalpha()
-                raise (ServerSaidError(WireError(broken)) if is_words else NotAnObjectError(broken)) from None
+                raise (ServerSaidError(ErrorObject(broken)) if is_words else NotAnObjectError(broken)) from None
             if rest:
                 self._cut, self._broken = [rest] if objects else [*cut, event.data], str(error)
         deltas: list[Delta] = []

@@ -19,7 +19,7 @@ from tiers.catalog.replica_spec import server_key
 from tiers.catalog.tier_spec import NO_TLS, ONE_CHOICE, OWN_SERVERS, USUAL_CONTEXT, TierSpec
 from tiers.deltas import merged_answers
 from tiers.dialects.adapted_request import Adapted, adapted
-from tiers.dialects.dialect import WireCall, dialect_of
+from tiers.dialects.dialect import ServerCall, dialect_of
 from tiers.dialects.extras import extra_reads
 from tiers.dialects.reasoning_makers import (
     MAKERS,
@@ -40,7 +40,7 @@ from tiers.dialects.refusals import (
     taught,
 )
 from tiers.dialects.rules import num_tools, unserved
-from tiers.dialects.server_error import ServerSaidError, WireError, parse_error
+from tiers.dialects.server_error import ErrorObject, ServerSaidError, parse_error
 from tiers.dialects.server_models import ServerModel, chosen_model, parse_models
 from tiers.dialects.usage_counter import HiddenThoughts, ImpossibleClaims, Tally, bounds_of, estimated_prompt_tokens
 from tiers.dialects.written.inline_text import SeenThoughts, opens_thoughts
@@ -216,7 +216,7 @@ class RemoteTier(Tier):
         if body.count(b",") > MAX_MODELS_COMMAS:
             too_many = f"answered GET {path} with more values than any list of models"
             raise self._unavailable(f" {too_many}")
-        refusal = parse_error(body) if response.status_code >= 400 else WireError()
+        refusal = parse_error(body) if response.status_code >= 400 else ErrorObject()
         is_operators = path == self._endpoint.health_path and self._dialect.is_about_model(refusal)
         if response.status_code in (401, 403) or response.status_code >= 500 or is_operators:
             raise self._failures.of_status(response, refusal, ServerRequest(self._dialect, self.model))
@@ -404,7 +404,7 @@ class RemoteTier(Tier):
 
     async def _ask(
         self,
-        call: WireCall,
+        call: ServerCall,
         fitted: Adapted,
         refused_at: Place,
         request: GenerationRequest,
@@ -589,7 +589,7 @@ class RemoteTier(Tier):
 
     def _call(
         self, request: GenerationRequest, tally: Tally, refused: frozenset[str] = NOTHING
-    ) -> tuple[WireCall, Adapted, Place]:
+    ) -> tuple[ServerCall, Adapted, Place]:
         """Return what to send, without what the server is known to have `refused`, how the request was adapted, and
         where its refusals are noted. Raises TierRequestError for what the server does not support."""
         if (refusal := self.refusal(request)) is not None:

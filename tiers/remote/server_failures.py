@@ -16,7 +16,14 @@ from tiers.dialects.echoes import MOST_READ, own_words
 from tiers.dialects.event_stream import EventTooLargeError
 from tiers.dialects.lenient_json import NotAnObjectError
 from tiers.dialects.refusals import ELSEWHERE, REFUSAL_ROWS, is_unable, refused_in, told_tools, too_long
-from tiers.dialects.server_error import ServerSaidError, WireError, parse_error, parse_reset, parse_retry_after, wait_in
+from tiers.dialects.server_error import (
+    ErrorObject,
+    ServerSaidError,
+    parse_error,
+    parse_reset,
+    parse_retry_after,
+    wait_in,
+)
 from tiers.errors import (
     CallerCredential,
     CallerCredentialError,
@@ -166,7 +173,7 @@ class ServerFailures:
             return False
         return not tenant or self._told.setdefault(meaning, tenant) != tenant
 
-    async def read(self, error: WireError, request: ServerRequest) -> WireError:
+    async def read(self, error: ErrorObject, request: ServerRequest) -> ErrorObject:
         """Return the error of a refusal, whose own words are known: a long request is compared on a thread."""
         is_long = len(request.body or b"") > _READ_HERE_BYTES
         return await asyncio.to_thread(_with_own_words, error, request) if is_long else _with_own_words(error, request)
@@ -229,7 +236,7 @@ class ServerFailures:
         self,
         reply: Reply | httpx.Response,
         body: bytes,
-        error: WireError,
+        error: ErrorObject,
         request: ServerRequest,
         *,
         streamed: bool,
@@ -252,7 +259,7 @@ class ServerFailures:
             failure.refused, failure.said = named, f"{reply.status_code} {error.code}"
         return failure
 
-    def of_status(self, response: Reply | httpx.Response, error: WireError, request: ServerRequest) -> TierError:
+    def of_status(self, response: Reply | httpx.Response, error: ErrorObject, request: ServerRequest) -> TierError:
         """Return what the status of `response` and the `error` in its body say."""
         error, status = self._redacted(_with_own_words(error, request), request.credential), response.status_code
         did, typed, is_doubted = f"answered {status}", f"{error.type} {error.code}", False
@@ -271,7 +278,7 @@ class ServerFailures:
             later = parse_reset(response.headers)
         return self._of(status, did, later, error, request, is_doubted=is_doubted)
 
-    def of_said(self, error: WireError, request: ServerRequest) -> TierError | None:
+    def of_said(self, error: ErrorObject, request: ServerRequest) -> TierError | None:
         """Return what an `error` within an answer that began with 200 says, like a reply with the status that it names
         or means; None if it is about nothing that a status says."""
         error, code = self._redacted(_with_own_words(error, request), request.credential), str(error.code)
@@ -293,7 +300,7 @@ class ServerFailures:
         status: int,
         did: str,
         later: float | None,
-        error: WireError,
+        error: ErrorObject,
         request: ServerRequest,
         *,
         is_doubted: bool = False,
@@ -302,7 +309,14 @@ class ServerFailures:
         return self.located(self._meant(status, did, later, error, request, is_doubted=is_doubted))
 
     def _meant(
-        self, status: int, did: str, later: float | None, error: WireError, request: ServerRequest, *, is_doubted: bool
+        self,
+        status: int,
+        did: str,
+        later: float | None,
+        error: ErrorObject,
+        request: ServerRequest,
+        *,
+        is_doubted: bool,
     ) -> TierError:
         if later is None:
             later = wait_in(error.words) if error.retry_after_seconds is None else error.retry_after_seconds
@@ -334,7 +348,7 @@ class ServerFailures:
             return TierUnavailableError(message)
         return about_tier or (TierCapabilityError if is_doubted else TierRequestError)(message, *_named(error))
 
-    def _of_tier(self, error: WireError, message: str, status: int) -> TierCapabilityError | None:
+    def _of_tier(self, error: ErrorObject, message: str, status: int) -> TierCapabilityError | None:
         """Return what this tier cannot take, where another may; None if that is not what was refused."""
         if (found := too_long(error, status)) is not None:
             return TierContextError(message, _named(error)[0], **found._asdict())
@@ -342,7 +356,7 @@ class ServerFailures:
         return TierCapabilityError(message, *_named(error)) if is_limit else None
 
     def of_caller(
-        self, response: Reply | httpx.Response, error: WireError, request: ServerRequest
+        self, response: Reply | httpx.Response, error: ErrorObject, request: ServerRequest
     ) -> CallerCredentialError | None:
         """Return what the server says of the caller's own credential or its account, by which the tier is not avoided;
         None if it says something else, or was asked without one."""
@@ -383,7 +397,7 @@ class ServerFailures:
         """Return a server's own words for an error: without its address and keys, on one line, and not for long."""
         return one_line(self._redact(text if credential is None else credential.scrub(text)))
 
-    def _redacted(self, error: WireError, credential: CallerCredential | None) -> WireError:
+    def _redacted(self, error: ErrorObject, credential: CallerCredential | None) -> ErrorObject:
         """Return the error without the server's address and keys: every field that may be passed on."""
 
         def cleaned(text: str) -> str:
@@ -400,7 +414,7 @@ def _as_meant(status: int, meant: int) -> int:
     return meant if status in taken.get(meant, ()) else status
 
 
-def _with_own_words(error: WireError, request: ServerRequest) -> WireError:
+def _with_own_words(error: ErrorObject, request: ServerRequest) -> ErrorObject:
     if error.own is None:
         error.own = own_words(error.message, request.body)
         # What is no identifier are words too.
@@ -422,6 +436,6 @@ def is_secret(key: str) -> bool:
     return len(key) >= _LONG or (len(key) >= _LEAST_SECRET and not is_word)
 
 
-def _named(error: WireError) -> list[str | None]:
+def _named(error: ErrorObject) -> list[str | None]:
     """Return the field that a refusal names, and its code."""
     return [None if said is None else one_line(str(said), 128) for said in (error.param, error.code)]
