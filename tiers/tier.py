@@ -197,13 +197,17 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     prompts_read: dict[Any, Any] = msgspec.field(default_factory=dict)
 
 
+MANY_TURNS = 200
+"""Of a chat, however short they are: a template may compare each of them with all others."""
+
+
 def is_long(request: GenerationRequest) -> bool:
     """Whether the prompt should be encoded on a thread; the text of tools is not counted here."""
     if request.tooling is not None:
         return True
     if request.messages is None:
         return len(request.prompt or "") > LONG_TEXT
-    return sum(map(_characters, request.messages)) > LONG_TEXT
+    return len(request.messages) > MANY_TURNS or sum(map(_characters, request.messages)) > LONG_TEXT
 
 
 def _characters(message: Turn) -> int:

@@ -21,6 +21,7 @@ from inference_core.tokenization.control_tokens import SPM_SPACE, ControlToken, 
 from inference_core.tokenization.token_bound import TokenBound, byte_fallback_bound, byte_level_bound, producible
 from inference_core.tokenization.tokenizer import Vocabulary
 from inference_core.tokenization.tokenizer_limits import require_few_added
+from inference_core.tokenization.tokenizer_trial import require_bounded_template
 
 _GPT4_SPLIT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,%d}"
@@ -216,4 +217,5 @@ def _chat_template(metadata: _Metadata) -> ChatTemplate | None:
     ids = {"bos": "bos", "eos": "eos", "unk": "unknown", "pad": "padding"}
     found = {name: metadata.token_id(key) for name, key in ids.items()}
     special = {f"{name}_token": metadata.tokens[i] for name, i in found.items() if i is not None}
+    require_bounded_template(source, special)
     return ChatTemplate(source, special)

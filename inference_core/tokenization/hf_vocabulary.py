@@ -20,7 +20,7 @@ from inference_core.tokenization.control_tokens import SPM_SPACE, ControlToken, 
 from inference_core.tokenization.token_bound import TokenBound, byte_fallback_bound, byte_level_bound, producible
 from inference_core.tokenization.tokenizer import Vocabulary
 from inference_core.tokenization.tokenizer_limits import require_bounded, require_few_added, runs_of_added
-from inference_core.tokenization.tokenizer_trial import require_small
+from inference_core.tokenization.tokenizer_trial import require_bounded_template, require_small
 
 _SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
 # Of several templates: for chats, and for chats with tools.
@@ -77,6 +77,7 @@ class TokenizerSettings:
         source, with_tools = sources.get(_DEFAULT), sources.get(_WITH_TOOLS)
         if source is None:
             return None
+        require_bounded_template(source, self.special, with_tools)
         return ChatTemplate(source, self.special, with_tools)
 
 

@@ -5,6 +5,7 @@ Token ids that arrive one by one are decoded only in whole characters."""
 
 import codecs
 import re
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,9 +13,8 @@ from itertools import chain
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from inference_core.errors import InvalidRequestError, ModelFileError
+from inference_core.errors import InvalidRequestError
 from inference_core.tokenization.control_tokens import SPM_SPACE, ControlToken, ControlTokens, Marks, TextMask
-from inference_core.tokenization.template_budget import TemplateWorkError
 from inference_core.tokenization.tokenizer_limits import unreadable
 
 if TYPE_CHECKING:
@@ -89,6 +89,8 @@ _OWN_TEXTS = ("content", "reasoning_content", "reasoning", "thinking")
 _THOUGHT = re.compile(r"think|thought|reasoning", re.IGNORECASE)
 # Of tokens that stand for white space alone.
 _BLANK = f" \t\r\n{SPM_SPACE}"
+# Of processor time for two short chats, most of which take less than a millisecond: the event loop waits for no more.
+SLOW_SECONDS = 0.02
 _PROBE = [{"role": role, "content": "x"} for role in ("user", "assistant", "user")]
 _PROBED_TOOLS = [{"type": "function", "function": {"name": "x", "description": "", "parameters": {"type": "object"}}}]
 
@@ -338,17 +340,16 @@ def _encoded(
 def _written_by(template: "ChatTemplate", tokens: Iterable[ControlToken]) -> list[ControlToken]:
     """Return those of `tokens` that `template` writes or compares with; white space marks no turn.
 
-    It is rendered for the first time here: raises ModelFileError for one that does too much work for a short chat.
+    It is rendered for the first time here, and its `is_slow` is set by how long that takes.
     """
-    texts = list(template.literals)
+    texts, began = list(template.literals), time.thread_time()
     for extra in ({}, {"tools": _PROBED_TOOLS}) if template.uses_tools else ({},):
         try:
             # Marks that it puts together, as in `'<|' + role + '|>'`.
             texts.append(template.render(_PROBE, add_generation_prompt=True, extra=extra))
-        except TemplateWorkError as error:
-            raise ModelFileError(f"the chat template cannot be used: {error}") from error
         except InvalidRequestError:
             continue
+    template.is_slow |= time.thread_time() - began > SLOW_SECONDS
     return [token for token in tokens if token.text.strip(_BLANK) and any(token.text in text for text in texts)]
 
 

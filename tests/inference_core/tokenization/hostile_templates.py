@@ -15,87 +15,50 @@ def _again(body: str, first: str = "") -> str:
     return f"{first}{{% for i in range(100000) %}}{body}{{% endfor %}}"
 
 
-_LONG, _LIST = "{% set x = 'a' * 400000 %}", "{% set x = range(100000)|list %}"
-
-WORK: dict[str, str] = {
-    # Made at once.
+LARGE: dict[str, str] = {
     **{
-        f"of {expression}": f"{{% set x = {expression} %}}"
+        expression: f"{{% set x = {expression} %}}"
         for expression in (
-            "'a' * 10**9", "10**9 * 'a'", "[0] * 10**9", "(1,) * 10**9", "('a' * 1000 * 1000 * 1000)|length",
-            "'a'|center(10**9)", "'a'.center(10**9)", "'a'.ljust(10**9)", "'1'.zfill(10**9)",
-            "('a\\n' * 1000)|indent(10**7)", "('\\n' * 10000)|indent('a' * 10000)", "'a'|indent(10**9, true)",
-            "range(100000)|join('a' * 100000)", "[1]|batch(10**9, 0)|list", "[1]|slice(10**9)|list",
-            "[[1]]|tojson(indent=10**9)", "[[1]]|tojson(indent='a' * 400000)", "'\\t'.expandtabs(10**9)",
-            "(range(1000)|list)|tojson(separators=(',' * 400000, ':'))",
-            "([[1, 2, 3]] * 50000)|sum(start=[])", "('%(a)s' * 10000) % {'a': 'a' * 40000}",
-            "('{0}' * 10000).format('a' * 40000)", "[{'a': 'b' * 40000}] * 40000",
+            "'a' * 10**9", "[0] * 10**9", "'a'|center(10**9)", "'1'.zfill(10**9)", "('a\\n' * 1000)|indent(10**7)",
+            "range(100000)|join('a' * 100000)", "'\\t'.expandtabs(10**9)", "('{0}' * 10000).format('a' * 40000)",
+            "'%1000000000d' % 1",
         )
     },
-    # Doubled.
     **{
         f"doubled by {expression}": _set(expression)
-        for expression in (
-            "ns.x + ns.x", "ns.x ~ ns.x", "[ns.x, ns.x]|join", "''.join([ns.x, ns.x])", "'%s%s' % (ns.x, ns.x)",
-            "'%s%s'|format(ns.x, ns.x)", "'{}{}'.format(ns.x, ns.x)", "ns.x.replace('a', 'aa')",
-            "ns.x|replace('a', 'aa')", "ns.x * 2",
-        )
+        for expression in ("ns.x + ns.x", "ns.x ~ ns.x", "[ns.x, ns.x]|join", "'%s%s' % (ns.x, ns.x)", "ns.x * 2")
     },
     "doubled by a set block": _grown("{% set y %}{{ ns.x }}{{ ns.x }}{% endset %}{% set ns.x = y %}"),
-    "doubled by a filter block": _grown(
-        "{% set y %}{% filter upper %}{{ ns.x }}{{ ns.x }}{% endfilter %}{% endset %}{% set ns.x = y %}"
-    ),
-    "doubled under autoescape": "{% autoescape true %}" + _set("ns.x ~ ns.x|string") + "{% endautoescape %}",
-    "computed by autoescape": "{% autoescape 'a' * 10**9 %}{% endautoescape %}",
-    # Containers that hold another twice: small until they are written out or compared.
-    "a tree of lists": _set("[ns.x, ns.x]", "[1]", "{{ ns.x }}"),
-    "a tree of lists as JSON": _set("[ns.x, ns.x]", "[1]", "{{ ns.x|tojson }}"),
-    "a tree of tuples": _set("(ns.x, ns.x)", "[1]", "{{ ns.x|string }}"),
-    "a tree of tables": _set("{'a': ns.x, 'b': ns.x}", "[1]", "{{ ns.x|tojson }}"),
-    "a tree of dict()": _set("dict(a=ns.x, b=ns.x)", "[1]", "{{ ns.x ~ '' }}"),
-    "a tree of views": _set("[{'a': ns.x}.values(), {'a': ns.x}.values()]", "[1]", "{{ ns.x }}"),
-    "a tree of batches": _set("[ns.x]|batch(1000, ns.x)|list", "[1]", "{{ ns.x }}"),
-    "a tree of groups": _set("([ns.x, ns.x]|groupby(0))|list", "[[1, 2]]", "{{ ns.x }}"),
     "a list added to itself": _set("ns.x + ns.x", "[1]"),
+    "a list written out": "{{ [{'a': 'b' * 40000}] * 40000 }}",
+    "a long output": _again("{{ x }}", "{% set x = 'a' * 400000 %}"),
+    "only in a long chat": "{% if messages|length > 90 %}" + _set("ns.x + ns.x") + "{% endif %}",
+    "only with tools": "{% if tools %}" + _set("ns.x + ns.x") + "{% endif %}",
+}  # fmt: skip
+"""Gigabytes, soon."""
+
+LONG: dict[str, str] = {
+    "a tree of lists": _set("[ns.x, ns.x]", "[1]", "{{ ns.x|tojson }}"),
     "compared trees": "{% set ns = namespace(x=[1], y=[1]) %}{% for i in range(60) %}{% set ns.x = [ns.x, ns.x] %}"
     "{% set ns.y = [ns.y, ns.y] %}{% endfor %}{{ ns.x == ns.y }}",
-    "a tree of arguments": "{% macro m(n) %}{% if n > 0 %}{{ m(n - 1, varargs, varargs) }}{% else %}{{ varargs }}"
-    "{% endif %}{% endmacro %}{{ m(40, 1, 1) }}",
-    "a tree of named arguments": "{% macro m(n) %}{% if n > 0 %}{{ m(n - 1, a=kwargs, b=kwargs) }}{% else %}"
-    "{{ kwargs }}{% endif %}{% endmacro %}{{ m(40, a=1, b=1) }}",
-    # Repeated.
     "nested loops": _again(_again(_again(""))),
     "a loop that leaves everything out": _again("{% for b in range(100000) if b < 0 %}{% endfor %}"),
     "a macro that calls itself twice": "{% macro m(n) %}{% if n > 0 %}{{ m(n-1) }}{{ m(n-1) }}{% endif %}{% endmacro %}"
     "{{ m(60) }}",
-    "a call block in a loop": "{% macro m() %}{{ caller() }}{{ caller() }}{% endmacro %}"
-    + _again("{% call m() %}{{ 'a' * 4000 }}{% endcall %}"),
-    "a long output": _again("{{ x }}", _LONG),
-    "lengths of loops": _again(_again("{{ loop.length }}")),
-    **{
-        f"again {expression}": _again(f"{{% set y = {expression} %}}", first)
-        for first, expression in (
-            ("", "range(100000)|select('lt', 0)|first"), ("", "range(100000)|map('abs')|map('string')|list"),
-            ("", "{}.fromkeys(range(100000), 1)"), ("", "range(100000)|unique|list"), ("", "cycler(*range(100000))"),
-            (_LONG, "x[1:]"), (_LONG, "x|upper"), (_LONG, "x.split('b')"), (_LONG, "x|e"), (_LONG, "x|trim"),
-            (_LONG, "x.strip()"), (_LONG, "'b' in x"), (_LONG, "x|wordcount"), (_LONG, "x.count('b')"),
-            (_LIST, "x[::-1]"), (_LIST, "'b' in x"), (_LIST, "x|sort"), (_LIST, "x|max"), (_LIST, "x + x"),
-            (_LIST, "x|list"), (_LIST, "x|tojson"), (_LIST, "x == range(100000)|list"),
-        )
-    },
-}  # fmt: skip
-"""More work than any chat allows for."""
+    "again a filter": _again("{% set y = range(100000)|select('lt', 0)|first %}"),
+    "again a sort": _again("{% set y = x|sort %}", "{% set x = range(100000)|list %}"),
+}
+"""More work than any chat is worth."""
+
+WORK = {**LARGE, **LONG}
 
 REFUSED: tuple[str, ...] = (
-    "{{ '%1000000000d' % 1 }}", "{{ '%*d' % (1000000000, 1) }}", "{{ '%.999999999f' % 1.0 }}",
-    "{{ '%((a))99999999d' % {'(a)': 1} }}", "{{ '{:1000000000}'.format(1) }}", "{{ '{:{}}'.format(1, 1000000000) }}",
-    "{{ '{a:999999999}'.format_map({'a': 1}) }}", "{{ '%1000000000d'|format(1) }}", "{{ 5|round(-10**8) }}",
-    "{{ 5|round(10**8, 'ceil') }}", "{{ (10**70)**(10**70) }}", "{{ (5).to_bytes(10**9, 'big') }}",
-    "{{ 'a'.encode().center(10**9) }}", "{{ 'a'.translate({97: 'b'}) }}", "{{ lipsum(100000) }}",
-    "{{ strftime_now('%9999999d' * 10000) }}", "{% macro m() %}{{ m() }}{{ m() }}{% endmacro %}{{ m() }}",
-    "{% block a %}{{ self.a() }}{{ self.a() }}{% endblock %}",
+    "{{ lipsum(100000) }}", "{{ strftime_now('%9999999d' * 10000) }}", "{{ 'a'|wordwrap(1) }}",
+    "{% macro m() %}{{ m() }}{{ m() }}{% endmacro %}{{ m() }}", "{% block a %}{{ self.a() }}{% endblock %}",
     "{% for x in [[1], [2]] recursive %}{{ loop([x, x]) }}{% endfor %}",
-    _set("ns.x * ns.x", "3"),
+    "{{ ''.__class__.__mro__[1].__subclasses__() }}",
+    "{{ '{0.__class__.__mro__}'.format('') }}", "{{ ('{0.__class__.__mro__}'|format('')).x.y }}",
+    "{{ messages.append(1) }}", "{{ raise_exception.__globals__.x }}", "{{ cycler.__init__.__globals__.os }}",
 )  # fmt: skip
 """What a template may not do at all."""
 
@@ -113,11 +76,10 @@ UNREADABLE: dict[str, str] = {
     "many outputs": "{{a}}" * 39000,
     "many conditions": "".join(f"{{% if a{n} %}}{{% set b{n}=1 %}}{{% endif %}}" for n in range(4000)),
     "many macros": "".join(f"{{% macro a{n}(x) %}}{{% endmacro %}}" for n in range(5000)),
-    "a long number": "{{ " + "9" * 190000 + " }}",
-    "openings": "{{" * 90000,
-    "comments": "{#" * 90000,
-    "blanks": "{{" + " " * 190000,
-    "a recursive loop with a condition": "{% for a in b if a recursive %}{% endfor %}",
-    "a long source": "a" * 300_000,
+    "a long number": "{{ " + "9" * 90000 + " }}",
+    "openings": "{{" * 45000,
+    "comments": "{#" * 45000,
+    "blanks": "{{" + " " * 90000,
+    "a long source": "a" * 100_001,
 }
 """Sources that are not compiled."""

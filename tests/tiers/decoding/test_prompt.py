@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from inference_core.tokenization import template_budget
+from inference_core.tokenization import chat_template
 from inference_core.tokenization.chat_template import ChatTemplate
 from inference_core.tokenization.tokenizer import LONG_TEXT, Tokenizer
 from tests.polling import eventually
@@ -113,7 +113,7 @@ async def test_who_leaves_before_a_long_prompt_is_read_is_billed_no_tokens_of_it
 
 
 class EndlessTokenizer(CountingTokenizer):
-    """A tokeniser whose model has a template that loops for hours, which no budget ends here."""
+    """A tokeniser whose model has a template that loops for hours, which no deadline ends here."""
 
     template = ChatTemplate("{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}", {})
 
@@ -123,8 +123,7 @@ class EndlessTokenizer(CountingTokenizer):
 
 
 async def test_a_template_whose_caller_left_stops(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(template_budget, "BASE_UNITS", 1 << 60)
-    monkeypatch.setattr(template_budget, "MAX_SECONDS", 3600.0)
+    monkeypatch.setattr(chat_template, "MAX_SECONDS", 3600.0)
     endless, threads = EndlessTokenizer(tokenizer), TextThreads(2)
     tier, request = await started(endless, threads), chat(LONG)
     reading = asyncio.create_task(collect(tier, request))
@@ -139,30 +138,34 @@ async def test_a_template_whose_caller_left_stops(tokenizer: Tokenizer, monkeypa
 
 
 class SlowTokenizer(CountingTokenizer):
-    """A tokeniser whose model has a template that works much for the shortest chat."""
+    """A tokeniser whose template takes long for the shortest chat, once that is known."""
 
-    template = ChatTemplate("{% for i in range(30000) %}{{ i }}{% endfor %}", {})
-
-    @property
-    def renders_slowly(self) -> bool:
-        return self.template.is_slow
-
-    def chat_pieces(self, *given: Any, **named: Any) -> Any:
-        self.rendered.append(threading.get_ident())
-        self.template.render(given[0], add_generation_prompt=True, extra={})
-        return self._tokenizer.chat_pieces(*given, **named)
+    renders_slowly = False
 
 
-async def test_a_template_that_was_slow_is_rendered_on_a_thread_from_then_on(tokenizer: Tokenizer) -> None:
+async def test_short_chats_of_a_template_that_is_slow_are_rendered_on_a_thread(tokenizer: Tokenizer) -> None:
     slow = SlowTokenizer(tokenizer)
     tier = await started(slow)
     slow.rendered.clear()
 
-    for text in ("Hello", "Hi"):
+    for text, is_slow in (("Hello", False), ("Hi", True)):
+        slow.renders_slowly = is_slow
         await collect(tier, chat(text))
 
     assert [thread == threading.get_ident() for thread in slow.rendered] == [True, False]
     assert not tokenizer.renders_slowly
+
+
+async def test_many_short_turns_are_read_on_a_thread(counting: Any) -> None:
+    tier = await started(counting)
+    counting.rendered.clear()
+    request = chat("Hi")
+    assert request.messages is not None
+
+    with pytest.raises(TierRequestError, match="do not fit"):
+        await collect(tier, msgspec.structs.replace(request, messages=request.messages * 201, prompts_read={}))
+
+    assert [thread == threading.get_ident() for thread in counting.rendered] == [False]
 
 
 async def test_what_a_template_refuses_is_refused_again_without_work(counting: Any) -> None:

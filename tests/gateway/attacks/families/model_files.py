@@ -1,4 +1,5 @@
-"""Model files of strangers, as `aio models check` reads them: each in a process of its own, which is watched."""
+"""Model files of strangers, as `aio models check` reads them, and long chats for templates: each in a process of its
+own, which is watched."""
 
 import json
 import os
@@ -6,7 +7,7 @@ import resource
 import shutil
 import signal
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -15,11 +16,16 @@ from tests.gateway.attacks.hostile_json import mutated
 from tests.gateway.attacks.outcome import Outcome, attack_class
 from tests.gateway.attacks.targets import Target
 from tests.inference_core.tokenization.drawn_templates import drawn_template
+from tests.inference_core.tokenization.long_chats import drawn_long_chat
 from tests.model_files import MODEL_FILES, Change
 
 MOST_SECONDS, MOST_BYTES = 2.0, 300 * 2**20
-# Where the child that reads a tokeniser first is ended at its limit of 10 s.
+# Where the child that reads a tokeniser first is ended at its limit of 10 s, or one that renders a template at 5 s.
 _MOST_SECONDS_IF_TOO_LARGE = 12.0
+# Of the 4 s of a render, after which the step that it is in ends.
+_MOST_SECONDS_OF_A_RENDER = 6.0
+# Of the characters of a render: in a list of pieces, and as one text.
+_MOST_BYTES_OF_A_RENDER = 1 << 30
 # After it a check that does not end is ended.
 _LONGEST = 20
 # Of the address space, so that what eats memory ends before the machine does.
@@ -73,6 +79,30 @@ def drawn_templates(target: Target, draw: Random, count: int) -> Iterator[Outcom
             yield _outcome(f"#{number}: {source[:250]}", *checked(sound), wanted=(0, 1))
 
 
+@attack_class("long chats", 60, "open")
+def long_chats(target: Target, draw: Random, count: int) -> Iterator[Outcome]:
+    """Thousands of turns, deep tools and long strings, which templates in the forms of public ones compare, search,
+    join and indent: a prompt or a refusal within six seconds of processor time and 1 GB."""
+    from inference_core.errors import InvalidRequestError
+    from inference_core.tokenization.chat_template import ChatTemplate
+
+    for _ in range(count):
+        label, source, (messages, tools) = drawn_long_chat(draw)
+
+        def render() -> tuple[int, str]:
+            try:
+                template = ChatTemplate(source, {})  # noqa: B023 - it is called at once
+                template.render(messages, add_generation_prompt=True, extra={"tools": tools})  # noqa: B023
+            except InvalidRequestError:
+                return 1, ""
+            return 0, ""
+
+        status, text, seconds, taken = watched(render)
+        is_over = seconds > _MOST_SECONDS_OF_A_RENDER or taken > _MOST_BYTES_OF_A_RENDER
+        problem = f"{seconds:.1f} s and {taken >> 20} MB" if is_over else ""
+        yield Outcome(label, 200, bypass=problem if status in (0, 1) else f"status {status}: {text[-300:]} {problem}")
+
+
 _JSON = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors")
 
 
@@ -97,13 +127,24 @@ def changed(sound: Path, folder: Path, change: Change) -> Path:
 
 
 def checked(path: Path) -> tuple[int, str, float, int]:
-    """`aio models check PATH` in a process of its own: exit status (98: it raised, -1: it was ended), what it said,
-    seconds of processor time, and bytes that it took beyond those of this process."""
+    """`aio models check PATH` in a process of its own; see `watched`."""
     from click.testing import CliRunner
 
     from gateway.operations.cli import main
     from inference_core.errors import CoreError
 
+    def check() -> tuple[int, str]:
+        result = CliRunner().invoke(main, ["models", "check", str(path)])
+        # The command's own entry says errors of the core in a sentence.
+        is_said = result.exception is None or isinstance(result.exception, SystemExit | CoreError)
+        return result.exit_code if is_said else 98, f"{result.output[-2000:]}{result.exception!r}"
+
+    return watched(check)
+
+
+def watched(work: Callable[[], tuple[int, str]]) -> tuple[int, str, float, int]:
+    """Do `work` in a process of its own: exit status (98: it raised, -1: it was ended), what it said, seconds of
+    processor time, and bytes that it took beyond those of this process."""
     with tempfile.TemporaryFile() as said:
         process = os.fork()
         if process == 0:
@@ -111,12 +152,10 @@ def checked(path: Path) -> tuple[int, str, float, int]:
             try:
                 signal.alarm(_LONGEST)
                 resource.setrlimit(resource.RLIMIT_AS, (_MOST_ADDRESSES, _MOST_ADDRESSES))
+                Path("/proc/self/clear_refs").write_text("5")  # resets VmHWM
                 before = _resident("VmRSS")
-                result = CliRunner().invoke(main, ["models", "check", str(path)])
-                # The command's own entry says errors of the core in a sentence.
-                is_said = result.exception is None or isinstance(result.exception, SystemExit | CoreError)
-                status = result.exit_code if is_said else 98
-                report = f"{_resident('VmHWM') - before}\n{result.output[-2000:]}{result.exception!r}"
+                status, report = work()
+                report = f"{_resident('VmHWM') - before}\n{report}"
                 os.write(said.fileno(), report.encode(errors="replace"))
             finally:
                 os._exit(status)
@@ -137,6 +176,11 @@ def _outcome(name: str, status: int, text: str, seconds: float, taken: int, *, w
     problem = ""
     if status not in wanted or "Traceback" in text:
         problem = f"status {status}: {text[-300:]}"
-    elif seconds > (_MOST_SECONDS_IF_TOO_LARGE if "too large" in text else MOST_SECONDS) or taken > MOST_BYTES:
+    elif seconds > _most_seconds(text) or taken > MOST_BYTES:
         problem = f"{seconds:.1f} s and {taken >> 20} MB"
     return Outcome(name, 200, bypass=problem)
+
+
+def _most_seconds(text: str) -> float:
+    is_ended = "too large" in text or "does too much" in text
+    return _MOST_SECONDS_IF_TOO_LARGE if is_ended else MOST_SECONDS
