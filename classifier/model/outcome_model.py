@@ -1,6 +1,6 @@
 """A loaded artefact: the encoder of turns, and what was learned of a catalogue, on which every routing decision stands.
 
-`Manifest`, an artefact's manifest.json, says how it was trained, with its metrics and the hashes of its files.
+`Manifest`, an artefact's manifest.json, says how it was trained, with the hashes of its files.
 """
 
 import hashlib
@@ -68,7 +68,6 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     counts: dict[str, int]
     data_sha256: str
     seed: int
-    metrics: dict[str, Any]
     files: dict[str, str]
     adequacy: list[list[float]] | None = None
     levels: list[Level] = []

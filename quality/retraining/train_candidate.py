@@ -178,6 +178,5 @@ def _saved(order: Order, learned: Learned, labels: int) -> Path:
         adequacy=[[round(p, 4) for p in row] for row in table.tolist()],
         levels=learned.levels,
         seed=order.seed,
-        metrics={},
     )
     return save_artefact(Path(order.registry), manifest, load_model_tensors(root) | tensors)

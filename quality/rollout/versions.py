@@ -46,8 +46,6 @@ class ClassifierVersions:
                 return
             reason = "was serving when first seen" if status is None else f"serves though it was {status}"
             await self.became(connection, manifest.version, folder, "promoted", reason, now, parent=manifest.parent)
-            if status is None:
-                await self._set(connection, manifest.version, {"metrics": manifest.metrics})
 
     async def first_seen(self, connection: AsyncConnection, version: str, folder: Path, now: float) -> None:
         """In the caller's transaction, store that `version` serves, if it has no row yet."""

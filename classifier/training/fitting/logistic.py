@@ -24,35 +24,32 @@ def fit_logistic(
     weights: npt.NDArray[np.floating[Any]],
     *,
     c: float,
-    centre: Float64 | None = None,
 ) -> tuple[Float64, float]:
-    """Return the (coef [d], bias) that minimise `sum w * cross-entropy + |coef - centre|^2 / (2 c)` by L-BFGS;
+    """Return the (coef [d], bias) that minimise `sum w * cross-entropy + |coef|^2 / (2 c)` by L-BFGS;
     deterministic.
 
     `x` [n, d] dense, or a sparse matrix of scipy; `y` [n] in [0, 1], NaN for unobserved outcomes (left out of the
-    loss). The bias is not penalised. With no observed row, or only one kind of label, coef is `centre` (default 0).
+    loss). The bias is not penalised. With no observed row, or only one kind of label, coef is 0.
     """
     seen = ~np.isnan(y) & (weights > 0)
-    dims = x.shape[1]
-    prior = np.zeros(dims) if centre is None else centre
     target, w = y[seen].astype(np.float64), weights[seen].astype(np.float64)
     rate = float(np.average(target, weights=w)) if len(target) else 0.5
     if not len(target) or rate in (0.0, 1.0):
         smooth = (rate * w.sum() + 0.5) / (w.sum() + 1.0)
-        return prior.copy(), float(np.log(smooth / (1 - smooth)))
+        return np.zeros(x.shape[1]), float(np.log(smooth / (1 - smooth)))
     sparse = hasattr(x, "tocsr")
     rows: Any = x[seen] if sparse else np.asarray(x[seen], np.float64)
     transposed: Any = rows.T.tocsr() if sparse else rows.T
 
     def loss(theta: Float64) -> tuple[float, Float64]:
-        shift = theta[:-1] - prior
-        z = rows @ theta[:-1] + theta[-1]
+        coef = theta[:-1]
+        z = rows @ coef + theta[-1]
         cross = np.logaddexp(0.0, z) - target * z
         residual = w * (1.0 / (1.0 + np.exp(-np.clip(z, -60, 60))) - target)
-        gradient = np.append(transposed @ residual + shift / c, residual.sum())
-        return float(w @ cross + shift @ shift / (2 * c)), gradient
+        gradient = np.append(transposed @ residual + coef / c, residual.sum())
+        return float(w @ cross + coef @ coef / (2 * c)), gradient
 
-    theta = minimise(loss, np.append(prior, np.log(rate / (1 - rate)) if centre is None else 0.0))
+    theta = minimise(loss, np.append(np.zeros(x.shape[1]), np.log(rate / (1 - rate))))
     return theta[:-1], float(theta[-1])
 
 

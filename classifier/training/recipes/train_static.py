@@ -123,6 +123,5 @@ def first_manifest(encoder: StoredEncoder, tensors: Tensors, rows: Sequence[Outc
         counts={split: sum(row.split == split for row in rows) for split in ("train", "valid")},
         data_sha256=data_hash(list(rows)),
         seed=seed,
-        metrics={},
         files={},
     )

@@ -96,9 +96,7 @@ def test_settings_end_where_they_have_no_meaning(good: dict[str, Any], bad: dict
 
 async def test_one_version_is_promoted_at_a_time_and_each_state_has_its_reason(engine: AsyncEngine) -> None:
     versions = ClassifierVersions(engine)
-    manifest = msgspec.structs.replace(
-        load_manifest(default_artefact()), version="v1", parent="v0", metrics={"ok": 0.5}
-    )
+    manifest = msgspec.structs.replace(load_manifest(default_artefact()), version="v1", parent="v0")
 
     async def became(version: str, status: Any, now: float, **more: Any) -> None:
         async with engine.begin() as connection:
@@ -111,7 +109,7 @@ async def test_one_version_is_promoted_at_a_time_and_each_state_has_its_reason(e
     first = ("v1", "/at/v1", "promoted", "was serving when first seen", "v0", 1.0, 1.0, None)
     names = ("version", "path", "status", "reason", "parent", "created_at", "promoted_at", "retired_at")
     assert await stored(*names) == [first]
-    assert await stored("metrics") == [({"ok": 0.5},)]
+    assert await stored("metrics") == [({},)]
     await versions.ensure(manifest, Path("/elsewhere"), 2.0)
     assert await stored(*names) == [first], "it is known"
 
@@ -141,8 +139,7 @@ async def test_one_version_is_promoted_at_a_time_and_each_state_has_its_reason(e
     async with engine.begin() as connection:
         assert await versions.why_rolled_back(connection, "v2") == "is rolled_back"
         assert await versions.why_rolled_back(connection, "v3") is None
-    await versions.ensure(msgspec.structs.replace(manifest, metrics={"ok": 0.6}), Path("/at/v1"), 9.0)
-    assert (await stored("metrics"))[0] == ({"ok": 0.5},)
+    await versions.ensure(manifest, Path("/at/v1"), 9.0)
     assert (await stored(*names))[0] == (
         "v1", "/at/v1", "promoted", "serves though it was retired", "v0", 1.0, 9.0, None
     )  # fmt: skip
