@@ -24,7 +24,7 @@ from gateway.inference.api.aio import give_feedback, route, show_record
 from gateway.inference.api.chat_socket import chat_socket, other_socket
 from gateway.inference.api.completions import chat_completions, completions, detokenize, tokenize
 from gateway.inference.api.embeddings import embeddings
-from gateway.inference.api.gemini.gemini import (
+from gateway.inference.api.gemini import (
     call_model,
     gemini_failure,
     is_gemini_path,

@@ -572,4 +572,6 @@ class ReadRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Tags, recorded as they are."""
     user: str | None = None
     """The end user, by whose name experiments are split; not recorded."""
+    ignored: tuple[str, ...] = ()
+    """Names of what the request says and nothing here can do, next to what it asks for."""
     names: FieldNames = FieldNames()

@@ -159,9 +159,9 @@ SERVERS: dict[RemoteKind, tuple[str, str]] = {
     "openai-provider": ("chat", "ProviderServer"),
     "azure": ("chat", "ProviderServer"),
     "anthropic": ("messages_server", "MessagesServer"),
-    "gemini": ("gemini", "GeminiServer"),
+    "gemini": ("gemini_server", "GeminiServer"),
     "bedrock": ("bedrock", "ConverseServer"),
-    "vertex-gemini": ("gemini", "VertexGeminiServer"),
+    "vertex-gemini": ("gemini_server", "VertexGeminiServer"),
     "vertex-anthropic": ("messages_server", "VertexMessagesServer"),
 }
 

@@ -1,179 +1,78 @@
-"""Google's Gemini API (`generateContent`): the form of requests and answers, as callers and servers write them, and how
-its servers are asked. Source: https://ai.google.dev/api/generate-content."""
+"""Google's Gemini API (`generateContent`): its requests and answers, which callers and servers write alike, and how an
+answer is written. Source: https://ai.google.dev/api/generate-content (2026-11).
 
-import re
-from collections.abc import Iterator, Sequence
-from mimetypes import guess_type
+Requests and parts have no unknown fields: those of callers are named to them, and a server's part that has one is read
+leniently.
+"""
+
 from typing import Annotated, Any, Literal
-from urllib.parse import quote
 
 import msgspec
-from msgspec import UNSET, Meta, UnsetType
+from msgspec import UNSET, Meta
 
-from inference_core.io.files import JSON_ERRORS
-from tiers.catalog.tier_spec import RemoteSpec
-from tiers.conversation import Dialect, Opaque, OpaquePiece, Text, Turn
-from tiers.dialects.chat_schemas import MAX_TOOLS, FunctionName
-from tiers.dialects.chat_state import media_piece
-from tiers.dialects.dialect import (
-    THINKING_TOKENS,
-    Blocks,
-    ServerCall,
-    ServerDialect,
-    alternating,
-    answer_schema,
-    blocks_of,
-    check_provider,
-    media_of,
-    media_parts,
-    missing_model,
-    published_by,
-    system_text,
+from tiers.conversation import Call, Dialect, ToolCallDelta
+from tiers.deltas import BlockOrder, CollectedChoice, Piece, joined_call, pieces_of
+from tiers.dialects.chat_schemas import (
+    MAX_STOPS,
+    MAX_TOOLS,
+    FunctionName,
+    NaturalInt,
+    Penalty,
+    PositiveInt,
+    Seed,
+    Temperature,
 )
-from tiers.dialects.event_stream import ServerSentEvent
-from tiers.dialects.lenient_json import LenientDecoder, arguments_text
-from tiers.dialects.rules import BUDGET, MODALITIES, dropped_fields
-from tiers.dialects.server_error import ErrorObject, ServerSaidError, parse_error
-from tiers.dialects.usage_counter import MOST_NAME, Tally
-from tiers.tier import Delta, GenerationRequest, Usage
+from tiers.dialects.chat_state import image_blocks
+from tiers.tier import Delta, TextLogprob, Usage
 
-NAME = "Gemini"
-# Google's own value for calls whose thoughts come from elsewhere, or are not known here any more: without any signature
-# Gemini 3 refuses the turn.
-UNSIGNED = "skip_thought_signature_validator"
-LEVELS = {"none": "low", "minimal": "low", "low": "low", "medium": "medium"} | dict.fromkeys(
-    ("high", "xhigh", "max"), "high"
-)
-# OpenAI's names, Gemini's and the neutral values.
-_SAMPLING = (("temperature", "temperature", 1.0), ("top_p", "topP", 1.0), ("top_k", "topK", 0), ("seed", "seed", None))
-_KNOWN = frozenset({*(name for name, _, _ in _SAMPLING), "reasoning_effort", BUDGET})
-_VERSION = re.compile(r"gemini-(\d+)")
-# Least budget of the models that cannot stop thinking.
-_LEAST_BUDGET = 128
-# Of other models, and of the large ones: https://ai.google.dev/gemini-api/docs/thinking
-_MOST_BUDGETS = (24_576, 32_768)
+DIALECT: Dialect = "gemini"
+_encode = msgspec.json.Encoder().encode
 
 
-class GeminiServer(ServerDialect):
-    """Gemini with an API key."""
-
-    form: Dialect | None = "gemini"
-
-    def __init__(self, remote: RemoteSpec) -> None:
-        super().__init__(remote)
-        self._path = f"models/{quote(remote.model.removeprefix('models/'), safe='')}"
-
-    def model_problem(self, status: int, body: bytes) -> str | None:
-        if status == 404:
-            return missing_model(self._remote.model, body)
-        return None
-
-    def published_output(self, body: bytes) -> int | None:
-        return published_by(body, ("outputTokenLimit",))
-
-    def is_about_model(self, error: ErrorObject) -> bool:
-        """See `ServerDialect.is_about_model`: a wrong key is refused with 400."""
-        return "API key" in error.words or "API Key" in error.words
-
-    def check(self, request: GenerationRequest) -> None:
-        check_provider(request, NAME)
-        answer_schema(request, NAME)
-        for block in media_parts(request):
-            media_of(block, NAME)
-
-    def call(self, request: GenerationRequest, max_tokens: int | None) -> ServerCall:
-        messages = request.messages or []
-        streamed = self.is_streamed(request)
-        body: dict[str, Any] = {
-            "contents": contents(messages),
-            "generationConfig": self._generation(request, max_tokens),
-        }
-        if system := system_text(messages):
-            body["systemInstruction"] = {"parts": [{"text": system}]}
-        method = "streamGenerateContent?alt=sse" if streamed else "generateContent"
-        dropped = dropped_fields(request, _KNOWN)
-        body, unknown = self.with_own_fields(body | _tools(request) | _own_fields(request), request)
-        dropped += tuple(name for name in unknown if name != MODALITIES)
-        return ServerCall(f"{self._path}:{method}", _encode(body), streamed, dropped)
-
-    def read_event(self, event: ServerSentEvent, tally: Tally) -> list[Delta] | None:
-        """See `ServerDialect.read_event`. The stream has no last event: it ends with the connection's body."""
-        data = _in_camel_case(event.data)
-        answer = _decode.event(ServerSentEvent(event.event, data), tally)
-        return None if answer is None else _deltas(answer, data, tally)
-
-    def read_whole(self, body: bytes, tally: Tally) -> list[Delta]:
-        return _deltas(_decode(_in_camel_case(body), tally), body, tally)
-
-    def _generation(self, request: GenerationRequest, max_tokens: int | None) -> dict[str, Any]:
-        fields: dict[str, Any] = {}
-        for name, theirs, neutral in _SAMPLING:
-            value = getattr(request.sampling, name)
-            if value != neutral or (name in request.given and value):
-                fields[theirs] = value
-        if max_tokens is not None:
-            fields["maxOutputTokens"] = max_tokens
-        if request.stop:
-            fields["stopSequences"] = list(request.stop)
-        if (kinds := request.extra.get(MODALITIES)) is not None:
-            fields["responseModalities"] = [str(kind).upper() for kind in kinds]
-        if (schema := answer_schema(request, NAME)) is not None:
-            fields["responseMimeType"] = "application/json"
-            if schema:
-                fields["responseJsonSchema"] = schema
-        if request.native is not None and (said := request.native.fields.get("thinkingConfig")) is not None:
-            return fields | {"thinkingConfig": msgspec.Raw(said)}
-        thinking = _thinking(self._remote.model, request)
-        return fields | ({"thinkingConfig": thinking} if thinking else {})
+class Form(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
+    """What all structs of the API have in common."""
 
 
-class VertexGeminiServer(GeminiServer):
-    """Gemini on Vertex AI."""
-
-    def __init__(self, remote: RemoteSpec) -> None:
-        super().__init__(remote)
-        self._path = f"publishers/google/{self._path}"
+class Asked(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Those of requests."""
 
 
-class Form(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True, rename="camel"):
-    """What all structs of a request have in common."""
-
-
-class Blob(Form, frozen=True, kw_only=True):
+class Blob(Asked, frozen=True, kw_only=True):
     """Bytes in base64 with their MIME type."""
 
-    mime_type: str
-    data: str
+    mime_type: str = ""
+    data: str = ""
     display_name: str | None = None
 
 
-class FileData(Form, frozen=True, kw_only=True):
+class FileData(Asked, frozen=True, kw_only=True):
     """A file by its address."""
 
-    file_uri: str
+    file_uri: str = ""
     mime_type: str | None = None
     display_name: str | None = None
 
 
-class Call(Form, frozen=True, kw_only=True):
+class FunctionCall(Asked, frozen=True, kw_only=True):
     """A call of a function; servers of Google's may leave out the `id`."""
 
-    name: str
+    name: str = ""
     id: str | None = None
     args: dict[str, Any] | str | None = None
+    """An object; some write its JSON as a text."""
 
 
-class MediaPart(Form, frozen=True, kw_only=True):
+class MediaPart(Asked, frozen=True, kw_only=True):
     """A part of a function's response that is no JSON."""
 
     inline_data: Blob | None = None
     file_data: FileData | None = None
 
 
-class CallResponse(Form, frozen=True, kw_only=True):
+class FunctionResponse(Asked, frozen=True, kw_only=True):
     """The result of a call."""
 
-    name: str
+    name: str = ""
     id: str | None = None
     response: Any = None
     parts: list[MediaPart] | None = None
@@ -181,14 +80,14 @@ class CallResponse(Form, frozen=True, kw_only=True):
     scheduling: str | None = None
 
 
-class Part(Form, frozen=True, kw_only=True):
+class Part(Asked, frozen=True, kw_only=True):
     """A part of a turn: one field says what it is; the others are about it."""
 
     text: str | None = None
     inline_data: Blob | None = None
     file_data: FileData | None = None
-    function_call: Call | None = None
-    function_response: CallResponse | None = None
+    function_call: FunctionCall | None = None
+    function_response: FunctionResponse | None = None
     executable_code: Any = None
     code_execution_result: Any = None
     thought: bool | None = None
@@ -198,14 +97,14 @@ class Part(Form, frozen=True, kw_only=True):
     part_metadata: Any = None
 
 
-class Content(Form, frozen=True, kw_only=True):
+class Content(Asked, frozen=True, kw_only=True):
     """A turn: of the `user`, who also gives results of functions, or of the `model`."""
 
     parts: list[Part] = []
     role: Literal["user", "model", "function", "system"] | None = None
 
 
-class Declaration(Form, frozen=True, kw_only=True):
+class FunctionDeclaration(Asked, frozen=True, kw_only=True):
     """A function that the model may call, with its parameters as a JSON schema or in Google's own form of it."""
 
     name: FunctionName
@@ -217,10 +116,10 @@ class Declaration(Form, frozen=True, kw_only=True):
     behavior: Any = None
 
 
-class Tool(Form, frozen=True, kw_only=True):
+class ToolEntry(Asked, frozen=True, kw_only=True):
     """Functions of the caller, or one of the tools that Google runs."""
 
-    function_declarations: list[Declaration] | None = None
+    function_declarations: list[FunctionDeclaration] | None = None
     google_search: Any = None
     google_search_retrieval: Any = None
     code_execution: Any = None
@@ -231,41 +130,50 @@ class Tool(Form, frozen=True, kw_only=True):
     mcp_servers: Any = None
 
 
-class CallingConfig(Form, frozen=True, kw_only=True):
+CallingMode = Literal["MODE_UNSPECIFIED", "AUTO", "ANY", "NONE", "VALIDATED"]
+
+
+class FunctionCallingConfig(Asked, frozen=True, kw_only=True):
     """Whether functions may be (AUTO, VALIDATED), must be (ANY) or are not called (NONE), and which of them."""
 
-    mode: Literal["MODE_UNSPECIFIED", "AUTO", "ANY", "NONE", "VALIDATED"] | None = None
+    mode: CallingMode | None = None
     allowed_function_names: list[str] | None = None
 
 
-class ToolConfig(Form, frozen=True, kw_only=True):
+class ToolConfig(Asked, frozen=True, kw_only=True):
     """How tools are used."""
 
-    function_calling_config: CallingConfig | None = None
+    function_calling_config: FunctionCallingConfig | None = None
     retrieval_config: Any = None
     include_server_side_tool_invocations: Any = None
 
 
-class ThinkingConfig(Form, frozen=True, kw_only=True):
+ThinkingLevel = Literal[
+    "THINKING_LEVEL_UNSPECIFIED", "MINIMAL", "LOW", "MEDIUM", "HIGH", "minimal", "low", "medium", "high"
+]
+"""Google's enumeration has the former names, and the examples of its documentation the latter."""
+
+
+class ThinkingConfig(Asked, frozen=True, kw_only=True):
     """Whether thoughts are shown, and how long they may be: a budget of tokens (-1: as the model likes), or a level."""
 
     include_thoughts: bool | None = None
     thinking_budget: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
-    thinking_level: Literal["THINKING_LEVEL_UNSPECIFIED", "MINIMAL", "LOW", "MEDIUM", "HIGH"] | None = None
+    thinking_level: ThinkingLevel | None = None
 
 
-class GenerationConfig(Form, frozen=True, kw_only=True):
+class GenerationConfig(Asked, frozen=True, kw_only=True):
     """Sampling, limits and the form of the answer."""
 
-    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    temperature: Temperature | None = None
     top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
-    top_k: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
+    top_k: NaturalInt | None = None
     candidate_count: Annotated[int, Meta(ge=1, le=8)] | None = None
-    max_output_tokens: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
-    stop_sequences: Annotated[list[str], Meta(max_length=16)] | None = None
-    seed: int | None = None
-    presence_penalty: Annotated[float, Meta(ge=-2, le=2)] | None = None
-    frequency_penalty: Annotated[float, Meta(ge=-2, le=2)] | None = None
+    max_output_tokens: PositiveInt | None = None
+    stop_sequences: Annotated[list[Annotated[str, Meta(max_length=1024)]], Meta(max_length=MAX_STOPS)] | None = None
+    seed: Seed | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
     response_logprobs: bool | None = None
     logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
     response_mime_type: str | None = None
@@ -275,13 +183,13 @@ class GenerationConfig(Form, frozen=True, kw_only=True):
     thinking_config: ThinkingConfig | None = None
 
 
-class GenerateContentRequest(Form, frozen=True, kw_only=True):
+class GenerateContentRequest(Asked, frozen=True, kw_only=True):
     """`POST /v1beta/models/MODEL:generateContent` and `:streamGenerateContent`. What belongs to Google alone reaches
     its tiers, and is named in `x-aio-ignored-fields` elsewhere."""
 
     contents: list[Content]
     system_instruction: Content | str | None = None
-    tools: Annotated[list[Tool], Meta(max_length=MAX_TOOLS)] | None = None
+    tools: Annotated[list[ToolEntry], Meta(max_length=MAX_TOOLS)] | None = None
     tool_config: ToolConfig | None = None
     generation_config: GenerationConfig | None = None
     safety_settings: Any = None
@@ -290,25 +198,14 @@ class GenerateContentRequest(Form, frozen=True, kw_only=True):
     model: str | None = None
 
 
-class CountTokensRequest(Form, frozen=True, kw_only=True):
-    """`:countTokens`, of `contents` alone or of a whole request."""
+class CountTokensRequest(GenerateContentRequest, frozen=True, kw_only=True):
+    """`:countTokens`, of `contents` or of a whole request."""
 
-    contents: list[Content] | None = None
+    contents: list[Content] = []
     generate_content_request: GenerateContentRequest | None = None
-    system_instruction: Content | str | None = None
-    tools: Annotated[list[Tool], Meta(max_length=MAX_TOOLS)] | None = None
-    generation_config: GenerationConfig | None = None
-    model: str | None = None
-
-    def whole(self) -> GenerateContentRequest:
-        if self.generate_content_request is not None:
-            return self.generate_content_request
-        return GenerateContentRequest(
-            contents=self.contents or [], system_instruction=self.system_instruction, tools=self.tools
-        )
 
 
-class EmbedContentRequest(Form, frozen=True, kw_only=True):
+class EmbedContentRequest(Asked, frozen=True, kw_only=True):
     """`:embedContent`, and one of `:batchEmbedContents`."""
 
     content: Content
@@ -316,307 +213,258 @@ class EmbedContentRequest(Form, frozen=True, kw_only=True):
     output_dimensionality: Annotated[int, Meta(ge=1)] | None = None
 
 
-class BatchEmbedContentsRequest(Form, frozen=True, kw_only=True):
+class BatchEmbedContentsRequest(Asked, frozen=True, kw_only=True):
     """`:batchEmbedContents`."""
 
     requests: list[EmbedContentRequest]
 
 
-class SaidCall(Call, frozen=True, kw_only=True, forbid_unknown_fields=False):
-    """A call of a server, some of which leave fields out."""
-
-    name: str = ""
-    args: dict[str, Any] = {}
-
-
-class SaidBlob(Blob, frozen=True, kw_only=True, forbid_unknown_fields=False):
-    """Bytes of a server."""
-
-    mime_type: str = ""
-    data: str = ""
-
-
-class SaidPart(Part, frozen=True, kw_only=True, forbid_unknown_fields=False):
-    """A part of an answer."""
-
-    function_call: SaidCall | None = None
-    inline_data: SaidBlob | None = None
-
-
-class SaidContent(msgspec.Struct, frozen=True, kw_only=True):
+class SaidContent(Form, frozen=True, kw_only=True):
     """What a model says."""
 
     parts: list[msgspec.Raw] = []
-    role: str = "model"
+    """`Part`s: a caller of this API gets those of a server with it byte for byte."""
+    role: str | None = None
 
 
-class CitedPage(msgspec.Struct, frozen=True, kw_only=True):
+class CitedPage(Form, frozen=True, kw_only=True):
     """A page that an answer cites."""
 
     uri: str = ""
-    title: str = ""
+    title: str | None = None
 
 
-class GroundingChunk(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
-    """What an answer rests on."""
+class GroundingChunk(Form, frozen=True, kw_only=True):
+    """A page that an answer rests on: of the web, or of the caller's own documents."""
 
     web: CitedPage | None = None
     retrieved_context: CitedPage | None = None
 
 
-class Grounding(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """All that it rests on."""
+class GroundingMetadata(Form, frozen=True, kw_only=True):
+    """All pages that it rests on."""
 
     grounding_chunks: list[GroundingChunk] = []
 
 
-class Citations(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What it cites, by the names of Gemini's API and of Vertex AI's."""
+class CitationMetadata(Form, frozen=True, kw_only=True):
+    """What it cites, by the names of Vertex AI and of Gemini's API."""
 
-    citation_sources: list[CitedPage] = []
     citations: list[CitedPage] = []
+    citation_sources: list[CitedPage] = []
 
 
-class Candidate(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class Candidate(Form, frozen=True, kw_only=True):
     """One choice."""
 
     content: SaidContent | None = None
-    index: int = 0
-    finish_reason: str | UnsetType | None = UNSET
-    avg_logprobs: float | UnsetType = UNSET
-    logprobs_result: dict[str, Any] | UnsetType = UNSET
-    grounding_metadata: Grounding | UnsetType | None = UNSET
-    citation_metadata: Citations | UnsetType | None = UNSET
+    index: int | None = None
+    finish_reason: str | None = None
+    avg_logprobs: float | None = None
+    logprobs_result: dict[str, Any] | None = None
+    grounding_metadata: GroundingMetadata | None = None
+    citation_metadata: CitationMetadata | None = None
 
 
-class ModalityCount(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class ModalityTokenCount(Form, frozen=True, kw_only=True):
     """Tokens of one kind of media."""
 
     modality: str = ""
     token_count: int = 0
 
 
-class UsageMetadata(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class UsageMetadata(Form, frozen=True, kw_only=True):
     """Token counts; thoughts are not among the candidates'."""
 
-    prompt_token_count: int = 0
-    candidates_token_count: int = 0
-    total_token_count: int = 0
-    cached_content_token_count: int | UnsetType = UNSET
-    thoughts_token_count: int | UnsetType = UNSET
-    tool_use_prompt_token_count: int | UnsetType = UNSET
-    prompt_tokens_details: list[ModalityCount] | UnsetType | None = UNSET
-    candidates_tokens_details: list[ModalityCount] | UnsetType | None = UNSET
+    prompt_token_count: int | None = None
+    candidates_token_count: int | None = None
+    total_token_count: int | None = None
+    cached_content_token_count: int | None = None
+    tool_use_prompt_token_count: int | None = None
+    thoughts_token_count: int | None = None
+    prompt_tokens_details: list[ModalityTokenCount] | None = None
+    candidates_tokens_details: list[ModalityTokenCount] | None = None
 
 
-class PromptFeedback(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class PromptFeedback(Form, frozen=True, kw_only=True):
     """Why a prompt was not answered."""
 
     block_reason: str | None = None
 
 
-class ContentResponse(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class GenerateContentResponse(Form, frozen=True, kw_only=True):
     """A whole answer, or a piece of a stream; the last one has the usage."""
 
     candidates: list[Candidate] | None = None
-    usage_metadata: UsageMetadata | UnsetType | None = UNSET
+    usage_metadata: UsageMetadata | None = None
+    prompt_feedback: PromptFeedback | None = None
     model_version: str = ""
     response_id: str = ""
-    prompt_feedback: PromptFeedback | UnsetType | None = UNSET
-
-
-class SaidResponse(ContentResponse, frozen=True, kw_only=True):
-    """A response of a server, or what went wrong."""
-
     error: Any = None
+    """What went wrong, in the last piece of a stream that broke."""
+    x_aio: Any = msgspec.field(default=UNSET, name="x_aio")
+    """How the answer came about."""
 
 
-# Google's own libraries write these names so in Python, and so do servers that are built with them. A quote within a
-# text is escaped, so that only names match.
-_SNAKE = re.compile(
-    rb'"(?:(?:finish|block)_reason|usage_metadata|prompt_feedback|function_call|thought_signature|'
-    rb'(?:prompt|cached_content|tool_use_prompt|candidates|thoughts)_token_count)"(?=\s*:)'
-)
+_REASONS = {"length": "MAX_TOKENS", "content_filter": "SAFETY", "error": "OTHER"}
 
 
-def _in_camel_case(data: bytes) -> bytes:
-    """Return an answer with the names of the API, whichever form of them its server has."""
-    return _SNAKE.sub(lambda name: re.sub(rb"_(\w)", lambda letter: letter[1].upper(), name[0]), data)
+class AnswerHead(msgspec.Struct, frozen=True, kw_only=True):
+    """What is said of an answer besides what its choices have."""
+
+    id: str
+    model: str
+    shows_thoughts: bool
+    """Whether the caller asked for thoughts."""
+    shows_logprobs: bool
 
 
-def contents(messages: list[Turn]) -> list[dict[str, Any]]:
-    """Return the conversation as Gemini has it: an assistant is a `model`, and a result names its function."""
-    names = {call.id: call.name for message in messages for call in message.calls}
-    # Ids are the server's own, or ours, which it does not know.
-    own_ids = {call_id for message in messages for call_id in _call_ids(message.written("gemini"))}
-    return alternating(
-        messages, lambda message: _message_parts(message, names, own_ids), assistant="model", parts="parts"
-    )
+def whole_response(
+    head: AnswerHead, choices: list[CollectedChoice], usage: Usage | None, x_aio: Any
+) -> GenerateContentResponse:
+    """Return the body of a finished answer: its parts as a server with this dialect gave them, else thoughts, text,
+    calls and images."""
+    candidates = [_candidate(head, choice, place, _parts(head, choice)) for place, choice in enumerate(choices)]
+    return _response(head, candidates, usage, x_aio)
 
 
-def _call_ids(blocks: Sequence[Opaque]) -> Iterator[str]:
-    for block in blocks:
-        call = _decode_part(block.json).function_call
-        if call is not None and call.id:
-            yield call.id
+class ResponseWriter:
+    """Writes an answer as a stream of server-sent events, or of the elements of an array. A call is one part, so it is
+    written when all of it is there."""
 
+    def __init__(self, head: AnswerHead, *, is_sse: bool) -> None:
+        self._head, self._is_sse = head, is_sse
+        self._order: dict[int, BlockOrder] = {}  # by choice
+        self._calls: dict[int, list[ToolCallDelta]] = {}  # by choice, the pieces of the call that is not written yet
+        self._is_first = True
+        tail = _encode(GenerateContentResponse(model_version=head.model, response_id=head.id))
+        self._tail = b',"role":"model"},"index":%d}],' + tail[1:].replace(b"%", b"%%")
 
-def _message_parts(message: Turn, names: dict[str, str], own_ids: set[str]) -> list[Any]:
-    if said := message.written("gemini"):
-        return [msgspec.Raw(block.json) for block in said]
-    parts = content_parts(message)
-    if message.role == "tool":
-        call_id = message.call_id or ""
-        response = {"name": names.get(call_id, message.name or "function"), "response": {"result": message.text}}
-        media = [part for part in parts if "text" not in part]
-        own = {"id": call_id} if call_id in own_ids else {}
-        return [{"functionResponse": own | response}, *media]
-    for place, call in enumerate(message.calls):
-        part: dict[str, Any] = {"functionCall": {"name": call.name, "args": call.object_arguments()}}
-        # Of calls made together the first is signed.
-        parts.append(part if place else part | {"thoughtSignature": UNSIGNED})
-    return parts
+    def piece(self, delta: Delta) -> bytes:
+        """Return what one delta adds; a part of a server with this dialect goes on as it is."""
+        opaque = delta.opaque
+        if opaque is not None and opaque.dialect == DIALECT and opaque.block is not None:
+            is_shown = self._head.shows_thoughts or not _is_thought(opaque.block.json)
+            return self._event([msgspec.Raw(opaque.block.json)], delta.index) if is_shown else b""
+        order = self._order.setdefault(delta.index, BlockOrder())
+        ready = [shown for piece in pieces_of(delta) for shown in order.put(piece)]
+        ended = delta.finish_reason is not None
+        parts = [
+            part for piece in (ready + order.rest() if ended else ready) for part in self._parts_of(piece, delta.index)
+        ]
+        parts += self._whole_call(delta.index) if ended else []
+        return self._event(parts, delta.index) if parts else b""
 
+    def end(self, choices: list[CollectedChoice], usage: Usage | None, x_aio: Any) -> bytes:
+        """Return why each choice ended, and the usage."""
+        candidates = [_candidate(self._head, choice, place, _images(choice)) for place, choice in enumerate(choices)]
+        return self._framed(_encode(_response(self._head, candidates, usage, x_aio))) + self._close
 
-def content_parts(message: Turn) -> list[dict[str, Any]]:
-    """Return the parts of a message as Gemini has them. Raises TierRequestError."""
-    parts: list[dict[str, Any]] = []
-    for block in message.content_blocks:
-        if isinstance(block, Text):
-            parts += [{"text": block.text}] if block.text else []
-            continue
-        media = media_of(block, NAME)
-        if media.url:
-            guessed = guess_type(media.url.partition("?")[0])[0]
-            usual = {"image": "image/jpeg", "video": "video/mp4"}.get(media.kind, "application/pdf")
-            # Vertex AI needs the type, which an address rarely says.
-            parts.append({"fileData": {"fileUri": media.url, "mimeType": guessed or usual}})
-        else:
-            parts.append({"inlineData": {"mimeType": media.type, "data": media.data}})
-    return parts
-
-
-def _thinking(model: str, request: GenerationRequest) -> dict[str, Any]:
-    effort, budget = request.reasoning_effort, request.reasoning_budget
-    if effort is None and budget is None:
-        return {}
-    version = _VERSION.search(model)
-    if version is not None and int(version[1]) >= 3:
-        level = "low" if budget == 0 else LEVELS[effort or "high"]
-        return {"includeThoughts": effort != "none", "thinkingLevel": level}
-    if effort == "none" or budget == 0:
-        return {"thinkingBudget": _LEAST_BUDGET if "-pro" in model else 0}
-    wanted = THINKING_TOKENS[effort or "high"] if budget is None else budget
-    return {"includeThoughts": True, "thinkingBudget": min(wanted, _MOST_BUDGETS["-pro" in model])}
-
-
-def _tools(request: GenerationRequest) -> dict[str, Any]:
-    tooling = request.tooling
-    if tooling is None:
-        return {}
-    declared = [
-        {"name": tool.name, "parametersJsonSchema": tool.schema}
-        | ({"description": tool.description} if tool.description else {})
-        for tool in tooling.tools
-    ]
-    mode: dict[str, Any] = {"mode": {"none": "NONE", "auto": "AUTO"}.get(tooling.choice, "ANY")}
-    if tooling.choice == "named":
-        mode["allowedFunctionNames"] = [tooling.name]
-    return {"tools": [{"functionDeclarations": declared}], "toolConfig": {"functionCallingConfig": mode}}
-
-
-def _own_fields(request: GenerationRequest) -> dict[str, Any]:
-    """Return what a caller of this API said that no other has."""
-    given = {} if request.native is None else request.native.fields
-    return {name: msgspec.Raw(given[name]) for name in ("tools", "safetySettings") if name in given}
-
-
-def _deltas(answer: SaidResponse, data: bytes, tally: Tally) -> list[Delta]:
-    blocks = blocks_of(tally)
-    if answer.error:
-        raise ServerSaidError(parse_error(_encode({"error": answer.error})))
-    if answer.usage_metadata:
-        _report(answer.usage_metadata, tally)
-    blocked = answer.prompt_feedback and answer.prompt_feedback.block_reason
-    if blocked and not answer.candidates:
-        # The prompt was read and refused: no failure of the server's, and nothing to try again.
-        return [Delta(finish_reason="content_filter")]
-    if answer.candidates is None and not answer.usage_metadata:
-        blocks.not_known(data, "an event without candidates")
-    deltas: list[Delta] = []
-    for candidate in (answer.candidates or [])[:1]:
-        for raw in candidate.content.parts if candidate.content is not None else []:
-            deltas += _read_part(raw, blocks, tally)
-        if candidate.grounding_metadata:
-            pages = [one.web or one.retrieved_context for one in candidate.grounding_metadata.grounding_chunks]
-            deltas += blocks.cited((page.uri, page.title) for page in pages if page is not None)
-        if cited := candidate.citation_metadata:
-            deltas += blocks.cited((page.uri, page.title) for page in cited.citations + cited.citation_sources)
-        if isinstance(candidate.finish_reason, str):
-            reason = blocks.finish(candidate.finish_reason)
-            deltas.append(Delta(finish_reason="tool_calls" if reason == "stop" and blocks.calls else reason))
-    return deltas
-
-
-def _read_part(raw: msgspec.Raw, blocks: Blocks, tally: Tally) -> list[Delta]:
-    try:
-        part = _strict_part(raw)
-    except JSON_ERRORS as error:
-        part = _decode_part.lenient(raw, tally, error)
-        raw = _with_object(raw, part)
-    deltas = _said(part, blocks)
-    if tally.opaque:
-        block = Opaque("gemini", bytes(raw), "part", part.thought_signature or "")
-        if not deltas or deltas[-1].opaque is not None:
-            deltas.append(Delta())
-        deltas[-1].opaque = OpaquePiece(dialect="gemini", block=block)
-    return deltas
-
-
-def _with_object(raw: msgspec.Raw, part: SaidPart) -> msgspec.Raw:
-    """Return a part as it is; a call with arguments that are an object."""
-    if part.function_call is None:
-        return raw
-    said = msgspec.json.decode(raw, type=dict[str, Any])
-    return msgspec.Raw(_encode(said | {"functionCall": said["functionCall"] | {"args": part.function_call.args}}))
-
-
-def _said(part: SaidPart, blocks: Blocks) -> list[Delta]:
-    if part.function_call is not None:
-        call = part.function_call
-        return [blocks.whole_call(len(blocks.calls), call.id or "", call.name, arguments_text(call.args))]
-    if (made := part.inline_data) is not None and made.mime_type.startswith("image/"):
-        url = f"data:{made.mime_type};base64,{made.data}"
-        images = _encode([{"type": "image_url", "image_url": {"url": url}}])
-        return [] if part.thought else [blocks.passed(Delta(opaque=media_piece(images)))]
-    if part.text is None and part.thought_signature is None:
-        blocks.unknown = blocks.unknown or "a part of an unknown kind"
-    return blocks.reasoning(part.text or "") if part.thought else blocks.text(part.text or "")
-
-
-def _report(counts: UsageMetadata, tally: Tally) -> None:
-    """Store the counts so far. Some early events count only the prompt: their text is estimated until one counts it."""
-    prompt = counts.prompt_token_count + (counts.tool_use_prompt_token_count or 0) or tally.prompt_tokens
-    thoughts = counts.thoughts_token_count or 0
-    completion = counts.candidates_token_count + thoughts
-    if not completion and tally.reported is None:
-        tally.read_prompt(prompt)
-        return
-    for what, details in (("prompt", counts.prompt_tokens_details), ("completion", counts.candidates_tokens_details)):
-        if details:
-            tally.note_extras({f"{one.modality[:MOST_NAME].lower()}_{what}_tokens": one.token_count for one in details
-                               if one.modality in ("AUDIO", "IMAGE")})  # fmt: skip
-    tally.report(
-        Usage(
-            prompt_tokens=prompt,
-            completion_tokens=completion,
-            cached_tokens=counts.cached_content_token_count or 0,
-            reasoning_tokens=thoughts,
+    def broken(self, error: Any, usage: Usage | None = None, x_aio: Any = UNSET) -> bytes:
+        """Return the last piece of a stream that broke, with what is billed if the answer had started."""
+        counts = None if usage is None else usage_of(usage)
+        return self._framed(_encode(GenerateContentResponse(error=error, usage_metadata=counts, x_aio=x_aio))) + (
+            self._close
         )
+
+    @property
+    def _close(self) -> bytes:
+        return b"" if self._is_sse else b"]"
+
+    def _parts_of(self, piece: Piece, choice: int) -> list[Any]:
+        """The parts that a piece ends or is."""
+        waiting = self._calls.get(choice)
+        parts = self._whole_call(choice) if waiting and waiting[0].index != piece.key else []
+        if piece.call is not None:
+            self._calls.setdefault(choice, []).append(piece.call)
+        elif piece.key != "thinking":
+            parts.append(Part(text=piece.text))
+        elif self._head.shows_thoughts:
+            parts.append(Part(text=piece.text, thought=True))
+        return parts
+
+    def _whole_call(self, choice: int) -> list[Part]:
+        pieces = self._calls.pop(choice, [])
+        return [_call_part(joined_call(pieces))] if pieces else []
+
+    def _event(self, parts: list[Any], index: int) -> bytes:
+        return self._framed(b'{"candidates":[{"content":{"parts":' + _encode(parts) + self._tail % index)
+
+    def _framed(self, element: bytes) -> bytes:
+        if self._is_sse:
+            return b"data: %b\n\n" % element
+        before, self._is_first = (b"[" if self._is_first else b",\n"), False
+        return before + element
+
+
+def _is_thought(part: bytes) -> bool:
+    return b'"thought"' in part and bool(msgspec.json.decode(part, type=dict[str, Any]).get("thought"))
+
+
+def _response(
+    head: AnswerHead, candidates: list[Candidate], usage: Usage | None, x_aio: Any
+) -> GenerateContentResponse:
+    return GenerateContentResponse(
+        candidates=candidates,
+        usage_metadata=usage_of(usage or Usage()),
+        model_version=head.model,
+        response_id=head.id,
+        x_aio=x_aio,
     )
 
 
-_encode = msgspec.json.Encoder().encode
-_decode = LenientDecoder(SaidResponse, f"an answer of {NAME}'s")
-_decode_part = LenientDecoder(SaidPart, f"a part of {NAME}'s")
-_strict_part = _decode_part.strict
+def usage_of(usage: Usage) -> UsageMetadata:
+    """Return the counts as Google divides them."""
+    return UsageMetadata(
+        prompt_token_count=usage.prompt_tokens,
+        candidates_token_count=usage.completion_tokens - usage.reasoning_tokens,
+        total_token_count=usage.prompt_tokens + usage.completion_tokens,
+        cached_content_token_count=usage.cached_tokens or None,
+        thoughts_token_count=usage.reasoning_tokens or None,
+    )
+
+
+def _candidate(head: AnswerHead, choice: CollectedChoice, index: int, parts: list[msgspec.Raw]) -> Candidate:
+    """A choice that has ended."""
+    drawn = choice.logprobs if head.shows_logprobs else []
+    told = [one.logprob for one in drawn if one.logprob is not None]
+    cited = [GroundingChunk(web=CitedPage(uri=one.url, title=one.title)) for one in choice.annotations]
+    return Candidate(
+        content=SaidContent(parts=parts or [_raw(Part(text=""))], role="model"),
+        index=index,
+        finish_reason=_REASONS.get(choice.finish_reason or "stop", "STOP"),
+        avg_logprobs=sum(told) / len(told) if told else None,
+        logprobs_result=_logprobs(drawn) if drawn else None,
+        grounding_metadata=GroundingMetadata(grounding_chunks=cited) if cited else None,
+    )
+
+
+def _parts(head: AnswerHead, choice: CollectedChoice) -> list[msgspec.Raw]:
+    """All parts of a choice."""
+    own = [block.json for block in choice.opaque.get(DIALECT, ())]
+    if own:
+        return [msgspec.Raw(part) for part in own if head.shows_thoughts or not _is_thought(part)]
+    parts = [Part(text=choice.reasoning, thought=True)] if choice.reasoning and head.shows_thoughts else []
+    parts += [Part(text=choice.text)] if choice.text else []
+    return [*map(_raw, parts), *[_raw(_call_part(call)) for call in choice.tool_calls], *_images(choice)]
+
+
+def _images(choice: CollectedChoice) -> list[msgspec.Raw]:
+    sources = [block["source"] for block in image_blocks(choice)]
+    return [_raw(Part(inline_data=Blob(mime_type=one["media_type"], data=one["data"]))) for one in sources]
+
+
+def _call_part(call: Call) -> Part:
+    return Part(function_call=FunctionCall(id=call.id, name=call.name, args=call.object_arguments()))
+
+
+def _raw(part: Part) -> msgspec.Raw:
+    return msgspec.Raw(_encode(part))
+
+
+def _logprobs(drawn: list[TextLogprob]) -> dict[str, Any]:
+    chosen = [{"token": one.token, "logProbability": one.logprob or 0.0} for one in drawn]
+    tops = [
+        {"candidates": [{"token": token, "logProbability": logprob} for token, _, logprob in one.top]} for one in drawn
+    ]
+    return {"chosenCandidates": chosen, "topCandidates": tops}

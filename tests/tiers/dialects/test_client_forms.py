@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.inference.api.gemini.request import mend_gemini
 from tiers.dialects.client_forms import mend_chat, mend_completion, mend_messages, mend_responses
+from tiers.dialects.gemini_request import mend_gemini
 
 # Names and words of the APIs, which the code looks for.
 FIELDS = (

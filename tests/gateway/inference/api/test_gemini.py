@@ -129,6 +129,25 @@ async def test_a_model_turn_in_pieces_is_one_and_results_find_their_calls(gatewa
     ]
 
 
+CHOICES = [
+    ({"mode": "AUTO"}, ("auto", None, ["add", "f"])),
+    ({"mode": "NONE"}, ("none", None, ["add", "f"])),
+    ({"mode": "ANY"}, ("required", None, ["add", "f"])),
+    ({"mode": "ANY", "allowedFunctionNames": ["f"]}, ("named", "f", ["add", "f"])),
+    ({"mode": "VALIDATED", "allowedFunctionNames": ["f"]}, ("auto", None, ["f"])),
+]
+
+
+@pytest.mark.parametrize(("calling", "tooling"), CHOICES)
+async def test_functions_are_called_as_the_config_says(
+    gateway: RunningGateway, calling: dict[str, Any], tooling: tuple[Any, ...]
+) -> None:
+    await ask(gateway, **declared(ADD, {"name": "f"}, **calling))
+    read = gateway.tier(1).requests[-1].tooling
+    assert read is not None
+    assert (read.choice, read.name, [tool.name for tool in read.tools]) == tooling
+
+
 async def test_names_may_be_in_snake_case_and_the_callers_own_json_stays(gateway: RunningGateway) -> None:
     config = {"max_output_tokens": 3, "top_k": 3.0, "stop_sequences": ["x"], "thinking_config": {"thinking_budget": -1}}
     schema = {"type": "object", "properties": {"my_name": {"type": "string"}}}
@@ -159,14 +178,36 @@ async def test_the_form_of_an_answer_binds_it(gateway: RunningGateway, config: d
         assert json.loads(grammar.text) == {"type": ["string", "null"]}
 
 
+def user(*parts: dict[str, Any]) -> list[dict[str, Any]]:
+    return [USER, {"role": "user", "parts": list(parts)}]
+
+
+def declared(*functions: dict[str, Any], **calling: Any) -> dict[str, Any]:
+    config = {"toolConfig": {"functionCallingConfig": calling}} if calling else {}
+    return {"tools": [{"functionDeclarations": list(functions)}]} | config
+
+
+PNG, PART = "image/png", "contents[1].parts[0]"
+URL = {"mimeType": "audio/wav", "data": "http://10.0.0.1/a"}
+NAMELESS = {"role": "model", "parts": [{"functionCall": {"args": {}}}]}
+NO_OBJECT = {"name": "f", "parameters": {"type": "STRING"}}
 REFUSED = [
     ({"contents": []}, "contents"),
-    ({"contents": [USER, {"role": "user", "parts": [{}]}]}, "contents[1].parts[0]"),
-    ({"contents": [{"parts": [{"text": "a"}, {"fileData": {"mimeType": "image/png", "fileUri": "ftp://a/b"}}]}]},
-     "contents[0].parts[1]"),
-    ({"generationConfig": {"topP": 4}}, "generationConfig.topP"),
+    ({"contents": user({})}, PART),
+    ({"contents": user({"text": "a", "fileData": {"fileUri": "https://a/b"}})}, PART),
+    ({"contents": user({"fileData": {"mimeType": PNG, "fileUri": "ftp://a/b"}})}, f"{PART}.fileData.fileUri"),
+    ({"contents": user({"inlineData": {"mimeType": PNG}})}, f"{PART}.inlineData.data"),
+    ({"contents": user({"inlineData": {"data": "aGk="}})}, f"{PART}.inlineData.mimeType"),
+    ({"contents": user({"inlineData": URL})}, f"{PART}.inlineData.data"),
+    ({"contents": [NAMELESS]}, "contents[0].parts[0].functionCall.name"),
     ({"contents": [{"role": "robot", "parts": []}]}, "contents[0].role"),
+    ({"generationConfig": {"topP": 4}}, "generationConfig.topP"),
+    ({"generationConfig": {"responseSchema": {"enum": [2**70]}}}, "generationConfig.responseSchema"),
     ({"cachedContent": "cachedContents/a"}, "cachedContent"),
+    (declared(ADD, NO_OBJECT), "tools[0].functionDeclarations[1].parameters"),
+    (declared(ADD, ADD | {"description": "Sums."}), "tools[0].functionDeclarations[1].name"),
+    (declared(ADD, mode="ANY", allowedFunctionNames=["add", "f"]),
+     "toolConfig.functionCallingConfig.allowedFunctionNames[1]"),
 ]  # fmt: skip
 
 
@@ -177,6 +218,12 @@ async def test_a_refusal_names_the_field_as_the_caller_wrote_it(
     error = (await ask(gateway, **fields))["error"]
     assert (error["code"], error["status"]) == (400, "INVALID_ARGUMENT")
     assert error["details"][0]["fieldViolations"][0]["field"] == field
+
+
+async def test_a_refusal_of_what_was_read_names_googles_field(gateway: RunningGateway) -> None:
+    many = {"candidateCount": 8, "responseLogprobs": True, "logprobs": 20}
+    error = (await ask(gateway, generationConfig=many))["error"]
+    assert error["details"][0]["fieldViolations"][0]["field"] == "generationConfig.logprobs"
 
 
 async def test_unknown_models_and_methods_are_not_found(gateway: RunningGateway) -> None:

@@ -1,0 +1,447 @@
+"""Read a request of Gemini's API: its contents become turns, and what only Google understands stays as it was given.
+
+Google's own libraries write names in camel case or, in places, in snake case: `mend_gemini` makes them one.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import Any, Literal
+
+import msgspec
+
+from inference_core.protocol import Grammar
+from tiers.conversation import (
+    Call,
+    FieldNames,
+    NativeRequest,
+    Opaque,
+    ReadRequest,
+    Text,
+    Tool,
+    Tooling,
+    Turn,
+    media,
+)
+from tiers.conversation import Content as TurnContent
+from tiers.dialects.caller_urls import refuse_turn
+from tiers.dialects.chat_request import medium
+from tiers.dialects.chat_schemas import MAX_MESSAGES, MAX_PARTS, MAX_TOOLS
+from tiers.dialects.constraints import check_packable, distinct, function_tool, schema_grammar
+from tiers.dialects.decoding import missing
+from tiers.dialects.gemini import (
+    DIALECT,
+    Blob,
+    Content,
+    FileData,
+    FunctionCallingConfig,
+    FunctionResponse,
+    GenerateContentRequest,
+    GenerationConfig,
+    MediaPart,
+    Part,
+    ThinkingConfig,
+    ToolEntry,
+)
+from tiers.dialects.rules import MODALITIES
+from tiers.errors import BadRequestError
+from tiers.server_words import looks_like_url
+
+_encode = msgspec.json.Encoder().encode
+# Names of OpenAI's in which later failures speak of a request.
+_NAMES = {
+    "messages": "contents",
+    "max_tokens": "generationConfig.maxOutputTokens",
+    "max_completion_tokens": "generationConfig.maxOutputTokens",
+    "stop": "generationConfig.stopSequences",
+    "temperature": "generationConfig.temperature",
+    "top_p": "generationConfig.topP",
+    "top_k": "generationConfig.topK",
+    "seed": "generationConfig.seed",
+    "presence_penalty": "generationConfig.presencePenalty",
+    "frequency_penalty": "generationConfig.frequencyPenalty",
+    "n": "generationConfig.candidateCount",
+    "logprobs": "generationConfig.responseLogprobs",
+    "top_logprobs": "generationConfig.logprobs",
+    "modalities": "generationConfig.responseModalities",
+    "reasoning_effort": "generationConfig.thinkingConfig.thinkingLevel",
+    "thinking_token_budget": "generationConfig.thinkingConfig.thinkingBudget",
+    "tool_choice": "toolConfig.functionCallingConfig",
+    "metadata": "labels",
+}
+_SAMPLING = ("temperature", "top_p", "top_k", "seed", "presence_penalty", "frequency_penalty")
+_RUN_BY_GOOGLE = {
+    field.name: field.encode_name
+    for field in msgspec.structs.fields(ToolEntry)
+    if field.name != "function_declarations"
+}
+"""Tools that Google runs, by the names of their fields."""
+_KINDS = ("text", "inline_data", "file_data", "function_call", "function_response", "executable_code",
+          "code_execution_result")  # fmt: skip
+"""Fields that say what a part is."""
+_AUDIO = {"mpeg": "mp3", "x-wav": "wav", "wave": "wav", "mp4": "m4a", "x-m4a": "m4a", "x-aac": "aac"}
+
+
+def read_gemini(body: GenerateContentRequest, model: str, *, stream: bool, runs_tools: bool) -> ReadRequest:
+    """Return what a caller asks for. `runs_tools`: whether there is a tier that runs Google's tools. Raises
+    `BadRequestError`."""
+    if body.cached_content:
+        raise BadRequestError("cachedContent: send the content itself.", "cachedContent", "unsupported_content")
+    conversation = _read_conversation(body)
+    own = _own_tools(body.tools or ())
+    config = body.generation_config or GenerationConfig()
+    thinking = config.thinking_config or ThinkingConfig()
+    sampling = {name: value for name in _SAMPLING if (value := getattr(config, name)) is not None}
+    bound = _answer_form(config)
+    grammar, response_format = (None, None) if bound is None else bound
+    names = _NAMES if grammar is None else _NAMES | {"response_format": grammar.param}
+    return ReadRequest(
+        model=model,
+        turns=conversation.turns,
+        tooling=_tooling(body),
+        grammar=grammar,
+        response_format=response_format,
+        reasoning_effort=_effort(thinking),
+        reasoning_budget=None if thinking.thinking_budget == -1 else thinking.thinking_budget,
+        sampling=sampling,
+        logprobs=(config.logprobs or 0) if config.response_logprobs else None,
+        max_tokens=config.max_output_tokens,
+        stop=tuple(filter(None, config.stop_sequences or ())),
+        n=config.candidate_count or 1,
+        stream=stream,
+        explicit=_explicit(body, config, sampling),
+        passed={"metadata": body.labels} if body.labels else {},
+        extra=_modalities(config),
+        native=_native(body, own if runs_tools else ()),
+        ignored=() if runs_tools else tuple(f"tools.{name}" for name in own),
+        metadata=body.labels,
+        names=FieldNames(names, tuple(conversation.paths)),
+    )
+
+
+def _explicit(body: GenerateContentRequest, config: GenerationConfig, sampling: dict[str, Any]) -> tuple[str, ...]:
+    calling = None if body.tool_config is None else body.tool_config.function_calling_config
+    said = {
+        "n": config.candidate_count,
+        "top_logprobs": config.logprobs if config.response_logprobs else None,
+        "tool_choice": None if calling is None else calling.mode,
+    }
+    return (*sampling, *[name for name, value in said.items() if value is not None])
+
+
+def _effort(thinking: ThinkingConfig) -> Any:
+    level = thinking.thinking_level
+    return None if level in (None, "THINKING_LEVEL_UNSPECIFIED") else str(level).lower()
+
+
+def _modalities(config: GenerationConfig) -> dict[str, Any]:
+    kinds = [kind.lower() for kind in config.response_modalities or ()]
+    return {MODALITIES: kinds} if any(kind != "text" for kind in kinds) else {}
+
+
+def _native(body: GenerateContentRequest, own: Sequence[str]) -> NativeRequest:
+    """Return what only Google understands. `own`: the tools among it that Google runs."""
+    config = body.generation_config
+    fields = {"safetySettings": _encode(body.safety_settings)} if body.safety_settings else {}
+    unsaid = tuple(fields)
+    if own:
+        fields["tools"] = _encode(body.tools)
+        refuse_turn(fields["tools"], "tools")
+    if config is not None and config.thinking_config is not None:
+        fields["thinkingConfig"] = _encode(config.thinking_config)
+    return NativeRequest(DIALECT, fields, tuple(own), unsaid=unsaid)
+
+
+def _answer_form(config: GenerationConfig) -> tuple[Grammar, dict[str, Any] | None] | None:
+    """Return what the answer must follow, and the same as OpenAI's chats have it, None if they cannot say it. None if
+    the answer is free."""
+    where = "generationConfig.responseJsonSchema"
+    schema: Any = config.response_json_schema
+    if schema is None:
+        where, schema = "generationConfig.responseSchema", json_schema(config.response_schema)
+    if schema is None:
+        if config.response_mime_type != "application/json":
+            return None
+        where = "generationConfig.responseMimeType"
+        return Grammar(kind="json_object", param=where), {"type": "json_object"}
+    choices = schema.get("enum")
+    if config.response_mime_type == "text/x.enum" and choices and all(isinstance(one, str) for one in choices):
+        return Grammar(kind="choice", text=_encode(choices).decode(), param=where), None
+    check_packable(schema, where)
+    as_chat = {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
+    return schema_grammar(schema, where), as_chat
+
+
+def _tooling(body: GenerateContentRequest) -> Tooling | None:
+    """Return the caller's functions, and which of them are called; None without functions."""
+    tools = distinct(_functions(body.tools or ()))
+    if not tools:
+        return None
+    if len(tools) > MAX_TOOLS:
+        raise BadRequestError(
+            f"tools declare {len(tools)} functions; at most {MAX_TOOLS} fit one request.", "tools", "array_too_long"
+        )
+    given = None if body.tool_config is None else body.tool_config.function_calling_config
+    calling = given or FunctionCallingConfig()
+    choice: Literal["required", "none", "auto"] = "auto"
+    if calling.mode in ("ANY", "NONE"):
+        choice = "required" if calling.mode == "ANY" else "none"
+    allowed = calling.allowed_function_names if calling.mode in ("ANY", "VALIDATED") else None
+    if not allowed:
+        return Tooling(tools=tools, choice=choice)
+    known = {tool.name for tool in tools}
+    for place, name in enumerate(allowed):
+        if name not in known:
+            where = f"toolConfig.functionCallingConfig.allowedFunctionNames[{place}]"
+            raise BadRequestError(
+                f"{where}: {name!r} is not declared; the functions are {', '.join(known)}.", where, "invalid_value"
+            )
+    if choice == "required" and len(allowed) == 1:
+        return Tooling(tools=tools, choice="named", name=allowed[0], parallel=False)
+    return Tooling(tools=tuple(tool for tool in tools if tool.name in allowed), choice=choice)
+
+
+def _functions(entries: Sequence[ToolEntry]) -> Iterator[tuple[Tool, str]]:
+    """Yield the caller's functions, each with the path of its name."""
+    for place, entry in enumerate(entries):
+        for number, declared in enumerate(entry.function_declarations or ()):
+            where = f"tools[{place}].functionDeclarations[{number}]"
+            path, schema = f"{where}.parametersJsonSchema", declared.parameters_json_schema
+            if schema is None:
+                path, schema = f"{where}.parameters", json_schema(declared.parameters)
+            yield function_tool(declared.name, declared.description, schema, path), f"{where}.name"
+
+
+def _own_tools(entries: Sequence[ToolEntry]) -> tuple[str, ...]:
+    """Return the names of the tools that Google runs."""
+    named = [
+        encoded for entry in entries for name, encoded in _RUN_BY_GOOGLE.items() if getattr(entry, name) is not None
+    ]
+    return tuple(dict.fromkeys(named))
+
+
+def _read_conversation(body: GenerateContentRequest) -> "_Conversation":
+    conversation, parts = _Conversation(), sum([len(content.parts) for content in body.contents])
+    if parts > MAX_PARTS:
+        raise _too_long(f"contents hold {parts} parts; at most {MAX_PARTS}")
+    if body.system_instruction:
+        given = body.system_instruction
+        text = given if isinstance(given, str) else "\n".join([part.text or "" for part in given.parts])
+        conversation.add(Turn.of("system", text), "systemInstruction")
+    # A model's turn comes in as many contents as its stream had pieces.
+    for is_model, group in groupby(enumerate(body.contents), key=lambda content: content[1].role == "model"):
+        contents = list(group)
+        if is_model:
+            conversation.read_model(contents)
+        else:
+            for place, content in contents:
+                conversation.read_user(content, f"contents[{place}]")
+    if not conversation.turns or not body.contents:
+        raise BadRequestError("contents is empty: give at least one content with a part.", "contents", "empty_array")
+    if len(conversation.turns) > MAX_MESSAGES:
+        raise _too_long(f"contents are {len(conversation.turns)} turns; at most {MAX_MESSAGES}")
+    return conversation
+
+
+def _too_long(what: str) -> BadRequestError:
+    return BadRequestError(f"{what} fit one request.", "contents", "array_too_long")
+
+
+class _Conversation:
+    """The turns as contents are read, with the path of each.
+
+    Google's ids of calls are optional: a response without one answers the first open call of its name.
+    """
+
+    def __init__(self) -> None:
+        self.turns: list[Turn] = []
+        self.paths: list[str] = []
+        self._open: list[tuple[str, str]] = []  # ids and names of calls without a response
+
+    def add(self, turn: Turn, where: str) -> None:
+        self.turns.append(turn)
+        self.paths.append(where)
+
+    def read_user(self, content: Content, where: str) -> None:
+        """Read what is not the model's."""
+        said: list[TurnContent] = []
+        shown: list[TurnContent] = []
+        others: list[Part] = []
+        for place, part in enumerate(content.parts):
+            path = f"{where}.parts[{place}]"
+            if part.function_response is not None:
+                shown += self._read_response(part, part.function_response, path)
+                continue
+            others.append(part)
+            if (block := _block(part, path)) is not None:
+                said.append(block)
+        if said or shown:
+            opaque = _opaque(others) if others else (_NOT_WRITTEN if shown else ())
+            role = "system" if content.role == "system" else "user"
+            self.add(Turn.of(role, [*said, *shown], opaque=opaque), where)
+
+    def read_model(self, contents: Sequence[tuple[int, Content]]) -> None:
+        """Read a turn of the model."""
+        calls: list[Call] = []
+        texts, thoughts = list[str](), list[str]()
+        read: list[Part] = []
+        self._open = []
+        for where, part in _placed(contents):
+            if (called := part.function_call) is not None:
+                if not called.name:
+                    raise missing(f"{where}.functionCall.name")
+                call_id = called.id or f"call_{len(self.turns)}_{len(calls)}"
+                self._open.append((call_id, called.name))
+                arguments = called.args if isinstance(called.args, str) else _encode(called.args or {}).decode()
+                calls.append(Call(id=call_id, name=called.name, arguments=arguments or "{}"))
+            elif isinstance(block := _block(part, where), Text):
+                (thoughts if part.thought else texts).append(block.text)
+            if part != Part(text=""):
+                read.append(part)
+        turn = Turn.of("assistant", "".join(texts), calls=calls, thoughts="".join(thoughts), opaque=_opaque(read))
+        self.add(turn, f"contents[{contents[0][0]}]")
+
+    def _read_response(self, part: Part, response: FunctionResponse, where: str) -> list[TurnContent]:
+        """Read the result of a call. Return what is no JSON of it, which the user shows."""
+        if not response.name:
+            raise missing(f"{where}.functionResponse.name")
+        matching = [one for one in self._open if one[0] == response.id or (not response.id and one[1] == response.name)]
+        if matching:
+            self._open.remove(matching[0])
+        call_id = matching[0][0] if matching else response.id or f"call_{response.name}"
+        given = response.response
+        if isinstance(given, dict) and len(given) == 1 and ("result" in given or "output" in given):
+            given = given.get("result", given.get("output"))
+        text = given if isinstance(given, str) else "" if given is None else _encode(given).decode()
+        self.add(Turn.of("tool", text, call_id=call_id, opaque=_opaque([part])), where)
+        shown = enumerate(response.parts or ())
+        blocks = [_media(one, f"{where}.functionResponse.parts[{place}]") for place, one in shown]
+        return [block for block in blocks if block is not None]
+
+
+def _placed(contents: Sequence[tuple[int, Content]]) -> Iterator[tuple[str, Part]]:
+    for number, content in contents:
+        for place, part in enumerate(content.parts):
+            yield f"contents[{number}].parts[{place}]", part
+
+
+def _opaque(parts: Sequence[Part]) -> tuple[Opaque, ...]:
+    """Return the parts of a turn as a server of Google's gets them; nothing where other blocks say as much."""
+    blocks = tuple([Opaque(DIALECT, _encode(part), "part", part.thought_signature or "") for part in parts])
+    if len(parts) == 1 and parts[0] == Part(text=parts[0].text):
+        return ()
+    # Calls that another model made are not signed, and Gemini refuses them so.
+    if [part for part in parts if part.function_call is not None] and not any(block.seal for block in blocks):
+        return ()
+    return blocks
+
+
+_NOT_WRITTEN = (Opaque(DIALECT, b""),)
+"""Of media that a result of a function shows: its own part has them already."""
+
+
+def _block(part: Part, where: str) -> TurnContent | None:
+    """Return a text or a medium; None for a part that says nothing to other models. Raises `BadRequestError`."""
+    kinds = [kind for kind in _KINDS if getattr(part, kind) is not None]
+    if len(kinds) > 1 or not (kinds or part.thought_signature):
+        raise BadRequestError(
+            f"{where}: give one of text, inlineData, fileData, functionCall and functionResponse.",
+            where,
+            "invalid_value",
+        )
+    if part.text is not None:
+        return Text(part.text)
+    ran = part.executable_code or part.code_execution_result
+    if isinstance(ran, dict):
+        text = ran.get("code") or ran.get("output")
+        return Text(f"```\n{text}\n```") if text else None
+    return _media(part, where)
+
+
+def _media(part: Part | MediaPart, where: str) -> TurnContent | None:
+    if part.inline_data is not None:
+        return _bytes(part.inline_data, f"{where}.inlineData")
+    return None if part.file_data is None else _file(part.file_data, f"{where}.fileData")
+
+
+def _bytes(blob: Blob, where: str) -> TurnContent:
+    for name, value in (("mimeType", blob.mime_type), ("data", blob.data)):
+        if not value:
+            raise missing(f"{where}.{name}")
+    if looks_like_url(blob.data):
+        raise BadRequestError(f"{where}.data: give bytes in base64.", f"{where}.data", "invalid_value")
+    address = f"data:{blob.mime_type};base64,{blob.data}"
+    kind, _, subtype = blob.mime_type.partition(";")[0].partition("/")
+    if kind == "audio":
+        return media("audio", {"data": blob.data, "format": _AUDIO.get(subtype, subtype)})
+    return _medium(blob.mime_type, address, blob.display_name, where)
+
+
+def _file(file: FileData, where: str) -> TurnContent:
+    if not file.file_uri:
+        raise missing(f"{where}.fileUri")
+    return _medium(file.mime_type or "", file.file_uri, file.display_name, f"{where}.fileUri")
+
+
+def _medium(mime_type: str, address: str, name: str | None, where: str) -> TurnContent:
+    kind, _, subtype = mime_type.partition(";")[0].partition("/")
+    if kind in ("image", "video"):
+        return medium("image" if kind == "image" else "video", {"url": address}, {"url": where})
+    fields = {"filename": name or f"file.{subtype or 'bin'}", "file_data": address}
+    return medium("file", fields, {"file_data": where})
+
+
+# What is the caller's own JSON, whose names stay.
+_DATA = {"args", "response", "parameters", "parametersJsonSchema", "responseSchema", "responseJsonSchema", "labels"}
+_AFTER_UNDERSCORE = re.compile(r"_([a-z0-9])")
+
+
+def camel_names(data: Any) -> Any:
+    """Return a body with all names of the API in camel case."""
+    if isinstance(data, list):
+        return [camel_names(one) for one in data]
+    if not isinstance(data, dict):
+        return data
+    named = {_AFTER_UNDERSCORE.sub(lambda match: match[1].upper(), name): value for name, value in data.items()}
+    return {name: value if name in _DATA else camel_names(value) for name, value in named.items()}
+
+
+def mend_gemini(data: dict[str, Any]) -> list[str]:
+    """Change a body in place to what it plainly means: names, and contents that are one text or one turn."""
+    named = camel_names(data)
+    data.clear()
+    data.update(named)
+    for name in ("contents", "content"):
+        said = data.get(name)
+        turns = [_turn(one) for one in (said if isinstance(said, list) else [said])] if said else []
+        if turns:
+            data[name] = turns if name == "contents" else turns[0]
+    return []
+
+
+def _turn(content: Any) -> Any:
+    if isinstance(content, str):
+        return {"role": "user", "parts": [{"text": content}]}
+    if isinstance(content, dict) and isinstance(content.get("parts"), str | dict):
+        parts = content["parts"]
+        return content | {"parts": [{"text": parts} if isinstance(parts, str) else parts]}
+    return content
+
+
+def json_schema(schema: Any) -> Any:
+    """Return a schema in Google's form (https://ai.google.dev/api/caching#Schema) as a JSON schema."""
+    if isinstance(schema, list):
+        return [json_schema(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    found: dict[str, Any] = {}
+    for name, value in schema.items():
+        if name == "properties" and isinstance(value, dict):
+            found[name] = {key: json_schema(one) for key, one in value.items()}
+        elif name == "type" and isinstance(value, str):
+            found[name] = [value.lower(), "null"] if schema.get("nullable") else value.lower()
+        elif name in ("minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties"):
+            found[name] = int(value) if str(value).isdigit() else value
+        elif name not in ("nullable", "propertyOrdering"):
+            found[name] = value if name in ("enum", "default", "example", "required") else json_schema(value)
+    return found
