@@ -11,7 +11,6 @@ DECODED = {
     "classifier.evidence": ["ProbeManifest", "_Version"],
     "classifier.registry.artefact": ["Manifest"],
     "classifier.registry.registry": ["Canary", "Split"],
-    "gateway.inference.api.messages.schemas": ["Block", "ResultBlock", "Text", "ToolEntry"],
     "gateway.inference.api.responses.schemas": ["Part"],
     "inference_core.engine.live_knobs": ["Knobs"],
     "inference_core.loaders.hub_model": ["Pin"],
@@ -30,6 +29,7 @@ DECODED = {
     "tiers.catalog.core_spec": ["DeviceCoreSpec"],
     "tiers.catalog.load": ["Catalog"],
     "tiers.catalog.price_list": ["SignedPrices"],
+    "tiers.dialects.messages": ["Block", "ResultBlock", "Text", "ToolEntry"],
 }
 # What msgspec keeps of a type once it is prepared is an object that the type refers to.
 UNPREPARED = """

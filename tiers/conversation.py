@@ -506,15 +506,19 @@ class FieldNames(msgspec.Struct, frozen=True):
     fields: dict[str, str] = {}
     turns: tuple[str, ...] = ()
     """The path of each turn of the conversation; without any, turns are `messages[0]` and so on."""
+    tools: tuple[str, ...] = ()
+    """The path of the schema of each tool; without any, it is `tools[0].function.parameters` and so on."""
 
     def path(self, param: str) -> str:
         """Return the caller's path of a field such as `max_completion_tokens`, or of a turn such as `messages[2]`."""
         head = _FIELD.match(param)
-        if head is None:
-            return param
+        if head is None or param in self.fields:
+            return self.fields.get(param, param)
         if head["place"] is not None and head["field"] == "messages" and self.turns:
             place = int(head["place"])
             return self.turns[place] if place < len(self.turns) else self.fields.get("messages", "messages")
+        if head["place"] is not None and head["field"] == "tools" and int(head["place"]) < len(self.tools):
+            return self.tools[int(head["place"])]
         return self.fields.get(head["field"], head["field"]) + param[head.end("field") :]
 
 

@@ -73,7 +73,7 @@ EXIT_CODES = (
     r"finished with exit code (-?\d{1,5})\b",
     r"\b(?:exited with|exit)(?: status| code):? (-?\d{1,5})\b",
 )
-# What Messages' `is_error` becomes (`gateway.inference.api.messages.conversation`), and clients' own words for it.
+# What Messages' `is_error` becomes (`tiers.dialects.messages_request`), and clients' own words for it.
 ERRORS = ("Error:", "<tool_use_error>", "Tool execution failed", "Command failed")
 # A call that had no form that its tool could read. Claude Code, Codex, opencode, pydantic in frameworks.
 MALFORMED = (

@@ -291,19 +291,23 @@ def turns_of(messages: list[Message]) -> list[Turn]:
     """The conversation. Raises `BadRequestError` for a message that no model could read."""
     if not messages:
         raise BadRequestError("messages is empty: give at least one message.", "messages", "empty_array")
-    if len(messages) > MAX_MESSAGES:
+    check_sizes(len(messages), sum(map(_num_parts, messages)))
+    ids, last = CallIds(), len(messages) - 1
+    return [_turn(message, place, ids, is_last=place == last) for place, message in enumerate(messages)]
+
+
+def check_sizes(messages: int, parts: int) -> None:
+    """Raises `BadRequestError` for a conversation of too many messages, or parts and calls of tools."""
+    if messages > MAX_MESSAGES:
         raise BadRequestError(
-            f"messages holds {len(messages)}; at most {MAX_MESSAGES} fit one request.", "messages", "array_too_long"
+            f"messages holds {messages}; at most {MAX_MESSAGES} fit one request.", "messages", "array_too_long"
         )
-    parts = sum(map(_num_parts, messages))
     if parts > MAX_PARTS:
         raise BadRequestError(
             f"messages hold {parts} content parts and tool calls; at most {MAX_PARTS} fit one request.",
             "messages",
             "array_too_long",
         )
-    ids, last = CallIds(), len(messages) - 1
-    return [_turn(message, place, ids, is_last=place == last) for place, message in enumerate(messages)]
 
 
 def without_billing(system: str) -> str:

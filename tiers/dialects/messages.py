@@ -1,4 +1,7 @@
-"""Anthropic's Messages (version 2023-06-01): the form of blocks and answers, as callers and servers write them.
+"""Anthropic's Messages (version 2023-06-01): the form of requests, blocks and answers, which callers and servers write.
+
+Types and ranges of a request are checked while decoding; `messages_request` checks what depends on several. What is
+typed `Raw` is decoded there, and goes on as it is to a server with this dialect; so does what is typed `Any`.
 
 An answer is written whole, or as events: each block is started, grows by deltas, and is stopped before the next one
 starts.
@@ -9,13 +12,15 @@ import binascii
 import hashlib
 import re
 import time
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, Meta
 
+from inference_core.io.files import prepare_types
 from tiers.conversation import Dialect
 from tiers.deltas import BlockOrder, CollectedChoice, Piece, is_object
+from tiers.dialects.chat_schemas import MAX_TOOLS, FunctionName, NaturalInt, StopString, TopP
 from tiers.dialects.chat_state import image_blocks
 from tiers.tier import Delta, Usage
 
@@ -113,6 +118,117 @@ class Block(_Readable, frozen=True, kw_only=True):
     tool_use_id: str | None = None
     is_error: bool | None = None
     tool: Any = None
+
+
+MAX_STOP_SEQUENCES = 64
+# Anthropic's own bound.
+LEAST_THINKING_TOKENS = 1024
+
+
+class MessageTurn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One message: a text, or blocks (`Block`). Of a system's alone: `output_config`, how a tier of Anthropic goes on,
+    and `clear_at`, with which it may hold until the user speaks."""
+
+    role: Literal["user", "assistant", "system"]
+    content: str | list[msgspec.Raw] | None = None
+    output_config: Any = None
+    clear_at: str | None = None
+
+    @property
+    def has_controls(self) -> bool:
+        """Whether it says more than its content."""
+        return self.output_config is not None or self.clear_at is not None
+
+
+class ToolEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """A tool. Those with a `type` but `custom` are Anthropic's own: only tiers of Anthropic have them. Other fields,
+    too, reach these alone."""
+
+    type: str | None = None
+    name: FunctionName = ""
+    description: str | None = None
+    input_schema: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+# Threads decode parts of long conversations.
+prepare_types(Block, ResultBlock, Text, ToolEntry)
+
+
+class ToolChoice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Whether tools may be, must be or are not called; `tool`: the one called `name`."""
+
+    type: Literal["auto", "any", "tool", "none"]
+    name: str | None = None
+    disable_parallel_tool_use: bool | None = None
+
+
+class Thinking(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Whether the answer shows its thoughts, and how many tokens they may have; `adaptive`: as the tier thinks usually.
+    `display`: `omitted` leaves out their text. `block_binding` and other displays are for Anthropic."""
+
+    type: Literal["enabled", "disabled", "adaptive"]
+    budget_tokens: Annotated[int, Meta(ge=LEAST_THINKING_TOKENS, le=2**31 - 1)] | None = None
+    display: str | None = None
+    block_binding: Any = None
+
+
+class OutputFormat(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The JSON schema that the answer obeys."""
+
+    type: Literal["json_schema"]
+    schema: dict[str, Any]
+
+
+class OutputConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """How much to think, and the format of the answer. `task_budget`: for Anthropic."""
+
+    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
+    format: OutputFormat | None = None
+    task_budget: Any = None
+
+
+class RequestMetadata(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`user_id`: an opaque name of the user, recorded as a tag; by it experiments are split."""
+
+    user_id: Annotated[str, Meta(max_length=512)] | None = None
+
+
+class CountTokensRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`POST /v1/messages/count_tokens`. `output_format`: an earlier name of `output_config.format`.
+
+    `tools` are `ToolEntry`s, and blocks of `system` are `Text`s. `cache_control`, `context_management`, `mcp_servers`,
+    `container` and what is like them reach tiers of Anthropic as they are. `thread` is refused.
+    """
+
+    model: Annotated[str, Meta(min_length=1, max_length=256)]
+    messages: list[MessageTurn]
+    system: str | list[msgspec.Raw] | None = None
+    tools: Annotated[list[msgspec.Raw], Meta(max_length=MAX_TOOLS)] | None = None
+    tool_choice: ToolChoice | None = None
+    thinking: Thinking | None = None
+    output_config: OutputConfig | None = None
+    output_format: OutputFormat | None = None
+    cache_control: Any = None
+    context_management: Any = None
+    mcp_servers: Any = None
+    thread: Any = None
+
+
+class MessagesRequest(CountTokensRequest, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`POST /v1/messages`. `max_tokens` 0: Anthropic fills its cache and answers nothing; others answer one token."""
+
+    max_tokens: NaturalInt
+    stream: bool | None = None
+    stop_sequences: Annotated[list[StopString], Meta(max_length=MAX_STOP_SEQUENCES)] | None = None
+    temperature: Annotated[float, Meta(ge=0, le=1)] | None = None
+    top_p: TopP | None = None
+    top_k: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
+    metadata: RequestMetadata | None = None
+    service_tier: Literal["auto", "standard_only"] | None = None
+    container: Any = None
+    inference_geo: Any = None
+    speed: Any = None
 
 
 class SaidBlock(Block, frozen=True, kw_only=True):

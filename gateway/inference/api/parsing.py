@@ -1,7 +1,7 @@
 """From the bytes of a request to its decoded body: every refusal is a 400 that names the parameter, the value and what
 is allowed."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import cache, partial
 from typing import Any, TypeVar
 
@@ -63,6 +63,13 @@ async def read_fields(
     if is_mended:
         state[MENDED] = True
     return body
+
+
+def note_ignored(request: HttpRequest, names: Sequence[str]) -> None:
+    """Let a header of the answer name what is ignored of the request."""
+    if names:
+        state = request.scope["state"]
+        state[IGNORED] = [*state.get(IGNORED, ()), *names]
 
 
 async def read_and_build(

@@ -122,8 +122,13 @@ def _headers(request: HttpRequest, answer: Answer, answer_format: AnswerFormat) 
         found += [(name.encode(), value.encode()) for name, value in answer.rate_headers.items()]
     found += _id_headers(request, answer.request.request_id, answer_format)
     if changed := answer.source.changed:
-        found.append((b"x-aio-changed-fields", shown_names(list(changed)).encode()))
-    return found + ignored_header(request, answer.source.dropped)
+        found.append((b"x-aio-changed-fields", shown_names(_in_callers_words(changed, answer)).encode()))
+    return found + ignored_header(request, _in_callers_words(answer.source.dropped, answer))
+
+
+def _in_callers_words(names: Sequence[str], answer: Answer) -> list[str]:
+    path = answer.request.names.path
+    return [path(name) for name in names]
 
 
 def _id_headers(request: HttpRequest, request_id: str, answer_format: AnswerFormat) -> Headers:

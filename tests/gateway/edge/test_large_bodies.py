@@ -57,9 +57,9 @@ async def test_a_large_body_is_decoded_while_others_are_answered(
 @pytest.mark.parametrize(
     ("path", "module", "converter"),
     [
-        ("/v1/messages", messages, "chat_of"),
-        ("/v1/messages", messages, "chat_request"),
-        ("/v1/messages/count_tokens", messages, "chat_of"),
+        ("/v1/messages", messages, "read_messages"),
+        ("/v1/messages", messages, "request_of"),
+        ("/v1/messages/count_tokens", messages, "read_messages"),
         ("/v1/chat/completions", completions, "chat_request"),
         ("/v1/responses", exchange, "chat_request"),
     ],

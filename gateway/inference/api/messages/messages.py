@@ -11,27 +11,23 @@ from litestar import post
 from litestar.response import Response
 from litestar.types import ASGIApp
 
-from gateway.base.errors import ApiError, as_api_error
+from gateway.base.errors import as_api_error
 from gateway.base.inference_request import SERVICE_TIERS, InferenceRequest
 from gateway.edge.asgi import HttpRequest
 from gateway.edge.openapi import describe
 from gateway.inference.answer import Answer
 from gateway.inference.api.answers import EVENT_STREAM, routed
-from gateway.inference.api.build_request import chat_request, received
-from gateway.inference.api.messages.as_chat import Chat, chat_of
+from gateway.inference.api.build_request import received, request_of
 from gateway.inference.api.messages.schemas import (
     STATUSES,
-    CountTokensRequest,
     MessagesErrorEnvelope,
-    MessagesRequest,
     ShownCountTokens,
     ShownMessage,
     ShownMessages,
-    Thinking,
     envelope_of,
     error_event,
 )
-from gateway.inference.api.parsing import IGNORED, off_loop, read_and_build
+from gateway.inference.api.parsing import note_ignored, off_loop, read_and_build
 from gateway.inference.api.sending import ignored_header, respond
 from gateway.inference.service import Serving, serving_of
 from gateway.tenancy.guard import inference_post
@@ -39,15 +35,18 @@ from tiers.dialects.client_forms import mend_messages
 from tiers.dialects.decoding import FieldReader
 from tiers.dialects.messages import (
     PING,
+    CountTokensRequest,
     MessageBody,
     MessageHead,
+    MessagesRequest,
     MessageWriter,
+    Thinking,
     ThinkingShown,
     event_of,
     usage_of,
     whole_message,
 )
-from tiers.errors import TierRequestError
+from tiers.dialects.messages_request import read_messages
 from tiers.tier import Usage
 
 B = TypeVar("B", bound=CountTokensRequest)
@@ -65,37 +64,27 @@ MESSAGES = FieldReader("/v1/messages", MessagesRequest, forwards="any", mend=men
 async def messages(request: HttpRequest) -> ASGIApp:
     """Answer the last turn as `/v1/chat/completions` does, whole or as Anthropic's events; see docs/clients.md."""
     serving = serving_of(request)
-    body, chat, asked = await _read_chat(serving, request, MESSAGES)
-    inference_request = chat.with_own(asked)
-    try:
-        # Anthropic's metadata is the name of the user, and no tags.
-        passed = {name: value for name, value in inference_request.generation.passed.items() if name != "metadata"}
-        inference_request = inference_request.with_generation(passed=passed)
-        return await respond(request, serving, inference_request, MessagesFormat(asked.request_id, body.thinking))
-    except (ApiError, TierRequestError) as error:
-        raise chat.renamed(as_api_error(error)) from None
+    body, asked = await _read(serving, request, MESSAGES)
+    return await respond(request, serving, asked, MessagesFormat(asked.request_id, body.thinking))
 
 
-async def _read_chat(
-    serving: Serving, request: HttpRequest, fields: FieldReader[B]
-) -> tuple[B, Chat, InferenceRequest]:
-    """The body of a request, the chat that says the same, and what that asks for."""
-    body, (chat, asked) = await read_and_build(serving, request, fields, partial(_built, serving, request))
-    if chat.left_out:
-        state = request.scope["state"]
-        state[IGNORED] = [*state.get(IGNORED, ()), *chat.left_out]
-    return body, chat, asked
+async def _read(serving: Serving, request: HttpRequest, fields: FieldReader[B]) -> tuple[B, InferenceRequest]:
+    """Return the body of a request, and what it asks for."""
+    body, (asked, ignored) = await read_and_build(serving, request, fields, partial(_built, serving, request))
+    note_ignored(request, ignored)
+    return body, asked
 
 
-async def _built(serving: Serving, request: HttpRequest, body: CountTokensRequest) -> tuple[Chat, InferenceRequest]:
-    given = received(request)
-    keeps_own = serving.routing.served.has_messages
-    convert, raw = partial(chat_of, body, betas_of(given.headers), keeps_own=keeps_own), await request.body()
-    chat = await off_loop(serving, given.caller, raw, convert)
-    try:
-        return chat, await off_loop(serving, given.caller, raw, partial(chat_request, serving, given, chat.request))
-    except ApiError as error:
-        raise chat.renamed(error) from None
+async def _built(
+    serving: Serving, request: HttpRequest, body: CountTokensRequest
+) -> tuple[InferenceRequest, tuple[str, ...]]:
+    head, keeps_own = received(request), serving.routing.served.has_messages
+
+    def built() -> tuple[InferenceRequest, tuple[str, ...]]:
+        read = read_messages(body, betas_of(head.headers), keeps_own=keeps_own)
+        return request_of(serving, head, read), read.ignored
+
+    return await off_loop(serving, head.caller, await request.body(), built)
 
 
 def betas_of(headers: Mapping[str, str]) -> str:
@@ -192,11 +181,8 @@ async def count_tokens(request: HttpRequest) -> Response[Any]:
     """By the tokeniser of the tier that would answer; an estimate for one that runs elsewhere. Nothing is generated or
     billed. It counts as a request against the limits of the key, and no tokens against them."""
     serving = serving_of(request)
-    _, chat, inference_request = await _read_chat(serving, request, COUNT_TOKENS)
-    try:
-        tokens, limits = await serving.service.counted(inference_request)
-    except ApiError as error:
-        raise chat.renamed(error) from None
+    _, asked = await _read(serving, request, COUNT_TOKENS)
+    tokens, limits = await serving.service.counted(asked)
     ignored = {name.decode(): value.decode() for name, value in ignored_header(request)}
-    headers = {**limits, "request-id": inference_request.request_id} | ignored
+    headers = {**limits, "request-id": asked.request_id} | ignored
     return Response(TokenCount(tokens), media_type="application/json", headers=headers)

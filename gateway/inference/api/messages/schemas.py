@@ -1,9 +1,5 @@
-"""Bodies of `POST /v1/messages` and `/v1/messages/count_tokens`, field by field as Anthropic documents them, and its
-error envelope, for everything that goes wrong on a path of the Messages API, guards and limits too.
-
-Types and ranges are checked while decoding; `conversation` and `as_chat` check what depends on several. What is
-typed `Raw` is decoded there, and goes on as it is to a server with this API; so does what is typed `Any`.
-"""
+"""What the description of `POST /v1/messages` and `/v1/messages/count_tokens` shows, and their error envelope, for
+everything that goes wrong on a path of the Messages API, guards and limits too."""
 
 import re
 from typing import Annotated, Any, Literal
@@ -17,9 +13,16 @@ from msgspec import Meta
 from gateway.base.errors import ApiError, ContextLengthError, as_api_error, envelope_response, request_id_of
 from gateway.edge.openapi import ERRORS
 from gateway.inference.api.answers import Routed
-from inference_core.io.files import prepare_types
-from tiers.dialects.chat_schemas import MAX_TOOLS, FunctionName, NaturalInt, StopString, TopP
-from tiers.dialects.messages import Block, MessageBody, MessageUsage, ResultBlock, Text
+from tiers.dialects.chat_schemas import MAX_TOOLS
+from tiers.dialects.messages import (
+    Block,
+    CountTokensRequest,
+    MessageBody,
+    MessagesRequest,
+    MessageUsage,
+    Text,
+    ToolEntry,
+)
 
 PATH = "/v1/messages"
 # Anthropic's own; its clients retry after it, and raise an error of its own type.
@@ -111,117 +114,6 @@ def error_event(error: Exception, request_id: str) -> bytes:
 def is_messages_path(path: str) -> bool:
     """Whether failures on this path use Anthropic's envelope."""
     return path == PATH or path.startswith(f"{PATH}/")
-
-
-MAX_STOP_SEQUENCES = 64
-
-# Anthropic's own bounds.
-LEAST_THINKING_TOKENS = 1024
-
-
-class Turn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One message: a text, or blocks (`Block`). Of a system's alone: `output_config`, how a tier of Anthropic goes on,
-    and `clear_at`, with which it may hold until the user speaks."""
-
-    role: Literal["user", "assistant", "system"]
-    content: str | list[msgspec.Raw] | None = None
-    output_config: Any = None
-    clear_at: str | None = None
-
-    @property
-    def has_controls(self) -> bool:
-        """Whether it says more than its content."""
-        return self.output_config is not None or self.clear_at is not None
-
-
-class ToolEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """A tool. Those with a `type` but `custom` are Anthropic's own: only tiers of Anthropic have them. Other fields,
-    too, reach these alone."""
-
-    type: str | None = None
-    name: FunctionName = ""
-    description: str | None = None
-    input_schema: dict[str, Any] | None = None
-    strict: bool | None = None
-
-
-prepare_types(Block, ResultBlock, Text, ToolEntry)
-
-
-class ToolChoice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Whether tools may be, must be or are not called; `tool`: the one called `name`."""
-
-    type: Literal["auto", "any", "tool", "none"]
-    name: str | None = None
-    disable_parallel_tool_use: bool | None = None
-
-
-class Thinking(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Whether the answer shows its thoughts, and how many tokens they may have; `adaptive`: as the tier thinks usually.
-    `display`: `omitted` leaves out their text. `block_binding` and other displays are for Anthropic."""
-
-    type: Literal["enabled", "disabled", "adaptive"]
-    budget_tokens: Annotated[int, Meta(ge=LEAST_THINKING_TOKENS, le=2**31 - 1)] | None = None
-    display: str | None = None
-    block_binding: Any = None
-
-
-class OutputFormat(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The JSON schema that the answer obeys."""
-
-    type: Literal["json_schema"]
-    schema: dict[str, Any]
-
-
-class OutputConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """How much to think, and the format of the answer. `task_budget`: for Anthropic."""
-
-    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
-    format: OutputFormat | None = None
-    task_budget: Any = None
-
-
-class RequestMetadata(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`user_id`: an opaque name of the user, recorded as a tag; by it experiments are split."""
-
-    user_id: Annotated[str, Meta(max_length=512)] | None = None
-
-
-class CountTokensRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`POST /v1/messages/count_tokens`. `output_format`: an earlier name of `output_config.format`.
-
-    `tools` are `ToolEntry`s, and blocks of `system` are `Text`s. `cache_control`, `context_management`, `mcp_servers`,
-    `container` and what is like them reach tiers of Anthropic as they are. `thread` is refused.
-    """
-
-    model: Annotated[str, Meta(min_length=1, max_length=256)]
-    messages: list[Turn]
-    system: str | list[msgspec.Raw] | None = None
-    tools: Annotated[list[msgspec.Raw], Meta(max_length=MAX_TOOLS)] | None = None
-    tool_choice: ToolChoice | None = None
-    thinking: Thinking | None = None
-    output_config: OutputConfig | None = None
-    output_format: OutputFormat | None = None
-    cache_control: Any = None
-    context_management: Any = None
-    mcp_servers: Any = None
-    thread: Any = None
-
-
-class MessagesRequest(CountTokensRequest, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`POST /v1/messages`. `max_tokens` 0: Anthropic fills its cache and answers nothing; others answer one token."""
-
-    max_tokens: NaturalInt
-    stream: bool | None = None
-    stop_sequences: Annotated[list[StopString], Meta(max_length=MAX_STOP_SEQUENCES)] | None = None
-    temperature: Annotated[float, Meta(ge=0, le=1)] | None = None
-    top_p: TopP | None = None
-    top_k: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
-    metadata: RequestMetadata | None = None
-    service_tier: Literal["auto", "standard_only"] | None = None
-    container: Any = None
-    inference_geo: Any = None
-    speed: Any = None
 
 
 class ShownTurn(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,6 +1,7 @@
 """What a server elsewhere sends at once is passed on at once, and nothing waits for more than that."""
 
 from collections.abc import AsyncIterator
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -9,6 +10,7 @@ from gateway.edge.response_cycle import DisconnectWatch
 from gateway.inference.answer import Answer
 from gateway.inference.api.answers import Chunks
 from gateway.inference.api.sending import EventResponse, KeepAlive
+from tiers.conversation import FieldNames
 from tiers.tier import Delta
 
 
@@ -17,6 +19,7 @@ class GivenAnswer:
 
     def __init__(self, deltas: list[Delta], error: Exception | None = None) -> None:
         self._deltas, self._error = deltas, error
+        self.request = SimpleNamespace(names=FieldNames())
 
     async def __aiter__(self) -> AsyncIterator[Delta]:
         for delta in self._deltas:

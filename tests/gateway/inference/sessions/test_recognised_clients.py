@@ -8,8 +8,6 @@ import pytest
 
 from gateway.base.inference_request import ClientTurn
 from gateway.inference import clients
-from gateway.inference.api.messages.as_chat import chat_of as chat_of_messages
-from gateway.inference.api.messages.schemas import MessagesRequest
 from gateway.inference.api.responses.as_chat import chat_of as chat_of_responses
 from gateway.inference.api.responses.schemas import ResponsesRequest
 from gateway.inference.clients import CAPTURED, MAX_ID, RULES, recognised
@@ -18,29 +16,33 @@ from tests.clients.recorded_request import RecordedRequest, read_recorded
 from tiers.conversation import Turn
 from tiers.dialects.chat_request import turns_of
 from tiers.dialects.chat_schemas import ChatRequest
+from tiers.dialects.messages import MessagesRequest
+from tiers.dialects.messages_request import read_messages
 
 RECORDED = read_recorded()
 NAMES = {rule.name for rule in RULES}
 
 
-def chat_of(one: RecordedRequest) -> ChatRequest:
-    """The chat of a recorded body, whose fields that nothing here reads are left out."""
+def chat_of(one: RecordedRequest) -> tuple[dict[str, str] | None, list[Turn]]:
+    """The tags and turns of a recorded body, whose fields that nothing here reads are left out."""
     if one.path.startswith("/v1/messages"):
         names = ("model", "messages", "system", "max_tokens", "metadata")
         body = {n: v for n, v in one.body.items() if n in names}
-        return chat_of_messages(msgspec.json.decode(msgspec.json.encode(body), type=MessagesRequest)).request
+        read = read_messages(msgspec.json.decode(msgspec.json.encode(body), type=MessagesRequest))
+        return read.metadata, read.turns or []
     if one.path.startswith("/v1/responses"):
         kept = ("message", "function_call", "function_call_output")
         given = one.body["input"]
         items = given if isinstance(given, str) else [i for i in given if i.get("type", "message") in kept]
         body = {"model": one.body["model"], "input": items, "instructions": one.body.get("instructions")}
-        return chat_of_responses(msgspec.json.decode(msgspec.json.encode(body), type=ResponsesRequest)).request
-    return msgspec.convert({n: one.body[n] for n in ("model", "messages")}, ChatRequest)
+        chat = chat_of_responses(msgspec.json.decode(msgspec.json.encode(body), type=ResponsesRequest)).request
+    else:
+        chat = msgspec.convert({n: one.body[n] for n in ("model", "messages")}, ChatRequest)
+    return chat.metadata, turns_of(chat.messages)
 
 
 def turn_of(one: RecordedRequest) -> ClientTurn | None:
-    chat = chat_of(one)
-    return recognised(one.headers, chat.metadata, turns_of(chat.messages))
+    return recognised(one.headers, *chat_of(one))
 
 
 @pytest.mark.parametrize("one", RECORDED, ids=lambda one: f"{one.client}-{one.name}")
