@@ -47,9 +47,13 @@ async def respond(
         answer = await serving.service.complete(inference_request)
     except BaseException as error:
         told = _ended_by(error, disconnect) or located(error, inference_request.names)
-        if told is not error:
-            raise told from None
-        raise
+        try:
+            if told is not error:
+                raise told from None
+            raise
+        finally:
+            # A frame that holds its own exception is garbage that only the collector finds.
+            del told
     finally:
         disconnect.end()
     if before_end is not None:
@@ -84,11 +88,11 @@ async def _stream(
         error = _ended_by(error, disconnect) or error
         if not isinstance(error, Exception):
             raise error from None
-        told = located(error, inference_request.names)
-        if started or answer_format.is_told_in_stream(told):
+        if started or answer_format.is_told_in_stream(error):
             count_refused(request, error)
-            return EndOfEvents(answer_format.failed(told), None if started else early)
-        raise told from None
+            told = answer_format.failed(located(error, inference_request.names))
+            return EndOfEvents(told, None if started else early)
+        raise located(error, inference_request.names) from None
     return EventResponse(
         answer,
         answer_format.chunks(answer),
