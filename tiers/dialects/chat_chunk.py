@@ -2,13 +2,14 @@
 
 import math
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
 
 from tiers.conversation import ToolCallDelta, UrlCitation
 from tiers.dialects.chat_state import state_json
-from tiers.dialects.lenient_json import LEAST_LOGPROB, CallPiece
+from tiers.dialects.chat_writer import TokenLogprobs, TopLogprob
+from tiers.dialects.lenient_json import CallPiece
 from tiers.dialects.usage_counter import Tally
 from tiers.tier import TextLogprob, Usage
 
@@ -168,20 +169,10 @@ class ChatUsage(msgspec.Struct):
         return cost if math.isfinite(cost) and cost > 0 else 0.0
 
 
-class _TopLogprob(msgspec.Struct):
-    token: str
-    logprob: float = LEAST_LOGPROB
-    bytes: list[Annotated[int, msgspec.Meta(ge=0, le=255)]] | None = None
+class Logprobs(msgspec.Struct, frozen=True):
+    """Chats fill `content`, which may stand for it; completions fill the lists."""
 
-
-class _TokenLogprob(_TopLogprob):
-    top_logprobs: list[_TopLogprob] = []
-
-
-class _Logprobs(msgspec.Struct):
-    """Chat replies fill `content`; completions fill the three parallel lists."""
-
-    content: list[_TokenLogprob] | None = None
+    content: list[TokenLogprobs] | None = None
     tokens: list[str] | None = None
     token_logprobs: list[float | None] | None = None
     top_logprobs: list[dict[str, float] | None] | None = None
@@ -339,7 +330,7 @@ class Choice(msgspec.Struct):
     message: Message | None = None
     text: str | None = None
     content: str | None = None
-    logprobs: _Logprobs | None = None
+    logprobs: Logprobs | None = None
     finish_reason: str | None = None
     named_otherwise: str | None = msgspec.field(default=None, name="finishReason")
     native_finish_reason: str | None = None
@@ -416,7 +407,7 @@ def text_of(said: str | Sequence[Part | str]) -> str:
     return "".join([part if isinstance(part, str) else part.said or text_of(part.inner) for part in said])
 
 
-def logprobs_of(logprobs: _Logprobs) -> list[TextLogprob] | None:
+def logprobs_of(logprobs: Logprobs) -> list[TextLogprob] | None:
     """Return those of a chat or of a completion; None without any."""
     if logprobs.content is not None:
         return [
@@ -445,5 +436,5 @@ def logprobs_of(logprobs: _Logprobs) -> list[TextLogprob] | None:
     ]
 
 
-def _bytes(token: _TopLogprob) -> bytes:
+def _bytes(token: TopLogprob) -> bytes:
     return bytes(token.bytes) if token.bytes is not None else token.token.encode("utf-8", errors="replace")

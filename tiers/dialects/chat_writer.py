@@ -1,7 +1,7 @@
 """Write answers as OpenAI's chats and text completions have them: a whole body, or the chunks of a stream."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -10,6 +10,7 @@ from tiers.conversation import Call, ToolCallDelta, UrlCitation
 from tiers.deltas import BlockOrder, CollectedChoice, Piece
 from tiers.dialects.chat_state import EXTRA, FORM, collected_state
 from tiers.dialects.constraints import CUSTOM, InputReader, input_of
+from tiers.dialects.lenient_json import LEAST_LOGPROB
 from tiers.tier import Delta, TextLogprob, Usage
 
 _encode = msgspec.json.Encoder().encode
@@ -31,23 +32,23 @@ class AnswerHead(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the caller gave `functions`, so that a call is a `function_call`."""
 
 
+Byte = Annotated[int, msgspec.Meta(ge=0, le=255)]
+
+
 class TopLogprob(msgspec.Struct, frozen=True):
     """An alternative at one position; `bytes` are its UTF-8 bytes, which alone need not be valid text: `token` has
     U+FFFD in their place."""
 
     token: str
-    logprob: float
-    bytes: list[int]
+    logprob: float = LEAST_LOGPROB
+    bytes: list[Byte] | None = None
 
 
-class TokenLogprobs(msgspec.Struct, frozen=True):
+class TokenLogprobs(TopLogprob, frozen=True):
     """A drawn token of a chat answer with its most likely alternatives, best first. `token` has U+FFFD where its bytes
     are no whole character; `bytes` are exact, and those of all tokens joined are the answer's UTF-8."""
 
-    token: str
-    logprob: float
-    bytes: list[int]
-    top_logprobs: list[TopLogprob]
+    top_logprobs: list[TopLogprob] = []
 
 
 class ChatLogprobs(msgspec.Struct, frozen=True):

@@ -38,7 +38,7 @@ TWICE = {
     ("CompletionBody", "ChatAnswer"),
     ("CompletionBody", "ChatBody"),
     ("CompletionChoice", "Choice"),
-    ("CompletionLogprobs", "_Logprobs"),
+    ("CompletionLogprobs", "Logprobs"),
     ("MessageToolCall", "ToolCallBody"),
     ("NamedTool", "MessageToolCall"),
     ("NamedTool", "ToolCallBody"),
@@ -48,12 +48,7 @@ TWICE = {
     ("Text", "ResultBlock"),
     ("Text", "SaidBlock"),
     ("Text", "_Readable"),
-    ("TokenLogprobs", "_TokenLogprob"),
-    ("TopLogprob", "TokenLogprobs"),
-    ("TopLogprob", "_TokenLogprob"),
-    ("TopLogprob", "_TopLogprob"),
     ("UsageBody", "ChatUsage"),
-    ("_TopLogprob", "TokenLogprobs"),
 }
 
 
