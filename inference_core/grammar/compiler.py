@@ -253,6 +253,8 @@ def _source(grammar: Grammar) -> str:
         return LLMatcher.grammar_from_lark(_choice_source(grammar))
     try:
         return LLMatcher.grammar_from_lark(_with_rewritten_schemas(any_to_lark(grammar.text)))
+    except InexpressibleError as error:
+        raise _refusal(grammar, str(error)) from error
     except Exception as error:  # The converter raises plain Exception.
         raise InvalidRequestError(f"{grammar.param} is neither Lark nor GBNF: {error}", grammar.param) from error
 

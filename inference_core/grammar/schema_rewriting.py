@@ -4,13 +4,12 @@ The rewritten schema allows what the original allows, or a part of it, but for `
 exclusive: finished answers are therefore also validated. Every part stays in its place, so that references to it hold.
 """
 
-import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeGuard
 from urllib.parse import unquote
 
-from inference_core.grammar.exclusive_branches import TYPES, Resolve, kind_of, list_in, mapping_in, narrowed, types_of
+from inference_core.grammar.exclusive_branches import TYPES, Resolve, kind_of, mapping_in, narrowed, types_of
 from inference_core.grammar.patterns import (
     FORMATS,
     PARTS,
@@ -24,16 +23,15 @@ from inference_core.grammar.patterns import (
 ONE = ("items", "additionalItems", "additionalProperties", "contains", "not", "if", "then", "else", "propertyNames")
 LISTS = ("anyOf", "oneOf", "allOf", "prefixItems", "items")
 MAPPINGS = ("$defs", "definitions", "properties", "patternProperties", "dependentSchemas")
-# Bounds of numbers that the library keeps exactly: it computes in float64.
+# Numbers that the library keeps exactly, bounds below the first: it computes in float64.
 _EXACT = 1 << 53
 _MOST = (1 << 63) - 1024
 _LOWER, _UPPER = ("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")
 # Of a counted group of a pattern times the longest length. The library takes a hundred megabytes for more, or fails in
 # the middle of an answer ("too many expressions constructed").
 _MOST_STATES = 10_000
-# Keywords that exclude nothing, and those that exclude no name of a property. More dependencies take too long.
+# Keywords that exclude nothing. More dependencies take too long.
 _SAYS_NOTHING = frozenset(("title", "description", "default", "examples", "$comment", "$id"))
-_SAYS_NO_NAME = _SAYS_NOTHING | {"type"}
 _MOST_DEPENDENCIES = 4
 _MOST_REFERENCES = 6
 # Values and characters of an `enum` that is excluded.
@@ -56,18 +54,14 @@ class InexpressibleError(ValueError):
 
 
 def for_library(schema: Any) -> Any:
-    """Rewrite a parsed schema, and what it refers to in places that no keyword of schemas holds, as
-    `#/components/schemas/a`. Raises `InexpressibleError`, `RecursionError`."""
+    """Rewrite a parsed schema. Raises `InexpressibleError`, `RecursionError`."""
     if isinstance(schema, dict) and "/draft-0" in str(schema.get("$schema")):
         schema = {key: _without_ids(key, part) for key, part in schema.items()}
     resolve = _resolver(schema)
-    rewritten = _rewritten(schema, resolve)
-    # The shorter first: what they hold is rewritten with them.
-    for reference in sorted(set(_references(schema)), key=len):
-        steps = _steps(reference)
-        if not _is_reached(steps) and (part := resolve(reference)) is not None:
-            rewritten = _with(rewritten, steps, _at("".join(f".{step}" for step in steps), part, resolve))
-    return rewritten
+    for reference in _references(schema):
+        if not _is_reached(_steps(reference)) and resolve(reference) is not None:
+            raise InexpressibleError(f"$ref: {_named(reference)} is no place for schemas; move it to $defs")
+    return _rewritten(schema, resolve)
 
 
 def _without_ids(key: str, part: Any) -> Any:
@@ -102,15 +96,6 @@ def _is_reached(steps: Sequence[str]) -> bool:
     return all(step in ONE or ((step in MAPPINGS or step in LISTS) and next(left, None) is not None) for step in left)
 
 
-def _with(root: Any, steps: Sequence[str], part: Any) -> Any:
-    """A copy of `root` with another part at a place; `root` itself where it does not have the place any more."""
-    if not steps:
-        return part
-    if not isinstance(root, dict) or steps[0] not in root:
-        return root
-    return {**root, steps[0]: _with(root[steps[0]], steps[1:], part)}
-
-
 def _rewritten(schema: Any, resolve: Resolve) -> Any:
     if not isinstance(schema, dict):
         return schema
@@ -118,9 +103,7 @@ def _rewritten(schema: Any, resolve: Resolve) -> Any:
     rewritten = {key: _inner(key, value, resolve) for key, value in schema.items()}
     for step in (_exact_values, _patterns, _annotations, _exact_bounds):
         step(rewritten)
-    _property_names(rewritten, resolve)
     _dependent(rewritten, resolve)
-    _counted(rewritten)
     _exclusive(schema, rewritten, resolve)
     return rewritten
 
@@ -218,69 +201,20 @@ def _exact_values(schema: dict[str, Any]) -> None:
 
 
 def _exact_bounds(schema: dict[str, Any]) -> None:
-    """Move bounds that float64 lacks inwards, to the nearest ones that it has; draft 4's flags become bounds."""
+    """Refuse bounds that float64 lacks; draft 4's flags become bounds."""
     for inclusive, exclusive in (_LOWER, _UPPER):
         if isinstance(schema.get(exclusive), bool) and schema.pop(exclusive) and inclusive in schema:
             schema[exclusive] = schema.pop(inclusive)
-    given = _range(schema)
-    for (inclusive, exclusive), towards in ((_LOWER, math.inf), (_UPPER, -math.inf)):
-        for key in (exclusive, inclusive):
-            bound = schema.get(key)
-            if not _is_number(bound) or abs(bound) < _EXACT:
-                continue
-            if abs(bound) > _MOST and (bound > 0) == (towards > 0):
-                raise InexpressibleError(f"{key}: {_named(bound)} is beyond the numbers of grammars")
-            near = float(max(-_MOST, min(_MOST, bound)))
-            outside = near < bound if towards > 0 else near > bound
-            # The library has no integers next to an exclusive bound of this size.
-            if outside or (key == exclusive and near == bound):
-                near = math.nextafter(near, towards)
-            del schema[key]
-            other = schema.get(inclusive)
-            bounds = [int(near), *([other] if _is_number(other) else ())]
-            schema[inclusive] = max(bounds) if towards > 0 else min(bounds)
-    low, high = _range(schema)
-    if low > high and given[0] <= given[1]:
-        raise InexpressibleError(
-            f"from {_named(given[0])} to {_named(given[1])} there is no number that grammars can hold exactly"
-        )
-
-
-def _range(schema: Mapping[str, Any]) -> tuple[float, float]:
-    low, high = ([n for n in map(schema.get, keys) if _is_number(n)] for keys in (_LOWER, _UPPER))
-    return max(low, default=-math.inf), min(high, default=math.inf)
+    for key in (*_LOWER, *_UPPER):
+        bound = schema.get(key)
+        if _is_number(bound) and abs(bound) >= _EXACT:
+            raise InexpressibleError(
+                f"{key}: {_named(bound)} is no bound that grammars hold exactly; use less than 2^53"
+            )
 
 
 def _is_number(value: Any) -> TypeGuard[int | float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _property_names(schema: dict[str, Any], resolve: Resolve) -> None:
-    """Replace `propertyNames` by properties of these names, or of these patterns."""
-    names = schema.get("propertyNames")
-    for _ in range(_MOST_REFERENCES):
-        if isinstance(names, dict) and names.keys() - _SAYS_NO_NAME == {"$ref"}:
-            names = _rewritten(resolve(names["$ref"]), resolve)
-    if not isinstance(names, dict) or "patternProperties" in schema:
-        return
-    rest, properties = schema.get("additionalProperties", {}), mapping_in(schema, "properties")
-    given = names.keys() - _SAYS_NO_NAME
-    if given in ({"enum"}, {"const"}):
-        listed = [names["const"]] if "const" in names else list_in(names, "enum")
-        known = [name for name in listed if isinstance(name, str)]
-        schema["properties"] = {name: part if name in known else False for name, part in properties.items()}
-        schema["properties"] |= {name: rest for name in known if name not in properties}
-    elif given and given <= {"pattern", "minLength", "maxLength"} and not properties:
-        if given != {"pattern"}:
-            if "pattern" in given:
-                return
-            least, most = names.get("minLength", 0), names.get("maxLength", "")
-            names = {"pattern": rf"^[^\x00]{{{least},{most}}}$"}
-        schema["patternProperties"] = {names["pattern"]: rest}
-    else:
-        return
-    schema["additionalProperties"] = False
-    del schema["propertyNames"]
 
 
 def _dependent(schema: dict[str, Any], resolve: Resolve) -> None:
@@ -394,24 +328,6 @@ def _other_texts(texts: set[str]) -> str:
         other = rf"[^{next_characters}][\s\S]*" if next_characters else r"[\s\S]+"
         options.append(re.escape(prefix) + (other if prefix in texts else f"(?:{other})?"))
     return f"^(?:{'|'.join(options)})$"
-
-
-def _counted(schema: dict[str, Any]) -> None:
-    """Replace `minProperties` by required properties: those that are required already, and optional ones in order."""
-    least, properties = schema.get("minProperties"), schema.get("properties", {})
-    if isinstance(least, float) and least.is_integer():
-        least = schema["minProperties"] = int(least)
-    if not isinstance(least, int) or not isinstance(properties, dict):
-        return
-    required = schema.get("required", [])
-    required = list(required) if isinstance(required, list) else []
-    optional = [name for name, part in properties.items() if name not in required and part is not False]
-    missing = least - len(set(required))
-    if missing <= 0:
-        del schema["minProperties"]
-    elif least > 1 and missing <= len(optional):
-        schema["required"] = required + optional[:missing]
-        del schema["minProperties"]
 
 
 def _exclusive(schema: dict[str, Any], rewritten: dict[str, Any], resolve: Resolve) -> None:
