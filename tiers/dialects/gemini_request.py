@@ -51,17 +51,11 @@ _encode = msgspec.json.Encoder().encode
 # Names of OpenAI's in which later failures speak of a request.
 _NAMES = {
     "messages": "contents",
+    **{field.name: f"generationConfig.{field.encode_name}" for field in msgspec.structs.fields(GenerationConfig)},
     "max_tokens": "generationConfig.maxOutputTokens",
     "max_completion_tokens": "generationConfig.maxOutputTokens",
     "stop": "generationConfig.stopSequences",
-    "temperature": "generationConfig.temperature",
-    "top_p": "generationConfig.topP",
-    "top_k": "generationConfig.topK",
-    "seed": "generationConfig.seed",
-    "presence_penalty": "generationConfig.presencePenalty",
-    "frequency_penalty": "generationConfig.frequencyPenalty",
     "n": "generationConfig.candidateCount",
-    "logprobs": "generationConfig.responseLogprobs",
     "top_logprobs": "generationConfig.logprobs",
     "modalities": "generationConfig.responseModalities",
     "reasoning_effort": "generationConfig.thinkingConfig.thinkingLevel",

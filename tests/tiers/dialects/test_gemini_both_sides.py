@@ -140,15 +140,18 @@ def test_a_server_gets_a_callers_parts_as_they_are(place: int) -> None:
     assert json.loads(msgspec.json.encode(contents(asked.turns or []))) == turns
 
 
+@pytest.mark.parametrize("new", ["", ',"new":1'])
 @pytest.mark.parametrize(
     ("arguments", "read_as"),
     [('{"a": 1}', {"a": 1}), ('"{\\"a\\": 1}"', {"a": 1}), ('"a"', {"value": "a"}), ("[1]", {}), ("null", {})],
 )
-def test_arguments_of_any_kind_are_an_object_for_the_caller_and_the_server(arguments: str, read_as: Any) -> None:
-    body = b'{"candidates":[{"content":{"parts":[{"functionCall":{"name":"f","args":%b},"new":1}]}}]}'
-    choice = collected(SERVER.read_whole(body % arguments.encode(), tally(opaque=True)))
+def test_arguments_of_any_kind_are_an_object_for_the_caller_and_the_server(
+    arguments: str, read_as: Any, new: str
+) -> None:
+    part = f'{{"functionCall":{{"name":"f","args":{arguments}}}{new}}}'
+    body = f'{{"candidates":[{{"content":{{"parts":[{part}]}}}}]}}'
+    choice = collected(SERVER.read_whole(body.encode(), tally(opaque=True)))
     (call,), (block,) = choice.tool_calls, choice.opaque["gemini"]
     assert json.loads(call.arguments or "{}") == read_as
-    part = json.loads(block.json)
-    assert part["new"] == 1
-    assert (part["functionCall"]["args"] or {}) == read_as
+    kept = json.loads(block.json)
+    assert (kept["functionCall"]["args"] or {}, kept.keys()) == (read_as, json.loads(part).keys())
