@@ -24,7 +24,7 @@ from gateway.inference.api.answers import EVENT_STREAM, Routed, routed
 from gateway.inference.api.build_request import received, request_of
 from gateway.inference.api.embeddings import EmbeddingsRequest, embedded
 from gateway.inference.api.models import GeminiModel, GeminiPage, listed_models, named_model
-from gateway.inference.api.parsing import IGNORED, off_loop, read_and_build, read_fields
+from gateway.inference.api.parsing import note_ignored, off_loop, read_and_build, read_fields
 from gateway.inference.api.sending import WholeResponse, ignored_header, respond
 from gateway.inference.service import serving_of
 from gateway.tenancy.guard import inference_post
@@ -235,9 +235,7 @@ async def _read(
         return await off_loop(serving, head.caller, raw, partial(work, body))
 
     body, (read, asked) = await read_and_build(serving, request, fields, build)
-    if read.ignored:
-        state = request.scope["state"]
-        state[IGNORED] = [*state.get(IGNORED, ()), *read.ignored]
+    note_ignored(request, read.ignored)
     return body, asked
 
 
