@@ -103,13 +103,6 @@ class ApiError(Exception):
         found.retry_after, found.limit = self.retry_after, self.limit
         return found
 
-    def reworded(self, param: str, message: str) -> "ApiError":
-        """Return the same failure with the name that another API has for the field, and its words."""
-        body = self.body
-        found = ApiError(self.status, message, param=param, code=body.code, type_=body.type, headers=self.headers)
-        found.retry_after = self.retry_after
-        return found
-
 
 class ContextLengthError(ApiError):
     """400 for a prompt that is too long, in OpenAI's words, by which its clients make it shorter. The Messages API has
