@@ -11,7 +11,6 @@ DECODED = {
     "classifier.evidence": ["ProbeManifest", "_Version"],
     "classifier.registry.artefact": ["Manifest"],
     "classifier.registry.registry": ["Canary", "Split"],
-    "gateway.inference.api.responses.schemas": ["Part"],
     "inference_core.engine.live_knobs": ["Knobs"],
     "inference_core.loaders.hub_model": ["Pin"],
     "inference_core.loaders.huggingface.hf_checkpoint": ["_Index"],
@@ -30,6 +29,7 @@ DECODED = {
     "tiers.catalog.load": ["Catalog"],
     "tiers.catalog.price_list": ["SignedPrices"],
     "tiers.dialects.messages": ["Block", "ResultBlock", "Text", "ToolEntry"],
+    "tiers.dialects.responses_schemas": ["Part"],
 }
 # What msgspec keeps of a type once it is prepared is an object that the type refers to.
 UNPREPARED = """

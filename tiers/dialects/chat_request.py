@@ -92,7 +92,7 @@ def read_chat(body: ChatRequest) -> ReadRequest:
         reasoning_budget=body.thinking_token_budget,
         template_variables=template_variables_of(body),
         logprobs=(body.top_logprobs or 0) if body.logprobs else None,
-        priority=_priority(body),
+        priority=priority_of(body.service_tier, body.priority),
         service_tier=body.service_tier,
         passed=passed,
         extra=_media_fields(body),
@@ -148,13 +148,14 @@ def _sampling(body: Sampling) -> dict[str, Any]:
     return given
 
 
-def _priority(body: ChatRequest) -> int | None:
-    if body.service_tier is None:
-        return body.priority
-    if (usual := PRIORITY_OF_SERVICE_TIER.get(body.service_tier)) is None:
+def priority_of(service_tier: str | None, priority: int | None = None) -> int | None:
+    """Return the scheduling class of `service_tier`, or the one that the caller names. Raises `BadRequestError`."""
+    if service_tier is None:
+        return priority
+    if (usual := PRIORITY_OF_SERVICE_TIER.get(service_tier)) is None:
         allowed = ", ".join(PRIORITY_OF_SERVICE_TIER)
-        raise BadRequestError(f"Invalid service_tier {body.service_tier!r}: allowed are {allowed}.", "service_tier")
-    return usual if body.priority is None else body.priority
+        raise BadRequestError(f"Invalid service_tier {service_tier!r}: allowed are {allowed}.", "service_tier")
+    return usual if priority is None else priority
 
 
 def _media_fields(body: ChatRequest) -> dict[str, Any]:
@@ -505,28 +506,32 @@ def _content_part(part: ContentPart, where: str) -> Content:
 
 
 def _unmarked_part(part: ContentPart, where: str) -> Content:
-    if _kind(part) not in MEDIA_TYPES:
-        return Text(_part(part, where))
     kind = _kind(part)
-    given = getattr(part, kind)
-    where = f"{where}.{kind}"
-    if isinstance(given, str) and kind in ("image_url", "video_url"):
-        given = {"url": given}
-    if not isinstance(given, dict):
+    if kind not in MEDIA_TYPES:
+        return Text(_part(part, where))
+    value = getattr(part, kind)
+    if isinstance(value, str) and kind in ("image_url", "video_url"):
+        value = {"url": value}
+    return medium_part(kind, value, f"{where}.{kind}")
+
+
+def medium_part(kind: str, value: Any, where: str) -> Content:
+    """Return the medium that is the object at `where` of a part of the type `kind`. Raises `BadRequestError`."""
+    if not isinstance(value, dict):
         raise BadRequestError(f"A part of type {kind!r} needs the object {kind}.", where, "invalid_value")
     names = MEDIA_TYPES[kind]
-    bodies = [name for name in names if given.get(name) is not None]
-    if not bodies or not all(isinstance(given[name], str) for name in bodies):
+    bodies = [name for name in names if value.get(name) is not None]
+    if not bodies or not all(isinstance(value[name], str) for name in bodies):
         raise BadRequestError(f"{kind} needs {' or '.join(names)}, as text.", f"{where}.{names[0]}", "invalid_value")
-    if len(given) > MAX_MEDIA_FIELDS or any(isinstance(value, (dict, list)) for value in given.values()):
+    if len(value) > MAX_MEDIA_FIELDS or any(isinstance(inner, (dict, list)) for inner in value.values()):
         raise BadRequestError(
             f"{kind} has fields that no server reads: allowed are {MAX_MEDIA_FIELDS} plain values.",
             where,
             "invalid_value",
         )
-    found = medium(_KINDS[kind], given, {name: f"{where}.{name}" for name in names})
-    refuse_urls({kind: given}, where.rpartition(".")[0])
-    return found
+    block = medium(_KINDS[kind], value, {name: f"{where}.{name}" for name in names})
+    refuse_urls({kind: value}, where.rpartition(".")[0])
+    return block
 
 
 def medium(kind: MediaKind, fields: dict[str, Any], paths: Mapping[str, str]) -> Content:

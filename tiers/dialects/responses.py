@@ -16,7 +16,6 @@ from tiers.catalog.tier_spec import RemoteSpec
 from tiers.conversation import (
     BREAKPOINT,
     Content,
-    Dialect,
     Media,
     Opaque,
     OpaquePiece,
@@ -28,18 +27,14 @@ from tiers.dialects.chat_chunk import TICKS
 from tiers.dialects.dialect import THINKING_TOKENS, Blocks, blocks_of
 from tiers.dialects.event_stream import ServerSentEvent
 from tiers.dialects.lenient_json import LenientDecoder, arguments_text
+from tiers.dialects.responses_schemas import FORM, SAME_FIELDS, SEALED_REASONING, SaidItem
+from tiers.dialects.responses_tools import flat_name
 from tiers.dialects.rules import NEUTRAL, sampling_of
 from tiers.dialects.server_error import ErrorObject, ServerSaidError, parse_error
 from tiers.dialects.usage_counter import MOST_NAME, Tally
 from tiers.errors import TierError
 from tiers.tier import Delta, FinishReason, GenerationRequest, Usage
 
-SEALED = "reasoning.encrypted_content"
-# Fields of a caller of the same API that go on as they are.
-_SAME_FIELDS = (
-    "context_management", "instructions", "max_tool_calls", "parallel_tool_calls", "reasoning", "text",
-    "tool_choice", "tools", "top_logprobs",
-)  # fmt: skip
 _PASSED = ("metadata", "prompt_cache_key", "prompt_cache_retention", "prompt_cache_options", "safety_identifier",
            "service_tier", "user")  # fmt: skip
 # What of the sampling parameters the API has.
@@ -78,7 +73,7 @@ def is_needed(request: GenerationRequest) -> bool:
     elif request.tooling is not None and effort_of(request) not in (None, "none"):
         return True
     for message in request.messages or ():
-        if any(item.json and (item.seal or item.type not in _OF_CHATS) for item in message.written(_FORM)):
+        if any(item.json and (item.seal or item.type not in _OF_CHATS) for item in message.written(FORM)):
             return True
         if any(map(_is_file_address, message.media)):
             return True
@@ -129,12 +124,12 @@ def request_body(
     body |= {name: request.passed[name] for name in _PASSED if name in request.passed}
     if native is None:
         return body | _asked(request)
-    return body | {name: msgspec.Raw(native.fields[name]) for name in _SAME_FIELDS if name in native.fields}
+    return body | {name: msgspec.Raw(native.fields[name]) for name in SAME_FIELDS if name in native.fields}
 
 
 def _include(request: GenerationRequest) -> list[str]:
     given = b"[]" if request.native is None else request.native.fields.get("include", b"[]")
-    return list(dict.fromkeys([SEALED, *msgspec.json.decode(given, type=list[str])]))
+    return list(dict.fromkeys([SEALED_REASONING, *msgspec.json.decode(given, type=list[str])]))
 
 
 def _asked(request: GenerationRequest) -> dict[str, Any]:
@@ -167,7 +162,7 @@ def _asked(request: GenerationRequest) -> dict[str, Any]:
 
 
 def _items(message: Turn) -> Iterator[Any]:
-    if said := message.written(_FORM):
+    if said := message.written(FORM):
         yield from (msgspec.Raw(block.json) for block in said if block.json)
         return
     if message.role == "tool":
@@ -196,7 +191,6 @@ def _parts(blocks: Sequence[Content]) -> Iterator[dict[str, Any]]:
             yield {"type": "input_file", **data, **mark}
 
 
-_FORM: Dialect = "responses"
 _NOTHING = msgspec.Raw(b"")
 # Events that are not of an item: the gateway's own take their place.
 _FRAMES = ("response.created", "response.in_progress", "response.queued", "keepalive")
@@ -206,33 +200,6 @@ _ENDS = ("response.completed", "response.incomplete", "response.done")
 _CALLS = ("function_call", "custom_tool_call")
 # Notes of an answer: the items that were added, those that are done, and whether arguments of no known call came.
 _ADDED, _DONE, _UNNAMED = "items added", "items done", "unnamed arguments"
-
-
-class _Part(msgspec.Struct):
-    type: str = ""
-    text: str | None = None
-    refusal: str | None = None
-    annotations: list[UrlCitation] | None = None
-
-
-class _Item(msgspec.Struct):
-    type: str = ""
-    id: str | None = None
-    call_id: str | None = None
-    name: str | None = None
-    namespace: str | None = None
-    arguments: Any = None
-    input: str | None = None
-    content: list[_Part] | str | None = None
-    summary: list[_Part] | None = None
-    encrypted_content: str | None = None
-    action: Any = None
-    container_id: str | None = None
-
-    @property
-    def parts(self) -> list[_Part]:
-        """Its content, which some servers give as a text."""
-        return [_Part(text=self.content)] if isinstance(self.content, str) else self.content or []
 
 
 class _Cached(msgspec.Struct):
@@ -288,12 +255,12 @@ def read_event(event: ServerSentEvent, tally: Tally) -> list[Delta] | None:
     deltas, block = _read(said, blocks_of(tally), tally, event.data)
     if not tally.opaque or said.type in _FRAMES or said.response is not None:
         return deltas
-    opaque = OpaquePiece(dialect=_FORM, event=_with_text(said, event.data), block=block)
+    opaque = OpaquePiece(dialect=FORM, event=_with_text(said, event.data), block=block)
     if not deltas:
         return [Delta(opaque=opaque)]
     for delta in deltas[:-1]:
         # The event says it.
-        delta.opaque = OpaquePiece(dialect=_FORM)
+        delta.opaque = OpaquePiece(dialect=FORM)
     deltas[-1].opaque = opaque
     return deltas
 
@@ -360,7 +327,7 @@ def _answered_items(response: _Response, blocks: Blocks, tally: Tally) -> list[D
             deltas.append(_open(index, item, blocks))
         deltas += _closed(index, item, blocks, tally)
         if tally.opaque:
-            deltas.append(Delta(opaque=OpaquePiece(dialect=_FORM, block=_block_of(raw, item))))
+            deltas.append(Delta(opaque=OpaquePiece(dialect=FORM, block=_block_of(raw, item))))
     return deltas or blocks.text(response.output_text or "")
 
 
@@ -384,7 +351,7 @@ def _left_out(response: _Response, blocks: Blocks, tally: Tally) -> list[Delta]:
         return deltas
     for delta in deltas:
         # The events below say it.
-        delta.opaque = OpaquePiece(dialect=_FORM)
+        delta.opaque = OpaquePiece(dialect=FORM)
     for index, raw in enumerate(response.output):
         if index in done:
             continue
@@ -392,7 +359,7 @@ def _left_out(response: _Response, blocks: Blocks, tally: Tally) -> list[Delta]:
         for kind in ("added", "done")[index in tally.notes.get(_ADDED, ()) :]:
             event = {"type": f"response.output_item.{kind}", "output_index": index, "item": msgspec.Raw(block.json)}
             own = block if kind == "done" else None
-            deltas.append(Delta(opaque=OpaquePiece(dialect=_FORM, event=msgspec.json.encode(event), block=own)))
+            deltas.append(Delta(opaque=OpaquePiece(dialect=FORM, event=msgspec.json.encode(event), block=own)))
     return deltas
 
 
@@ -413,12 +380,12 @@ def _answers(tally: Tally) -> set[Any]:
     return found
 
 
-def _open(index: int, item: _Item, blocks: Blocks) -> Delta:
+def _open(index: int, item: SaidItem, blocks: Blocks) -> Delta:
     given = arguments_text(item.arguments) or "{}"
-    return blocks.open_call(index, item.call_id or item.id or "", called_name(item.name or "", item.namespace), given)
+    return blocks.open_call(index, item.call_id or item.id or "", flat_name(item.name or "", item.namespace), given)
 
 
-def _closed(index: int, item: _Item, blocks: Blocks, tally: Tally) -> list[Delta]:
+def _closed(index: int, item: SaidItem, blocks: Blocks, tally: Tally) -> list[Delta]:
     """What is missing at the end of an item: some servers give its text or its arguments at once, and of a custom
     tool's call nothing else is known before."""
     if item.type in ("message", "") and not {index, item.id} & _answers(tally):
@@ -437,14 +404,7 @@ def _closed(index: int, item: _Item, blocks: Blocks, tally: Tally) -> list[Delta
     if item.type != "custom_tool_call":
         return []
     arguments = json.dumps({"input": item.input or ""}, ensure_ascii=False)
-    return [blocks.whole_call(index, item.call_id or "", called_name(item.name or "", item.namespace), arguments)]
-
-
-def called_name(name: str, namespace: str | None) -> str:
-    """The name of a call as chats know it: with its namespace before it."""
-    if namespace is None:
-        return name
-    return namespace + name if namespace.endswith("__") else f"{namespace}__{name}"
+    return [blocks.whole_call(index, item.call_id or "", flat_name(item.name or "", item.namespace), arguments)]
 
 
 def _with_text(said: _Event, data: bytes) -> bytes:
@@ -456,16 +416,16 @@ def _with_text(said: _Event, data: bytes) -> bytes:
     return data if text == given else data.replace(given, text, 1)
 
 
-def _block_of(raw: msgspec.Raw, item: _Item) -> Opaque:
+def _block_of(raw: msgspec.Raw, item: SaidItem) -> Opaque:
     given = bytes(raw)
     if item.type == "function_call" and isinstance(item.arguments, dict):
         # Clients read the arguments as a text, and some servers give an object.
         arguments = arguments_text(item.arguments)
         given = msgspec.json.encode(msgspec.json.decode(raw, type=dict[str, Any]) | {"arguments": arguments})
-    return Opaque(_FORM, given, item.type, item.encrypted_content or "")
+    return Opaque(FORM, given, item.type, item.encrypted_content or "")
 
 
-def _note_billed(index: int, item: _Item, tally: Tally) -> None:
+def _note_billed(index: int, item: SaidItem, tally: Tally) -> None:
     """Note an item that the provider bills by its number. Of searches those are billed that search, not those that read
     a page; of code, each container that it ran in (https://platform.openai.com/docs/pricing, read 2026-11)."""
     key: Any = index
@@ -520,5 +480,5 @@ def _report(usage: _Usage, tally: Tally) -> None:
 
 
 _decode = LenientDecoder(_Event, "an event of a response")
-_decode_item = LenientDecoder(_Item, "an item of a response")
+_decode_item = LenientDecoder(SaidItem, "an item of a response")
 _decode_whole = LenientDecoder(_Response, "a response")

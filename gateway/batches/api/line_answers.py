@@ -17,14 +17,13 @@ from gateway.inference.api.build_request import RequestHead, chat_request, compl
 from gateway.inference.api.completions import CHAT, COMPLETION
 from gateway.inference.api.embeddings import EMBEDDINGS, embedded
 from gateway.inference.api.parsing import decoded_fields
-from gateway.inference.api.responses.as_chat import renamed
 from gateway.inference.api.responses.create import RESPONSES, ResponsesFormat
 from gateway.inference.api.responses.exchange import exchange_of
-from gateway.inference.api.responses.native_items import without_codex_items
 from gateway.inference.api.sending import BeforeEnd, whole_body
 from gateway.inference.service import Serving
 from gateway.tenancy.keys.directory import KeysUnavailableError, UnknownKeyError
 from gateway.tenancy.tenancy import Tenancy
+from tiers.dialects.responses_items import without_codex_items
 from tiers.errors import TierRequestError
 
 _BATCH = SLO_CLASSES["batch"]
@@ -84,10 +83,7 @@ async def _responses_line(serving: Serving, given: RequestHead, body: bytes, tag
     asked, _ = without_codex_items(asked, keeps_own=serving.routing.served.has_responses)
     exchange = await exchange_of(serving, msgspec.structs.replace(given, extra=extra), asked, body)
     answer_format = ResponsesFormat(serving, exchange)
-    try:
-        return await _generated(serving, exchange.request, answer_format, tags, answer_format.store)
-    except ApiError as error:
-        raise renamed(error) from None
+    return await _generated(serving, exchange.request, answer_format, tags, answer_format.store)
 
 
 async def _embeddings_line(serving: Serving, given: RequestHead, body: bytes, tags: dict[str, str]) -> bytes:

@@ -38,10 +38,12 @@ from tiers.catalog.consent import ALL, Consent
 from tiers.conversation import ReadRequest, Turn
 from tiers.dialects.chat_request import PRIORITY_OF_SERVICE_TIER, read_chat, read_completion
 from tiers.dialects.chat_schemas import ChatRequest, CompletionRequest
+from tiers.dialects.responses_request import read_responses
+from tiers.dialects.responses_schemas import ResponsesRequest
 from tiers.errors import HEADER, BadRequestError, CallerCredential
 from tiers.tier import GenerationRequest
 
-Body = TypeVar("Body", ChatRequest, CompletionRequest)
+Body = TypeVar("Body", ChatRequest, CompletionRequest, ResponsesRequest)
 
 MAX_LOGPROBS = 1 << 17
 """Log-probabilities of drawn tokens in one answer of several choices: about 8 MB of JSON."""
@@ -199,6 +201,11 @@ def chat_request(serving: Serving, head: RequestHead, body: ChatRequest) -> Infe
 def completion_request(serving: Serving, head: RequestHead, body: CompletionRequest) -> InferenceRequest:
     """The request of a text completion. Raises `ApiError` 400 that names the parameter."""
     return request_of(serving, head, _read(read_completion, body))
+
+
+def responses_request(serving: Serving, head: RequestHead, body: ResponsesRequest) -> InferenceRequest:
+    """The request of items alone. Raises `ApiError` 400 that names the parameter."""
+    return request_of(serving, head, _read(read_responses, body))
 
 
 def _read(reader: Callable[[Body], ReadRequest], body: Body) -> ReadRequest:

@@ -21,12 +21,10 @@ from gateway.inference.api.build_request import (
     chat_request,
     completion_request,
     received,
+    responses_request,
     unanswered_request,
 )
 from gateway.inference.api.parsing import read_and_build, read_body
-from gateway.inference.api.responses.as_chat import chat_of
-from gateway.inference.api.responses.native_items import without_codex_items
-from gateway.inference.api.responses.schemas import ResponsesRequest
 from gateway.inference.api.sending import respond
 from gateway.inference.service import Serving, serving_of
 from gateway.tenancy.guard import caller_of, inference_post
@@ -37,6 +35,8 @@ from tiers.dialects.chat_request import turns_of
 from tiers.dialects.chat_schemas import HARMLESS, ChatRequest, CompletionRequest, Message, TokenId
 from tiers.dialects.client_forms import mend_chat, mend_completion, mend_responses
 from tiers.dialects.decoding import MISSING, FieldReader
+from tiers.dialects.responses_items import without_codex_items
+from tiers.dialects.responses_schemas import ResponsesRequest
 from tiers.local.decoder import calling_of
 from tiers.tier import Tier
 
@@ -60,12 +60,11 @@ async def chat_completions(request: HttpRequest) -> ASGIApp:
         if (error.body.param, error.body.code) != ("messages", MISSING) or b'"input"' not in await request.body():
             raise
     # Cursor sends a body of the Responses API here, and reads a chat.
-    return await _completed(request, _ITEMS, _of_items)
+    return await _completed(request, _ITEMS, _items_request)
 
 
-def _of_items(serving: Serving, head: RequestHead, body: ResponsesRequest) -> InferenceRequest:
-    chat = chat_of(without_codex_items(body, keeps_own=False)[0]).request
-    return chat_request(serving, head, msgspec.structs.replace(chat, stream_options=body.stream_options))
+def _items_request(serving: Serving, head: RequestHead, body: ResponsesRequest) -> InferenceRequest:
+    return responses_request(serving, head, without_codex_items(body, keeps_own=False)[0])
 
 
 @inference_post(

@@ -61,7 +61,7 @@ async def test_a_large_body_is_decoded_while_others_are_answered(
         ("/v1/messages", messages, "request_of"),
         ("/v1/messages/count_tokens", messages, "read_messages"),
         ("/v1/chat/completions", completions, "chat_request"),
-        ("/v1/responses", exchange, "chat_request"),
+        ("/v1/responses", exchange, "read_responses"),
     ],
 )
 async def test_a_conversation_of_thousands_of_turns_is_converted_while_others_are_answered(

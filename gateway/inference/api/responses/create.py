@@ -1,5 +1,6 @@
 """`POST /v1/responses`: OpenAI's newer API over the same tiers."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -8,31 +9,34 @@ from litestar import post
 from litestar.response import Response
 from litestar.types import ASGIApp
 
-from gateway.base.errors import ApiError, ContextLengthError, as_api_error
+from gateway.base.errors import ContextLengthError, as_api_error
+from gateway.base.inference_request import InferenceRequest
 from gateway.edge.asgi import HttpRequest
 from gateway.edge.openapi import describe
 from gateway.inference.answer import Answer
-from gateway.inference.api.answers import OpenAIStream
+from gateway.inference.api.answers import OpenAIStream, routed
 from gateway.inference.api.build_request import received
 from gateway.inference.api.parsing import IGNORED, MENDED, read_and_build, read_fields
-from gateway.inference.api.responses.as_chat import renamed
-from gateway.inference.api.responses.body import ResponseBody, failed_response
-from gateway.inference.api.responses.events import (
-    CompactedBody,
-    CompactedEvents,
-    ResponseEvents,
-    compacted,
-    failed_before_a_word,
-)
 from gateway.inference.api.responses.exchange import Exchange, exchange_of
-from gateway.inference.api.responses.native_items import asks_for_compaction, compacting, without_codex_items
-from gateway.inference.api.responses.schemas import ResponsesRequest, ToolChoice
 from gateway.inference.api.sending import ignored_header, respond
 from gateway.inference.service import Serving, serving_of
 from gateway.tenancy.guard import inference_post
+from tiers.catalog.tier_spec import SamplingDefaults
 from tiers.dialects.client_forms import mend_responses
 from tiers.dialects.decoding import FieldReader
-from tiers.errors import TierRequestError
+from tiers.dialects.responses_answer import (
+    CompactedBody,
+    CompactedWriter,
+    ResponseBody,
+    ResponseEnd,
+    ResponseError,
+    ResponseHead,
+    ResponseWriter,
+    compacted,
+)
+from tiers.dialects.responses_items import asks_for_compaction, compacting, without_codex_items
+from tiers.dialects.responses_schemas import ResponsesRequest, ToolChoice
+from tiers.tier import Delta, Usage
 
 RESPONSES = FieldReader("/v1/responses", ResponsesRequest, forwards="known", mend=mend_responses)
 
@@ -50,7 +54,7 @@ async def responses(request: HttpRequest) -> ASGIApp:
     serving = serving_of(request)
     _, (is_compaction, exchange) = await read_and_build(serving, request, RESPONSES, partial(_exchange, request))
     answer_format = (CompactionFormat if is_compaction else ResponsesFormat)(serving, exchange)
-    return await _answered(request, serving, exchange, answer_format)
+    return await respond(request, serving, exchange.request, answer_format, answer_format.store)
 
 
 @inference_post(
@@ -63,7 +67,8 @@ async def compact(request: HttpRequest) -> ASGIApp:
     body = _known_items(request, await read_fields(serving, request, RESPONSES))
     asked = msgspec.structs.replace(compacting(body), stream=None, store=False)
     exchange = await exchange_of(serving, received(request), asked, await request.body(), is_compaction=True)
-    return await _answered(request, serving, exchange, CompactFormat(serving, exchange, body))
+    answer_format = CompactFormat(serving, exchange, body)
+    return await respond(request, serving, exchange.request, answer_format, answer_format.store)
 
 
 class InputTokens(msgspec.Struct, frozen=True):
@@ -83,10 +88,7 @@ async def count_input(request: HttpRequest) -> Response[Any]:
     """As `/v1/messages/count_tokens` does, with the conversation that the input goes on from."""
     serving = serving_of(request)
     _, (_, exchange) = await read_and_build(serving, request, RESPONSES, partial(_exchange, request))
-    try:
-        tokens, limits = await serving.service.counted(exchange.request)
-    except ApiError as error:
-        raise renamed(error) from None
+    tokens, limits = await serving.service.counted(exchange.request)
     ignored = {name.decode(): value.decode() for name, value in ignored_header(request)}
     return Response(InputTokens(tokens), media_type="application/json", headers={**limits, **ignored})
 
@@ -112,58 +114,99 @@ def _known_items(request: HttpRequest, body: ResponsesRequest) -> ResponsesReque
     return body
 
 
-async def _answered(
-    request: HttpRequest, serving: Serving, exchange: Exchange, answer_format: "ResponsesFormat"
-) -> ASGIApp:
-    try:
-        return await respond(request, serving, exchange.request, answer_format, answer_format.store)
-    except (ApiError, TierRequestError) as error:
-        raise renamed(as_api_error(error)) from None
-
-
 class ResponsesFormat(OpenAIStream):
     """The format of `/v1/responses`."""
 
-    _body_type, _events_type = ResponseBody, ResponseEvents
+    _body_type, _writer_type = ResponseBody, ResponseWriter
 
     def __init__(self, serving: Serving, exchange: Exchange) -> None:
         self._serving, self._exchange = serving, exchange
         self._kept: ResponseBody | None = None
-        self._events: ResponseEvents | None = None
+        self._writer: ResponseWriter | None = None
 
     async def store(self, answer: Answer) -> None:
         """Store the response of a finished answer, before its last bytes are written."""
-        if self._events is not None:
-            self._events.end()
-        await self._exchange.store(self._body(answer).stored())
+        body, choice = self._body(answer), answer.choices[0]
+        if self._writer is not None:
+            self._writer.finish(choice, answer.maker)
+        else:
+            body.take(choice, answer.maker)
+        if self._exchange.stored:
+            await self._exchange.store(body.sealed(_end(answer)))
 
     def whole(self, answer: Answer) -> bytes:
-        return msgspec.json.encode(self._body(answer).finished())
+        body = self._body(answer)
+        return msgspec.json.encode(body.ended(_end(answer), stored=self._exchange.stored))
 
-    def chunks(self, answer: Answer) -> ResponseEvents:
-        self._events = self._events_type(answer, self._body(answer))
-        return self._events
+    def chunks(self, answer: Answer) -> "ResponseChunks":
+        self._writer = self._writer_type(self._body(answer))
+        return ResponseChunks(answer, self._exchange, self._writer)
 
     def is_told_in_stream(self, error: Exception) -> bool:
         """See `AnswerFormat.is_told_in_stream`: Codex makes its conversation shorter after this event alone."""
         return isinstance(as_api_error(error), ContextLengthError)
 
     def failed(self, error: Exception) -> bytes:
-        return failed_before_a_word(failed_response(self._exchange, renamed(as_api_error(error)).body))
+        request = self._exchange.request
+        body = ResponseBody(_head(self._exchange, request, request.requested_model), self._exchange.body)
+        return ResponseWriter(body).fail_at_once(_error(error))
 
     def _body(self, answer: Answer) -> ResponseBody:
         """The body of the answer, which has started."""
         if self._kept is None:
             sampling = self._serving.routing.served.spec(answer.tier.number).sampling
             self._exchange.answered_as(answer.request)
-            self._kept = self._body_type(self._exchange, answer, sampling)
+            head = _head(self._exchange, answer.request, answer.tier.model, sampling)
+            self._kept = self._body_type(head, self._exchange.body)
         return self._kept
+
+
+class ResponseChunks:
+    """`Chunks` in the wording of `/v1/responses`."""
+
+    def __init__(self, answer: Answer, exchange: Exchange, writer: ResponseWriter) -> None:
+        self._answer, self._exchange, self._writer = answer, exchange, writer
+        self.piece: Callable[[Delta], bytes] = writer.piece
+
+    def opening(self) -> bytes:
+        return self._writer.begin(stored=self._exchange.stored)
+
+    def closing(self, answer: Answer) -> bytes:
+        return self._writer.end(_end(answer), stored=self._exchange.stored)
+
+    def failed(self, error: Exception) -> bytes:
+        return self._writer.fail(_error(error), None if self._answer.record is None else _end(self._answer))
+
+
+def _head(
+    exchange: Exchange, request: InferenceRequest, model: str, sampling: SamplingDefaults | None = None
+) -> ResponseHead:
+    given = None if exchange.given is None else exchange.given.native.fields.get("tools")
+    return ResponseHead(
+        id=request.request_id,
+        created_at=int(request.created_at),
+        model=model,
+        service_tier=request.service_tier or "default",
+        sampling=sampling or SamplingDefaults(),
+        tools=None if given is None else msgspec.json.decode(given, type=list[Any]),
+    )
+
+
+def _end(answer: Answer) -> ResponseEnd:
+    record = answer.record
+    completed_at = 0.0 if record is None else record.created_at + record.timings.e2e_ms / 1e3
+    return ResponseEnd(usage=answer.billed or Usage(), completed_at=int(completed_at), x_aio=routed(answer))
+
+
+def _error(error: Exception) -> ResponseError:
+    body = as_api_error(error).body
+    return ResponseError(body.code or body.type, body.message)
 
 
 class CompactionFormat(ResponsesFormat):
     """The format of a compaction that `/v1/responses` is asked for."""
 
-    _body_type, _events_type = CompactedBody, CompactedEvents
+    _body_type, _writer_type = CompactedBody, CompactedWriter
 
 
 class CompactFormat(CompactionFormat):
@@ -174,4 +217,4 @@ class CompactFormat(CompactionFormat):
         self._said = said
 
     def whole(self, answer: Answer) -> bytes:
-        return msgspec.json.encode(compacted(self._body(answer), self._said))
+        return msgspec.json.encode(compacted(self._body(answer), _end(answer), self._said))

@@ -10,12 +10,9 @@ from sqlalchemy.exc import SQLAlchemyError
 from gateway.base.errors import ApiError, bad_request
 from gateway.base.inference_request import InferenceRequest
 from gateway.base.stores.database import reached
-from gateway.inference.api.build_request import RequestHead, chat_request
+from gateway.inference.api.build_request import RequestHead, request_of
 from gateway.inference.api.list_queries import is_id
 from gateway.inference.api.parsing import off_loop
-from gateway.inference.api.responses.as_chat import chat_of, renamed
-from gateway.inference.api.responses.native_items import GivenItems, as_sent, given_items, opened_data
-from gateway.inference.api.responses.schemas import Item, ResponsesRequest
 from gateway.inference.api.responses.stored_responses import (
     ContextTooLargeError,
     StoredContext,
@@ -26,6 +23,9 @@ from gateway.inference.api.responses.stored_responses import (
 from gateway.inference.service import Serving, truncated
 from quality.store.drivers import STALL_SECONDS
 from tiers.dialects.decoding import whole_text
+from tiers.dialects.responses_items import GivenItems, as_sent, given_items, opened_data
+from tiers.dialects.responses_request import read_responses
+from tiers.dialects.responses_schemas import Item, ResponsesRequest
 
 log = logging.getLogger(__name__)
 
@@ -120,13 +120,9 @@ async def exchange_of(
         if said is not None:
             for place, item in named.items():
                 said.items[place] = item
-        chat = chat_of(body, earlier, said, before)
-        return said, chat.with_own(chat_request(serving, head, chat.request))
+        return said, request_of(serving, head, read_responses(body, earlier, said, before))
 
-    try:
-        said, request = await off_loop(serving, head.caller, raw, built)
-    except ApiError as error:
-        raise renamed(error) from None
+    said, request = await off_loop(serving, head.caller, raw, built)
     if context is not None:
         conversation = context.conversation
     for earlier_consent in (named_consent, None if context is None else context.consent):

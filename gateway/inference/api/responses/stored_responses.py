@@ -13,13 +13,13 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.base.errors import ApiError, bad_request
 from gateway.base.stores.database import reached
-from gateway.inference.api.responses.schemas import Item, ResponsesRequest
 from gateway.inference.service import Serving
 from migrations.tables.api_objects import stored_responses
 from migrations.tables.audit import erasures
 from quality.records.record import consent_of
 from quality.store.queries import exclude_erasures
 from tiers.catalog.consent import ALL, Consent
+from tiers.dialects.responses_schemas import Item, ResponsesRequest
 
 # As many as the messages of a conversation may be, so that a cycle or a very long chain ends somewhere.
 MOST_IN_CHAIN = 2048

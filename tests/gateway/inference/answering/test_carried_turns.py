@@ -7,11 +7,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from gateway.inference.api.responses.native_items import CARRIED, with_carried
 from gateway.inference.kept_reasoning import KeptReasoning
 from tests.gateway.inference.answering.test_native_forms import SIGNED_CALL, Recorded, recorded
 from tiers.conversation import Call, Turn
 from tiers.dialects.reasoning_makers import MAKERS
+from tiers.dialects.responses_items import CARRIED, with_carried
 
 __all__ = ["recorded"]
 Body = dict[str, Any]

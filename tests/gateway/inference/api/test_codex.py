@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from gateway.inference.api.responses.as_chat import UNREADABLE
 from tests.gateway.running_gateway import RunningGateway
 from tests.gateway.served_process import UNCACHED
 from tiers.conversation import ToolCallDelta
+from tiers.dialects.responses_request import UNREADABLE
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 SAID = "Hello there, how are you?"

@@ -1,8 +1,7 @@
 """The events of a streamed Response: nested, numbered and complete as OpenAI sends them, whatever a tier says."""
 
 import json
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 import pytest
@@ -13,17 +12,13 @@ from openai.lib.streaming.responses._responses import ResponseStreamState
 from openai.types.responses import ResponseStreamEvent
 from pydantic import TypeAdapter
 
-from gateway.inference.answer import Answer
-from gateway.inference.api.responses.body import ResponseBody
-from gateway.inference.api.responses.events import ResponseEvents
-from gateway.inference.api.responses.exchange import Exchange
-from gateway.inference.api.responses.schemas import ResponsesRequest, ResponseTool
 from tests.gateway.running_gateway import RunningGateway
-from tiers.catalog.tier_spec import SamplingDefaults
 from tiers.conversation import OpaquePiece, ToolCallDelta
 from tiers.deltas import BlockOrder, CollectedChoice, Piece, is_object
 from tiers.dialects.chat_state import media_piece
-from tiers.tier import Delta
+from tiers.dialects.responses_answer import ResponseBody, ResponseEnd, ResponseHead, ResponseWriter
+from tiers.dialects.responses_schemas import ResponsesRequest, ResponseTool
+from tiers.tier import Delta, Usage
 
 EVENT = TypeAdapter(ResponseStreamEvent)
 TOOLS = [ResponseTool(type="function", name="look"), ResponseTool(type="custom", name="patch")]
@@ -42,18 +37,17 @@ def call(index: int, arguments: str, name: str = "", call_id: str = "") -> Delta
 def streamed(deltas: list[Delta]) -> tuple[list[dict[str, Any]], CollectedChoice]:
     """The events of a stream of these deltas."""
     choice = CollectedChoice()
-    request = SimpleNamespace(request_id="resp_1", created_at=1.0, service_tier=None)
-    tier = SimpleNamespace(model="small", number=1)
-    answer = cast(Answer, SimpleNamespace(request=request, tier=tier, choices=[choice], record=None))
-    asked = ResponsesRequest(model="small", input="x", tools=TOOLS)
-    exchange = cast(Exchange, SimpleNamespace(body=asked, stored=False, given=None))
-    events = ResponseEvents(answer, ResponseBody(exchange, answer, SamplingDefaults()))
-    said = events.opening()
+    head = ResponseHead(id="resp_1", created_at=1, model="small", service_tier="default")
+    writer = ResponseWriter(ResponseBody(head, ResponsesRequest(model="small", input="x", tools=TOOLS)))
+    events = writer.begin(stored=False)
     for delta in deltas:
         choice.take(delta)
-        said += events.piece(delta)
-    said += events.closing(answer)
-    return [json.loads(event.split("\n")[1][len("data: ") :]) for event in said.decode().strip().split("\n\n")], choice
+        events += writer.piece(delta)
+    writer.finish(choice, "")
+    events += writer.end(ResponseEnd(usage=Usage(), completed_at=2, x_aio=None), stored=False)
+    return [
+        json.loads(event.split("\n")[1][len("data: ") :]) for event in events.decode().strip().split("\n\n")
+    ], choice
 
 
 def items_of(events: list[dict[str, Any]]) -> list[tuple[dict[str, Any], str]]:

@@ -8,10 +8,10 @@ import openai
 import pytest
 from pydantic import BaseModel
 
-from gateway.inference.api.responses.as_chat import chat_of
-from gateway.inference.api.responses.schemas import Item, ResponsesRequest
 from tests.gateway.running_gateway import RunningGateway
-from tiers.conversation import ToolCallDelta
+from tiers.conversation import ToolCallDelta, Turn
+from tiers.dialects.responses_request import read_responses
+from tiers.dialects.responses_schemas import ResponsesRequest
 from tiers.errors import TierError
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -27,6 +27,12 @@ CALLS = (
     ToolCallDelta(index=0, id="call_1", name="add", arguments='{"a"'),
     ToolCallDelta(index=0, arguments=": 1}"),
 )
+
+
+def turns_of(*items: dict[str, Any]) -> list[Turn]:
+    """The turns that items are."""
+    body = msgspec.convert({"model": "m", "input": items}, ResponsesRequest)
+    return read_responses(body).turns or []
 
 
 class Greeting(BaseModel):
@@ -137,12 +143,11 @@ async def test_text_between_calls_and_their_results_is_of_the_same_turn(gateway:
     ]
 
 
-async def test_the_verbosity_of_a_text_is_that_of_a_chat(gateway: RunningGateway) -> None:
+async def test_the_verbosity_of_a_text_goes_to_providers(gateway: RunningGateway) -> None:
     answer = await gateway.openai.responses.create(model="tier-1", input="x", text={"verbosity": "low"})
     assert answer.text is not None
     assert answer.text.verbosity == "low"
-    body = msgspec.convert({"model": "m", "input": "x", "text": {"verbosity": "low"}}, ResponsesRequest)
-    assert chat_of(body).request.verbosity == "low"
+    assert gateway.tier(1).requests[0].passed == {"verbosity": "low"}
 
 
 async def test_a_schema_binds_the_answer_and_is_parsed(gateway: RunningGateway) -> None:
@@ -173,16 +178,16 @@ async def test_a_tier_that_breaks_half_way_is_a_failed_response(gateway: Running
         ({"input": [{"role": "user", "content": [{"type": "input_video"}]}]}, "input[0].content[0].type"),
         ({"input": [{"type": "web_search_call", "id": "x"}]}, "input[0].type"),
         ({"input": [{"role": "tool", "content": "x"}]}, "input[0].role"),
-        ({"input": [{"type": "function_call", "call_id": "x"}]}, "input[0]"),
-        ({"input": [{"role": "user"}]}, "input"),
-        ({"input": [{"type": "function_call_output", "call_id": "", "output": "x"}]}, "input"),
+        ({"input": [{"type": "function_call", "call_id": "x"}]}, "input[0].name"),
+        ({"input": [{"role": "user"}]}, "input[0].content"),
+        ({"input": [{"type": "function_call_output", "call_id": "", "output": "x"}]}, "input[0].call_id"),
         ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
         ({"tools": [{"type": "mcp", "server_label": "x"}]}, "tools[0].type"),
         ({"tools": [{"type": "custom", "name": "x", "format": {"type": "grammar"}}]}, "tools[0].format"),
         ({"tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": []}}, "tool_choice.tools"),
         ({"tool_choice": {"type": "web_search"}}, "tool_choice.type"),
         ({"tool_choice": {"type": "function", "name": "x"}}, "tool_choice"),
-        ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "text.format.json_schema.schema"),
+        ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "text.format.schema"),
         ({"text": {"format": {"type": "xml"}}}, "text.format.type"),
         ({"reasoning": {"effort": "huge"}}, "reasoning.effort"),
         ({"max_output_tokens": 0}, "max_output_tokens"),
@@ -279,26 +284,24 @@ async def test_thoughts_go_back_to_the_model_in_any_form_that_agents_keep(gatewa
         {**thoughts, "content": [], "encrypted_content": None, "summary": [{"type": "summary_text", "text": "Short."}]},
         {**thoughts, "content": [], "encrypted_content": "sealed elsewhere"},
     ]
-    turns = [chat_of(ResponsesRequest(model="m", input=msgspec.convert([t, said], list[Item]))).request for t in kept]
-    assert [turn.messages[0].reasoning_content for turn in turns] == ["Think hard.", "Think hard.", "Short.", None]
-    assert [len(turn.messages) for turn in turns] == [1] * 4
+    read = [turns_of(thoughts, said) for thoughts in kept]
+    assert [[turn.thoughts for turn in turns] for turns in read] == [["Think hard."], ["Think hard."], ["Short."], [""]]
 
 
-async def test_images_audio_and_files_are_those_of_a_chat() -> None:
+async def test_images_audio_and_files_are_media_of_the_turn() -> None:
     content = [
         {"type": "input_text", "text": "What is this?"},
         {"type": "input_image", "image_url": "data:image/png;base64,AA==", "detail": "low"},
         {"type": "input_file", "file_data": "data:application/pdf;base64,AA==", "filename": "x.pdf"},
         {"type": "input_audio", "input_audio": {"data": "AA==", "format": "wav"}},
     ]
-    item = {"role": "user", "content": content}
-    chat = chat_of(ResponsesRequest(model="m", input=msgspec.convert([item], list[Item]))).request
-    parts = chat.messages[0].content
-    assert isinstance(parts, list)
-    assert [part.type for part in parts] == ["text", "image_url", "file", "input_audio"]
-    assert parts[1].image_url == {"url": "data:image/png;base64,AA==", "detail": "low"}
-    assert parts[2].file == {"file_data": "data:application/pdf;base64,AA==", "filename": "x.pdf"}
-    assert parts[3].input_audio == {"data": "AA==", "format": "wav"}
+    (turn,) = turns_of({"role": "user", "content": content})
+    assert turn.text == "What is this?"
+    assert [(block.kind, block.data) for block in turn.media] == [
+        ("image", {"url": "data:image/png;base64,AA==", "detail": "low"}),
+        ("file", {"file_data": "data:application/pdf;base64,AA==", "filename": "x.pdf"}),
+        ("audio", {"data": "AA==", "format": "wav"}),
+    ]
 
 
 async def test_thoughts_are_a_summary_for_clients_that_ask_for_one(gateway: RunningGateway) -> None:

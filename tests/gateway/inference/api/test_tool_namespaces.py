@@ -6,10 +6,10 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.inference.api.responses.schemas import ResponseTool
-from gateway.inference.api.responses.tools import called_tools, flat_name
 from tests.gateway.running_gateway import RunningGateway
 from tiers.conversation import ToolCallDelta
+from tiers.dialects.responses_schemas import ResponseTool
+from tiers.dialects.responses_tools import called_tools, flat_name
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

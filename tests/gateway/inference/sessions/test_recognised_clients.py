@@ -8,8 +8,6 @@ import pytest
 
 from gateway.base.inference_request import ClientTurn
 from gateway.inference import clients
-from gateway.inference.api.responses.as_chat import chat_of as chat_of_responses
-from gateway.inference.api.responses.schemas import ResponsesRequest
 from gateway.inference.clients import CAPTURED, MAX_ID, RULES, recognised
 from gateway.inference.conversations import session_digest
 from tests.clients.recorded_request import RecordedRequest, read_recorded
@@ -18,6 +16,8 @@ from tiers.dialects.chat_request import turns_of
 from tiers.dialects.chat_schemas import ChatRequest
 from tiers.dialects.messages import MessagesRequest
 from tiers.dialects.messages_request import read_messages
+from tiers.dialects.responses_request import read_responses
+from tiers.dialects.responses_schemas import ResponsesRequest
 
 RECORDED = read_recorded()
 NAMES = {rule.name for rule in RULES}
@@ -35,10 +35,9 @@ def chat_of(one: RecordedRequest) -> tuple[dict[str, str] | None, list[Turn]]:
         given = one.body["input"]
         items = given if isinstance(given, str) else [i for i in given if i.get("type", "message") in kept]
         body = {"model": one.body["model"], "input": items, "instructions": one.body.get("instructions")}
-        chat = chat_of_responses(msgspec.json.decode(msgspec.json.encode(body), type=ResponsesRequest)).request
-    else:
-        chat = msgspec.convert({n: one.body[n] for n in ("model", "messages")}, ChatRequest)
-    return chat.metadata, turns_of(chat.messages)
+        read = read_responses(msgspec.json.decode(msgspec.json.encode(body), type=ResponsesRequest))
+        return read.metadata, read.turns or []
+    return None, turns_of(msgspec.convert({n: one.body[n] for n in ("model", "messages")}, ChatRequest).messages)
 
 
 def turn_of(one: RecordedRequest) -> ClientTurn | None:

@@ -1,5 +1,5 @@
-"""Items and fields of a request to `/v1/responses` as they were given, for servers with the same API; and the items of
-such a server under ids of ours, by which later requests name them.
+"""Items and fields of a request of the Responses API as they were given, for servers with the same API; and the items
+of such a server under ids of ours, by which later requests name them.
 
 Compaction of a conversation as Codex asks for it, and the items that only Codex sends: Codex
 (codex-rs/core/src/compact_remote*.rs, 2026-11) ends the input with a `compaction_trigger` and expects one item of the
@@ -21,13 +21,14 @@ from typing import Any
 
 import msgspec
 
-from gateway.inference.answer import Answer
-from gateway.inference.api.responses.schemas import Item, ResponsesRequest, ResponseTool
-from gateway.inference.api.responses.tools import SEARCH
 from inference_core.io.files import JSON_ERRORS
 from tiers.conversation import NativeRequest, Opaque, Turn
+from tiers.deltas import CollectedChoice
 from tiers.dialects.caller_urls import refuse_turn
-from tiers.dialects.chat_state import FORM, THOUGHTS, kept_state, size_of, with_kept_state
+from tiers.dialects.chat_state import FORM as CHAT
+from tiers.dialects.chat_state import THOUGHTS, kept_state, size_of, with_kept_state
+from tiers.dialects.responses_schemas import FORM, SAME_FIELDS, Item, ResponsesRequest, ResponseTool
+from tiers.dialects.responses_tools import SEARCH
 
 OWN_SEAL = "aio1."
 """What `encrypted_content` of ours begins with. It is readable: the same thoughts are in `content`."""
@@ -41,18 +42,7 @@ _OURS = (
     "function_call_output",
     "custom_tool_call_output",
 )
-_FIELDS = (
-    "context_management",
-    "include",
-    "instructions",
-    "max_tool_calls",
-    "parallel_tool_calls",
-    "reasoning",
-    "text",
-    "tool_choice",
-    "tools",
-    "top_logprobs",
-)
+_FIELDS = (*SAME_FIELDS, "include")
 # What no chat says.
 _UNSAID = ("context_management",)
 _PREFIX = re.compile(r"[a-z]{2,4}\Z")
@@ -82,7 +72,7 @@ class GivenItems(msgspec.Struct, frozen=True):
 
 
 def given_items(body: bytes) -> GivenItems:
-    """What a request, whose form has been checked, gave."""
+    """Return what a request, whose form has been checked, gave. Raises `BadRequestError`."""
     given = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
     said = msgspec.json.decode(given["input"])
     items = [{"type": "message", "role": "user", "content": said}] if isinstance(said, str) else said
@@ -92,7 +82,7 @@ def given_items(body: bytes) -> GivenItems:
     tools = msgspec.json.decode(fields.get("tools", b"[]"), type=list[dict[str, Any]])
     own = _others(tools, items)
     unsaid = tuple(name for name in _UNSAID if name in fields)
-    return GivenItems(items, NativeRequest("responses", fields, own, unsaid=unsaid))
+    return GivenItems(items, NativeRequest(FORM, fields, own, unsaid=unsaid))
 
 
 def native_item(item: Mapping[str, Any]) -> Opaque | None:
@@ -102,7 +92,7 @@ def native_item(item: Mapping[str, Any]) -> Opaque | None:
         return None
     left_out = ("id", "status") if kind in _OURS else ()
     kept = {name: value for name, value in item.items() if name not in left_out}
-    return Opaque("responses", _encode({"type": kind} | kept), kind, seal)
+    return Opaque(FORM, _encode({"type": kind} | kept), kind, seal)
 
 
 class ItemIds:
@@ -234,21 +224,14 @@ def opened(item: Item) -> Item:
     """A summary of ours as what a user says; any other item as it is."""
     if not _is_own(item):
         return item
-    return Item(role="user", content=_SUMMARY + _read(item.encrypted_content or ""))
+    return Item(role="user", content=_SUMMARY + opened_seal(item.encrypted_content or ""))
 
 
 def opened_data(item: dict[str, Any]) -> dict[str, Any]:
     """The same of an item as data."""
     if item.get("type") not in COMPACTION or not _is_ours(item):
         return item
-    return {"type": "message", "role": "user", "content": _SUMMARY + _read(str(item["encrypted_content"]))}
-
-
-def _read(seal: str) -> str:
-    try:
-        return base64.urlsafe_b64decode(seal.removeprefix(OWN_SEAL)).decode()
-    except (binascii.Error, ValueError):
-        return ""
+    return {"type": "message", "role": "user", "content": _SUMMARY + opened_seal(str(item["encrypted_content"]))}
 
 
 CARRIED = f"{OWN_SEAL}turn."
@@ -264,12 +247,25 @@ class _Turn(msgspec.Struct, frozen=True, array_like=True):
     blocks: tuple[Opaque, ...]
 
 
-def carried(answer: Answer) -> str | None:
-    """Return the `encrypted_content` of the state that the server of a finished answer needs back; None for none."""
-    blocks = [block for block in kept_state(answer.choices[0]) if (block.dialect, block.type) != (FORM, THOUGHTS)]
-    if not size_of(blocks) or blocks[0].dialect == "responses":
+def sealed(thoughts: str) -> str:
+    """Return the `encrypted_content` of a reasoning item: what agents send back to go on without stored responses."""
+    return OWN_SEAL + base64.urlsafe_b64encode(thoughts.encode(errors="replace")).decode()
+
+
+def opened_seal(seal: str) -> str:
+    """Return the text in a seal of ours; "" for one that cannot be read."""
+    try:
+        return base64.urlsafe_b64decode(seal.removeprefix(OWN_SEAL)).decode()
+    except (binascii.Error, ValueError):
+        return ""
+
+
+def carried(choice: CollectedChoice, maker: str) -> str | None:
+    """Return the `encrypted_content` of the state that `maker` needs back of its answer; None for none."""
+    blocks = [block for block in kept_state(choice) if (block.dialect, block.type) != (CHAT, THOUGHTS)]
+    if not size_of(blocks) or blocks[0].dialect == FORM:
         return None
-    turn = _Turn(answer.maker, tuple(_bare(blocks)))
+    turn = _Turn(maker, tuple(_bare(blocks)))
     return CARRIED + base64.urlsafe_b64encode(_encode_turn(turn)).decode()
 
 

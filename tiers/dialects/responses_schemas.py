@@ -1,4 +1,5 @@
-"""Bodies of `POST /v1/responses`, field by field as OpenAI documents them; what has no machinery is refused by name."""
+"""Bodies, items and tools of the Responses API, field by field as OpenAI documents them: what callers send, and what
+servers answer, which is read leniently. Fields of a request that have no machinery are refused by name."""
 
 from typing import Annotated, Any, Literal
 
@@ -6,7 +7,7 @@ import msgspec
 from msgspec import Meta
 
 from inference_core.io.files import prepare_types
-from tiers.conversation import ReasoningEffort
+from tiers.conversation import Dialect, ReasoningEffort, UrlCitation
 from tiers.dialects.chat_schemas import (
     MAX_PARTS,
     MAX_TOOLS,
@@ -18,6 +19,15 @@ from tiers.dialects.chat_schemas import (
     TopP,
     Unsupported,
 )
+
+FORM: Dialect = "responses"
+LOGPROBS, SEALED_REASONING = "message.output_text.logprobs", "reasoning.encrypted_content"
+"""What `include` may ask for, and is known here."""
+SAME_FIELDS = (
+    "context_management", "instructions", "max_tool_calls", "parallel_tool_calls", "reasoning", "text",
+    "tool_choice", "tools", "top_logprobs",
+)  # fmt: skip
+"""Fields of a request that go to a server with this API as they were given."""
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,6 +45,13 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     filename: str | None = None
     input_audio: dict[str, Any] | None = None
     prompt_cache_breakpoint: dict[str, Any] | None = None
+
+
+class SaidPart(Part, frozen=True, kw_only=True):
+    """A piece of a server's item."""
+
+    type: str = ""
+    annotations: list[UrlCitation] | None = None
 
 
 prepare_types(Part)
@@ -68,7 +85,20 @@ class ResponseTool(NamespacedTool, frozen=True, kw_only=True):
     tools: Annotated[list[NamespacedTool], Meta(max_length=MAX_TOOLS)] | None = None
 
 
-class Item(msgspec.Struct, frozen=True, kw_only=True):
+class ItemFields(msgspec.Struct, frozen=True, kw_only=True):
+    """The fields that items of callers and of servers have in common."""
+
+    id: str | None = None
+    call_id: str | None = None
+    name: str | None = None
+    namespace: str | None = None
+    arguments: Any = None
+    input: str | None = None
+    action: Any = None
+    encrypted_content: str | None = None
+
+
+class Item(ItemFields, frozen=True, kw_only=True):
     """One item of the input; `type` says which fields count.
 
     `message` (the default): `role` and `content`. `function_call`: `call_id`, `name` (with its `namespace`) and
@@ -84,17 +114,25 @@ class Item(msgspec.Struct, frozen=True, kw_only=True):
     id: Annotated[str, Meta(max_length=128)] | None = None
     role: str | None = None
     content: str | list[Part] | None = None
-    call_id: str | None = None
-    name: str | None = None
-    namespace: str | None = None
     arguments: str | dict[str, Any] | None = None
-    input: str | None = None
-    action: Any = None
     operation: Any = None
     output: Any = None
     summary: list[Part] | None = None
-    encrypted_content: str | None = None
     tools: list[ResponseTool] | None = None
+
+
+class SaidItem(ItemFields, frozen=True, kw_only=True):
+    """One item of a server's answer."""
+
+    type: str = ""
+    content: list[SaidPart] | str | None = None
+    summary: list[SaidPart] | None = None
+    container_id: str | None = None
+
+    @property
+    def parts(self) -> list[SaidPart]:
+        """Its content, which some servers give as a text."""
+        return [SaidPart(text=self.content)] if isinstance(self.content, str) else self.content or []
 
 
 class ChosenTool(msgspec.Struct, frozen=True, kw_only=True):

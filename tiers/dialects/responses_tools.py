@@ -1,24 +1,14 @@
-"""Tools of `/v1/responses` as tools of a chat, and calls of them back: a namespace becomes the beginning of a name."""
+"""Tools of the Responses API as functions, and calls of them back: a namespace becomes the beginning of a name."""
 
 import hashlib
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from gateway.base.errors import bad_request
-from gateway.inference.api.responses.schemas import ChosenTool, NamespacedTool, ResponseTool, ToolChoice, ToolFormat
-from tiers.dialects.chat_schemas import (
-    MAX_TOOLS,
-    AllowedTools,
-    CustomFormat,
-    CustomGrammar,
-    CustomTool,
-    FunctionDefinition,
-    NamedFunction,
-    NamedTool,
-    NamedToolChoice,
-    ToolDefinition,
-)
-from tiers.dialects.constraints import CUSTOM
+from tiers.conversation import Tool, Tooling
+from tiers.dialects.chat_schemas import MAX_TOOLS
+from tiers.dialects.constraints import CUSTOM, chosen_name, chosen_word, custom_tool, distinct, function_tool
+from tiers.dialects.responses_schemas import ChosenTool, NamespacedTool, ResponseTool, ToolChoice
+from tiers.errors import BadRequestError
 
 NAMESPACE = "namespace"
 SEARCH = "tool_search"
@@ -62,30 +52,32 @@ def _name(tool: NamespacedTool) -> str:
     return SEARCH if tool.type == SEARCH else tool.name
 
 
-def chat_tools(tools: Sequence[ResponseTool]) -> list[ToolDefinition]:
-    """The tools as a chat gives them. Raises `ApiError` 400 that names the parameter."""
-    definitions = [_definition(*entry) for entry in _flat(tools)]
-    if len(definitions) > MAX_TOOLS:
-        raise bad_request(
-            f"tools hold {len(definitions)} with those of namespaces; at most {MAX_TOOLS} fit one request.",
+def tooling_of(
+    tools: Sequence[ResponseTool], choice: str | ToolChoice | None, *, parallel: bool | None
+) -> Tooling | None:
+    """Return the tools that the caller runs; None if there are none. Raises `BadRequestError`."""
+    entries = list(_flat(tools))
+    if len(entries) > MAX_TOOLS:
+        raise BadRequestError(
+            f"tools hold {len(entries)} with those of namespaces; at most {MAX_TOOLS} fit one request.",
             "tools",
             "array_too_long",
         )
-    return definitions
-
-
-def chat_choice(choice: str | ToolChoice | None) -> str | NamedToolChoice | None:
+    functions = distinct((_function(*entry), f"{entry[3]}.name") for entry in entries)
+    named = [] if choice is None or isinstance(choice, str) else list(_named(choice))
+    if not entries:
+        if choice not in (None, "none", "auto"):
+            raise BadRequestError("tool_choice needs tools to choose from.", "tool_choice", "invalid_value")
+        return None
+    is_parallel = parallel is not False
     if choice is None or isinstance(choice, str):
-        return choice
-    if choice.type == "allowed_tools":
-        if not choice.tools:
-            raise bad_request(
-                "tool_choice of the type allowed_tools needs tools.", "tool_choice.tools", "missing_required_parameter"
-            )
-        named = [_named(tool, f"tool_choice.tools[{place}]") for place, tool in enumerate(choice.tools)]
-        return NamedToolChoice(type=choice.type, allowed_tools=AllowedTools(mode=choice.mode, tools=named))
-    one = _named(choice, "tool_choice")
-    return NamedToolChoice(type=one.type, function=one.function, custom=one.custom)
+        return Tooling(tools=functions, choice=chosen_word(choice), parallel=is_parallel)
+    names = [chosen_name(functions, name, where, custom=is_custom) for name, is_custom, where in named]
+    if choice.type != "allowed_tools":
+        return Tooling(tools=functions, choice="named", name=names[0], parallel=False)
+    # The model is given no others: no server can call them.
+    allowed = tuple(tool for tool in functions if tool.name in names)
+    return Tooling(tools=allowed, choice=choice.mode, parallel=is_parallel)
 
 
 def shown_tool(tool: ResponseTool) -> dict[str, Any]:
@@ -117,43 +109,47 @@ def _flat(tools: Sequence[ResponseTool]) -> Iterator[tuple[NamespacedTool, str |
             about = ""
 
 
-def _definition(tool: NamespacedTool, namespace: str | None, about: str, where: str) -> ToolDefinition:
+def _function(tool: NamespacedTool, namespace: str | None, about: str, where: str) -> Tool:
     name, described = flat_name(_name(tool), namespace), tool.description
     if about:
         described = f"{described or ''}\n\nAbout all tools of {namespace}: {about}".strip()
     if tool.type == CUSTOM:
-        form = None if tool.format is None else _format(tool.format, f"{where}.format")
-        return ToolDefinition(type=CUSTOM, custom=CustomTool(name=name, description=described, format=form))
+        if tool.format is None or tool.format.type == "text":
+            return custom_tool(name, described)
+        if not tool.format.definition:
+            raise BadRequestError(
+                "A format of type grammar needs its definition.", f"{where}.format", "missing_required_parameter"
+            )
+        return custom_tool(name, described, tool.format.syntax or "lark", tool.format.definition)
     if tool.type != "function" and not (tool.type == SEARCH and tool.execution == "client"):
-        raise bad_request(
+        raise BadRequestError(
             f"Unsupported tool type {tool.type[:64]!r}: no tools are run here. Give a function or a custom tool, which "
             "you run, or a namespace of these.",
             f"{where}.type",
             "unsupported_parameter",
         )
-    function = FunctionDefinition(name=name, description=described, parameters=tool.parameters, strict=tool.strict)
-    return ToolDefinition(type="function", function=function)
+    return function_tool(name, described, tool.parameters, f"{where}.parameters", strict=tool.strict)
 
 
-def _format(form: ToolFormat, where: str) -> CustomFormat:
-    if form.type == "text":
-        return CustomFormat(type="text")
-    if not form.definition:
-        raise bad_request("A format of type grammar needs its definition.", where, "missing_required_parameter")
-    grammar = CustomGrammar(definition=form.definition, syntax=form.syntax or "lark")
-    return CustomFormat(type="grammar", grammar=grammar)
-
-
-def _named(tool: ChosenTool, where: str) -> NamedTool:
-    if tool.type not in ("function", CUSTOM):
-        raise bad_request(
-            f"Unsupported tool_choice of type {tool.type[:64]!r}: allowed are function and custom, with a name, and "
-            "allowed_tools.",
-            f"{where}.type",
-            "unsupported_parameter",
-        )
-    named = NamedFunction(name=flat_name(tool.name, tool.namespace))
-    return NamedTool(type=tool.type, **{tool.type: named})
+def _named(choice: ToolChoice) -> Iterator[tuple[str, bool, str]]:
+    """Yield each tool that the choice names: as models know it, whether it is a custom one, and the path of its name.
+    Raises `BadRequestError`."""
+    placed: list[tuple[ChosenTool, str]] = [(choice, "tool_choice")]
+    if choice.type == "allowed_tools":
+        placed = [(tool, f"tool_choice.tools[{place}]") for place, tool in enumerate(choice.tools or ())]
+        if not placed:
+            raise BadRequestError(
+                "tool_choice of the type allowed_tools needs tools.", "tool_choice.tools", "missing_required_parameter"
+            )
+    for tool, where in placed:
+        if tool.type not in ("function", CUSTOM):
+            raise BadRequestError(
+                f"Unsupported tool_choice of type {tool.type[:64]!r}: allowed are function and custom, with a name, "
+                "and allowed_tools.",
+                f"{where}.type",
+                "unsupported_parameter",
+            )
+        yield flat_name(tool.name, tool.namespace), tool.type == CUSTOM, f"{where}.name"
 
 
 def _shown(tool: NamespacedTool) -> dict[str, Any]:
