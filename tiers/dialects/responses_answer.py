@@ -68,19 +68,19 @@ class ResponseBody:
     thoughts are given as a summary, which many clients show, because one was asked for; nothing of them is left out.
     """
 
-    def __init__(self, head: ResponseHead, asked: ResponsesRequest) -> None:
+    def __init__(self, head: ResponseHead, request: ResponsesRequest) -> None:
         self.id = head.id
-        self._own = _own(head, asked)
+        self._own = _own(head, request)
         self.output: list[dict[str, Any]] = []
         self.status = "in_progress"
         self.ids = ItemIds(head.id)
         self._why_incomplete: str | None = None
         self._sealed: list[dict[str, Any]] = []  # items of a server with this API, with all that they hold
         self._earlier: Counter[str] = Counter()  # items by the prefix of their ids
-        self._tools = called_tools(asked.tools or ())
-        self._seals = SEALED_REASONING in (asked.include or ())
-        self.logprobs = wants_logprobs(asked)
-        self.summarises = _asked_summary(asked) is not None
+        self._tools = called_tools(request.tools or ())
+        self._seals = SEALED_REASONING in (request.include or ())
+        self.logprobs = wants_logprobs(request)
+        self.summarises = _asked_summary(request) is not None
 
     def finish(self, choice: CollectedChoice) -> None:
         """Say how the answer ended."""
@@ -127,7 +127,7 @@ class ResponseBody:
         self.add(shown)
         return shown
 
-    def begun(self, *, stored: bool) -> dict[str, Any]:
+    def opened(self, *, stored: bool) -> dict[str, Any]:
         """Return the Response with nothing in it yet. `stored`: whether it will be found by its id."""
         return self._shown("in_progress", [], None, stored=stored)
 
@@ -135,7 +135,7 @@ class ResponseBody:
         """Return the Response of a finished answer."""
         return self._shown(self.status, self.output, end, stored=stored)
 
-    def sealed(self, end: ResponseEnd) -> dict[str, Any]:
+    def to_store(self, end: ResponseEnd) -> dict[str, Any]:
         """Return it as it is stored: with sealed reasoning, which the server is to get back."""
         return self._shown(self.status, self._sealed or self.output, end, stored=True)
 
@@ -229,34 +229,34 @@ def logprobs_of(drawn: list[TextLogprob]) -> list[Any]:
     return shown
 
 
-def _own(head: ResponseHead, asked: ResponsesRequest) -> dict[str, Any]:
+def _own(head: ResponseHead, request: ResponsesRequest) -> dict[str, Any]:
     """The fields that the request and its tier say."""
-    form = {"type": "text"} if asked.text is None or asked.text.format is None else _set_fields(asked.text.format)
-    reasoning, sampling = asked.reasoning, head.sampling
-    return {name: getattr(asked, name) for name in _SHOWN_AS_GIVEN} | {
+    form = {"type": "text"} if request.text is None or request.text.format is None else _set_fields(request.text.format)
+    reasoning, sampling = request.reasoning, head.sampling
+    return {name: getattr(request, name) for name in _SHOWN_AS_GIVEN} | {
         "id": head.id,
         "object": "response",
         "created_at": head.created_at,
         "model": head.model,
-        "tools": [shown_tool(tool) for tool in asked.tools or ()] if head.tools is None else head.tools,
-        "tool_choice": shown_choice(asked.tool_choice),
-        "truncation": asked.truncation or "disabled",
-        "parallel_tool_calls": asked.parallel_tool_calls is not False,
-        "text": {"format": form, "verbosity": (asked.text and asked.text.verbosity) or "medium"},
-        "temperature": sampling.temperature if asked.temperature is None else asked.temperature,
-        "top_p": sampling.top_p if asked.top_p is None else asked.top_p,
+        "tools": [shown_tool(tool) for tool in request.tools or ()] if head.tools is None else head.tools,
+        "tool_choice": shown_choice(request.tool_choice),
+        "truncation": request.truncation or "disabled",
+        "parallel_tool_calls": request.parallel_tool_calls is not False,
+        "text": {"format": form, "verbosity": (request.text and request.text.verbosity) or "medium"},
+        "temperature": sampling.temperature if request.temperature is None else request.temperature,
+        "top_p": sampling.top_p if request.top_p is None else request.top_p,
         "presence_penalty": 0.0,
         "frequency_penalty": 0.0,
-        "top_logprobs": asked.top_logprobs or 0,
-        "reasoning": {"effort": reasoning.effort if reasoning else None, "summary": _asked_summary(asked)},
+        "top_logprobs": request.top_logprobs or 0,
+        "reasoning": {"effort": reasoning.effort if reasoning else None, "summary": _asked_summary(request)},
         "background": False,
         "service_tier": head.service_tier,
-        "metadata": asked.metadata or {},
+        "metadata": request.metadata or {},
     }
 
 
-def _asked_summary(asked: ResponsesRequest) -> str | None:
-    return None if asked.reasoning is None else asked.reasoning.summary or asked.reasoning.generate_summary
+def _asked_summary(request: ResponsesRequest) -> str | None:
+    return None if request.reasoning is None else request.reasoning.summary or request.reasoning.generate_summary
 
 
 def _set_fields(form: Any) -> dict[str, Any]:
@@ -292,8 +292,8 @@ class ResponseWriter:
         self._added: set[str] = set()  # ids that a server with this API has added items under
 
     def begin(self, *, stored: bool) -> bytes:
-        """Return the events of the Response with nothing in it yet. `stored`: see `ResponseBody.begun`."""
-        response = self.body.begun(stored=stored)
+        """Return the events of the Response with nothing in it yet. `stored`: see `ResponseBody.opened`."""
+        response = self.body.opened(stored=stored)
         return self._event("response.created", response=response) + self._event(
             "response.in_progress", response=response
         )
@@ -340,7 +340,7 @@ class ResponseWriter:
 
     def fail_at_once(self, error: ResponseError) -> bytes:
         """Return the events of a Response that failed before anything of it came."""
-        begun = self._event("response.created", response=self.body.begun(stored=False))
+        begun = self._event("response.created", response=self.body.opened(stored=False))
         return begun + self.fail(error, None)
 
     def _as_is(self, data: bytes) -> bytes | None:
@@ -455,9 +455,9 @@ class ResponseWriter:
         call = Call(id=first.id, name=first.name, arguments=said)
         return self.body.call_item(first.index, call, status)
 
-    def _whole_item(self, item: dict[str, Any], place: int) -> bytes:
+    def _whole_item(self, item: dict[str, Any], index: int) -> bytes:
         return b"".join(
-            self._event(f"response.output_item.{stage}", output_index=place, item=item) for stage in ("added", "done")
+            self._event(f"response.output_item.{stage}", output_index=index, item=item) for stage in ("added", "done")
         )
 
     @property

@@ -97,7 +97,7 @@ def read_responses(
         priority=priority_of(body.service_tier),
         service_tier=body.service_tier,
         explicit=tuple([name for name in _EXPLICIT if explicit.get(name) is not None]),
-        passed=_passed(body),
+        passed=_service_fields(body),
         native=None if given is None else given.native,
         wants_opaque=bool(body.tools) and SEALED_REASONING in (body.include or ()),
         store=body.store is not False,
@@ -123,7 +123,7 @@ def _check(body: ResponsesRequest) -> None:
         raise BadRequestError("stream_options is only allowed when stream is true.", "stream_options", "invalid_value")
 
 
-def _passed(body: ResponsesRequest) -> dict[str, Any]:
+def _service_fields(body: ResponsesRequest) -> dict[str, Any]:
     fields = {name: getattr(body, name) for name in SERVICE_FIELDS if name != "verbosity"}
     fields["verbosity"] = body.text.verbosity if body.text else None
     if body.service_tier not in SERVICE_TIERS_ELSEWHERE:
@@ -166,13 +166,13 @@ def _turns(
 ) -> "_Turns":
     turns = _Turns(is_native=given is not None)
     if body.instructions is not None:
-        turns.put("system", "instructions", body.instructions)
+        turns.add_part("system", "instructions", body.instructions)
     if not (body.input or earlier):
         raise BadRequestError("input is empty: give a text or at least one item.", "input", "empty_array")
     for place, item in enumerate(earlier):
         turns.add(item, "previous_response_id", None if given is None else before[place])
     if isinstance(body.input, str):
-        turns.put("user", "input", body.input, () if given is None else _native(given.items[0]))
+        turns.add_part("user", "input", body.input, () if given is None else _native(given.items[0]))
     else:
         for place, item in enumerate(body.input):
             turns.add(item, f"input[{place}]", None if given is None else given.items[place])
@@ -236,7 +236,7 @@ class _Turns:
                     f"Invalid role {item.role!r}: allowed are user, assistant, system and developer.", f"{where}.role"
                 )
             role = "system" if item.role == "developer" else item.role
-            self.put(role, where, _content(item.content, f"{where}.content", role), opaque)
+            self.add_part(role, where, _content(item.content, f"{where}.content", role), opaque)
             self._empty = f"{where}.content" if role == "user" and item.content in (None, []) else None
         elif kind in ("function_call", "custom_tool_call"):
             for name in ("call_id", "name"):
@@ -247,25 +247,25 @@ class _Turns:
             is_custom = kind == "custom_tool_call"
             arguments = arguments_of(item.input or "") if is_custom else _arguments(item)
             call = Call(id=item.call_id or "", name=flat_name(item.name or "", item.namespace), arguments=arguments)
-            self.put("assistant", where, "", opaque, calls=(call,))
+            self.add_part("assistant", where, "", opaque, calls=(call,))
         elif kind.endswith("_output") and (item.call_id is not None or kind in _RESULTS):
             if item.call_id is None:
                 raise BadRequestError(f"A {kind} needs call_id.", f"{where}.call_id", "missing_required_parameter")
             content = _content(_output(item), f"{where}.output", "tool")
-            self.put("tool", where, content, opaque, call_id=item.call_id)
+            self.add_part("tool", where, content, opaque, call_id=item.call_id)
         elif kind.endswith("_call") and item.call_id is not None:
             # OpenAI's tools that the caller runs: to other models they are functions of these names.
             arguments = _arguments(item, item.action or item.operation or {})
             call = Call(id=item.call_id, name=item.name or kind.removesuffix("_call"), arguments=arguments)
-            self.put("assistant", where, "", opaque, calls=(call,))
+            self.add_part("assistant", where, "", opaque, calls=(call,))
         elif kind == "reasoning":
             if (thoughts := _thoughts(item)) or data is not None:
                 self._think(thoughts, opaque)
         elif kind in COMPACTION:
-            self.put("user", where, UNREADABLE, opaque)
+            self.add_part("user", where, UNREADABLE, opaque)
         elif kind == "agent_message" and (text := "\n".join(part.text for part in _parts(item) if part.text)):
             # What one agent of Codex said to another.
-            self.put("user", where, text, opaque)
+            self.add_part("user", where, text, opaque)
         elif data is not None:
             self._think("", opaque)
         else:
@@ -276,7 +276,7 @@ class _Turns:
                 "unsupported_content",
             )
 
-    def put(
+    def add_part(
         self,
         role: str,
         where: str,

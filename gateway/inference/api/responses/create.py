@@ -132,7 +132,7 @@ class ResponsesFormat(OpenAIStream):
         else:
             body.take(choice, answer.maker)
         if self._exchange.stored:
-            await self._exchange.store(body.sealed(_end(answer)))
+            await self._exchange.store(body.to_store(_end(answer)))
 
     def whole(self, answer: Answer) -> bytes:
         body = self._body(answer)
