@@ -32,7 +32,7 @@ TWICE = {
     ("BrokenStream", "Failed"),
     ("ChatChoice", "Choice"),
     ("ChosenTool", "Item"),
-    ("ChosenTool", "_Item"),
+    ("ChosenTool", "SaidItem"),
     ("CompletionAnswer", "ChatAnswer"),
     ("CompletionAnswer", "ChatBody"),
     ("CompletionBody", "ChatAnswer"),
