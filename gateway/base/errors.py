@@ -140,16 +140,6 @@ class ContextLengthError(ApiError):
             max_context=self.max_context,
         )
 
-    def named(self, param: str | None) -> "ContextLengthError":
-        """Return the same error with the name that another API has for the field."""
-        return ContextLengthError(
-            self.reason,
-            param,
-            prompt_tokens=self.prompt_tokens,
-            answer_tokens=self.answer_tokens,
-            max_context=self.max_context,
-        )
-
 
 def _renamed(message: str, param: str, path: str) -> str:
     """`message` with `path` where it first names the field `param` by itself."""
