@@ -253,5 +253,5 @@ def _figures(part: Part, timings: AnswerTimings | None) -> list[str]:
         "–" if timings is None else f"{timings.e2e_p95_ms:,.0f}",
         dollars(part.cost_per_1k_tokens_usd),
         dollars(part.spent.cost_usd),
-        "–" if part.saving is None else f"{part.saving:.1%}",
+        "–" if part.net.share is None else f"{part.net.share:.1%}",
     ]

@@ -44,7 +44,7 @@ def live(days: float, as_json: bool, **options: Any) -> None:
     head = ["tier", "model", "requests", "share", "p95 ms", "$ per 1k tokens", "cost", "saving"]
     click.echo(f"Requests of {days:g} days\n\n{table(head, traffic_rows(served))}\n")
     costs = served.costs
-    saving = "–" if costs.saving_with_checks is None else f"{costs.saving_with_checks:.1%}"
+    saving = "–" if costs.total.net.share is None else f"{costs.total.net.share:.1%}"
     click.echo(
         f"The saving is against the strongest tier alone. Checking answers cost {dollars(costs.verification_usd)}, "
         f"testing their judge {dollars(costs.judge_test_usd)}; with that, the saving is {saving}."
