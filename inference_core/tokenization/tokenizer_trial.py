@@ -14,6 +14,7 @@ from pathlib import Path
 from inference_core.errors import ModelFileError
 from inference_core.loaders.model_file import MAX_TOKENIZER, read_model_file
 
+_ROOT = Path(__file__).parents[2]
 MAX_BYTES, MAX_SECONDS = 2 << 30, 10
 MAX_TEMPLATE_BYTES, MAX_TEMPLATE_SECONDS = 256 << 20, 5
 # The child imports the library alone: this is half as long as with this package.
@@ -119,7 +120,9 @@ def _passes(library: str, program: str, content: bytes, most_bytes: int, most_se
     passed = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "aio" / library / key
     if passed.exists():
         return True
-    command = [sys.executable, "-I", "-S", "-c", program, str(most_bytes), str(most_seconds), *filter(None, sys.path)]
+    # An editable install has this package on no path: a hook finds it, which the child does not have.
+    paths = [str(_ROOT), *filter(None, sys.path)]
+    command = [sys.executable, "-I", "-S", "-c", program, str(most_bytes), str(most_seconds), *paths]
     try:
         child = subprocess.run(  # noqa: S603 - our own program
             command, input=content, capture_output=True, timeout=6 * most_seconds, check=False
