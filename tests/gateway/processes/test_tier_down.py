@@ -47,6 +47,6 @@ async def test_page_metrics_and_errors_name_the_outage(tmp_path: Path, upstream:
             page = (await browser.get("/admin")).text
         assert "Tier 2 is down: it takes no requests." in page
         assert "1 of 2 answers of the last" in page
-        assert page.index("Tier 2 is down") < page.index("against the strongest tier for all")
+        assert page.index("Tier 2 is down") < page.index("Saved, net")
         overview = aio.admin.get("/admin/api/overview").json()
         assert [tier["below_target"] for tier in overview["tiers"]] == [1, 0]
