@@ -14,7 +14,7 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import OperationalError, SQLAlchemyError
 
-from gateway.base.logs import configure_logging
+from gateway.base.logs import REPORT, configure_logging
 from gateway.base.stores.database import DatabaseOutages
 from gateway.base.stores.retries import background
 from gateway.telemetry.error_reports import ErrorReports
@@ -38,6 +38,18 @@ def lines(monkeypatch: pytest.MonkeyPatch) -> Iterator[io.StringIO]:
     root.setLevel(level)
 
 
+class Reported(logging.Handler):
+    """Keeps what error reports add to lines of the log."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reports: list[Any] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if hasattr(record, REPORT):
+            self.reports.append(getattr(record, REPORT))
+
+
 async def asked(engine: Any) -> None:
     """As a part that needs the database, and logs why it cannot go on, with a stack and without, and later."""
     try:
@@ -55,6 +67,7 @@ async def test_an_outage_is_one_warning_and_the_parts_that_fail_say_nothing(line
         engine = open_database(f"postgresql://aio:secret@127.0.0.1:{nothing_listens.getsockname()[1]}/aio")
         DatabaseOutages(engine)
         logging.getLogger().handlers.insert(0, ErrorReports("gateway"))
+        logging.getLogger().handlers.insert(1, reported := Reported())
         for _ in range(3):
             await asked(engine)
         await engine.dispose()
@@ -62,6 +75,7 @@ async def test_an_outage_is_one_warning_and_the_parts_that_fail_say_nothing(line
     assert " WARNING " in line
     assert "postgresql+asyncpg://aio:***@127.0.0.1:" in line
     assert "is away (" in line
+    assert reported.reports == []
 
 
 async def test_another_error_is_said_also_while_the_database_is_away(lines: io.StringIO) -> None:

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from classifier.decision import Decision
+from classifier.model.outcome_model import SCHEMA_VERSION
 from gateway.base.settings import Settings
 from gateway.tenancy import guard
 from quality.loop import QualityLoop
@@ -92,7 +93,7 @@ async def retrained(gateway: RunningGateway, loop: QualityLoop) -> str:
     assert answered.status_code == 202
     await loop.retraining_ended()
     runs = (await gateway.http.get("/admin/api/retrainings")).json()["rows"]
-    assert "-" in runs[0]["classifier_version"], runs[0]["reason"]
+    assert f"v{SCHEMA_VERSION}-" in runs[0]["classifier_version"], runs[0]["reason"]
     versions = (await gateway.http.get("/admin/api/artefacts")).json()["rows"]
     [serving] = [row["version"] for row in versions if row["status"] == "promoted"]
 
