@@ -174,10 +174,7 @@ def _prompts(body: CompletionRequest) -> list[str | list[int]]:
     _check_best_of(body)
     _check_sampling(body)
     prompts = prompts_of(body.prompt, "prompt")
-    if len(prompts) > MAX_PROMPTS:
-        raise BadRequestError(
-            f"prompt holds {len(prompts)} prompts; at most {MAX_PROMPTS} fit one request.", "prompt", "array_too_long"
-        )
+    check_count(len(prompts), MAX_PROMPTS, "prompt holds {} prompts", "prompt")
     for place, prompt in enumerate(prompts):
         if not prompt:
             raise BadRequestError(
@@ -299,16 +296,15 @@ def turns_of(messages: list[Message]) -> list[Turn]:
 
 def check_sizes(messages: int, parts: int) -> None:
     """Raises `BadRequestError` for a conversation of too many messages, or parts and calls of tools."""
-    if messages > MAX_MESSAGES:
-        raise BadRequestError(
-            f"messages holds {messages}; at most {MAX_MESSAGES} fit one request.", "messages", "array_too_long"
-        )
-    if parts > MAX_PARTS:
-        raise BadRequestError(
-            f"messages hold {parts} content parts and tool calls; at most {MAX_PARTS} fit one request.",
-            "messages",
-            "array_too_long",
-        )
+    check_count(messages, MAX_MESSAGES, "messages holds {}", "messages")
+    check_count(parts, MAX_PARTS, "messages hold {} content parts and tool calls", "messages")
+
+
+def check_count(count: int, most: int, what: str, param: str) -> None:
+    """Raises `BadRequestError` where more than `most` were given. `what`: the sentence that says how many, {}."""
+    if count > most:
+        message = f"{what.format(count)}; at most {most} fit one request."
+        raise BadRequestError(message, param, "array_too_long")
 
 
 def without_billing(system: str) -> str:

@@ -235,31 +235,27 @@ class CompletionBody(msgspec.Struct, frozen=True, kw_only=True):
 
 def whole_chat(head: AnswerHead, choices: Sequence[CollectedChoice], usage: Usage | None, x_aio: Any) -> ChatBody:
     """Return the body of a finished answer. `x_aio`: how it came about."""
-    return ChatBody(
-        id=head.id,
-        created=head.created,
-        model=head.model,
-        choices=[_chat_choice(place, choice, head) for place, choice in enumerate(choices)],
-        usage=usage_body(usage),
-        system_fingerprint=head.fingerprint,
-        service_tier=head.service_tier or UNSET,
-        x_aio=x_aio,
-    )
+    shown = [_chat_choice(place, choice, head) for place, choice in enumerate(choices)]
+    return ChatBody(choices=shown, service_tier=head.service_tier or UNSET, **_common_fields(head, usage, x_aio))
 
 
 def whole_completion(
     head: AnswerHead, choices: Sequence[CollectedChoice], usage: Usage | None, x_aio: Any
 ) -> CompletionBody:
     """Return the body of a finished text completion; see `whole_chat`."""
-    return CompletionBody(
-        id=head.id,
-        created=head.created,
-        model=head.model,
-        choices=[_completion_choice(place, choice, head) for place, choice in enumerate(choices)],
-        usage=usage_body(usage),
-        system_fingerprint=head.fingerprint,
-        x_aio=x_aio,
-    )
+    shown = [_completion_choice(place, choice, head) for place, choice in enumerate(choices)]
+    return CompletionBody(choices=shown, **_common_fields(head, usage, x_aio))
+
+
+def _common_fields(head: AnswerHead, usage: Usage | None, x_aio: Any) -> dict[str, Any]:
+    return {
+        "id": head.id,
+        "created": head.created,
+        "model": head.model,
+        "usage": usage_body(usage),
+        "system_fingerprint": head.fingerprint,
+        "x_aio": x_aio,
+    }
 
 
 def _chat_choice(index: int, choice: CollectedChoice, head: AnswerHead) -> ChatChoice:

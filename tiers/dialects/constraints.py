@@ -280,6 +280,16 @@ def schema_grammar(schema: dict[str, Any] | str, param: str) -> Grammar:
     return Grammar(kind="json_schema", text=schema if isinstance(schema, str) else _text(schema), param=param)
 
 
+def schema_answer(schema: dict[str, Any], where: str) -> tuple[Grammar, dict[str, Any]]:
+    """Return the grammar of an answer that follows a schema without a name, given at the path `where`, and the format
+    as a chat has it. Raises `BadRequestError`."""
+    check_packable(schema, where)
+    return schema_grammar(schema, where), {
+        "type": "json_schema",
+        "json_schema": {"name": "answer", "schema": schema},
+    }
+
+
 def tooling_of(body: ChatRequest) -> Tooling | None:
     """The tools of a chat; None if there are none."""
     if body.functions and not body.tools:

@@ -25,9 +25,9 @@ from tiers.conversation import (
 )
 from tiers.conversation import Content as TurnContent
 from tiers.dialects.caller_urls import refuse_turn
-from tiers.dialects.chat_request import medium
+from tiers.dialects.chat_request import check_count, medium
 from tiers.dialects.chat_schemas import MAX_MESSAGES, MAX_PARTS, MAX_TOOLS
-from tiers.dialects.constraints import check_packable, distinct, function_tool, schema_grammar
+from tiers.dialects.constraints import distinct, function_tool, schema_answer
 from tiers.dialects.decoding import missing
 from tiers.dialects.gemini import (
     DIALECT,
@@ -161,9 +161,7 @@ def _answer_form(config: GenerationConfig) -> tuple[Grammar, dict[str, Any] | No
     choices = schema.get("enum")
     if config.response_mime_type == "text/x.enum" and choices and all(isinstance(one, str) for one in choices):
         return Grammar(kind="choice", text=_encode(choices).decode(), param=where), None
-    check_packable(schema, where)
-    as_chat = {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
-    return schema_grammar(schema, where), as_chat
+    return schema_answer(schema, where)
 
 
 def _tooling(body: GenerateContentRequest) -> Tooling | None:
@@ -171,10 +169,7 @@ def _tooling(body: GenerateContentRequest) -> Tooling | None:
     tools = distinct(_functions(body.tools or ()))
     if not tools:
         return None
-    if len(tools) > MAX_TOOLS:
-        raise BadRequestError(
-            f"tools declare {len(tools)} functions; at most {MAX_TOOLS} fit one request.", "tools", "array_too_long"
-        )
+    check_count(len(tools), MAX_TOOLS, "tools declare {} functions", "tools")
     given = None if body.tool_config is None else body.tool_config.function_calling_config
     calling = given or FunctionCallingConfig()
     choice: Literal["required", "none", "auto"] = "auto"
@@ -216,8 +211,7 @@ def _own_tools(entries: Sequence[ToolEntry]) -> tuple[str, ...]:
 
 def _read_conversation(body: GenerateContentRequest) -> "_Conversation":
     conversation, parts = _Conversation(), sum([len(content.parts) for content in body.contents])
-    if parts > MAX_PARTS:
-        raise _too_long(f"contents hold {parts} parts; at most {MAX_PARTS}")
+    check_count(parts, MAX_PARTS, "contents hold {} parts", "contents")
     if body.system_instruction:
         given = body.system_instruction
         text = given if isinstance(given, str) else "\n".join([part.text or "" for part in given.parts])
@@ -232,13 +226,8 @@ def _read_conversation(body: GenerateContentRequest) -> "_Conversation":
                 conversation.read_user(content, f"contents[{place}]")
     if not conversation.turns or not body.contents:
         raise BadRequestError("contents is empty: give at least one content with a part.", "contents", "empty_array")
-    if len(conversation.turns) > MAX_MESSAGES:
-        raise _too_long(f"contents are {len(conversation.turns)} turns; at most {MAX_MESSAGES}")
+    check_count(len(conversation.turns), MAX_MESSAGES, "contents are {} turns", "contents")
     return conversation
-
-
-def _too_long(what: str) -> BadRequestError:
-    return BadRequestError(f"{what} fit one request.", "contents", "array_too_long")
 
 
 class _Conversation:

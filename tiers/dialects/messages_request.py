@@ -31,7 +31,7 @@ from tiers.conversation import (
 )
 from tiers.dialects.caller_urls import refuse_turn, refuse_urls
 from tiers.dialects.chat_request import BILLING_HEADER, check_sizes, medium, text_of, without_billing
-from tiers.dialects.constraints import check_packable, chosen_name, distinct, function_tool, schema_grammar
+from tiers.dialects.constraints import chosen_name, distinct, function_tool, schema_answer
 from tiers.dialects.decoding import decoded, missing
 from tiers.dialects.messages import (
     DIALECT,
@@ -169,11 +169,7 @@ def _format(body: CountTokensRequest) -> tuple[Grammar | None, dict[str, Any] | 
         form, where = body.output_format, "output_format"
     if form is None:
         return None, None
-    check_packable(form.schema, f"{where}.schema")
-    return (
-        schema_grammar(form.schema, f"{where}.schema"),
-        {"type": "json_schema", "json_schema": {"name": "answer", "schema": form.schema}},
-    )
+    return schema_answer(form.schema, f"{where}.schema")
 
 
 def _native_fields(body: CountTokensRequest) -> dict[str, bytes]:

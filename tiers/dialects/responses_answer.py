@@ -340,8 +340,8 @@ class ResponseWriter:
 
     def fail_at_once(self, error: ResponseError) -> bytes:
         """Return the events of a Response that failed before anything of it came."""
-        begun = self._event("response.created", response=self.body.opened(stored=False))
-        return begun + self.fail(error, None)
+        created = self._event("response.created", response=self.body.opened(stored=False))
+        return created + self.fail(error, None)
 
     def _as_is(self, data: bytes) -> bytes | None:
         """An event of a server with this API, with our number and ids; None for one about an item that it never began,

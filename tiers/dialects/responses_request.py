@@ -13,6 +13,7 @@ from tiers.dialects.caller_urls import refuse_urls
 from tiers.dialects.chat_request import (
     SERVICE_TIERS_ELSEWHERE,
     CallIds,
+    check_count,
     medium,
     medium_part,
     priority_of,
@@ -321,14 +322,8 @@ class _Turns:
         self._close()
         if not self.turns:
             raise BadRequestError("input is empty: give at least one message.", "input", "empty_array")
-        for count, most, what in (
-            (len(self.turns), MAX_MESSAGES, ""),
-            (self._num_parts, MAX_PARTS, " content parts and tool calls"),
-        ):
-            if count > most:
-                raise BadRequestError(
-                    f"input holds {count}{what}; at most {most} fit one request.", "input", "array_too_long"
-                )
+        check_count(len(self.turns), MAX_MESSAGES, "input holds {}", "input")
+        check_count(self._num_parts, MAX_PARTS, "input holds {} content parts and tool calls", "input")
 
     def _close(self) -> None:
         """End the open turn, if there is one."""

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from tiers.conversation import Tool, Tooling
+from tiers.dialects.chat_request import check_count
 from tiers.dialects.chat_schemas import MAX_TOOLS
 from tiers.dialects.constraints import CUSTOM, chosen_name, chosen_word, custom_tool, distinct, function_tool
 from tiers.dialects.responses_schemas import ChosenTool, NamespacedTool, ResponseTool, ToolChoice
@@ -57,12 +58,7 @@ def tooling_of(
 ) -> Tooling | None:
     """Return the tools that the caller runs; None if there are none. Raises `BadRequestError`."""
     entries = list(_flat(tools))
-    if len(entries) > MAX_TOOLS:
-        raise BadRequestError(
-            f"tools hold {len(entries)} with those of namespaces; at most {MAX_TOOLS} fit one request.",
-            "tools",
-            "array_too_long",
-        )
+    check_count(len(entries), MAX_TOOLS, "tools hold {} with those of namespaces", "tools")
     functions = distinct((_function(*entry), f"{entry[3]}.name") for entry in entries)
     named = [] if choice is None or isinstance(choice, str) else list(_named(choice))
     if not entries:

@@ -26,7 +26,6 @@ from tiers.tier import GenerationRequest
 Names = tuple[str, int]
 """A class of characters of a regular expression, and the most of them."""
 
-USUAL_NAMES: Names = ("A-Za-z0-9_-", 64)
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 """Values of `reasoning_effort`, ascending."""
 _OLLAMA_PORT = 11434
