@@ -5,6 +5,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -16,7 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from gateway.base.footprint import trim_heap
 from gateway.base.settings import Settings
 from gateway.base.stores.database import DatabaseOutages
-from gateway.base.stores.redis_store import open_redis
+from gateway.base.stores.redis_store import RedisStore, open_redis
 from gateway.base.stores.retries import background, retry_until_success
 from gateway.batches.api.line_answers import LineAnswers
 from gateway.batches.jobs import JOBS, Jobs
@@ -29,7 +30,8 @@ from gateway.inference.embedding.embedder import CoreEmbedder, Embedder
 from gateway.inference.escalation import ActiveProbes
 from gateway.inference.kept_reasoning import DatabaseTurns, RedisTurns
 from gateway.inference.replica_knobs import ReplicaKnobs
-from gateway.inference.response_cache import running_cache
+from gateway.inference.response_cache import ResponseCache, running_cache
+from gateway.inference.router import RoutingService
 from gateway.inference.routing_knobs import RoutingKnobFile
 from gateway.inference.running_routing import running_routing
 from gateway.inference.service import SERVING, RecordSink, RecordStore, Service, Serving, of_record
@@ -42,7 +44,7 @@ from gateway.operations.running_figures import running_alerts, running_readings
 from gateway.operations.worker_answers import PeerRecords, worker_answers
 from gateway.runtime.cores.adapters import CoreAdapters
 from gateway.runtime.cores.core_swap import CoreSwap
-from gateway.runtime.cores.engine import LoadFailed, running_engine
+from gateway.runtime.cores.engine import Engine, LoadFailed, running_engine
 from gateway.runtime.cores.knobs import CoreKnobs
 from gateway.runtime.cores.next_core import next_core
 from gateway.runtime.peers import Peers, WorkerIdentity
@@ -53,7 +55,7 @@ from gateway.telemetry.scraped import OverloadCollector
 from gateway.tenancy.admission import OverloadQueue
 from gateway.tenancy.guard import ACCESS, Access
 from gateway.tenancy.keys.key_secrets import keys_of
-from gateway.tenancy.tenancy import ShowKey, running_tenancy
+from gateway.tenancy.tenancy import ShowKey, Tenancy, running_tenancy
 from gateway.tenancy.users.sessions import Sessions
 from inference_core.transport.client import CoreClient
 from quality.comparison.paired_outcomes import CostQualityCurves
@@ -62,11 +64,12 @@ from quality.evaluation.tier_accuracy import ReportFileError, stored_report, war
 from quality.learning.kind_names import KindNames
 from quality.learning.learning import LearningRecord
 from quality.ledger.ledger import Ledger
+from quality.loop import QualityLoop
 from quality.records.redaction import RedactText, load_redaction
 from quality.store.database import migrate, open_database
 from quality.store.queries import refused_since
 from quality.verification.feedback import FeedbackDesk
-from quality.verification.training_rows import encoder_of
+from quality.verification.training_rows import Encode, encoder_of
 from tiers.catalog.catalog import CPU_CORE, Catalog, CatalogInUse, EmbeddingSpec
 from tiers.catalog.load import load_catalog
 from tiers.engines import StatusOf
@@ -140,6 +143,59 @@ def _screen_of(metrics: Metrics, catalog: Catalog) -> "Screen | None":
     return screen_of(catalog, metrics.count_verdict)
 
 
+@dataclass(frozen=True, slots=True)
+class Stores:
+    """What keeps records, and what limits callers."""
+
+    database: AsyncEngine
+    ledger: Ledger
+    outages: DatabaseOutages
+    redis: RedisStore | None
+    tenancy: Tenancy
+
+
+@dataclass(frozen=True, slots=True)
+class Models:
+    """What computes answers and embeddings, here or on other servers."""
+
+    threads: TextThreads
+    engine: Engine
+    embedders: "dict[str, Embedder | EmbeddingClient]"
+    core_knobs: CoreKnobs
+    replica_knobs: ReplicaKnobs
+
+
+@dataclass(frozen=True, slots=True)
+class Decisions:
+    """What chooses a tier, and what it follows in the database."""
+
+    routing: RoutingService
+    active: ActiveClassifier | None
+    """The classifier of the registry; None if the caller of `create_app` gave another one."""
+    labels: ActiveLabels | None
+    constant: ConstantFollower
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """What checks answers."""
+
+    encode: Encode | None
+    agreements: Agreements
+    loop: QualityLoop | None
+    """None if nothing is verified."""
+    probes: ActiveProbes
+
+
+@dataclass(frozen=True, slots=True)
+class Answering:
+    """What answers requests and batches of them."""
+
+    serving: Serving
+    cache: ResponseCache
+    jobs: Jobs
+
+
 class Composition:
     """The parts of a process, before and while it runs; `stack` stops those that are started, in reverse order. What
     only a setting or the catalogue turns on is imported where it is started."""
@@ -193,10 +249,24 @@ class Composition:
         self.sinks: list[RecordSink] = []
 
     async def start(self) -> Operations:
-        """Start everything."""
-        settings, stack, catalog = self.settings, self.stack, self.catalog.current
+        """Start every part, each after those that it needs."""
+        stores = await self._start_stores()
+        models = await self._start_models(stores)
+        decisions = await self._start_routing(stores, models)
+        verification = await self._start_verification(stores, models, decisions)
+        answering = await self._start_answering(stores, models, decisions, verification)
+        operations = await self._start_operations(stores, models, decisions, verification, answering)
+        # Last: cores load while everything else starts.
+        await models.engine.first_tier_serves()
+        jobs = answering.jobs
+        await self.stack.enter_async_context(jobs.working(LineAnswers(answering.serving, stores.tenancy, jobs.files)))
+        return operations
+
+    async def _start_stores(self) -> Stores:
+        """Start what keeps records, and what limits callers."""
+        settings, stack = self.settings, self.stack
         settings.data_path.mkdir(parents=True, exist_ok=True, mode=0o700)
-        database, ledger, outages = await self._start_store()
+        database, ledger, outages = await self._start_ledger()
         if self._exporter is not None:
             from gateway.telemetry.span_export import running_traces
 
@@ -206,6 +276,11 @@ class Composition:
         tenancy = await stack.enter_async_context(
             running_tenancy(settings, self.catalog, self.keys, database, redis, self._show_admin_key)
         )
+        return Stores(database, ledger, outages, redis, tenancy)
+
+    async def _start_models(self, stores: Stores) -> Models:
+        """Start engines and cores, and connect the tiers to them."""
+        settings, stack, catalog = self.settings, self.stack, self.catalog.current
         # Texts of megabytes leave heaps that are mostly free.
         threads = TextThreads(when_quiet=trim_heap)
         stack.callback(threads.close)
@@ -219,110 +294,129 @@ class Composition:
         engine = await stack.enter_async_context(
             running_engine(settings, catalog, self._tiers, self._cores, threads, engines, self._load_failed)
         )
+        embedders = {spec.name: _embedder(spec, engine.cores) for spec in catalog.embeddings}
+        stack.push_async_callback(close_clients, embedders)
         self._warn_of_overpriced_tiers()
-        routing = await stack.enter_async_context(
-            running_routing(settings, self.catalog, engine, self._classifier, redis, threads, self._show_classifier)
+        core_knobs = CoreKnobs(engine.cores, stores.database)
+        replica_knobs = ReplicaKnobs(engine.tiers.values(), settings.replica_knobs_path)
+        if any(tier.core_name is None for tier in engine.tiers.values()):
+            await self._follow(replica_knobs.follow, "knobs of replicas")
+        return Models(threads, engine, embedders, core_knobs, replica_knobs)
+
+    async def _start_routing(self, stores: Stores, models: Models) -> Decisions:
+        """Start what chooses a tier, and what it learns from stored requests."""
+        settings, database = self.settings, stores.database
+        routing = await self.stack.enter_async_context(
+            running_routing(
+                settings,
+                self.catalog,
+                models.engine,
+                self._classifier,
+                stores.redis,
+                models.threads,
+                self._show_classifier,
+            )
         )
-        classifier, knobs = routing.classifier, routing.knobs
+        classifier = routing.classifier
         active = classifier if isinstance(classifier, ActiveClassifier) else None
-        encode = None if active is None else encoder_of(lambda: active.model)
-        active_labels = None
+        labels = None
         if active is not None:
-            active_labels = ActiveLabels(database, active, self.metrics, self.catalog, self.settings.keys_are_tenants)
-            await self._follow(active_labels.follow, "labels")
-        if routing.served.strongest > 1:
-            restored = partial(routing.references.restore, database, routing.served.strongest)
-            await self._keep(partial(retry_until_success, restored, "prices of earlier requests", {}), "earlier prices")
-        lengths = partial(routing.answer_lengths.restore, database, routing.served)
-        await self._keep(partial(retry_until_success, lengths, "lengths of earlier answers", {}), "earlier lengths")
-        constant = ConstantFollower(database, routing, self.metrics)
+            labels = ActiveLabels(database, active, self.metrics, self.catalog, settings.keys_are_tenants)
+            await self._follow(labels.follow, "labels")
         # Where there is one tier, there is nothing to compare.
-        if routing.served.strongest > 1:
+        compares = routing.served.strongest > 1
+        if compares:
+            prices = partial(routing.references.restore, database, routing.served.strongest)
+            await self._restore(prices, "prices of earlier requests")
+        await self._restore(partial(routing.answer_lengths.restore, database, routing.served), "lengths of answers")
+        constant = ConstantFollower(database, routing, self.metrics)
+        if compares:
             await self._keep(constant.follow, "whether routing pays")
+        return Decisions(routing, active, labels, constant)
+
+    async def _start_verification(self, stores: Stores, models: Models, decisions: Decisions) -> Verification:
+        """Start what checks answers, and the readers of finished requests."""
+        settings, routing, active = self.settings, decisions.routing, decisions.active
         if self._redaction is not None:
-            stack.push_async_callback(self._redaction.close)
-        agreements = Agreements(knobs, routing)
+            self.stack.push_async_callback(self._redaction.close)
+        encode = None if active is None else encoder_of(lambda: active.model)
+        agreements = Agreements(routing.knobs, routing)
         loop = None
         if settings.monitor:
             loop = quality_loop(
                 settings,
-                catalog,
-                database,
-                engine.tiers,
+                self.catalog.current,
+                stores.database,
+                models.engine.tiers,
                 encode,
                 self._redact,
-                lambda: knobs.active.shadow_share,
+                lambda: routing.knobs.active.shadow_share,
             )
-            await stack.enter_async_context(running_quality_loop(loop))
+            await self.stack.enter_async_context(running_quality_loop(loop))
             self.sinks.append(partial(offer_answer, loop, agreements.to_verify))
         self.sinks.append(self.metrics.requests.observe)
         if settings.log_requests:
             self.sinks.append(log_request)
-        probes = await self._start_probes(knobs, active, agreements)
-        overload = OverloadQueue(settings.max_in_flight, settings.max_waiting, ledger.is_full)
+        probes = await self._start_probes(routing.knobs, active, agreements)
+        self.sinks.append(agreements.observe)
+        await self._keep(partial(agreements.follow, stores.database), "counts of agreement")
+        return Verification(encode, agreements, loop, probes)
+
+    async def _start_answering(
+        self, stores: Stores, models: Models, decisions: Decisions, verification: Verification
+    ) -> Answering:
+        """Start what answers requests and what runs batches of them."""
+        settings, stack, database = self.settings, self.stack, stores.database
+        routing = decisions.routing
+        overload = OverloadQueue(settings.max_in_flight, settings.max_waiting, stores.ledger.is_full)
         self.metrics.registry.register(OverloadCollector(overload))
         place = None if self._peers is None else self._peers.place
         cache = await stack.enter_async_context(
-            running_cache(settings, place, redis, routing, self.metrics.cache_failures.inc)
+            running_cache(settings, place, stores.redis, routing, self.metrics.cache_failures.inc)
         )
-        self.sinks.append(agreements.observe)
-        await self._keep(partial(agreements.follow, database), "counts of agreement")
         service = Service(
-            routing, self.sinks, probes, tenancy, overload, cache, self._redaction, agreements, ledger.begin
+            routing,
+            self.sinks,
+            probes=verification.probes,
+            tenancy=stores.tenancy,
+            overload=overload,
+            cache=cache,
+            redaction=self._redaction,
+            agreements=verification.agreements,
+            begin=stores.ledger.begin,
         )
         service.screen = self._screen
         stack.push_async_callback(service.close_screen)
         if self._redaction is None:
             # Where texts are stored without what is private, they are not stored as they are.
-            service.kept_reasoning.store = DatabaseTurns(database) if redis is None else RedisTurns(redis)
-        privacy = Privacy(settings, database, ledger, service.kept_reasoning.erase)
-        await self._keep(privacy.keep, "deletion of old records")
-        learning = LearningRecord(database)
-        stack.push_async_callback(learning.close)
-        core_knobs = CoreKnobs(engine.cores, database)
-        replica_knobs = ReplicaKnobs(engine.tiers.values(), settings.replica_knobs_path)
-        if any(tier.core_name is None for tier in engine.tiers.values()):
-            await self._follow(replica_knobs.follow, "knobs of replicas")
-        jobs = Jobs(settings, database, tenancy.clock, tenancy.replica, redis, self.metrics.jobs)
-        refresh_metrics = await stack.enter_async_context(
-            running_readings(self.metrics, engine, jobs, loop, ledger, service, cache.store)
-        )
-        quality, retraining = (None, None) if loop is None else (loop.upgrade_rate, loop.days_without_retraining)
-        live = Live(
-            routing,
-            self.metrics,
-            engine.cores,
-            self._peers,
-            quality,
-            retraining,
-            partial(refused_since, database),
-            partial(saved_lately, database),
-        )
-        await self._keep(live.follow, "live figures")
-        records: RecordStore = ledger if self._peers is None else PeerRecords(ledger, self._peers)
+            turns = DatabaseTurns(database) if stores.redis is None else RedisTurns(stores.redis)
+            service.kept_reasoning.store = turns
+        jobs = Jobs(settings, database, stores.tenancy.clock, stores.tenancy.replica, stores.redis, self.metrics.jobs)
+        serving = await self._start_serving(stores, models, verification, service)
+        return Answering(serving, cache, jobs)
+
+    async def _start_serving(
+        self, stores: Stores, models: Models, verification: Verification, service: Service
+    ) -> Serving:
+        """Return what the endpoints answer with."""
+        settings, database = self.settings, stores.database
         refused = RefusedRequests(self.metrics.refused, keeps_messages=self._redaction is None)
         await self._keep(partial(refused.keep, database), "counts of refused requests")
-        embedders = {spec.name: _embedder(spec, engine.cores) for spec in catalog.embeddings}
-        stack.push_async_callback(close_clients, embedders)
-        if self._identity_provider is not None:
-            stack.push_async_callback(self._identity_provider.close)
+        records: RecordStore = stores.ledger if self._peers is None else PeerRecords(stores.ledger, self._peers)
+        adapters = Path(settings.adapter_dir) if settings.adapter_dir else None
         serving = Serving(
             settings=settings,
-            routing=routing,
+            routing=service.routing,
             service=service,
-            embedders=embedders,
+            embedders=models.embedders,
             core_adapters=CoreAdapters(
-                engine.cores,
-                core_knobs,
-                Path(settings.adapter_dir) if settings.adapter_dir else None,
-                catalog=self.catalog,
-                known=engine.adapters,
+                models.engine.cores, models.core_knobs, adapters, catalog=self.catalog, known=models.engine.adapters
             ),
             records=records,
             feedback=FeedbackDesk(
                 database,
-                encode,
-                len(catalog.tiers),
+                verification.encode,
+                len(self.catalog.current.tiers),
                 redact=self._redact,
                 catalog=self.catalog,
             ),
@@ -331,80 +425,124 @@ class Composition:
             count_ignored=lambda endpoint: self.metrics.ignored_fields.labels(endpoint).inc(),
             count_refused=refused.count,
         )
-        stack.push_async_callback(serving.close_passed)
+        self.stack.push_async_callback(serving.close_passed)
+        return serving
+
+    async def _start_operations(
+        self, stores: Stores, models: Models, decisions: Decisions, verification: Verification, answering: Answering
+    ) -> Operations:
+        """Start what shows the running parts and changes them."""
+        settings, database, stack = self.settings, stores.database, self.stack
+        service, loop = answering.serving.service, verification.loop
+        privacy = Privacy(settings, database, stores.ledger, service.kept_reasoning.erase)
+        await self._keep(privacy.keep, "deletion of old records")
+        learning = LearningRecord(database)
+        stack.push_async_callback(learning.close)
+        refresh_metrics = await stack.enter_async_context(
+            running_readings(
+                self.metrics, models.engine, answering.jobs, loop, stores.ledger, service, answering.cache.store
+            )
+        )
+        if self._identity_provider is not None:
+            stack.push_async_callback(self._identity_provider.close)
+        sessions = Sessions(database, stores.tenancy.directory, stores.tenancy.clock)
         operations = Operations(
-            serving=serving,
-            access=Access(
-                settings,
-                tenancy,
-                Sessions(database, tenancy.directory, tenancy.clock),
-                await self._start_proxies(),
-            ),
-            jobs=jobs,
-            ledger=ledger,
-            core_knobs=core_knobs,
-            replica_knobs=replica_knobs,
-            reload=CatalogueReload(
-                settings,
-                service,
-                partial(_screen_of, self.metrics),
-                classifier,
-                replica_knobs,
-                database,
-                CoreSwap(engine.cores.get(CPU_CORE), partial(next_core, settings), threads, settings.drain_seconds),
-                self.catalog,
-                () if loop is None else (loop.follow_catalogue,),
-                [tenancy.directory.renew, constant.renew, *(() if loop is None else (loop.renew,))],
-                engine.targets,
-                embedders,
-            ),
-            cache=cache,
+            serving=answering.serving,
+            access=Access(settings, stores.tenancy, sessions, await self._start_proxies()),
+            jobs=answering.jobs,
+            ledger=stores.ledger,
+            core_knobs=models.core_knobs,
+            replica_knobs=models.replica_knobs,
+            reload=self._reload(stores, models, decisions, verification, service),
+            cache=answering.cache,
             privacy=privacy,
             identity_provider=self._identity_provider,
-            live=live,
+            live=await self._start_live(database, models, decisions, loop),
             quality_loop=loop,
-            active_labels=active_labels,
-            constant=constant,
+            active_labels=decisions.labels,
+            constant=decisions.constant,
             cost_quality_curves=CostQualityCurves(database),
             learning=learning,
             kind_names=KindNames(database),
-            redis=redis,
+            redis=stores.redis,
             metrics=self.metrics,
             not_ready={},
-            away=engine.away,
-            outages=outages,
+            away=models.engine.away,
+            outages=stores.outages,
             refresh_metrics=refresh_metrics,
             peers=self._peers,
         )
         await self._start_prices(operations.reload)
-        if self._peers is not None and isinstance(records, PeerRecords):
-            await stack.enter_async_context(self._peers.answering(worker_answers(operations, records)))
-        await stack.enter_async_context(
+        if self._peers is not None and isinstance(operations.serving.records, PeerRecords):
+            answers = worker_answers(operations, operations.serving.records)
+            await stack.enter_async_context(self._peers.answering(answers))
+        await self._start_alerts(models.engine, operations)
+        return operations
+
+    async def _start_live(
+        self, database: AsyncEngine, models: Models, decisions: Decisions, loop: QualityLoop | None
+    ) -> Live:
+        live = Live(
+            decisions.routing,
+            self.metrics,
+            models.engine.cores,
+            self._peers,
+            None if loop is None else loop.upgrade_rate,
+            None if loop is None else loop.days_without_retraining,
+            partial(refused_since, database),
+            partial(saved_lately, database),
+        )
+        await self._keep(live.follow, "live figures")
+        return live
+
+    async def _start_alerts(self, engine: Engine, operations: Operations) -> None:
+        await self.stack.enter_async_context(
             running_alerts(
-                settings,
+                self.settings,
                 self.metrics,
                 engine,
                 self._peers,
-                loop,
-                database,
+                operations.quality_loop,
+                operations.serving.database,
                 partial(operations.labels, costs=False),
-                constant,
-                knobs,
+                operations.constant,
+                operations.serving.routing.knobs,
             )
         )
-        # Last: cores load while everything else starts.
-        await engine.first_tier_serves()
-        await stack.enter_async_context(jobs.working(LineAnswers(serving, tenancy, jobs.files)))
-        return operations
+
+    def _reload(
+        self, stores: Stores, models: Models, decisions: Decisions, verification: Verification, service: Service
+    ) -> CatalogueReload:
+        """Return what replaces the catalogue of all parts that read it."""
+        settings, loop = self.settings, verification.loop
+        core = models.engine.cores.get(CPU_CORE)
+        return CatalogueReload(
+            settings,
+            service,
+            partial(_screen_of, self.metrics),
+            decisions.routing.classifier,
+            models.replica_knobs,
+            stores.database,
+            CoreSwap(core, partial(next_core, settings), models.threads, settings.drain_seconds),
+            self.catalog,
+            () if loop is None else (loop.follow_catalogue,),
+            [stores.tenancy.directory.renew, decisions.constant.renew, *(() if loop is None else (loop.renew,))],
+            models.engine.targets,
+            models.embedders,
+        )
 
     async def _keep(self, work: Callable[[], Awaitable[object]], name: str) -> None:
         await self.stack.enter_async_context(background(work, name))
+
+    async def _restore(self, restore: Callable[[], Awaitable[object]], name: str) -> None:
+        """Read what earlier processes stored, as soon as the database answers."""
+        await self._keep(partial(retry_until_success, restore, name, {}), name)
 
     async def _follow(self, follow: Callable[[float], Awaitable[object]], name: str) -> None:
         """Look for what is new every few seconds."""
         await self._keep(partial(follow, self.settings.artefact_poll_seconds), name)
 
-    async def _start_store(self) -> tuple[AsyncEngine, Ledger, DatabaseOutages]:
+    async def _start_ledger(self) -> tuple[AsyncEngine, Ledger, DatabaseOutages]:
         """Start database and ledger. A database that is down delays nothing: the journal keeps its records."""
         engine = open_database(self.settings.database)
         outages = DatabaseOutages(engine)
