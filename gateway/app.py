@@ -599,15 +599,9 @@ class Composition:
         return self._proxies
 
     async def _start_prices(self, reload: CatalogueReload) -> None:
-        """Prices that are not the catalogue's own may change while the process runs."""
-        if not self.settings.price_list_url and not self.catalog.current.has_listed_prices:
-            return
-        from gateway.operations.reload.price_refresh import PriceRefresh
-
-        refresh = PriceRefresh(self.settings, reload.reprice, self.metrics.show_prices)
-        refresh.load()
-        reload.reprice(refresh.current)
-        await self._keep(refresh.follow, "lists of prices")
+        """The package's list has prices that change with the date and the hour."""
+        if self.catalog.current.has_listed_prices:
+            await self._keep(partial(reload.follow_prices, self.settings.price_list_seconds), "listed prices")
 
 
 async def close_clients(embedders: "Mapping[str, Embedder | EmbeddingClient]") -> None:

@@ -27,7 +27,6 @@ DECODED = {
     "quality.evaluation.tier_accuracy": ["AccuracyReport"],
     "tiers.catalog.core_spec": ["DeviceCoreSpec"],
     "tiers.catalog.load": ["Catalog"],
-    "tiers.catalog.price_list": ["SignedPrices"],
     "tiers.dialects.messages": ["Block", "ResultBlock", "Text", "ToolEntry"],
     "tiers.dialects.responses_schemas": ["Part"],
 }

@@ -228,6 +228,7 @@ def _environment_texts(environment: Mapping[str, str]) -> dict[str, str]:
 
 _MAIL = "e-mail is an address in AIO_ALERT_URLS: mailtos://USER:PASSWORD@HOST:587?from=ADDRESS&to=ADDRESS"
 _TRACKER = "AIO_LOG_FORMAT=json logs each error with an event id and its stack, for a forwarder of logs to send on"
+_PRICES = "write the prices of your contract into the catalogue, as `price` of a tier, and reload it"
 # Variables that are refused, each with what to write instead.
 REFUSED = {
     "AIO_ALERT_SLACK_WEBHOOK": "write the webhook's address into AIO_ALERT_URLS, as it is",
@@ -240,6 +241,8 @@ REFUSED = {
     "AIO_ALERT_EMAIL_FROM": _MAIL,
     "AIO_ERROR_REPORT_DSN": _TRACKER,
     "AIO_ERROR_REPORT_DSN_FILE": _TRACKER,
+    "AIO_PRICE_LIST_URL": _PRICES,
+    "AIO_PRICE_LIST_KEY": _PRICES,
 }
 
 

@@ -93,12 +93,6 @@ class Metrics:
         self._opinions = counter(
             "aio_second_opinions", 'Verdicts of "worse" for which further answers were asked for.', ["result"]
         )
-        self._price_reads = counter(
-            "aio_price_list_reads", "Readings of the list of prices: taken, same, refused or unreachable.", ["outcome"]
-        )
-        self._price_list_date = gauge(
-            "aio_price_list_timestamp_seconds", "When the signed list of prices in use was published; 0: none is."
-        )
         self._opinions_usd = Counter(
             "aio_second_opinions_cost_usd", "What those further answers cost, judging included.", registry=self.private
         )
@@ -128,11 +122,6 @@ class Metrics:
         self.canary = gauge(
             "aio_classifier_canary_share", "Share of requests decided by a version on trial.", ["version"]
         )
-
-    def show_prices(self, outcome: str, published: float) -> None:
-        """Count a reading of the list of prices; `published`: epoch seconds of the list in use, 0 without one."""
-        self._price_reads.labels(outcome).inc()
-        self._price_list_date.set(published)
 
     def show_classifier(self, version: str, canary: str | None = None, share: float = 0.0) -> None:
         """Set the active classifier version, and the one on trial for a `share` of the requests."""

@@ -1,27 +1,23 @@
-"""Prices and context lengths of providers' models: the bundled data of `genai-prices`, or an operator's signed list.
+"""Prices and context lengths of providers' models: the bundled data of `genai-prices`.
 
 Only what is sure is answered: the provider is named, or its address is; else, and where the provider's part of the list
 lacks the model, a model whose weights only its maker serves (Claude, Gemini, GPT), under any address. Open models cost
 what their host asks, which no list knows. `listed_family` is a guess, and its callers say so.
 
-A signed list is what an operator or a supplier publishes, to be read while a gateway runs; a catalogue gets the prices
-of now, where it has none of its own.
+The list has prices that hold from a date on or at hours of the day: a running catalogue gets those of now, where it has
+none of its own.
 """
 
-import base64
 import re
-from binascii import Error as Base64Error
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import cache
-from importlib.util import find_spec
 from math import log
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import msgspec
 
-from inference_core.io.files import JSON_ERRORS, prepare_types
 from tiers.catalog.catalog import Catalog, EmbeddingSpec
 from tiers.catalog.gpu_group import named_billions
 from tiers.catalog.tier_spec import Price, PriceStep, TierSpec
@@ -254,107 +250,11 @@ def _usd(price: Any, above: int | None) -> float | None:
     return float(found)
 
 
-MAX_BYTES = 4 * 1024 * 1024
-
-
-class SignedPricesError(ValueError):
-    """The list is not taken; the message says why."""
-
-
-class PricedModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The price of `model`, as a catalogue names it, at `provider`; None: wherever it is served."""
-
-    model: str
-    price: Price
-    provider: str | None = None
-
-
-class SignedPrices(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Prices of models. `published_at` orders lists: an older one never replaces a later one."""
-
-    published_at: datetime
-    models: Annotated[list[PricedModel], msgspec.Meta(max_length=100_000)]
-
-    @property
-    def name(self) -> str:
-        """What prices of this list are marked with."""
-        return f"signed list of {self.published_at.isoformat()}"
-
-    def price(self, model: str, provider: str | None) -> Price | None:
-        """Return the price of a model, one of its provider first; None without one."""
-        named = [one for one in self.models if one.model == model and one.provider in (provider, None)]
-        found = next((one for one in named if one.provider is not None), named[0] if named else None)
-        return None if found is None else msgspec.structs.replace(found.price, listed=self.name, estimated="")
-
-
-prepare_types(SignedPrices)
-
-
-def public_key(given: str) -> bytes:
-    """Return the 32 bytes of a base64 key. Raises `SignedPricesError`, also without the signatures' library."""
-    if find_spec("cryptography") is None:
-        raise SignedPricesError("it needs the library cryptography: pip install 'aio-gateway[prices]'")
-    try:
-        key = base64.b64decode(given, validate=True)
-    except Base64Error as error:
-        raise SignedPricesError(f"the public key is not base64: {error}") from None
-    if len(key) != 32:
-        raise SignedPricesError(f"the public key has {len(key)} bytes; one of Ed25519 has 32")
-    return key
-
-
-def signed_prices(body: bytes, signature: bytes, key: bytes) -> SignedPrices:
-    """Return the list in `body`, whose `signature`, 64 bytes or their base64, was made with the private key of `key`.
-    Raises `SignedPricesError`; nothing of an unsigned list is read."""
-    if len(signature) != 64:
-        try:
-            signature = base64.b64decode(signature.strip(), validate=True)
-        except (Base64Error, ValueError):
-            signature = b""
-    _require_signed(key, signature, body)
-    try:
-        found = msgspec.json.decode(body, type=SignedPrices)
-    except JSON_ERRORS as error:
-        raise SignedPricesError(f"the list has another form: {error}") from None
-    if found.published_at.tzinfo is None:
-        raise SignedPricesError("published_at has no time zone")
-    return found
-
-
-def _require_signed(key: bytes, signature: bytes, body: bytes) -> None:
-    from cryptography.exceptions import InvalidSignature
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-
-    try:
-        Ed25519PublicKey.from_public_bytes(key).verify(signature, body)
-    except (InvalidSignature, ValueError):
-        raise SignedPricesError(
-            "the signature is not one of this list by the private key of AIO_PRICE_LIST_KEY"
-        ) from None
-
-
-def current_price(model: str, provider: str | None, base_url: str, signed: SignedPrices | None) -> Price | None:
-    """Return the price of a tier's model: the signed list's, else the package's at this moment; None without one."""
-    found = None if signed is None else signed.price(model, provider)
-    if found is not None:
-        return found
-    listed = listed_model(model, provider=provider, base_url=base_url)
-    return None if listed is None else listed.price
-
-
-def current_embedding_price(
-    model: str, provider: str | None, base_url: str, signed: SignedPrices | None
-) -> Price | None:
-    """As `current_price`, of a model that gives embeddings."""
-    found = None if signed is None else signed.price(model, provider)
-    return found or listed_embedding(model, provider=provider, base_url=base_url)
-
-
-def repriced(catalog: Catalog, signed: SignedPrices | None) -> Catalog:
-    """Return `catalog` with the prices of `signed`, else of the package's list as of now. Prices that the catalogue
-    gives, and numbers of tiers, stay; a price that no list has any more does, too."""
-    tiers = [_of_tier(tier, signed) if _is_open(tier) else tier for tier in catalog.tiers]
-    embeddings = [_of_embedding(one, signed) if one.listed else one for one in catalog.embeddings]
+def repriced(catalog: Catalog) -> Catalog:
+    """Return `catalog` with the list's prices as of now. Prices that the catalogue gives stay, and so does a price that
+    the list has no longer."""
+    tiers = [_reprice_tier(tier) if _is_open(tier) else tier for tier in catalog.tiers]
+    embeddings = [_reprice_embedding(spec) if spec.listed else spec for spec in catalog.embeddings]
     if tiers == catalog.tiers and embeddings == catalog.embeddings:
         return catalog
     return msgspec.structs.replace(catalog, tiers=tiers, embeddings=embeddings)
@@ -364,15 +264,15 @@ def _is_open(tier: TierSpec) -> bool:
     return tier.remote is not None and tier.remote.engine is None and bool(tier.price.listed or tier.price.estimated)
 
 
-def _of_tier(tier: TierSpec, signed: SignedPrices | None) -> TierSpec:
+def _reprice_tier(tier: TierSpec) -> TierSpec:
     assert tier.remote is not None
     url = tier.remote.servers[0].base_url if tier.remote.servers else ""
-    found = current_price(tier.remote.model, tier.provider, url, signed)
-    return tier if found is None else msgspec.structs.replace(tier, price=found)
+    listed = listed_model(tier.remote.model, provider=tier.provider, base_url=url)
+    return tier if listed is None else msgspec.structs.replace(tier, price=listed.price)
 
 
-def _of_embedding(spec: EmbeddingSpec, signed: SignedPrices | None) -> EmbeddingSpec:
-    found = current_embedding_price(str(spec.model), spec.provider, str(spec.url), signed)
-    if found is None:
+def _reprice_embedding(spec: EmbeddingSpec) -> EmbeddingSpec:
+    price = listed_embedding(str(spec.model), provider=spec.provider, base_url=str(spec.url))
+    if price is None:
         return spec
-    return msgspec.structs.replace(spec, input_usd_per_million=found.input_usd_per_million, listed=found.listed)
+    return msgspec.structs.replace(spec, input_usd_per_million=price.input_usd_per_million, listed=price.listed)

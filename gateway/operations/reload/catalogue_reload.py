@@ -35,7 +35,6 @@ from tiers.tier import Tier
 
 if TYPE_CHECKING:
     from gateway.inference.screening.screen import Screen
-    from tiers.catalog.price_list import SignedPrices
     from tiers.remote.embedding_client import EmbeddingClient
 
 log = logging.getLogger(__name__)
@@ -90,17 +89,21 @@ class CatalogueReload:
         self._embedders = {} if embedders is None else embedders
         self._turn = asyncio.Lock()
         self._retiring: set[asyncio.Task[None]] = set()
-        self.prices: SignedPrices | None = None
 
-    def reprice(self, prices: "SignedPrices | None") -> None:
-        """Switch to the prices of a list, where the catalogue gives none; nothing else changes. Running answers keep
-        theirs. Contains no await, and does nothing while the prices are the same."""
-        # Imported where prices are a list's.
+    async def follow_prices(self, seconds: float) -> None:
+        """Every `seconds` switch to the listed prices of that moment."""
+        while True:
+            await asyncio.sleep(seconds)
+            self.reprice()
+
+    def reprice(self) -> None:
+        """Switch to the listed prices of now, where the catalogue gives none; nothing else changes. Running answers
+        keep theirs. Contains no await, and does nothing while the prices are the same."""
+        # Imported where prices are the list's.
         from tiers.catalog.price_list import repriced
 
-        self.prices = prices
         before = self._routing.served.catalog
-        catalog = repriced(before, prices)
+        catalog = repriced(before)
         if catalog is not before:
             self._switch_to(catalog, [], None, self._service.screen, {})
             log.info("prices have changed: %s", ", ".join(_changed_prices(before, catalog)))
@@ -109,10 +112,6 @@ class CatalogueReload:
         """Load the catalogue's file and switch to it. Raises `CatalogError` with every reason against it."""
         async with self._turn:
             catalog = await asyncio.to_thread(load_catalog, self._settings.catalog)
-            if self.prices is not None:
-                from tiers.catalog.price_list import repriced
-
-                catalog = repriced(catalog, self.prices)
             before = self._routing.served.catalog
             if len(catalog.tiers) != len(before.tiers):
                 raise CatalogError(

@@ -20,7 +20,6 @@ from gateway.operations.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from gateway.base.settings import Settings
     from gateway.operations.setup.tier_answers import TierAnswer
     from tiers.catalog.catalog import Catalog
 
@@ -68,7 +67,7 @@ def check(security: bool, as_json: bool, **options: Any) -> None:
     catalog = load_catalog(settings.catalog)
     if not as_json:
         click.echo(f"catalogue: {settings.catalog} ({catalog_reason(settings, settings.data_path)})")
-        click.echo(_lists(settings, catalog))
+        click.echo(_lists(catalog))
     answers = asyncio.run(ask_tiers(catalog, settings))
     embeddings = asyncio.run(ask_embeddings(catalog))
     guardrails = asyncio.run(ask_guardrails(catalog)) if catalog.guardrails else []
@@ -115,19 +114,13 @@ def _say_routing(catalog: "Catalog") -> None:
         click.secho(f"\nwarning: {warning}", fg="yellow")
 
 
-def _lists(settings: "Settings", catalog: "Catalog") -> str:
-    """The lists that prices come from, with their dates, and the models that give embeddings."""
-    from gateway.operations.reload.price_refresh import PriceRefresh
+def _lists(catalog: "Catalog") -> str:
+    """The list that prices come from, with its version, and the models that give embeddings."""
     from tiers.catalog.price_list import list_version
 
     lines = []
     if catalog.has_listed_prices:
         lines.append(f"prices: genai-prices {list_version()}, as of {datetime.now(UTC):%Y-%m-%d}")
-    if settings.price_list_url:
-        refresh = PriceRefresh(settings, lambda prices: None, lambda outcome, date: None)
-        refresh.load()
-        outcome = asyncio.run(refresh.refresh())
-        lines.append(f"prices: {refresh.current.name if refresh.current else 'no signed list'} ({outcome})")
     for spec in catalog.embeddings:
         where = spec.url or spec.path or spec.model
         lines.append(f"embeddings: {spec.name} ({where}), ${spec.usd_per_million:g} per million")

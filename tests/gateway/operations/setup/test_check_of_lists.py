@@ -9,7 +9,6 @@ from click.testing import CliRunner, Result
 
 from gateway.operations.cli import main
 from tests.gateway.operations.setup.model_servers import ModelServer, model_server, openai_pages
-from tests.gateway.operations.test_price_refresh import PUBLIC, publish, published
 from tiers.catalog.price_list import list_version
 
 VECTORS = {"data": [{"index": 0, "embedding": [0.5, 1.0, 2.0]}], "usage": {"prompt_tokens": 8}}
@@ -44,25 +43,7 @@ def test_prices_of_the_packages_list_are_named_with_its_version(server: ModelSer
     result = checked(server)
     assert result.exit_code == 0, result.output
     assert f"prices: genai-prices {list_version()}, as of 20" in result.output
-    assert "signed list" not in result.output
     assert "Embeddings" not in result.output
-
-
-def test_a_signed_list_is_read_and_named_with_its_date(server: ModelServer) -> None:
-    publish(Path("prices.json"), published(5, 4.0))
-    listed = {"AIO_PRICE_LIST_URL": "prices.json", "AIO_PRICE_LIST_KEY": PUBLIC}
-    assert "prices: signed list of 2026-11-05T00:00:00+00:00 (taken)" in checked(server, **listed).output
-    # It was kept, so that the same one again is no news.
-    assert "prices: signed list of 2026-11-05T00:00:00+00:00 (same)" in checked(server, **listed).output
-    Path("prices.json").write_bytes(published(6, 1.0))
-    assert "prices: signed list of 2026-11-05T00:00:00+00:00 (refused)" in checked(server, **listed).output
-    Path("prices.json").unlink()
-    assert "(unreachable)" in checked(server, **listed).output
-
-
-def test_without_any_list_that_was_taken_it_says_so(server: ModelServer) -> None:
-    listed = {"AIO_PRICE_LIST_URL": "absent.json", "AIO_PRICE_LIST_KEY": PUBLIC}
-    assert "prices: no signed list (unreachable)" in checked(server, **listed).output
 
 
 def test_embeddings_are_listed_with_their_price_and_a_server_elsewhere_is_asked_for_one(server: ModelServer) -> None:
