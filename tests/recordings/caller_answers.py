@@ -6,7 +6,8 @@ from typing import Any
 Json = dict[str, Any]
 FINISH = {
     "end_turn": "stop", "stop_sequence": "stop", "tool_use": "tool_calls", "max_tokens": "length",
-    "refusal": "content_filter", "max_output_tokens": "length",
+    "refusal": "content_filter", "max_output_tokens": "length", "STOP": "stop", "MAX_TOKENS": "length",
+    "SAFETY": "content_filter",
 }  # fmt: skip
 
 
@@ -14,6 +15,8 @@ def read_answer(api: str, streamed: bool, content: bytes) -> Json:
     """Return text, reasoning, refusal, calls (id, name, arguments), finish, cited pages and counts; or the error."""
     if not streamed:
         return _WHOLE[api](json.loads(content))
+    if content.lstrip().startswith(b"["):
+        return _STREAMED[api](json.loads(content))
     events = []
     for block in content.decode().split("\n\n"):
         events += [json.loads(line[6:]) for line in block.split("\n") if line.startswith("data: {")]
@@ -157,7 +160,38 @@ def _completion_events(events: list[Json]) -> Json:
     return _completion({"choices": [{"text": text, "finish_reason": finish[0]}], "usage": events[-1].get("usage")})
 
 
-_WHOLE = {"chat": _chat, "messages": _message, "responses": _response, "completions": _completion}
+def _gemini(told: Json) -> Json:
+    if "error" in told:
+        return {"error": told["error"]}
+    (candidate,) = told["candidates"]
+    parts = candidate["content"]["parts"]
+    text, thoughts = (
+        "".join(part.get("text", "") for part in parts if bool(part.get("thought")) is thought)
+        for thought in (False, True)
+    )
+    calls = [part["functionCall"] for part in parts if "functionCall" in part]
+    called = [[call.get("id"), call["name"], json.dumps(call.get("args", {}))] for call in calls]
+    finish = "tool_calls" if calls and candidate["finishReason"] == "STOP" else candidate["finishReason"]
+    usage = told.get("usageMetadata")
+    return _form(text, thoughts, "", called, finish, cited=[], usage=usage, parts=parts)
+
+
+def _gemini_pieces(pieces: list[Json]) -> Json:
+    candidates = []
+    for piece in pieces:
+        if "error" in piece:
+            return {"error": piece["error"]}
+        candidates += piece["candidates"]
+    parts = [part for candidate in candidates for part in candidate["content"]["parts"] if part != {"text": ""}]
+    (finish,) = [candidate["finishReason"] for candidate in candidates if "finishReason" in candidate]
+    said = {"content": {"parts": parts}, "finishReason": finish}
+    return _gemini({"candidates": [said], "usageMetadata": pieces[-1]["usageMetadata"]})
+
+
+_WHOLE = {
+    "chat": _chat, "messages": _message, "responses": _response, "completions": _completion, "gemini": _gemini,
+}  # fmt: skip
 _STREAMED = {
     "chat": _chat_events, "messages": _message_events, "responses": _response_events, "completions": _completion_events,
+    "gemini": _gemini_pieces,
 }  # fmt: skip

@@ -27,7 +27,7 @@ from tiers.remote.refusals import REFUSALS
 
 PATHS = {
     "chat": "/v1/chat/completions", "messages": "/v1/messages", "responses": "/v1/responses",
-    "completions": "/v1/completions",
+    "completions": "/v1/completions", "gemini": "/v1beta/models/{model}:{method}",
 }  # fmt: skip
 KEYS = ("OPENAI_API_KEY", "AZURE_OPENAI_API_KEY", "MISTRAL_API_KEY", "DEEPSEEK_API_KEY", "OPENROUTER_API_KEY",
         "GROQ_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY", "AWS_BEARER_TOKEN_BEDROCK", "RECORDED_KEY")  # fmt: skip
@@ -36,6 +36,7 @@ SAYS: Json = {"text": "", "reasoning": "", "refusal": "", "calls": [], "finish":
 ERROR_FIELDS = {
     ("messages", False): ("type", "message"), ("messages", True): ("type", "message"),
     ("responses", True): ("code", "message"),
+    ("gemini", False): ("status", "message", "details"), ("gemini", True): ("status", "message", "details"),
 }  # fmt: skip
 PRICE = {"input_usd_per_million": 1, "output_usd_per_million": 1}
 
@@ -221,13 +222,20 @@ class Exchange:
 
     async def _ask(self, answers: list[Json], at: str) -> list[str]:
         """Ask once; return what differs in the answer."""
-        self._stage.expect(answers, Random(zlib.crc32(f"{at}{self._stage.seed}".encode())))
-        asked = self._step["asks"][self._api]
+        random = Random(zlib.crc32(f"{at}{self._stage.seed}".encode()))
+        self._stage.expect(answers, random)
+        asked, path = self._step["asks"][self._api], PATHS[self._api]
         if isinstance(asked, dict):
-            asked = json.dumps({"model": next(iter(self._step["tiers"])), "stream": self._streamed} | asked)
+            asked = {"model": next(iter(self._step["tiers"])), "stream": self._streamed} | asked
+            if self._api == "gemini":
+                # A stream is one of events, or of the elements of an array.
+                method = random.choice(("streamGenerateContent", "streamGenerateContent?alt=sse"))
+                path = path.format(model=asked.pop("model"), method=method if self._streamed else "generateContent")
+                del asked["stream"]
+            asked = json.dumps(asked)
         headers = {"x-aio-cache": "off", "content-type": "application/json"} | self._step.get("headers", {})
         content = asked.encode("utf-8", "surrogateescape")
-        told = self.told = await self._gateway.http.post(PATHS[self._api], content=content, headers=headers)
+        told = self.told = await self._gateway.http.post(path, content=content, headers=headers)
         try:
             return self._answer_problems(told) + await self._record_problems(told)
         except (ValueError, KeyError, IndexError, AssertionError) as error:
@@ -248,30 +256,31 @@ class Exchange:
         if "body" in wanted:
             return wanted
         wanted = SAYS | wanted
-        if self._api == "messages":
-            # This API has no field of its own for a refusal, and its pages are cited in its own servers' answers alone.
-            wanted |= {"cited": on.get("messages", {}).get("cited", [])}
+        if self._api in ("messages", "gemini"):
+            # These APIs have no field of their own for a refusal, and pages are cited in their own servers' answers
+            # alone.
+            wanted |= {"cited": on.get(self._api, {}).get("cited", [])}
             if wanted["refusal"]:
-                wanted |= {"text": wanted["refusal"], "refusal": "", "finish": "content_filter"}
+                wanted |= {"text": wanted["refusal"], "refusal": ""}
+                wanted["finish"] = "content_filter" if self._api == "messages" else wanted["finish"]
         return wanted
 
     def seen(self, told: httpx.Response) -> Json:
         """What the caller reads in an answer."""
-        streamed = "event-stream" in told.headers.get("content-type", "")
         seen = {"status": told.status_code, "headers": dict(told.headers)}
-        return seen | read_answer(self._api, streamed, told.content)
+        return seen | read_answer(self._api, _is_stream(told), told.content)
 
     def _answer_problems(self, told: httpx.Response) -> list[str]:
         wanted, seen = self._wanted(), self.seen(told)
         if "error" in seen and "error" not in wanted:
             return [f"an error: {pretty(seen['error'])}"]
-        is_begun = "event-stream" in told.headers.get("content-type", "") or wanted["status"] == 200
+        is_begun = _is_stream(told) or wanted["status"] == 200
         if "error" in seen and self._streamed and is_begun:
             # How much of an answer came before the error decides what the head says.
             wanted = {name: value for name, value in wanted.items() if name not in ("status", "headers")}
         if "body" in wanted:
             seen["body"] = told.text if isinstance(wanted["body"], str) else told.json()
-        ids = [call[0] for call in seen.get("calls", ())]
+        ids = [call[0] for call in seen.get("calls", ()) if call[0] or self._api != "gemini"]
         problems = [] if all(ids) and len({*ids}) == len(ids) else [f"ids of calls: {ids}"]
         if "calls" in seen:
             short = not wanted.get("calls") or len(wanted["calls"][0]) == 2
@@ -290,6 +299,10 @@ class Exchange:
             return record.json() if record.status_code == 200 else None
 
         return difference_to("the record", wanted, await eventually(found))
+
+
+def _is_stream(told: httpx.Response) -> bool:
+    return "event-stream" in told.headers.get("content-type", "") or told.content.lstrip().startswith(b"[")
 
 
 def _parsed(text: str) -> Any:
