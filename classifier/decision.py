@@ -33,12 +33,14 @@ def tier_novelty(novelty: float, labels: Sequence[float], tier: int) -> float:
 
 class FollowUp(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the newest turn of a conversation goes on with earlier ones: with probability `p`, which weighs its two
-    readings. `turns`: the user's turns that it is joined to in one of them, by number from 1; empty where it is read
-    alone. `answer`: that reading has what an answer proposed, which the turn accepts."""
+    readings.
+    """
 
     p: float
     turns: tuple[int, ...] = ()
+    """The user's turns that it is joined to in one of the readings, by number from 1; empty where it is read alone."""
     answer: bool = False
+    """Whether that reading has what an answer proposed, which the turn accepts."""
 
     def __str__(self) -> str:
         """In words, for a decision's reason."""
@@ -50,44 +52,55 @@ class FollowUp(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Prediction(msgspec.Struct, frozen=True, kw_only=True):
-    """The outcome model's prediction for one prompt.
-
-    `p_ok[k-1]` = P(tier k's answer is no worse than the strongest tier's); the last is 1 (docs/classifier.md). `kind`:
-    "prior" while this catalogue's models have no measured outcomes, "heuristic" when the classifier failed, "edge" when
-    the fast path did not use it. `novelty` in [0, 1]: how unfamiliar such prompts are for the key, 1 without labels of
-    them, by the tier with most labels (`tier_novelty` for one tier). `contributions`: the features with the largest
-    effects, as (name, signed effect on the logit of p_ok of tier 1); the length heuristic alone has them.
-    `predicted_tokens[k-1]`: expected billed tokens of tier k's answer, None where unknown; empty if unknown for all.
-    `classes`: P(SIMPLE, MEDIUM, COMPLEX, EXPERT) if `p_ok` is derived from them, and then P(the answer is good enough);
-    else empty. `labels[k-1]`: the number of labelled answers of tier k to such prompts, for this key or, without any,
-    its tenant; `good_labels[k-1]` of them were as good as the strongest tier's. Empty without labels. `from_others`:
-    labels of other tenants count in it, too, because the request was drawn for that. `material`: the kinds of pasted
-    material that was not read, so that it only costs. `follow_up`: how the turn was
-    read in its conversation, None without earlier turns.
-    """
+    """The outcome model's prediction for one prompt."""
 
     p_ok: list[float]
+    """P(tier k's answer is no worse than the strongest tier's) for tier k at index k-1; the last is 1
+    (docs/classifier.md).
+    """
     kind: Literal["measured", "prior", "heuristic", "edge"]
+    """"prior" while this catalogue's models have no measured outcomes, "heuristic" when the classifier failed, "edge"
+    when the fast path did not use it.
+    """
     novelty: float
+    """In [0, 1]: how unfamiliar such prompts are for the key, by the tier with most labels (`tier_novelty` for one
+    tier); 1 without labels of them.
+    """
     classifier_version: str
     contributions: list[tuple[str, float]] = []
+    """The features with the largest effects, as (name, signed effect on the logit of p_ok of tier 1); the length
+    heuristic alone has them.
+    """
     predicted_tokens: list[float | None] = []
+    """Expected billed tokens of each tier's answer, None where unknown; empty if unknown for all."""
     classes: list[float] = []
+    """P(SIMPLE, MEDIUM, COMPLEX, EXPERT) if `p_ok` is derived from them, and then P(the answer is good enough); else
+    empty.
+    """
     labels: list[float] = []
+    """By tier, the number of labelled answers to such prompts, for this key or, without any, its tenant. Empty without
+    labels.
+    """
     good_labels: list[float] = []
+    """By tier, how many of them were as good as the strongest tier's."""
     from_others: bool = False
+    """Whether labels of other tenants count too, because the request was drawn for that."""
     material: list[str] = []
+    """The kinds of pasted material that was not read, so that it only costs."""
     follow_up: FollowUp | None = None
+    """How the turn was read in its conversation; None without earlier turns."""
 
 
 class EdgePath(msgspec.Struct, frozen=True, kw_only=True):
-    """The fast path for short prompts: `tier` goes first. `prompt_tokens` and `new_tokens`: the request's, and the
-    operator's limits for the path."""
+    """The fast path for short prompts."""
 
     tier: int
+    """The tier that goes first."""
     prompt_tokens: int
+    """Tokens of the request's prompt, within the operator's limit for the path."""
     max_prompt_tokens: int
     new_tokens: int
+    """Tokens that the request may generate, within the operator's limit for the path."""
     max_new_tokens: int
 
 
@@ -100,91 +113,114 @@ class ConstantTier(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Trouble(msgspec.Struct, frozen=True, kw_only=True):
-    """What the rules of trouble in a tool loop say of a step (`docs/agents.md`): `signs` in words. `moves`: whether the
-    session goes one tier up because of it; else that is only written down. `propensity`: the probability with which
-    `moves` was drawn as it is, 1 where nothing was drawn."""
+    """What the rules of trouble in a tool loop say of a step (`docs/agents.md`)."""
 
     signs: str
+    """The signs, in words."""
     moves: bool
+    """Whether the session goes one tier up because of it; else that is only written down."""
     propensity: float
+    """The probability with which `moves` was drawn as it is; 1 where nothing was drawn."""
 
 
 class SessionStep(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of an agent's session before one of its steps, and what its rules make of that.
-
-    `session`: hexadecimal digest of its id. `step` counts its answered requests from 1, `loop_step` those since the
-    last boundary. `at`: inside a tool loop, or at which boundary. `gap_seconds`: since the last answer. Since the
-    boundary: `errors` in results of tools, `repeats` of the same call; `bad_calls`: calls in a row that the tier could
-    not form; `last_exit`: of the last check or command. `end`: how the work before this boundary ended, by `end_sign`
-    (`gateway.inference.session_moves`), in `end_words`; `end_weight`: how much it counts as a label.
-
-    `previous`: the tier of the last answer; 0 for a session's first step. `raised_from`: the tier before a move up that
-    no good end has followed yet. `floor`: of a subagent, its parent's tier. `prompt_tokens`: an estimate.
-    `warm[k-1]`: those that tier k's cache still holds; `strongest_warm`: those that the strongest tier's would hold,
-    had it answered all. `rest_usd[k-1]`: expected cost of the rest of the session on tier k, over `rest_steps` steps.
-
-    `rule`: stay on `previous`; up: above it; keep: not below it; rest: the cheapest rest of the session decides between
-    it and lower tiers; free: nothing holds. `because`: why, for people. `trouble`: None without signs.
-    `p_bad`: P(the loop ends badly), None while that has not been learned.
-    """
+    """What is known of an agent's session before one of its steps, and what its rules make of that."""
 
     session: str
+    """Hexadecimal digest of its id."""
     client: str
     step: int
+    """Counts the session's answered requests from 1."""
     loop_step: int
+    """Counts its answered requests since the last boundary."""
     at: Literal["start", "loop", "turn", "compaction", "gap"]
+    """Whether the step is inside a tool loop, or at which boundary."""
     gap_seconds: float | None = None
+    """Seconds since the last answer."""
     errors: int = 0
+    """Results of tools since the boundary that are errors."""
     repeats: int = 0
+    """Calls since the boundary that repeat an earlier one."""
     bad_calls: int = 0
+    """Calls in a row that the tier could not form."""
     last_exit: Literal["passed", "failed"] | None = None
+    """Exit code of the last check or command."""
     end: Literal["good", "bad"] | None = None
+    """How the work before this boundary ended."""
     end_sign: str | None = None
+    """The sign by which it ended (`gateway.inference.session_moves`)."""
     end_weight: float = 0.0
+    """How much the end counts as a label."""
     end_words: str = ""
+    """That sign in words."""
     previous: int = 0
+    """The tier of the last answer; 0 for a session's first step."""
     raised_from: int | None = None
+    """The tier before a move up that no good end has followed yet."""
     floor: int | None = None
+    """The least tier of a subagent: its parent's tier."""
     prompt_tokens: int = 0
+    """An estimate of the prompt's tokens."""
     warm: list[int] = []
+    """By tier, the prompt tokens that its cache still holds."""
     strongest_warm: int = 0
+    """The prompt tokens that the strongest tier's cache would hold, had it answered all."""
     rest_usd: list[float] = []
+    """By tier, the expected cost of the rest of the session."""
     rest_steps: float = 0.0
+    """The expected number of steps of the rest."""
     rule: Literal["stay", "up", "keep", "rest", "free"] = "free"
+    """stay: the tier `previous`; up: above it; keep: not below it; rest: the cheapest rest of the session decides
+    between it and lower tiers; free: nothing holds.
+    """
     because: str = ""
+    """The reason, for people."""
     trouble: Trouble | None = None
+    """None without signs."""
     p_bad: float | None = None
+    """P(the loop ends badly), None while that has not been learned."""
 
 
 class RuledBy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The operator's rules that a request matches, by their `names`. What they leave is in the exclusions; here is what
-    these do not say: `targets` that may stand in for tiers, None for all, `floor`, the least tier, and the `tier` that
-    answers in place of routing, by its own server or by `target`, one that stands for it. A request that names a target
-    has these, too, without names of rules."""
+    """The operator's rules that a request matches. What they leave is in the exclusions; here is what these do not say.
+    A request that names a target has these, too, without names of rules.
+    """
 
     names: list[str]
+    """The rules' names."""
     targets: list[str] | None = None
+    """Targets that may stand in for tiers; None for all."""
     floor: int = 1
+    """The least tier."""
     tier: int | None = None
+    """The tier that answers in place of routing, by its own server or by `target`."""
     target: str | None = None
+    """The target that stands in for `tier`."""
 
 
 class PricedAgreement(msgspec.Struct, frozen=True, kw_only=True):
-    """Agreement as one more action: `tiers` (ascending) answer at once, and `higher` where their answers, whose end is
-    of `kind`, differ. They agree with P `agreed`, and an agreed answer is worse with P `lost`; so the action is `worth`
-    that much, and the best of single tiers, `alone`, `alone_worth`. `taken`: they were asked. `because`: why they were
-    not although they are worth more; else empty."""
+    """Agreement as one more action: some cheap tiers answer at once, and a higher one where their answers differ."""
 
     tiers: tuple[int, ...]
+    """The tiers that answer at once, ascending."""
     higher: int
+    """The tier that answers where they differ."""
     kind: str
+    """The kind of the answers' ends."""
     agreed: float
+    """P(they agree)."""
     lost: float
+    """P(an agreed answer is worse)."""
     worth: float
+    """What the action is worth."""
     alone: int
+    """The best single tier."""
     alone_worth: float
+    """What the best single tier is worth."""
     taken: bool
+    """Whether the tiers were asked."""
     because: str = ""
+    """Why they were not asked although the action is worth more; else empty."""
 
     def __str__(self) -> str:
         """In words, for a decision's reason."""
@@ -197,67 +233,80 @@ class PricedAgreement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PolicyInputs(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that `decide` uses; recorded with the request, so that the decision can be replayed.
-
-    `costs[k-1]`: predicted US dollars of answering with tier k, non-decreasing in k. `predicted_waits[k-1]`: predicted
-    seconds in tier k's queue; too long a wait is an exclusion. `most_wait_seconds`: a longer queue gives way to a
-    higher tier with a shorter one; None where a deadline decides that, or nothing does.
-
-    `objective`: by which a tier is chosen. utility: the one whose answer is worth most, where a strongest answer is
-    worth `exchange` and usually costs `reference_usd` (None: as much as this one). target: the cheapest with a `p_ok`
-    of at least `tau`, as in records of earlier releases and for the length heuristic. `quality_target`: as requested.
-    `min_tier`: the request's minimum tier; `key_min_tier`: its key's. `app`: the hash of the system prompt, which has
-    usual prices of its own, "" without one or without consent to learn from it.
-
-    `previous_tier` gave the conversation's last answer. `reuse_usd[k-1]`: the cost that tier k saves because it has the
-    conversation's prefix cached; negative where reading it for the first time costs more than `costs` says.
-    `in_tool_loop`: the turn brings results of calls that the previous tier made.
-    `canary`: the prediction is that of a version on trial.
-
-    `experiment_id` and `arm`: the request's experiment; `arm_tier`: the tier of its arm, if arms are tiers. `unit`: the
-    kind and the pseudonym of the user, key or conversation whose requests all have this arm, or of the request alone.
-    `observe_tier`: observe mode; this tier answers whatever is chosen. `edge`: the fast path open to the request, which
-    precedes the rule. `constant`: what answers in place of routing. `cheapest`: why the cheapest allowed tier answers
-    in place of both, None where it does not. `client` and `purpose`: which agent's client sent the request and what
-    for, as far as it was recognised; for the record. `session`: the step of an agent's session that the request is.
-    `private`: why only local tiers may see the request, as far as a mark says so; the others are exclusions. `rules`:
-    what the operator's rules say of it, None if none do. `agreement`: what asking several tiers at once was worth, if
-    possible. `fell_over`: what failed after the choice and what took over, in words.
-    """
+    """Everything that `decide` uses; recorded with the request, so that the decision can be replayed."""
 
     prediction: Prediction
     costs: list[float]
+    """By tier, the predicted US dollars of answering; non-decreasing."""
     quality_target: float
+    """The target that the request asks for."""
     tau: float
     objective: Literal["utility", "target"] = "target"
+    """The rule by which a tier is chosen. utility: the one whose answer is worth most, where a strongest answer is
+    worth `exchange`. target: the cheapest with a `p_ok` of at least `tau`, as in records of earlier releases and for
+    the length heuristic.
+    """
     reference_usd: float | None = None
+    """By the objective utility, what a strongest answer usually costs; None is as much as this one."""
     app: str = ""
+    """The hash of the system prompt, which has usual prices of its own; "" without one or without consent to learn from
+    it.
+    """
     pinned_tier: int | None = None
     min_tier: int | None = None
+    """The request's minimum tier."""
     key_min_tier: int | None = None
+    """The key's minimum tier."""
     max_cost_usd: float | None = None
     exclusions: list[Exclusion] = []
     predicted_waits: list[float] = []
+    """By tier, the predicted seconds in its queue; too long a wait is an exclusion."""
     most_wait_seconds: float | None = None
+    """A longer queue gives way to a higher tier with a shorter one; None where a deadline decides that, or nothing
+    does.
+    """
     previous_tier: int | None = None
+    """The tier that gave the conversation's last answer."""
     reuse_usd: list[float] = []
+    """By tier, the cost that it saves because it has the conversation's prefix cached. It is negative where reading the
+    prefix for the first time costs more than `costs` says.
+    """
     in_tool_loop: bool = False
+    """Whether the turn brings results of calls that the previous tier made."""
     canary: bool = False
+    """Whether the prediction is that of a version on trial."""
     experiment_id: str | None = None
+    """The request's experiment."""
     arm: str | None = None
+    """The arm of the experiment."""
     arm_tier: int | None = None
+    """The tier of the arm, if arms are tiers."""
     unit: str | None = None
+    """The kind and the pseudonym of the user, key or conversation whose requests all have this arm, or of the request
+    alone.
+    """
     observe_tier: int | None = None
+    """In observe mode, the tier that answers whatever is chosen."""
     edge: EdgePath | None = None
+    """The fast path open to the request, which precedes the objective."""
     constant: ConstantTier | None = None
+    """The tier that answers in place of routing."""
     cheapest: str | None = None
+    """Why the cheapest allowed tier answers in place of routing; None where it does not."""
     client: str | None = None
+    """Which agent's client sent the request, as far as it was recognised; for the record."""
     purpose: Literal["main", "housekeeping", "compaction", "subagent"] | None = None
+    """What the client sent it for, as far as that was recognised; for the record."""
     session: SessionStep | None = None
+    """The step of an agent's session that the request is."""
     private: str | None = None
+    """Why only local tiers may see the request, as far as a mark says so; the other tiers are exclusions."""
     rules: RuledBy | None = None
+    """What the operator's rules say of it; None if none match."""
     agreement: PricedAgreement | None = None
+    """What asking several tiers at once was worth, if possible."""
     fell_over: str | None = None
+    """What failed after the choice and what took over, in words."""
 
     @property
     def exchange(self) -> float:
@@ -278,18 +327,18 @@ class PolicyInputs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
-    """The choice and its reason. `scores[k-1]`: by the objective `utility` that of tier k's answer, of which the
-    greatest answers; by `target` its share of the strongest tier's cost if it is good enough, else 2 minus that, of
-    which the least answers. None if excluded.
-
-    `would_be`: in observe mode the tier that routing would have chosen, while `tier` answers; else None.
-    """
+    """The choice and its reason."""
 
     tier: int
     reason: str
     scores: list[float | None]
+    """By tier; None if it is excluded. By the objective `utility`: what its answer is worth, of which the greatest
+    answers. By `target`: its share of the strongest tier's cost if it is good enough, else 2 minus that, of which the
+    least answers.
+    """
     inputs: PolicyInputs
     would_be: int | None = None
+    """In observe mode the tier that routing would have chosen, while `tier` answers; else None."""
 
     @property
     def target(self) -> str | None:

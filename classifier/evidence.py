@@ -158,17 +158,20 @@ CLIP = 5.0  # standard deviations
 
 
 class EvidenceHead(NamedTuple):
-    """Logistic regressions over standardised evidence and the logit of the prompt's own probability.
-
-    `mean`, `scale` [e]; `coef` [e, t]; `before` [t], the weight of the prompt's logit of the same column; `bias` [t].
-    The t columns are the judged tiers.
+    """Logistic regressions over standardised evidence and the logit of the prompt's own probability. The t columns are
+    the judged tiers.
     """
 
     mean: Float
+    """[e]."""
     scale: Float
+    """[e]."""
     coef: Float
+    """[e, t]."""
     before: Float
+    """[t]: the weight of the prompt's logit of the same column."""
     bias: Float
+    """[t]."""
 
     def logits(self, evidence: Float, prompt: Float) -> Float:
         """Return logits [..., t] from `evidence` [..., e] and the prompt's logits [..., t]."""
@@ -177,17 +180,17 @@ class EvidenceHead(NamedTuple):
 
 
 class JudgedTier(msgspec.Struct, frozen=True, kw_only=True):
-    """The tier whose answers a model judges, and its `Catalog.tier_fingerprint`.
-
-    `judges`: the tiers of the columns, its own first; a bad answer is also evidence about the prompt, and so about the
-    answers of the tiers above. `reads_agreement`: whether it was fitted with second samples.
-    """
+    """The tier whose answers a model judges, and its `Catalog.tier_fingerprint`."""
 
     tier: int
     model: str
     fingerprint: str
     judges: list[int]
+    """The tiers of the columns, its own first; a bad answer is also evidence about the prompt, and so about the answers
+    of the tiers above.
+    """
     reads_agreement: bool = False
+    """Whether it was fitted with second samples."""
 
 
 class EvidenceModel:
@@ -289,12 +292,7 @@ SCHEMA_VERSION = 2
 
 
 class ProbeManifest(msgspec.Struct, frozen=True, kw_only=True):
-    """The metadata of evidence models.
-
-    `classifier_version`: the version whose probabilities they start from. `lengths`: tiers whose answer lengths are
-    predicted, with the `encoder` and `feature_names` that this needs; empty if none. `length_fingerprints`: of those
-    tiers. `rows`: the number of prompts they were fitted on. `metrics`: the report as data.
-    """
+    """The metadata of evidence models."""
 
     schema_version: int
     version: str
@@ -302,14 +300,20 @@ class ProbeManifest(msgspec.Struct, frozen=True, kw_only=True):
     label: Label
     models: list[JudgedTier]
     lengths: list[int]
+    """Tiers whose answer lengths are predicted, with the `encoder` and `feature_names` that this needs; empty if none.
+    """
     length_fingerprints: list[str] = []
+    """Fingerprints of the tiers in `lengths`."""
     encoder: str
     feature_names: list[str]
     evidence_names: list[str]
     classifier_version: str
+    """The version whose probabilities they start from."""
     rows: int
+    """The number of prompts they were fitted on."""
     seed: int
     metrics: dict[str, Any]
+    """The report as data."""
     sha256: str = ""
 
 

@@ -49,13 +49,15 @@ WORTH_A_PROCESS = 4096
 
 
 class PromptPrediction(msgspec.Struct, frozen=True):
-    """One line of the output. `p_ok`: P(good enough) by tier, derived from `classes`, P of the four complexity classes;
-    `tier`: the policy's choice at the reference prices. A version that learned nothing about the catalogue assumes
-    tiers spread evenly from a 3B model to a 70B one with chain of thought."""
+    """One line of the output. A version that learned nothing about the catalogue assumes tiers spread evenly from a 3B
+    model to a 70B one with chain of thought.
+    """
 
     id: str | int
     p_ok: list[float]
+    """P(good enough) by tier, derived from `classes`, P of the four complexity classes."""
     tier: int
+    """The policy's choice at the reference prices."""
     novelty: float
     classes: list[float]
 
@@ -158,26 +160,27 @@ def _work(rows: list[PromptRow]) -> bytes:
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
-    """One prompt explained. `tier` and `reason`: the policy's at the default target and reference prices.
-
-    `classes`: P of the four complexity classes, from which `p_ok` by tier follows. `features`: the surface features
-    that are not 0. `looked_at` of `characters` are seen by the classifier; `router_instructions`: sentences addressed
-    to the router, which it ignores.
-    """
+    """One prompt explained."""
 
     id: str | int
     version: str
     kind: str
     tier: int
+    """The policy's choice at the default target and reference prices."""
     reason: str
+    """The policy's reason for it."""
     quality_target: float
     classes: list[float]
+    """P of the four complexity classes, from which `p_ok` by tier follows."""
     p_ok: list[float]
     novelty: float
     features: dict[str, float]
+    """The surface features that are not 0."""
     characters: int
     looked_at: int
+    """How many of `characters` are seen by the classifier."""
     router_instructions: list[str] = msgspec.field(name="appeals")
+    """Sentences addressed to the router, which it ignores."""
 
 
 def explained(model: OutcomeModel, row: PromptRow) -> Explanation:

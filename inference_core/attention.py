@@ -19,23 +19,24 @@ from inference_core.step_plan import ScheduledSequence
 
 @dataclass(slots=True, frozen=True)
 class AttentionBatch:
-    """Positions and cache slots of the T tokens of S sequences, on the arena's device.
-
-    `positions` int32 [T]; `slots` int64 [T]: byte offset in the arena of the block that takes each token
-    (negative: a row of padding, of which nothing is read or kept; the CPU's batches have none);
-    `block_offsets` int64 [sum of table lengths]: byte offsets of every sequence's blocks, one table after another,
-    beginning at `table_start` int32 [S]; `query_start` int32 [S + 1]: cumulative query lengths;
-    `context_len` int32 [S]: tokens up to and including the last one of this step. Padding: sequences without queries.
-    `max_query_len`: an upper bound of the query lengths; None: T.
-    """
+    """Positions and cache slots of the T tokens of S sequences, on the arena's device."""
 
     positions: torch.Tensor
+    """int32 [T]."""
     slots: torch.Tensor
+    """int64 [T]: byte offset in the arena of the block that takes each token (negative: a row of padding, of which
+    nothing is read or kept; the CPU's batches have none).
+    """
     block_offsets: torch.Tensor
+    """int64 [sum of table lengths]: byte offsets of every sequence's blocks, one table after another."""
     table_start: torch.Tensor
+    """int32 [S]: where each sequence's table begins in `block_offsets`."""
     query_start: torch.Tensor
+    """int32 [S + 1]: cumulative query lengths."""
     context_len: torch.Tensor
+    """int32 [S]: tokens up to and including the last one of this step. Sequences without queries are padding."""
     max_query_len: int | None = None
+    """An upper bound of the query lengths; None stands for T."""
 
 
 class AttentionBackend(ABC):
@@ -80,15 +81,16 @@ class AttentionBackend(ABC):
 
 @dataclass(slots=True, frozen=True)
 class BlockAddresses:
-    """Maps one model's block ids to byte offsets in the arena: `block_bytes` apart within slabs of `slab_bytes`.
-
-    If a mesh is split unevenly, its ranks have blocks of different sizes under the same ids; `block_bytes` is then the
-    largest rank's on all ranks, and the others leave the rest of each block unused.
-    """
+    """Maps one model's block ids to byte offsets in the arena."""
 
     block_size: int
     block_bytes: int
+    """Distance between blocks within a slab. If a mesh is split unevenly, its ranks have blocks of different sizes
+    under the same ids. This is then the largest rank's size on all ranks, and the others leave the rest of each block
+    unused.
+    """
     slab_bytes: int
+    """Size of a slab."""
 
     def offsets(self, block_table: list[int]) -> NDArray[np.int64]:
         """Byte offsets in the arena, int64 [blocks]."""
@@ -228,12 +230,10 @@ class ReferenceAttention(AttentionBackend):
 
 
 class CpuAttention(AttentionBackend):
-    """Batch-invariant: the order of summation depends on a token's own position only.
-
-    `prompt`: uint8 [tokens], which tokens of the next calls are computed in prompt arithmetic; None for none.
-    """
+    """Batch-invariant: the order of summation depends on a token's own position only."""
 
     prompt: torch.Tensor | None = None
+    """uint8 [tokens], which tokens of the next calls are computed in prompt arithmetic; None for none."""
 
     def rope_and_write(
         self,

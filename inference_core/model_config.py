@@ -28,9 +28,6 @@ DECODER_KINDS: tuple[DecoderKind, ...] = get_args(DecoderKind)
 class RopeScaling(msgspec.Struct, frozen=True, kw_only=True):
     """Frequency scaling of rotary embeddings: `linear`, `llama3` (Llama 3.1's piecewise rule), `yarn` (Peng et al.
     2023) or `longrope` (Ding et al. 2024).
-
-    `attention_factor`: of yarn and longrope, what cosines and sines are multiplied by. `short` and `long`: longrope's
-    divisors of each frequency for contexts up to `original_max_position` and beyond.
     """
 
     kind: Literal["linear", "llama3", "yarn", "longrope"]
@@ -42,32 +39,21 @@ class RopeScaling(msgspec.Struct, frozen=True, kw_only=True):
     beta_slow: float = 1.0
     truncate: bool = True
     attention_factor: float = 1.0
+    """With yarn and longrope, what cosines and sines are multiplied by."""
     short: tuple[float, ...] = ()
+    """Longrope's divisors of each frequency for contexts up to `original_max_position`."""
     long: tuple[float, ...] = ()
+    """Longrope's divisors of each frequency for longer contexts."""
 
 
 class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Hyper-parameters that decide the computation, in transformers' vocabulary.
-
-    `qkv_bias`: Qwen2; `output_bias`: of the projection behind attention, too (gpt-oss). `qk_norm`: RMSNorm of q and k,
-    over each head (Qwen3, Gemma 3) or all of them (OLMo 2).
-    `sliding_window`: of the layers `window_layers`, of all where that is None. `rotary_dim`: numbers of a head that are
-    rotated, the first ones of each half; None: all. `local_rope_theta`: that of layers with a window (Gemma 3).
-    `no_rope_layers`: those without positions (SmolLM3). `attention_scale`: what q·k is multiplied by; None:
-    1 / sqrt(head dim). `embedding_scale`: what rows of the embedding are multiplied by. `pre_norm`, `post_norm`:
-    whether a norm stands before each sublayer, and behind it before it is added. `attention_softcap`,
-    `final_softcap`: c in c · tanh(x / c) of scores and of logits (Gemma 2). `num_experts`: of a mixture, 0 for a dense
-    network; `intermediate_size` is then that of one expert. Each token takes `experts_per_token`, weighted by the
-    router's softmax over all of them, or with `normalise_experts` over those that are taken; `expert_bias`: of the
-    router and of every expert. `attention_sinks`: each head has a score that takes weight and gives no value (Xiao et
-    al. 2024; learned in gpt-oss). `swiglu_alpha`, `swiglu_limit`: of the activation `clamped-swiglu`
-    (`native.cpu.clamped_swiglu`).
-    """
+    """Hyper-parameters that decide the computation, in transformers' vocabulary."""
 
     architecture: Architecture
     vocab_size: int
     hidden_size: int
     intermediate_size: int
+    """Inner width of the MLP; of a mixture, the width of one expert."""
     num_layers: int
     num_heads: int
     num_kv_heads: int
@@ -78,28 +64,48 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     rope_scaling: RopeScaling | None = None
     tie_embeddings: bool = False
     qkv_bias: bool = False
+    """Biases of the projections before attention (Qwen2)."""
     output_bias: bool = False
+    """A bias of the projection behind attention, too (gpt-oss)."""
     qk_norm: bool = False
+    """RMSNorm of q and k, over each head (Qwen3, Gemma 3) or all of them (OLMo 2)."""
     qk_norm_whole: bool = False
     sliding_window: int | None = None
+    """Window in tokens of the layers `window_layers`, or of all layers where that is None."""
     window_layers: tuple[int, ...] | None = None
     rotary_dim: int | None = None
+    """Numbers of a head that are rotated, the first ones of each half; None for all."""
     local_rope_theta: float | None = None
+    """The base of rotary frequencies in layers with a window (Gemma 3)."""
     no_rope_layers: tuple[int, ...] = ()
+    """Layers without positions (SmolLM3)."""
     attention_scale: float | None = None
+    """What q·k is multiplied by; None is 1 / sqrt(head dim)."""
     embedding_scale: float = 1.0
+    """What rows of the embedding are multiplied by."""
     activation: Activation = "silu"
     swiglu_alpha: float = 1.702
+    """Parameter of the activation `clamped-swiglu` (`native.cpu.clamped_swiglu`)."""
     swiglu_limit: float = 7.0
+    """Parameter of the activation `clamped-swiglu` (`native.cpu.clamped_swiglu`)."""
     pre_norm: bool = True
+    """Whether a norm stands before each sublayer."""
     post_norm: bool = False
+    """Whether a norm stands behind each sublayer, before its output is added."""
     attention_sinks: bool = False
+    """Each head has a score that takes weight and gives no value (Xiao et al. 2024; learned in gpt-oss)."""
     attention_softcap: float | None = None
+    """c in c · tanh(x / c) of attention scores (Gemma 2)."""
     final_softcap: float | None = None
+    """c in c · tanh(x / c) of logits (Gemma 2)."""
     num_experts: int = 0
+    """Experts of a mixture; 0 for a dense network."""
     experts_per_token: int = 0
+    """How many experts each token takes. They are weighted by the router's softmax over all experts."""
     normalise_experts: bool = False
+    """Take the router's softmax over the experts that are taken, not over all of them."""
     expert_bias: bool = False
+    """Biases of the router and of every expert."""
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = ()
 

@@ -74,24 +74,25 @@ def ask_forced(matchers: Iterable[Matcher]) -> None:
 
 
 class SampleSpec(msgspec.Struct, eq=False):
-    """What drawing the next token of a sequence depends on besides its logits; one object per sequence.
-
-    `prompt_token_ids` and `output_token_ids` are the sequence's own lists (read-only here, for
-    penalties and min_tokens). `seed` is the sequence's effective seed: for an unseeded request the
-    scheduler drew one at admission, so that a preempted sequence repeats its draws. `position` is the
-    number of output tokens before the one to draw; it alone changes from step to step. `eos_token_ids` are suppressed
-    below `min_tokens`. `matcher` is the state of the sequence's grammar, if it has one. `evidence`: whether to return
-    the model's certainty of the drawn token.
-    """
+    """What drawing the next token of a sequence depends on besides its logits; one object per sequence."""
 
     params: SamplingParams
     prompt_token_ids: list[int]
+    """The sequence's own list, read-only here, for penalties and `min_tokens`."""
     output_token_ids: list[int]
+    """The sequence's own list, read-only here, for penalties and `min_tokens`."""
     seed: int
+    """The sequence's effective seed: for an unseeded request the scheduler drew one at admission, so that a preempted
+    sequence repeats its draws.
+    """
     position: int
+    """The number of output tokens before the one to draw; it alone changes from step to step."""
     eos_token_ids: tuple[int, ...]
+    """Suppressed below `min_tokens`."""
     matcher: Matcher | None = None
+    """The state of the sequence's grammar, if it has one."""
     evidence: bool = False
+    """Whether to return the model's certainty of the drawn token."""
 
 
 class ScoreSpec(msgspec.Struct, eq=False):
@@ -104,46 +105,49 @@ class ScoreSpec(msgspec.Struct, eq=False):
 
 class StateSpec(msgspec.Struct, eq=False):
     """Which hidden states a share of a step returns: those after the first `layer` layers, of its tokens from `first`
-    on (may be none), drafts excepted. `exits`: no further layer computes the share, so its blocks hold keys and values
-    of these layers alone."""
+    on (may be none), drafts excepted.
+    """
 
     layer: int
     first: int
     exits: bool = False
+    """No further layer computes the share, so its blocks hold keys and values of these layers alone."""
 
 
 class ScheduledSequence(msgspec.Struct, eq=False):
-    """One sequence's share of a step: compute `token_ids` at positions `start`, `start + 1`, …
+    """One sequence's share of a step: compute `token_ids` at positions `start`, `start + 1`, and so on.
 
-    An `OverlappingRunner` may find `PENDING` there, since its steps are planned before the last tokens are known.
-    `block_table` covers every position up to `start + len(token_ids)`; it is the sequence's own list. `sample` is set
-    if a token is drawn from the logits of the last of these tokens, `score` if the prompt is scored, `state` if hidden
-    states are returned. `adapter`: the slot of the sequence's adapter (`lora.adapter`), -1 for none. A sequence has one
-    such object, which every `schedule` overwrites: copy what must outlive a step.
-
-    The last `num_drafts` of the tokens are drafts: `sample` draws before the first of them, and the step continues to
-    draw while they are accepted (`sampling.rejection_sampling`). `draft_laws`: the distribution that each was drawn
-    from, if rejection sampling verifies it.
-
-    `fast_until`: tokens at positions below it are computed in prompt arithmetic (`native/prompt_linear.h`), all others
-    as generated tokens are; 0 where the runner has one arithmetic alone.
-
-    `window_tables`: the tables of window groups next to `block_table`, as long as it is. In a table with a window,
-    blocks that none of the tokens sees may be missing (`kv_cache.layout`).
+    A sequence has one such object, which every `schedule` overwrites: copy what must outlive a step. An
+    `OverlappingRunner` may find `PENDING` in the tokens, since its steps are planned before the last tokens are known.
     """
 
     sequence_id: str
     token_ids: list[int]
     start: int
     block_table: list[int]
+    """The sequence's own list; it covers every position up to `start + len(token_ids)`."""
     sample: SampleSpec | None
+    """Set if a token is drawn from the logits of the last of these tokens."""
     score: ScoreSpec | None = None
+    """Set if the prompt is scored."""
     num_drafts: int = 0
+    """How many of the last tokens are drafts. `sample` draws before the first of them, and the step continues to draw
+    while they are accepted (`sampling.rejection_sampling`).
+    """
     draft_laws: list[DraftLaw] | None = None
+    """The distribution that each was drawn from, if rejection sampling verifies it."""
     adapter: int = -1
+    """The slot of the sequence's adapter (`lora.adapter`); -1 for none."""
     state: StateSpec | None = None
+    """Set if hidden states are returned."""
     fast_until: int = 0
+    """Tokens at positions below it are computed in prompt arithmetic (`native/prompt_linear.h`), all others as
+    generated tokens are. It is 0 where the runner has only one arithmetic.
+    """
     window_tables: Sequence[list[int]] = ()
+    """Tables of window groups, each as long as `block_table`. In a table with a window, blocks that none of the tokens
+    sees may be missing (`kv_cache.layout`).
+    """
 
     @property
     def drafts(self) -> list[int]:
@@ -160,29 +164,31 @@ ChannelRows: TypeAlias = list[tuple[TokenChannel, list[tuple[int, bytes]]]]
 
 @dataclass(slots=True, frozen=True)
 class StepPlan:
-    """One ragged batch of one model, decodes and prompt chunks together.
-
-    `copies`: whole blocks (from, to) that a runner copies before it computes, to move sequences out of slabs that
-    another model needs. No block is both, and block tables name the new blocks already.
-
-    `offloads` (block, host slot) and `restores` (host slot, block) are copied before `copies`, in this order: evicted
-    content of the step's blocks goes to host memory, and restored content comes back. No slot is in both. Restores may
-    be repeated if a step fails; offloads may not, since their blocks may have been overwritten.
-
-    `decode_steps`: how many tokens of each sequence the runner may draw, one after the other, before it returns; more
-    than one only where each sequence decodes, without drafts, grammar and evidence, and its table has room for them.
-    `channels`: where the tokens of a decode step may leave before `run` returns, each with the numbers of its sequences
-    and their outputs without the token (`output_head`).
-    """
+    """One ragged batch of one model, decodes and prompt chunks together."""
 
     step: int
     model: str
     sequences: list[ScheduledSequence]
     copies: list[tuple[int, int]] = field(default_factory=list)
+    """Whole blocks (from, to) that a runner copies before it computes, to move sequences out of slabs that another
+    model needs. No block is both, and block tables name the new blocks already.
+    """
     offloads: list[tuple[int, int]] = field(default_factory=list)
+    """Pairs (block, host slot) copied before `restores`: evicted content of the step's blocks goes to host memory. If a
+    step fails they may not be repeated, since their blocks may have been overwritten.
+    """
     restores: list[tuple[int, int]] = field(default_factory=list)
+    """Pairs (host slot, block) copied after `offloads` and before `copies`. No slot is in both. They may be repeated if
+    a step fails.
+    """
     decode_steps: int = 1
+    """How many tokens of each sequence the runner may draw, one after the other, before it returns; more than one only
+    where each sequence decodes, without drafts, grammar and evidence, and its table has room for them.
+    """
     channels: ChannelRows = field(default_factory=list)
+    """Where the tokens of a decode step may leave before `run` returns, each with the numbers of its sequences and
+    their outputs without the token (`output_head`).
+    """
 
     @property
     def num_tokens(self) -> int:
@@ -208,14 +214,18 @@ class SampledToken(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(slots=True, frozen=True)
 class StepResult:
-    """`sampled`: per scheduled sequence the tokens drawn (none, or the accepted drafts and one more, or one of each of
-    the plan's `decode_steps` that were taken). `sent`: per scheduled sequence how many of them have left by the plan's
-    `channels`; empty without channels. `scored` and `states`: per scheduled sequence what its `score` and `state` ask
-    for; empty if no sequence has one. `swapped`: None for a step without offloads and restores."""
+    """What a step returns."""
 
     sampled: list[list[SampledToken]]
+    """The tokens drawn for each scheduled sequence: none, or the accepted drafts and one more, or one of each of the
+    plan's `decode_steps` that were taken.
+    """
     seconds: float = field(default=0.0, compare=False)
     scored: list[list[TokenLogprob]] = field(default_factory=list)
+    """For each scheduled sequence, what its `score` asks for; empty if no sequence has one."""
     swapped: SwapTimes | None = field(default=None, compare=False)
+    """None for a step without offloads and restores."""
     states: list[States] = field(default_factory=list, compare=False)
+    """For each scheduled sequence, what its `state` asks for; empty if no sequence has one."""
     sent: list[int] = field(default_factory=list, compare=False)
+    """For each scheduled sequence, how many tokens have left by the plan's `channels`; empty without channels."""

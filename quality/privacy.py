@@ -36,21 +36,24 @@ _LOCK = 0x41494F08  # PostgreSQL advisory lock number: "AIO", 8
 
 
 class RetentionLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """What is kept; None: no limit. Days may be fractions.
-
-    `text_days`: messages, answers, stored responses, verifiers' answers and judges' reasons. With 0 they are kept until
-    the request is verified or passed over (stored responses for a minute), so that only embedding and label remain.
-    `days` and `rows`: requests with their routing, and the verifications of that time. `gigabytes`: of SQLite's file
-    without free pages and callers' files, beyond which the oldest requests go, those without labels first.
-    `training_days` and `training_rows`: embeddings with labels. Raises `ValueError`.
-    """
+    """What is kept; None sets no limit. Days may be fractions. Raises `ValueError`."""
 
     text_days: float | None = 30.0
+    """Days of messages, answers, stored responses, verifiers' answers and judges' reasons. With 0 they are kept until
+    the request is verified or passed over (stored responses for a minute), so that only embedding and label remain.
+    """
     days: float | None = 400.0
+    """Days of requests with their routing and verifications."""
     rows: int | None = None
+    """Number of requests with their routing and verifications."""
     gigabytes: float | None = None
+    """Size of SQLite's file without free pages and of callers' files. Beyond it the oldest requests go, those without
+    labels first.
+    """
     training_days: float | None = None
+    """Days of embeddings with labels."""
     training_rows: int | None = None
+    """Number of embeddings with labels."""
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:

@@ -62,12 +62,14 @@ _BISECTIONS = 40
 
 
 class Sums(NamedTuple):
-    """Of values so far, in units of `scale`: the `total` [n], and the sum of squared distances from the centres that
-    were known before each value, `variance` [n]. `scale` is the c of the bound, on both sides."""
+    """Sums of values so far."""
 
     total: Float
+    """[n], in units of `scale`."""
     variance: Float
+    """[n]: sum of squared distances from the centres that were known before each value."""
     scale: float
+    """The c of the bound, on both sides."""
 
 
 def sums_of(values: Float, least: float, most: float, centres: tuple[float, float] | None = None) -> Sums:
@@ -141,11 +143,13 @@ def better_p_value(gains: int, losses: int) -> float:
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True):
-    """`size` independent values with this `mean` and unbiased `variance`, in the square of the mean's unit."""
+    """Independent values."""
 
     size: int
+    """The number of values."""
     mean: float
     variance: float
+    """Unbiased, in the square of the mean's unit."""
 
 
 def exceeds_p_value(new: Sample, old: Sample, factor: float = 1.0) -> float:
@@ -178,11 +182,13 @@ _Z95 = NormalDist().inv_cdf(0.975)
 
 
 class Ratio(msgspec.Struct, frozen=True, kw_only=True):
-    """`value` and its standard `error`; `size` is the effective number of observations (Kish 1965)."""
+    """`value` and its standard `error`."""
 
     value: float
+    """The ratio; `error` is its standard error."""
     error: float
     size: float
+    """The effective number of observations (Kish 1965)."""
 
     @property
     def half_width(self) -> float | None:

@@ -15,17 +15,24 @@ _BATCH = 1024
 
 
 class TreeArrays(NamedTuple):
-    """T trees of N nodes in total. `feature`, `threshold`, `left`, `right`, `value` [N]: an inner node goes left if the
-    feature is at most the threshold; a leaf is its own left and right child. `root`, `head` [T]: a tree's first node,
-    and the logit that it adds to."""
+    """T trees of N nodes in total. An inner node goes left if the feature is at most the threshold; a leaf is its own
+    left and right child.
+    """
 
     feature: Int
+    """[N]."""
     threshold: Float
+    """[N]."""
     left: Int
+    """[N]: the left child."""
     right: Int
+    """[N]: the right child."""
     value: Float
+    """[N]."""
     root: Int
+    """[T]: each tree's first node."""
     head: Int
+    """[T]: the logit that each tree adds to."""
 
 
 class Trees:

@@ -22,14 +22,16 @@ Float = npt.NDArray[np.float32]
 class StateSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Where a state is read: the mean over the first `max_tokens` tokens of a turn, without a chat template, of the
     residual stream after layer `layer` (the first is 1) of a model.
-
-    `model` as for `resolve_model_path`. `fingerprint` over its file (`file_fingerprint`) and `compute`, the arithmetic
-    (`ModelSpec.compute`), identify the model whose states were trained on.
     """
 
     model: str
+    """A path as for `resolve_model_path`."""
     fingerprint: str
+    """Hash of the model's file (`file_fingerprint`)."""
     compute: str
+    """The arithmetic (`ModelSpec.compute`). Together with the fingerprint it identifies the model whose states were
+    trained on.
+    """
     layer: int
     max_tokens: int
 

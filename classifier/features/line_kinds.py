@@ -73,10 +73,11 @@ _RULE = re.compile(r"([-=*_#])\1{2,79}$")
 
 
 class Line(NamedTuple):
-    """A line of a turn, without its end; `start`: where it begins in the turn."""
+    """A line of a turn, without its end."""
 
     text: str
     start: int
+    """Where it begins in the turn."""
     kind: str
 
 

@@ -41,12 +41,13 @@ def is_text(content: str, request: str) -> bool:
 
 
 class Paragraph(NamedTuple):
-    """Lines without a blank one between them. `lists`: whether one is an item of a list."""
+    """Lines without a blank one between them."""
 
     first: Line
     last: Line
     words: int
     lists: bool
+    """Whether one of the lines is an item of a list."""
 
 
 def _paragraphs(lines: Sequence[Line]) -> list[list[Paragraph]]:

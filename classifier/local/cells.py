@@ -27,27 +27,32 @@ Int = npt.NDArray[np.int32]
 
 @dataclass(frozen=True)
 class Labels:
-    """n labelled prompts, oldest first; float32 unless stated.
-
-    `classes` [n, 4] is P of each complexity class of the request, `whole` [n, 4] that of the whole turn, with the
-    material that it brings; `embedding` [n, d] of unit length; `surface` [n, f] standardised features. `scores` [n,
-    tiers - 1]: tier k's answer compared with the strongest tier's, 1 as good, 0 worse, NaN unobserved; outside [0, 1]
-    where the judge errs, and right on average. `weights` [n, tiers - 1], at least 0: of each label, 1 for a certain
-    one. int32 `key` and `context` [n] number the keys, and the system prompts of keys (-1: none). int32 `tenant` [n]
-    numbers whose the keys are; -1: none, such as labels without a key, whose weight for others has no bound. bool
-    `private` [n]: counts for its own key alone.
-    """
+    """n labelled prompts, oldest first; float32 unless stated."""
 
     classes: Float
+    """[n, 4]: P of each complexity class of the request."""
     whole: Float
+    """[n, 4]: P of each complexity class of the whole turn, with the material that it brings."""
     embedding: Float
+    """[n, d] of unit length."""
     surface: Float
+    """[n, f] standardised features."""
     scores: Float
+    """[n, tiers - 1]: tier k's answer compared with the strongest tier's, 1 as good, 0 worse, NaN unobserved; outside
+    [0, 1] where the judge errs, and right on average.
+    """
     weights: Float
+    """[n, tiers - 1], at least 0: the weight of each label, 1 for a certain one."""
     key: Int
+    """int32 [n]: number of the key."""
     context: Int
+    """int32 [n]: number of the key's system prompt; -1 for none."""
     tenant: Int
+    """int32 [n]: number of the tenant whose the key is. -1 for none, such as labels without a key, whose weight for
+    others has no bound.
+    """
     private: npt.NDArray[np.bool_]
+    """bool [n]: whether the label counts for its own key alone."""
 
     def __post_init__(self) -> None:
         sizes = {field.name: len(getattr(self, field.name)) for field in fields(self)}
@@ -166,12 +171,14 @@ def group_shifts(group: Int, groups: int, residual: Float, told: Float, n0: floa
 
 
 class ClassTable(NamedTuple):
-    """`p` [4, tiers - 1]: P(the tier's answer is as good as the strongest's) by class. `labels` and `good` [4, tiers -
-    1]: the number of compared answers to prompts of the class, and of those as good; all float32."""
+    """Labels by complexity class, float32."""
 
     p: Float
+    """[4, tiers - 1]: P(the tier's answer is as good as the strongest's) by class."""
     labels: Float
+    """[4, tiers - 1]: the number of compared answers to prompts of the class."""
     good: Float
+    """[4, tiers - 1]: how many of those were as good."""
 
     @property
     def measured(self) -> bool:

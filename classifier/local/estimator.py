@@ -108,12 +108,16 @@ LEAST_FOR_HEAD, MOST_FOR_HEAD = 16, 512
 
 @dataclass(frozen=True)
 class Estimate:
-    """`p_ok` [tiers - 1] in [0, 1]; `labels` and `good` [tiers - 1]: the labelled prompts like this one, by class and
-    for this key, and of those as good. Without any: those of its tenant, else of all, each tenant's up to its bound."""
+    """What the labels of one prompt's class and key say. Without any, labels of its tenant count, else of all, each
+    tenant's up to its bound.
+    """
 
     p_ok: Float
+    """[tiers - 1] in [0, 1]."""
     labels: Float
+    """[tiers - 1]: the labelled prompts like this one, by class and for this key."""
     good: Float
+    """[tiers - 1]: how many of those were as good."""
 
 
 @dataclass(frozen=True)
@@ -174,11 +178,13 @@ class Parent:
 @dataclass(frozen=True)
 class _Rate:
     """The rate of a key's labels, with pseudo-counts of the parent: `parents_share` [tiers - 1] of the parent's
-    estimate, plus `own_part` [tiers - 1]. `others` [n, tiers - 1]: what the other labels say of each label's prompt."""
+    estimate, plus `own_part` [tiers - 1].
+    """
 
     parents_share: Float
     own_part: Float
     others: Float
+    """[n, tiers - 1]: what the other labels say of each label's prompt."""
 
     @classmethod
     def fit(cls, scores: Float, expected: Float, told: Float) -> "_Rate":
@@ -192,13 +198,16 @@ class _Rate:
 @dataclass(frozen=True)
 class _Stages:
     """All stages for one key: `parent` with the cells by class, `contexts` [c, tiers - 1] by system prompt, and the
-    kernel head's part. `seen` and `good` [4, tiers - 1] count labels by class."""
+    kernel head's part.
+    """
 
     parent: Parent
     contexts: Float
     head: KernelHead | None
     seen: Float
+    """[4, tiers - 1]: labels by class."""
     good: Float
+    """[4, tiers - 1]: good labels by class."""
 
 
 class LocalEstimator:

@@ -24,22 +24,26 @@ Float = npt.NDArray[np.float32]
 
 @dataclass(frozen=True)
 class LabelledRow:
-    """One labelled prompt as stored. `scores[k-1]`: tier k's answer compared with the strongest tier's, 1 as good, 0
-    worse, NaN unobserved; `key` and `app` name the caller's key and the system prompt, "" for none. `at`: epoch
-    seconds. `tenant`: whose labels count fully for each other, "" for all; `private`: counts for `key` alone. `whole`:
-    P of the classes of the whole turn, empty where it brings no material or the row is of an earlier release."""
+    """One labelled prompt as stored."""
 
     classes: Sequence[float]
     embedding: Float
     features: Float
     scores: Sequence[float]
+    """By tier, its answer compared with the strongest tier's: 1 as good, 0 worse, NaN unobserved."""
     weights: Sequence[float]
     key: str
+    """The caller's key; "" for none."""
     app: str
+    """The system prompt; "" for none."""
     at: float
+    """Epoch seconds."""
     tenant: str = ""
+    """The tenant whose labels count fully for each other; "" for all."""
     private: bool = False
+    """Whether the label counts for `key` alone."""
     whole: Sequence[float] = ()
+    """P of the classes of the whole turn, empty where it brings no material or the row is of an earlier release."""
 
 
 class OwnOutcomes:

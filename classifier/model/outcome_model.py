@@ -46,32 +46,34 @@ class Level(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """The metadata of an artefact.
-
-    `tiers`: of the catalogue that it learned from, else of the outcomes that it was trained on.
-    `catalogue_fingerprint`: of the models whose outcomes were measured; predictions for any other catalogue are a
-    prior. `files`: name → SHA-256. `adequacy`: P(tier k's answer is as good as the strongest's) by complexity class, as
-    learned for this catalogue, [4][tiers - 1]; None: nothing was learned, and a prior replaces it. `levels`: of the
-    retraining that made it, simplest first. `heads`: outcomes that encoders of earlier releases predicted too; labels
-    stored with such an encoder may have as many numbers after their features.
-    """
+    """The metadata of an artefact."""
 
     schema_version: int
     version: str
     parent: str | None
     tiers: int
+    """Tiers of the catalogue that it learned from, else of the outcomes that it was trained on."""
     feature_names: list[str]
     encoder: dict[str, Any]
     catalogue_fingerprint: str
+    """Fingerprint of the models whose outcomes were measured; predictions for any other catalogue are a prior."""
     models: dict[str, list[str | None]]
     training_window: TrainingWindow
     counts: dict[str, int]
     data_sha256: str
     seed: int
     files: dict[str, str]
+    """SHA-256 by name."""
     adequacy: list[list[float]] | None = None
+    """P(tier k's answer is as good as the strongest's) by complexity class, as learned for this catalogue, [4][tiers -
+    1]; None: nothing was learned, and a prior replaces it.
+    """
     levels: list[Level] = []
+    """Levels of the retraining that made it, simplest first."""
     heads: list[str] = []
+    """Outcomes that encoders of earlier releases predicted too; labels stored with such an encoder may have as many
+    numbers after their features.
+    """
 
 
 Float = npt.NDArray[np.float32]

@@ -22,20 +22,21 @@ _USUAL_PARTNER, _USUAL_MIDDLE = 0.75, 0.82
 
 
 class AgreementSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """`price_share`: the most that a tier asked for agreement may cost, of the strongest's price. `least_verified`:
-    verified comparisons up to which a verification buys more, and without which no second sample is drawn.
-    `most_answers`: of cheap tiers, at once."""
+    """When cheap tiers are compared."""
 
     price_share: float = 1.0 / 6.0
+    """The most that a tier asked for agreement may cost, as a share of the strongest tier's price."""
     least_verified: float = 20.0
+    """Verified comparisons up to which a verification buys more, and without which no second sample is drawn."""
     most_answers: int = 3
+    """Most answers of cheap tiers at once."""
 
 
 class AgreementGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """`tiers`, ascending, answer at once. The last one's answer is sent if another equals it, else `higher` answers.
-    One tier twice: two samples of it."""
+    """Cheap tiers that answer at once. The last one's answer is sent if another equals it, else `higher` answers."""
 
     tiers: tuple[int, ...]
+    """Ascending. One tier twice stands for two samples of it."""
     higher: int
 
     @property
@@ -45,15 +46,18 @@ class AgreementGroup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AgreementPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether cheap tiers are compared, and which. `partner` None: they are not. `first` is asked as usual: the chosen
-    tier, unless too dear. `partner` and `others` are asked at once with it. `priced`: what that is worth, or None."""
+    """Whether cheap tiers are compared, and which."""
 
     reason: str
     first: int | None = None
+    """The tier that is asked as usual: the chosen one, unless it is too dear."""
     partner: int | None = None
+    """The tier asked at once with it; None if tiers are not compared."""
     others: tuple[int, ...] = ()
+    """Further tiers asked at once with it."""
     group: AgreementGroup | None = None
     priced: PricedAgreement | None = None
+    """What the comparison is worth, or None."""
 
 
 # The counts of a group for the request's tenant, key, system prompt and kind, each once; the widest level first.

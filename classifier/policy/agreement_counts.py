@@ -23,13 +23,16 @@ LEAST_INFORMED = 0.05
 
 
 class AgreementCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """`agreed` of `compared` sets of answers did agree. `verified` of the agreed ones were compared with the strongest
-    tier's answer, and `lost` of these were worse. Weights, so not always whole."""
+    """Counts of compared answers. They are weights, so not always whole."""
 
     compared: float = 0.0
+    """Sets of answers that were compared."""
     agreed: float = 0.0
+    """Sets of them that did agree."""
     verified: float = 0.0
+    """Agreed answers that were compared with the strongest tier's."""
     lost: float = 0.0
+    """Verified answers that were worse."""
 
     def plus(self, other: "AgreementCounts") -> "AgreementCounts":
         """Return the sum of both."""
@@ -71,10 +74,12 @@ class AgreementPlace(NamedTuple):
 
 
 class AgreementRates(NamedTuple):
-    """`agreed`: P(the answers agree). `lost`: P(an agreed answer is worse than the strongest tier's)."""
+    """How often answers agree, and what an agreed answer loses."""
 
     agreed: float
+    """P(the answers agree)."""
     lost: float
+    """P(an agreed answer is worse than the strongest tier's)."""
 
 
 class KindPrior(NamedTuple):

@@ -28,8 +28,7 @@ class Arm(msgspec.Struct, frozen=True, kw_only=True):
 class Split(msgspec.Struct, frozen=True, kw_only=True):
     """An experiment as servers apply it: each arm gets half of the `share` of the units.
 
-    `by`: the unit, all of whose requests have the same arm. A split that was stored without it is by request. Raises
-    `ValueError`.
+    Raises `ValueError`.
     """
 
     experiment_id: str
@@ -37,6 +36,7 @@ class Split(msgspec.Struct, frozen=True, kw_only=True):
     a: Arm
     b: Arm
     by: SplitBy = "request"
+    """The unit, all of whose requests have the same arm. A split that was stored without it is by request."""
 
     def __post_init__(self) -> None:
         if not 0.0 < self.share <= 1.0:

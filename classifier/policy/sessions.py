@@ -24,17 +24,18 @@ End = Literal["good", "bad", "none"]
 
 
 class SessionTier(msgspec.Struct, frozen=True, kw_only=True):
-    """A tier as sessions see it. Prices: US dollars per million tokens. `cache_seconds`: how long its cache keeps a
-    prefix after its last use; 0: it has no cache. `min_cached_tokens`: shorter prompts are not cached.
-    `output_ratio`: its output tokens of a step, as a share of the most that any tier's has."""
+    """A tier as sessions see it. Prices: US dollars per million tokens."""
 
     input_usd: float
     output_usd: float
     read_usd: float
     write_usd: float
     cache_seconds: float
+    """How long its cache keeps a prefix after its last use; 0: it has no cache."""
     min_cached_tokens: int
+    """Shorter prompts are not cached."""
     output_ratio: float = 1.0
+    """Its output tokens of a step, as a share of the most that any tier's has."""
 
 
 class Warmth(msgspec.Struct, frozen=True):
@@ -45,16 +46,19 @@ class Warmth(msgspec.Struct, frozen=True):
 
 
 class LoopCounters(msgspec.Struct, frozen=True):
-    """Of the work since the last boundary. `steps`: answers, this one included; `errors`: results that failed;
-    `repeats`: calls made before; `bad_calls`: calls in a row that no tool could read; `failed_exits`: exit codes other
-    than 0, of `exits` known ones."""
+    """Counts of the work since the last boundary."""
 
     steps: int = 0
+    """Answers, this one included."""
     errors: int = 0
+    """Results that failed."""
     repeats: int = 0
+    """Calls made before."""
     bad_calls: int = 0
+    """Calls in a row that no tool could read."""
     exits: int = 0
     failed_exits: int = 0
+    """Exit codes other than 0, of `exits` known ones."""
 
 
 def warm_tokens(tier: SessionTier, warmth: Warmth, prompt_tokens: int) -> int:
@@ -232,12 +236,14 @@ there are at least `TROUBLE_FROM`)."""
 
 
 class TroubleMove(msgspec.Struct, frozen=True):
-    """`signs`: in words. `moves`: whether the next step goes one tier up. `propensity`: the probability with which this
-    was drawn; 1 where nothing was."""
+    """What signs of trouble in a tool loop lead to."""
 
     signs: str
+    """The signs, in words."""
     moves: bool
+    """Whether the next step goes one tier up."""
     propensity: float
+    """The probability with which the move was drawn; 1 where nothing was."""
 
 
 def trouble_signs(counters: LoopCounters) -> str:
@@ -275,16 +281,20 @@ EndSign = Literal["interrupted", "rejected", "unclean", "check", "build", "exit_
 
 
 class EndSigns(msgspec.Struct, frozen=True, kw_only=True):
-    """Signs of an end; None: unknown. `clean`: the run stopped by itself, without a crash, a limit or a call that no
-    tool could read. `check_passed`: the last test; `build_passed`: the last build or type check since then;
-    `exit_passed`: the last exit code. `cut`: the last answer stopped at its token limit. `user`: what the user says."""
+    """Signs of an end; None: unknown."""
 
     clean: bool | None = None
+    """The run stopped by itself, without a crash, a limit or a call that no tool could read."""
     check_passed: bool | None = None
+    """Whether the last test passed."""
     build_passed: bool | None = None
+    """Whether the last build or type check since then passed."""
     exit_passed: bool | None = None
+    """Whether the last exit code was 0."""
     cut: bool = False
+    """Whether the last answer stopped at its token limit."""
     user: Literal["interrupts", "rejects", "accepts"] | None = None
+    """What the user says."""
 
 
 class WorkEnd(msgspec.Struct, frozen=True):

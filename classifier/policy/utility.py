@@ -82,11 +82,12 @@ def first_day_choice(p_ok: Float) -> npt.NDArray[np.intp]:
 
 
 class EscalationChoice(msgspec.Struct, frozen=True):
-    """`better`: the tiers whose answers are worth more than the one that is there, the one worth most first.
-    `advantage`: of the first, 0 without one."""
+    """Whether to escalate, and where to."""
 
     better: tuple[int, ...]
+    """The tiers whose answers are worth more than the one that is there, the one worth most first."""
     advantage: float
+    """What the first of them is worth more; 0 without one."""
     reason: str
 
 

@@ -13,14 +13,16 @@ from classifier.registry.registry import POINTER, ArtefactRegistry
 
 
 class Ancestor(msgspec.Struct, frozen=True, kw_only=True):
-    """One version of a lineage; `rows`: the number of training rows. `problem`: why no more is known, or None."""
+    """One version of a lineage."""
 
     version: str
     parent: str | None = None
     rows: int | None = None
+    """The number of training rows."""
     data_sha256: str | None = None
     seed: int | None = None
     problem: str | None = None
+    """Why no more is known, or None."""
 
 
 def lineage(registry: ArtefactRegistry, version: str) -> list[Ancestor]:
@@ -56,17 +58,20 @@ def lineage(registry: ArtefactRegistry, version: str) -> list[Ancestor]:
 
 
 class ListedVersion(msgspec.Struct, frozen=True, kw_only=True):
-    """`status`: current, previous, "canary 10.0%", shipped (with the program, not in the registry) or "". `line`: the
-    version and its ancestors. `rows`: training rows; `problem`: why it cannot be read, "" if it can."""
+    """A version of the classifier, as lists show it."""
 
     version: str
     status: str
+    """current, previous, "canary 10.0%", shipped (with the program, not in the registry) or ""."""
     parent: str | None = None
     encoder: str = "?"
     rows: int = 0
+    """Number of training rows."""
     megabytes: float = 0.0
     line: list[str] = []
+    """The version and its ancestors."""
     problem: str = ""
+    """Why it cannot be read; "" if it can."""
 
 
 def listed_versions(root: Path) -> list[ListedVersion]:

@@ -1,8 +1,13 @@
 """Bodies and errors in the OpenAPI schema, declared explicitly because endpoints decode and encode with msgspec."""
 
-from collections.abc import Callable, Mapping
+import ast
+import inspect
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cache
+from itertools import pairwise
+from typing import Any, get_origin
 
 import msgspec
 from litestar.handlers import HTTPRouteHandler
@@ -121,6 +126,10 @@ def _json(structs: list[type[msgspec.Struct]]) -> dict[str, OpenAPIMediaType]:
 def _inlined(struct: type[msgspec.Struct]) -> dict[str, Any]:
     schema = msgspec.json.schema(struct, schema_hook=lambda _: {})
     definitions = schema.get("$defs", {})
+    for part in _structs_of(msgspec.inspect.type_info(struct), set()):
+        for definition in definitions.values():
+            if definition.get("title", "").partition("[")[0] == part.__name__:
+                _describe_fields(part, definition["properties"])
 
     def inline(node: Any) -> Any:
         if isinstance(node, list):
@@ -128,7 +137,8 @@ def _inlined(struct: type[msgspec.Struct]) -> dict[str, Any]:
         if not isinstance(node, dict):
             return node
         if "$ref" in node:
-            return inline(definitions[node["$ref"].rsplit("/", 1)[1]])
+            others = {key: value for key, value in node.items() if key not in ("$ref", "$defs")}
+            return inline(definitions[node["$ref"].rsplit("/", 1)[1]]) | others
         if "prefixItems" in node:
             # A tuple, and of fixed length: many OpenAPI readers know only one schema for all items of an array.
             node = node | {"items": {"anyOf": node["prefixItems"]}}
@@ -136,3 +146,50 @@ def _inlined(struct: type[msgspec.Struct]) -> dict[str, Any]:
 
     inlined: dict[str, Any] = inline(schema)
     return inlined
+
+
+def _structs_of(shape: Any, visited: set[type]) -> Iterator[type[msgspec.Struct]]:
+    """Yield each struct that a type consists of once; `visited` are those that were yielded."""
+    if isinstance(shape, msgspec.inspect.StructType):
+        struct = get_origin(shape.cls) or shape.cls
+        if struct in visited:
+            return
+        visited.add(struct)
+        yield struct
+    parts = getattr(shape, "__struct_fields__", ())
+    for value in [getattr(shape, part) for part in parts]:
+        for inner in value if isinstance(value, tuple) else (value,):
+            if isinstance(inner, msgspec.inspect.Type | msgspec.inspect.Field):
+                yield from _structs_of(inner, visited)
+
+
+def _describe_fields(struct: type[msgspec.Struct], properties: dict[str, Any]) -> None:
+    """Add to the schema's `properties` what the docstrings under the struct's fields say."""
+    fields = msgspec.structs.fields(struct)
+    if {one.encode_name for one in fields} != set(properties):
+        return
+    texts: dict[str, str] = {}
+    for base in reversed(struct.__mro__):
+        if base is not msgspec.Struct and issubclass(base, msgspec.Struct):
+            texts |= _texts_under_fields(base.__module__).get(base.__name__, {})
+    for one in fields:
+        if one.name in texts:
+            properties[one.encode_name].setdefault("description", texts[one.name])
+
+
+@cache
+def _texts_under_fields(module: str) -> dict[str, dict[str, str]]:
+    """Return the docstrings under the fields of a module's classes, which Python keeps in the source alone."""
+    return {
+        node.name: {
+            field.target.id: " ".join(inspect.cleandoc(text.value.value).split())
+            for field, text in pairwise(node.body)
+            if isinstance(field, ast.AnnAssign)
+            and isinstance(field.target, ast.Name)
+            and isinstance(text, ast.Expr)
+            and isinstance(text.value, ast.Constant)
+            and isinstance(text.value.value, str)
+        }
+        for node in ast.parse(inspect.getsource(sys.modules[module])).body
+        if isinstance(node, ast.ClassDef)
+    }

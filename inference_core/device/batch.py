@@ -23,11 +23,7 @@ _PER_DRAW = ("sample_rows", *(name for name, _ in PARAM_FIELDS), *("edit_rows", 
 
 @dataclass(slots=True, frozen=True)
 class DeviceBatch:
-    """Views of the arrays of `StepInputs` for T tokens of S sequences, with R rows that are sampled.
-
-    `tables`: int64 [rows x row length], byte offsets of blocks; a sequence's table starts at its `table_start`.
-    `adapted`: rows that use adapters; None if no row does.
-    """
+    """Views of the arrays of `StepInputs` for T tokens of S sequences, with R rows that are sampled."""
 
     shape: StepShape
     token_ids: torch.Tensor
@@ -38,6 +34,7 @@ class DeviceBatch:
     context_len: torch.Tensor
     table_start: torch.Tensor
     tables: torch.Tensor
+    """int64 [rows x row length], byte offsets of blocks; a sequence's table starts at its `table_start`."""
     sample_rows: torch.Tensor
     temperature: torch.Tensor
     top_k: torch.Tensor
@@ -50,6 +47,7 @@ class DeviceBatch:
     presence: torch.Tensor
     frequency: torch.Tensor
     adapted: LowRankRows | None
+    """Rows that use adapters; None if no row does."""
 
 
 class DeviceInputs:

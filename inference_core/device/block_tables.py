@@ -31,11 +31,14 @@ class Padding:
 
 @dataclass(slots=True, frozen=True)
 class StepBuckets:
-    """Numbers of tokens, ascending: `decodes` of steps in which each sequence computes at most `LONGEST_QUERY` tokens
-    (decodes with their drafts), with as many rows; `prompts` of others, with one of `prompt_rows` rows."""
+    """Numbers of tokens, ascending."""
 
     decodes: tuple[int, ...] = ()
+    """Of steps in which each sequence computes at most `LONGEST_QUERY` tokens (decodes with their drafts), with as many
+    rows.
+    """
     prompts: tuple[int, ...] = ()
+    """Of other steps, each with one of `prompt_rows` rows."""
     prompt_rows: tuple[int, ...] = ()
 
     @classmethod
@@ -83,12 +86,14 @@ class TooManySequencesError(CoreError):
 
 @dataclass(slots=True, frozen=True)
 class TableUpdate:
-    """Writes for the device before a step: `values` int64 (byte offsets of blocks) at indices `places` int64 of the
-    flat tables. `starts` int32 [S]: index of each sequence's table."""
+    """Writes for the device before a step."""
 
     places: NDArray[np.int64]
+    """int64: indices of the flat tables that take the values."""
     values: NDArray[np.int64]
+    """int64: byte offsets of blocks."""
     starts: NDArray[np.int32]
+    """int32 [S]: index of each sequence's table."""
 
 
 class _Row:

@@ -64,15 +64,18 @@ def why_no_more_cards() -> str:
 
 @dataclass(slots=True, frozen=True)
 class MemoryProfile:
-    """Bytes of one device: `total`; `others`: of other processes; `weights`: with persistent buffers; `activations`:
-    peak of the largest step on top of these; `graphs`: held by captured steps.
-    """
+    """Bytes of one device."""
 
     total: int
+    """The whole memory."""
     others: int
+    """Memory of other processes."""
     weights: int
+    """Weights with persistent buffers."""
     activations: int
+    """Peak of the largest step on top of these."""
     graphs: int = 0
+    """Memory held by captured steps."""
 
     def arena_bytes(self, utilization: float, slab_bytes: int) -> int:
         """The size of the KV arena, in whole slabs, if `utilization` of the device may be used (SPEC TI-06).

@@ -29,26 +29,27 @@ def of_one_rank(part: torch.Tensor) -> torch.Tensor:
 
 @dataclass(slots=True, frozen=True)
 class DeviceDecoder:
-    """The network, or one rank's shard of it, over the paged cache of its layers.
-
-    `config`: the shard's. Activations have `dtype`. `embedding`: [own vocabulary rows, hidden]; it is None, and so are
-    `final_norm` and `head`, if another pipeline stage holds them. `vocabulary`: the range of own vocabulary rows, None
-    for all. `cos_sin`: float32 [tables x max position, head_dim], see `rotary_table`. `caches`: one per layer.
-    `rank_sum` is called twice in every layer, and for a sharded embedding (SPEC PX-01). `adapters`: adapter slots,
-    sharded like the layers, so `rank_sum` adds up the low-rank products too.
-    """
+    """The network, or one rank's shard of it, over the paged cache of its layers."""
 
     config: ModelConfig
+    """The shard's configuration."""
     dtype: torch.dtype
+    """The type of activations."""
     embedding: torch.Tensor | None
+    """[own vocabulary rows, hidden]; None, as are `final_norm` and `head`, if another pipeline stage holds them."""
     layers: list[DecoderLayer]
     caches: list[LayerCache]
+    """One per layer."""
     final_norm: torch.Tensor | None
     head: Linear | None
     cos_sin: torch.Tensor
+    """float32 [tables x max position, head_dim]; see `rotary_table`."""
     vocabulary: range | None = None
+    """The range of own vocabulary rows, None for all."""
     rank_sum: RankSum = of_one_rank
+    """Called twice in every layer, and for a sharded embedding (SPEC PX-01)."""
     adapters: DeviceAdapterBank | None = None
+    """Adapter slots, sharded like the layers, so `rank_sum` adds up the low-rank products too."""
 
     @property
     def logits_dtype(self) -> torch.dtype:

@@ -28,17 +28,16 @@ from inference_core.triton_kernels import ops  # noqa: F401  it registers the cu
 
 @dataclass(frozen=True, slots=True)
 class EditTables:
-    """The logit edits of up to N sequences, one row each.
-
-    `token_ids` int32 and `bias` float32 [N, K]: the first `num_biased` int32 [N] entries of each row are used, with
-    distinct ids; a bias of -inf masks its token. `uses` int32 [N, V]: twice a token's count in the output, plus one if
-    it is in the prompt.
-    """
+    """The logit edits of up to N sequences, one row each."""
 
     token_ids: torch.Tensor
+    """int32 [N, K]: the tokens to edit; the first `num_biased` of each row are used, and they are distinct."""
     bias: torch.Tensor
+    """float32 [N, K]: added to these tokens' logits; -inf masks a token."""
     num_biased: torch.Tensor
+    """int32 [N]: used entries of each row."""
     uses: torch.Tensor
+    """int32 [N, V]: twice a token's count in the output, plus one if it is in the prompt."""
 
     @classmethod
     def empty(cls, rows: int, most_biased: int, vocabulary: int, device: torch.device) -> "EditTables":
@@ -115,13 +114,16 @@ class _Row:
 
 @dataclass(slots=True)
 class RowUpdates:
-    """`rows`: for each draw of a step its row of the tables, or `NO_ROW`. Tokens to count before it: in row
-    `counted_in`, `tokens` or, if the host does not know them yet, index `places` of the last draws (else `NO_ROW`)."""
+    """Which rows of the tables a step's draws use, and which tokens are counted before it."""
 
     rows: list[int]
+    """For each draw of a step its row of the tables, or `NO_ROW`."""
     counted_in: list[int] = field(default_factory=list)
+    """The rows in which a token is counted."""
     tokens: list[int] = field(default_factory=list)
+    """The tokens to count."""
     places: list[int] = field(default_factory=list)
+    """Indices of the last draws, for tokens that the host does not know yet; else `NO_ROW`."""
 
 
 class EditedRows:

@@ -79,9 +79,7 @@ _MOST_SCORES_PER_SCORE = 1.5
 
 @dataclass(slots=True, frozen=True)
 class StepShape:
-    """What the host needs to launch a step's kernels: counts, with padding, and upper bounds. `context_blocks`: blocks
-    of all contexts, if prompts are long enough for a copy; else 0. `edited`: logits are edited first. `adapter_tiles`:
-    tiles of rows with adapters, including empty ones; 0 without adapters. `prompts`: as of `long_prompts`."""
+    """What the host needs to launch a step's kernels: counts, with padding, and upper bounds."""
 
     tokens: int
     sequences: int
@@ -89,9 +87,13 @@ class StepShape:
     longest_query: int
     table_updates: int
     context_blocks: int = 0
+    """Blocks of all contexts, if prompts are long enough for a copy; else 0."""
     edited: bool = False
+    """Whether logits are edited before drawing."""
     adapter_tiles: int = 0
+    """Tiles of rows with adapters, including empty ones; 0 without adapters."""
     prompts: tuple[int, ...] = ()
+    """The value of `long_prompts`."""
 
     def as_captured(self) -> "StepShape":
         """The shape shared by all steps of its bucket: the rest is on the device or bounded. Query bounds are rounded
@@ -102,14 +104,17 @@ class StepShape:
 
 @dataclass(slots=True, frozen=True)
 class Capacity:
-    """The largest step: `tokens` in `sequences`, with `draws` sampled rows. More than `table_updates` new block-table
-    entries, as with many long cached prefixes, are copied separately. `adapter_slots`: number of adapter slots."""
+    """The largest step."""
 
     tokens: int
     sequences: int
+    """Sequences of a step."""
     draws: int
+    """Rows that are sampled."""
     table_updates: int
+    """New block-table entries of a step. More of them, as with many long cached prefixes, are copied separately."""
     adapter_slots: int = 0
+    """Number of adapter slots."""
 
 
 class StepInputs:

@@ -67,17 +67,19 @@ class JoinStatistics:
 
 
 class ScheduledEntry(msgspec.Struct, gc=False):
-    """The state in which a step will leave a sequence. `num_computed`: its computed tokens, drafts excepted. `draws`:
-    whether the step draws a token. `admissions`: how often the sequence had been admitted; after another admission its
-    blocks are not those that the step wrote.
+    """The state in which a step will leave a sequence.
 
     One is made per sequence and step, so it is no NamedTuple, which costs 0.4 us more; it is in no reference cycle.
     """
 
     sequence: Sequence
     num_computed: int
+    """Its computed tokens, drafts excepted."""
     draws: bool
+    """Whether the step draws a token."""
     admissions: int
+    """How often the sequence had been admitted; after another admission its blocks are not those that the step wrote.
+    """
 
 
 def entries_of(plan: StepPlan, running: Mapping[str, Sequence]) -> list[ScheduledEntry]:
@@ -95,25 +97,24 @@ def entries_of(plan: StepPlan, running: Mapping[str, Sequence]) -> list[Schedule
 
 
 class ExecutedPart(NamedTuple):
-    """A part of a step that the runner computed; `ended`: the clock's time at its end."""
+    """A part of a step that the runner computed."""
 
     entries: list[ScheduledEntry]
     result: StepResult
     ended: float
+    """When it ended, by the clock."""
 
 
 @dataclass(slots=True)
 class ExecutedStep:
-    """What an executor made of `plan`: the parts that were computed, in order (one unless the step failed).
-
-    `failed`: why some sequences cannot continue, by id. `offloads_lost`: an attempt failed before the copies to host
-    memory were known to be complete.
-    """
+    """What an executor made of `plan`: the parts that were computed, in order (one unless the step failed)."""
 
     plan: StepPlan
     parts: list[ExecutedPart] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
+    """Why some sequences cannot continue, by id."""
     offloads_lost: bool = False
+    """An attempt failed before the copies to host memory were known to be complete."""
 
     @property
     def decode_steps(self) -> int:

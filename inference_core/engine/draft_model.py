@@ -30,17 +30,17 @@ _REST_SECONDS = 2.0
 
 @dataclass(slots=True)
 class _Cache:
-    """The draft model's cache of a sequence: `computed` tokens in the blocks of `table`, and of `window_tables` where
-    its window layers have blocks of their own; they keep all of them.
-
-    The first `known` of them are the sequence's, the rest are the drafts `guessed`.
-    """
+    """The draft model's cache of a sequence."""
 
     table: list[int] = field(default_factory=list)
     window_tables: list[list[int]] = field(default_factory=list)
+    """Tables of window layers that have blocks of their own; they keep all of them."""
     computed: int = 0
+    """Tokens in the blocks of `table`."""
     known: int = 0
+    """How many of the computed tokens are the sequence's; the rest are drafts."""
     guessed: list[int] = field(default_factory=list)
+    """The drafts in the cache."""
 
     @property
     def blocks(self) -> list[int]:

@@ -17,19 +17,21 @@ from inference_core.step_plan import DraftLaw
 
 @dataclass(slots=True, frozen=True)
 class Draft:
-    """Tokens proposed to follow a sequence. `laws`: the distribution [vocabulary] that each was drawn from, for
-    rejection sampling; None if the tokens are deterministic, or drawn with the model's own random numbers."""
+    """Tokens proposed to follow a sequence."""
 
     token_ids: list[int]
     laws: list[DraftLaw] | None = None
+    """The distribution [vocabulary] that each was drawn from, for rejection sampling; None if the tokens are
+    deterministic, or drawn with the model's own random numbers.
+    """
 
 
 class Reach(NamedTuple):
-    """How many tokens can be proposed now, and their `promise`: a small class number by expected acceptance, which is
-    measured per class."""
+    """How many tokens can be proposed now, and how likely they are accepted."""
 
     most: int
     promise: int = 0
+    """A small class number by expected acceptance, which is measured per class."""
 
 
 class Drafter(ABC):
@@ -131,15 +133,14 @@ def _rounded(rows: int) -> int:
 
 @dataclass(slots=True)
 class _Index:
-    """An index of one sequence: where each run of `length` tokens last occurred.
-
-    It covers the first `indexed` tokens; `match` is the position after the last run's earlier occurrence.
-    """
+    """An index of one sequence: where each run of `length` tokens last occurred."""
 
     length: int
     indexed: int = 0
+    """How many tokens of the sequence the index covers."""
     follows: dict[tuple[int, ...], int] = field(default_factory=dict)
     match: int = 0
+    """The position after the last run's earlier occurrence."""
 
     def extend(self, token_ids: list[int]) -> None:
         first, end = max(self.indexed - self.length, 0), len(token_ids)

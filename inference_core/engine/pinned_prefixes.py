@@ -23,20 +23,19 @@ MEMORY_SECONDS = 0.1
 
 class PinnedPrefix(msgspec.Struct, frozen=True, kw_only=True):
     """The first tokens of prompts of `model` that are computed without an adapter; those beyond its last full block are
-    ignored. `tenant`: whose prompts find it (`AddRequest.salt`); None for a public prefix, which all prompts find."""
+    ignored.
+    """
 
     name: str
     model: str
     token_ids: list[int]
     tenant: str | None = None
+    """The tenant whose prompts find it (`AddRequest.salt`); None for a public prefix, which all prompts find."""
 
 
 @dataclass(slots=True, eq=False)
 class Pin:
-    """A prefix on its way into the cache: without `blocks` it waits for memory, with `request_id` it is computed.
-
-    `try_at`: the clock's time from which it may be started. `error`: why it failed last.
-    """
+    """A prefix on its way into the cache: without `blocks` it waits for memory, with `request_id` it is computed."""
 
     prefix: PinnedPrefix
     scheduler: Scheduler
@@ -45,7 +44,9 @@ class Pin:
     request_id: str = ""
     is_ready: bool = False
     try_at: float = -math.inf
+    """The earliest time, by the clock, at which it may be started."""
     error: str = ""
+    """Why it failed last."""
 
     @property
     def num_blocks(self) -> int:

@@ -180,24 +180,24 @@ MAX_SCORED_ROWS = 128
 
 @dataclass(slots=True)
 class StepBudget:
-    """The token budget of the step being planned: `left` of `total` tokens are not assigned yet.
-
-    `memory_short`: a running sequence was preempted for memory, so no sequence is admitted in this step.
-    `queue_blocked`: the head of the queue could not be admitted, so none behind it is (no overtaking).
-    `scores_left`: prompt rows that may still be scored in this step.
-    `reclaimed`: the memory lent to drafters was taken back in this step.
-    `kv_seconds`: what looking up and allocating blocks took, for each sequence that has its first token still to come.
-    """
+    """The token budget of the step being planned: `left` of `total` tokens are not assigned yet."""
 
     total: int
+    """Tokens of the whole step."""
     left: int = field(init=False)
+    """Tokens that are not assigned yet."""
     shares: dict[Sequence, ScheduledSequence] = field(default_factory=dict)
     preempted: set[Sequence] = field(default_factory=set)
     kv_seconds: dict[Sequence, float] = field(default_factory=dict)
+    """What looking up and allocating blocks took, for each sequence that has its first token still to come."""
     memory_short: bool = False
+    """A running sequence was preempted for memory, so no sequence is admitted in this step."""
     queue_blocked: bool = False
+    """The head of the queue could not be admitted, so none behind it is (no overtaking)."""
     reclaimed: bool = False
+    """The memory lent to drafters was taken back in this step."""
     scores_left: int = MAX_SCORED_ROWS
+    """Prompt rows that may still be scored in this step."""
 
     def __post_init__(self) -> None:
         self.left = self.total

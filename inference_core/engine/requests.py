@@ -193,11 +193,12 @@ def steps_to_look(sequence: Sequence, span: int) -> float:
 
 @dataclass(slots=True)
 class LiveRequest:
-    """A live request; `live` of its choices are unfinished."""
+    """A live request."""
 
     scheduler: Scheduler
     choices: list[Sequence]
     live: int
+    """How many of its choices are unfinished."""
 
 
 class LiveRequests:

@@ -116,32 +116,13 @@ def choice_seed(request_seed: int, index: int) -> int:
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """A prompt and its continuation. There are no phases: `num_computed_tokens` catches up with `token_ids`.
-
-    The last of `token_ids` is uncomputed unless the sequence is new or was preempted: computing it yields the next.
-    The last `num_pending` of `token_ids` and `output_token_ids` are `PENDING`: steps in flight draw them. `block_table`
-    covers the computed tokens and those of the step in flight, so less than one block of it is unused. `number` is
-    unique in the core and breaks every tie. `leader` is the first choice of the same request, whose prompt blocks the
-    others wait to share. `num_cached_tokens`: how many the prefix cache held when the sequence last began to wait.
-
-    `held_class` is the priority class, after ageing, of the last admission. `waiting_since`: when the sequence last
-    began to wait; None while it decodes. Waiting and prefilling age it, decoding does not; `waited_seconds` sums up
-    earlier waits. `share` is its part of the step that it was last scheduled in; `share.block_table` is `block_table`.
-    `num_scored`: prompt tokens after the first whose log-probabilities are known, if requested. `num_accepted`: drafts
-    accepted in that step. `states` pools the prompt's hidden state, if requested of this choice. `times`: by the
-    core's clock, so far. `reported_times`: as last put out.
-
-    `num_public_blocks`: how many of its first blocks are those of a public prefix, and named accordingly. `pinned`: the
-    pinned blocks that it fills, all that it needs; [] for a sequence that allocates its blocks as it grows.
-
-    `window_tables`: those of window groups next to `block_table`, as long as it is; `share` has the same. The first
-    `num_behind` blocks of tables with a window were released (`kv_cache.layout`).
-    """
+    """A prompt and its continuation. There are no phases: `num_computed_tokens` catches up with `token_ids`."""
 
     id: str
     request: AddRequest
     index: int
     number: int
+    """Unique in the core; it breaks every tie."""
     prompt_token_ids: list[int]
     sampling: SamplingParams
     seed: int
@@ -151,38 +132,60 @@ class Sequence:
     deadline: float
     arrival: float
     leader: "Sequence | None"
+    """The first choice of the same request, whose prompt blocks the others wait to share."""
     root: bytes
     token_ids: list[int]
+    """Prompt and output. The last one is uncomputed unless the sequence is new or was preempted: computing it yields
+    the next. The last `num_pending` are `PENDING`.
+    """
     queued_since: float
     waiting_since: float | None
+    """When the sequence last began to wait; None while it decodes. Waiting and prefilling age it, decoding does not."""
     share: ScheduledSequence
+    """Its part of the step that it was last scheduled in. `share.block_table` is `block_table`, and the window tables
+    are shared too.
+    """
     sample_spec: SampleSpec
     output_token_ids: list[int] = field(default_factory=list)
     status: Status = Status.WAITING
     num_computed_tokens: int = 0
     num_cached_tokens: int = 0
+    """How many tokens the prefix cache held when the sequence last began to wait."""
     num_pending: int = 0
+    """How many of the last `token_ids` and `output_token_ids` are `PENDING`: steps in flight draw them."""
     block_table: list[int] = field(default_factory=list)
+    """Covers the computed tokens and those of the step in flight, so less than one block of it is unused."""
     digests: list[bytes] = field(default_factory=list)
     num_registered_blocks: int = 0
     prompt_computed: bool = False
     held_class: int = 0
+    """Priority class of the last admission, after ageing."""
     last_step: int = -1
     cached_tokens: int = 0
     admissions: int = 0
     times: StepTimes = NO_TIMES
+    """Times so far, by the core's clock."""
     reported_times: StepTimes = NO_TIMES
+    """The times that were last put out."""
     waited_seconds: float = 0.0
+    """Sum of earlier waits."""
     joined_at: float = 0.0
     joined_beside: int = 0
     num_scored: int = 0
+    """Prompt tokens after the first whose log-probabilities are known, if requested."""
     num_accepted: int = 0
+    """Drafts accepted in the step that it was last scheduled in."""
     states: StatePool | None = None
+    """Pools the prompt's hidden state, if requested of this choice."""
     wants_evidence: bool = False
     num_public_blocks: int = 0
+    """How many of its first blocks are those of a public prefix, and named accordingly."""
     pinned: list[int] = field(default_factory=list)
+    """All blocks that it needs, pinned for it to fill; [] for a sequence that allocates its blocks as it grows."""
     window_tables: list[list[int]] = field(default_factory=list)
+    """Tables of window groups, each as long as `block_table`."""
     num_behind: int = 0
+    """How many of the first blocks of tables with a window were released (`kv_cache.layout`)."""
 
     @classmethod
     def of_request(

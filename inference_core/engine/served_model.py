@@ -29,19 +29,19 @@ from inference_core.step_plan import ChannelRows, ScheduledSequence, StepPlan
 
 @dataclass(slots=True, frozen=True)
 class StepMeasurement:
-    """What one step computed and took.
-
-    `tokens`: without drafts, whose cost is the decodes'. `depth`: see `prompt_depth`. `seconds`: how long the
-    step kept the device; `swap_seconds` of these went to copies from and to host memory. `decode_steps`: how many steps
-    of `tokens` each followed each other in this time.
-    """
+    """What one step computed and took."""
 
     sequences: int
     tokens: int
+    """Tokens without drafts, whose cost is counted with the decodes."""
     depth: float
+    """The value of `prompt_depth`."""
     seconds: float
+    """How long the step kept the device."""
     swap_seconds: float
+    """The part of `seconds` that went to copies from and to host memory."""
     decode_steps: int = 1
+    """How many steps of `tokens` each followed each other in this time."""
 
 
 class StepStatistics:

@@ -151,11 +151,12 @@ class _Wanted(NamedTuple):
 
 @dataclass(slots=True)
 class _Watched:
-    """What is known of one sequence: how often drafts were accepted, by class of the proposal; how many tokens it has
-    (`look_at`) when it is looked at again, and how many came between its last two looks (`pause`)."""
+    """What is known of one sequence."""
 
     look_at: int = 0
+    """The number of tokens at which it is looked at again."""
     pause: int = 0
+    """How many tokens came between its last two looks."""
     acceptance: dict[int, Acceptance] = field(default_factory=dict)
 
 

@@ -114,24 +114,27 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True, frozen=True)
 class InFlightStep:
-    """A launched step. `tokens` and `depth` are its plan's, whose objects the next step reuses."""
+    """A launched step. It keeps its own counts, because the next step reuses the plan's objects."""
 
     model: str
     entries: list[ScheduledEntry]
     result: Callable[[], StepResult]
     launched: float
     tokens: int
+    """Tokens of the plan."""
     depth: float
+    """Depth of the plan."""
     moved_blocks: bool
 
 
 @dataclass(slots=True, frozen=True)
 class CollectedStep:
-    """An in-flight step that ended: what it computed, or None if it failed; `seconds`: how long it kept the device."""
+    """An in-flight step that ended: what it computed, or None if it failed."""
 
     step: InFlightStep
     computed: ExecutedPart | None = None
     seconds: float = 0.0
+    """How long the step kept the device."""
 
 
 class StepExecutor:

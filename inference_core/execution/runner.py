@@ -78,12 +78,6 @@ class ModelRunner(ABC):
 
     Of a plan with several `decode_steps` it takes as many as it can: fewer after a step in which a sequence drew one of
     its stop tokens (`SampleSpec.eos_token_ids`), or `interruption` was set; the tokens are those of as many plans.
-
-    `adapters`: the slots of the adapters that scheduled sequences may name; None without adapters. `blocks`: the
-    content of KV blocks, whose identity is `info.kv`; None if they cannot be transferred to other cores.
-    `has_prompt_arithmetic`: whether `ScheduledSequence.fast_until` matters. `pipeline`: counts of the stages that the
-    model is cut into; None without stages. `is_loaded`: whether its weights are there, without which no step can run;
-    `load_error`: why they will never be.
     """
 
     info: ModelInfo
@@ -95,11 +89,17 @@ class ModelRunner(ABC):
     most_decode_steps: int = 1
     interruption: Interruption
     adapters: AdapterBank | None = None
+    """The slots of the adapters that scheduled sequences may name; None without adapters."""
     blocks: BlockBytes | None = None
+    """The content of KV blocks, whose identity is `info.kv`; None if they cannot be transferred to other cores."""
     has_prompt_arithmetic: bool = False
+    """Whether `ScheduledSequence.fast_until` matters."""
     pipeline: PipelineStats | None = None
+    """Counts of the stages that the model is cut into; None without stages."""
     is_loaded: bool = True
+    """Whether its weights are there, without which no step can run."""
     load_error: Exception | None = None
+    """Why they will never be."""
 
     @abstractmethod
     def run(self, plan: StepPlan) -> StepResult:

@@ -46,23 +46,24 @@ Resolve = Callable[[str], Any]
 
 @dataclass(slots=True)
 class Shape:
-    """What is known of the values for which a schema holds; integers are numbers.
-
-    `whole`: types of which it holds for every value. `values`: the only ones, if known. `closed`: no other `properties`
-    than these. `items`: schemas of every item, of at least `min_items`. `is_bare`: of objects it says nothing but which
-    properties are `required`. `min_length`: of texts.
-    """
+    """What is known of the values for which a schema holds; integers are numbers."""
 
     types: frozenset[str] = TYPES
     whole: frozenset[str] = TYPES
+    """Types of which every value is allowed."""
     values: list[Any] | None = None
+    """The only allowed values, if known."""
     required: frozenset[str] = frozenset()
     properties: dict[str, list[Any]] = field(default_factory=dict)
     closed: list[frozenset[str]] = field(default_factory=list)
+    """Whether no other `properties` than these are allowed."""
     items: list[Any] = field(default_factory=list)
+    """Schemas of every item, for arrays of at least `min_items`."""
     min_items: int = 0
     is_bare: bool = False
+    """Whether it says nothing of objects but which properties are `required`."""
     min_length: int = 0
+    """Least length of texts."""
 
     def forbids(self, name: str) -> bool:
         """Whether an object with the property `name` cannot hold."""

@@ -40,24 +40,26 @@ MAX_MEMORY_BYTES = 1 << 30
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits of a grammar's process. `compile_seconds`, `burst_seconds` and `seconds_per_mask` are CPU time.
-
-    `compile_seconds`: for compiling. `locate_seconds`: for finding the place in a schema that cannot be compiled.
-    `check_seconds`: for validating an answer.
-    `burst_seconds`: what all masks may take beyond `seconds_per_mask` each, on average. `answer_seconds`: how long a
-    step waits for masks, and `compile_wait_seconds` how long compiling is waited for, however busy the machine.
-    `memory_bytes`: growth of the address space. `stack_bytes`: size of the stack.
-    """
+    """Limits of a grammar's process."""
 
     compile_seconds: float = 2.0
+    """CPU time for compiling."""
     locate_seconds: float = 0.5
+    """CPU time for finding the place in a schema that cannot be compiled."""
     check_seconds: float = 0.5
+    """CPU time for validating an answer."""
     burst_seconds: float = 0.25
+    """CPU time that all masks together may take beyond `seconds_per_mask` each."""
     seconds_per_mask: float = 0.01
+    """CPU time that a mask may take on average."""
     answer_seconds: float = 10.0
+    """How long a step waits for masks, however busy the machine."""
     compile_wait_seconds: float = 20.0
+    """How long a request waits for compiling, however busy the machine."""
     memory_bytes: int = 128 << 20
+    """Growth of the address space."""
     stack_bytes: int = 8 << 20
+    """Size of the stack."""
 
 
 LIMITS = Limits()
@@ -78,10 +80,12 @@ _REGEX = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*+\]?|(?P<rule>(?!))|(?P<mark>[
 
 
 class Size(NamedTuple):
-    """`depth`: levels of nesting; `rules`: rules or definitions."""
+    """The size of a grammar."""
 
     depth: int = 0
+    """Levels of nesting."""
     rules: int = 0
+    """Rules or definitions."""
     alternatives: int = 0
 
 

@@ -36,9 +36,10 @@ class Loaded(msgspec.Struct, frozen=True, tag=True):
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True):
-    """A failure that is not the grammar's fault. `reason` contains nothing of the grammar."""
+    """A failure that is not the grammar's fault."""
 
     reason: str
+    """Why it failed; it contains nothing of the grammar."""
 
 
 class Start(msgspec.Struct, frozen=True, tag=True):
@@ -50,19 +51,21 @@ class Start(msgspec.Struct, frozen=True, tag=True):
 
 
 class Compiled(msgspec.Struct, frozen=True, tag=True):
-    """The grammar is compiled. `num_words`: 32-bit words of a mask. `memory_bytes`: peak resident memory so far beyond
-    what processes share."""
+    """The grammar is compiled."""
 
     num_words: int
+    """32-bit words of a mask."""
     memory_bytes: int
+    """Peak resident memory so far beyond what processes share."""
 
 
 class Refused(msgspec.Struct, frozen=True, tag=True):
-    """The grammar cannot be compiled. If not `final`, another `Refused` that names the failing part may follow."""
+    """The grammar cannot be compiled."""
 
     message: str
     param: str | None
     final: bool
+    """False if another `Refused` that names the failing part may follow."""
 
 
 class Encode(msgspec.Struct, frozen=True, tag=True):
@@ -84,13 +87,15 @@ class Question(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Answer(msgspec.Struct, frozen=True, array_like=True):
-    """`masks`: see `GrammarMatcher.masks`. `failure`: why the grammar can no longer be followed; `invalid_end`: because
-    the answer could only end invalid."""
+    """The answer to a `Question`."""
 
     forced: list[int]
     masks: list[bytes]
+    """See `GrammarMatcher.masks`."""
     failure: str | None = None
+    """Why the grammar can no longer be followed."""
     invalid_end: bool = False
+    """Whether it failed because the answer could only end invalid."""
 
 
 class Questions(msgspec.Struct, frozen=True, tag=True):
@@ -114,16 +119,18 @@ class Ended(msgspec.Struct, frozen=True, tag=True):
 
 
 class Check(msgspec.Struct, frozen=True, tag=True):
-    """Validate texts against JSON schemas; answered by `Checked`. `pairs`: schema and text of each."""
+    """Validate texts against JSON schemas; answered by `Checked`."""
 
     pairs: list[tuple[str, str]]
+    """Schema and text of each."""
     limits: Limits
 
 
 class Checked(msgspec.Struct, frozen=True, tag=True):
-    """`error`: why the text number `place` is not valid; None if all are."""
+    """The result of a `Check`."""
 
     error: str | None
+    """Why the text number `place` is not valid; None if all are."""
     place: int = 0
 
 

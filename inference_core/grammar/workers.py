@@ -44,13 +44,14 @@ _POLL_SECONDS = 0.02
 
 @dataclass(slots=True, eq=False)
 class _Job:
-    """A grammar to compile, with the futures that wait for it. `worker`: its process, once started."""
+    """A grammar to compile, with the futures that wait for it."""
 
     key: Key
     info: ModelInfo
     tenant: str
     futures: list[Future[MatcherFactory]] = field(default_factory=list)
     worker: GrammarWorker | None = None
+    """Its process, once started."""
     is_cancelled: bool = False
 
 
@@ -271,14 +272,12 @@ class GrammarWorkers:
 
 @dataclass(slots=True)
 class Compiled:
-    """A request that can be admitted: the result of `matchers` makes a matcher per choice, or raises `CoreError`.
-
-    `aborted`: choices that were aborted meanwhile.
-    """
+    """A request that can be admitted: the result of `matchers` makes a matcher per choice, or raises `CoreError`."""
 
     request: AddRequest
     matchers: Future[MatcherFactory]
     aborted: list[int] = field(default_factory=list)
+    """Choices that were aborted meanwhile."""
 
 
 class GrammarAdmission:

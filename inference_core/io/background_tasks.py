@@ -47,11 +47,12 @@ STEADY_SECONDS = 60.0
 
 
 class _Failed(msgspec.Struct):
-    """The last failure of a task. `at`: when it began again, monotonic seconds."""
+    """The last failure of a task."""
 
     kind: str
     times: int
     at: float
+    """When it began again, monotonic seconds."""
 
 
 _failed: dict[str, _Failed] = {}

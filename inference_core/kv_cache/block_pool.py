@@ -13,10 +13,11 @@ from inference_core.kv_cache.slab_arena import SlabArena, SlabHolder
 
 @dataclass(slots=True)
 class _Slab:
-    """A slab that the pool owns. `free` lists block ids, the next to allocate last."""
+    """A slab that the pool owns."""
 
     number: int
     free: list[int]
+    """Block ids; the next to allocate is last."""
     referenced: int = 0
     last_used: int = 0
 

@@ -39,20 +39,20 @@ def kv_bytes_per_token(*, num_layers: int, num_kv_heads: int, head_dim: int, dty
 
 
 class KVLayout(msgspec.Struct, frozen=True, kw_only=True):
-    """Geometry of one model's blocks. `block_size` is in tokens.
-
-    A block holds `num_layers` layers: all of the model's, or those of one group. `window`: tokens that layers of window
-    groups see, 0 without such groups. `window_groups`: how many of them stand next to the group with full attention; 0
-    with a `window`: every layer has it, and they are one group (`kv_cache.layout`).
-    """
+    """Geometry of one model's blocks. A block holds `num_layers` layers: all of the model's, or those of one group."""
 
     num_layers: int
     num_kv_heads: int
     head_dim: int
     block_size: int
+    """Tokens of a block."""
     dtype: KVDtype
     window: int = 0
+    """Tokens that layers of window groups see, 0 without such groups."""
     window_groups: int = 0
+    """How many window groups stand next to the group with full attention. With 0 and a `window`, every layer has the
+    window, and they are one group (`kv_cache.layout`).
+    """
 
     @property
     def bytes_per_token(self) -> int:
@@ -95,10 +95,12 @@ MOST_PADDING = 1.25
 
 class LayerGroups(NamedTuple):
     """How a model's layers are grouped: each group has room for `group_layers`; by layer its group, and its index in
-    there. `window_groups` stand next to group 0."""
+    there.
+    """
 
     group_layers: int
     window_groups: int
+    """How many groups with a window stand next to group 0."""
     places: list[tuple[int, int]]
 
 

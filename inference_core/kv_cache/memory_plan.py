@@ -30,11 +30,7 @@ def format_bytes(count: int) -> str:
 
 
 class KVDemand(msgspec.Struct, frozen=True, kw_only=True):
-    """Keys and values of `batch` sequences of `length` tokens each (SPEC KV-02). All counts at least 1.
-
-    `window_tokens`: what layers with a window keep of a sequence at most, while a prompt is computed; 0 where every
-    layer keeps every token. `window_layers` then have one, with their blocks' free room, and `full_layers` have none.
-    """
+    """Keys and values of `batch` sequences of `length` tokens each (SPEC KV-02). All counts at least 1."""
 
     num_layers: int
     num_heads: int
@@ -44,8 +40,13 @@ class KVDemand(msgspec.Struct, frozen=True, kw_only=True):
     batch: int = 1
     dtype: KVDtype = "float16"
     window_tokens: int = 0
+    """What layers with a window keep of a sequence at most, while a prompt is computed; 0 where every layer keeps every
+    token.
+    """
     window_layers: int = 0
+    """Layers with a window, which keep `window_tokens` and their blocks' free room."""
     full_layers: int = 0
+    """Layers without a window."""
 
     def __post_init__(self) -> None:
         for field in ("num_layers", "num_heads", "num_kv_heads", "head_dim", "length", "batch"):
@@ -149,13 +150,14 @@ class KVDemand(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Devices(msgspec.Struct, frozen=True, kw_only=True):
-    """`count` equal devices that hold one model together (tensor parallel). `bytes_each` is the memory of one;
-    `usable_share` of it may be planned, the rest is for the driver and activations.
-    """
+    """Equal devices that hold one model together (tensor parallel)."""
 
     bytes_each: int
+    """The memory of one device."""
     count: int = 1
+    """Number of devices."""
     usable_share: float = 0.90
+    """Share of the memory that may be planned; the rest is for the driver and activations."""
 
     def __post_init__(self) -> None:
         if self.bytes_each < 1 or self.count < 1:
@@ -173,16 +175,15 @@ class Devices(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MemoryPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What weights and reserve leave for the KV cache, over all devices together.
-
-    `kv_tokens` fit into `kv_bytes`; `lines` is the arithmetic for people.
-    """
+    """What weights and reserve leave for the KV cache, over all devices together."""
 
     weight_bytes: int
     reserve_bytes: int
     kv_bytes: int
     kv_tokens: int
+    """How many tokens fit into `kv_bytes`."""
     lines: tuple[str, ...]
+    """The arithmetic, for people."""
 
     def blocks(self, block_size: int) -> int:
         """Whole KV blocks of `block_size` tokens."""

@@ -82,14 +82,12 @@ class EightBitLinear(Linear):
 
 
 class ExpertLinear(ABC):
-    """y = x W_e^T for the rows of each expert e, in the activations' dtype. A row's sum does not depend on the others.
-
-    `tensors`: what it holds on the device.
-    """
+    """y = x W_e^T for the rows of each expert e, in the activations' dtype. A row's sum does not depend on the others."""
 
     in_features: int
     out_features: int
     tensors: tuple[torch.Tensor, ...]
+    """The tensors that it holds on the device."""
 
     @abstractmethod
     def apply(self, x: torch.Tensor, out: torch.Tensor, rows: ExpertRows, taken: int) -> None:

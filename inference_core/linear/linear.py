@@ -30,11 +30,12 @@ class Linear(ABC):
 
 @dataclass(slots=True, frozen=True)
 class Outliers:
-    """Inputs that an integer layer multiplies in float32. `channels` int32 [n]; `panels` float16
-    [ceil(out_features / 16), n, 16], their weights."""
+    """Inputs that an integer layer multiplies in float32."""
 
     channels: torch.Tensor
+    """int32 [n]."""
     panels: torch.Tensor
+    """float16 [ceil(out_features / 16), n, 16], their weights."""
 
 
 class PanelLinear(Linear):

@@ -38,12 +38,15 @@ _DESCRIBING = re.compile(r"\.(weight_shape|shape|weight\.quant_map|weight\.quant
 
 @dataclass(frozen=True)
 class HubHeaders:
-    """`path`: what loaders open; `download_bytes`: of all files of a download; `read_bytes`: of what was read."""
+    """Headers of a model's files on a hub, read without the weights."""
 
     path: Path
+    """The path that loaders open."""
     commit: str
     download_bytes: int
+    """Size of all files of a download."""
     read_bytes: int
+    """Bytes that were read."""
 
 
 def fetch_headers(model: HubModel, form: Form, folder: Path) -> HubHeaders:

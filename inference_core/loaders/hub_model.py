@@ -32,11 +32,13 @@ _PINS = "aio-pins.json"
 
 @dataclass(frozen=True)
 class HubModel:
-    """`quant`: which of a repository's GGUF files, by the part of its name such as Q4_K_M; `file`: one by its path."""
+    """A model of a hub."""
 
     repo: str
     quant: str = ""
+    """Which of a repository's GGUF files, by a part of its name such as Q4_K_M."""
     file: str = ""
+    """A file by its path."""
     revision: str = "main"
 
     @property

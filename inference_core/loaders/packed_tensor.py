@@ -35,18 +35,20 @@ DECODERS = block_formats.DECODERS | {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PackedTensor:
-    """`shape` is the logical, row-major shape ([out features, in features] for a linear layer).
+    """A tensor as a file holds it.
 
-    `data` is read-only. Plain kinds hold it in `shape`: float32, float16, or for BF16 the raw bits as uint16.
-    Quantised kinds hold uint8 [..., bytes per row]: rows can be taken or permuted without decoding, since blocks run
-    along the last axis. Q4_Z and Q8_Z are for AWQ and GPTQ layers (`zero_point_blocks`); Q_F16 is float16,
-    dequantised from codes whose groups are not runs of inputs; S8 and F8 are INT8 and E4M3 codes (`scaled_blocks`), NF4
-    and FP4 those of bitsandbytes (`table_blocks`). `source`: the data, or a function that makes it on every access.
+    Plain kinds hold `data` in `shape`: float32, float16, or for BF16 the raw bits as uint16. Quantised kinds hold uint8
+    [..., bytes per row]: rows can be taken or permuted without decoding, since blocks run along the last axis. Q4_Z and
+    Q8_Z are for AWQ and GPTQ layers (`zero_point_blocks`); Q_F16 is float16, dequantised from codes whose groups are
+    not runs of inputs; S8 and F8 are INT8 and E4M3 codes (`scaled_blocks`), NF4 and FP4 those of bitsandbytes
+    (`table_blocks`).
     """
 
     kind: Kind
     shape: tuple[int, ...]
+    """The logical, row-major shape ([out features, in features] for a linear layer)."""
     source: NDArray[Any] | Callable[[], NDArray[Any]]
+    """The read-only data, or a function that makes it on every access."""
 
     @property
     def data(self) -> NDArray[Any]:

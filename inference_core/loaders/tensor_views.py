@@ -18,12 +18,7 @@ from inference_core.model_config import ModelConfig
 
 class View(msgspec.Struct, frozen=True, kw_only=True):
     """A tensor that is made of rows [`first`, `first` + `count`) of the stored tensor `source` (`count` None: all), or
-    of every `step`-th of them. `item`: the rows are those of one item of the stored tensor's first axis; `transposed`:
-    of that item's transpose.
-
-    `head_dim` and `rotary_dim`: within each head the first `rotary_dim` numbers are rotated, halves apart; they are
-    moved so that number i is rotated with number i + head_dim / 2, as the decoder does it. `interleaved`: the numbers
-    that are rotated together are neighbours. `plus`, then `times`: applied to every number, in float32.
+    of every `step`-th of them.
     """
 
     source: str
@@ -31,12 +26,21 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     count: int | None = None
     step: int = 1
     item: int | None = None
+    """Take the rows of this item of the stored tensor's first axis."""
     transposed: bool = False
+    """Take the rows of that item's transpose."""
     head_dim: int = 0
+    """Numbers of a head."""
     rotary_dim: int = 0
+    """Numbers of each head, the first ones, that are rotated, halves apart. They are moved so that number i is rotated
+    with number i + head_dim / 2, as the decoder does it.
+    """
     interleaved: bool = False
+    """Whether the numbers that are rotated together are neighbours."""
     plus: float = 0.0
+    """Added to every number, in float32."""
     times: float = 1.0
+    """Then multiplied with every number, in float32."""
 
     @property
     def reorders(self) -> bool:

@@ -77,14 +77,13 @@ class LowRank:
 
 @dataclass(slots=True, frozen=True, eq=False)
 class Adapter:
-    """A checked adapter, its tensors mapped from the file. `layers`: per block, by module name (`adapter_targets`).
-
-    `digest`: 16-byte content hash, so that cached results of other weights are never used for this adapter.
-    """
+    """A checked adapter, its tensors mapped from the file."""
 
     path: Path
     digest: bytes
+    """16-byte content hash, so that cached results of other weights are never used for this adapter."""
     layers: list[dict[str, LowRank]]
+    """For each block, its layers by module name (`adapter_targets`)."""
 
     @property
     def rank(self) -> int:

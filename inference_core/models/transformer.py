@@ -171,16 +171,18 @@ class StackedExperts:
 
 @dataclass(slots=True, frozen=True)
 class DecoderLayer:
-    """One layer's weights; `qkv`: a fused projection; `sinks` float32 [heads]. Norms an architecture lacks: None."""
+    """One layer's weights. Norms that an architecture lacks are None."""
 
     attention_norm: torch.Tensor | None
     qkv: Linear
+    """A fused projection."""
     q_norm: torch.Tensor | None
     k_norm: torch.Tensor | None
     output: Linear
     mlp_norm: torch.Tensor | None
     mlp: DenseMlp | Experts | StackedExperts
     sinks: torch.Tensor | None = None
+    """float32 [heads]."""
     attention_post_norm: torch.Tensor | None = None
     mlp_post_norm: torch.Tensor | None = None
 

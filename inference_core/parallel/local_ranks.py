@@ -85,12 +85,13 @@ class Ranks(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RankHosts:
-    """The machines of a mesh: its ranks are spread evenly over `nodes` machines, in order. The first is the leader's;
-    `master` is its address. `start` starts the other ranks, by environments and program arguments."""
+    """The machines of a mesh: its ranks are spread evenly over `nodes` machines, in order. The first is the leader's."""
 
     master: str = LOOPBACK
+    """Its address."""
     nodes: int = 1
     start: Callable[[Sequence[RankEnvironment], Sequence[str]], Ranks] = LocalRanks
+    """Starts the other ranks, with their environments and program arguments."""
 
 
 THIS_MACHINE = RankHosts()

@@ -25,10 +25,7 @@ _NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR",
 
 
 class RankEnvironment(msgspec.Struct, frozen=True, kw_only=True):
-    """`rank` of `world_size`, `local_rank` of `local_world_size` on this machine; rank 0's machine is `master`.
-
-    `agent_store`: torchrun runs the store at `master`, so rank 0 must not. `attempt` counts torchrun's restarts.
-    """
+    """`rank` of `world_size`, `local_rank` of `local_world_size` on this machine; rank 0's machine is `master`."""
 
     rank: int
     world_size: int
@@ -37,7 +34,9 @@ class RankEnvironment(msgspec.Struct, frozen=True, kw_only=True):
     master: str
     port: int
     agent_store: bool = False
+    """Whether torchrun runs the store at `master`, so that rank 0 must not."""
     attempt: int = 0
+    """Number of torchrun's restarts."""
 
     @classmethod
     def read(cls, variables: Mapping[str, str] = os.environ) -> "RankEnvironment":
@@ -80,14 +79,14 @@ class Position(msgspec.Struct, frozen=True):
 
 
 class Mesh(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`tensor` ranks share every layer, `pipeline` stages hold consecutive layers.
-
-    Ranks count tensor first, then pipeline, so ranks that communicate most have neighbouring numbers: if a machine's
+    """Ranks count tensor first, then pipeline, so ranks that communicate most have neighbouring numbers: if a machine's
     number of devices is a multiple of `tensor`, no tensor-parallel group spans machines (SPEC PX-04).
     """
 
     tensor: int = 1
+    """Ranks that share every layer."""
     pipeline: int = 1
+    """Stages, each with consecutive layers."""
 
     def __post_init__(self) -> None:
         for name in ("tensor", "pipeline"):
@@ -131,29 +130,32 @@ Seconds = Annotated[float, Meta(gt=0)]
 class MeshSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A mesh of ranks that compute with the kernels of `inference_core.device`, each on its own device.
 
-    `device`: "cuda", or "cpu" for the same through the kernels' references, slowly. `devices`: the CUDA devices of a
-    machine, one per rank in order; None: 0, 1, 2 and so on. `host_bytes`: with "cpu", how much host memory a rank may
-    take, in place of a card's; None: its share of the free memory. The arenas of all ranks are as large as the rank
-    with the least memory allows (`core.memory_utilization`). With "cuda", `core.capture_steps` captures a
-    rank's all-reduces with its kernels.
-
-    `uneven_splits` allows heads, layers, inner columns and vocabularies that do not divide evenly.
-    `max_micro_batches` and `min_micro_batch_tokens` bound how a step is cut for pipeline stages.
-    `join_seconds`, `load_seconds`, `step_seconds`: timeouts for ranks to join, to load their shards, and for one
-    collective operation; after it, a rank counts as lost.
+    With "cuda", `core.capture_steps` captures a rank's all-reduces with its kernels. The arenas of all ranks are as
+    large as the rank with the least memory allows (`core.memory_utilization`).
     """
 
     core: DeviceCoreSpec
     mesh: Mesh
     device: Literal["cuda", "cpu"]
+    """"cuda", or "cpu" for the same through the kernels' references, slowly."""
     devices: list[int] | None = None
+    """The CUDA devices of a machine, one per rank in order; None: 0, 1, 2 and so on."""
     host_bytes: Annotated[int, Meta(gt=0)] | None = None
+    """With "cpu", how much host memory a rank may take, in place of a card's memory; None for its share of the free
+    memory.
+    """
     uneven_splits: bool = False
+    """Allows heads, layers, inner columns and vocabularies that do not divide evenly."""
     max_micro_batches: Annotated[int, Meta(ge=1)] = 8
+    """Most parts into which a step is cut for pipeline stages."""
     min_micro_batch_tokens: Annotated[int, Meta(ge=1)] = 64
+    """Least tokens of such a part."""
     join_seconds: Seconds = 120.0
+    """Timeout for ranks to join."""
     load_seconds: Seconds = 1800.0
+    """Timeout for ranks to load their shards."""
     step_seconds: Seconds = 120.0
+    """Timeout for one collective operation; after it, a rank counts as lost."""
 
 
 class SplitUnits(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,24 +12,25 @@ from inference_core.step_plan import ScheduledSequence
 
 
 class RunStep(msgspec.Struct, frozen=True):
-    """One StepPlan of `model`, computed by every rank. `rows`: indices among its tokens whose logits go to the leader,
-    which alone samples."""
+    """One StepPlan of `model`, computed by every rank."""
 
     model: str
     sequences: list[ScheduledSequence]
     rows: list[int]
+    """Indices among its tokens whose logits go to the leader, which alone samples."""
 
 
 class SequenceShare(msgspec.Struct, frozen=True, array_like=True):
-    """A `ScheduledSequence` without the first `known` block-table entries, which the rank has; `blocks` are the rest.
-    `adapter`: the slot of its adapter, -1 for none."""
+    """A `ScheduledSequence` without the first `known` block-table entries, which the rank has."""
 
     sequence_id: str
     token_ids: list[int]
     start: int
     known: int
     blocks: list[int]
+    """The rest of the block table."""
     adapter: int = -1
+    """The slot of its adapter, -1 for none."""
 
 
 class StepCommand(msgspec.Struct, frozen=True, tag="run", array_like=True):
@@ -120,10 +121,11 @@ Command = StepCommand | ModelCommand | ProfileMemory | AllocateArena | UseThread
 
 
 class Joined(msgspec.Struct, frozen=True, tag="joined"):
-    """A rank's first message to its leader; `token` proves that it has the leader's address from the store."""
+    """A rank's first message to its leader."""
 
     rank: int
     token: str
+    """Proves that the rank has the leader's address from the store."""
 
 
 class Divided(msgspec.Struct, frozen=True, tag="divided"):
@@ -133,10 +135,11 @@ class Divided(msgspec.Struct, frozen=True, tag="divided"):
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
-    """The rank has loaded its shard. `weight_bytes`: by model."""
+    """The rank has loaded its shard."""
 
     rank: int
     weight_bytes: dict[str, int] = {}
+    """Bytes of weights by model."""
 
 
 class ArenaCapacity(msgspec.Struct, frozen=True, tag="room"):
@@ -154,11 +157,12 @@ class AdapterRead(msgspec.Struct, frozen=True, tag="adapter_read"):
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed"):
-    """The rank ends because of `error`; `consequence`: it only lost another rank."""
+    """The rank ends because of `error`."""
 
     rank: int
     error: str
     consequence: bool = False
+    """Whether it ends only because it lost another rank."""
 
 
 Report = Joined | Divided | Ready | ArenaCapacity | AdapterRead | Failed

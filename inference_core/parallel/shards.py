@@ -165,12 +165,13 @@ def head_runs(heads: tuple[int, ...]) -> list[range]:
 
 @dataclass(slots=True, frozen=True)
 class DividedModel:
-    """`layout`: of the rank whose blocks are the largest."""
+    """A model divided over the ranks of a mesh."""
 
     spec: DeviceModelSpec
     checkpoint: Checkpoint
     shares: list[RankShare]
     layout: KVLayout
+    """The layout of the rank whose blocks are the largest."""
 
     @property
     def config(self) -> ModelConfig:

@@ -25,11 +25,7 @@ FP8_COMPUTE_CAPABILITY = 8.9
 
 
 class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One kind of device. Bytes, bytes per second (`link_bandwidth` in one direction), FLOP/s (dense, 16 bits), watts.
-
-    `link` connects the devices of one machine, or of an island within it. `tensor_cores`: has units for matrix products
-    of 16 bits and less, under any vendor name. `reported_as`: what its driver calls it.
-    """
+    """One kind of device. Bytes, bytes per second (`link_bandwidth` in one direction), FLOP/s (dense, 16 bits), watts."""
 
     name: str
     kind: DeviceKind
@@ -39,9 +35,12 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     watts: Positive | None = None
     compute_capability: float | None = None
     tensor_cores: bool = True
+    """Whether it has units for matrix products of 16 bits and less, under any vendor name."""
     link: str = "pcie4"
+    """What connects the devices of one machine, or of an island within it."""
     link_bandwidth: Annotated[float, Meta(ge=0)] = 32e9
     reported_as: list[str] = []
+    """What its driver calls it."""
 
     @property
     def executable(self) -> bool:
@@ -102,14 +101,17 @@ Count = Annotated[int, Meta(ge=1)]
 
 
 class Machines(msgspec.Struct, frozen=True, kw_only=True):
-    """`nodes` equal machines of `devices_per_node`. `island`: number of devices connected by the device's link at full
-    speed, if not the whole machine (two NVLink pairs, for example); islands are connected by slower links.
-    """
+    """Equal machines."""
 
     device: Device
     devices_per_node: Count = 1
+    """Devices of a machine."""
     nodes: Count = 1
+    """Number of machines."""
     island: Count | None = None
+    """Number of devices connected by the device's link at full speed, if not the whole machine (two NVLink pairs, for
+    example); islands are connected by slower links.
+    """
 
     def __post_init__(self) -> None:
         if self.devices_per_node % self.island_size:
@@ -131,19 +133,19 @@ class Machines(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Workload(msgspec.Struct, frozen=True, kw_only=True):
-    """`batch` concurrent sequences of `length` tokens must fit in `usable_share` of the devices.
-
-    `max_watts` bounds a device's power, as at the edge. `host_bytes`: host memory for weights that do not fit.
-    `uneven_splits` as for `parallel.topology.splits.divide`.
-    """
+    """What a placement has to serve."""
 
     length: Count = 8192
     batch: Count = 1
+    """Concurrent sequences of `length` tokens, which must fit in `usable_share` of the devices."""
     kv_dtype: KVDtype = "float16"
     usable_share: Annotated[float, Meta(gt=0, le=1)] = 0.90
     max_watts: float | None = None
+    """Most power of a device, as at the edge."""
     host_bytes: int = 0
+    """Host memory for weights that do not fit."""
     uneven_splits: bool = False
+    """See `parallel.topology.splits.divide`."""
 
     @property
     def tokens(self) -> int:

@@ -18,20 +18,20 @@ from inference_core.placement.weight_formats import VECTOR_BITS, PlacedDraft, We
 
 
 class RankMemory(msgspec.Struct, frozen=True, kw_only=True):
-    """Memory in bytes; `kv_tokens` fit in addition to the weights. `parts`: the rank's part of the model in words.
-
-    `draft_bytes`: weights of its draft, whose keys and values are included in `kv_bytes_per_token`.
-    """
+    """Memory in bytes."""
 
     rank: int
     stage: int
     shard: int
     weight_bytes: int
     draft_bytes: int = 0
+    """Weights of its draft, whose keys and values are included in `kv_bytes_per_token`."""
     usable_bytes: int
     kv_bytes_per_token: int
     kv_tokens: int
+    """How many tokens fit in addition to the weights."""
     parts: str
+    """The rank's part of the model, in words."""
     lines: tuple[str, ...]
 
 
@@ -175,20 +175,21 @@ class Decision(msgspec.Struct, frozen=True):
 
 
 class Placement(msgspec.Struct, frozen=True, kw_only=True):
-    """`mesh` and `ranks`: of one of `replicas` whole copies. `max_sequences`: per replica, of the planned length.
-
-    `executable`: whether AIO runs models on this kind of device, or only plans for it.
-    """
+    """How a model is placed on devices."""
 
     device: str
     executable: bool
+    """Whether AIO runs models on this kind of device, or only plans for it."""
     format: str
     mesh: Mesh
+    """The mesh of one of `replicas` whole copies."""
     replicas: int
     decisions: tuple[Decision, ...]
     ranks: tuple[RankMemory, ...]
+    """The ranks of one of `replicas` whole copies."""
     kv_tokens: int
     max_sequences: int
+    """Sequences of the planned length per replica."""
     lines: tuple[str, ...]
 
 

@@ -20,15 +20,17 @@ VECTOR_BITS = 16.0
 
 
 class WeightFormat(msgspec.Struct, frozen=True, kw_only=True):
-    """`bits` per weight of a linear layer, with scales and zero points, and `why`; other tensors have `other_bits`.
-    `group`: inputs that share a scale and cannot be split; 1 without groups.
-    """
+    """How weights are stored."""
 
     name: WeightFormatName
     bits: float
+    """Bits per weight of a linear layer, with scales and zero points."""
     why: str
+    """Why linear layers have these bits."""
     group: int = 1
+    """Inputs that share a scale and cannot be split; 1 without groups."""
     other_bits: float = VECTOR_BITS
+    """Bits per number of all other tensors."""
 
 
 FORMATS: dict[str, WeightFormat] = {

@@ -15,32 +15,28 @@ GrammarKind = Literal["json_object", "json_schema", "regex", "choice", "lark"]
 
 
 class Grammar(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """A constraint on the whole answer (SPEC SO-01).
-
-    `text` is: nothing for any JSON object; a JSON schema; a regular expression in Rust's syntax, for the whole answer;
-    a JSON list of the texts to choose from; a grammar in llguidance's dialect of Lark, or in GBNF. `param` is the field
-    of the caller's request that it came from, for error messages. `schemas`: the JSON schemas that a Lark text was made
-    from, as pairs of field and text. `avoid`: the tokens of an earlier answer that could not end valid; at its first
-    choice from the value that did not hold on, another token is drawn.
-    """
+    """A constraint on the whole answer (SPEC SO-01)."""
 
     kind: GrammarKind
     text: str = ""
+    """By kind: nothing for any JSON object; a JSON schema; a regular expression in Rust's syntax, for the whole answer;
+    a JSON list of the texts to choose from; a grammar in llguidance's dialect of Lark, or in GBNF.
+    """
     param: str = "response_format"
+    """The field of the caller's request that it came from, for error messages."""
     schemas: tuple[tuple[str, str], ...] = ()
+    """The JSON schemas that a Lark text was made from, as pairs of field and text."""
     avoid: tuple[int, ...] = ()
+    """The tokens of an earlier answer that could not end valid. At its first choice, from the value that did not hold
+    on, another token is drawn.
+    """
 
 
 class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """How one request's tokens are drawn (SPEC GW-04).
 
-    The order of application is: logit bias, repetition / frequency / presence penalties, minimum-length
-    mask, temperature, top-k, top-p, min-p. `temperature == 0` is greedy. `seed` makes the draw
-    a function of (seed, choice index, position) alone, independent of the batch.
-    `logprobs`: None for none, k >= 0 for the drawn token and the k most likely ones, always of the
-    model's raw distribution (before bias, penalties and temperature). `prompt_logprobs`: the same for the tokens of the
-    prompt except the first; such a prompt is computed in full, without the prefix cache.
-    `grammar`: only tokens that it allows are drawn; the answer ends where the grammar allows it.
+    The order of application is: logit bias, repetition / frequency / presence penalties, minimum-length mask,
+    temperature, top-k, top-p, min-p. `temperature == 0` is greedy.
     """
 
     temperature: float = 1.0
@@ -52,53 +48,61 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tr
     frequency_penalty: float = 0.0
     logit_bias: dict[int, float] = {}
     seed: int | None = None
+    """Makes the draw a function of (seed, choice index, position) alone, independent of the batch."""
     max_tokens: int = 16
     min_tokens: int = 0
     ignore_eos: bool = False
     stop_token_ids: tuple[int, ...] = ()
     logprobs: int | None = None
+    """None for none, k >= 0 for the drawn token and the k most likely ones, always of the model's raw distribution
+    (before bias, penalties and temperature).
+    """
     prompt_logprobs: int | None = None
+    """The same for the tokens of the prompt except the first; such a prompt is computed in full, without the prefix
+    cache.
+    """
     grammar: Grammar | None = None
+    """Only tokens that it allows are drawn; the answer ends where the grammar allows it."""
 
 
 Pooling = Literal["last", "mean"]
 
 
 class EvidenceRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """Which evidence to return for a request (SPEC RT-04); what is not requested costs nothing.
-
-    `layer`: after how many of the model's layers the prompt's hidden state is taken, 1 to all of them; None for none.
-    `pooling`: of the prompt's last token (Kadavath et al. 2022, "Language models (mostly) know what they know"), or the
-    mean over its tokens; a prompt to be averaged is computed in full, without the prefix cache.
-    `tokens`: `TokenEvidence` of every token drawn.
-    """
+    """Which evidence to return for a request (SPEC RT-04); what is not requested costs nothing."""
 
     layer: int | None = None
+    """After how many of the model's layers the prompt's hidden state is taken, 1 to all of them; None for none."""
     pooling: Pooling = "last"
+    """Take the state of the prompt's last token (Kadavath et al. 2022, "Language models (mostly) know what they know"),
+    or the mean over its tokens. A prompt to be averaged is computed in full, without the prefix cache.
+    """
     tokens: bool = False
+    """Return `TokenEvidence` of every token drawn."""
 
 
 class TokenEvidence(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """How sure the model was of one token, in nats, by its raw distribution over the whole vocabulary, before bias,
     penalties, grammar and temperature.
-
-    `logprob` of the drawn token; `entropy` of the distribution; `margin`: the best log-probability minus the second.
     """
 
     logprob: float
+    """Log-probability of the drawn token."""
     entropy: float
+    """Entropy of the distribution."""
     margin: float
+    """The best log-probability minus the second."""
 
 
 class Evidence(msgspec.Struct, omit_defaults=True):
-    """The part of an `EvidenceRequest`'s evidence that one output carries.
-
-    `state`: the hidden state, float32 little-endian [hidden], with the first output of choice 0 alone; before the final
-    norm, as the layer leaves it. `tokens`: one per token of the output, a stop token that ended it excepted.
-    """
+    """The part of an `EvidenceRequest`'s evidence that one output carries."""
 
     state: bytes = b""
+    """The hidden state, float32 little-endian [hidden], with the first output of choice 0 alone; before the final norm,
+    as the layer leaves it.
+    """
     tokens: list[TokenEvidence] = []
+    """One per token of the output, a stop token that ended it excepted."""
 
 
 KnobValue = bool | int | float | str | list[int] | None
@@ -258,58 +262,63 @@ LAST_CLASS = 2
 
 
 class AddRequest(msgspec.Struct, frozen=True, tag="add", kw_only=True):
-    """Generate `n` continuations of one prompt. `request_id` is unique among live requests.
+    """Generate `n` continuations of one prompt.
 
     Its fields are flat and have defaults, although a tier's request has seven of them too: while one of both is
     replaced, a gateway and a core of different versions meet, and each leaves out what it does not know.
-
-    `priority`: 0 interactive-critical, 1 normal, 2 batch; smaller goes first, and waiting raises a request's priority.
-    `idle`: computed only while the core has no other work (`scheduling.priority`), and no part of its load.
-    `deadline`: when the first token is due; orders requests of one priority. If `strict_deadline`, the request is
-    refused, or ended as "overloaded", once its first token cannot come in time.
-    `salt`: separates prefix-cache entries (the tenant); equal salts may share blocks.
-    `adapter`: the name of a loaded adapter to compute the answer with; "" for the base model. Its content separates
-    prefix-cache entries too.
-    `speculate`: whether its tokens may be drafted, as far as the model's knobs allow it (SPEC SD-06).
-    `drawn_from`: the position in the prompt from which on this model drew its tokens before; None: it drew none. These
-    are computed as they were then, so that their cached blocks are found where prompts have an arithmetic of their own.
-    `drawn_token_ids`: what this model drew of the answer before its core was lost: it goes on after them, as after a
-    preemption, and puts out what follows. Goes with n = 1, without evidence (`ModelInfo.resumes`).
-    `evidence`: what else to return about the prompt and the tokens drawn. `embed`: compute only the layers up to
-    `evidence.layer`, of the prompt alone, and draw no token: the one output, with the reason "stop", carries the hidden
-    state. `prefill`: compute only the prompt's full blocks that the prefix cache can hold, and draw no token: after the
-    one output, with the reason "stop", `ExportBlocks` finds them (SPEC BS-08).
     """
 
     request_id: str
+    """Unique among live requests."""
     model: str
     prompt_token_ids: list[int]
     sampling: SamplingParams
     n: int = 1
     priority: int = 1
+    """0 interactive-critical, 1 normal, 2 batch; smaller goes first, and waiting raises a request's priority."""
     idle: bool = False
+    """Computed only while the core has no other work (`scheduling.priority`), and no part of its load."""
     arrival: float = 0.0
     deadline: float | None = None
+    """When the first token is due; orders requests of one priority."""
     strict_deadline: bool = False
+    """Refuse the request, or end it as "overloaded", once its first token cannot come in time."""
     salt: str = ""
+    """Separates prefix-cache entries (the tenant); equal salts may share blocks."""
     speculate: bool = True
+    """Whether its tokens may be drafted, as far as the model's knobs allow it (SPEC SD-06)."""
     adapter: str = ""
+    """The name of a loaded adapter to compute the answer with; "" for the base model. Its content separates
+    prefix-cache entries too.
+    """
     evidence: EvidenceRequest | None = None
+    """What else to return about the prompt and the tokens drawn."""
     embed: bool = False
+    """Compute only the layers up to `evidence.layer`, of the prompt alone, and draw no token: the one output, with the
+    reason "stop", carries the hidden state.
+    """
     prefill: bool = False
+    """Compute only the prompt's full blocks that the prefix cache can hold, and draw no token: after the one output,
+    with the reason "stop", `ExportBlocks` finds them (SPEC BS-08).
+    """
     drawn_from: int | None = None
+    """The position in the prompt from which on this model drew its tokens before; None: it drew none. These are
+    computed as they were then, so that their cached blocks are found where prompts have an arithmetic of their own.
+    """
     drawn_token_ids: list[int] = []
+    """What this model drew of the answer before its core was lost: it goes on after them, as after a preemption, and
+    puts out what follows. Goes with n = 1, without evidence (`ModelInfo.resumes`).
+    """
 
 
 class AbortRequest(msgspec.Struct, frozen=True, tag="abort"):
-    """Forget a request, or its choice `index` alone; its memory is free before the next step.
-
-    A choice aborted alone gets a last output with the reason "abort"; a request aborted as a whole gets no more
-    outputs. Unknown or ended ones are ignored.
-    """
+    """Forget a request; its memory is free before the next step. Unknown or ended requests are ignored."""
 
     request_id: str
     index: int | None = None
+    """The choice to abort alone, which gets a last output with the reason "abort". A request aborted as a whole gets no
+    more outputs.
+    """
 
 
 class QueryStats(msgspec.Struct, frozen=True, tag="stats"):
@@ -319,16 +328,16 @@ class QueryStats(msgspec.Struct, frozen=True, tag="stats"):
 
 
 class SetKnobs(msgspec.Struct, frozen=True, tag="knobs"):
-    """Change the named knobs of `model`, or of every model; answered by `KnobsSet`.
-
-    All of `changes` apply between two steps, or none. None resets a knob to its start value. `keep` stores the change
-    for later processes of the core. Empty `changes` query the current knobs.
-    """
+    """Change the named knobs of `model`, or of every model; answered by `KnobsSet`."""
 
     query_id: str
     changes: dict[str, KnobValue]
+    """All apply between two steps, or none. None resets a knob to its start value. Empty changes query the current
+    knobs.
+    """
     model: str | None = None
     keep: bool = False
+    """Store the change for later processes of the core."""
 
 
 class LoadAdapter(msgspec.Struct, frozen=True, tag="load_adapter"):

@@ -14,15 +14,14 @@ CHECKSUM_BYTES = 8
 
 
 class KVIdentity(msgspec.Struct, frozen=True, kw_only=True):
-    """All that the bytes of a KV block depend on besides its tokens and their adapter; only equals may share blocks.
-
-    `weights`: content hash of the model's files; `compute`: its arithmetic; `kernels`: which implementation
-    computes, since rounding and the order of bytes within `layout` depend on it.
-    """
+    """All that the bytes of a KV block depend on besides its tokens and their adapter; only equals may share blocks."""
 
     weights: str
+    """Content hash of the model's files."""
     compute: str
+    """The model's arithmetic."""
     kernels: str
+    """Which implementation computes, since rounding and the order of bytes within `layout` depend on it."""
     layout: KVLayout
 
     def difference(self, other: Self) -> str | None:
@@ -57,11 +56,12 @@ class TransferredBlock(msgspec.Struct, frozen=True, array_like=True):
 
 
 class BlockFrame(msgspec.Struct, frozen=True, kw_only=True):
-    """A run of a chain's blocks from its block `first` on; `parent` names the one before them, or the chain's root."""
+    """A run of a chain's blocks from its block `first` on."""
 
     kv: KVIdentity
     first: int
     parent: bytes
+    """The digest of the block before them, or the chain's root."""
     blocks: list[TransferredBlock]
 
 
@@ -71,40 +71,41 @@ def checksum(digest: bytes, content: bytes) -> bytes:
 
 
 class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What a client must know of a loaded model. `model_path` lets it build the tokeniser itself.
-
-    `num_layers` and `hidden_size` are of the hidden states that it can return (`EvidenceRequest`); 0 if its runner
-    returns no evidence. `weights`: content hash of the model's files (`file_fingerprint`). `kv`: the identity of its
-    KV blocks; None if they cannot be transferred. `adapters`: content hashes of the adapters that were loaded when the
-    client connected, by name. `resumes`: whether its core knows `AddRequest.drawn_token_ids`.
-    """
+    """What a client must know of a loaded model."""
 
     name: str
     model_path: str
+    """Lets a client build the tokeniser itself."""
     max_context: int
     vocab_size: int
     weight_bytes: int
     compute: str
     weights: str = ""
+    """Content hash of the model's files (`file_fingerprint`)."""
     num_layers: int = 0
+    """Number of hidden states that it can return (`EvidenceRequest`); 0 if its runner returns no evidence."""
     hidden_size: int = 0
+    """Size of these states; 0 if its runner returns no evidence."""
     kv: KVIdentity | None = None
+    """The identity of its KV blocks; None if they cannot be transferred."""
     adapters: dict[str, str] = {}
+    """Content hashes of the adapters that were loaded when the client connected, by name."""
     resumes: bool = False
+    """Whether its core knows `AddRequest.drawn_token_ids`."""
 
 
 class AdapterInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A loaded adapter: `rank` is the largest of its layers', `bytes` its size in a slot.
-
-    `resident`: whether it is in a slot; `running`: how many sequences run with it; `leaving`: whether it is unloaded
-    when the last request with it ends; `listed`: whether the core's specification names it.
-    """
+    """A loaded adapter: `rank` is the largest of its layers', `bytes` its size in a slot."""
 
     name: str
     path: str
     rank: int
     bytes: int
     resident: bool
+    """Whether it is in a slot."""
     running: int
+    """How many sequences run with it."""
     leaving: bool
+    """Whether it is unloaded when the last request with it ends."""
     listed: bool = False
+    """Whether the core's specification names it."""

@@ -59,22 +59,27 @@ NO_TIMES = StepTimes()
 class Tuning(msgspec.Struct, kw_only=True):
     """The current step limits of a model, tuned or as set, and the tuner's measurements.
 
-    `decisions`: changes of its rule since start, the last one `decided_at` by the core's clock, for `reason`. The 95th
-    percentiles are of the last gaps between tokens and of the last times to first token; None before there are any.
-    `margin`: share of the objective that steps aim at. A step takes about `base_seconds`, `sequence_seconds` for each
-    sequence, `token_seconds` for each further token and `pair_seconds` for each token that one attends to; 95 of 100
-    steps take at most `tail` times that.
+    The 95th percentiles are of the last gaps between tokens and of the last times to first token; None before there are
+    any. A step takes about `base_seconds`, `sequence_seconds` for each sequence, `token_seconds` for each further token
+    and `pair_seconds` for each token that one attends to; 95 of 100 steps take at most `tail` times that.
     """
 
     max_num_batched_tokens: int
     max_num_seqs: int
     prefill_chunk: int
     decisions: int = 0
+    """Changes of its rule since start."""
     reason: str = ""
+    """Why the last change was made."""
     decided_at: float | None = None
+    """When the last change was made, by the core's clock."""
     itl_p95_seconds: float | None = None
     ttft_p95_seconds: float | None = None
     margin: float = 1.0
+    """Share of the objective that steps aim at. A step takes about `base_seconds`, `sequence_seconds` for each
+    sequence, `token_seconds` for each further token and `pair_seconds` for each token that one attends to; 95 of 100
+    steps take at most `tail` times that.
+    """
     base_seconds: float = 0.0
     sequence_seconds: float = 0.0
     token_seconds: float = 0.0
@@ -105,37 +110,41 @@ class SpeculationStats(msgspec.Struct, kw_only=True):
 
 
 class SwapStats(msgspec.Struct, frozen=True, kw_only=True):
-    """KV blocks in host memory (SPEC KV-09): `blocks_kept` in `blocks_total` places of `block_bytes`; since start,
-    blocks copied out and back, and blocks not copied because computing them is cheaper.
-
-    Copying took `copying_seconds`; computing the restored blocks would have taken `spared_seconds` by the learned step
-    times. A block takes `out_seconds_per_block` and `back_seconds_per_block` by recent copies; 0 before any.
+    """KV blocks in host memory (SPEC KV-09). Since start: blocks copied out and back, and blocks not copied because
+    computing them is cheaper.
     """
 
     blocks_total: int = 0
+    """Places of `block_bytes`, of which `blocks_kept` are used."""
     blocks_kept: int = 0
     block_bytes: int = 0
     out_blocks: int = 0
     back_blocks: int = 0
     refused_blocks: int = 0
     copying_seconds: float = 0.0
+    """What copying took."""
     spared_seconds: float = 0.0
+    """What computing the restored blocks would have taken, by the learned step times."""
     out_seconds_per_block: float = 0.0
+    """What a block takes by recent copies out; 0 before any."""
     back_seconds_per_block: float = 0.0
+    """What a block takes by recent copies back; 0 before any."""
 
 
 class KVTransferStats(msgspec.Struct, frozen=True, kw_only=True):
     """Transfers of KV blocks between cores (SPEC BS-08) since start: blocks exported, blocks imported, and frames
-    refused. For a core with replicas, `outcomes` also counts transferred prompts: "done", or why the prompt was
-    computed in place; `seconds` and `tokens` are the sums over those that are done.
+    refused.
     """
 
     out_blocks: int = 0
     in_blocks: int = 0
     refused_frames: int = 0
     outcomes: dict[str, int] = {}
+    """For a core with replicas, it also counts transferred prompts: "done", or why the prompt was computed in place."""
     seconds: float = 0.0
+    """Sum over the transfers that are done."""
     tokens: int = 0
+    """Sum over the transfers that are done."""
 
 
 class PipelineStats(msgspec.Struct, kw_only=True):
@@ -149,16 +158,16 @@ class PipelineStats(msgspec.Struct, kw_only=True):
 
 
 class PrefixStats(msgspec.Struct, frozen=True, kw_only=True):
-    """A pinned prefix (SPEC KV-06) of `tokens` in `blocks`: public if `tenant` is None. `ready`: prompts find it;
-    until then it waits or is computed. `error`: why it was not computed the last time; "" if nothing went wrong.
-    """
+    """A pinned prefix (SPEC KV-06) of `tokens` in `blocks`: public if `tenant` is None."""
 
     name: str
     tenant: str | None
     tokens: int
     blocks: int
     ready: bool
+    """Whether prompts find it; until then it waits or is computed."""
     error: str = ""
+    """Why it was not computed the last time; "" if nothing went wrong."""
 
 
 STEP_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.06, 0.08, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 5.0)
@@ -166,17 +175,7 @@ STEP_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.06, 0.08,
 
 
 class ModelStats(msgspec.Struct, kw_only=True):
-    """One model of a core: current sequences and blocks, and totals since start.
-
-    `idle_work`: sequences of work without a caller (`AddRequest.idle`), of which `running`, `waiting`, `blocks_in_use`
-    and the predicted wait know nothing. `knobs`: the current ones; `start`: those that the model was started with,
-    before any change. `weight_bytes`: of all ranks. `is_loaded`: whether the weights are there; until then requests
-    wait. `pipeline`: None for a model that is not cut into stages. `step_seconds_counts`: steps by duration, in the
-    buckets of `STEP_SECONDS`; `batch_sizes`: steps by the number of sequences in them. `adapter_installs` and
-    `adapter_evictions` count how often an adapter was loaded into one of the `adapter_slots`, and how often that
-    evicted one. `blocks_pinned`: how many of `blocks_in_use` hold pinned prefixes. `prefixes`: of a core with replicas,
-    those of the first.
-    """
+    """One model of a core: current sequences and blocks, and totals since start."""
 
     name: str
     running: int
@@ -192,13 +191,20 @@ class ModelStats(msgspec.Struct, kw_only=True):
     step_seconds_mean: float
     predicted_wait_seconds: float
     idle_work: int = 0
+    """Sequences of work without a caller (`AddRequest.idle`), of which `running`, `waiting`, `blocks_in_use` and the
+    predicted wait know nothing.
+    """
     knobs: Knobs = Knobs()
+    """The current knobs."""
     start: Knobs = Knobs()
+    """The knobs that the model was started with, before any change."""
     tuning: Tuning | None = None
     queue_alert: bool = False
     step_seconds_counts: list[int] = []
+    """Numbers of steps by duration, in the buckets of `STEP_SECONDS`."""
     step_seconds_sum: float = 0.0
     batch_sizes: dict[int, int] = {}
+    """Numbers of steps by the number of sequences in them."""
     joins: list[JoinStats] = []
     deadline_refusals: int = 0
     repetitions_ended: int = 0
@@ -208,16 +214,23 @@ class ModelStats(msgspec.Struct, kw_only=True):
     adapters: list[AdapterInfo] = []
     adapter_slots: int = 0
     adapter_installs: int = 0
+    """How often an adapter was loaded into one of the `adapter_slots`."""
     adapter_evictions: int = 0
+    """How often loading an adapter evicted another one."""
     weight_bytes: int = 0
+    """Bytes of weights of all ranks."""
     is_loaded: bool = True
+    """Whether the weights are there; until then requests wait."""
     pipeline: PipelineStats | None = None
+    """None for a model that is not cut into stages."""
     blocks_pinned: int = 0
+    """How many of `blocks_in_use` hold pinned prefixes."""
     prefixes: list[PrefixStats] = []
+    """Pinned prefixes; of a core with replicas, those of the first."""
 
 
 class CoreStats(msgspec.Struct, tag="core_stats", kw_only=True):
-    """State of a core at one moment. `threads`: of its next step on the CPU; 0 where the kernels do not say."""
+    """State of a core at one moment."""
 
     query_id: str
     steps: int
@@ -226,6 +239,7 @@ class CoreStats(msgspec.Struct, tag="core_stats", kw_only=True):
     slabs_free: int
     models: list[ModelStats]
     threads: int = 0
+    """Threads of its next step on the CPU; 0 where the kernels do not say."""
 
 
 FinishReason = Literal["stop", "length", "abort", "error"]
@@ -241,33 +255,32 @@ class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
 
 
 class SequenceOutput(msgspec.Struct, tag="output", kw_only=True, omit_defaults=True):
-    """New tokens of one choice of one request after one step.
-
-    `finish_reason` is set exactly once per choice, on its last output. A token that ended the
-    choice (EOS or a stop token) is not in `token_ids`; it is `stop_token_id`.
-    All counts are set on the choice's last output, `cached_tokens` on every one, for clients that close a request early
-    (a stop string). `times` so far are on the last output and on each before which they have changed: the first one
-    with tokens, and the next one after a preemption (SPEC GW-01). An error of one choice ends the whole request.
-    `error_kind` says what the caller can do: change the request, try later or elsewhere, or report a bug.
-    `prompt_logprobs` come chunk by chunk, in outputs of choice 0 without tokens, all before its first token.
-    `evidence`: what the request asks for about this output's tokens; the first output carries the hidden state.
-    """
+    """New tokens of one choice of one request after one step. All counts are set on the choice's last output."""
 
     request_id: str
     index: int
     token_ids: list[int]
     logprobs: list[TokenLogprob] | None = None
     finish_reason: FinishReason | None = None
+    """Set exactly once per choice, on its last output. An error of one choice ends the whole request."""
     stop_token_id: int | None = None
+    """The token that ended the choice (EOS or a stop token), which is not in `token_ids`."""
     error: str | None = None
     error_param: str | None = None
     error_kind: ErrorKind | None = None
+    """What the caller can do: change the request, try later or elsewhere, or report a bug."""
     prompt_tokens: int = 0
     cached_tokens: int = 0
+    """Set on every output, for clients that close a request early (a stop string)."""
     completion_tokens: int = 0
     times: StepTimes = NO_TIMES
+    """Times so far. They are on the last output and on each before which they have changed: the first one with tokens,
+    and the next one after a preemption (SPEC GW-01).
+    """
     prompt_logprobs: list[TokenLogprob] | None = None
+    """They come chunk by chunk, in outputs of choice 0 without tokens, all before its first token."""
     evidence: Evidence | None = None
+    """What the request asks for about this output's tokens; the first output carries the hidden state."""
 
     def drop_first(self, count: int) -> None:
         """Leave out the first `count` of its tokens, which have no evidence."""
@@ -328,12 +341,13 @@ class Hello(msgspec.Struct, tag="hello", kw_only=True):
 
 
 class Goodbye(msgspec.Struct, tag="goodbye", kw_only=True):
-    """Last event of a connection: why the core ends. `died`: it ends without having been stopped. `error`: the class
-    and the message of what ended it, if the operator can mend that (`inference_core.errors`)."""
+    """Last event of a connection: why the core ends."""
 
     reason: str
     died: bool = False
+    """Whether it ends without having been stopped."""
     error: tuple[str, str] | None = None
+    """The class and the message of what ended it, if the operator can mend that (`inference_core.errors`)."""
 
 
 class CoreHealth(msgspec.Struct, tag="health", kw_only=True):

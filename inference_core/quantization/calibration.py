@@ -22,19 +22,20 @@ Logits = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agreement:
-    """A variant against the reference, over all positions of a text.
-
-    `perplexity` is the variant's, `perplexity_ratio` over the reference's. `mean_kl` is the divergence of the variant's
-    next-token law from the reference's, in nats. `top1` is the share of positions with the same most likely token,
-    `cosine` the mean normalised dot product of the logits (SPEC QZ-09), `max_logit_difference` over all logits.
-    """
+    """A variant against the reference, over all positions of a text."""
 
     perplexity: float
+    """The variant's perplexity."""
     perplexity_ratio: float
+    """The variant's perplexity over the reference's."""
     mean_kl: float
+    """Divergence of the variant's next-token distribution from the reference's, in nats."""
     top1: float
+    """Share of positions with the same most likely token."""
     cosine: float
+    """Mean normalised dot product of the logits (SPEC QZ-09)."""
     max_logit_difference: float
+    """Largest difference over all logits."""
 
 
 def prose() -> str:
@@ -104,10 +105,11 @@ MOST_WINDOWS = 128
 
 @dataclass(frozen=True, slots=True)
 class CalibrationText:
-    """`origin`: where `text` is from, in words; `digest`: its SHA-256 (hex)."""
+    """A text to calibrate with; `digest` is its SHA-256 (hex)."""
 
     text: str
     origin: str
+    """Where `text` is from, in words."""
 
     @property
     def digest(self) -> str:

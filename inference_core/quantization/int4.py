@@ -25,13 +25,12 @@ _SMALLEST_SCALE = 2.0**-24
 
 @dataclass(frozen=True, slots=True)
 class Int4Grid:
-    """w[n, k] ~ scales[n, g] * (code - zeros[n, g]) with codes 0 to 15, g = k // group_size.
-
-    `scales` float32 [N, G], each a float16, as files hold them; `zeros` float32 [N, G], whole numbers.
-    """
+    """w[n, k] ~ scales[n, g] * (code - zeros[n, g]) with codes 0 to 15, g = k // group_size."""
 
     scales: torch.Tensor
+    """float32 [N, G], each a float16, as files hold them."""
     zeros: torch.Tensor
+    """float32 [N, G], whole numbers."""
     group_size: int
 
     def codes(self, weight: torch.Tensor) -> torch.Tensor:

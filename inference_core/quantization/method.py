@@ -65,9 +65,10 @@ Observer = Callable[["Site", torch.Tensor], None]
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Activations that are the input of `linears`. `source` can be scaled: a norm's weights, a linear layer's rows."""
+    """Activations that are the input of `linears`."""
 
     source: str
+    """What can be scaled: a norm's weights, a linear layer's rows."""
     linears: tuple[str, ...]
 
 

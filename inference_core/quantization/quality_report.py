@@ -20,33 +20,34 @@ Use = Literal["chat", "extraction", "reasoning"]
 
 
 class MeasuredModel(msgspec.Struct, frozen=True, kw_only=True):
-    """A model and how it was computed; `fingerprint`: content hash of its files."""
+    """A model and how it was computed."""
 
     path: str
     fingerprint: str
+    """Content hash of its files."""
     compute: str
     kv_dtype: str
 
 
 class TextMetrics(msgspec.Struct, frozen=True, kw_only=True):
-    """Averages over all positions of a text that both models read.
-
-    `perplexity_rise`: the candidate's perplexity over the reference's, minus one. `mean_kl`: divergence of its
-    next-token distribution from the reference's, in nats. `top1`: share of positions with the same most likely token.
-    `logit_cosine` and `hidden_cosine`: mean cosine similarities of the logits and of the hidden states after the last
-    norm; `lowest_hidden_cosine`: that of the worst position.
-    """
+    """Averages over all positions of a text that both models read."""
 
     tokens: int
     sha256: str
     reference_perplexity: float
     perplexity: float
     perplexity_rise: float
+    """The candidate's perplexity over the reference's, minus one."""
     mean_kl: float
+    """Divergence of its next-token distribution from the reference's, in nats."""
     top1: float
+    """Share of positions with the same most likely token."""
     logit_cosine: float
+    """Mean cosine similarity of the logits."""
     hidden_cosine: float
+    """Mean cosine similarity of the hidden states after the last norm."""
     lowest_hidden_cosine: float
+    """Cosine similarity of the hidden states at the worst position."""
 
 
 class FirstTokenMetrics(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,26 +62,22 @@ class FirstTokenMetrics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GenerationMetrics(msgspec.Struct, frozen=True, kw_only=True):
-    """Greedy continuations of the same prompts, the candidate's against the reference's.
-
-    `rouge_l`: mean F-measure; `bleu`: of the whole corpus; both 0 to 1. `same`: share that agrees in every token;
-    `first_difference`: mean number of tokens before the first difference.
-    """
+    """Greedy continuations of the same prompts, the candidate's against the reference's."""
 
     prompts: int
     max_tokens: int
     rouge_l: float
+    """Mean F-measure, 0 to 1."""
     bleu: float
+    """Of the whole corpus, 0 to 1."""
     same: float
+    """Share of continuations that agree in every token."""
     first_difference: float
+    """Mean number of tokens before the first difference."""
 
 
 class QuestionMetrics(msgspec.Struct, frozen=True, kw_only=True):
-    """Greedy answers to questions with one right number.
-
-    `loss`: decrease of the share of right answers. `p_value`: probability of losing this many answers by chance if the
-    candidate is no worse (exact one-sided McNemar test).
-    """
+    """Greedy answers to questions with one right number."""
 
     questions: int
     max_tokens: int
@@ -89,7 +86,9 @@ class QuestionMetrics(msgspec.Struct, frozen=True, kw_only=True):
     only_reference_right: int
     only_candidate_right: int
     loss: float
+    """Decrease of the share of right answers."""
     p_value: float
+    """Probability of losing this many answers by chance if the candidate is no worse (exact one-sided McNemar test)."""
 
 
 # Seed 002: FP8 costs 0.8 to 1.4 points of reasoning where chats lose nothing that a user notices.
@@ -103,11 +102,12 @@ DEFAULT_LIMITS: Mapping[Use, QualityLimits] = {
 
 
 class GateResult(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether the candidate may replace the reference in one use; `reasons`: why not."""
+    """Whether the candidate may replace the reference in one use."""
 
     use: Use
     passes: bool
     reasons: list[str]
+    """Why not."""
 
 
 class QualityReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -215,12 +215,13 @@ class CalibrationRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QuantizationRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """`source`: content hash of the unquantised model (`file_fingerprint`)."""
+    """How a model was quantised."""
 
     method: str
     settings: dict[str, Any]
     dtype: str
     source: str
+    """Content hash of the unquantised model (`file_fingerprint`)."""
     calibration: CalibrationRecord | None = None
 
 

@@ -55,12 +55,14 @@ _SPACE = re.compile(r"\s*")
 
 @dataclass(frozen=True, slots=True)
 class ControlToken:
-    """`left_strip` / `right_strip`: the token also consumes the white space on that side."""
+    """A control token of a tokeniser."""
 
     text: str
     token_id: int
     left_strip: bool = False
+    """The token also consumes the white space on its left."""
     right_strip: bool = False
+    """The token also consumes the white space on its right."""
 
 
 class ControlTokens:
@@ -106,15 +108,17 @@ class ControlTokens:
 
 @dataclass(frozen=True)
 class Marks:
-    """Control tokens, which only a template may write; `sought`: what it looks for in messages, which stays where it is
-    no control token; `rests`: of control tokens that it begins, as in `'<' + name + '>'`; `parts`: their beginnings;
-    `names`: roles, and texts that it knows, such as keys, which never count as such a rest."""
+    """Control tokens, which only a template may write."""
 
     texts: tuple[str, ...]
     sought: tuple[str, ...] = ()
+    """What the template looks for in messages. It stays where it is no control token."""
     rests: frozenset[str] = frozenset()
+    """Rests of control tokens that the template begins, as in `'<' + name + '>'`."""
     parts: frozenset[str] = frozenset()
+    """The beginnings of these tokens."""
     names: frozenset[str] = frozenset(("system", "developer", "user", "assistant", "tool", "function"))
+    """Roles, and texts that the template knows, such as keys. They never count as such a rest."""
 
     @classmethod
     def of(cls, texts: tuple[str, ...], sought: frozenset[str], literals: Collection[str]) -> "Marks":

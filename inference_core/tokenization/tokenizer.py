@@ -97,22 +97,22 @@ _PROBED_TOOLS = [{"type": "function", "function": {"name": "x", "description": "
 
 @dataclass(frozen=True, kw_only=True)
 class Vocabulary:
-    """The contents of a tokeniser file of any format.
-
-    `backend` encodes text at the start of a prompt, `continued` text after a control token; they differ only if a space
-    is added before the start. `literals`: added tokens that stand for their own text. `to_bytes` converts the
-    printable form of any other token to bytes. `bound`: lower bound on a text's tokens; None if unknown.
-    """
+    """The contents of a tokeniser file of any format."""
 
     backend: "tokenizers.Tokenizer"
+    """Encodes text at the start of a prompt."""
     continued: "tokenizers.Tokenizer"
+    """Encodes text after a control token. It differs from `backend` only if a space is added before the start."""
     controls: Sequence[ControlToken]
     literals: Sequence[ControlToken]
+    """Added tokens that stand for their own text."""
     to_bytes: Callable[[str], bytes]
+    """Converts the printable form of any other token to bytes."""
     chat_template: "ChatTemplate | None"
     bos_token_id: int | None
     eos_token_ids: tuple[int, ...]
     bound: "TokenBound | None" = None
+    """Lower bound on a text's tokens; None if unknown."""
 
 
 class Tokenizer:

@@ -19,12 +19,14 @@ FRAME_BYTES = 4 << 20
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class PrefillTransfer:
-    """`tokens` whose blocks were copied, in `num_bytes` of content; the source computed `computed` tokens of the
-    prompt, the rest was cached."""
+    """What was copied of a prompt."""
 
     tokens: int
+    """Tokens whose blocks were copied."""
     computed: int
+    """Tokens that the source computed; the rest was cached."""
     num_bytes: int
+    """Size of the copied content."""
     prefill_seconds: float
     copy_seconds: float
 

@@ -16,12 +16,14 @@ from inference_core.transport.unix_socket import StreamCoreClient
 
 
 class CoreAddress(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a core listens. `secret`: what a client must know; it is never sent. `tls`: whether it speaks TLS."""
+    """Where a core listens."""
 
     host: str
     port: int
     secret: bytes
+    """What a client must know; it is never sent."""
     tls: bool = False
+    """Whether it speaks TLS."""
 
     def __str__(self) -> str:
         return f"{self.host}:{self.port}"

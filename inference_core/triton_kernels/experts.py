@@ -166,11 +166,14 @@ _WORDS = tl.constexpr(WORDS)
 
 @dataclass(frozen=True, slots=True)
 class ExpertTile:
-    """`outputs` and `rows` of one program, powers of two of at least 16; `inputs`: of one step of a dense sum."""
+    """Sizes of one program."""
 
     outputs: int
+    """A power of two of at least 16."""
     rows: int
+    """A power of two of at least 16."""
     inputs: int
+    """Inputs of one step of a dense sum."""
     warps: int
     stages: int
 

@@ -29,13 +29,14 @@ LARGEST_E4M3 = 448.0
 
 @dataclass(slots=True, frozen=True)
 class LayerCache:
-    """`arena` uint8 [bytes].
+    """The keys and values of one layer in the arena.
 
     Block offsets must be multiples of 16 numbers, as those of `KVLayout` in slabs of whole KiB are. Raises
     MemoryPlanError for a layout that the kernels cannot read.
     """
 
     arena: torch.Tensor
+    """uint8 [bytes]."""
     layout: KVLayout
     layer: int
 

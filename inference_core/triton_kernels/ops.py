@@ -216,14 +216,16 @@ register(
 
 @dataclass(slots=True, frozen=True)
 class ExpertRows:
-    """The rows of a step by expert. `experts` int32 [T, k]: each token's choices, best first; -1 in rows of
-    padding, which are not computed. `weights` float32 [T, k]. `order` int32 [T * k]: rows sorted by expert, then by
-    row; expert e has those from `starts[e]` to `starts[e + 1]`, int32 [experts + 1]."""
+    """The rows of a step by expert."""
 
     experts: torch.Tensor
+    """int32 [T, k]: each token's choices, best first; -1 in rows of padding, which are not computed."""
     weights: torch.Tensor
+    """float32 [T, k]."""
     order: torch.Tensor
+    """int32 [T * k]: rows sorted by expert, then by row."""
     starts: torch.Tensor
+    """int32 [experts + 1]: expert e has the rows of `order` from `starts[e]` to `starts[e + 1]`."""
 
 
 def route(logits: torch.Tensor, slots: torch.Tensor, taken: int, *, normalise: bool) -> ExpertRows:

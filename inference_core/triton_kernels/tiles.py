@@ -20,13 +20,12 @@ PROMPT_FIELDS = 4
 
 @dataclass(slots=True, frozen=True)
 class AttentionTile:
-    """`rows`: query rows of one program, packed from `rows // group` queries times the group's heads.
-
-    `tokens`: of the cache, read at once. Both are powers of two of at least 16.
-    """
+    """Sizes of one program, powers of two of at least 16."""
 
     rows: int
+    """Query rows of one program, packed from `rows // group` queries times the group's heads."""
     tokens: int
+    """Tokens of the cache, read at once."""
     warps: int
     stages: int
 

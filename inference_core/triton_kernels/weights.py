@@ -50,10 +50,12 @@ _LARGEST = {torch.int8: 127.0, torch.float8_e4m3fn: 448.0}
 
 @dataclass(frozen=True, slots=True)
 class EightBitWeight:
-    """`codes` int8 or float8_e4m3fn [N, K]; `scales` float32 [N], or [ceil(N / 128), ceil(K / 128)] (E4M3 only)."""
+    """A weight of 8-bit codes."""
 
     codes: torch.Tensor
+    """int8 or float8_e4m3fn [N, K]."""
     scales: torch.Tensor
+    """float32 [N], or [ceil(N / 128), ceil(K / 128)] (E4M3 only)."""
 
     def __post_init__(self) -> None:
         outputs, inputs = self.codes.shape
@@ -76,11 +78,12 @@ MOST_QUANTIZED_INPUTS = 32768
 
 @dataclass(frozen=True, slots=True)
 class QuantizedRows:
-    """Activations as 8-bit layers with scales per channel read them: `codes` int8 or float8_e4m3fn [M, K], contiguous,
-    and `scales` float32 [M]."""
+    """Activations as 8-bit layers with scales per channel read them."""
 
     codes: torch.Tensor
+    """int8 or float8_e4m3fn [M, K], contiguous."""
     scales: torch.Tensor
+    """float32 [M]."""
 
     @classmethod
     def empty(cls, shape: tuple[int, int], dtype: torch.dtype, device: torch.device) -> "QuantizedRows":
@@ -143,14 +146,14 @@ Halves = NDArray[np.float16]
 
 @dataclass(frozen=True, slots=True)
 class Int4Arrays:
-    """Arrays of the weight cache: `codes` int32 [blocks, N, 32]; `scales` and `offsets` float16 [groups, N] or None.
-
-    `groups` covers whole blocks: inputs beyond K have codes of 8 and any scale.
-    """
+    """Arrays of the weight cache. The groups cover whole blocks: inputs beyond K have codes of 8 and any scale."""
 
     codes: NDArray[np.int32]
+    """int32 [blocks, N, 32]."""
     scales: Halves
+    """float16 [groups, N] or None."""
     offsets: Halves | None
+    """float16 [groups, N] or None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,14 +255,16 @@ class Int4Tile:
 
 @dataclass(frozen=True, slots=True)
 class ScaledTile:
-    """`rows`, `outputs` and `inputs` (a step of the sums) of one program, powers of two; `splits` as above."""
+    """Sizes of one program, powers of two."""
 
     rows: int
     outputs: int
     inputs: int
+    """Inputs of a step of the sums."""
     warps: int
     stages: int
     splits: int = 1
+    """Parts of the inputs, as for `Int4Tile`."""
 
 
 def choose_int4_tile(rows: int, outputs: int, inputs: int, *, hopper: bool = True) -> Int4Tile:
@@ -313,23 +318,28 @@ class LowRankSlots:
     """The factors of the adapters in S slots for one fused projection of K inputs and N outputs, at fixed addresses.
 
     The projection has P parts (q, k and v): part p has the outputs `borders[p]` to `borders[p + 1]` and its own
-    factors. `down` = A [S, P, R, K] and `up` = B^T [S, R, N], in the activations' dtype; only the first `ranks` int32
-    [S, at least P] of their R ranks are used, the rest may hold anything. `scales` float32 has the shape of `ranks`.
+    factors.
     """
 
     down: torch.Tensor
+    """A [S, P, R, K] in the activations' dtype."""
     up: torch.Tensor
+    """B^T [S, R, N] in the activations' dtype."""
     scales: torch.Tensor
+    """float32 in the shape of `ranks`."""
     ranks: torch.Tensor
+    """int32 [S, at least P]: how many of the R ranks are used; the rest may hold anything."""
     borders: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class LowRankRows:
-    """Which rows of a step use which slot. `rows` int32 [at least their count] groups rows by slot; `tiles` int32
-    [programs, 3] cuts it: (first index into `rows`, number of rows, at most `tile_rows`, slot). Slot `NO_SLOT` marks an
-    empty tile. Rows in no tile have no adapter."""
+    """Which rows of a step use which slot. Rows in no tile have no adapter."""
 
     rows: torch.Tensor
+    """int32 [at least their count]: the rows, grouped by slot."""
     tiles: torch.Tensor
+    """int32 [programs, 3]: cuts `rows` into (first index, number of rows, at most `tile_rows`, slot). The slot
+    `NO_SLOT` marks an empty tile.
+    """
     tile_rows: int

@@ -39,11 +39,12 @@ _ONE_SIDED = 1.645
 
 
 class Serving(msgspec.Struct, frozen=True, kw_only=True):
-    """How a catalogue serves: `target`, the quality target, and `cost_shares` [tiers], what a request is predicted to
-    cost at each tier, relative to the strongest's."""
+    """How a catalogue serves."""
 
     target: float = DEFAULT_TARGET
+    """The quality target."""
     cost_shares: list[float]
+    """[tiers]: what a request is predicted to cost at each tier, relative to the strongest tier's cost."""
 
     @property
     def exchange(self) -> float:
@@ -62,12 +63,14 @@ def reference_serving(tiers: int) -> Serving:
 
 
 class Compared(NamedTuple):
-    """One estimate against another, means with bounds: `error`, the reduction of squared error; `utility` of its
-    decisions; `different`: groups of related prompts on which decisions differ."""
+    """One estimate against another, means with bounds."""
 
     error: Estimate
+    """The reduction of squared error."""
     utility: Estimate
+    """The gain in utility of its decisions."""
     different: int
+    """Groups of related prompts on which decisions differ."""
 
     @property
     def is_worse(self) -> bool:

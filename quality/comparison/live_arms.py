@@ -27,18 +27,20 @@ class ServedAnswer(msgspec.Struct, frozen=True):
 
 
 class ArmAnswers(msgspec.Struct, frozen=True, kw_only=True):
-    """`worse`: the weighted share of an arm's answers that were worse than the strongest tier's; None without any."""
+    """The verified answers of one arm."""
 
     answers: int = 0
     worse: float | None = None
+    """The weighted share of an arm's answers that were worse than the strongest tier's; None without any."""
 
 
 class LiveComparison(msgspec.Struct, frozen=True, kw_only=True):
-    """`harm`: anytime-valid evidence that the share of worse answers of `new` exceeds that of `old` by a margin."""
+    """Two versions compared by the answers that users received."""
 
     new: ArmAnswers = ArmAnswers()
     old: ArmAnswers = ArmAnswers()
     harm: float = 1.0
+    """Anytime-valid evidence that the share of worse answers of `new` exceeds that of `old` by a margin."""
 
 
 async def served_answers(

@@ -47,22 +47,24 @@ Choice = Callable[[LadderOutcomes], npt.NDArray[np.intp]]
 
 
 class Paired(msgspec.Struct, frozen=True, kw_only=True):
-    """One routing policy against another on the same probes.
-
-    `gain`: mean difference of utility (`classifier.policy.utility`). `worse` and `cost` are its parts: the differences
-    of the share of worse answers and of the cost relative to the strongest tier's. `harm`:
-    evidence that the gain is below 0; `harmless`: that it is above `-margin`; `benefit`: that it is above 0. All
-    evidence is anytime-valid: it may be checked after every probe.
+    """One routing policy against another on the same probes. All evidence is anytime-valid: it may be checked after
+    every probe.
     """
 
     probes: int = 0
     other_choice: int = 0
     gain: float = 0.0
+    """Mean difference of utility (`classifier.policy.utility`)."""
     worse: float = 0.0
+    """The part of the gain that is the difference of the shares of worse answers."""
     cost: float = 0.0
+    """The part of the gain that is the difference of the costs, relative to the strongest tier's."""
     harm: float = 1.0
+    """Evidence that the gain is below 0."""
     harmless: float = 1.0
+    """Evidence that the gain is above `-margin`."""
     benefit: float = 1.0
+    """Evidence that the gain is above 0."""
 
 
 async def ladder_outcomes_since(
@@ -188,20 +190,22 @@ THRESHOLDS = tuple(np.linspace(0.0, 1.0, 41).round(3).tolist())
 
 
 class CostQualityPoint(msgspec.Struct, frozen=True, kw_only=True):
-    """One quality target, the `threshold`: route each prompt to the tier of the highest utility where a strongest
-    answer is worth 1 - `threshold`. `no_worse` is the share of answers no worse than the strongest tier's, `cost_share`
-    the cost relative to that tier at reference prices."""
+    """One quality target: route each prompt to the tier of the highest utility."""
 
     threshold: float
+    """The target; a strongest answer is worth 1 - `threshold`."""
     no_worse: float
+    """The share of answers no worse than the strongest tier's."""
     cost_share: float
+    """The cost relative to the strongest tier at reference prices."""
 
 
 class CostQualityCurve(msgspec.Struct, frozen=True, kw_only=True):
-    """The curve on the newest `probes`; `points` is empty without probes."""
+    """The curve on the newest `probes`."""
 
     probes: int
     points: list[CostQualityPoint]
+    """Empty without probes."""
 
 
 class CostQualityCurves:

@@ -57,20 +57,21 @@ class WorthAsked(NamedTuple):
 
 
 class KeyWorth(msgspec.Struct, frozen=True, kw_only=True):
-    """The worth of routing for one key. `key_id` None: for requests without a key."""
+    """The worth of routing for one key."""
 
     key_id: str | None
+    """None for requests without a key."""
     name: str
     worth: RoutingWorth
 
 
 class WorthFound(msgspec.Struct, frozen=True, kw_only=True):
-    """The worth of routing in a catalogue, None without probes, and for the keys with enough of them, most first.
-    `computed_at`: epoch seconds."""
+    """The worth of routing in a catalogue, None without probes, and for the keys with enough of them, most first."""
 
     catalogue: RoutingWorth | None
     keys: list[KeyWorth]
     computed_at: float
+    """Epoch seconds."""
 
 
 class WorthRecord:

@@ -40,15 +40,17 @@ MOST_PROBES_NEEDED = 1_000_000
 
 
 class Probes(NamedTuple):
-    """Full-ladder probes, oldest first, [n] or [n, tiers]: `no_worse` (0 or 1) and `usd` of each tier if it were the
-    constant, and of `routed`, the tier that routing chose; `reference`, the price of a strongest answer by which the
-    decision counted costs."""
+    """Full-ladder probes, oldest first; arrays are [n] or [n, tiers]."""
 
     no_worse: Float
+    """0 or 1, for each tier if it were the constant."""
     usd: Float
+    """US dollars, for each tier if it were the constant."""
     routed: Float
+    """The tier that routing chose."""
     routed_usd: Float
     reference: Float
+    """The price of a strongest answer by which the decision counted costs."""
 
     @property
     def cost(self) -> Float:
@@ -70,33 +72,39 @@ class Bounded(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FixedTier(msgspec.Struct, frozen=True, kw_only=True):
-    """A tier that answers everything: `gain` of routing over it in utility, its share of answers as good as the
-    strongest tier's, and US dollars a request."""
+    """A tier that answers everything."""
 
     tier: int
     gain: Bounded
+    """The gain of routing over it in utility."""
     no_worse: Bounded
+    """Its share of answers as good as the strongest tier's."""
     usd: float
+    """US dollars per request."""
 
 
 class RoutingWorth(msgspec.Struct, frozen=True, kw_only=True):
-    """What `probes` say. `over_fixed`: gain of routing over the best fixed tier, `best_tier` by the estimate;
-    `over_mix`: over the best mix at the same cost. `no_worse` and `usd` (a request) are of routing. `constant`: what
-    is proposed instead if the verdict is `does_not_pay` and a tier costs no more and meets the target. `missing`: the
-    probes until a verdict if the next are like these; 0 with one."""
+    """What the probes say."""
 
     verdict: WorthVerdict
     probes: int
     worth: float
     target: float
     no_worse: float
+    """The share of routing's answers that are no worse."""
     usd: float
+    """US dollars per request with routing."""
     best_tier: int
+    """The best fixed tier by the estimate."""
     over_fixed: Bounded
+    """Gain of routing over the best fixed tier."""
     over_mix: Bounded
+    """Gain of routing over the best mix of tiers at the same cost."""
     tiers: list[FixedTier]
     constant: FixedTier | None
+    """What is proposed instead if the verdict is `does_not_pay` and a tier costs no more and meets the target."""
     missing: int
+    """The probes until a verdict if the next are like these; 0 if there is one."""
 
 
 def routing_worth(probes: Probes, target: float, worth: float) -> RoutingWorth:

@@ -55,12 +55,8 @@ class Ways(NamedTuple):
 
 
 class PairDecision(msgspec.Struct, frozen=True, kw_only=True):
-    """What serves runs of agents: `first` and then `second` where the check rejects, if the verdict is "pays"; else the
-    same names are what is worth trying, and `alone` serves.
-
-    `gain`: share of tasks by which the pair is estimated to beat the best lottery between all models at its dollars,
-    and `low` its lower bound. `usd`: of the pair, a task. `eliminated`: pairs that clearly lose, of `pairs`. `because`:
-    the verdict's reason in words.
+    """What serves runs of agents: `first`, and then `second` where the check rejects, if the verdict is "pays". Else
+    the two names are what is worth trying, and `alone` serves.
     """
 
     verdict: PairVerdict
@@ -68,12 +64,17 @@ class PairDecision(msgspec.Struct, frozen=True, kw_only=True):
     second: str
     alone: str
     gain: float
+    """Share of tasks by which the pair is estimated to beat the best lottery between all models at its dollars."""
     low: float
+    """Lower bound of the gain."""
     usd: float
+    """US dollars of the pair per task."""
     tasks: int
     pairs: int
     eliminated: int
+    """How many of `pairs` clearly lose."""
     because: str
+    """The verdict's reason in words."""
 
 
 class _Bounds(NamedTuple):
@@ -185,13 +186,15 @@ LEAST_AGAIN = 10
 
 
 class SessionVerdict(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one client's sessions: `work` with a known end, the verdict in a `sentence`, and the `decision`; None where
-    too little is known for one."""
+    """What is known of one client's sessions."""
 
     client: str
     work: int
+    """Pieces of work with a known end."""
     sentence: str
+    """The verdict as a sentence."""
     decision: PairDecision | None = None
+    """None where too little is known for one."""
 
 
 def session_verdicts(work: Sequence[Work]) -> list[SessionVerdict]:

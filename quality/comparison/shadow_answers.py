@@ -21,13 +21,7 @@ _ASKING = ("shadow", "probe")
 
 
 class Observed(msgspec.Struct, frozen=True, kw_only=True):
-    """An answered request: tier `given` answered for `paid_usd`, and routing would have taken tier `would_be`.
-
-    `expected_usd`: what `would_be` would have cost by the predictions: the paid amount times the quotient of the two
-    tiers' predicted costs. `answer_usd`: what `would_be`'s shadow answer cost, None without one. `label`: the verdict
-    on that answer against the given one, None without one, with the deciding judge's `score` and `reliability`.
-    `reason` and `probability`: of the draw.
-    """
+    """An answered request: tier `given` answered for `paid_usd`, and routing would have taken tier `would_be`."""
 
     request_id: str
     created_at: float
@@ -35,13 +29,22 @@ class Observed(msgspec.Struct, frozen=True, kw_only=True):
     would_be: int
     paid_usd: float
     expected_usd: float
+    """What `would_be` would have cost by the predictions: the paid amount times the quotient of the two tiers'
+    predicted costs.
+    """
     answer_usd: float | None = None
+    """What `would_be`'s shadow answer cost; None without one."""
     label: str | None = None
+    """The verdict on that answer against the given one; None without one."""
     judge: str | None = None
     score: float | None = None
+    """The score by the deciding judge."""
     reliability: float = 0.0
+    """The deciding judge's reliability."""
     reason: str = ""
+    """Why the request was drawn."""
     probability: float = 1.0
+    """The probability with which it was drawn."""
 
     @property
     def is_same(self) -> bool:
@@ -50,15 +53,16 @@ class Observed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ShadowAnswers(msgspec.Struct, frozen=True, kw_only=True):
-    """Counts of shadow answers and their cost in US dollars, judging and failed attempts included. `undecided`: no
-    judge that is trusted decided, opinions differed, or an answer was cut off; `failed`: given up after several
-    attempts, with one `error`."""
+    """Counts of shadow answers and their cost in US dollars, judging and failed attempts included."""
 
     waiting: int = 0
     judged: int = 0
     undecided: int = 0
+    """Answers without a verdict: no judge that is trusted decided, opinions differed, or an answer was cut off."""
     failed: int = 0
+    """Answers given up after several attempts."""
     error: str | None = None
+    """The error of one of them."""
     cost_usd: float = 0.0
 
 

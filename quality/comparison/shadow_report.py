@@ -49,6 +49,7 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     """`value` with its 95% interval; no interval where too little was measured."""
 
     value: float
+    """The estimate, with its 95% interval; no interval where too little was measured."""
     low: float | None = None
     high: float | None = None
 
@@ -66,47 +67,51 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Precision(msgspec.Struct, frozen=True, kw_only=True):
-    """What it takes to know more: `verdicts` further ones, for the first figure or for an interval of half the width.
-
-    They cost `cost_usd` at the price of a verdict so far and take `days` at the pace so far; None while neither is
-    known. `left_usd`: what is left of `budget_usd` today.
-    """
+    """What it takes to know more."""
 
     verdicts: int
+    """Further verdicts, for the first figure or for an interval of half the width."""
     cost_usd: float | None
+    """What they cost at the price of a verdict so far; None while that is unknown."""
     days: float | None
+    """How long they take at the pace so far; None while that is unknown."""
     budget_usd: float
     left_usd: float
+    """What is left of `budget_usd` today."""
 
 
 class ShadowReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What routing would do with the last `requests` observed, from `since` to `until` (epoch seconds); US dollars.
-
-    `same`: requests that routing would have left at the tier that answered. `paid_usd` was paid; `would_be_usd` is the
-    estimate for routing. `saving` is the share saved, and `saving_with_checks` that after `verification_usd`, the cost
-    of verifying these requests and of testing the judge meanwhile. `cost_ratio`: measured cost over predicted cost of
-    `priced` shadow answers, 1 without any. `quality`: the share of answers no worse than the given ones; `judged`
-    answers, of which `worse` were worse.
-    `enough`: whether that is enough to decide by. `shadows`: what became of the shadow answers.
-    """
+    """What routing would do with the last `requests` observed, from `since` to `until` (epoch seconds); US dollars."""
 
     requests: int
     since: float | None
     until: float | None
     same: int
+    """Requests that routing would have left at the tier that answered."""
     paid_usd: float
+    """What was paid."""
     would_be_usd: float
+    """The estimate for routing."""
     verification_usd: float
+    """What verifying these requests and testing the judge meanwhile cost."""
     saving: Estimate | None
+    """The share that would have been saved."""
     saving_with_checks: float | None
+    """The share saved after `verification_usd`."""
     cost_ratio: float
+    """Measured cost over predicted cost of `priced` shadow answers, 1 without any."""
     priced: int
     quality: Estimate | None
+    """The share of answers no worse than the given ones."""
     judged: int
+    """Judged answers."""
     worse: int
+    """How many of them were worse."""
     enough: bool
+    """Whether they are enough to decide by."""
     judges: dict[str, float]
     shadows: ShadowAnswers
+    """What became of the shadow answers."""
     precision: Precision
     sentences: list[str] = []
     method: list[str] = []

@@ -40,11 +40,12 @@ class TokenExample(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Split(msgspec.Struct, frozen=True, kw_only=True):
-    """Examples to train on and to measure with, which share no prompt. `left_out`: how many are in neither."""
+    """Examples to train on and to measure with, which share no prompt."""
 
     training: list[TokenExample]
     held_out: list[TokenExample]
     left_out: int
+    """How many are in neither."""
 
 
 class _Line(msgspec.Struct, frozen=True, kw_only=True):

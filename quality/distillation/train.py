@@ -34,8 +34,6 @@ _CONFIDENT = 1.645
 class Recipe(msgspec.Struct, frozen=True, kw_only=True):
     """How an adapter is trained: all linear layers but the head, frozen base weights of type `base`, float32 factors,
     AdamW without decay, the gradient's norm clipped to `clip`, a learning rate that falls linearly to zero.
-
-    `batch`: examples per step. `epochs`: how often each example is seen.
     """
 
     rank: int = 16
@@ -43,37 +41,42 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
     learning_rate: float = 2e-3
     clip: float = 1.0
     epochs: int = 1
+    """How often each example is seen."""
     batch: int = 8
+    """Examples per step."""
     base: BaseType = "bfloat16"
     seed: int = 0
 
 
 class HeldOut(msgspec.Struct, frozen=True, kw_only=True):
-    """What a model makes of the held-out answers, mean over examples. `loss`: nats per token of the wanted answer, the
-    end token included. `agreement`: the share of its tokens that are the model's most likely ones. With a teacher: `kl`
-    (teacher || model) in nats per token, and `teacher_agreement`, the share of places with the same most likely token.
-    """
+    """What a model makes of the held-out answers, mean over examples."""
 
     loss: float
+    """Nats per token of the wanted answer, the end token included."""
     agreement: float
+    """The share of its tokens that are the model's most likely ones."""
     kl: float | None = None
+    """With a teacher, the divergence (teacher || model) in nats per token."""
     teacher_agreement: float | None = None
+    """With a teacher, the share of places with the same most likely token."""
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """Held-out figures before and after. `gain`: the mean fall of the trained figure (the KL with a teacher, else the
-    loss) per example, `gain_error` its standard error over examples. `first_loss`, `last_loss`: of the trained figure
-    over the first and the last tenth of the steps."""
+    """Held-out figures before and after."""
 
     before: HeldOut
     after: HeldOut
     gain: float
+    """The mean fall of the trained figure (the KL with a teacher, else the loss) per example."""
     gain_error: float
+    """Standard error of the gain over examples."""
     steps: int
     tokens: int
     seconds: float
     first_loss: float
+    """The trained figure over the first tenth of the steps."""
     last_loss: float
+    """The trained figure over the last tenth of the steps."""
 
     @property
     def is_better(self) -> bool:
@@ -82,11 +85,13 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Batch(NamedTuple):
-    """`rows`: where an answer's token comes next, as (sequence [N], position [N]); `targets` [N]: those tokens."""
+    """A batch of examples."""
 
     token_ids: torch.Tensor
     rows: tuple[torch.Tensor, torch.Tensor]
+    """Where an answer's token comes next, as (sequence [N], position [N])."""
     targets: torch.Tensor
+    """[N]: those tokens."""
 
 
 class _Figures(NamedTuple):
@@ -259,20 +264,23 @@ class NamedModel(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TrainingRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """How an adapter came to be, without texts; stored next to it. `base_weights`: content hash of the model's files.
-    `training`, `held_out`, `left_out`: numbers of examples; the last were too long, or had no prompt or turns that the
-    chat template refuses. `created_at`: epoch seconds."""
+    """How an adapter came to be, without texts; stored next to it."""
 
     base: NamedModel
     base_weights: str
+    """Content hash of the model's files."""
     teacher: NamedModel | None
     source: str
     training: int
+    """Number of examples that trained."""
     held_out: int
+    """Number of examples that measured."""
     left_out: int
+    """Number of examples that were too long, or had no prompt or turns that the chat template refuses."""
     recipe: Recipe
     outcome: Outcome
     created_at: float
+    """Epoch seconds."""
 
     @property
     def figure(self) -> str:

@@ -29,16 +29,16 @@ _DAY = 86_400
 
 
 class Spent(msgspec.Struct, frozen=True, kw_only=True):
-    """Sums in US dollars, each request's exact to the nano-dollar. `baseline_usd`: what the strongest tier alone would
-    have cost, plus the actual cost of embeddings. `estimated_usd` of the cost are an estimate, because no server has
-    counted the tokens (`Attempt.estimated`)."""
+    """Sums in US dollars, each request's exact to the nano-dollar."""
 
     requests: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cost_usd: float = 0.0
     baseline_usd: float = 0.0
+    """What the strongest tier alone would have cost, plus the actual cost of embeddings."""
     estimated_usd: float = 0.0
+    """How much of the cost is an estimate, because no server has counted the tokens (`Attempt.estimated`)."""
 
     @property
     def cost_per_1k_tokens_usd(self) -> float | None:
@@ -73,14 +73,16 @@ def net_saving(spent: Spent, checks_usd: float) -> NetSaving:
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
     """What a tier, embeddings, a model, a key, a team or a UTC day spent. A tier's part has the requests that it
-    answered, with their failed attempts on other tiers. `share`: of the requests. `net`: the saving after the checks of
-    its answers, and for all requests after the tests of the judge too."""
+    answered, with their failed attempts on other tiers.
+    """
 
     name: str | None
     spent: Spent
     share: float
+    """Share of the requests."""
     cost_per_1k_tokens_usd: float | None
     net: NetSaving
+    """The saving after the checks of its answers; for all requests, after the tests of the judge too."""
 
 
 class WouldBe(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,28 +95,30 @@ class WouldBe(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CostReport(msgspec.Struct, frozen=True, kw_only=True):
-    """Costs of requests that arrived from `since` to before `until` (epoch seconds).
-
-    `by_key`: the keys with the highest cost; `other_keys` sums the rest. `by_team`: by id, None for keys without one.
-    `by_tag` and `other_tags`: as for keys, for the values of one tag of the requests' `metadata`, if one was asked for.
-    `verification_usd`: the cost of verifying answers; `judge_test_usd`: of testing their judge, counted when the test
-    began. `would_be`: requests while routing was only observed.
-    """
+    """Costs of requests that arrived from `since` to before `until` (epoch seconds)."""
 
     since: float
     until: float
     total: Part
     verification_usd: float
+    """The cost of verifying answers."""
     judge_test_usd: float
+    """The cost of testing their judge, counted when the test began."""
     by_tier: list[Part]
     by_model: list[Part]
     by_day: list[Part]
     by_key: list[Part]
+    """The keys with the highest cost."""
     other_keys: Part | None
+    """The sum of all other keys."""
     by_team: list[Part]
+    """Costs by the team's id; None for keys without one."""
     by_tag: list[Part]
+    """The values with the highest cost of one tag of the requests' `metadata`, if one was asked for."""
     other_tags: Part | None
+    """The sum of all other values of that tag."""
     would_be: list[WouldBe]
+    """Costs of requests while routing was only observed."""
 
 
 class _Group(NamedTuple):
@@ -348,10 +352,10 @@ LEAST_REQUESTS = 20
 
 
 class KeyCost(msgspec.Struct, frozen=True, kw_only=True):
-    """US dollars per request in the last hour and in the week before it, with the number of requests. `key_id` is None
-    for requests without a key."""
+    """US dollars per request in the last hour and in the week before it, with the number of requests."""
 
     key_id: str | None
+    """None for requests without a key."""
     lately_usd: float
     lately: int
     before_usd: float

@@ -20,28 +20,27 @@ BUDGET_MS = {"route": 2.0, "schedule": 3.0, "prefill": 25.0, "decode": 65.0, "st
 
 
 class AnswerTimings(msgspec.Struct, frozen=True, kw_only=True):
-    """Milliseconds: medians over `answers`, and the 95th percentile from arrival to the last byte.
-
-    `token_ms`: per billed token after the first; with several samples at once all of them are billed. `stream_ms`: time
-    outside the tier, without routing.
-    """
+    """Milliseconds: medians over `answers`, and the 95th percentile from arrival to the last byte."""
 
     answers: int
     route_ms: float
     queue_ms: float
     prefill_ms: float
     token_ms: float
+    """Time per billed token after the first; with several samples at once all of them are billed."""
     stream_ms: float
+    """Time outside the tier, without routing."""
     e2e_p95_ms: float
 
 
 class StageTime(msgspec.Struct, frozen=True, kw_only=True):
-    """A stage, in milliseconds; `source`: where the figure is from."""
+    """A stage, in milliseconds."""
 
     name: str
     budget_ms: float
     measured_ms: float
     source: str
+    """Where the figure is from."""
 
 
 async def answer_timings(
@@ -109,25 +108,28 @@ MOST_SESSIONS, MOST_STEPS = 100, 1000
 
 
 class SessionRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One session. `client`: "" where tools were used by none that is known. `moves`: steps that another tier answered
-    than the one before. `strongest_usd`: what it would have cost on the strongest tier alone, with its caches.
-    `bad_ends` and `good_ends`: of its work, at users' turns. Times in epoch seconds."""
+    """One session. Times are epoch seconds."""
 
     session: str
     client: str
+    """"" where tools were used by no known client."""
     key_id: str | None
     began_at: float
     last_at: float
     steps: int
     moves: int
+    """Steps that another tier answered than the one before."""
     lowest_tier: int
     highest_tier: int
     bad_ends: int
+    """Bad ends of its work, at users' turns."""
     good_ends: int
+    """Good ends of its work, at users' turns."""
     prompt_tokens: int
     cached_tokens: int
     cost_usd: float
     strongest_usd: float
+    """What it would have cost on the strongest tier alone, with its caches."""
 
 
 class StepRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -203,13 +205,15 @@ async def steps_of(engine: AsyncEngine, session: str) -> list[StepRow]:
 
 
 class Served(msgspec.Struct, frozen=True, kw_only=True):
-    """A period of a ledger. `models`: of the catalogue, by tier; `timings`: of those tiers that answered, and
-    `all_timings` of all together."""
+    """A period of a ledger."""
 
     models: dict[int, str]
+    """The catalogue's models, by tier."""
     costs: CostReport
     timings: dict[int, AnswerTimings]
+    """Timings of the tiers that answered."""
     all_timings: AnswerTimings | None
+    """Timings of all tiers together."""
 
     def stages(self) -> dict[int, list[StageTime]]:
         return {tier: recorded_stages(timings) for tier, timings in self.timings.items()}

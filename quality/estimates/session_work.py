@@ -19,14 +19,15 @@ NEWEST_STEPS = 20_000
 
 
 class Work(msgspec.Struct, frozen=True, kw_only=True):
-    """A piece of work that one `tier` did from a user's turn on, for `usd` US dollars. `good`: how it ended. `again`:
-    where it ended badly and a dearer tier was asked next, that tier's work, if its end is known."""
+    """A piece of work that one `tier` did from a user's turn on, for `usd` US dollars."""
 
     client: str
     tier: int
     usd: float
     good: bool
+    """How it ended."""
     again: "Work | None" = None
+    """Where it ended badly and a dearer tier was asked next, that tier's work, if its end is known."""
 
 
 async def last_step(engine: AsyncEngine, sessions: Sequence[str]) -> str | None:

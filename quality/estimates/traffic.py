@@ -25,25 +25,29 @@ _TWO_SIDED = 1.96
 
 
 class RoutedRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """An answered request that was routed among several tiers. US dollars.
-
-    `tier` answered it; in observe mode (`watched`) it is the tier that routing would have taken, and `paid_usd` and
-    `strongest_usd` are predicted. `complexity`: the most likely class, if there is one. `p_ok`: P(the tier's answer is
-    as good as the strongest's). `labels`: the number of labels behind `p_ok`. `costs`: predicted, by tier. `inputs`: of
-    the decision, as JSON. `created_at`: epoch seconds.
-    """
+    """An answered request that was routed among several tiers. Costs are US dollars."""
 
     created_at: float
+    """Epoch seconds."""
     key_id: str | None
     tier: int
+    """The tier that answered. In observe mode it is the tier that routing would have taken, and `paid_usd` and
+    `strongest_usd` are predicted.
+    """
     watched: bool
+    """Whether routing was only observed."""
     complexity: Complexity | None
+    """The most likely class, if there is one."""
     p_ok: float
+    """P(the tier's answer is as good as the strongest's)."""
     labels: float
+    """The number of labels behind `p_ok`."""
     paid_usd: float
     strongest_usd: float
     costs: list[float]
+    """Predicted costs by tier."""
     inputs: str
+    """Inputs of the decision, as JSON."""
 
 
 class ClassTraffic(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,25 +60,25 @@ class ClassTraffic(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Traffic(msgspec.Struct, frozen=True, kw_only=True):
-    """Statistics of the newest `requests`; US dollars.
-
-    `tiers[k-1]`: requests answered by tier k. `strongest_usd`: what the strongest tier alone would have cost; `saving`:
-    the share of it that was saved, with its 95% interval. `p_ok`: mean P(as good as the strongest's answer). For
-    `with_labels` of the requests it rests on labels, for the others on what AIO ships with. `watched`: observe mode;
-    the numbers are what routing would have done, by predicted costs.
-    """
+    """Statistics of the newest `requests`; US dollars."""
 
     requests: int
     tiers: list[int]
+    """By tier, the requests that it answered."""
     classes: list[ClassTraffic]
     paid_usd: float
     strongest_usd: float
+    """What the strongest tier alone would have cost."""
     saving: float | None
+    """The share of `strongest_usd` that was saved, with its 95% interval."""
     saving_low: float | None
     saving_high: float | None
     p_ok: float | None
+    """Mean P(as good as the strongest's answer)."""
     with_labels: int
+    """For how many of the requests `p_ok` rests on labels; for the others it rests on what AIO ships with."""
     watched: bool
+    """Whether routing was only observed; the numbers are then what routing would have done, by predicted costs."""
 
 
 async def newest_requests(engine: AsyncEngine, since: float = 0.0, newest: int = NEWEST) -> list[RoutedRequest]:

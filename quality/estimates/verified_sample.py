@@ -157,16 +157,16 @@ ALL = Kind()
 
 
 class KindShare(msgspec.Struct, frozen=True, kw_only=True):
-    """Answers of `tier` (None: of all) to prompts of `kind` that were no worse than the strongest's.
-
-    `answers` were verified. `value` in [0, 1] estimates the share in the whole traffic: each counts with the inverse of
-    its probability of being sampled. [`low`, `high`] is Wilson's 95% interval at the effective sample size (Kish 1965).
-    """
+    """Answers of `tier` (None: of all) to prompts of `kind` that were no worse than the strongest's."""
 
     tier: int | None
     kind: Kind
     answers: int
+    """Verified answers."""
     value: float | None
+    """An estimate in [0, 1] of the share in the whole traffic: each answer counts with the inverse of its probability
+    of being sampled. [`low`, `high`] is Wilson's 95% interval at the effective sample size (Kish 1965).
+    """
     low: float
     high: float
 
@@ -201,14 +201,14 @@ _Cell = tuple[int, tuple[Kind, ...]]
 
 
 class Acceptance(msgspec.Struct, frozen=True, kw_only=True):
-    """How many of the newest verified answers, as they were served, were no worse than the strongest tier's.
-
-    `by_tier`: shares of the sample as it is. `by_kind`: of the whole traffic, by tier, by kind of prompts, by both, and
-    at last of everything. A prompt that was never encoded is of no kind.
-    """
+    """How many of the newest verified answers, as they were served, were no worse than the strongest tier's."""
 
     by_tier: dict[int, Share]
+    """Shares of the sample as it is."""
     by_kind: list[KindShare]
+    """Shares of the whole traffic, by tier, by kind of prompts, by both, and at last of everything. A prompt that was
+    never encoded is of no kind.
+    """
 
     @property
     def overall(self) -> KindShare | None:

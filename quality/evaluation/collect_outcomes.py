@@ -53,11 +53,12 @@ class PromptModel(NamedTuple):
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
-    """A prompt with its one right answer; `group` is a task of `GROUPS`."""
+    """A prompt with its one right answer."""
 
     prompt: str
     answer: str
     group: str
+    """A task of `GROUPS`."""
     level: int
 
     @property
@@ -82,12 +83,12 @@ class ChoiceQuestion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Collection(msgspec.Struct, frozen=True, kw_only=True):
-    """How to collect: the seed of the tasks and the number of requests in flight. `second`: draw a second sample per
-    answer, from which the value of agreement is learned."""
+    """How to collect: the seed of the tasks and the number of requests in flight."""
 
     seed: int
     concurrency: int
     second: bool = True
+    """Draw a second sample per answer, from which the value of agreement is learned."""
 
 
 def graded_questions(seed: int, count: int, kinds: Sequence[Kind] = KINDS) -> list[Question]:

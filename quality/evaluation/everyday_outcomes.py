@@ -37,12 +37,14 @@ class EverydayOutcomesError(ValueError):
 
 
 class TierScores(msgspec.Struct, frozen=True, kw_only=True):
-    """One tier's results: `scores[i]` is 1 if its answer to task i was right, else 0; `tokens[i]` is what it billed,
-    reasoning and samples included. `fingerprint` is `Catalog.tier_fingerprint`."""
+    """One tier's results."""
 
     fingerprint: str
+    """`Catalog.tier_fingerprint`."""
     scores: list[int]
+    """For each task, 1 if its answer was right, else 0."""
     tokens: list[int]
+    """For each task, the tokens that it billed, reasoning and samples included."""
 
 
 class TaskClasses(msgspec.Struct, frozen=True):
@@ -53,23 +55,24 @@ class TaskClasses(msgspec.Struct, frozen=True):
 
 
 class EverydayOutcomes(msgspec.Struct, frozen=True, kw_only=True):
-    """Results on the tasks `everyday_tasks(seed, per_level)`, in their order, by tier number.
-
-    `tasks_sha256`: digest of the tasks, which detects a changed generator. `kernels`: the instruction set that computed
-    the answers; another one rounds differently and may break near ties differently. `answer_tokens` bounds an answer
-    without reasoning. `classes`: kept because a start takes a twentieth of a second to find them.
-    """
+    """Results on the tasks `everyday_tasks(seed, per_level)`, in their order, by tier number."""
 
     catalog: str
     fingerprint: str
     seed: int
     per_level: int
     tasks_sha256: str
+    """Digest of the tasks, which detects a changed generator."""
     answer_tokens: int
+    """Limit of an answer without reasoning."""
     kernels: str
+    """The instruction set that computed the answers; another one rounds differently and may break near ties
+    differently.
+    """
     measured_at: datetime
     tiers: dict[int, TierScores] = {}
     classes: TaskClasses | None = None
+    """Kept because a start takes a twentieth of a second to find them."""
 
     def tasks(self) -> list[EverydayTask]:
         """Regenerate the tasks of the scores. Raises `EverydayOutcomesError` if the generator has changed."""

@@ -22,16 +22,15 @@ Make = Callable[[random.Random, int], Made]
 
 
 class EverydayTask(msgspec.Struct, frozen=True, kw_only=True):
-    """One question. Any of `answers` is right; `others` are wrong answers that the question itself names.
-
-    `level` rises from 1 (trivial) to 5 (hard).
-    """
+    """One question. Any of `answers` is right."""
 
     prompt: str
     answers: Texts
     others: Texts
+    """Wrong answers that the question itself names."""
     kind: EverydayKind
     level: int
+    """From 1 (trivial) to 5 (hard)."""
 
     @property
     def rule(self) -> Rule:

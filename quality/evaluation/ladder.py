@@ -25,14 +25,15 @@ MOST_PER_LEVEL = 10
 
 
 class LadderTask(msgspec.Struct, frozen=True, array_like=True):
-    """One question. Any of `answers` is right by `rule`; `others` are wrong answers that the question itself names.
-    `level` rises from 1 to 6."""
+    """One question. Any of `answers` is right by `rule`."""
 
     family: str
     level: int
+    """From 1 to 6."""
     prompt: str
     answers: tuple[str, ...]
     others: tuple[str, ...]
+    """Wrong answers that the question itself names."""
     rule: Rule
 
     def is_right(self, text: str) -> bool:
@@ -60,13 +61,14 @@ def measured_tasks(per_level: int, part: MeasuredPart) -> list[LadderTask]:
 
 
 class LadderScores(msgspec.Struct, frozen=True, kw_only=True):
-    """One tier's results on the tasks of one part. `right[i]` is 1 if its answer to task i of
-    `measured_tasks(per_level, part)` was right, else 0; `tokens[i]` is what that answer billed, thoughts included."""
+    """One tier's results on the tasks of one part."""
 
     tier: int
     part: MeasuredPart
     right: list[int]
+    """For each task of `measured_tasks(per_level, part)`, 1 if its answer was right, else 0."""
     tokens: list[int]
+    """For each task, the tokens that the answer billed, thoughts included."""
 
     @property
     def share(self) -> Share:

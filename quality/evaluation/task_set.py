@@ -27,12 +27,13 @@ _WORDS = _VOCABULARY.split()
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):
-    """One prompt with its only correct answer. `level` rises from 1 to 5 with what must be remembered or computed."""
+    """One prompt with its only correct answer."""
 
     prompt: str
     answer: str
     kind: Kind
     level: int
+    """From 1 to 5, rising with what must be remembered or computed."""
 
 
 def tasks(seed: int, per_level: int) -> list[Task]:

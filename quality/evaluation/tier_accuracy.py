@@ -46,11 +46,8 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TierAccuracy(msgspec.Struct, frozen=True, kw_only=True):
-    """One tier's results on all tasks.
-
-    `correct[i]` belongs to the i-th task of `tasks(seed, per_level)`, the same for all tiers. Token counts are sums as
-    billed: reasoning and discarded samples are completion tokens. `mean_latency_seconds` runs from the request to the
-    last token with the report's `concurrency` requests in flight.
+    """One tier's results on all tasks. Token counts are sums as billed: reasoning and discarded samples are completion
+    tokens.
     """
 
     tier: int
@@ -60,10 +57,12 @@ class TierAccuracy(msgspec.Struct, frozen=True, kw_only=True):
     accuracy: Share
     cells: list[Cell]
     correct: list[bool]
+    """For each task of `tasks(seed, per_level)`, which are the same for all tiers, whether its answer was right."""
     prompt_tokens: int
     completion_tokens: int
     reasoning_tokens: int
     mean_latency_seconds: float
+    """From the request to the last token, with the report's `concurrency` requests in flight."""
 
     def of_kind(self, kind: Kind) -> Share:
         """Return the correct answers to the tasks of one kind over all levels."""
@@ -235,20 +234,20 @@ class ReportFileError(ValueError):
 
 
 class TierComparison(msgspec.Struct, frozen=True, kw_only=True):
-    """A more expensive tier against a cheaper one on the same tasks.
-
-    `gains`: tasks that only the more expensive tier got right; `losses`: tasks that only the cheaper one did. `p_value`
-    is that of the exact one-sided McNemar test (see `better_p_value`); `better` is p_value < `LEVEL`. `cost_ratio` is
-    of mean costs, None if the cheaper tier is free.
-    """
+    """A more expensive tier against a cheaper one on the same tasks."""
 
     dearer: int
     cheaper: int
     gains: int
+    """Tasks that only the more expensive tier got right."""
     losses: int
+    """Tasks that only the cheaper tier got right."""
     p_value: float
+    """By the exact one-sided McNemar test (see `better_p_value`)."""
     better: bool
+    """Whether `p_value` is below `LEVEL`."""
     cost_ratio: float | None
+    """Ratio of mean costs; None if the cheaper tier is free."""
 
 
 def mean_cost_usd(accuracy: TierAccuracy, price: Price) -> float:

@@ -33,13 +33,14 @@ LEAST_KNOWN = 10
 
 
 class GradedPair(msgspec.Struct, frozen=True, kw_only=True):
-    """Two answers to a prompt with a comparison known independently of the judge. `equal`: neither is better."""
+    """Two answers to a prompt with a comparison known independently of the judge."""
 
     prompt: str
     answer: str
     reference_answer: str
     no_worse: bool
     equal: bool = False
+    """Whether neither is better."""
     response_format: dict[str, Any] | None = None
 
 
@@ -122,13 +123,15 @@ class Verdicts(msgspec.Struct, frozen=True, kw_only=True):
 
 class RealPairs(msgspec.Struct, frozen=True, kw_only=True):
     """Verdicts in use: on pairs that a rule decided as well, on those that an operator has read, and by what the judge
-    `said` of the others, whose truth is not known. `bias`: of the wrong ones."""
+    `said` of the others, whose truth is not known.
+    """
 
     checked: Verdicts = Verdicts()
     reviewed: Verdicts = Verdicts()
     said_no_worse: int = 0
     said_worse: int = 0
     bias: Bias = Bias()
+    """Bias of the wrong verdicts."""
 
     @property
     def known(self) -> int:
@@ -147,13 +150,7 @@ class InUse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Calibration(msgspec.Struct, frozen=True, kw_only=True):
-    """Counts of a judge's verdicts on pairs with known outcomes. Abstentions are counted apart: they do no harm.
-
-    `pairs`: whether the pairs were generated, are answers of a catalogue's tiers, or have planted errors. `decided`:
-    what a sequential test ended with, which is valid at its own end; None where all pairs were counted. `bias`: of a
-    judge that was tested on planted pairs. `in_use`: what real pairs say on top, which then decides the weight and may
-    end the trust; None for judges whose pairs are all the evidence.
-    """
+    """Counts of a judge's verdicts on pairs with known outcomes. Abstentions are counted apart: they do no harm."""
 
     judge: str
     true_no_worse: int
@@ -162,9 +159,15 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
     false_no_worse: int
     abstained: int
     pairs: Literal["generated", "answered", "planted"] = "generated"
+    """Whether the pairs were generated, are answers of a catalogue's tiers, or have planted errors."""
     decided: bool | None = None
+    """What a sequential test ended with, which is valid at its own end; None where all pairs were counted."""
     bias: Bias | None = None
+    """Bias of a judge that was tested on planted pairs."""
     in_use: InUse | None = None
+    """What real pairs say on top, which then decides the weight and may end the trust. None for judges whose pairs are
+    all the evidence.
+    """
 
     @property
     def sensitivity(self) -> float:

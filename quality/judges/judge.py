@@ -14,22 +14,23 @@ from the reference; or a model's preference."""
 
 
 class JudgeVerdict(msgspec.Struct, frozen=True, kw_only=True):
-    """One judge's verdict. `no_worse` is None for an abstention or a mere signal, which makes no label.
-
-    `score` in [0, 1] is the judge's own measure of agreement, None without one. `usage`: usage of the models it asked.
-    `tie`: `no_worse` because the judge saw no difference. `place`: it abstained because it preferred that place in
-    either order. `moved_to`: it abstained because it preferred that text also in a control, where it must lose.
-    `is_comparable`: False if the reference is not what was asked for, so that no rule can compare with it.
-    """
+    """One judge's verdict."""
 
     no_worse: bool | None
+    """None for an abstention or a mere signal, which makes no label."""
     reason: str
     score: float | None = None
+    """The judge's own measure of agreement, in [0, 1]; None without one."""
     tie: bool = False
+    """It says `no_worse` because the judge saw no difference."""
     place: Literal["first", "second"] | None = None
+    """It abstained because it preferred that place in either order."""
     moved_to: Literal["answer", "reference"] | None = None
+    """It abstained because it preferred that text also in a control, where it must lose."""
     usage: tuple[Usage, ...] = ()
+    """Usage of the models it asked."""
     is_comparable: bool = True
+    """False if the reference is not what was asked for, so that no rule can compare with it."""
 
 
 class Seen(msgspec.Struct, frozen=True, kw_only=True):

@@ -28,20 +28,21 @@ FIRST, LATER = 60, 4
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """The panel's result. `label` None means that nothing may be learned from this pair; `reason` says why.
-
-    `judge` is the deciding judge, even if untrusted. `scores`: every judge's own score by name. `judging`: the
-    fingerprint of the model that was asked; None if none was.
-    """
+    """The panel's result."""
 
     label: bool | None
+    """None if nothing may be learned from this pair."""
     tie: bool
     judge: str | None
+    """The deciding judge, even if untrusted."""
     reliability: float | None
     reason: str
+    """Why the label is as it is."""
     scores: dict[str, float]
+    """Every judge's own score by name."""
     usage: tuple[Usage, ...]
     judging: str | None = None
+    """The fingerprint of the model that was asked; None if none was."""
 
 
 class Panel:

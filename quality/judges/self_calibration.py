@@ -31,11 +31,10 @@ _LOCK = 0x41494F0B  # PostgreSQL advisory lock number: "AIO", 11
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
-    """A test so far. `scores`: of each round, 0 to 1. The holder of the lease, `owner` until `lease_until` (epoch
-    seconds), may spend `reserved_usd`, which counts as spent if it does not come back. `stopped_at_usd`: the cap that
-    the next round did not fit into; None while it fits."""
+    """A test so far."""
 
     scores: tuple[float, ...] = ()
+    """The score of each round, 0 to 1."""
     true_no_worse: int = 0
     false_worse: int = 0
     true_worse: int = 0
@@ -44,9 +43,13 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     bias: Bias = Bias()
     spent_usd: float = 0.0
     reserved_usd: float = 0.0
+    """What the holder may spend. It counts as spent if the holder does not come back."""
     owner: str | None = None
+    """The holder of the lease."""
     lease_until: float = 0.0
+    """When the lease ends, in epoch seconds."""
     stopped_at_usd: float | None = None
+    """The cap that the next round did not fit into; None while it fits."""
 
     @property
     def pairs(self) -> int:
@@ -216,15 +219,15 @@ class SelfCalibration:
 
 
 class JudgeState(msgspec.Struct, frozen=True, kw_only=True):
-    """`pairs` of its own test, which have cost `spent_usd`. `calibration` decides: of that test, or by hand.
-
-    "capped": the test may spend no more and has decided nothing.
-    """
+    """ "capped": the test may spend no more and has decided nothing."""
 
     state: Literal["untested", "testing", "capped", "trusted", "refused"] = "untested"
     pairs: int = 0
+    """Pairs of its own test."""
     spent_usd: float = 0.0
+    """What the test has cost."""
     calibration: Calibration | None = None
+    """What decides: the result of that test, or a calibration set by hand."""
 
     @property
     def may_be_tested(self) -> bool:

@@ -51,31 +51,33 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CurvePoint(msgspec.Struct, frozen=True, kw_only=True):
-    """One point of a curve, at `labels` labels. `error`: the mean squared error of P(as good) on the tested labels
-    (Brier score). The other fields cover the tested prompts with labels of all tiers and are None if these are too few.
-
-    `no_worse`: share of the chosen tiers' answers that were as good as the strongest's. `saving`: share of the
-    strongest tier's cost. `utility`: that of every decision. `of_oracle`: the share of the oracle's
-    gain in utility over the strongest tier alone.
+    """One point of a curve, at `labels` labels. All figures but the error cover the tested prompts with labels of all
+    tiers, and are None if these are too few.
     """
 
     labels: int
     error: Measured
+    """The mean squared error of P(as good) on the tested labels (Brier score)."""
     no_worse: Measured | None = None
+    """Share of the chosen tiers' answers that were as good as the strongest's."""
     saving: Measured | None = None
+    """The share of the strongest tier's cost that is saved."""
     utility: Measured | None = None
+    """The utility of every decision."""
     of_oracle: Measured | None = None
+    """The share of the oracle's gain in utility over the strongest tier alone."""
 
 
 class LearningCurve(msgspec.Struct, frozen=True, kw_only=True):
-    """The curve of one key's labels, or of all (`key` None; "": requests without a key). `tested` labels were
-    predicted; `ladders` prompts have labels of all tiers. `rate_error`: the error of each tier's own rate among the
-    tested labels, the best prediction that ignores the prompt."""
+    """The curve of one key's labels, or of all (`key` None; "": requests without a key)."""
 
     key: str | None
     tested: int
+    """How many labels were predicted."""
     ladders: int
+    """How many prompts have labels of all tiers."""
     rate_error: float
+    """The error of each tier's own rate among the tested labels, the best prediction that ignores the prompt."""
     points: list[CurvePoint]
 
 
@@ -185,37 +187,42 @@ _MOST_NAMES = 1000
 
 
 class Learned(msgspec.Struct, frozen=True, kw_only=True):
-    """What was learned from one key. `key_id` None: from requests without a key, or from all keys together. `labels`:
-    the total count; `labels_at`: the count at each of `Learning.times`. `traffic`: the newest requests, None without
-    any. `curve`: None while there are too few labels."""
+    """What was learned from one key."""
 
     key_id: str | None
+    """None for requests without a key, or for all keys together."""
     name: str
     labels: int
+    """The number of all labels."""
     labels_at: list[int]
+    """The number of labels at each of `Learning.times`."""
     traffic: Traffic | None = None
+    """The newest requests, None without any."""
     curve: LearningCurve | None = None
+    """None while there are too few labels."""
 
 
 class Learning(msgspec.Struct, frozen=True, kw_only=True):
-    """`times`: epoch seconds, evenly spaced since the first of the newest labels. `keys`: sorted by requests, then by
-    labels, descending."""
+    """What was learned, by key."""
 
     times: list[float]
+    """Epoch seconds, evenly spaced since the first of the newest labels."""
     together: Learned
     keys: list[Learned]
+    """Sorted by requests, then by labels, descending."""
 
 
 class LabelSource(msgspec.Struct, frozen=True, kw_only=True):
-    """Which labels count: those in `model`'s encoding with outcomes of `tiers` (fingerprints). `prior` [4, tiers - 1]:
-    the estimate by class without labels; `exchange`: what a strongest answer is worth, in shares of answers as good.
-    `keys_are_tenants`: as for `OwnLabels`."""
+    """Which labels count: those in `model`'s encoding with outcomes of `tiers` (fingerprints)."""
 
     model: OutcomeModel
     tiers: tuple[str, ...]
     prior: npt.NDArray[np.float32]
+    """[4, tiers - 1]: the estimate by class without labels."""
     exchange: float
+    """What a strongest answer is worth, in shares of answers as good."""
     keys_are_tenants: bool = False
+    """As for `OwnLabels`."""
 
 
 class _LabelCounts(NamedTuple):

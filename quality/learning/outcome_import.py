@@ -57,13 +57,15 @@ class CloseCall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Understood(msgspec.Struct, frozen=True, kw_only=True):
-    """What a file's scores were taken to say at a `margin`. `closest`: of the answers below the strongest tier's, the
-    best that counts as worse, or else the worst that counts as good; None if no answer is below."""
+    """What a file's scores were taken to say at a `margin`."""
 
     prompts: int
     margin: float
     tiers: list[TierUnderstood]
     closest: CloseCall | None
+    """Of the answers below the strongest tier's, the best that counts as worse, or else the worst that counts as good;
+    None if no answer is below.
+    """
 
     def in_words(self) -> str:
         """Return it as one sentence."""
@@ -76,8 +78,7 @@ class Understood(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Imported(msgspec.Struct, frozen=True, kw_only=True):
-    """An import. `labels`: how many of its prompts are still labelled by it; `key_id`: whose they are, None for no
-    key's or where none is left."""
+    """An import."""
 
     import_id: str
     file: str
@@ -86,7 +87,9 @@ class Imported(msgspec.Struct, frozen=True, kw_only=True):
     created_at: float
     understood: Understood
     labels: int
+    """How many of its prompts are still labelled by it."""
     key_id: str | None
+    """The key whose they are; None for no key's or where none is left."""
 
 
 def understood(outcomes: Sequence[ImportedOutcome], tiers: int, margin: float) -> Understood:

@@ -95,15 +95,13 @@ class SegmentWriter:
 
 
 class Recovered(NamedTuple):
-    """The payloads of a dead process's segment in the order of writing, and what of it could not be read.
-
-    `unreadable_bytes`: bytes outside whole frames, because a write was not finished or the disk changed them.
-    `lost`: the number of frames that began there; at least 1 where an earlier version wrote them, without markers.
-    """
+    """The payloads of a dead process's segment in the order of writing, and what of it could not be read."""
 
     frames: list[tuple[Location, bytes]]
     unreadable_bytes: int
+    """Bytes outside whole frames, because a write was not finished or the disk changed them."""
     lost: int
+    """The number of frames that began there; at least 1 where an earlier version wrote them, without markers."""
 
 
 def frame(payload: bytes) -> bytes:
@@ -265,14 +263,13 @@ class JournalFullError(RuntimeError):
 
 
 class Committed(NamedTuple):
-    """What one fsync made durable, in the order of appending.
-
-    `growing`: segments that may be reported again; all others are complete. `rotations`: the number completed.
-    """
+    """What one fsync made durable, in the order of appending."""
 
     frames: list[tuple[str, Location]]
     growing: frozenset[Path]
+    """Segments that may be reported again; all others are complete."""
     rotations: int
+    """How many segments were completed."""
 
 
 class _Frame(NamedTuple):

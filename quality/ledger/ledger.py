@@ -35,37 +35,40 @@ from quality.store.queries import get_request, insert_records
 
 
 class LedgerStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """Counters since start and health.
-
-    - `appended`: records taken; `adopted`: found in journals of dead processes; `journaled`: of `appended`, durable.
-    - `stored`: in the database; `rejected`: the database will not take them, they stay in the journal and are tried
-      again at the next start; `waiting`: durable, not stored yet.
-    - `refused`: not taken because the disk has stalled.
-    - `interrupted`: of `adopted`, requests that a dead process had started and not ended.
-    - `lost`: records that journals of dead processes can no longer give: unfinished writes and damage by the disk.
-    - `pending_bytes`: in memory, waiting for the disk.
-    - `journal_lag_seconds`, `store_lag_seconds`: age of the oldest record that is not durable, not stored.
-    - `journal_error`, `store_error`: why the last attempt failed; None while it works.
-    - `full`: so many bytes wait for the disk that new requests are to be refused.
-    """
+    """Counters since start and health."""
 
     appended: int
+    """Records taken."""
     adopted: int
+    """Records found in journals of dead processes."""
     journaled: int
+    """Appended records that are durable."""
     stored: int
+    """Records in the database."""
     rejected: int
+    """Records that the database will not take. They stay in the journal and are tried again at the next start."""
     waiting: int
+    """Durable records that are not stored yet."""
     refused: int
+    """Records that were not taken because the disk has stalled."""
     interrupted: int
+    """Adopted records of requests that a dead process had started and not ended."""
     lost: int
+    """Records that journals of dead processes can no longer give: unfinished writes and damage by the disk."""
     pending_bytes: int
+    """Bytes in memory that wait for the disk."""
     journal_failures: int
     store_failures: int
     journal_lag_seconds: float
+    """Age of the oldest record that is not durable."""
     store_lag_seconds: float
+    """Age of the oldest record that is not stored."""
     journal_error: str | None
+    """Why the last write failed; None while it works."""
     store_error: str | None
+    """Why the last attempt to store failed; None while it works."""
     full: bool
+    """Whether so many bytes wait for the disk that new requests are to be refused."""
 
     @property
     def suspended(self) -> str | None:
@@ -87,11 +90,12 @@ class LedgerStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Entry(NamedTuple):
-    """A durable record on its way to the database; `since` is monotonic seconds."""
+    """A durable record on its way to the database."""
 
     request_id: str
     location: Location
     since: float
+    """When it became durable, in monotonic seconds."""
 
 
 class Backlog:

@@ -28,16 +28,18 @@ _HISTORY, _LEFT_OUT = 1024, 16
 
 
 class ShiftSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """`false_alarm_every`: the mean number of verified answers, over all streams, between two false alarms, at least.
-    If serving pays for verifying 2% of the answers, 2,000 of these are 100,000 requests.
-
-    `tolerance`: a rise above the predicted rate that needs no alarm. `reference`: the number of answers after which the
-    predictions of a stream are checked, and corrected if they were wrong from the start. Raises `ValueError`.
-    """
+    """When errors count as more frequent. Raises `ValueError`."""
 
     false_alarm_every: float = 2_000.0
+    """The mean number of verified answers, over all streams, between two false alarms, at least. If serving pays for
+    verifying 2% of the answers, 2,000 of these are 100,000 requests.
+    """
     tolerance: float = 0.03
+    """A rise above the predicted rate that needs no alarm."""
     reference: int = 100
+    """The number of answers after which the predictions of a stream are checked, and corrected if they were wrong from
+    the start.
+    """
 
     def __post_init__(self) -> None:
         if not self.false_alarm_every >= 1.0:
@@ -49,20 +51,20 @@ class ShiftSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ShiftAlarm(msgspec.Struct, frozen=True, kw_only=True):
-    """Errors in `stream` have become more frequent: `rate` of its last `answers`, where at most `allowed` was usual.
-
-    `evidence`: the e-detector's value, at least `ShiftSettings.false_alarm_every` for each view. `since`: the time of
-    the first answer after the most likely change, in the caller's clock. `tenant`: whose answers alone show it ("":
-    those without a key); None: without those of any one tenant there is evidence enough.
-    """
+    """Errors in `stream` have become more frequent: `rate` of its last `answers`, where at most `allowed` was usual."""
 
     stream: str
     evidence: float
+    """The e-detector's value, at least `ShiftSettings.false_alarm_every` for each view."""
     answers: int
     rate: float
     allowed: float
     since: float
+    """The time of the first answer after the most likely change, in the caller's clock."""
     tenant: str | None = None
+    """The tenant whose answers alone show it ("": those without a key). None if the others give evidence enough without
+    those of any one tenant.
+    """
 
     @property
     def reason(self) -> str:

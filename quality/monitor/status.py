@@ -45,7 +45,7 @@ class InputDrift(msgspec.Struct, frozen=True, kw_only=True):
     """The last `prompts` against the `before` ones before them; None for too few.
 
     "novelty": the rise of its mean. "embedding": the squared distance of the mean vectors of verified prompts,
-    corrected (linear-kernel MMD of Gretton et al. 2012). [`low`, `high`]: 95%; `drifted`: the interval lies above 0.
+    corrected (linear-kernel MMD of Gretton et al. 2012). [`low`, `high`]: 95%.
     """
 
     of: Literal["novelty", "embedding"]
@@ -55,11 +55,13 @@ class InputDrift(msgspec.Struct, frozen=True, kw_only=True):
     low: float | None
     high: float | None
     drifted: bool
+    """Whether the interval lies above 0."""
 
 
 class CalibrationDrift(msgspec.Struct, frozen=True, kw_only=True):
     """The last verified `answers` of `tier`: the share no worse as `predicted` and as `verified`, and the 95% interval
-    [`low`, `high`] of `verified - predicted`; `drifted`: the interval excludes 0."""
+    [`low`, `high`] of `verified - predicted`.
+    """
 
     tier: int
     answers: int
@@ -68,6 +70,7 @@ class CalibrationDrift(msgspec.Struct, frozen=True, kw_only=True):
     low: float
     high: float
     drifted: bool
+    """Whether the interval excludes 0."""
 
 
 class InputWatch:
@@ -222,29 +225,32 @@ def _unknown(of: Literal["novelty", "embedding"], now: Float, before: Float) -> 
 
 
 class MonitorStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """The state shown by the API. `dropped`: offers lost because more than `max_offered` were waiting; `no_judge`:
-    drawn ones that no trusted judge can label, for which nothing was bought, but for the newest, `held`, which are
-    verified once one can. `not_sampled`: answers by the reason why they are not verified
-    (`quality.verification.sampling.WHY_NOT`). `spending` is at most `poll_seconds` old. `second_opinions`: since start.
-
-    `upgrade_rates`: the rule of SPEC QM-04; `evidence_of_shift`: that of the sequential test, by stream.
-    `acceptance_by_kind`: of the whole traffic, by tier and kind of prompts; `acceptance`: of the sample.
-    """
+    """The state shown by the API."""
 
     queue: Depth
     offered: int
     sampled: int
     dropped: int
+    """Offers lost because more than `max_offered` were waiting."""
     no_judge: int
+    """Drawn answers that no trusted judge can label, for which nothing was bought."""
     held: int
+    """The newest of them, which are verified once a judge can."""
     not_sampled: dict[Reason, int] = {}
+    """Numbers of answers by the reason why they are not verified (`quality.verification.sampling.WHY_NOT`)."""
     second_opinions: OpinionsGiven
+    """Second opinions since start."""
     spending: Spending
+    """Spending, at most `poll_seconds` old."""
     budget_usd: float
     upgrade_rates: list[UpgradeRate]
+    """Rates by the rule of SPEC QM-04."""
     evidence_of_shift: dict[str, float]
+    """Evidence of the sequential test, by stream."""
     acceptance: dict[int, Share]
+    """Shares of the sample."""
     acceptance_by_kind: list[KindShare]
+    """Shares of the whole traffic, by tier and kind of prompts."""
     input_drift: list[InputDrift]
     calibration_drift: list[CalibrationDrift]
     calibrations: list[Calibration]

@@ -37,13 +37,14 @@ _SHARE_ALARM = "quality.alarm"
 
 
 class ShareAlarm(msgspec.Struct, frozen=True, kw_only=True):
-    """More of the last answers than allowed were worse than the strongest tier's. `since`: when the oldest of them was
-    verified, in epoch seconds; `until`: the newest."""
+    """More of the last answers than allowed were worse than the strongest tier's."""
 
     needs_upgrade: Share
     reason: str
     since: float
+    """When the oldest of them was verified, in epoch seconds."""
     until: float
+    """When the newest of them was verified, in epoch seconds."""
     stream: str = STREAM
 
 

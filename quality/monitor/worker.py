@@ -29,23 +29,17 @@ from tiers.tier import Tier
 
 
 class MonitorSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings of the monitor. Times in seconds; `max_tokens` bounds a reference answer, reasoning included.
-
-    `second_opinions`: further answers, 0 to 2, that may contradict before an answer counts as worse. `max_held`: the
-    most drawn answers, the newest, that wait for a judge. `result_seconds`: how long an answer with calls waits for the
-    caller's next request, whose results say whether they failed. `cold_start_per_second`: the most answers a second
-    that a cold start draws on average, since more at once teach no sooner. `parallel`: the verifications that run at a
-    time in one process. `machine_share`: the share of the time, in (0, 1], for which verification may keep local tiers
-    busy. `trigger`: the rule whose alarms are passed
-    on: the sequential test, or the share of `upgrade`.
-    """
+    """Settings of the monitor. Times in seconds."""
 
     sampling: SamplingSettings = SamplingSettings()
     upgrade: UpgradeSettings = UpgradeSettings()
     shift: ShiftSettings = ShiftSettings()
     trigger: Literal["evidence", "share"] = "evidence"
+    """The rule whose alarms are passed on: the sequential test, or the share of `upgrade`."""
     max_tokens: int = 1024
+    """Limit of a reference answer, reasoning included."""
     second_opinions: int = MOST_OPINIONS
+    """Further answers, 0 to 2, that may contradict before an answer counts as worse."""
     max_attempts: int = 3
     lease_seconds: float = 600.0
     retry_seconds: float = 30.0
@@ -53,10 +47,15 @@ class MonitorSettings(msgspec.Struct, frozen=True, kw_only=True):
     poll_seconds: float = 1.0
     max_offered: int = 1000
     max_held: int = 50
+    """The most drawn answers, the newest, that wait for a judge."""
     result_seconds: float = 120.0
+    """How long an answer with calls waits for the caller's next request, whose results say whether they failed."""
     cold_start_per_second: float = 2.0
+    """The most answers a second that a cold start draws on average, since more at once teach no sooner."""
     parallel: int = 1
+    """The verifications that run at a time in one process."""
     machine_share: float = 1.0
+    """The share of the time, in (0, 1], for which verification may keep local tiers busy."""
 
 
 # Of the newest drawn answers, whose results may still come.
@@ -74,12 +73,13 @@ def compare_none(purpose: Purpose) -> None:
 
 
 class Offer(NamedTuple):
-    """A finished request to decide on. `sampling`: under whose ceilings it was let in; None for the current ones."""
+    """A finished request to decide on."""
 
     record: Record
     to_compare: ToCompare = compare_none
     turn: Exchange | None = None
     sampling: SamplingSettings | None = None
+    """The ceilings under which it was let in; None for the current ones."""
 
     @property
     def num_bytes(self) -> int:

@@ -20,11 +20,11 @@ CacheUse = Literal["hit", "similar", "shared", "miss"]
 
 
 class ComparedAs(msgspec.Struct, frozen=True, kw_only=True):
-    """The `kind` of answers that several tiers gave at once to be compared. `app`: hash of the request's system prompt,
-    "" without one or without consent to learn from it."""
+    """The `kind` of answers that several tiers gave at once to be compared."""
 
     kind: str
     app: str = ""
+    """Hash of the request's system prompt, "" without one or without consent to learn from it."""
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,49 +32,58 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     sample that an answer was `compared` with.
 
     If the answer was judged by its own evidence: the `stage` (`prefill` in old records), P(no worse) of this very
-    answer, and the `reason` for or against escalation. `replicas`: the replicas that were asked, if the tier has
-    several. `claimed`: the tokens that a server elsewhere reported where they cannot be, so that others are billed.
-    `max_tokens`: the limit of a choice that a server elsewhere was sent; None: it was sent none. `compared_as`: one of
-    several tiers that answered at once; the one that was sent is "ok", others "agreed" or "differed". Of the prompt
-    the server read `cached_tokens` from its cache and wrote `cache_write_tokens` into it, `cache_write_1h_tokens` of
-    these for an hour. `added`: fields that the server was sent and no caller set. `guarded`: the guardrail that
-    replaced or blocked the answer, after which it is no evidence about the tier. `target`: the name of the target
-    that stood in for the tier, which says nothing of the tier's own answers. `continued_at`: it went on
-    after so many characters, which failed attempts before it had given; `resumed`: the core that computed it was
-    lost, and another one went on after its tokens. `price`: what its
-    tokens were billed at, with the step of a long prompt; `cost_usd` follows from it and the tokens, unless the server
-    said what it charges: then `charged_usd` is that, within what was held, and it was billed. `extras`: what was
-    billed besides tokens, or has no known price; `extras_usd` of `cost_usd` are for that. `estimated`: a server
-    elsewhere has not counted all its tokens, because the answer was left or broke off, or it tells no counts.
+    answer, and the `reason` for or against escalation.
     """
 
     tier: int
     model: str
     status: AttemptStatus
     cost_usd: float
+    """The price times the tokens, unless the server said what it charges."""
     max_tokens: int | None = None
+    """The limit of a choice that a server elsewhere was sent; None: it was sent none."""
     error: str | None = None
     stage: Literal["prefill", "opening", "whole", "agreement"] | None = None
     p_ok: float | None = None
     reason: str | None = None
     replicas: list[ReplicaTry] = []
+    """The replicas that were asked, if the tier has several."""
     claimed: Usage | None = None
+    """The tokens that a server elsewhere reported where they cannot be, so that others are billed."""
     compared_as: ComparedAs | None = None
+    """How one of several tiers that answered at once took part: the one that was sent is "ok", others "agreed" or
+    "differed".
+    """
     cached_tokens: int = 0
+    """Tokens of the prompt that the server read from its cache."""
     cache_write_tokens: int = 0
+    """Tokens of the prompt that the server wrote into its cache."""
     cache_write_1h_tokens: int = 0
+    """How many of these stay for an hour."""
     added: list[str] = []
+    """Fields that the server was sent and no caller set."""
     guarded: str | None = None
+    """The guardrail that replaced or blocked the answer, after which it is no evidence about the tier."""
     target: str | None = None
+    """The name of the target that stood in for the tier, which says nothing of the tier's own answers."""
     prompt_tokens: int = 0
     completion_tokens: int = 0
     price: Price | None = None
+    """What its tokens were billed at, with the step of a long prompt."""
     charged_usd: float | None = None
+    """What the server said it charges, within what was held; it was billed."""
     extras: list[str] = []
+    """What was billed besides tokens, or has no known price."""
     extras_usd: float = 0.0
+    """How much of `cost_usd` is for these."""
     estimated: bool = False
+    """Whether a server elsewhere has not counted all its tokens, because the answer was left or broke off, or because
+    it tells no counts.
+    """
     continued_at: int | None = None
+    """After how many characters it went on, which failed attempts before it had given."""
     resumed: bool = False
+    """Whether the core that computed it was lost, and another one went on after its tokens."""
 
 
 def continued_from(attempts: list[Attempt]) -> list[str]:
@@ -89,19 +98,20 @@ def continued_from(attempts: list[Attempt]) -> list[str]:
 
 
 class Timings(msgspec.Struct, frozen=True, kw_only=True):
-    """Milliseconds. `ttft_ms` runs from arrival to the first text; `overhead_ms` is all time outside the tier.
-
-    Of the tier that answered: `queue_ms` of waiting and of planning the prompt's steps, then `prefill_ms` to the first
-    text, then `decode_ms` to the last.
-    """
+    """Milliseconds."""
 
     route_ms: float
     ttft_ms: float | None
+    """From arrival to the first text."""
     e2e_ms: float
     overhead_ms: float
+    """All time outside the tier."""
     queue_ms: float | None = None
+    """At the tier that answered, waiting and planning the prompt's steps."""
     prefill_ms: float | None = None
+    """At that tier, then until the first text."""
     decode_ms: float | None = None
+    """At that tier, from the first text to the last."""
 
 
 TRIED_OUT = "aio-try"
@@ -110,16 +120,7 @@ Such requests are no sample of the traffic, so they are never verified."""
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """One request. `messages`, `answer` and `response_format` (the requested form, as OpenAI writes it) are None unless
-    the key's owner consented to storing texts.
-
-    `consent`: which tiers may see the texts from now on.
-
-    `cache`: the answer was a cached one (`hit`, or `similar`: that of another prompt), came from another caller's
-    running request (`shared`), or had to be made (`miss`); None without a cache. Tokens of an answer that was not made
-    for this request are recorded but cost nothing. `replica`: the process that answered. `tags`: the caller's
-    `metadata`, by which bills are split.
-    """
+    """One request. Messages, answer and response format are None unless the key's owner consented to storing texts."""
 
     request_id: str
     created_at: float
@@ -146,10 +147,18 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     baseline_cost_usd: float
     timings: Timings
     response_format: dict[str, Any] | None = None
+    """The requested form, as OpenAI writes it."""
     consent: Consent = ALL
+    """Which tiers may see the texts from now on."""
     cache: CacheUse | None = None
+    """"hit" if the answer was a cached one, "similar" if it was that of another prompt, "shared" if it came from
+    another caller's running request, "miss" if it had to be made; None without a cache. Tokens of an answer that was
+    not made for this request are recorded but cost nothing.
+    """
     tags: dict[str, str] | None = None
+    """The caller's `metadata`, by which bills are split."""
     replica: str | None = None
+    """The process that answered."""
 
     @property
     def comparison(self) -> "Comparison | None":
@@ -173,10 +182,12 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """`tiers`, ascending, answered at once. `outcome`: "failed" if none agreed and one of them gave no whole answer."""
+    """Tiers that answered at once."""
 
     tiers: tuple[int, ...]
+    """Ascending."""
     outcome: Literal["agreed", "differed", "failed"]
+    """"failed" if none agreed and one of them gave no whole answer."""
     compared_as: ComparedAs
 
 
@@ -201,10 +212,9 @@ PassedApi = Literal["embedding", "rerank", "moderation", "image", "speech", "tra
 
 class EmbeddingRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One request that `model`, one of the catalogue's embedding models or one whose endpoint was passed through,
-    answered or started; see `quality.records.record` for the shared fields. `overhead_ms` is the time before the model
-    was asked. A request without vectors is charged for no tokens, but those of a server's finished calls. `attempts`:
-    what was charged, at which price, of tier 0, which is none; empty in old records. Of what was passed through the
-    attempt's `reason` says the units and their price, or that they have none."""
+    answered or started; see `quality.records.record` for the shared fields. A request without vectors is charged for no
+    tokens, but those of a server's finished calls.
+    """
 
     request_id: str
     created_at: float
@@ -219,18 +229,23 @@ class EmbeddingRecord(msgspec.Struct, frozen=True, kw_only=True):
     cost_usd: float
     e2e_ms: float
     overhead_ms: float
+    """The time before the model was asked."""
     tags: dict[str, str] | None = None
     replica: str | None = None
     attempts: list[Attempt] = []
+    """What was charged, at which price, of tier 0, which is none; empty in old records. For what was passed through,
+    the attempt's `reason` says the units and their price, or that they have none.
+    """
 
 
 Recorded = Record | EmbeddingRecord
 
 
 class Begun(msgspec.Struct, frozen=True):
-    """A request whose answer is under way. `begun` is recorded if its process dies before the answer ends."""
+    """A request whose answer is under way."""
 
     begun: Record
+    """What is recorded if its process dies before the answer ends."""
 
 
 ANSWERS = ("chat", "completion")

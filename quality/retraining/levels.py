@@ -107,11 +107,12 @@ ABOVE = (
 
 
 class Learned(NamedTuple):
-    """`table` [4, tiers - 1]; what the adopted level above it learned, `head`, and of each outer fold what it learned
-    from the other folds, by the fold's number; none where none was adopted."""
+    """What retraining learned."""
 
     table: Float
+    """[4, tiers - 1]."""
     head: LearnedHead | None
+    """What the adopted level above the table learned; None if none was adopted."""
     heads: Mapping[int, LearnedHead]
     levels: list[Level]
 

@@ -40,25 +40,31 @@ Outcome = Literal["canary", "promoted", "refused", "nothing new", "busy"]
 
 
 class RetrainSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings of a run. `catalogue_fingerprint` and `models` (by tier) identify the catalogue of the rows; `tiers`:
-    fingerprints (`Catalog.tier_fingerprint`) by which rows are selected; empty: by the number of tiers. `prior` as for
-    `Order`; empty: evenly spread tiers. `serving` as for `Order`; None: reference prices and the default target.
-    `rollout`: how an accepted candidate is rolled out. `keys_are_tenants`: as for `export_rows`."""
+    """Settings of a run."""
 
     catalogue_fingerprint: str
+    """Fingerprint of the catalogue of the rows."""
     models: dict[str, list[str | None]]
+    """The catalogue's models, by tier."""
     tiers: list[str] = []
+    """Fingerprints (`Catalog.tier_fingerprint`) by which rows are selected; if empty, they are selected by the number
+    of tiers.
+    """
     seed: int = 0
     prior: list[list[float]] = []
+    """See `Order`; if empty, evenly spread tiers."""
     serving: Serving | None = None
+    """See `Order`; None for reference prices and the default target."""
     lease_seconds: float = 120.0
     timeout_seconds: float = 3600.0
     rollout: RolloutSettings = RolloutSettings()
+    """How an accepted candidate is rolled out."""
     keys_are_tenants: bool = False
+    """See `export_rows`."""
 
 
 class RetrainResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a run. `judgement`: a `promotion_gate.Judgement` as plain data, None if nothing was trained."""
+    """The result of a run."""
 
     run_id: str
     outcome: Outcome
@@ -66,6 +72,7 @@ class RetrainResult(msgspec.Struct, frozen=True, kw_only=True):
     incumbent: str
     candidate: str | None = None
     judgement: dict[str, Any] | None = None
+    """A `promotion_gate.Judgement` as plain data, None if nothing was trained."""
 
 
 class _Trained(msgspec.Struct, frozen=True, kw_only=True):

@@ -22,12 +22,14 @@ class LeaseLostError(RuntimeError):
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """A run held by this process. `step` and `data_hash` are those of an earlier runner that died, else None."""
+    """A run held by this process."""
 
     run_id: str
     owner: str
     step: str | None = None
+    """The step of an earlier runner that died, else None."""
     data_hash: str | None = None
+    """The data of an earlier runner that died, else None."""
 
 
 class Busy(msgspec.Struct, frozen=True, kw_only=True):
@@ -188,19 +190,24 @@ class Owed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RetrainingStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """`known_until`: when the last run with a result began, before it the time of the first record; None without any.
-    `failures` since then by any trigger, and the last one's `error`. `retry_at`: when a scheduled run may begin again
-    after failures. `owed`: an abandoned run, or one of an alarm that failed; `under_way`: a run has not ended.
-    `refused`: why the last refused candidate was refused, at `refused_at`. Epoch seconds."""
+    """The state of retraining. Times are epoch seconds."""
 
     known_until: float | None = None
+    """When the last run with a result began, before it the time of the first record; None without any."""
     failures: int = 0
+    """Failures since then, by any trigger."""
     error: str | None = None
+    """The error of the last failure."""
     retry_at: float | None = None
+    """When a scheduled run may begin again after failures."""
     under_way: bool = False
+    """Whether a run has not ended."""
     owed: Owed | None = None
+    """An abandoned run, or one of an alarm that failed."""
     refused: str | None = None
+    """Why the last refused candidate was refused."""
     refused_at: float | None = None
+    """When it was refused."""
 
 
 def wait_after(failures: int) -> float:

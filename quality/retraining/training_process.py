@@ -18,24 +18,25 @@ ORDER, ROWS, RESULT = "order.json", "rows.safetensors", "result.json"
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
-    """What to train. `root_artefact` has the encoder and `incumbent` is the version to beat; both are artefact folders.
-
-    `models`: names of the serving catalogue's models by tier, for the manifest. Window: ISO 8601 or None. `prior`
-    [4][tiers]: P(good enough) of the catalogue's tiers by class before learning. `changes`: by tier, the time (epoch
-    seconds) since when its answers are different. `serving`: the costs and the target at which decisions are compared.
-    """
+    """What to train. The window is ISO 8601 or None."""
 
     root_artefact: str
+    """The folder of the artefact that has the encoder."""
     incumbent: str
+    """The folder of the version to beat."""
     registry: str
     catalogue_fingerprint: str
     models: dict[str, list[str | None]]
+    """Names of the serving catalogue's models by tier, for the manifest."""
     window_start: str | None
     window_end: str | None
     seed: int
     changes: dict[int, float] = {}
+    """By tier, the time (epoch seconds) since when its answers are different."""
     prior: list[list[float]]
+    """[4][tiers]: P(good enough) of the catalogue's tiers by class before learning."""
     serving: Serving
+    """The costs and the target at which decisions are compared."""
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):

@@ -41,21 +41,27 @@ class ExperimentError(ValueError):
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """`share` of the units is split between the arms `a` and `b`; `by`: what a unit is. `level`: the probability of
-    finding a difference in quality where there is none, and that of a breach of `guardrails` where b is within them,
-    both under continuous monitoring; after `most_probes` the result is no difference. `prior` and `serving` as for
-    `RolloutSettings`.
-    A plan that was stored before units and guardrails is by request and has none. Raises `ValueError`."""
+    """An experiment as an operator plans it. A plan that was stored before units and guardrails is by request and has
+    none. Raises `ValueError`.
+    """
 
     share: float
+    """Share of the units that is split between the arms `a` and `b`."""
     a: Arm
     b: Arm
     tiers: int
     level: float = 0.05
+    """The probability of finding a difference in quality where there is none, and that of a breach of `guardrails`
+    where b is within them, both under continuous monitoring.
+    """
     most_probes: int = 1000
+    """The probes after which the result is no difference."""
     prior: list[list[float]] = []
+    """See `RolloutSettings`."""
     serving: Serving | None = None
+    """See `RolloutSettings`."""
     by: SplitBy = "request"
+    """What a unit is."""
     guardrails: Guardrails = Guardrails()
 
     def __post_init__(self) -> None:
@@ -83,25 +89,30 @@ class ArmStatistics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Results(msgspec.Struct, frozen=True, kw_only=True):
-    """`paired`: arm b against arm a on probes. `winner`: the better arm, None while undecided. `guardrails` as of the
-    last of so many `looks`; `breached`: the one that ended the experiment."""
+    """The results of an experiment."""
 
     paired: Paired = Paired()
+    """Arm b against arm a on probes."""
     a: ArmStatistics = ArmStatistics()
     b: ArmStatistics = ArmStatistics()
     winner: ArmName | None = None
+    """The better arm; None while undecided."""
     looks: int = 0
+    """Number of looks."""
     guardrails: list[Guarded] = []
+    """The guardrails at the last look."""
     breached: Measure | None = None
+    """The guardrail that ended the experiment."""
     problem: str | None = None
 
 
 class Experiment(msgspec.Struct, frozen=True, kw_only=True):
-    """A running experiment; `config` is its plan."""
+    """A running experiment."""
 
     experiment_id: str
     name: str
     config: Plan
+    """Its plan."""
     metrics: Results | None
     created_at: float
 

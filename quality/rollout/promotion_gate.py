@@ -28,12 +28,13 @@ CLASS_TOLERANCE, CLASS_LEVEL = 0.01, 0.05
 
 
 class ClassGain(msgspec.Struct, frozen=True, kw_only=True):
-    """Mean gain on the rows of one complexity class; `high` is its upper bound, at a level for all classes together."""
+    """Mean gain on the rows of one complexity class."""
 
     complexity: str
     rows: int
     gain: float
     high: float
+    """The gain's upper bound, at a level for all classes together."""
 
 
 def class_gains(classes: Float, difference: Float) -> list[ClassGain]:
@@ -71,44 +72,47 @@ _TWO_SIDED = 1.96
 
 
 class TierCalibration(msgspec.Struct, frozen=True, kw_only=True):
-    """Calibration error of the candidate for one tier on the newer rows.
-
-    `allowed` is a perfect model's 95% band plus a tolerance, or the incumbent's own error if that is larger. `sharper`:
-    the candidate's squared error (Brier 1950) is significantly below the incumbent's, whatever the calibration of
-    either; the guard must not keep a worse model. `slope`: of the outcomes on the candidate's logits, with its 95%
-    interval; 0.9 to 1.1 is wanted (SPEC RT-06). None where it is not determined, as by outcomes that are all alike. It
-    is reported and refuses nothing: some hundred rows know it to about 0.2.
-    """
+    """Calibration error of the candidate for one tier on the newer rows."""
 
     tier: int
     rows: int
     error: float
     allowed: float
+    """A perfect model's 95% band plus a tolerance, or the incumbent's own error if that is larger."""
     sharper: bool = False
+    """Whether the candidate's squared error (Brier 1950) is significantly below the incumbent's, whatever the
+    calibration of either; the guard must not keep a worse model.
+    """
     slope: Estimate | None = None
+    """Slope of the outcomes on the candidate's logits, with its 95% interval; 0.9 to 1.1 is wanted (SPEC RT-06). None
+    where it is not determined, as by outcomes that are all alike. It is reported and refuses nothing: some hundred rows
+    know it to about 0.2.
+    """
 
 
 class Judgement(msgspec.Struct, frozen=True, kw_only=True):
-    """The evidence and the decision, on the newer rows that the incumbent was not trained on.
-
-    `gain`: the reduction of squared error (Brier 1950, in [0, 1]) against the incumbent, paired by row; `over_rates`:
-    against the tiers' own rates; `utility` and `utility_over_rates`: likewise, of its decisions, in shares of answers
-    that are no worse. None with too few rows. `classes`: gains by complexity class, the worst first.
-    `outdated`: by tier whose answers have changed, the number of new rows from before the change. `reasons` are the
-    refusals; empty means promote.
+    """The evidence and the decision, on the newer rows that the incumbent was not trained on. Gains are None with too
+    few rows.
     """
 
     candidate: str
     incumbent: str
     new_rows: int
     gain: Estimate | None
+    """The reduction of squared error (Brier 1950, in [0, 1]) against the incumbent, paired by row."""
     over_rates: Estimate | None
+    """The reduction of squared error against the tiers' own rates."""
     utility: Estimate | None = None
+    """The gain of its decisions against the incumbent, in shares of answers that are no worse."""
     utility_over_rates: Estimate | None = None
+    """The gain of its decisions against the tiers' own rates."""
     calibration: list[TierCalibration]
     classes: list[ClassGain] = []
+    """Gains by complexity class, the worst first."""
     outdated: dict[int, int] = {}
+    """By tier whose answers have changed, the number of new rows from before the change."""
     reasons: list[str]
+    """The refusals; if there are none, the candidate is promoted."""
 
     @property
     def promote(self) -> bool:

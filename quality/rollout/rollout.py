@@ -33,27 +33,35 @@ Files = frozenset[tuple[str, int, int]]
 
 
 class RolloutSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """`share`: of the requests for a canary, 0: promote at once. Levels are error probabilities that hold under
-    continuous monitoring: `stop_level` of ending the trial of a harmless version, `rollback_level` of rolling back a
-    promoted version that does no harm, `promote_level` of finding a loss of `margin` in utility harmless.
-    `live_margin`: the allowed rise of a canary's share of worse answers. `patience` and `watch_probes` count probes
-    since the start; a canary that no evidence has decided ends after `days`. Without `promotes` a canary waits
-    for an operator. `prior` [4][tiers]: P(good enough) of the
-    catalogue's tiers by class, for a version that learned nothing about them; empty: evenly spread tiers. `serving`:
-    the target and the prices by which utility counts, as in `served_as`. Raises `ValueError`."""
+    """How a version is rolled out. Levels are error probabilities that hold under continuous monitoring. Raises
+    `ValueError`.
+    """
 
     share: float = 0.1
+    """Share of the requests for a canary; 0 promotes at once."""
     stop_level: float = 0.05
+    """Probability of ending the trial of a harmless version."""
     rollback_level: float = 0.01
+    """Probability of rolling back a promoted version that does no harm."""
     promote_level: float = 0.05
+    """Probability of finding a loss of `margin` in utility harmless."""
     margin: float = 0.01
     live_margin: float = 0.05
+    """The allowed rise of a canary's share of worse answers."""
     patience: int = 100
+    """Probes of a canary, counted since the start."""
     watch_probes: int = 500
+    """Probes of a promoted version, counted since the start."""
     days: float = 28.0
+    """A canary that no evidence has decided ends after so many days."""
     promotes: bool = True
+    """If False, a canary waits for an operator."""
     prior: list[list[float]] = []
+    """[4][tiers]: P(good enough) of the catalogue's tiers by class, for a version that learned nothing about them;
+    empty for evenly spread tiers.
+    """
     serving: Serving | None = None
+    """The target and the prices by which utility counts, as in `served_as`."""
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.share < 1.0:
@@ -69,13 +77,16 @@ class RolloutSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
-    """`paired`: on probes; `live`: on served answers. `broken`: why the version cannot serve at all; `problem`: why the
-    two cannot be compared."""
+    """The evidence on a version on trial."""
 
     paired: Paired = Paired()
+    """Evidence on probes."""
     live: LiveComparison = LiveComparison()
+    """Evidence on served answers."""
     broken: str | None = None
+    """Why the version cannot serve at all."""
     problem: str | None = None
+    """Why the two cannot be compared."""
 
 
 class RolloutEvidence:

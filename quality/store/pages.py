@@ -144,10 +144,11 @@ class PageError(ValueError):
 
 
 class Page(msgspec.Struct, frozen=True, kw_only=True):
-    """`next` is the cursor of the following page, None after the last."""
+    """One page of a list."""
 
     rows: list[dict[str, Any]]
     next: str | None
+    """The cursor of the following page, None after the last."""
 
 
 class Listing:

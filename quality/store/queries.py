@@ -53,12 +53,13 @@ async def exclusive(engine: AsyncEngine, lock: int) -> AsyncIterator[AsyncConnec
 
 
 class _Prepared(NamedTuple):
-    """`values`: of a row in the order of the statement's parameters; `converted`: the places of those that the database
-    gets in another form, with what makes it."""
+    """A statement with the values of its rows."""
 
     statement: str
     values: Callable[[Mapping[str, Any]], tuple[Any, ...]]
+    """The values of a row in the order of the statement's parameters."""
     converted: Sequence[tuple[int, Callable[[Any], Any]]]
+    """The places of those that the database gets in another form, with what makes it."""
 
 
 async def insert_if_absent(connection: AsyncConnection, table: Table, rows: Iterable[Mapping[str, Any]]) -> None:
@@ -229,23 +230,26 @@ async def reset_labels(engine: AsyncEngine, *, actor: str, reason: str, now: flo
 
 
 class KnobChange(msgspec.Struct, frozen=True, kw_only=True):
-    """`actor` set `knob` of `part` (and of its `model`; None is all models) from `old_value` to `new_value`.
-
-    Values are JSON. `kept`: whether the change survives a restart. `refused`: why nothing was changed, None if it was.
-    `created_at`: epoch seconds. `knob_change_id` is assigned by the store.
-    """
+    """An actor's change of a knob, or a refused one. Values are JSON."""
 
     created_at: float
+    """Epoch seconds."""
     actor: str
+    """The one who set `knob` from `old_value` to `new_value`."""
     part: str
+    """The part whose knob it is."""
     model: str | None
+    """The model whose knob it is; None for all models."""
     knob: str
     old_value: Any
     new_value: Any
     reason: str | None = None
     kept: bool = False
+    """Whether the change survives a restart."""
     refused: str | None = None
+    """Why nothing was changed, None if it was."""
     knob_change_id: int | None = None
+    """Assigned by the store."""
 
 
 async def record_knob_changes(engine: AsyncEngine, changes: Sequence[KnobChange]) -> None:
@@ -297,14 +301,16 @@ _read_prices = inputs_reader(_Priced)
 
 
 class RefusalKind(msgspec.Struct, frozen=True):
-    """What is counted together. `key_id`: None without a known key; `reason`: which limit was reached, and whose, ""
-    where the message says all; `path`: of the endpoint, "" for none."""
+    """What is counted together."""
 
     key_id: str | None
+    """None without a known key."""
     status: int
     code: str
     reason: str
+    """Which limit was reached, and whose; "" where the message says all."""
     path: str
+    """Path of the endpoint; "" for none."""
 
 
 class RefusalCount(msgspec.Struct):

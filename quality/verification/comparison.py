@@ -18,19 +18,21 @@ from tiers.final_answer.extract import FinalAnswer, agree
 
 
 class VerifiedComparison(msgspec.Struct, frozen=True, kw_only=True):
-    """`tiers`, ascending, whose answers are compared; one tier twice: two samples of it. The last one's answer would be
-    sent if another equals it. `models`: of these tiers.
-
-    `agreed`: whether another answer equals the last one's; `lost`: whether that is worse than the strongest tier's.
-    None: not known. `informed`: Youden's J of the judge who said so, 1 where none did.
-    """
+    """The comparison of cheap tiers' answers that a verification makes."""
 
     tiers: tuple[int, ...]
+    """The tiers whose answers are compared, ascending; one tier twice stands for two samples of it. The last one's
+    answer would be sent if another equals it.
+    """
     compared_as: ComparedAs
     models: tuple[str, ...] = ()
+    """The models of these tiers."""
     agreed: bool | None = None
+    """Whether another answer equals the last one's."""
     lost: bool | None = None
+    """Whether that answer is worse than the strongest tier's; None if that is not known."""
     informed: float = 1.0
+    """Youden's J of the judge who said so, 1 where none did."""
 
     @property
     def sampled_again(self) -> frozenset[int]:

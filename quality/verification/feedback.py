@@ -33,26 +33,28 @@ _REPLACED = {FEEDBACK: (FEEDBACK,), REVIEW: ("verification", FEEDBACK, REVIEW)}
 
 
 class Feedback(msgspec.Struct, frozen=True, kw_only=True):
-    """`score` in [0, 1], from useless to everything wanted; `check`: how a program of the caller's judged the work,
-    such as its tests; `correction`: what the answer should have been.
-
-    `comment` is only read by people.
-    """
+    """What a caller says of an answer."""
 
     score: float | None = None
+    """In [0, 1], from useless to everything wanted."""
     check: Literal["passed", "failed"] | None = None
+    """How a program of the caller's judged the work, such as its tests."""
     correction: str | None = None
+    """What the answer should have been."""
     comment: str | None = None
+    """For people to read."""
 
 
 class FeedbackTaken(msgspec.Struct, frozen=True, kw_only=True):
-    """The effect of feedback. `learned`: it became a label; `reason` says why, or why not."""
+    """The effect of feedback."""
 
     request_id: str
     tier: int
     label: Literal["no_worse", "worse"]
     learned: bool
+    """Whether it became a label."""
     reason: str
+    """Why it did, or why not."""
 
 
 class _Texts(NamedTuple):

@@ -217,58 +217,63 @@ Label = Literal["no_worse", "worse", "tie", "uncertain"]
 
 
 class VerificationJob(msgspec.Struct, frozen=True, kw_only=True):
-    """One pending verification with the texts it needs, as stored by the ledger; `served_tier` gave `answer`, of
-    `completion_tokens`, to a prompt of `prompt_tokens` as its server counts them. `would_be_tier`: that of routing, if
-    it was only observed. `consent`: of the request. `compared`: cheap tiers whose answers are compared as well. `turn`:
-    the request and its answer with tools and attachments, if it has any; `next_step`: "failed" if the caller's next
-    request says that a call of it failed. `probability`: with which it was drawn. `tenant`: who pays, the team of the
-    key, else the key; "" without one."""
+    """One pending verification with the texts it needs, as stored by the ledger."""
 
     verification_id: int
     request_id: str
     key_id: str | None
     purpose: Purpose
     served_tier: int
+    """The tier that gave `answer`."""
     messages: list[dict[str, str]]
     answer: str
     attempts: int
     prompt_tokens: int = 0
+    """Tokens of the prompt, as its server counts them."""
     completion_tokens: int = 0
+    """Tokens of the answer, as its server counts them."""
     response_format: dict[str, Any] | None = None
     would_be_tier: int | None = None
+    """The tier that routing would have chosen, if routing was only observed."""
     consent: Consent = ALL
+    """The request's consent."""
     compared: VerifiedComparison | None = None
+    """Cheap tiers whose answers are compared as well."""
     turn: Exchange | None = None
+    """The request and its answer with tools and attachments, if it has any."""
     next_step: Literal["failed"] | None = None
+    """"failed" if the caller's next request says that a call of it failed."""
     probability: float = 1.0
+    """The probability with which it was drawn."""
     tenant: str = ""
+    """The tenant who pays: the team of the key, else the key; "" without one."""
 
 
 class Ruling(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a verification for one tier; `label` is None, with a reason, if nothing may be learned.
-
-    `verifier_answer` is the reference, `verifier_tier`'s answer. `judged_answer`: what `tier` answered to the
-    verification, for `judged_cost_usd`; None if its answer was the served one. `opinions_usd`: the part of `cost_usd`
-    that further opinions on a verdict of "worse" cost; None if none was asked for. `compared`: what came of the cheap
-    answers that were compared, for part of `cost_usd`. `judging`: the fingerprint of the model that was asked to judge.
-    """
+    """The result of a verification for one tier."""
 
     tier: int
     model: str
     verifier_tier: int
     verifier_model: str
     label: Label | None
+    """None, with a reason, if nothing may be learned."""
     judge: str | None
     judge_reliability: float | None
     scores: dict[str, float]
     verifier_answer: str | None
+    """The reference: the answer of `verifier_tier`."""
     reason: str
     cost_usd: float
     judged_answer: str | None = None
+    """What `tier` answered to the verification, for `judged_cost_usd`; None if its answer was the served one."""
     judged_cost_usd: float | None = None
     opinions_usd: float | None = None
+    """The part of `cost_usd` that further opinions on a verdict of "worse" cost; None if none was asked for."""
     compared: VerifiedComparison | None = None
+    """What came of the cheap answers that were compared, for part of `cost_usd`."""
     judging: str | None = None
+    """The fingerprint of the model that was asked to judge."""
 
     @property
     def teaches(self) -> bool:

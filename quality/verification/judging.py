@@ -25,12 +25,13 @@ SECOND_SEED = 1
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True):
-    """A tier's answer: a text, `calls` of tools, or both. `cost_usd`: what it cost the check; None if served."""
+    """A tier's answer: a text, `calls` of tools, or both."""
 
     text: str
     calls: tuple[Call, ...] = ()
     finish_reason: FinishReason | None
     cost_usd: float | None = None
+    """What it cost the check; None if served."""
 
     @property
     def is_whole(self) -> bool:
@@ -60,14 +61,16 @@ class OpinionsGiven(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Compared(msgspec.Struct, frozen=True, kw_only=True):
-    """The answers of which `answer` was called worse than `reference`, by `basis`. `tier` gave the reference; `other`,
-    if there is one, is the strongest tier besides it and the judged one."""
+    """An answer that was called worse than a reference."""
 
     answer: Reply
     reference: Reply
     tier: int
+    """The tier that gave the reference."""
     other: int | None
+    """The strongest tier besides that one and the judged one, if there is one."""
     basis: Basis
+    """By what it was called worse."""
 
 
 Compare = Callable[[Reply, Reply], Awaitable[JudgeVerdict]]
@@ -125,13 +128,14 @@ async def objection(
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """What is found on a tier's answer. `opinions_usd`: what further opinions cost; None if none was needed."""
+    """What is found on a tier's answer."""
 
     answer: Reply | None
     label: Label | None
     reason: str
     finding: Finding | None = None
     opinions_usd: float | None = None
+    """What further opinions cost; None if none was needed."""
 
     @classmethod
     def of(cls, answer: Reply, finding: Finding) -> "Verdict":

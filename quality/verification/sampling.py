@@ -46,46 +46,55 @@ Number = TypeVar("Number", float, npt.NDArray[np.floating])
 
 class SamplingSettings(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True):
     """How answers are drawn for checking (SPEC QM-01, QM-08, QM-10), fixed at the start but for `shadow_rate`, which
-    follows a live knob of routing.
+    follows a live knob of routing. Raises `ValueError`.
 
-    `rates[k-1]`: ceiling for the answers of tier k. Answers of tiers below `downgrade_from` are checked for being good
-    enough; for the others the tier below is checked. Answers of the most certain decisions get `least_attention` of
-    their ceiling, the most doubtful ones all of it. `probe_rate`: ceiling for requests that every tier answers.
-    `shadow_rate`: ceiling for observed requests that routing would have sent to another tier, the same for all of them;
-    the knobs of routing replace it while it serves.
     The budget of the trailing day is `budget_share` of its serving cost, or `saving_share` of what its settled requests
-    saved against the strongest tier if that is more, and at most `most_usd`, a cold start included; `probe_share` of it
-    is for probes, and of what a cold start may spend. A cold start needs labels sooner: up to `cold_start_rate` of the
-    answers to unfamiliar prompts are verified, falling as labels of such prompts arrive, and `cold_start_usd` may be
-    spent per window beyond the budget. The first requests of a family (`quality.verification.families`) are drawn as
-    probes at `least_probe_rate` and as samples at `least_rate` at least, from the same money; `first_probes`: so many
-    of a family are probes, 0 where there are no families. The other draws, which go on for ever, have `steady_share` of
-    what was saved in place of `saving_share`, and are at most `steady_a_day` for each of the two shares of the budget.
-    The answers of a tenant (a team, else a key) are verified for the same shares of its own cost and saving, and once
-    for `start_usd` beyond them; infinite: a tenant has no bound of its own.
-    `key` is a secret per deployment, so that callers cannot choose request ids that are never
-    sampled. Raises `ValueError`.
+    saved against the strongest tier if that is more. A cold start needs labels sooner, so that it may spend more. The
+    first requests of a family (`quality.verification.families`) are drawn from the same money. The other draws go on
+    for ever and have a smaller part of it. The answers of a tenant (a team, else a key) are verified for the same
+    shares of its own cost and saving.
     """
 
     rates: tuple[float, ...] = (0.05, 0.05, 0.01, 0.01)
+    """By tier, the ceiling for its answers."""
     downgrade_from: int = 3
+    """Answers of tiers below this one are checked for being good enough; for the others the tier below is checked."""
     least_attention: float = 0.25
+    """The part of their ceiling that answers of the most certain decisions get; the most doubtful ones get all of it.
+    """
     probe_rate: float = 0.01
+    """Ceiling for requests that every tier answers."""
     shadow_rate: float = 0.05
+    """Ceiling for observed requests that routing would have sent to another tier, the same for all of them. The knobs
+    of routing replace it while it serves.
+    """
     budget_share: float = 0.05
     probe_share: float = 0.5
+    """The share of the budget that is for probes, and of what a cold start may spend."""
     window_seconds: float = 86_400.0
     cold_start_rate: float = 0.0
+    """The most of the answers to unfamiliar prompts that a cold start verifies; it falls as labels of such prompts
+    arrive.
+    """
     cold_start_usd: float = 0.0
+    """What a cold start may spend per window beyond the budget."""
     saving_share: float = 0.0
     most_usd: float = math.inf
+    """The most of the budget, a cold start included."""
     first_probes: int = 0
+    """How many requests of a family are probes; 0 where there are no families."""
     least_probe_rate: float = 0.0
+    """The least rate at which the first requests of a family are drawn as probes."""
     least_rate: float = 0.0
+    """The least rate at which the first requests of a family are drawn as samples."""
     steady_share: float = 0.0
+    """The share of what was saved that the other draws have, in place of `saving_share`."""
     steady_a_day: float = math.inf
+    """The most of these draws per day, for each of the two shares of the budget."""
     start_usd: float = math.inf
+    """What a tenant may spend once beyond its own budget; infinite if a tenant has no bound of its own."""
     key: str = ""
+    """A secret per deployment, so that callers cannot choose request ids that are never sampled."""
 
     def __post_init__(self) -> None:
         for name, value in (("rates", rate) for rate in self.rates):
@@ -158,25 +167,27 @@ def sampling_of(
 
 
 class Spending(msgspec.Struct, frozen=True, kw_only=True):
-    """US dollars and counts of the trailing window, of all tenants or of one; `committed_usd` is spent plus reserved,
-    and `saved_usd` what the settled requests cost less than the strongest tier would have.
-
-    `answered`: consenting answered chats by tier, which get `attention` of their ceilings on average; `shadow_share` of
-    them are observed ones that routing would have sent elsewhere. Probes are counted apart: `probe_usd`, committed, and
-    `probes`; `committed_usd` and `verifications` exclude them.
-    Of one tenant, `committed_usd` has its probes too, and `start_usd` is what is left of its start.
-    """
+    """US dollars and counts of the trailing window, of all tenants or of one. Probes are counted apart."""
 
     serving_usd: float = 0.0
     saved_usd: float = 0.0
+    """What the settled requests cost less than the strongest tier would have."""
     answered: dict[int, int] = {}
+    """Consenting answered chats by tier."""
     committed_usd: float = 0.0
+    """Spent plus reserved, without probes; of one tenant with its probes."""
     verifications: int = 0
+    """Verifications without probes."""
     probe_usd: float = 0.0
+    """Committed for probes."""
     probes: int = 0
+    """Number of probes."""
     attention: float = 1.0
+    """The part of their ceilings that they get on average."""
     shadow_share: float = 0.0
+    """The share of them that are observed ones which routing would have sent elsewhere."""
     start_usd: float = math.inf
+    """Of one tenant, what is left of its start."""
 
     def committed(self, purpose: Purpose) -> float:
         return self.probe_usd if purpose == "probe" else self.committed_usd
@@ -237,10 +248,11 @@ WHY_NOT: Mapping[Reason, str] = {
 
 
 class Draw(msgspec.Struct, frozen=True, kw_only=True):
-    """The decision on one request. `probability`: its chance of being drawn for `purpose` (Horvitz-Thompson)."""
+    """The decision on one request."""
 
     sampled: bool
     probability: float
+    """Its chance of being drawn for `purpose` (Horvitz-Thompson)."""
     reason: Reason
     purpose: Purpose = "sample"
 

@@ -75,18 +75,18 @@ def without_errors(outcomes: Float, informed: Float) -> Float:
 
 
 class EncodedPrompt(msgspec.Struct, frozen=True, kw_only=True):
-    """A prompt as the classifier sees it, without its text: vectors of little-endian float32 and the encoder's id.
-
-    `features`: those of the surface, then word logits, and where the turn brings material, P of the four complexity
-    classes of all of it; `classes`: P of those of the request alone; `app`: a hash of the system prompt, None without
-    one.
-    """
+    """A prompt as the classifier sees it, without its text: vectors of little-endian float32 and the encoder's id."""
 
     feature_spec: str
     embedding: bytes
     features: bytes | None
+    """Features of the surface, then word logits, and where the turn brings material, P of the four complexity classes
+    of all of it.
+    """
     classes: list[float] | None = None
+    """P of the four complexity classes of the request alone."""
     app: str | None = None
+    """A hash of the system prompt, None without one."""
 
 
 Encode = Callable[[list[dict[str, str]]], Awaitable[EncodedPrompt]]

@@ -20,55 +20,60 @@ Tensors = dict[str, npt.NDArray[np.generic]]
 
 
 class CollectedTier(msgspec.Struct, frozen=True, kw_only=True):
-    """A tier with outcomes in the folder. `fingerprint`: `Catalog.tier_fingerprint`. Prices: US dollars a million."""
+    """A tier with outcomes in the folder. Prices are US dollars per million tokens."""
 
     model: str
     policy: str
     fingerprint: str
+    """`Catalog.tier_fingerprint`. Prices: US dollars a million."""
     input_usd_per_million: float
     output_usd_per_million: float
 
 
 class OutcomesManifest(msgspec.Struct, frozen=True, kw_only=True):
-    """Which prompts were asked of which tiers. A run with an equal manifest resumes an interrupted one.
-
-    `groups`: names that the rows' `group` numbers. `classifier_version`: of the stored predictions, with `encoder`, its
-    encoder's hash. `max_tokens` bounds an answer without reasoning. `evidence_names`: of `Outcomes.evidence`.
-    """
+    """Which prompts were asked of which tiers. A run with an equal manifest resumes an interrupted one."""
 
     schema_version: int
     catalog: str
     catalogue_fingerprint: str
     tiers: dict[str, CollectedTier]
     groups: list[str]
+    """Names that the rows' `group` is a number of."""
     seed: int
     max_tokens: int
+    """Limit of an answer without reasoning."""
     classifier_version: str
+    """The version that made the stored predictions."""
     encoder: str
+    """Hash of that version's encoder."""
     feature_names: list[str]
     evidence_names: list[str]
+    """Names of the columns of `Outcomes.evidence`."""
 
 
 class Outcomes(msgspec.Struct, frozen=True, kw_only=True):
-    """Rows of one tier, in the order of `row`.
-
-    `row` int64 [n]: hash of the prompt, the same for all tiers; `group`, `level` int16 [n]; `p_ok` float32 [n, tiers],
-    `features` [n, f] and `embedding` [n, d] of the prompt; `evidence` [n, e] of the answer, without agreement;
-    `agreement` [n] of a second sample's final answer, NaN without one to compare; token counts int32 [n], as billed, of
-    one sample; `correct` bool [n].
-    """
+    """Rows of one tier, in the order of `row`. Token counts are int32 [n], as billed, of one sample."""
 
     row: npt.NDArray[np.int64]
+    """int64 [n]: hash of the prompt, the same for all tiers."""
     group: npt.NDArray[np.int16]
+    """int16 [n]."""
     level: npt.NDArray[np.int16]
+    """int16 [n]."""
     p_ok: npt.NDArray[np.float32]
+    """float32 [n, tiers]."""
     features: npt.NDArray[np.float32]
+    """[n, f] of the prompt."""
     embedding: npt.NDArray[np.float32]
+    """[n, d] of the prompt."""
     evidence: npt.NDArray[np.float32]
+    """[n, e] of the answer, without agreement."""
     agreement: npt.NDArray[np.float32]
+    """[n]: agreement of a second sample's final answer; NaN without one to compare."""
     prompt_tokens: npt.NDArray[np.int32]
     answer_tokens: npt.NDArray[np.int32]
     correct: npt.NDArray[np.bool_]
+    """bool [n]."""
 
     def __len__(self) -> int:
         return len(self.row)

@@ -32,7 +32,8 @@ OF_FORM = [
 
 class LabelledPrompt(msgspec.Struct, frozen=True):
     """A prompt with its raters' classes, 1 to 4, and the tiers that they accept. Prompts of a `group` ask for the same
-    in other words or languages; `kind` says how."""
+    in other words or languages.
+    """
 
     prompt: str
     classes: list[int]
@@ -40,6 +41,7 @@ class LabelledPrompt(msgspec.Struct, frozen=True):
     lang: str = "en"
     group: str | None = None
     kind: str = ""
+    """How a prompt of the group relates to the others."""
     weight: float = 1.0
 
 

@@ -79,13 +79,17 @@ def read_unrated(path: Path) -> list[UnratedPrompt]:
 
 
 class _Rows(NamedTuple):
-    """`targets` [n, 3]: P(class <= k); `weights`, `groups` [n]; `rated` [n]: written and rated so, no copy."""
+    """Targets and weights of the rows."""
 
     prompts: list[str]
     targets: Float64
+    """[n, 3]: P(class <= k)."""
     weights: Float64
+    """[n]."""
     groups: npt.NDArray[np.intp]
+    """[n]."""
     rated: npt.NDArray[np.bool_]
+    """[n]: whether the row is written and rated so, and no copy."""
 
     def part(self, mask: npt.NDArray[np.bool_]) -> "_Rows":
         prompts = [prompt for prompt, keep in zip(self.prompts, mask, strict=True) if keep]

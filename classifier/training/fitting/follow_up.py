@@ -39,12 +39,13 @@ Float = npt.NDArray[np.float64]
 
 
 class Example(NamedTuple):
-    """A turn after the user's turn `before` and its `answer`; `needs`: it needs them."""
+    """A turn after the user's turn `before` and its `answer`."""
 
     turn: str
     before: str
     answer: str
     needs: bool
+    """Whether the turn needs them."""
     weight: float = 1.0
 
 
@@ -70,16 +71,19 @@ class Bin(msgspec.Struct, frozen=True):
 
 
 class FollowUpReport(msgspec.Struct, frozen=True, kw_only=True):
-    """`right`: share of turns with P on the right side of one half. `brier`: mean squared error of P; `constant` is
-    that of their own share. `calibration`: the mean distance of P from the share that needs earlier turns, over bins.
-    `both`: share of turns that are read both ways."""
+    """How well follow-ups are recognised."""
 
     rows: int
     right: float
+    """Share of turns with P on the right side of one half."""
     brier: float
+    """Mean squared error of P."""
     constant: float
+    """Mean squared error of the turns' own share."""
     calibration: float
+    """The mean distance of P from the share that needs earlier turns, over bins."""
     both: float
+    """Share of turns that are read both ways."""
     bins: list[Bin]
 
     def lines(self) -> list[list[str]]:

@@ -39,10 +39,11 @@ class ClassScores(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ComplexityReport(msgspec.Struct, frozen=True, kw_only=True):
-    """`agreement`: share of prompts with several raters who all agree on the class; None without any."""
+    """How well complexity classes are predicted."""
 
     rows: int
     agreement: float | None
+    """Share of prompts with several raters who all agree on the class; None without any."""
     model: ClassScores
     length: ClassScores
 
@@ -163,14 +164,17 @@ class RangeScores(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConversationReport(msgspec.Struct, frozen=True, kw_only=True):
-    """`context`: what routing does. `alone`: the last turn without the ones before it. `length`: lengths of that
-    turn that part the tiers, chosen on other rows. `constant`: the best single tier, known in hindsight."""
+    """Ways to choose the tier of a conversation."""
 
     rows: int
     context: RangeScores
+    """By what routing does."""
     alone: RangeScores
+    """By the last turn without the ones before it."""
     length: RangeScores
+    """By lengths of that turn that part the tiers, chosen on other rows."""
     constant: RangeScores
+    """Always the best single tier, known in hindsight."""
 
     def lines(self) -> list[list[str]]:
         """Return table rows: measure, in context, last turn alone, length, constant."""

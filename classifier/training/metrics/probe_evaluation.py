@@ -63,28 +63,29 @@ EVIDENCE, AGREEMENT, SHUFFLED = "p and evidence", "p, evidence and agreement", "
 
 
 class WayScore(msgspec.Struct, frozen=True, kw_only=True):
-    """How well one way to judge separates good from bad answers; intervals are 95% bootstrap intervals.
-
-    `auc_in_task` counts pairs of prompts of one task only, `auc_in_level` of one task and level; `more_in_task` and
-    `more_in_level`: the gain over `p alone`, paired. `ece_band`: the upper bound for a perfect model. `slope`: of the
-    outcome on the predicted logit, 1 for a calibrated model (SPEC RT-06).
-    """
+    """How well one way to judge separates good from bad answers; intervals are 95% bootstrap intervals."""
 
     way: str
     auc: float
     auc_interval: tuple[float, float]
     auc_in_task: float
+    """By pairs of prompts of one task only."""
     auc_in_task_interval: tuple[float, float]
     more_in_task: float
+    """The gain over `p alone` within tasks, paired."""
     more_in_task_interval: tuple[float, float]
     auc_in_level: float
+    """By pairs of prompts of one task and level only."""
     auc_in_level_interval: tuple[float, float]
     more_in_level: float
+    """The gain over `p alone` within tasks and levels, paired."""
     more_in_level_interval: tuple[float, float]
     brier: float
     ece: float
     ece_band: float
+    """The upper bound for a perfect model."""
     slope: float
+    """Slope of the outcome on the predicted logit; 1 for a calibrated model (SPEC RT-06)."""
 
 
 class TierScores(msgspec.Struct, frozen=True, kw_only=True):

@@ -42,11 +42,12 @@ class FineTuneSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class LabelledTexts:
-    """n texts with `labels` float32 [n, heads] in [0, 1], soft ones allowed, NaN unobserved; `weights` float32 [n]."""
+    """n texts with `labels` float32 [n, heads] in [0, 1], soft ones allowed, NaN unobserved."""
 
     texts: Sequence[str]
     labels: Float
     weights: Float
+    """float32 [n]."""
 
     def __post_init__(self) -> None:
         if not len(self.texts) == len(self.labels) == len(self.weights):
@@ -57,13 +58,15 @@ class LabelledTexts:
 
 @dataclass(frozen=True)
 class FineTuned:
-    """The transformer is trained in place; `head_weight` [hidden, heads] and `head_bias` [heads] apply to its pooled
-    states. `progress` has the valid losses."""
+    """The transformer is trained in place."""
 
     transformer: PooledTransformer
     head_weight: Float
+    """[hidden, heads], applied to its pooled states."""
     head_bias: Float
+    """[heads]."""
     progress: Progress
+    """The valid losses."""
 
 
 class OutcomeNetwork(torch.nn.Module):  # type: ignore[misc]  # torch is untyped here

@@ -28,9 +28,10 @@ MAX_TERMS = 65536
 
 
 class Teacher(Protocol):
-    """A larger model to distil from. `name` goes into the manifest."""
+    """A larger model to distil from."""
 
     name: str
+    """The name that goes into the manifest."""
 
     def __call__(self, prompts: Sequence[str]) -> npt.NDArray[np.float32]:
         """Return vectors [n, any] of these prompts, NaN for those without one."""

@@ -30,7 +30,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Progress(msgspec.Struct, kw_only=True):
-    """The state of a run. `losses`: valid loss of every measurement, as (step, loss)."""
+    """The state of a run."""
 
     key: str
     step: int = 0
@@ -39,6 +39,7 @@ class Progress(msgspec.Struct, kw_only=True):
     stale: int = 0
     stopped: bool = False
     losses: list[tuple[int, float]] = []
+    """Valid loss of every measurement, as (step, loss)."""
 
 
 class ResumableLoop:

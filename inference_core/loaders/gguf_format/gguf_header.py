@@ -141,12 +141,14 @@ Value = int | float | bool | str | NDArray[Any] | StringArray
 
 @dataclass(frozen=True, slots=True)
 class TensorEntry:
-    """One row of the directory. `shape` is row-major (GGUF stores it reversed); `offset` is from the file's start."""
+    """One row of the directory."""
 
     name: str
     kind: str
     shape: tuple[int, ...]
+    """Row-major; GGUF stores it reversed."""
     offset: int
+    """Bytes from the file's start."""
     nbytes: int
 
 

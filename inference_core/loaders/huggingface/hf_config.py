@@ -53,12 +53,14 @@ _ACTIVATIONS: dict[str, Activation] = {"silu": "silu", "swish": "silu", "gelu_py
 
 
 class Keys(msgspec.Struct, frozen=True):
-    """The keys of one architecture. `defaults`: by key; None where the class derives the value. `effective`: changing
-    them changes logits, or what the class accepts. `without_effect`: changing them changes nothing."""
+    """The keys of one architecture."""
 
     defaults: dict[str, Any]
+    """Default values by key; None where the class derives the value."""
     effective: frozenset[str]
+    """Keys that change logits, or what the class accepts."""
     without_effect: frozenset[str]
+    """Keys that change nothing."""
 
 
 class _Table(msgspec.Struct):

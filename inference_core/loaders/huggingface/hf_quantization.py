@@ -70,10 +70,12 @@ def layer_format(file: Path, given: dict[str, Any] | None) -> LayerFormat | None
 
 
 class Sparsity(msgspec.Struct, frozen=True):
-    """What a folder says of zeros in its weights. `structure`: as "2:4"; `compressed`: they are not stored."""
+    """What a folder says of zeros in its weights."""
 
     structure: str | None = None
+    """Such as "2:4"."""
     compressed: bool = False
+    """Whether the zeros are left out of the file."""
 
 
 class _SparsityConfig(msgspec.Struct):

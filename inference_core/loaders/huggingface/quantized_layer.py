@@ -30,11 +30,12 @@ Files = Mapping[str, TensorFile]
 
 @dataclass(frozen=True, slots=True)
 class QuantizedLayer(ABC):
-    """One linear layer `name`, [outputs, inputs] = `shape`; `files` holds each of its parts, by suffix."""
+    """One linear layer `name`, [outputs, inputs] = `shape`."""
 
     name: str
     shape: tuple[int, int]
     files: Files
+    """The file of each part, by suffix."""
 
     def tensor(self, path: Path) -> PackedTensor:
         """The layer's weights. Raises ModelFileError, naming `path`, if they cannot be read."""
@@ -101,14 +102,13 @@ PER_INT = 8
 
 @dataclass(frozen=True, slots=True)
 class GroupFormat:
-    """The format of a checkpoint's linear layers. `group_size`: inputs per scale, None: all inputs.
-
-    `zero_offset` is added to stored zero points, modulo 2 ** `bits`. AWQ has 4 bits.
-    """
+    """The format of a checkpoint's linear layers."""
 
     method: Literal["awq", "gptq"]
     group_size: int | None
+    """Inputs per scale; None for all inputs."""
     zero_offset: int = 0
+    """Added to stored zero points, modulo 2 ** `bits`."""
     bits: Literal[4, 8] = 4
 
     @property

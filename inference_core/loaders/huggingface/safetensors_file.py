@@ -37,11 +37,12 @@ MAX_DIMENSIONS = 8
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """One tensor of the directory; `data_offsets` are [begin, end) from the end of the header."""
+    """One tensor of the directory."""
 
     dtype: str
     shape: tuple[int, ...]
     data_offsets: tuple[int, int]
+    """[begin, end), counted from the end of the header."""
 
     @property
     def num_bytes(self) -> int:
