@@ -50,7 +50,7 @@ async def show_costs(request: HttpRequest) -> Response[Any]:
             "invalid_value",
         )
     serving = serving_of(request)
-    report = await reached(cost_report(serving.database, since, until, serving.routing.served.price, tag=tag))
+    report = await reached(cost_report(serving.database, since, until, tag=tag))
     return json_or_csv(request, "costs", report, _COLUMNS, _rows(report))
 
 
@@ -87,7 +87,7 @@ async def show_spend(request: HttpRequest) -> Response[Any]:
     operations, now = operations_of(request), time.time()
     database = operations.serving.database
     since = first_second(days, now)
-    report = await reached(cost_report(database, since, now, operations.serving.routing.served.price))
+    report = await reached(cost_report(database, since, now))
     bounds = await query_page(request, BUDGETS, {"limit": str(ROWS)})
     budgets = await reached(states_of(database, bounds.rows, operations.access.tenancy.clock.now()))
     parts = [*report.by_key, *report.by_team]

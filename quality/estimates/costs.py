@@ -18,9 +18,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from migrations.tables.audit import JUDGE_TEST, audit_events
 from migrations.tables.quality import verifications
-from migrations.tables.requests import requests, routing_decisions
+from migrations.tables.requests import requests
 from migrations.tables.tenancy import api_keys
-from tiers.tier import Usage
 
 SHOWN = 100
 USUAL_DAYS = 30
@@ -71,6 +70,15 @@ def net_saving(spent: Spent, checks_usd: float) -> NetSaving:
     )
 
 
+def dollars(value: float | None) -> str:
+    """Format US dollars with cents, amounts below a dollar with two digits."""
+    if value is None:
+        return "–"
+    if value == 0 or abs(value) >= 1:
+        return f"${value:,.2f}"
+    return f"${value:.{1 - math.floor(math.log10(abs(value)))}f}"
+
+
 class Part(msgspec.Struct, frozen=True, kw_only=True):
     """What a tier, embeddings, a model, a key, a team or a UTC day spent. A tier's part has the requests that it
     answered, with their failed attempts on other tiers.
@@ -83,15 +91,6 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     cost_per_1k_tokens_usd: float | None
     net: NetSaving
     """The saving after the checks of its answers; for all requests, after the tests of the judge too."""
-
-
-class WouldBe(msgspec.Struct, frozen=True, kw_only=True):
-    """The requests that observed routing would have sent to a tier, priced by the answers that were served."""
-
-    tier: int
-    requests: int
-    share: float
-    cost_usd: float
 
 
 class CostReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -117,8 +116,6 @@ class CostReport(msgspec.Struct, frozen=True, kw_only=True):
     """The values with the highest cost of one tag of the requests' `metadata`, if one was asked for."""
     other_tags: Part | None
     """The sum of all other values of that tag."""
-    would_be: list[WouldBe]
-    """Costs of requests while routing was only observed."""
 
 
 class _Group(NamedTuple):
@@ -139,13 +136,11 @@ async def cost_report(
     engine: AsyncEngine,
     since: float,
     until: float,
-    price: Callable[[int, Usage], float],
     *,
     tag: str | None = None,
     shown: int = SHOWN,
 ) -> CostReport:
-    """Sum the costs of a period. `price` gives the US dollars of a usage on a tier; `shown` limits the number of keys
-    and of values of `tag`."""
+    """Sum the costs of a period. `shown` limits the number of keys and of values of `tag`."""
     r = requests.c
     within = (r.created_at >= since, r.created_at < until)
     tags = None if tag is None else r.tags[tag].as_string()
@@ -158,7 +153,6 @@ async def cost_report(
         teams = {row.key_id: row.team_id for row in await connection.execute(members)}
         checks = await _verified(connection, since, until, tags)
         tested = await judge_test_usd(connection, since, until)
-        would_be = await _would_be(connection, within, price)
     total, verification = _sum([spent for _, spent in cells]), math.fsum(usd for _, usd in checks)
     part = _parts(total)
     whole = part(None, total, verification + tested)
@@ -190,7 +184,6 @@ async def cost_report(
         by_team=split(of_keys, lambda group: teams.get(group.key_id)),
         by_tag=by_tag,
         other_tags=other_tags,
-        would_be=would_be,
     )
 
 
@@ -281,32 +274,6 @@ def _day(connection: AsyncConnection, at: ColumnElement[float]) -> ColumnElement
     """Days since 1970; a cast cuts off on SQLite and rounds on PostgreSQL, which has a floor."""
     days = at / _DAY
     return cast(func.floor(days) if connection.dialect.name == "postgresql" else days, Integer)
-
-
-async def _would_be(
-    connection: AsyncConnection, within: tuple[Any, ...], price: Callable[[int, Usage], float]
-) -> list[WouldBe]:
-    tier = routing_decisions.c.would_be_tier
-    used = requests.c
-    tokens = func.sum(used.prompt_tokens), func.sum(used.completion_tokens), func.sum(used.cached_tokens)
-    query = (
-        select(tier, func.count(), *tokens)
-        .join(requests, requests.c.request_id == routing_decisions.c.request_id)
-        .where(*within, tier.is_not(None))
-        .group_by(tier)
-        .order_by(tier)
-    )
-    rows = [tuple(map(int, row)) for row in await connection.execute(query)]
-    total = sum(count for _, count, *_ in rows)
-    return [
-        WouldBe(
-            tier=number,
-            requests=count,
-            share=count / total,
-            cost_usd=price(number, Usage(prompt_tokens=prompt, completion_tokens=answer, cached_tokens=cached)),
-        )
-        for number, count, prompt, answer, cached in rows
-    ]
 
 
 def _spent(count: int, prompt: int, answer: int, nano: int, baseline: int, estimated: int) -> Spent:

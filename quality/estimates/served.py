@@ -11,7 +11,6 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from migrations.tables.requests import requests, session_steps
 from quality.estimates.costs import CostReport, Part, cost_report
 from tiers.catalog.catalog import Catalog
-from tiers.catalog.pricing import cost_usd
 
 NEWEST = 10_000
 # The sources' budget of an answer of so many tokens, by stage, in milliseconds (SPEC GW-02).
@@ -225,9 +224,7 @@ async def read_served(engine: AsyncEngine, catalog: Catalog, since: float, until
     timings = {number: await answer_timings(engine, since, until, number) for number in numbers}
     return Served(
         models={spec.number: spec.served_name for spec in catalog.tiers},
-        costs=await cost_report(
-            engine, since, until, lambda tier, usage: cost_usd(catalog.tier(min(tier, len(numbers))), usage)
-        ),
+        costs=await cost_report(engine, since, until),
         timings={number: found for number, found in timings.items() if found is not None},
         all_timings=await answer_timings(engine, since, until),
     )

@@ -156,6 +156,16 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True):
 ALL = Kind()
 
 
+def kind_name(kind: Kind, owners: Mapping[str, str]) -> str:
+    """Return a name for people; `owners` maps ids of keys to names."""
+    if kind.by == "all":
+        return "all prompts"
+    if kind.complexity is not None:
+        return f"{kind.complexity.name} prompts"
+    owner = "requests without a key" if kind.key_id is None else owners.get(kind.key_id, kind.key_id)
+    return f"{owner}, system prompt {kind.app[:8]}" if kind.app else f"{owner}, no system prompt"
+
+
 class KindShare(msgspec.Struct, frozen=True, kw_only=True):
     """Answers of `tier` (None: of all) to prompts of `kind` that were no worse than the strongest's."""
 

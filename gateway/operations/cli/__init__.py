@@ -40,7 +40,7 @@ main = LazyGroup(
         "outcomes": (".classifier.import_outcomes:outcomes", "Import known outcomes as labels."),
         "classifier": (".classifier:classifier", "Train and evaluate the classifier."),
         "bench": ("gateway.planning.commands.bench:bench", "Measure the core, server processes and tiers."),
-        "report": (".quality.report:report", "Show what was served, what was learned, what routing would save."),
+        "report": (".quality.report:report", "Show whether routing pays: cost, quality, verdict, what would help."),
         "keys": (".access.keys:keys", "Make, show, limit, rotate, pause, revoke and declare API keys."),
         "teams": (".access.teams:teams", "Make and show teams and their budgets."),
         "admin": (".access.teams:admin", "Add, show and remove users of the dashboard."),

@@ -29,7 +29,7 @@ _REQUESTS = [
     "chatcmpl-01a21d6d179d61eb3ff3c6921693d933",
 ]
 _COMMANDS = [
-    ["report", "live"],
+    ["report"],
     ["route", "Hello"],
     ["route", "--replay", "chatcmpl-1"],
     ["keys", "list"],
@@ -119,7 +119,7 @@ def test_a_start_keeps_what_the_database_of_an_earlier_version_has(
     assert (listed.returncode, "app" in listed.stdout) == (0, True)
 
 
-@pytest.mark.parametrize("words", [["migrate"], ["keys", "list"], ["report", "live"]], ids=" ".join)
+@pytest.mark.parametrize("words", [["migrate"], ["keys", "list"], ["report"]], ids=" ".join)
 def test_a_newer_database_is_named_and_kept(words: list[str], settings: Settings, newer: Path) -> None:
     before = schema_of(newer)
 
@@ -151,7 +151,7 @@ def test_a_database_that_does_not_answer_is_named_in_one_sentence(words: list[st
     assert said.endswith("); see AIO_DATABASE_URL")
 
 
-@pytest.mark.parametrize("words", [["keys", "list"], ["keys", "create", "app"], ["report", "live"], ["migrate"]])
+@pytest.mark.parametrize("words", [["keys", "list"], ["keys", "create", "app"], ["report"], ["migrate"]])
 @pytest.mark.parametrize("damage", ["pages", "head", "text"])
 def test_a_damaged_database_is_named_in_one_sentence_and_kept(
     words: list[str], damage: str, settings: Settings, database: Path

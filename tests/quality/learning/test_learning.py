@@ -19,7 +19,6 @@ from quality.estimates.verified_sample import Tally, kind_share
 from quality.learning.learning import LabelSource, Learning, LearningRecord, in_words
 from quality.records.record import Record
 from quality.verification.training_rows import encode_prompt
-from tests.gateway.in_process_cli import aio
 from tests.quality.loop_world import record, store_request
 
 NOW = 100_000.0
@@ -196,11 +195,3 @@ async def test_a_key_with_a_curve_says_what_its_labels_changed(sqlite_engine: As
     assert "On its 20 newest labels, the prediction error fell from" in said
     assert "Against the 20 labels of all tiers among them, the default setting saves" in said
     assert "of what the best possible choice gains." in said
-
-
-def test_the_command_says_when_there_is_nothing_yet(tmp_path: Any) -> None:
-    ran = aio("report", "learning", "--data-dir", tmp_path)
-    assert ran.exit_code == 0, ran.output
-    assert "No requests and no labels yet." in ran.output
-    shown = aio("report", "learning", "--json", "--data-dir", tmp_path)
-    assert msgspec.json.decode(shown.output)["together"]["labels"] == 0

@@ -1,13 +1,17 @@
-"""The shadow report's figures: by hand on small sets, and their intervals on simulated traffic whose truth is known."""
+"""What routing would have done while it was observed: by hand on small sets, and intervals on simulated traffic."""
 
 import numpy as np
 import pytest
 
-from quality.comparison.shadow_answers import Observed, ShadowAnswers, worst
-from quality.comparison.shadow_report import FEWEST, Budget, ShadowReport, in_words, summarised
+from quality.comparison.observed_routing import (
+    FEWEST,
+    Observed,
+    ObservedRouting,
+    ShadowAnswers,
+    in_words,
+    summarise,
+)
 from quality.statistics import student_975, weighted_ratio
-
-BUDGET = Budget(budget_usd=1.0, spent_usd=0.25)
 
 
 def observed(name: str, **changes: object) -> Observed:
@@ -17,12 +21,12 @@ def observed(name: str, **changes: object) -> Observed:
 
 
 def judged(name: str, label: str, answer_usd: float = 0.1, **changes: object) -> Observed:
-    plain = {"label": label, "judge": "exact", "score": float(label == "no_worse"), "reliability": 0.9}
-    return observed(name, answer_usd=answer_usd, reason="shadow", **(plain | changes))
+    plain = {"label": label, "judge": "exact", "reliability": 0.9}
+    return observed(name, answer_usd=answer_usd, drawn_as="shadow", **(plain | changes))
 
 
-def report(rows: list[Observed], shadows: ShadowAnswers | None = None, verification_usd: float = 0.0) -> ShadowReport:
-    return summarised(rows, shadows or ShadowAnswers(), verification_usd, BUDGET)
+def report(rows: list[Observed], shadows: ShadowAnswers | None = None, checks_usd: float = 0.0) -> ObservedRouting:
+    return summarise(rows, shadows or ShadowAnswers(), checks_usd)
 
 
 def test_the_saving_is_over_all_requests_at_measured_costs_and_quality_over_the_judged_ones() -> None:
@@ -32,23 +36,22 @@ def test_the_saving_is_over_all_requests_at_measured_costs_and_quality_over_the_
         *(observed(f"f{k}", would_be=4, expected_usd=1.0) for k in range(2)),
     ]  # fmt: skip
 
-    found = report(rows, ShadowAnswers(judged=4, cost_usd=0.4), verification_usd=0.5)
+    found = report(rows, checks_usd=0.5)
 
     # Shadow answers cost twice their prediction: eight requests at twenty cents and two at a dollar, instead of ten.
     assert (found.requests, found.same, found.priced, found.judged, found.worse) == (10, 2, 4, 4, 1)
     assert found.cost_ratio == pytest.approx(2.0)
-    assert (found.paid_usd, found.would_be_usd) == pytest.approx((10.0, 3.6))
-    assert found.saving is not None
-    assert found.saving.value == pytest.approx(0.64)
-    assert found.saving_with_checks == pytest.approx(0.59)
+    assert (found.net.strongest_usd, found.net.paid_usd, found.net.checks_usd) == pytest.approx((10.0, 3.6, 0.5))
+    assert found.net_share is not None
+    assert found.net_share.value == found.net.share == pytest.approx(0.59)
     # Residuals 0.1, -0.1, 0, 0: a standard error of sqrt(0.02 * 4/3) / 0.4 of the ratio, on eight predicted dimes.
     half = student_975(3) * (0.02 * 4 / 3) ** 0.5 / 0.4 * 0.8 / 10
-    assert (found.saving.low, found.saving.high) == pytest.approx((0.64 - half, 0.64 + half))
+    assert (found.net_share.low, found.net_share.high) == pytest.approx((0.59 - half, 0.59 + half))
     # Three of four no worse, for eight of ten requests; the other two would not have changed.
-    assert found.quality is not None
-    assert found.quality.value == pytest.approx(0.8 * 0.75 + 0.2)
+    assert found.no_worse is not None
+    assert found.no_worse.value == pytest.approx(0.8 * 0.75 + 0.2)
     # Wilson's interval of 3 of 4 is 0.3006 to 0.9544.
-    assert (found.quality.low, found.quality.high) == pytest.approx((0.4405, 0.9635), abs=1e-4)
+    assert (found.no_worse.low, found.no_worse.high) == pytest.approx((0.4405, 0.9635), abs=1e-4)
 
 
 def test_an_answer_that_was_drawn_rarely_counts_for_those_that_were_not_drawn() -> None:
@@ -58,51 +61,37 @@ def test_an_answer_that_was_drawn_rarely_counts_for_those_that_were_not_drawn() 
     found = report([*often, *rare])
 
     # Weights 2 and 8: 16 of 32.
-    assert found.quality is not None
-    assert found.quality.value == pytest.approx(0.5)
+    assert found.no_worse is not None
+    assert found.no_worse.value == pytest.approx(0.5)
 
 
-def test_too_few_verdicts_are_said_to_be_too_few_with_what_is_missing() -> None:
-    rows = [judged(f"a{k}", "no_worse", created_at=1000.0 - k * 86_400) for k in range(10)]
+def test_too_few_verdicts_are_said_to_be_too_few() -> None:
+    found = report([judged(f"a{k}", "no_worse") for k in range(10)])
 
-    found = report(rows, ShadowAnswers(judged=10, cost_usd=0.5))
-
-    assert not found.enough
-    assert any("too little to decide by: 10 answers have been judged" in one for one in in_words(found))
-    # At five cents a verdict and ten in nine days.
-    assert found.precision.verdicts == FEWEST - 10
-    assert (found.precision.cost_usd, found.precision.days) == pytest.approx((1.0, 18.0))
-    assert (found.precision.left_usd, found.precision.budget_usd) == (0.75, 1.0)
-    assert report([judged(f"a{k}", "no_worse") for k in range(FEWEST)]).enough
-
-
-def test_half_the_width_takes_four_times_the_verdicts() -> None:
-    found = report([judged(f"a{k}", "no_worse") for k in range(40)], ShadowAnswers(judged=40, cost_usd=4.0))
-
-    assert (found.precision.verdicts, found.precision.cost_usd) == (120, pytest.approx(12.0))
-    assert found.precision.days is None
+    assert not found.is_enough
+    assert any(f"too little to decide by: 10 of at least {FEWEST} answers" in one for one in in_words(found))
+    assert report([judged(f"a{k}", "no_worse") for k in range(FEWEST)]).is_enough
 
 
 def test_without_a_shadow_answer_the_saving_is_the_prediction_without_an_interval() -> None:
     found = report([observed(f"a{k}") for k in range(5)])
 
-    assert found.saving is not None
-    assert (found.saving.value, found.saving.low) == (pytest.approx(0.9), None)
-    assert found.quality is None
+    assert found.net_share is not None
+    assert (found.net_share.value, found.net_share.low) == (pytest.approx(0.9), None)
+    assert found.no_worse is None
     said = in_words(found)
-    assert "90.0% less" in said[0]
-    assert "predicted" in said[0]
+    assert "90.0% less (predicted" in said[0]
     assert "not known yet" in said[1]
 
 
 def test_routing_that_would_have_changed_nothing_saves_nothing_and_loses_nothing() -> None:
     found = report([observed(f"a{k}", would_be=4, expected_usd=1.0) for k in range(3)])
 
-    assert found.saving is not None
-    assert found.quality is not None
-    assert (found.saving.value, found.saving.low, found.saving.high) == (0.0, 0.0, 0.0)
-    assert (found.quality.value, found.quality.low) == (1.0, 1.0)
-    assert found.enough
+    assert found.net_share is not None
+    assert found.no_worse is not None
+    assert (found.net_share.value, found.net_share.low, found.net_share.high) == (0.0, 0.0, 0.0)
+    assert (found.no_worse.value, found.no_worse.low) == (1.0, 1.0)
+    assert found.is_enough
 
 
 def test_a_dearer_choice_is_said_to_cost_more() -> None:
@@ -112,34 +101,33 @@ def test_a_dearer_choice_is_said_to_cost_more() -> None:
 
 
 def test_without_a_request_or_a_price_it_says_so() -> None:
-    assert "No request has been answered in observe mode yet" in in_words(report([]))[0]
+    assert in_words(report([])) == []
     free = report([observed("a", paid_usd=0.0, expected_usd=0.0)])
-    assert free.saving is None
+    assert free.net_share is None
     assert "nothing to save" in in_words(free)[0]
 
 
 def test_what_failed_and_what_no_judge_decided_is_said() -> None:
     said = " ".join(in_words(report([observed("a")], ShadowAnswers(undecided=2, failed=1, error="TierError: down"))))
 
-    assert "2 shadow answers got no verdict" in said
-    assert "1 shadow answer failed, for example: TierError: down" in said
+    assert "without a verdict, which are left out: 2." in said
+    assert "that failed: 1, for example: TierError: down" in said
 
 
-def test_the_share_of_good_answers_says_how_many_are_not_in_it() -> None:
-    said = in_words(report([judged("a", "no_worse")], ShadowAnswers(judged=1, undecided=3)))[1]
+def test_the_share_of_good_answers_says_by_how_many_verdicts() -> None:
+    said = in_words(report([judged("a", "no_worse"), judged("b", "worse")]))[1]
 
-    assert "by 1 judged answer of which 0 were worse; 3 more got no verdict and were left out" in said
-    assert "no verdict" not in in_words(report([judged("a", "no_worse")], ShadowAnswers(judged=1)))[1]
+    assert "by 2 judged answers, 1 of them worse" in said
 
 
 def test_the_worst_come_first_worse_before_ties_and_surer_judges_before_others() -> None:
     rows = [
-        judged("fine", "no_worse"), judged("tie", "tie", score=0.5), judged("sure", "worse", reliability=0.99),
+        judged("fine", "no_worse"), judged("tie", "tie"), judged("sure", "worse", reliability=0.99),
         judged("unsure", "worse"), observed("unjudged"),
     ]  # fmt: skip
 
-    assert [one.request_id for one in worst(rows)] == ["sure", "unsure", "tie", "fine"]
-    assert len(worst([judged(f"a{k}", "worse") for k in range(50)])) == 20
+    assert [one.request_id for one in report(rows).worst] == ["sure", "unsure", "tie", "fine"]
+    assert len(report([judged(f"a{k}", "worse") for k in range(50)]).worst) == 20
 
 
 def test_a_ratio_needs_three_observations_for_an_interval_and_a_total_below_the_line() -> None:
@@ -176,7 +164,7 @@ def test_the_intervals_cover_the_truth_of_simulated_traffic() -> None:
                 **(
                     {
                         "answer_usd": true_usd[k], "label": "no_worse" if good[k] else "worse",
-                        "reason": "shadow", "probability": chance[k],
+                        "drawn_as": "shadow", "probability": chance[k],
                     }
                     if drawn[k]
                     else {}
@@ -185,10 +173,10 @@ def test_the_intervals_cover_the_truth_of_simulated_traffic() -> None:
             for k in range(size)
         ]  # fmt: skip
         found = report(rows)
-        assert found.saving is not None
-        assert found.quality is not None
+        assert found.net_share is not None
+        assert found.no_worse is not None
         truths = {"saving": 1 - true_usd.sum() / paid.sum(), "quality": good.mean()}
-        for name, interval in (("saving", found.saving), ("quality", found.quality)):
+        for name, interval in (("saving", found.net_share), ("quality", found.no_worse)):
             assert interval.low is not None
             assert interval.high is not None
             covered[name] += interval.low <= truths[name] <= interval.high

@@ -69,7 +69,7 @@ async def test_every_cut_sums_to_the_requests_to_the_nano_dollar(engine: AsyncEn
     records = traffic(400, keys=12)
     await stored(engine, *records)
 
-    report = await cost_report(engine, 0.0, 20 * DAY, price, shown=5)
+    report = await cost_report(engine, 0.0, 20 * DAY, shown=5)
 
     exact = sum(nano(record.cost_usd) for record in records)
     assert nano(report.total.spent.cost_usd) == exact
@@ -95,22 +95,22 @@ async def test_bills_can_be_split_by_a_tag(engine: AsyncEngine) -> None:
     tagged = [{"project": "a"}, {"project": "b", "team": "x"}, {"project": "a"}, {"team": "x"}, None]
     await stored(engine, *(make_record(f"r-{n}", tags=tags, cost_usd=0.25) for n, tags in enumerate(tagged)))
 
-    report = await cost_report(engine, 0.0, 2e9, price, tag="project")
+    report = await cost_report(engine, 0.0, 2e9, tag="project")
     assert {part.name: (part.spent.requests, part.spent.cost_usd) for part in report.by_tag} == {
         "a": (2, 0.5), "b": (1, 0.25), None: (2, 0.5),
     }  # fmt: skip
     assert report.other_tags is None
 
-    bounded = await cost_report(engine, 0.0, 2e9, price, tag="project", shown=1)
+    bounded = await cost_report(engine, 0.0, 2e9, tag="project", shown=1)
     assert bounded.other_tags is not None
     assert len(bounded.by_tag) == 1
     assert bounded.by_tag[0].spent.requests + bounded.other_tags.spent.requests == 5
-    assert (await cost_report(engine, 0.0, 2e9, price)).by_tag == []
+    assert (await cost_report(engine, 0.0, 2e9)).by_tag == []
 
 
 async def test_a_stretch_begins_at_since_and_ends_before_until(engine: AsyncEngine) -> None:
     await stored(engine, *(make_record(f"r-{at}", created_at=at, cost_usd=0.5) for at in (1.0, 2.0, 3.0)))
-    assert (await cost_report(engine, 2.0, 3.0, price)).total.spent.requests == 1
+    assert (await cost_report(engine, 2.0, 3.0)).total.spent.requests == 1
 
 
 async def test_the_saving_counts_what_checking_costs(engine: AsyncEngine) -> None:
@@ -123,7 +123,7 @@ async def test_the_saving_counts_what_checking_costs(engine: AsyncEngine) -> Non
     await verified(engine, 1.0, 100.0)
     await verified(engine, 2.0, 0.25)
 
-    report = await cost_report(engine, 2.0, 10.0, price)
+    report = await cost_report(engine, 2.0, 10.0)
 
     assert (report.verification_usd, report.total.net.saved_usd, report.total.net.share) == (0.25, 3.0, 0.75)
     assert (report.judge_test_usd, report.total.net.checks_usd) == (0.0, 0.25)
@@ -138,7 +138,7 @@ async def test_the_saving_counts_what_the_test_of_the_judge_costs(engine: AsyncE
             row = {"created_at": at, "actor": "x", "action": JUDGE_TEST, "subject": f"j/{at}"}
             await connection.execute(insert(audit_events).values(**row, details={"spent_usd": spent}))
 
-    report = await cost_report(engine, 2.0, 10.0, price)
+    report = await cost_report(engine, 2.0, 10.0)
 
     assert (report.verification_usd, report.judge_test_usd, report.total.net.share) == (0.25, 0.5, 0.375)
     assert (report.by_key[0].net.checks_usd, report.by_key[0].net.share) == (0.25, 0.625)
@@ -158,7 +158,7 @@ async def test_keys_of_a_team_and_models_are_summed_with_the_checks_of_their_ans
     await verified(engine, 6.0, 0.5, "r-k-2", "k-2")
     await verified(engine, 7.0, 0.25, "r-k-3", "k-3")
 
-    report = await cost_report(engine, 5.0, 10.0, price, shown=2)
+    report = await cost_report(engine, 5.0, 10.0, shown=2)
 
     def found(parts: list[Part]) -> list[tuple[str | None, float, float, float | None]]:
         return [(one.name, one.spent.cost_usd, one.net.checks_usd, one.net.share) for one in parts]
@@ -178,36 +178,19 @@ async def test_embeddings_are_billed_apart_from_the_tiers_and_save_nothing(engin
         make_embedding("e-2", cost_usd=0.25),
     )
 
-    report = await cost_report(engine, 0.0, 2e9, price, tag="project")
+    report = await cost_report(engine, 0.0, 2e9, tag="project")
 
     parts = [(part.name, part.spent.requests, part.spent.cost_usd, part.net.share) for part in report.by_tier]
     assert parts == [("3", 1, 0.5, 0.75), ("embeddings", 2, 0.5, 0.0)]
     assert report.total.spent.cost_usd == 1.0
     assert {part.name: part.spent.cost_usd for part in report.by_tag} == {"search": 0.5, None: 0.5}
-    assert report.would_be == []
-
-
-async def test_requests_in_observe_mode_are_priced_for_the_tier_of_the_decision(engine: AsyncEngine) -> None:
-    made = []
-    for number, would_be in enumerate([1, 1, 2, None]):
-        one = make_record(f"r-{number}", tier=4, prompt_tokens=1000, completion_tokens=100)
-        made.append(msgspec.structs.replace(one, decision=msgspec.structs.replace(one.decision, would_be=would_be)))
-    await stored(engine, *made)
-
-    report = await cost_report(engine, 0.0, 2e9, price)
-
-    assert [(w.tier, w.requests, w.share, w.cost_usd) for w in report.would_be] == [
-        (1, 2, 2 / 3, price(1, Usage(prompt_tokens=2000, completion_tokens=200))),
-        (2, 1, 1 / 3, price(2, Usage(prompt_tokens=1000, completion_tokens=100))),
-    ]
 
 
 async def test_without_traffic_there_is_no_saving_to_speak_of(engine: AsyncEngine) -> None:
-    report = await cost_report(engine, 0.0, 10.0, price)
+    report = await cost_report(engine, 0.0, 10.0)
     empty = CostReport(
         since=0.0, until=10.0, total=report.total, verification_usd=0.0, judge_test_usd=0.0,
         by_tier=[], by_model=[], by_day=[], by_key=[], other_keys=None, by_team=[], by_tag=[], other_tags=None,
-        would_be=[],
     )  # fmt: skip
     assert report == empty
     assert (report.total.spent.requests, report.total.net.share, report.total.cost_per_1k_tokens_usd) == (0, None, None)
@@ -221,6 +204,6 @@ async def test_what_no_server_has_counted_is_summed_apart(engine: AsyncEngine) -
         make_record("left", key_id="a", attempts=[counted, guessed], cost_usd=0.75, created_at=DAY),
         make_record("whole", key_id="b", attempts=[counted], cost_usd=0.25, created_at=DAY),
     )
-    report = await cost_report(engine, 0.0, 2 * DAY, price)
+    report = await cost_report(engine, 0.0, 2 * DAY)
     assert (report.total.spent.cost_usd, report.total.spent.estimated_usd) == (1.0, 0.5)
     assert {part.name: part.spent.estimated_usd for part in report.by_key} == {"a": 0.5, "b": 0.0}

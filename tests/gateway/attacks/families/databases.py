@@ -336,7 +336,7 @@ def _logged(data: Path, label: str) -> Outcome:
 
 COMMANDS = (
     "keys list", "keys create eve", "keys show ada", "keys limit ada --rpm 5", "keys rotate ada", "keys pause ada",
-    "keys revoke ada", "teams list", "teams create research", "admin list", "migrate", "report live", "report learning",
+    "keys revoke ada", "teams list", "teams create research", "admin list", "migrate", "report",
     "retrain", "classifier rollback", "quality experiments list",
 )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""`aio report live`: traffic and cost by tier and the stages of answers come from the ledger's records."""
+"""`aio report`: four questions in their order, and the traffic, cost and stages of the ledger's records."""
 
 import asyncio
 import re
@@ -42,8 +42,8 @@ def ledger(tmp_path: Path) -> str:
 
 
 def report(tmp_path: Path, *words: str) -> str:
-    """What `aio report live` prints, each table's row with single spaces."""
-    shown = CliRunner().invoke(main, ["report", "live", "--data-dir", str(tmp_path), *words], catch_exceptions=False)
+    """What `aio report` prints, each table's row with single spaces."""
+    shown = CliRunner().invoke(main, ["report", "--data-dir", str(tmp_path), *words], catch_exceptions=False)
     assert shown.exit_code == 0, shown.output
     return re.sub(" +", " ", shown.output)
 
@@ -51,9 +51,10 @@ def report(tmp_path: Path, *words: str) -> str:
 def test_cost_tiers_and_stages_are_those_of_the_ledger(ledger: str, tmp_path: Path) -> None:
     text = report(tmp_path, "--database-url", ledger)
 
-    assert text.startswith("Requests of 30 days\n")
-    assert "\n1 smollm2-int4 3 75.0% 1,500 $0.0010 $0.0030 75.0%\n" in text
-    assert "\nall 4 100.0% 1,500 $0.0010 $0.0040 75.0%\n" in text
+    assert "4 requests cost $0.0040, and checks $0.00" in text
+    assert "Tier 4 alone would have cost $0.016: after checks, routing saved $0.012, 75.0%." in text
+    assert "\n1 smollm2-int4 3 75.0% 1,500 $0.0010 $0.0030 $0.00 75.0%\n" in text
+    assert "\nall 4 100.0% 1,500 $0.0010 $0.0040 $0.00 75.0%\n" in text
     assert "Tier 1, 3 answers\n" in text
     for row in ("route 2 0.50", "schedule 3 4.00", "prefill 25 60.00", "decode 65 990.00", "stream 5 1.25"):
         assert text.count(f"\n{row} ") == 2, row
@@ -61,7 +62,9 @@ def test_cost_tiers_and_stages_are_those_of_the_ledger(ledger: str, tmp_path: Pa
 
 
 def test_the_same_figures_are_there_for_programs(ledger: str, tmp_path: Path) -> None:
-    served = msgspec.json.decode(report(tmp_path, "--database-url", ledger, "--json"))
+    told = msgspec.json.decode(report(tmp_path, "--database-url", ledger, "--json"))
+    served = told["cost"]
+    assert list(told) == ["since", "until", "cost", "quality", "worth", "help"]
     assert served["costs"]["total"]["spent"]["requests"] == 4
     assert {tier: times["answers"] for tier, times in served["timings"].items()} == {"1": 3, "4": 1}
     assert served["all_timings"]["e2e_p95_ms"] == 1500.0
@@ -77,7 +80,7 @@ def test_embeddings_are_a_row_of_their_own_and_no_answers(ledger: str, tmp_path:
 
     asyncio.run(embed())
     text = report(tmp_path, "--database-url", ledger)
-    assert "\nembeddings – 1 20.0% – $0.0100 $0.0100 0.0%\n" in text
+    assert "\nembeddings – 1 20.0% – $0.010 $0.010 $0.00 0.0%\n" in text
     assert "\n1 smollm2-int4 3 60.0% 1,500 " in text
 
 
@@ -86,7 +89,34 @@ def test_a_longer_stretch_has_older_requests(ledger: str, tmp_path: Path) -> Non
     assert "Tier 2, 1 answers" in report(tmp_path, "--database-url", ledger, "--days", "100")
 
 
-def test_the_settings_own_database_is_read_and_may_be_empty(tmp_path: Path) -> None:
+def test_the_settings_own_database_is_read_and_an_empty_one_says_what_is_missing(tmp_path: Path) -> None:
     text = report(tmp_path)
-    assert "\nall 0 0.0% – – $0.0000 –\n" in text
-    assert "Tier" not in text
+
+    questions = ["What it costs", "How good it is", "Does it pay?", "What would help"]
+    places = [text.index(f"{question}\n") for question in questions]
+    assert places == sorted(places)
+    assert "Nothing was spent in this period." in text
+    assert "\nall 0 0.0% – – $0.00 $0.00 –\n" in text
+    assert "No answer has been verified yet" in text
+    assert "Whether routing pays here is not known yet" in text
+    assert "about 100 more requests that every tier answers" in text
+    assert "There are 0 labels: routing uses the general estimates that AIO ships with." in text
+    assert "answers\n\nstage" not in text
+
+
+def test_another_target_is_looked_at_next_to_the_active_one(tmp_path: Path) -> None:
+    text = report(tmp_path, "--quality-target", "1")
+    assert "The active quality target of 70.0% is expected to cost " in text
+    assert "A quality target of 100.0% is expected to cost " in text
+    assert "for an even mix of the four classes" in text
+
+
+@pytest.mark.parametrize(
+    ("name", "section"),
+    [("live", "What it costs"), ("learning", "What would help"), ("worth", "Does it pay?"), ("shadow", "Does it pay?")],
+)
+def test_a_former_command_says_which_section_it_became(name: str, section: str) -> None:
+    refused = CliRunner().invoke(main, ["report", name])
+    assert refused.exit_code == 2
+    assert f"aio report {name} is gone: aio report shows it under {section!r}" in refused.output
+    assert "unexpected extra argument (other)" in CliRunner().invoke(main, ["report", "other"]).output
